@@ -1,0 +1,45 @@
+# Everything a fresh machine needs is Python 3.11+, pip and make.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+SECONDS ?= 60
+
+.PHONY: help demo test test-all lint fuzz bench clean
+
+help:
+	@echo "make demo      save a state, damage one byte, see it found; speed beside other libraries"
+	@echo "make test      ruff, mypy --strict and the tests"
+	@echo "make test-all  the same with the long proofs"
+	@echo "make fuzz      fuzz the readers for SECONDS=$(SECONDS)"
+	@echo "make bench     the figures of docs/benchmarks.md, measured here"
+
+# torch comes first and by its pin, so that nothing that depends on it brings another build.
+$(VENV)/ready: pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[torch,dev]"
+	@touch $@
+
+demo: $(VENV)/ready
+	$(BIN)/python examples/demo.py
+
+lint: $(VENV)/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+test-all: lint
+	$(BIN)/python -m pytest -m ""
+
+fuzz: $(VENV)/ready
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+bench: $(VENV)/ready
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build

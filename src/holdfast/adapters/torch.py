@@ -1,0 +1,83 @@
+"""Torch tensors in and out, sharing memory with NumPy wherever they lie on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from holdfast.errors import UnsupportedDType, UnsupportedTensor
+from holdfast.tensors import DTYPES, ArraySource, Source, TensorSpec
+from holdfast.tensors.sources import Bytes
+
+_NAME_OF: Final = {getattr(torch, name): name for name in DTYPES if hasattr(torch, name)}
+_DTYPE_OF: Final = {name: dtype for dtype, name in _NAME_OF.items()}
+_FLOAT4: Final = getattr(torch, "float4_e2m1fn_x2", None)
+"""Two elements a byte; older releases of torch lack it."""
+
+# NumPy has no bfloat16 or fp8 of torch's: both sides see the bytes as integers of that width.
+_INTEGER_OF: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def source(value: Any) -> Source:
+    """A torch tensor as a source, without copying it."""
+    if not isinstance(value, torch.Tensor):
+        raise UnsupportedTensor(f"a {type(value).__qualname__} is not a tensor")
+    _refuse_kinds(value)
+    tensor, spec = _spec_of(value.detach().resolve_conj().resolve_neg())
+    if tensor.device.type != "cpu":
+        return _DeviceSource(tensor, spec)
+    integer = _INTEGER_OF.get(tensor.element_size())
+    return ArraySource((tensor.view(integer) if integer else tensor).numpy(), spec)
+
+
+def tensor(array: np.ndarray[Any, Any], spec: TensorSpec) -> torch.Tensor:
+    """A writable array as a torch tensor that shares its memory."""
+    dtype = _DTYPE_OF.get(spec.dtype, torch.uint8)
+    if spec.dtype == "float4_e2m1fn" and _FLOAT4 and array.ndim == len(spec.shape):
+        dtype = _FLOAT4
+    if array.dtype.itemsize in _INTEGER_OF:
+        integers = torch.from_numpy(array.view(f"i{array.dtype.itemsize}"))
+        return integers.view(dtype)
+    return torch.from_numpy(array)
+
+
+def _spec_of(tensor: torch.Tensor) -> tuple[torch.Tensor, TensorSpec]:
+    if tensor.dtype == _FLOAT4:
+        packed = tensor.view(torch.uint8)
+        shape = (*packed.shape[:-1], 2 * packed.shape[-1])
+        return packed, TensorSpec("float4_e2m1fn", shape)
+    if tensor.dtype not in _NAME_OF:
+        raise UnsupportedDType(f"no tensor dtype for {tensor.dtype}: convert it with .to(dtype)")
+    return tensor, TensorSpec(_NAME_OF[tensor.dtype], tuple(tensor.shape))
+
+
+def _refuse_kinds(tensor: torch.Tensor) -> None:
+    kind = None
+    if tensor.layout is not torch.strided:
+        kind, hint = f"a tensor of layout {tensor.layout}", "save its .to_dense()"
+    elif tensor.is_nested:
+        kind, hint = "a nested tensor", "save its parts"
+    elif tensor.is_quantized:
+        kind, hint = "a quantized tensor", "save its int_repr(), scale and zero point"
+    elif tensor.is_meta:
+        kind, hint = "a tensor on the meta device", "it has no data yet"
+    elif type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        kind, hint = f"a {type(tensor).__qualname__}", "save the plain tensor it wraps"
+    if kind:
+        raise UnsupportedTensor(f"{kind} has no plain bytes: {hint}")
+
+
+class _DeviceSource:
+    """A tensor on an accelerator: its bytes come to the CPU piece by piece."""
+
+    def __init__(self, tensor: torch.Tensor, spec: TensorSpec) -> None:
+        self.spec = spec
+        self._bytes = tensor.reshape(-1).view(torch.uint8)
+
+    def contiguous(self) -> Bytes | None:
+        return None
+
+    def copy_to(self, out: Bytes, start: int) -> None:
+        torch.from_numpy(out).copy_(self._bytes[start : start + out.size])

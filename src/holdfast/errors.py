@@ -1,0 +1,170 @@
+"""Everything that can go wrong, one class for each way.
+
+    HoldfastError
+    ├── FileError (OSError)                the file system said no
+    │   ├── MissingFile (FileNotFoundError)
+    │   ├── UnreadableFile
+    │   └── WriteFailed
+    ├── ClosedFile (ValueError)            a file used after it was closed
+    ├── UnknownFormat (ValueError)         no format of ours claims these bytes or this name
+    ├── UnknownFramework (ValueError)      no adapter of that name, or its library is missing
+    ├── NothingToVerify (ValueError)       the file holds no digests
+    ├── TensorNotFound (KeyError)          the file holds no tensor of that name
+    ├── BadIndex (IndexError)              a slice that the tensor does not have
+    ├── RefusedTensor                      a tensor that cannot be written as it is
+    │   ├── UnsupportedTensor (TypeError)
+    │   ├── UnsupportedDType (TypeError)
+    │   ├── BadName (ValueError)
+    │   └── DuplicateName (ValueError)
+    ├── RefusedMetadata (ValueError)       metadata that cannot be written as it is
+    └── DamagedFile (ValueError)           the file is not what a writer wrote
+        ├── TruncatedFile                  it ends too early
+        ├── TrailingBytes                  it goes on after its end
+        ├── ChangedFile                    it changed while it was open
+        ├── LimitExceeded                  a count or length beyond what any real file has
+        ├── BadHeader                      the header is not the text it should be
+        ├── BadField                       a field is missing, unknown, or of the wrong kind
+        ├── DuplicateKey                   a key stands twice
+        ├── UnknownDType                   a dtype that the format does not have
+        ├── SizeMismatch                   a byte range is not shape × dtype
+        ├── BadRange                       ranges overlap, leave a hole, or run outside the file
+        ├── IndexMismatch                  the header's own digest does not match
+        └── DigestMismatch                 the bytes of a tensor are not those that were saved
+
+One warning stands beside the tree: NotVerified (UserWarning).
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """The base of every error that Holdfast raises on purpose."""
+
+
+class FileError(HoldfastError, OSError):
+    """The operating system refused an operation on a file."""
+
+
+class MissingFile(FileError, FileNotFoundError):
+    """There is no file at this path."""
+
+
+class UnreadableFile(FileError):
+    """The file exists and cannot be read: permissions, a folder, an I/O error."""
+
+
+class WriteFailed(FileError):
+    """The file could not be written; what stood at its path before is untouched."""
+
+
+class ClosedFile(HoldfastError, ValueError):
+    """The file was used after it had been closed."""
+
+
+class UnknownFormat(HoldfastError, ValueError):
+    """Neither the content nor the suffix belongs to a known format."""
+
+
+class UnknownFramework(HoldfastError, ValueError):
+    """There is no adapter for this framework, or its library is not installed."""
+
+
+class NothingToVerify(HoldfastError, ValueError):
+    """The file holds no digests, so nothing can be said about its content."""
+
+
+class TensorNotFound(HoldfastError, KeyError):
+    """The file holds no tensor of this name."""
+
+    def __str__(self) -> str:
+        # KeyError would show the message's repr.
+        return str(self.args[0])
+
+
+class BadIndex(HoldfastError, IndexError):
+    """The index does not fit the tensor, or is none that a file can answer."""
+
+
+class RefusedTensor(HoldfastError):
+    """A tensor was refused before a byte was written."""
+
+
+class UnsupportedTensor(RefusedTensor, TypeError):
+    """The value is no tensor, or a kind of tensor that has no plain bytes."""
+
+
+class UnsupportedDType(RefusedTensor, TypeError):
+    """The format has no such dtype."""
+
+
+class BadName(RefusedTensor, ValueError):
+    """The name is no text, too long, or reserved by the format."""
+
+
+class DuplicateName(RefusedTensor, ValueError):
+    """The same name was given twice."""
+
+
+class RefusedMetadata(HoldfastError, ValueError):
+    """The metadata was refused before a byte was written."""
+
+
+class DamagedFile(HoldfastError, ValueError):
+    """The file is not what a writer of its format wrote."""
+
+
+class TruncatedFile(DamagedFile):
+    """The file ends before its content does."""
+
+
+class TrailingBytes(DamagedFile):
+    """The file goes on after its content ends."""
+
+
+class ChangedFile(DamagedFile):
+    """The file shrank or was written to while it was open."""
+
+
+class LimitExceeded(DamagedFile):
+    """A count or length is beyond what any real file has."""
+
+
+class BadHeader(DamagedFile):
+    """The header is not the text that the format prescribes."""
+
+
+class BadField(DamagedFile):
+    """A header field is missing, unknown, or of the wrong kind."""
+
+
+class DuplicateKey(DamagedFile):
+    """A key stands twice where it may stand once."""
+
+
+class UnknownDType(DamagedFile):
+    """The header names a dtype that the format does not have."""
+
+
+class SizeMismatch(DamagedFile):
+    """The byte range of a tensor is not its shape times its dtype."""
+
+
+class BadRange(DamagedFile):
+    """Byte ranges overlap, leave a hole, or run outside the file."""
+
+
+class IndexMismatch(DamagedFile):
+    """The header is not the one that was written: its own digest does not match."""
+
+
+class DigestMismatch(DamagedFile):
+    """The bytes of one or more tensors are not those that were saved."""
+
+    def __init__(self, message: str, tensors: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.tensors = tensors
+        """The names of all damaged tensors, in the order of the file."""
+
+
+class NotVerified(UserWarning):
+    """A file without digests was loaded: nothing could be checked."""

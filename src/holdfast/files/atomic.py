@@ -1,0 +1,89 @@
+"""A file appears whole and durable, or not at all.
+
+    create aside → … the caller writes … → sync → rename → sync the folder
+
+The file that stood at the path stays as it was until the rename, and a reader that has it open
+or mapped keeps it after that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+
+from holdfast.errors import MissingFile, WriteFailed
+from holdfast.files.disk import Disk
+
+SUFFIX: Final = ".holdfast"
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[int]:
+    """Give a new file to write to; on leaving, put it durably in the place of `path`.
+
+    If the body raises, the new file is removed and `path` is untouched.
+    """
+    try:
+        with _replacing(Path(os.path.realpath(path)), disk) as fd:
+            yield fd
+    except OSError as error:
+        if isinstance(error, WriteFailed | MissingFile):
+            raise
+        hint = "; free some space and save again" if error.errno == errno.ENOSPC else ""
+        raise WriteFailed(
+            error.errno, f"cannot write {os.fspath(path)}: {error.strerror or error}{hint}"
+        ) from error
+
+
+@contextmanager
+def _replacing(target: Path, disk: Disk) -> Iterator[int]:
+    mode = _mode_to_keep(target)
+    # The name is short whatever the target's is, and says whose leftover it would be.
+    prefix = f".{blake3(os.fsencode(target.name)).hexdigest(8)}."
+    for leftover in disk.abandoned(target.parent, prefix, SUFFIX):
+        disk.remove(leftover)
+    aside, fd = _create_aside(target.parent, prefix, disk)
+    try:
+        try:
+            yield fd
+            if mode is not None:
+                disk.set_mode(fd, mode)
+            disk.sync(fd)
+            disk.rename(aside, target)
+        except BaseException:
+            with suppress(OSError):  # the error that brought us here is the one to report
+                disk.remove(aside)
+            raise
+    finally:
+        disk.close(fd)
+    disk.sync_folder(target.parent)
+
+
+def _mode_to_keep(target: Path) -> int | None:
+    """The permissions of the file that will be replaced; None if there is none."""
+    if not target.parent.is_dir():
+        raise MissingFile(
+            errno.ENOENT, f"cannot write {target}: the folder {target.parent} does not exist"
+        )
+    try:
+        status = target.stat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise WriteFailed(errno.EINVAL, f"cannot write {target}: it exists and is not a file")
+    return stat.S_IMODE(status.st_mode)
+
+
+def _create_aside(folder: Path, prefix: str, disk: Disk) -> tuple[Path, int]:
+    while True:
+        aside = folder / f"{prefix}{secrets.token_hex(4)}{SUFFIX}"
+        with suppress(FileExistsError):
+            return aside, disk.create(aside)

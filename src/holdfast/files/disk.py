@@ -1,0 +1,153 @@
+"""Every operation that changes a disk, in one place.
+
+The layer above calls nothing else to change a file. Tests put another `Disk` in its place: one
+that fails the n-th operation, or one that logs them all so that a power cut can be replayed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+ALIGNMENT: Final = 4096
+"""Direct writes start and end at multiples of this, in the file and in memory."""
+
+_DIRECT: Final = getattr(os, "O_DIRECT", 0)
+
+
+class Disk:
+    """The local file system."""
+
+    def create(self, path: Path) -> int:
+        """Make a new file, locked by this process, past the page cache where that is possible.
+
+        Raises FileExistsError if there is one, or if another process cleans it away this moment.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o666)
+        try:
+            # The lock, not the name, tells a save that goes on from one that was killed.
+            if not self._lock(fd):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+            if _DIRECT:
+                self._set_direct(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def reserve(self, fd: int, size: int) -> None:
+        """Take the file's space now: writes go faster, and a full disk is found at once."""
+        if hasattr(os, "posix_fallocate") and size:
+            try:
+                os.posix_fallocate(fd, 0, size)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+
+    def write(self, fd: int, data: np.ndarray[Any, np.dtype[np.uint8]], offset: int) -> None:
+        """Write all of `data` at `offset`."""
+        view = data.data
+        while view:
+            try:
+                written = os.pwrite(fd, view, offset)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._unset_direct(fd):
+                    raise
+                continue
+            offset += written
+            view = view[written:]
+            if view and written % ALIGNMENT:
+                self._unset_direct(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Set the file's size."""
+        os.ftruncate(fd, size)
+
+    def set_mode(self, fd: int, mode: int) -> None:
+        """Set the file's permissions."""
+        os.fchmod(fd, mode)
+
+    def sync(self, fd: int) -> None:
+        """Return when the file's content is on the disk."""
+        if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync stops at the drive's own cache
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(fd)
+
+    def close(self, fd: int) -> None:
+        """Close the file and give up its lock."""
+        os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put `source` in the place of `target`, at once."""
+        os.replace(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Return when the names in the folder are on the disk."""
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            # Some network file systems have no such thing, and need none.
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(fd)
+
+    def remove(self, path: Path) -> None:
+        """Delete the file if it is there."""
+        path.unlink(missing_ok=True)
+
+    def abandoned(self, folder: Path, prefix: str, suffix: str) -> Iterator[Path]:
+        """The files with such names that no living process holds locked."""
+        with os.scandir(folder) as entries:
+            names = [e.name for e in entries if e.name.startswith(prefix)]
+        for name in names:
+            if not name.endswith(suffix):
+                continue
+            try:
+                fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except OSError:
+                continue  # gone already, or not ours to open
+            try:
+                if self._lock(fd, unsupported=False):
+                    yield folder / name
+            finally:
+                os.close(fd)
+
+    @staticmethod
+    def _lock(fd: int, unsupported: bool = True) -> bool:
+        """Whether the lock was taken; `unsupported` where the file system has no locks."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return unsupported
+        return True
+
+    @staticmethod
+    def _set_direct(fd: int) -> None:
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | _DIRECT)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # the file system has no direct writes
+                raise
+
+    @staticmethod
+    def _unset_direct(fd: int) -> bool:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        if not flags & _DIRECT:
+            return False
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~_DIRECT)
+        return True
+
+
+LOCAL: Final = Disk()

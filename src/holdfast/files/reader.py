@@ -1,0 +1,173 @@
+"""The one reader: a file and its index become verified bytes, mapped or read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import chain, repeat
+
+import numpy as np
+
+from holdfast.errors import DigestMismatch
+from holdfast.files.digests import (
+    CHUNK,
+    DIGEST,
+    Chunk,
+    batches,
+    chunks_of,
+    digest,
+    worker_count,
+)
+from holdfast.files.layout import Index
+from holdfast.files.mapping import Prefetch, as_bytes, map_file, on_network
+from holdfast.files.source_file import SourceFile
+from holdfast.tensors.sources import Bytes
+
+Progress = Callable[[int], None]
+"""Told of the bytes of each batch that is done, from any thread."""
+
+
+class Reader:
+    """Hands out the bytes of a file's tensors, each chunk verified before its first use.
+
+    `mapped=None` maps unless the file lies on a network file system. With `writable`, mapped
+    bytes may be changed; the changes stay in this process. Unmapped bytes are fresh memory.
+    """
+
+    def __init__(
+        self,
+        file: SourceFile,
+        index: Index,
+        *,
+        mapped: bool | None = None,
+        writable: bool = False,
+        verify: bool = True,
+    ) -> None:
+        self._file = file
+        self._index = index
+        self._verifies = verify and index.digests is not None
+        self._checked = bytearray(index.first_chunks[-1] if self._verifies else 0)
+        if mapped is None:
+            mapped = not on_network(file.fd)
+        self._map = as_bytes(map_file(file.fd, file.size, writable)) if mapped else None
+
+    def tensor(self, row: int) -> Bytes:
+        """All bytes of one tensor."""
+        return self.tensors([row])[0]
+
+    def tensors(self, rows: Sequence[int], progress: Progress | None = None) -> list[Bytes]:
+        """All bytes of these tensors."""
+        self._file.check_unchanged()
+        sizes, starts = self._index.sizes, self._index.starts
+        buffers = {row: self._buffer(row, 0, int(sizes[row])) for row in rows}
+        chunks = [
+            chunk
+            for row in sorted(rows, key=lambda row: int(starts[row]))
+            for chunk in chunks_of(row, int(sizes[row]))
+        ]
+        self._fill(chunks, buffers, progress)
+        return list(buffers.values())
+
+    def part(self, row: int, ranges: Iterable[tuple[int, int]]) -> tuple[Bytes, int]:
+        """A stretch of a tensor in which these byte ranges are filled, and where it starts.
+
+        Only the chunks that they touch are read and verified, or, with nothing to verify
+        against, only the ranges themselves.
+        """
+        self._file.check_unchanged()
+        size = int(self._index.sizes[row])
+        if self._verifies:
+            touched = {n for a, b in ranges for n in range(a // CHUNK, -(-b // CHUNK))}
+            ranges = [(n * CHUNK, min((n + 1) * CHUNK, size)) for n in sorted(touched)]
+        chunks = [Chunk(row, a, b) for a, b in ranges]
+        start = min((chunk.start for chunk in chunks), default=0)
+        stop = max((chunk.stop for chunk in chunks), default=0)
+        stretch = self._buffer(row, start, stop)
+        self._fill(chunks, {row: stretch}, base=start)
+        return stretch, start
+
+    def _buffer(self, row: int, start: int, stop: int) -> Bytes:
+        if self._map is None:
+            return np.empty(stop - start, np.uint8)
+        at = int(self._index.starts[row])
+        return self._map[at + start : at + stop]
+
+    def _fill(
+        self,
+        chunks: list[Chunk],
+        buffers: Mapping[int, Bytes],
+        progress: Progress | None = None,
+        base: int = 0,
+    ) -> None:
+        """Read what is not mapped, verify what was not yet.
+
+        The chunks are in the order of the file; `base` is where the buffers start in theirs.
+        """
+        if self._map is not None:
+            chunks = [c for c in chunks if self._verifies and not self._checked[self._number(c)]]
+        if not chunks:
+            return
+
+        def fill(batch: list[Chunk], prefetch: Prefetch | None) -> list[int]:
+            damaged = []
+            if prefetch:
+                prefetch.wait_for(self._offset(batch[-1]) + batch[-1].stop - batch[-1].start)
+            for chunk in batch:
+                out = buffers[chunk.tensor][chunk.start - base : chunk.stop - base]
+                if self._map is None:
+                    self._file.read_into(out, self._offset(chunk))
+                if self._verifies and not self._check(chunk, out):
+                    damaged.append(chunk.tensor)
+            if progress:
+                progress(sum(chunk.stop - chunk.start for chunk in batch))
+            return damaged
+
+        work = list(batches(chunks))
+        if len(work) == 1:
+            damaged = fill(work[0], None)
+        else:
+            # One thread more than processors, because some of them wait for the disk.
+            with ExitStack() as stack:
+                pool = stack.enter_context(
+                    ThreadPoolExecutor(worker_count(spare=-1), "holdfast-read")
+                )
+                prefetch = (
+                    stack.enter_context(self._prefetch(chunks)) if self._map is not None else None
+                )
+                damaged = list(chain.from_iterable(pool.map(fill, work, repeat(prefetch))))
+        if damaged:
+            raise self._mismatch(list(dict.fromkeys(damaged)))
+
+    def _prefetch(self, chunks: list[Chunk]) -> Prefetch:
+        last = chunks[-1]
+        stop = self._offset(last) + last.stop - last.start
+        return Prefetch(self._file.fd, self._file.size, self._offset(chunks[0]), stop)
+
+    def _offset(self, chunk: Chunk) -> int:
+        return int(self._index.starts[chunk.tensor]) + chunk.start
+
+    def _number(self, chunk: Chunk) -> int:
+        return int(self._index.first_chunks[chunk.tensor]) + chunk.start // CHUNK
+
+    def _check(self, chunk: Chunk, data: Bytes) -> bool:
+        """Whether the chunk is what was saved."""
+        number = self._number(chunk)
+        digests = self._index.digests
+        assert digests is not None
+        intact = digest(data) == digests[number * DIGEST : (number + 1) * DIGEST]
+        self._checked[number] = intact
+        return intact
+
+    def _mismatch(self, damaged: list[int]) -> DigestMismatch:
+        names = list(self._index.rows)
+        tensors = tuple(names[row] for row in damaged)
+        first, at = damaged[0], int(self._index.starts[damaged[0]])
+        more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        return DigestMismatch(
+            f"{self._file.path}: tensor {names[first]!r}{more} is damaged: its "
+            f"{int(self._index.sizes[first]):,} bytes at offset {at:,} do not match the digest "
+            "that was saved with them; restore the file from a copy, or read what is left with "
+            "verify=False",
+            tensors,
+        )

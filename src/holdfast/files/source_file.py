@@ -1,0 +1,97 @@
+"""A file opened for reading, and the proof that it stays the one that was opened."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Any
+
+import numpy as np
+
+from holdfast.errors import ChangedFile, ClosedFile, MissingFile, UnreadableFile
+
+_MOST: int = 1 << 30
+"""Linux reads at most 2 GiB at once."""
+
+
+class SourceFile:
+    """A regular file, open for reading."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._fd = -1
+        try:
+            # A pipe at this path would block the open; as a file it is refused below.
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            status = os.fstat(self._fd)
+        except FileNotFoundError as error:
+            raise MissingFile(error.errno, f"there is no file {self.path}") from error
+        except (OSError, ValueError) as error:
+            self.close()
+            reason = getattr(error, "strerror", None) or error
+            raise UnreadableFile(errno.EIO, f"cannot open {self.path}: {reason}") from error
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise UnreadableFile(errno.EINVAL, f"cannot read {self.path}: it is {what}")
+        self.size = status.st_size
+        self._modified = status.st_mtime_ns
+
+    @property
+    def fd(self) -> int:
+        """The open file; raises ClosedFile if it is open no more."""
+        if self._fd < 0:
+            raise ClosedFile(f"{self.path}: the file was closed")
+        return self._fd
+
+    def close(self) -> None:
+        """Close the file; mappings of it stay."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def read(self, start: int, length: int) -> bytes:
+        """Exactly these bytes."""
+        try:
+            data = os.pread(self.fd, length, start)
+        except OSError as error:
+            raise self._unreadable(start, error) from error
+        if len(data) < length:
+            raise self._cut(start + len(data))
+        return data
+
+    def read_into(self, out: np.ndarray[Any, np.dtype[np.uint8]], start: int) -> None:
+        """Fill `out` with the bytes that begin at `start`."""
+        view = out.data
+        while view:
+            try:
+                count = os.preadv(self.fd, [view[:_MOST]], start)
+            except OSError as error:
+                raise self._unreadable(start, error) from error
+            if count == 0:
+                raise self._cut(start)
+            view = view[count:]
+            start += count
+
+    def check_unchanged(self) -> None:
+        """Raise ChangedFile if the file was written to or cut since it was opened.
+
+        A mapped page beyond the end of a file that shrank would kill the process.
+        """
+        status = os.fstat(self.fd)
+        if status.st_size != self.size or status.st_mtime_ns != self._modified:
+            raise ChangedFile(
+                f"{self.path}: it was written to while it was open "
+                f"({self.size:,} bytes then, {status.st_size:,} now); open it again"
+            )
+
+    def _unreadable(self, at: int, error: OSError) -> UnreadableFile:
+        return UnreadableFile(
+            error.errno, f"{self.path}: cannot read at offset {at:,}: {error.strerror}"
+        )
+
+    def _cut(self, at: int) -> ChangedFile:
+        return ChangedFile(
+            f"{self.path}: it had {self.size:,} bytes when it was opened and now ends at {at:,}"
+        )

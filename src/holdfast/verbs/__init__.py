@@ -1,0 +1,1 @@
+"""What users do with one file, a verb a module."""

@@ -1,0 +1,40 @@
+"""Load all tensors of a file, verified."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+from holdfast.errors import NotVerified
+from holdfast.tensors import framework as framework_named
+from holdfast.verbs.open import TensorFile
+
+
+def load(
+    path: str | os.PathLike[str],
+    framework: str = "numpy",
+    verify: bool = True,
+    mapped: bool | None = None,
+) -> dict[str, Any]:
+    """Load all tensors of a file as writable arrays, or as tensors of another framework.
+
+    Every byte is checked against the digests in the file; one that holds none loads with a
+    NotVerified warning. The tensors lie in a private mapping of the file: what is written to
+    them stays in memory. `mapped=False` reads them into fresh memory instead, which is slower
+    and does not care what becomes of the file.
+
+    >>> weights = holdfast.load("model.safetensors", framework="torch")
+    """
+    adapter = None if framework == "numpy" else framework_named(framework)
+    with TensorFile(path, mapped=mapped, writable=True, verify=verify) as file:
+        if verify and not file.has_digests:
+            warnings.warn(
+                f"{os.fspath(path)} holds no digests: it was loaded, but nothing was verified",
+                NotVerified,
+                stacklevel=2,
+            )
+        arrays = file.arrays()
+        if adapter is None:
+            return arrays
+        return {name: adapter.tensor(array, file.spec(name)) for name, array in arrays.items()}

@@ -1,0 +1,53 @@
+"""Save tensors to a file, durably."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, BinaryIO, cast
+
+from holdfast.errors import RefusedMetadata, RefusedTensor
+from holdfast.files import disk
+from holdfast.files.writer import write_file, write_stream
+from holdfast.formats import format_for_writing
+from holdfast.tensors import Source, source_of
+
+Tensors = Mapping[str, Any] | Iterable[tuple[str, Any]]
+
+
+def save(
+    target: str | os.PathLike[str] | BinaryIO,
+    tensors: Tensors,
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Save named tensors to a file; when this returns, the file is whole and on the disk.
+
+    Until then whatever stood at the path stays as it was. Tensors are NumPy arrays or torch
+    tensors, of any strides, in a mapping or as pairs; metadata is any JSON value under string
+    keys. A binary stream may stand in the place of the path: it gets the same bytes, in two
+    passes over the tensors, one to hash and one to write.
+
+    >>> holdfast.save("model.safetensors", model.state_dict(), {"step": 100})
+    """
+    stream = None if isinstance(target, str | os.PathLike) else target
+    format = format_for_writing("stream.safetensors" if stream else cast(str, target))
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise RefusedMetadata(f"metadata is a {type(metadata).__name__}: it must be a mapping")
+    sources = _sources(tensors)
+    layout = format.layout([(name, source.spec) for name, source in sources], metadata or {})
+    if stream:
+        write_stream(stream, layout, [source for _, source in sources])
+    else:
+        write_file(cast(str, target), layout, [source for _, source in sources], disk.LOCAL)
+
+
+def _sources(tensors: Tensors) -> list[tuple[str, Source]]:
+    pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
+    sources = []
+    for name, value in pairs:
+        try:
+            sources.append((name, source_of(value)))
+        except RefusedTensor as error:
+            error.args = (f"tensor {name!r}: {error}",)
+            raise
+    return sources
