@@ -55,10 +55,10 @@ def _spec_of(tensor: torch.Tensor) -> tuple[torch.Tensor, TensorSpec]:
 
 def _refuse_kinds(tensor: torch.Tensor) -> None:
     kind = None
-    if tensor.layout is not torch.strided:
-        kind, hint = f"a tensor of layout {tensor.layout}", "save its .to_dense()"
-    elif tensor.is_nested:
+    if tensor.is_nested:
         kind, hint = "a nested tensor", "save its parts"
+    elif tensor.layout is not torch.strided:
+        kind, hint = f"a tensor of layout {tensor.layout}", "save its .to_dense()"
     elif tensor.is_quantized:
         kind, hint = "a quantized tensor", "save its int_repr(), scale and zero point"
     elif tensor.is_meta:

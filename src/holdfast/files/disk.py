@@ -39,6 +39,7 @@ class Disk:
                 self._set_direct(fd)
         except BaseException:
             os.close(fd)
+            path.unlink(missing_ok=True)
             raise
         return fd
 

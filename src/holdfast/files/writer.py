@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from holdfast.errors import WriteFailed
 from holdfast.files.atomic import replacing
 from holdfast.files.digests import start_digesting, worker_count
 from holdfast.files.disk import Disk
@@ -58,7 +59,19 @@ def write_stream(stream: BinaryIO, layout: Layout, sources: Sequence[Source]) ->
         for start in range(0, source.spec.nbytes, scratch.size):
             piece = scratch[: source.spec.nbytes - start]
             source.copy_to(piece, start)
-            stream.write(piece.data)
+            _write_all(stream, piece.data)
+
+
+def _write_all(stream: BinaryIO, data: memoryview) -> None:
+    try:
+        while data:
+            written = stream.write(data)
+            # A raw stream may take a part; some that are not from `io` return nothing.
+            data = data[len(data) if written is None else written :]
+    except OSError as error:
+        raise WriteFailed(
+            error.errno, f"cannot write to the stream: {error.strerror or error}"
+        ) from error
 
 
 def _header_source(layout: Layout, digests: list[Future[bytes]]) -> Source:

@@ -44,10 +44,11 @@ class TensorSlice:
         NumPy itself finds them, on an array of this shape that has no memory behind it and is
         never read.
         """
-        strides = [self._dtype.itemsize]
+        width = self._dtype.itemsize
+        strides = [width]
         for length in self.shape[:0:-1]:
             strides.insert(0, strides[0] * max(1, length))
-        ghost = as_strided(np.empty(1, self._dtype), self.shape, strides[: len(self.shape)])
+        ghost = as_strided(np.empty(1, f"V{width}"), self.shape, strides[: len(self.shape)])
         try:
             parts = index if isinstance(index, tuple) else (index,)
             parts = tuple(map(_basic, parts))

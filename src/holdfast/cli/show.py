@@ -1,0 +1,64 @@
+"""`holdfast show`: what a file holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.text import Text
+
+from holdfast.cli.output import console, print_json, print_table, printable, size_text
+from holdfast.verbs.open import TensorFile, open
+
+ROWS = 40
+"""A terminal shows this many tensors unless it is asked for all."""
+
+
+def show_file(path: Path, *, as_json: bool, every: bool) -> None:
+    """Print a file's format, metadata and tensors."""
+    with open(path) as file:
+        if as_json:
+            print_json(_as_json(path, file))
+        else:
+            _print(path, file, every or not console.is_terminal)
+
+
+def _as_json(path: Path, file: TensorFile) -> dict[str, object]:
+    specs = {name: file.spec(name) for name in file}
+    return {
+        "path": str(path),
+        "format": file.format,
+        "bytes": path.stat().st_size,
+        "digests": file.has_digests,
+        "metadata": file.metadata,
+        "tensors": [
+            {"name": name, "dtype": spec.dtype, "shape": spec.shape, "bytes": spec.nbytes}
+            for name, spec in specs.items()
+        ],
+    }
+
+
+def _print(path: Path, file: TensorFile, every: bool) -> None:
+    specs = [(name, file.spec(name)) for name in file]
+    elements = sum(spec.size for _, spec in specs)
+    console.print(Text(str(path), style="bold"))
+    console.print(
+        f"{file.format}, {size_text(path.stat().st_size)}, {len(specs):,} tensors, "
+        f"{elements:,} elements, {'with' if file.has_digests else 'without'} digests"
+    )
+    for key, value in file.metadata.items():
+        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        console.print(Text(printable(f"  {key}: {shown}")))
+    console.print()
+    rows = [
+        (
+            printable(name),
+            spec.dtype,
+            "×".join(map(str, spec.shape)) or "scalar",
+            size_text(spec.nbytes),
+        )
+        for name, spec in (specs if every else specs[:ROWS])
+    ]
+    print_table(("tensor", "dtype", "shape", "size"), rows, right="size")
+    if len(rows) < len(specs):
+        console.print(f"… and {len(specs) - len(rows):,} more; --all lists them", style="dim")

@@ -1,0 +1,106 @@
+"""Torch tensors of every kind go in and come out as they were, or are refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import holdfast
+from holdfast.errors import UnknownFramework, UnsupportedTensor
+from holdfast.formats.safetensors import CODE_OF
+
+DTYPES = [getattr(torch, name) for name in CODE_OF if hasattr(torch, name)]
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    b = b.detach().contiguous()
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bits(a), _bits(b))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_and_layout_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
+    base = torch.randint(0, 2, (6, 8, 10)).to(dtype)
+    tensors = {
+        "plain": base,
+        "transposed": base.transpose(0, 2),
+        "sliced": base[1:, ::3, 2:],
+        "expanded": base[:1].expand(4, 8, 10),
+        "scalar": base[0, 0, 0],
+        "empty": base[:0],
+    }
+    path = tmp_path / "state.safetensors"
+    holdfast.save(path, tensors)
+    loaded = holdfast.load(path, framework="torch")
+    assert list(loaded) == list(tensors)
+    assert all(_same(loaded[name], tensor) for name, tensor in tensors.items())
+
+
+def test_lazy_conjugates_and_negatives_are_saved_as_what_they_mean(tmp_path: Path) -> None:
+    values = torch.randn(4, 3, dtype=torch.complex64)
+    tensors = {"conjugate": values.conj(), "negative": values.conj().imag, "both": values.mH}
+    assert tensors["negative"].is_neg()
+    holdfast.save(tmp_path / "state.safetensors", tensors)
+    loaded = holdfast.load(tmp_path / "state.safetensors", framework="torch")
+    for name, tensor in tensors.items():
+        assert torch.equal(loaded[name], tensor.resolve_conj().resolve_neg())
+
+
+def test_a_model_and_its_parameters_go_in_as_they_are(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    holdfast.save(tmp_path / "a.safetensors", model.state_dict())
+    holdfast.save(tmp_path / "b.safetensors", model.named_parameters())
+    copy = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    copy.load_state_dict(holdfast.load(tmp_path / "a.safetensors", framework="torch"))
+    assert all(_same(a, b) for a, b in zip(copy.parameters(), model.parameters(), strict=True))
+    assert list(holdfast.load(tmp_path / "b.safetensors")) == [
+        n for n, _ in model.named_parameters()
+    ]
+
+
+def test_loaded_tensors_are_writable_and_separate(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    holdfast.save(path, {"a": torch.zeros(5), "b": torch.zeros(5)})
+    loaded = holdfast.load(path, framework="torch")
+    loaded["a"] += 1
+    assert loaded["b"].sum() == 0
+    assert loaded["a"].untyped_storage().nbytes() == 20
+    assert holdfast.load(path, framework="torch")["a"].sum() == 0
+
+
+PLAINLESS = {
+    "to_dense": lambda: torch.eye(3).to_sparse(),
+    "meta device": lambda: torch.empty(3, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+    "complex128": lambda: torch.ones(3, dtype=torch.complex128),
+    "complex32": lambda: torch.ones(3, dtype=torch.complex32),
+}
+
+
+@pytest.mark.parametrize("reason", PLAINLESS)
+@pytest.mark.filterwarnings("ignore")
+def test_what_has_no_plain_bytes_is_refused_by_name(reason: str, tmp_path: Path) -> None:
+    with pytest.raises(holdfast.errors.RefusedTensor, match=f"'layer.weight'.*{reason}"):
+        holdfast.save(tmp_path / "state.safetensors", {"layer.weight": PLAINLESS[reason]()})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrapper_of_tensors_is_refused(tmp_path: Path) -> None:
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    with pytest.raises(UnsupportedTensor, match="FakeTensor"):
+        holdfast.save(tmp_path / "state.safetensors", {"x": fake})
+
+
+def test_an_unknown_framework_is_named(tmp_path: Path) -> None:
+    holdfast.save(tmp_path / "state.safetensors", {})
+    with pytest.raises(UnknownFramework, match="there are numpy, torch"):
+        holdfast.load(tmp_path / "state.safetensors", framework="tensorflow")

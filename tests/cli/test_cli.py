@@ -1,0 +1,187 @@
+"""The command line as a person and a script see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import holdfast
+
+HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
+
+
+def run(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HOLDFAST, *map(str, args)], check=False, capture_output=True, text=True)
+
+
+def run_in_terminal(*args: str | Path, command: tuple[str, ...] = (HOLDFAST,)) -> str:
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "50"}
+    with subprocess.Popen(
+        [*command, *map(str, args)], stdout=theirs, stderr=theirs, env=environment
+    ):
+        os.close(theirs)
+        output = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not piece:
+                break
+            output += piece
+    os.close(ours)
+    return output.decode()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "state.safetensors"
+    tensors = {"layer.weight": np.ones((300, 20), np.float32), "scalar": np.array(1)}
+    holdfast.save(path, tensors, {"step": 3, "note": "first try"})
+    return path
+
+
+@pytest.fixture
+def damaged(path: Path) -> Path:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    damaged = path.with_name("damaged.safetensors")
+    damaged.write_bytes(data)
+    return damaged
+
+
+def _foreign(path: Path) -> Path:
+    path.write_bytes((2).to_bytes(8, "little") + b"{}")
+    return path
+
+
+def test_show_prints_plain_columns_into_a_pipe(path: Path) -> None:
+    done = run("show", path)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        str(path),
+        "safetensors, 28.1 kB, 2 tensors, 6,001 elements, with digests",
+        "  step: 3",
+        "  note: first try",
+        "",
+        "tensor        dtype    shape    size",
+        "layer.weight  float32  300×20  24 kB",
+        "scalar        int64    scalar    8 B",
+    ]
+
+
+def test_show_prints_json_for_scripts(path: Path) -> None:
+    shown = json.loads(run("show", path, "--json").stdout)
+    assert shown["metadata"] == {"step": 3, "note": "first try"}
+    assert shown["digests"] is True
+    assert shown["tensors"][0] == {
+        "name": "layer.weight",
+        "dtype": "float32",
+        "shape": [300, 20],
+        "bytes": 24_000,
+    }
+
+
+def test_a_terminal_shows_the_first_tensors_unless_asked_for_all(tmp_path: Path) -> None:
+    path = tmp_path / "many.safetensors"
+    holdfast.save(path, {f"tensor.{i}": np.ones(1) for i in range(45)})
+    shown = run_in_terminal("show", path)
+    assert "tensor.39" in shown
+    assert "tensor.40" not in shown
+    assert "and 5 more; --all lists them" in shown
+    assert "\x1b[1m" in shown  # a bold heading
+    assert "tensor.44" in run_in_terminal("show", path, "--all")
+    assert "tensor.44" in run("show", path).stdout
+
+
+def test_a_name_out_of_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "hostile.safetensors"
+    holdfast.save(path, {"\x1b[2Jgone": np.ones(1)}, {"key\x1b[31m": "\x07bell"})
+    for shown in (run_in_terminal("show", path), run("show", path).stdout):
+        assert "\x1b[2J" not in shown
+        assert "\x07" not in shown
+        assert r"\x1b[2Jgone" in shown
+
+
+def test_verify_says_what_is_intact_and_what_is_damaged(path: Path, damaged: Path) -> None:
+    done = run("verify", path)
+    assert done.returncode == 0
+    assert done.stdout == f"intact      {path}: 2 tensors, 24 kB, every byte\n"
+    done = run("verify", path, damaged)
+    assert done.returncode == 1
+    assert "tensor 'layer.weight' is damaged" in done.stdout
+
+
+def test_verify_prints_json_for_scripts(path: Path, damaged: Path, tmp_path: Path) -> None:
+    done = run("verify", "--json", path, damaged, tmp_path / "none")
+    intact, broken, missing = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert intact["status"] == "intact"
+    assert intact["verified_bytes"] == 24_008
+    assert (broken["status"], broken["error"]) == ("damaged", "DigestMismatch")
+    assert broken["tensors"] == ["layer.weight"]
+    assert (missing["status"], missing["error"]) == ("unverified", "MissingFile")
+
+
+def test_exit_codes_tell_damage_from_wrong_use(path: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(path.read_bytes()[:1000])
+    text = tmp_path / "notes.txt"
+    text.write_text("nothing to see")
+    foreign = _foreign(tmp_path / "foreign.safetensors")
+    codes = {
+        ("verify", path): 0,
+        ("show", path): 0,
+        ("show", foreign): 0,
+        ("verify", broken): 1,
+        ("show", broken): 1,
+        ("verify", foreign): 2,
+        ("verify", text): 2,
+        ("show", text): 2,
+        ("show", tmp_path): 2,
+        ("show", tmp_path / "none"): 2,
+        ("verify",): 2,
+        ("show",): 2,
+        ("frobnicate",): 2,
+        ("show", path, "--frobnicate"): 2,
+    }
+    assert {args: run(*args).returncode for args in codes} == codes
+
+
+def test_errors_are_one_line_without_a_traceback(tmp_path: Path) -> None:
+    done = run("show", tmp_path / "none.safetensors")
+    assert done.stdout == ""
+    assert done.stderr == f"holdfast: there is no file {tmp_path}/none.safetensors\n"
+
+
+SLOW = """
+import sys, time
+from holdfast.cli import verify
+real = verify.verify
+def slow(path, progress):
+    for _ in range(6):
+        time.sleep(0.25)
+        progress(1000)
+    return real(path)
+verify.verify = slow
+from holdfast.cli import main
+sys.argv = ["holdfast", "verify", sys.argv[1]]
+main()
+"""
+
+
+def test_a_slow_verify_shows_a_progress_bar_on_a_terminal_only(path: Path) -> None:
+    command = (sys.executable, "-c", SLOW, str(path))
+    assert "━" in run_in_terminal(command=command)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("intact")
+    assert done.stderr == ""
+    assert "━" not in run_in_terminal("verify", path)

@@ -1,0 +1,67 @@
+"""Disks that go wrong, to be put in the place of the real one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.files.disk import Disk
+
+OPERATIONS = (
+    "abandoned",
+    "create",
+    "reserve",
+    "write",
+    "truncate",
+    "set_mode",
+    "sync",
+    "rename",
+    "close",
+    "sync_folder",
+    "remove",
+)
+
+
+class FaultyDisk(Disk):
+    """A disk on which something happens at the n-th operation, and never again."""
+
+    def __init__(self, at: int, fault: Callable[[], None]) -> None:
+        self.count = 0
+        self.struck: str | None = None
+        self._at = at
+        self._fault = fault
+        self._guard = threading.Lock()
+        for name in OPERATIONS:
+            setattr(self, name, self._guarded(name, getattr(self, name)))
+
+    def _guarded(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*args: Any) -> Any:
+            with self._guard:
+                self.count += 1
+                strikes = self.count == self._at
+            if not strikes:
+                return operation(*args)
+            self.struck = name
+            if name == "close":
+                operation(*args)  # a close that reports an error has closed the file all the same
+            if name == "write":
+                fd, data, offset = args
+                operation(fd, data[: data.size // 2 // 512 * 512], offset)
+            self._fault()
+            raise AssertionError("the fault did not strike")
+
+        return guarded
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def fault() -> None:
+        raise error
+
+    return fault
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,243 @@
+"""What is read, what is verified, and when."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import holdfast
+from holdfast.errors import (
+    BadIndex,
+    ChangedFile,
+    DigestMismatch,
+    MissingFile,
+    NothingToVerify,
+    NotVerified,
+    TensorNotFound,
+    UnreadableFile,
+)
+from holdfast.files import mapping
+from holdfast.files.digests import CHUNK
+from holdfast.files.source_file import SourceFile
+
+MAPPED = pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
+ROWS = 5
+"""Rows of one chunk each."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file with a tensor of several chunks and a small one."""
+    path = tmp_path / "state.safetensors"
+    big = np.repeat(np.arange(ROWS, dtype=np.uint8), CHUNK).reshape(ROWS, CHUNK)
+    holdfast.save(path, {"small": np.arange(4.0), "big": big, "last": np.ones(3, np.uint8)})
+    return path
+
+
+def _flip(path: Path, name: str, at: int) -> None:
+    with holdfast.open(path, verify=False) as file:
+        start = file._index.starts[file._row(name)]
+    with path.open("r+b") as stream:
+        stream.seek(int(start) + at)
+        byte = stream.read(1)
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte[0] ^ 1]))
+
+
+class _Reads:
+    """The byte ranges that were read from files."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.total = 0
+        read_into = SourceFile.read_into
+
+        def counted(file: SourceFile, out: Any, start: int) -> None:
+            self.total += out.size
+            read_into(file, out, start)
+
+        patch.setattr(SourceFile, "read_into", counted)
+
+
+@MAPPED
+def test_a_damaged_tensor_is_named_and_the_others_still_load(path: Path, mapped: bool) -> None:
+    _flip(path, "big", 3 * CHUNK + 17)
+    for act in (holdfast.verify, lambda p: holdfast.load(p, mapped=mapped)):
+        with pytest.raises(DigestMismatch, match="tensor 'big' is damaged") as caught:
+            act(path)
+        assert caught.value.tensors == ("big",)
+    with holdfast.open(path, mapped=mapped) as file:
+        assert file["small"].tolist() == [0, 1, 2, 3]
+        assert file["last"].tolist() == [1, 1, 1]
+        for _ in range(2):  # a damaged chunk is not taken for a checked one the second time
+            with pytest.raises(DigestMismatch):
+                file["big"]
+    assert holdfast.load(path, verify=False, mapped=mapped)["big"][3, 17] == 3 ^ 1
+
+
+@MAPPED
+def test_all_damaged_tensors_are_listed(path: Path, mapped: bool) -> None:
+    for name in ("small", "last"):
+        _flip(path, name, 1)
+    with pytest.raises(DigestMismatch, match="'small' and 1 more") as caught:
+        holdfast.load(path, mapped=mapped)
+    assert set(caught.value.tensors) == {"small", "last"}
+
+
+@MAPPED
+def test_a_slice_verifies_the_chunks_it_touches_and_no_others(path: Path, mapped: bool) -> None:
+    _flip(path, "big", 3 * CHUNK + 17)
+    with holdfast.open(path, mapped=mapped) as file:
+        big = file.slice("big")
+        assert (big[:3] == np.arange(3)[:, None]).all()
+        assert big[4, 5] == 4
+        assert big[::2, 99].tolist() == [0, 2, 4]
+        assert big[4:1:-2, 0].tolist() == [4, 2]
+        for index in (3, np.s_[2:4], np.s_[:, 0], np.s_[-2, -1], ..., np.s_[3:, 0]):
+            with pytest.raises(DigestMismatch):
+                big[index]
+
+
+def test_a_slice_that_is_read_reads_no_more_than_it_must(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.open(path, mapped=False) as file:
+        reads = _Reads(monkeypatch)
+        assert file.slice("big")[2, 10:20].tolist() == [2] * 10
+        assert reads.total == CHUNK
+    with holdfast.open(path, mapped=False, verify=False) as file:
+        reads.total = 0
+        assert file.slice("big")[1:4:2, 10:20].tolist() == [[1] * 10, [3] * 10]
+        assert reads.total == 20
+
+
+def test_opening_reads_the_header_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda *a: read.append(a[1]) or pread(*a))
+    reads = _Reads(monkeypatch)
+    with holdfast.open(path, mapped=False) as file:
+        assert file.spec("big") == holdfast.TensorSpec("uint8", (ROWS, CHUNK))
+        assert sum(read) < 3 * 4096
+        assert reads.total == 0
+
+
+@pytest.mark.parametrize(
+    "index", [5, np.s_[0, 0, 0], "x", [0, 1], np.array([True] * 5), True, 1.5, np.s_[..., ...]]
+)
+def test_an_index_that_does_not_fit_is_refused(path: Path, index: Any) -> None:
+    with holdfast.open(path) as file, pytest.raises(BadIndex, match=r"shape \[5, 16777216\]"):
+        file.slice("big")[index]
+
+
+@MAPPED
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_file_that_shrinks_while_open_is_an_error_not_a_crash(
+    path: Path, mapped: bool, verify: bool
+) -> None:
+    with holdfast.open(path, mapped=mapped, verify=verify) as file:
+        os.truncate(path, 8192)
+        for act in (lambda: file["big"], lambda: file.slice("big")[0], lambda: file["small"]):
+            with pytest.raises(ChangedFile):
+                act()
+
+
+@MAPPED
+def test_a_file_that_is_written_to_while_open_is_an_error(path: Path, mapped: bool) -> None:
+    with holdfast.open(path, mapped=mapped) as file:
+        os.utime(path, ns=(0, 1))
+        with pytest.raises(ChangedFile, match="written to while it was open"):
+            file["small"]
+
+
+def test_a_read_that_comes_up_short_is_an_error(path: Path) -> None:
+    file = SourceFile(path)
+    os.truncate(path, 100)
+    with pytest.raises(ChangedFile, match="now ends at 100"):
+        file.read(50, 100)
+    with pytest.raises(ChangedFile, match="now ends at 100"):
+        file.read_into(np.empty(100, np.uint8), 50)
+    file.close()
+
+
+def test_what_is_missing_or_unreadable_is_said(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="there is no file"):
+        holdfast.open(tmp_path / "nothing.safetensors")
+    with pytest.raises(UnreadableFile, match="it is a folder"):
+        holdfast.load(tmp_path)
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(UnreadableFile, match="not a regular file"):
+        holdfast.load(tmp_path / "pipe.safetensors")
+    with pytest.raises(UnreadableFile, match="null"):
+        holdfast.load("with\0null")
+
+
+def test_a_tensor_that_is_not_there_is_named(path: Path) -> None:
+    with holdfast.open(path) as file:
+        assert "bigger" not in file
+        assert file.get("bigger") is None
+        with pytest.raises(
+            TensorNotFound, match=r"state.safetensors: there is no tensor 'bigger'$"
+        ):
+            file["bigger"]
+
+
+def test_a_file_without_digests_loads_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.safetensors"
+    header = b'{"x":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}'
+    path.write_bytes(len(header).to_bytes(8, "little") + header + np.float64(7).tobytes())
+    with pytest.warns(NotVerified, match="holds no digests"):
+        assert holdfast.load(path)["x"].tolist() == [7]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert holdfast.load(path, verify=False)["x"].tolist() == [7]
+        with holdfast.open(path) as file:
+            assert not file.has_digests
+    with pytest.raises(NothingToVerify):
+        holdfast.verify(path)
+
+
+def test_a_header_that_was_damaged_opens_only_unverified(path: Path) -> None:
+    data = bytearray(path.read_bytes()[:4096])
+    at = data.index(b'"F64"')
+    with path.open("r+b") as stream:
+        stream.seek(at)
+        stream.write(b'"I64"')
+    with pytest.raises(holdfast.errors.IndexMismatch, match="another program rewrote it"):
+        holdfast.open(path)
+    with holdfast.open(path, verify=False) as file:
+        assert file["small"].dtype == np.int64
+
+
+def test_files_on_a_network_file_system_are_read_not_mapped(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.open(path) as file:
+        assert file._reader._map is not None
+    monkeypatch.setattr(mapping, "_NETWORK", {_file_system_of(path)})
+    with holdfast.open(path) as file:
+        assert file._reader._map is None
+        assert file["small"].tolist() == [0, 1, 2, 3]
+    with holdfast.open(path, mapped=True) as file:
+        assert file._reader._map is not None
+
+
+def _file_system_of(path: Path) -> str:
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return next(line.split(" - ")[1].split()[0] for line in lines if f" {number} " in line)
+
+
+def test_without_the_kernels_help_the_pages_come_by_themselves(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapping, "_populate", lambda part: False)
+    assert holdfast.load(path)["big"][4, 0] == 4
+    _flip(path, "big", 0)
+    with pytest.raises(DigestMismatch):
+        holdfast.load(path)

@@ -1,0 +1,107 @@
+"""Builds safetensors files byte by byte, right ones and wrong ones, for the tests of the reader."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+import holdfast
+from holdfast.formats import safetensors as own_format
+
+CHUNKS_TAG = "blake3:16777216:"
+DIGEST_START = b'{"__metadata__":{"holdfast.digest":"'
+"""How the header of a file that Holdfast wrote starts, up to the header's own digest."""
+DIGEST_LENGTH = 64
+
+
+def file_of(header: str | bytes, data: bytes = b"", length: int | None = None) -> bytes:
+    """A file with this header and this data; `length` is what it claims of its header."""
+    text = header if isinstance(header, bytes) else header.encode("utf-8", "surrogatepass")
+    claimed = len(text) if length is None else length
+    return claimed.to_bytes(8, "little") + text + data
+
+
+def entry(dtype: str = '"U8"', shape: str = "[1]", data_offsets: str = "[0,1]") -> str:
+    """The header entry of one tensor, each field as JSON text; by default of one byte."""
+    return f'{{"dtype":{dtype},"shape":{shape},"data_offsets":{data_offsets}}}'
+
+
+def member(name: str, value: str) -> str:
+    """A member of a JSON object: a name without its quotes, and a value as JSON text."""
+    return f'"{name}":{value}'
+
+
+def objects(*members: str) -> str:
+    """A JSON object of these members."""
+    return "{" + ",".join(members) + "}"
+
+
+def one_tensor(**fields: str) -> bytes:
+    """A file of the tensor `a`, one byte long; fields that are given replace its own."""
+    return file_of(objects(member("a", entry(**fields))), b"x")
+
+
+def strings_file(strings: Mapping[str, str]) -> bytes:
+    """A file of the tensor `a`, one byte long, and this metadata."""
+    metadata = member("__metadata__", json.dumps(strings))
+    return file_of(objects(metadata, member("a", entry())), b"x")
+
+
+def typed_file(value: str, listed: str = '["key"]') -> bytes:
+    """A file whose metadata says that the string under `key` is JSON."""
+    return strings_file({"key": value, "holdfast.json": listed})
+
+
+def chunks_text(*tensors: bytes) -> str:
+    """What `holdfast.chunks` holds for these tensors, each of one chunk."""
+    digests = b"".join(blake3(tensor).digest() for tensor in tensors)
+    return CHUNKS_TAG + base64.b64encode(digests).decode()
+
+
+def sealed_file(*strings: str, entries: str | None = None, data: bytes = b"x") -> bytes:
+    """A file with a digest that matches its header, whatever else stands in it.
+
+    `strings` are the members of its metadata after the digest. Without `entries` it holds the
+    tensor `a`, one byte long.
+    """
+    digest = member("holdfast.digest", '"' + "0" * DIGEST_LENGTH + '"')
+    metadata = member("__metadata__", objects(digest, *strings))
+    return reseal(file_of(objects(metadata, entries or member("a", entry())), data))
+
+
+def reseal(file: bytes) -> bytes:
+    """The file with a digest that matches its header again, if it has one where it belongs."""
+    end = 8 + int.from_bytes(file[:8], "little")
+    digest_at = 8 + len(DIGEST_START)
+    if not file.startswith(DIGEST_START, 8) or not digest_at + DIGEST_LENGTH <= end <= len(file):
+        return file
+    digest = own_format._index_digest(file[:end]).encode()
+    return file[:digest_at] + digest + file[digest_at + len(digest) :]
+
+
+def saved_file(tensors: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> bytes:
+    """The bytes that `holdfast.save` writes."""
+    stream = io.BytesIO()
+    holdfast.save(stream, tensors, metadata)
+    return stream.getvalue()
+
+
+def small_tensors() -> dict[str, np.ndarray[Any, Any]]:
+    """A few tensors of several widths, one of them empty."""
+    return {
+        "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "bias": np.arange(3, dtype=np.float16),
+        "empty": np.zeros((0, 4), np.float64),
+        "mask": np.array([True, False, True]),
+    }
+
+
+def header_end(file: bytes) -> int:
+    """Where the data of a file begins."""
+    return 8 + int.from_bytes(file[:8], "little")

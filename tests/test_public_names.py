@@ -1,0 +1,77 @@
+"""The names users call, pinned: a change here is a change for them."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import holdfast
+from holdfast import errors
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(holdfast.__all__) == [
+        "DamagedFile",
+        "HoldfastError",
+        "Packed",
+        "TensorFile",
+        "TensorSpec",
+        "__version__",
+        "errors",
+        "load",
+        "open",
+        "save",
+        "verify",
+    ]
+
+
+def test_their_arguments_are_these() -> None:
+    arguments = {
+        name: list(inspect.signature(getattr(holdfast, name)).parameters)
+        for name in ("open", "load", "save", "verify")
+    }
+    assert arguments == {
+        "open": ["path", "mapped", "verify"],
+        "load": ["path", "framework", "verify", "mapped"],
+        "save": ["target", "tensors", "metadata"],
+        "verify": ["path", "progress"],
+    }
+
+
+def test_importing_holdfast_imports_no_framework() -> None:
+    code = "import holdfast, sys; print({'torch', 'jax', 'rich', 'typer'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "set()\n"
+
+
+def _classes() -> list[type[Exception]]:
+    found = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, Exception)]
+    return [kind for kind in found if kind.__module__ == errors.__name__]
+
+
+def test_every_error_stands_in_the_drawn_tree_and_in_the_docs() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "errors.md").read_text()
+    for kind in _classes():
+        assert kind.__name__ in (errors.__doc__ or ""), kind
+        assert f"`{kind.__name__}`" in page, kind
+        assert issubclass(kind, errors.HoldfastError | UserWarning)
+        assert kind.__doc__
+
+
+def test_every_error_has_the_bases_that_are_drawn() -> None:
+    for line in (errors.__doc__ or "").splitlines():
+        if "─" in line:
+            name, _, bases = line.split("─")[-1].strip().partition(" (")
+            kind = getattr(errors, name.split()[0])
+            if bases:
+                base = bases.partition(")")[0]
+                assert base in [parent.__name__ for parent in kind.__mro__], line
+
+
+def test_errors_are_the_built_in_errors_that_programs_catch() -> None:
+    assert issubclass(errors.MissingFile, FileNotFoundError)
+    assert issubclass(errors.WriteFailed, OSError)
+    assert issubclass(errors.TensorNotFound, KeyError)
+    assert issubclass(errors.DamagedFile, ValueError)
