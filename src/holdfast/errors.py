@@ -168,3 +168,17 @@ class DigestMismatch(DamagedFile):
 
 class NotVerified(UserWarning):
     """A file without digests was loaded: nothing could be checked."""
+
+
+def printable(text: str) -> str:
+    """Text out of a file, with its control characters escaped: they would steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
+
+
+def shortened(text: str) -> str:
+    """A name of any length, for a message."""
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -5,19 +5,37 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
 
 import holdfast
+from holdfast.errors import DamagedFile
+from holdfast.files.layout import Index
 from holdfast.formats import safetensors as own_format
 
 CHUNKS_TAG = "blake3:16777216:"
 DIGEST_START = b'{"__metadata__":{"holdfast.digest":"'
 """How the header of a file that Holdfast wrote starts, up to the header's own digest."""
 DIGEST_LENGTH = 64
+
+
+@dataclass(frozen=True)
+class Case:
+    """A malformed file, and how it has to be refused."""
+
+    name: str
+    """What is wrong with it."""
+    data: bytes
+    error: type[DamagedFile]
+    """The very class, not a parent of it."""
+    message: str
+    """A regular expression for what follows the path in the message."""
+    stricter: str = ""
+    """Why it is refused although the reference library opens it; empty if that refuses it too."""
 
 
 def file_of(header: str | bytes, data: bytes = b"", length: int | None = None) -> bytes:
@@ -35,6 +53,9 @@ def entry(dtype: str = '"U8"', shape: str = "[1]", data_offsets: str = "[0,1]") 
 def member(name: str, value: str) -> str:
     """A member of a JSON object: a name without its quotes, and a value as JSON text."""
     return f'"{name}":{value}'
+
+
+ONE_BYTE = member("a", entry())
 
 
 def objects(*members: str) -> str:
@@ -64,15 +85,14 @@ def chunks_text(*tensors: bytes) -> str:
     return CHUNKS_TAG + base64.b64encode(digests).decode()
 
 
-def sealed_file(*strings: str, entries: str | None = None, data: bytes = b"x") -> bytes:
+def sealed_file(*strings: str, entries: Sequence[str] = (ONE_BYTE,), data: bytes = b"x") -> bytes:
     """A file with a digest that matches its header, whatever else stands in it.
 
-    `strings` are the members of its metadata after the digest. Without `entries` it holds the
-    tensor `a`, one byte long.
+    `strings` are the members of its metadata after the digest, `entries` those of its tensors.
     """
     digest = member("holdfast.digest", '"' + "0" * DIGEST_LENGTH + '"')
     metadata = member("__metadata__", objects(digest, *strings))
-    return reseal(file_of(objects(metadata, entries or member("a", entry())), data))
+    return reseal(file_of(objects(metadata, *entries), data))
 
 
 def reseal(file: bytes) -> bytes:
@@ -105,3 +125,10 @@ def small_tensors() -> dict[str, np.ndarray[Any, Any]]:
 def header_end(file: bytes) -> int:
     """Where the data of a file begins."""
     return 8 + int.from_bytes(file[:8], "little")
+
+
+def index_of(file: bytes, verify: bool = True) -> Index:
+    """What the reader makes of a file, without a disk."""
+    return own_format.read_index(
+        lambda start, length: file[start : start + length], len(file), verify
+    )

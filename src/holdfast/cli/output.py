@@ -61,13 +61,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: st
         print("  ".join(cells).rstrip())
 
 
-def printable(text: str) -> str:
-    """Text out of a file, with its control characters escaped: they would steer a terminal."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
-
-
 def size_text(nbytes: int) -> str:
     """A number of bytes for people: 999 B, 1.5 MB, 2.31 GB."""
     size = float(nbytes)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from holdfast.cli.output import console, print_json, print_table, printable, size_text
+from holdfast.cli.output import console, print_json, print_table, size_text
+from holdfast.errors import printable
 from holdfast.verbs.open import TensorFile, open
 
 ROWS = 40

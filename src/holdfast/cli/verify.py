@@ -13,11 +13,10 @@ from holdfast.cli.output import (
     exit_code,
     message_of,
     print_json,
-    printable,
     progress_bar,
     size_text,
 )
-from holdfast.errors import DigestMismatch, HoldfastError
+from holdfast.errors import DigestMismatch, HoldfastError, printable
 from holdfast.verbs.verify import verify
 
 

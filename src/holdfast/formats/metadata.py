@@ -12,12 +12,19 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
-from holdfast.errors import BadField, DuplicateKey, RefusedMetadata
+import numpy as np
+
+from holdfast.errors import BadField, DuplicateKey, RefusedMetadata, printable, shortened
 
 OWN: Final = "holdfast."
 """Keys that start so are ours: users cannot set them and do not see them."""
 
 TYPED: Final = OWN + "json"
+
+MAX_DEPTH: Final = 100
+"""Nesting is bounded by this and not by the stack, which is not the same everywhere."""
+MAX_DIGITS: Final = 4300
+"""More than these Python itself does not turn into an integer, unless it is told to."""
 
 
 def to_strings(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -44,34 +51,67 @@ def to_strings(metadata: Mapping[str, Any]) -> dict[str, str]:
 def from_strings(strings: Mapping[str, str]) -> dict[str, Any]:
     """The metadata that `to_strings` was given, or what another writer wrote, as strings."""
     metadata: dict[str, Any] = {k: v for k, v in strings.items() if not k.startswith(OWN)}
-    typed = parse_json(strings.get(TYPED, "[]"), TYPED)
+    typed = _parse_json(strings.get(TYPED, "[]"), TYPED)
     if not isinstance(typed, list) or not all(isinstance(key, str) for key in typed):
         raise BadField(f"metadata key {TYPED}: expected a list of keys")
+    seen = set()
     for key in typed:
         if key not in metadata:
-            raise BadField(f"metadata key {TYPED}: it lists {key!r}, which is not there")
-        metadata[key] = parse_json(strings[key], key)
+            raise BadField(f"metadata key {TYPED}: it lists {shortened(key)!r}, which is not there")
+        if key in seen:
+            raise DuplicateKey(f"metadata key {TYPED}: it lists {shortened(key)!r} twice")
+        seen.add(key)
+        metadata[key] = _parse_json(strings[key], shortened(key))
     return metadata
 
 
-def parse_json(text: str, field: str) -> Any:
+def _parse_json(text: str, key: str) -> Any:
     """Strict JSON: no duplicate keys, no NaN, no nesting beyond Python's stack."""
+    if is_nested_deeply(text.encode()):
+        raise BadField(f"metadata key {key!r}: it nests deeper than {MAX_DEPTH} levels")
     try:
-        return json.loads(text, object_pairs_hook=unique_pairs, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DuplicateKey):
-            raise
-        raise BadField(f"metadata key {field}: not the JSON it should be ({error})") from error
+        value = json.loads(
+            text,
+            object_pairs_hook=unique_pairs,
+            parse_int=bounded_integer,
+            parse_constant=_no_constant,
+        )
+        _check(value, f"metadata[{key!r}]")
+    except DuplicateKey as error:
+        raise DuplicateKey(f"metadata key {key!r}: {error}") from None
+    except ValueError as error:
+        raise BadField(
+            f"metadata key {key!r}: not the JSON it should be ({printable(str(error))})"
+        ) from error
+    return value
+
+
+def is_nested_deeply(text: bytes) -> bool:
+    """Whether JSON nests deeper than MAX_DEPTH, found without a stack of any kind."""
+    # What lies outside of strings is every other piece between quotes that are not escaped.
+    pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+    outside = np.frombuffer(b"".join(pieces[::2]), np.uint8)
+    opens = (outside == ord("[")) | (outside == ord("{"))
+    closes = (outside == ord("]")) | (outside == ord("}"))
+    depth = np.cumsum(opens.astype(np.int32) - closes)
+    return bool(depth.size and depth.max() > MAX_DEPTH)
 
 
 def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The members of a JSON object, each key once."""
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        keys = [key for key, _ in pairs]
-        key = next(key for key in keys if keys.count(key) > 1)
-        raise DuplicateKey(f"the key {key!r} stands twice in one JSON object")
+    members: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in members:
+            raise DuplicateKey(f"the key {shortened(key)!r} stands twice in one JSON object")
+        members[key] = value
     return members
+
+
+def bounded_integer(text: str) -> int:
+    """An integer out of JSON, if it has no more than MAX_DIGITS digits."""
+    if len(text.lstrip("-")) > MAX_DIGITS:
+        raise ValueError(f"an integer of {len(text):,} digits")
+    return int(text)
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -91,14 +131,18 @@ def _check_text(text: str, path: str) -> None:
         raise RefusedMetadata(f"{path} is not valid Unicode text: {error}") from error
 
 
-def _check(value: Any, path: str) -> None:
+def _check(value: Any, path: str, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise RefusedMetadata(f"{path[:80]}… nests deeper than {MAX_DEPTH} levels")
     if type(value) is dict:
         for key, member in value.items():
             _check_key(key, path)
-            _check(member, f"{path}[{key!r}]")
+            _check(member, f"{path}[{key!r}]", depth + 1)
     elif type(value) is list:
         for i, member in enumerate(value):
-            _check(member, f"{path}[{i}]")
+            _check(member, f"{path}[{i}]", depth + 1)
+    elif type(value) is int and value.bit_length() > 3.32 * MAX_DIGITS:
+        raise RefusedMetadata(f"{path} is an integer of about {MAX_DIGITS:,} digits or more")
     elif type(value) is str:
         _check_text(value, path)
     elif type(value) is float and not math.isfinite(value):

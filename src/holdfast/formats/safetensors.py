@@ -9,6 +9,7 @@ import binascii
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any, Final
@@ -22,7 +23,7 @@ from holdfast.errors import (
     BadHeader,
     BadName,
     BadRange,
-    DamagedFile,
+    DuplicateKey,
     DuplicateName,
     IndexMismatch,
     LimitExceeded,
@@ -32,11 +33,20 @@ from holdfast.errors import (
     TruncatedFile,
     UnknownDType,
     UnsupportedDType,
+    printable,
+    shortened,
 )
 from holdfast.files.digests import CHUNK, DIGEST, chunk_counts
 from holdfast.files.disk import ALIGNMENT
 from holdfast.files.layout import Index, Layout
-from holdfast.formats.metadata import from_strings, to_strings, unique_pairs
+from holdfast.formats.metadata import (
+    MAX_DEPTH,
+    bounded_integer,
+    from_strings,
+    is_nested_deeply,
+    to_strings,
+    unique_pairs,
+)
 from holdfast.tensors import DTYPES, TensorSpec
 
 NAME: Final = "safetensors"
@@ -235,15 +245,7 @@ def read_index(read: Callable[[int, int], bytes], size: int, verify: bool) -> In
 
 def _parse(header: bytes) -> tuple[dict[str, str], _Entries]:
     """The metadata and the entries; duplicate keys are refused at every level."""
-    try:
-        return _parse_fast(header) or _parse_strictly(header)
-    except DamagedFile:
-        raise
-    except UnicodeDecodeError as error:
-        raise BadHeader(f"offset {8 + error.start}: not UTF-8 ({error.reason})") from error
-    except (ValueError, RecursionError) as error:
-        at = f"offset {8 + error.pos}: " if isinstance(error, json.JSONDecodeError) else ""
-        raise BadHeader(f"{at}the header is not JSON ({error})") from error
+    return _parse_fast(header) or _parse_strictly(header)
 
 
 def _parse_fast(header: bytes) -> tuple[dict[str, str], _Entries] | None:
@@ -260,9 +262,11 @@ def _parse_fast(header: bytes) -> tuple[dict[str, str], _Entries] | None:
             if header[start : start + 2] != b',"':
                 return None
             metadata = header[8 + len(_METADATA) : start].decode()
+            msgspec.json.decode(metadata, type=dict[str, str])  # which never nests
             strings = json.loads(metadata, object_pairs_hook=unique_pairs)
-            _check_strings(strings)
             text[start] = ord("{")  # in the place of the comma
+        if not 0 < sys.get_int_max_str_digits() < 10_000 and re.search(rb"\d{30}", header):
+            return None  # Python's guard against endless numbers was taken away
         entries = msgspec.json.decode(memoryview(text)[start:], type=_Entries)
     except (ValueError, RecursionError):
         return None
@@ -271,26 +275,31 @@ def _parse_fast(header: bytes) -> tuple[dict[str, str], _Entries] | None:
     # Only an escaped letter could hide one from this count.
     fields = (b'"dtype"', b'"shape"', b'"data_offsets"')
     once = all(text.count(field, start) == len(entries) for field in fields)
-    if not once or text.find(b"\\u", start) >= 0 or "__metadata__" in entries:
+    # It also takes -0 for a size.
+    if not once or "__metadata__" in entries or any(text.find(s, start) >= 0 for s in _RARE):
         return None
     return strings, entries
 
 
 _METADATA: Final = b'{"__metadata__":'
+_RARE: Final = (b"\\u", b"-0")
 
 
 def _end_of_strings(header: bytes, start: int) -> int:
     """Where an object that holds only strings ends: after the first brace outside of them."""
-    at, brace = start, -1
-    while True:
+    at, brace, inside = start, -1, False
+    for _ in range(10_000):  # more quotes than that are quicker done by a real decoder
         if brace < at:
             brace = header.index(b"}", at)
         quote = header.find(b'"', at)
-        if quote < 0 or brace < quote:
+        if not inside and (quote < 0 or brace < quote):
             return brace + 1
-        at = header.index(b'"', quote + 1) + 1
-        while _is_escaped(header, at - 1):
-            at = header.index(b'"', at) + 1
+        if quote < 0:
+            break
+        if not inside or not _is_escaped(header, quote):
+            inside = not inside
+        at = quote + 1
+    raise ValueError
 
 
 def _is_escaped(header: bytes, quote: int) -> bool:
@@ -298,46 +307,106 @@ def _is_escaped(header: bytes, quote: int) -> bool:
     return (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
 
 
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object as it stands in the text, each key as often as it does."""
+
+
 def _parse_strictly(header: bytes) -> tuple[dict[str, str], _Entries]:
     """The slow way, which sees every duplicate and can say what is wrong with which tensor."""
-    members = json.loads(
-        header[8:].decode(), object_pairs_hook=unique_pairs, parse_constant=_no_constant
-    )
-    strings = members.pop("__metadata__", {})
+    members = _members(_decode(header), "")
+    strings = members.pop("__metadata__", _Pairs())
+    if not isinstance(strings, _Pairs):
+        raise BadField(f"__metadata__: expected an object, found {type(strings).__name__}")
+    strings = _members(strings, "__metadata__: ")
     _check_strings(strings)
     entries = {}
     for name, member in members.items():
+        if not _is_unicode(name):
+            raise BadHeader(f"{_where(name, header)}: the name is not valid Unicode")
         try:
-            name.encode()
-            entries[name] = msgspec.convert(member, _Entry)
+            entries[name] = msgspec.convert(_fields(member), _Entry)
+        except DuplicateKey as error:
+            raise DuplicateKey(f"{_where(name, header)}: {error}") from None
         except UnicodeEncodeError as error:
-            raise BadHeader(f"tensor {name!r}: the name is not valid Unicode") from error
+            raise BadHeader(f"{_where(name, header)}: a field is not valid Unicode") from error
         except msgspec.ValidationError as error:
-            reason = str(error).replace("`", "").replace("$.", "field ")
+            reason = shortened(printable(str(error).replace("`", "").replace("$.", "field ")))
             raise BadField(f"{_where(name, header)}: {reason}") from error
     return strings, entries
 
 
+def _fields(member: Any) -> Any:
+    """An entry's fields, each once; what else is an object inside becomes a plain one."""
+    if not isinstance(member, _Pairs):
+        return member
+    fields = unique_pairs(member)
+    return {key: dict(v) if isinstance(v, _Pairs) else v for key, v in fields.items()}
+
+
+def _decode(header: bytes) -> _Pairs:
+    try:
+        text = header[8:].decode()
+    except UnicodeDecodeError as error:
+        raise BadHeader(f"offset {8 + error.start}: not UTF-8 ({error.reason})") from error
+    if is_nested_deeply(header[8:]):
+        raise BadHeader(f"the header nests deeper than {MAX_DEPTH} levels")
+    try:
+        decoded: _Pairs = json.loads(
+            text, object_pairs_hook=_Pairs, parse_int=_integer, parse_constant=_no_constant
+        )
+    except json.JSONDecodeError as error:
+        at = 8 + len(text[: error.pos].encode())
+        raise BadHeader(f"offset {at}: the header is not JSON ({error.msg})") from error
+    except (ValueError, RecursionError) as error:
+        raise BadHeader(f"the header is not JSON ({error})") from error
+    return decoded
+
+
+def _integer(text: str) -> int | float:
+    # -0 is none of our sizes: as a float it is refused where it stands.
+    return -0.0 if text == "-0" else bounded_integer(text)
+
+
 def _no_constant(name: str) -> Any:
-    raise BadHeader(f"the header is not JSON: it holds {name}")
+    raise ValueError(f"it holds {name}")
 
 
-def _check_strings(strings: Any) -> None:
-    if not isinstance(strings, dict):
-        raise BadField(f"__metadata__: expected an object, found {type(strings).__name__}")
+def _members(pairs: _Pairs, where: str) -> dict[str, Any]:
+    try:
+        return unique_pairs(pairs)
+    except DuplicateKey as error:
+        raise DuplicateKey(f"{where}{error}") from None
+
+
+def _check_strings(strings: dict[str, Any]) -> None:
     for key, value in strings.items():
         if not isinstance(value, str):
-            raise BadField(f"__metadata__[{key!r}]: expected a string, found {value!r:.80}")
+            raise BadField(
+                f"__metadata__[{shortened(key)!r}]: expected a string, "
+                f"found {'object' if isinstance(value, _Pairs) else type(value).__name__}"
+            )
+        if not (_is_unicode(key) and _is_unicode(value)):
+            raise BadHeader(f"__metadata__[{shortened(key)!r}]: not valid Unicode")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.isascii() or text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _where(name: str, header: bytes) -> str:
     """A tensor and the offset of its header entry, for a message."""
-    shown = name if len(name) <= 200 else name[:200] + "…"
-    for ascii in (False, True):
-        at = header.find(json.dumps(name, ensure_ascii=ascii).encode())
-        if at >= 0:
-            return f"tensor {shown!r} (offset {at})"
-    return f"tensor {shown!r}"
+    if len(name) > MAX_NAME:
+        return f"tensor {shortened(name)!r}"
+    for behind in (rb"\s*:\s*\{\s*\"", rb"\s*:"):
+        for ascii in (False, True):
+            quoted = json.dumps(name, ensure_ascii=ascii).encode(errors="replace")
+            if found := re.search(re.escape(quoted) + behind, header):
+                return f"tensor {shortened(name)!r} (offset {found.start()})"
+    return f"tensor {shortened(name)!r}"
 
 
 def _check_entries(entries: _Entries, header: bytes) -> tuple[np.ndarray[Any, Any], ...]:
@@ -361,21 +430,22 @@ def _check_entries(entries: _Entries, header: bytes) -> tuple[np.ndarray[Any, An
 
 
 def _check_entry(name: str, entry: _Entry, header: bytes) -> None:
-    where = _where(name, header)
     bits = BITS_OF.get(entry.dtype)
     begin, end = entry.data_offsets
     if bits is None:
-        raise UnknownDType(f"{where}: field dtype: {entry.dtype!r:.80}")
+        raise UnknownDType(f"{_where(name, header)}: field dtype: {entry.dtype!r:.80}")
     if math.prod(entry.shape) * bits != 8 * (end - begin):
         raise SizeMismatch(
-            f"{where}: {entry.dtype} of shape {list(entry.shape)} takes "
+            f"{_where(name, header)}: {entry.dtype} of shape {list(entry.shape)} takes "
             f"{math.prod(entry.shape) * bits:,} bits, but field data_offsets "
             f"[{begin}, {end}] spans {end - begin:,} bytes"
         )
     if math.prod(filter(None, entry.shape)) * bits > MAX_BITS:
-        raise LimitExceeded(f"{where}: field shape: no array can have {list(entry.shape)}")
+        raise LimitExceeded(
+            f"{_where(name, header)}: field shape: no array can have {list(entry.shape)}"
+        )
     if len(name.encode()) > MAX_NAME:
-        raise LimitExceeded(f"{where}: a name of over {MAX_NAME:,} bytes")
+        raise LimitExceeded(f"{_where(name, header)}: a name of over {MAX_NAME:,} bytes")
 
 
 def _check_ranges(
@@ -389,14 +459,14 @@ def _check_ranges(
         row, should = order[wrong[0]], int(expected[wrong[0]])
         what = "a hole before it" if begins[row] > should else "it overlaps another tensor"
         raise BadRange(
-            f"tensor {names[row]!r}: field data_offsets starts at {int(begins[row]):,}, "
+            f"tensor {shortened(names[row])!r}: field data_offsets starts at {int(begins[row]):,}, "
             f"expected {should:,} ({what})"
         )
     end = int(expected[-1])
     if end > available:
         first = order[np.flatnonzero(ends[order] > available)[0]]
         raise TruncatedFile(
-            f"tensor {names[first]!r}: the data section has {available:,} bytes, "
+            f"tensor {shortened(names[first])!r}: the data section has {available:,} bytes, "
             f"but the tensor ends at {int(ends[first]):,} of {end:,}"
         )
     if end < available:
@@ -409,9 +479,9 @@ def _read_digests(
     strings: Mapping[str, str], header: bytes, sizes: np.ndarray[Any, Any], verify: bool
 ) -> bytes | None:
     chunks, own = strings.get("holdfast.chunks"), strings.get("holdfast.digest")
-    if chunks is None and own is None:
+    if (chunks is None and own is None) or not verify:
         return None
-    if verify and not (
+    if not (
         own
         and re.fullmatch("[0-9a-f]{64}", own)
         and header[8:].startswith(_START + own.encode())

@@ -67,7 +67,7 @@ class TensorFile(Mapping[str, Array]):
 
     @property
     def has_digests(self) -> bool:
-        """Whether the file holds digests, so that its tensors can be verified."""
+        """Whether the file's tensors are verified: it holds digests, and they were asked for."""
         return self._index.digests is not None
 
     def spec(self, name: str) -> TensorSpec:

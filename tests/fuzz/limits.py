@@ -1,0 +1,80 @@
+"""Bounds of time and memory, for code that reads what an enemy wrote."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+
+class TookTooLong(BaseException):
+    """The time was up. No Exception, so that no handler of the code under test swallows it."""
+
+
+@contextmanager
+def alarm_clock() -> Iterator[Callable[[float], None]]:
+    """Gives a function that starts the clock: so many seconds later, TookTooLong is raised.
+
+    Zero stops it. It works on the main thread alone.
+    """
+    with _handled(signal.SIGALRM):
+        try:
+            yield lambda seconds: _set(signal.ITIMER_REAL, seconds)
+        finally:
+            _set(signal.ITIMER_REAL, 0)
+
+
+@contextmanager
+def processor_limit(seconds: float) -> Iterator[None]:
+    """Raise TookTooLong after so much processor time, however busy the machine is."""
+    with _handled(signal.SIGPROF):
+        _set(signal.ITIMER_PROF, seconds)
+        try:
+            yield
+        finally:
+            _set(signal.ITIMER_PROF, 0)
+
+
+def _set(timer: int, seconds: float) -> None:
+    signal.setitimer(timer, seconds)
+
+
+@contextmanager
+def _handled(number: signal.Signals) -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TookTooLong("the time was up")
+
+    before = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextmanager
+def memory_limit(more: int) -> Iterator[None]:
+    """Let allocations fail with a MemoryError beyond `more` bytes above what is mapped now.
+
+    It bounds the addresses, so it finds an array that was allocated and never touched too.
+    Where the system does not tell what is mapped, there is no bound.
+    """
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except FileNotFoundError:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def peak_memory() -> int:
+    """The most memory, in bytes, that this process ever held at once."""
+    # Linux counts in KiB, macOS in bytes; a bound that is 1024 times too wide still bounds.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

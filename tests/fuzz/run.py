@@ -1,0 +1,154 @@
+"""The loop: an input after the other, until the time is up."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from blake3 import blake3
+
+from holdfast.files.layout import Index
+from tests.fuzz.limits import alarm_clock, memory_limit, peak_memory
+from tests.fuzz.mutations import mutate
+from tests.fuzz.properties import check_in_memory, check_on_disk, require
+from tests.fuzz.seeds import LARGEST, random_file, seeds
+
+SECONDS_EACH = 5.0
+MEMORY_EACH = 256 << 20
+MEMORY_ALL = 2 << 30
+ON_DISK_EVERY = 40
+POOL = 2000
+"""How many inputs are kept to be changed further."""
+
+KEPT = Path(__file__).parents[2] / "build" / "fuzz"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An input for which a property does not hold."""
+
+    what: str
+    kept: Path
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  python -m tests.fuzz --replay {self.kept}"
+
+
+@dataclass
+class Report:
+    """What was tried, and what came of it."""
+
+    seed: int
+    seconds: float = 0.0
+    tried: int = 0
+    accepted: int = 0
+    on_disk: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    """The first input of each kind of failure."""
+
+    def __str__(self) -> str:
+        rate = self.tried / self.seconds if self.seconds else 0
+        lines = [
+            f"seed {self.seed}: {self.tried:,} inputs, {rate:,.0f} a second",
+            f"{self.on_disk:,} of them as real files",
+            f"{self.accepted:,} accepted",
+            *(f"{count:,} {name}" for name, count in self.refused.most_common()),
+            f"{len(self.failures)} kinds of failures",
+            *map(str, self.failures.values()),
+        ]
+        return "\n".join(lines)
+
+
+def fuzz(seconds: float, seed: int, folder: Path) -> Report:
+    """Try inputs for some time; `folder` is for the files that are opened from a disk."""
+    fuzzer = Fuzzer(seed, folder)
+    begun = time.perf_counter()
+    with memory_limit(MEMORY_ALL), alarm_clock() as alarm:
+        while (elapsed := time.perf_counter() - begun) < seconds:
+            fuzzer.step(alarm)
+    fuzzer.report.seconds = elapsed
+    return fuzzer.report
+
+
+def replay(path: Path, folder: Path) -> None:
+    """Try one input in every way; raises what is wrong with it."""
+    data = path.read_bytes()
+    for verify in (True, False):
+        check_in_memory(data, verify)
+        for suffix in (".safetensors", ".bin"):
+            # Each seed takes other slices of the tensors.
+            for seed in range(20):
+                check_on_disk(data, folder / f"file{suffix}", verify, Random(seed))
+
+
+class Fuzzer:
+    """All seeds as they are, then one changed input after the other."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.report = Report(seed)
+        self._random = Random(seed)
+        self._folder = folder
+        self._pool = seeds()
+        self._fresh = list(self._pool)
+
+    def step(self, alarm: Callable[[float], None]) -> None:
+        """Try one input, and count what came of it."""
+        data = self._fresh.pop() if self._fresh else self._next()
+        self.report.tried += 1
+        before = peak_memory()
+        try:
+            alarm(SECONDS_EACH)
+            refused = self._refusal(data)
+            alarm(0)
+            require(peak_memory() - before < MEMORY_EACH, "it took too much memory")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            alarm(0)
+            self._note(error, data)
+        else:
+            if refused:
+                self.report.refused[refused] += 1
+            else:
+                self.report.accepted += 1
+                self._keep(data)
+
+    def _next(self) -> bytes:
+        random, pool = self._random, self._pool
+        data = random_file(random) if random.random() < 0.3 else random.choice(pool)
+        return mutate(random, data, pool) if random.random() < 0.95 else data
+
+    def _refusal(self, data: bytes) -> str:
+        """The name of the error by which an input was refused; nothing if it was accepted."""
+        verify = self._random.random() < 0.6
+        outcome = check_in_memory(data, verify)
+        if self.report.tried % ON_DISK_EVERY == 0:
+            self.report.on_disk += 1
+            path = self._folder / self._random.choice(("file.safetensors", "file.bin"))
+            return check_on_disk(data, path, verify, self._random)
+        return "" if isinstance(outcome, Index) else type(outcome).__name__
+
+    def _keep(self, data: bytes) -> None:
+        """An accepted input is a good start for others."""
+        if len(data) > LARGEST:
+            return
+        if len(self._pool) < POOL:
+            self._pool.append(data)
+        else:
+            self._pool[self._random.randrange(POOL)] = data
+
+    def _note(self, error: BaseException, data: bytes) -> None:
+        what = f"{type(error).__name__}: {str(error)[:300]}"
+        # Failures that differ only in numbers and names are one kind.
+        kind = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\d+", "…", what)[:100]
+        if kind not in self.report.failures:
+            KEPT.mkdir(parents=True, exist_ok=True)
+            kept = KEPT / f"{blake3(data).hexdigest()[:16]}.safetensors"
+            kept.write_bytes(data)
+            self.report.failures[kind] = Failure(what, kept)
