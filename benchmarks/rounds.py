@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -30,12 +31,11 @@ class Rounds:
 
 
 def run_rounds(contenders: Mapping[str, Contender], rounds: int) -> Rounds:
-    """Let all contenders run, each round starting with another one."""
-    names = list(contenders)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+    """Let all run, each round in another order: what one leaves behind, another one finds."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    order = random.Random(0)
+    for _ in range(rounds):
+        for name in order.sample(list(contenders), len(contenders)):
             before, measured = contenders[name]
             before()
             start = time.perf_counter()

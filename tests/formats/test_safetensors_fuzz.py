@@ -8,7 +8,7 @@ from tests.fuzz.run import fuzz
 
 
 def test_no_input_breaks_the_reader(tmp_path: Path) -> None:
-    report = fuzz(seconds=20, seed=1, folder=tmp_path)
+    report = fuzz(seconds=60, seed=1, folder=tmp_path)
     assert not report.failures, str(report)
     # Fewer would say that the fuzzer is stuck, or no longer reaches behind the first check.
     assert report.tried >= 5000, str(report)

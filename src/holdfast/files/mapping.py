@@ -105,7 +105,7 @@ class Prefetch:
 
 
 def _populate(part: Bytes) -> bool:
-    """Whether the pages could be brought in without touching them.
+    """Whether the pages of a part could be brought in without touching them.
 
     ctypes, because the `madvise` of Python's mmap holds the GIL while the disk is read.
     """

@@ -15,9 +15,9 @@ from holdfast.files.disk import ALIGNMENT, Disk
 from holdfast.tensors import Source
 from holdfast.tensors.sources import Bytes
 
-BLOCK: Final = 8 << 20
-BLOCKS: Final = 4
-"""Three blocks on their way to the disk while a fourth is filled: 32 MiB, whatever is saved."""
+BLOCK: Final = 16 << 20
+BLOCKS: Final = 3
+"""Two blocks on their way to the disk while a third is filled: 48 MiB, whatever is saved."""
 
 
 class Ring:
@@ -30,7 +30,8 @@ class Ring:
     def __init__(self, fd: int, disk: Disk) -> None:
         self._fd = fd
         self._disk = disk
-        self._free = [_new_block() for _ in range(BLOCKS)]
+        self._blocks = [_take_block() for _ in range(BLOCKS)]
+        self._free = [np.frombuffer(block, np.uint8) for block in self._blocks]
         self._writing: deque[tuple[Future[None], Bytes]] = deque()
         self._pool = ThreadPoolExecutor(BLOCKS - 1, "holdfast-write")
         self._block = self._free.pop()
@@ -53,6 +54,8 @@ class Ring:
                     future.result()
             else:
                 self._pool.shutdown(cancel_futures=True)
+        for block in self._blocks:
+            _give_back(block)
 
     def seek(self, offset: int) -> None:
         """Go on at `offset`, a multiple of the alignment."""
@@ -87,14 +90,32 @@ class Ring:
             self._block = block
 
 
-def _new_block() -> Bytes:
+_spare: list[mmap.mmap] = []
+"""Blocks of earlier saves: memory that was touched before is worth keeping for the next one."""
+
+
+def _take_block() -> mmap.mmap:
     """Page-aligned memory in huge pages, of which a block that stays unused takes none.
 
     They are touched for the first time in a tenth of the time, and a device takes them in few
     large pieces: see docs/decisions/0002-huge-pages-in-the-ring.md.
     """
+    with suppress(IndexError):
+        if len(block := _spare.pop()) == BLOCK:
+            return block
     memory = mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8)
+    _advise(memory, "MADV_HUGEPAGE")
+    return memory
+
+
+def _give_back(block: mmap.mmap) -> None:
+    """Keep the block for the next save, unless the system runs short of memory before that."""
+    if len(_spare) < BLOCKS:
+        _advise(block, "MADV_FREE")
+        _spare.append(block)
+
+
+def _advise(memory: mmap.mmap, advice: str) -> None:
+    if hasattr(mmap, advice):
+        with suppress(OSError):  # a kernel without it
+            memory.madvise(getattr(mmap, advice))

@@ -202,7 +202,7 @@ def _index_digest(header: bytes) -> str:
     """The digest over the header with zeros in the digest's own place."""
     hasher = blake3(header[:_DIGEST_AT])
     hasher.update(_ZEROS)
-    hasher.update(header[_DIGEST_AT + len(_ZEROS) :])
+    hasher.update(memoryview(header)[_DIGEST_AT + len(_ZEROS) :])
     return hasher.hexdigest()
 
 
@@ -275,14 +275,15 @@ def _parse_fast(header: bytes) -> tuple[dict[str, str], _Entries] | None:
     # Only an escaped letter could hide one from this count.
     fields = (b'"dtype"', b'"shape"', b'"data_offsets"')
     once = all(text.count(field, start) == len(entries) for field in fields)
-    # It also takes -0 for a size.
-    if not once or "__metadata__" in entries or any(text.find(s, start) >= 0 for s in _RARE):
+    # It also takes -0 for a size. (One letter is looked for ten times as fast as two.)
+    rare = any(text.find(c, start) >= 0 and text.find(s, start) >= 0 for c, s in _RARE.items())
+    if not once or rare or "__metadata__" in entries:
         return None
     return strings, entries
 
 
 _METADATA: Final = b'{"__metadata__":'
-_RARE: Final = (b"\\u", b"-0")
+_RARE: Final = {b"\\": b"\\u", b"-": b"-0"}
 
 
 def _end_of_strings(header: bytes, start: int) -> int:
@@ -484,7 +485,7 @@ def _read_digests(
     if not (
         own
         and re.fullmatch("[0-9a-f]{64}", own)
-        and header[8:].startswith(_START + own.encode())
+        and header.startswith(_START + own.encode(), 8)
         and own == _index_digest(header)
     ):
         raise IndexMismatch(

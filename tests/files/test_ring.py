@@ -1,0 +1,45 @@
+"""The blocks of the ring are kept for the next save, and never shared by two."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+
+import holdfast
+from holdfast.files import ring
+from holdfast.files.disk import LOCAL
+from holdfast.files.ring import Ring
+
+
+def test_the_blocks_of_a_save_serve_the_next_one(tmp_path: Path) -> None:
+    holdfast.save(tmp_path / "state.safetensors", {"x": np.ones(10)})
+    kept = [id(block) for block in ring._spare]
+    assert len(kept) == ring.BLOCKS
+    holdfast.save(tmp_path / "state.safetensors", {"x": np.ones(10)})
+    assert sorted(id(block) for block in ring._spare) == sorted(kept)
+
+
+def test_two_rings_at_once_share_no_block(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        rings = [Ring(file.fileno(), LOCAL), Ring(file.fileno(), LOCAL)]
+        blocks = [id(block) for ring in rings for block in ring._blocks]
+        assert len(set(blocks)) == 2 * ring.BLOCKS
+        for each in rings:
+            each.__exit__(None, None, None)
+    assert len(ring._spare) == ring.BLOCKS
+
+
+def test_saves_on_many_threads_do_not_mix(tmp_path: Path) -> None:
+    def save(i: int) -> None:
+        for _ in range(5):
+            holdfast.save(tmp_path / f"{i}.safetensors", {"x": np.full(500_000, i)})
+
+    threads = [threading.Thread(target=save, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i in range(6):
+        assert (holdfast.load(tmp_path / f"{i}.safetensors")["x"] == i).all()
