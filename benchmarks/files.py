@@ -94,7 +94,7 @@ def save(folder: Path, state: dict[str, torch.Tensor]) -> Section:
 
 def load_cold(folder: Path) -> Section:
     ours, theirs = folder / "ours.safetensors", folder / "theirs.safetensors"
-    cold = partial(raw.drop_from_cache, ours)
+    cold = partial(raw.make_cold, ours)
 
     def load_theirs() -> object:
         tensors = safetensors.torch.load_file(theirs)
@@ -106,7 +106,7 @@ def load_cold(folder: Path) -> Section:
     }
     contenders["holdfast.load, verified"] = (cold, partial(holdfast.load, ours, "torch"))
     contenders["safetensors load_file, touched"] = (
-        partial(raw.drop_from_cache, theirs),
+        partial(raw.make_cold, theirs),
         load_theirs,
     )
     rounds = run_rounds(contenders, ROUNDS)

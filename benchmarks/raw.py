@@ -90,8 +90,14 @@ READS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def drop_from_cache(path: Path) -> None:
-    """Make a file cold."""
+def make_cold(path: Path) -> None:
+    """Drop a file from the page cache, after it was there.
+
+    So every contender finds the same: as much memory as it needs, just freed. On a virtual
+    machine, memory that was free for seconds is back with the host, and who touches it first
+    pays for it; without this, that is what would be measured.
+    """
+    read_mapped_touched(path)
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
