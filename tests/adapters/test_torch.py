@@ -104,3 +104,25 @@ def test_an_unknown_framework_is_named(tmp_path: Path) -> None:
     holdfast.save(tmp_path / "state.safetensors", {})
     with pytest.raises(UnknownFramework, match="there are numpy, torch"):
         holdfast.load(tmp_path / "state.safetensors", framework="tensorflow")
+
+
+def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes() -> None:
+    """The way of an accelerator's tensors, walked with tensors on the CPU."""
+    import io
+
+    from holdfast.adapters import torch as adapter
+    from holdfast.files.writer import write_stream
+    from holdfast.formats import safetensors
+
+    tensors = {
+        "plain": torch.randn(300, 7),
+        "transposed": torch.randn(64, 5000).bfloat16().T,
+        "scalar": torch.tensor(3),
+        "empty": torch.ones(0, 4),
+    }
+    direct, piecewise = io.BytesIO(), io.BytesIO()
+    holdfast.save(direct, tensors)
+    sources = [adapter._DeviceSource(*adapter._spec_of(tensor)) for tensor in tensors.values()]
+    specs = [(name, source.spec) for name, source in zip(tensors, sources, strict=True)]
+    write_stream(piecewise, safetensors.layout(specs, {}), sources)
+    assert piecewise.getvalue() == direct.getvalue()
