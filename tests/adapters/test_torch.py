@@ -73,12 +73,20 @@ def test_loaded_tensors_are_writable_and_separate(tmp_path: Path) -> None:
     assert holdfast.load(path, framework="torch")["a"].sum() == 0
 
 
+def _freed(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 PLAINLESS = {
     "to_dense": lambda: torch.eye(3).to_sparse(),
     "meta device": lambda: torch.empty(3, device="meta"),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
     "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
     "complex128": lambda: torch.ones(3, dtype=torch.complex128),
+    "freed": lambda: _freed(torch.randn(3)),
+    "65 dimensions": lambda: torch.zeros((1,) * 65),
+    "lazy module": lambda: torch.nn.LazyLinear(2).weight,
     "complex32": lambda: torch.ones(3, dtype=torch.complex32),
 }
 

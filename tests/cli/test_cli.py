@@ -148,6 +148,7 @@ def test_exit_codes_tell_damage_from_wrong_use(path: Path, tmp_path: Path) -> No
         ("show", text): 2,
         ("show", tmp_path): 2,
         ("show", tmp_path / "none"): 2,
+        ("verify", "x" * 300): 2,
         ("verify",): 2,
         ("show",): 2,
         ("frobnicate",): 2,

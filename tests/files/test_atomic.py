@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -168,3 +169,56 @@ def test_saving_in_memory_file_systems_works() -> None:
         assert is_state(path, NEW)
     finally:
         path.unlink(missing_ok=True)
+
+
+def test_a_file_that_a_cleaner_takes_away_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state.safetensors"
+    real = Disk._lock
+    taken = []
+
+    def lock_late(fd: int, unsupported: bool = True) -> bool:
+        if not taken:
+            taken.append(next(file for file in tmp_path.iterdir() if file.name.startswith(".")))
+            taken[0].unlink()
+        return real(fd, unsupported)
+
+    monkeypatch.setattr(Disk, "_lock", staticmethod(lock_late))
+    holdfast.save(path, NEW)
+    assert taken
+    assert is_state(path, NEW)
+    assert leftovers(path) == []
+
+
+def test_both_write_threads_may_meet_a_refusal_of_direct_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    real = os.pwrite
+
+    def refusing(fd: int, data: memoryview, offset: int) -> int:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            time.sleep(0.05)  # so that the other one is refused too, before the flag is gone
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", refusing)
+    holdfast.save(tmp_path / "state.safetensors", {"x": np.arange(8 << 20)})
+    assert holdfast.load(tmp_path / "state.safetensors")["x"][-1] == (8 << 20) - 1
+
+
+def test_a_leftover_that_is_not_ours_to_remove_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sticky(Disk):
+        def abandoned(self, folder: Path, prefix: str, suffix: str) -> Iterator[Path]:
+            yield folder / f"{prefix}00000000{suffix}"
+
+        def remove(self, path: Path) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(disk, "LOCAL", Sticky())
+    holdfast.save(tmp_path / "state.safetensors", NEW)
+    assert is_state(tmp_path / "state.safetensors", NEW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import warnings
 from pathlib import Path
@@ -236,8 +237,47 @@ def _file_system_of(path: Path) -> str:
 def test_without_the_kernels_help_the_pages_come_by_themselves(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapping, "_populate", lambda part: False)
+    monkeypatch.setattr(mapping, "_populate", lambda part: errno.EINVAL)
     assert holdfast.load(path)["big"][4, 0] == 4
     _flip(path, "big", 0)
     with pytest.raises(DigestMismatch):
         holdfast.load(path)
+
+
+def test_a_file_that_is_cut_while_it_is_verified_is_an_error_not_a_crash(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = mapping._populate
+
+    def cut_first(part: Any) -> int:
+        os.truncate(path, 8192)
+        return real(part)
+
+    monkeypatch.setattr(mapping, "_populate", cut_first)
+    with pytest.raises(ChangedFile):
+        holdfast.verify(path)
+
+
+def test_a_part_that_cannot_be_read_is_an_error_not_a_crash(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mapping, "_populate", lambda part: errno.EFAULT)
+    with pytest.raises(UnreadableFile, match="a part of it cannot be read"):
+        holdfast.verify(path)
+
+
+def test_a_file_that_cannot_be_mapped_says_what_to_do(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mapping.mmap, "mmap", no_memory)
+    with pytest.raises(UnreadableFile, match=r"state.safetensors: .*mapped=False"):
+        holdfast.load(path)
+
+
+@pytest.mark.parametrize("odd", [3, None, 1.5, ["x"]])
+def test_what_is_no_path_is_refused(odd: Any) -> None:
+    with pytest.raises(UnreadableFile, match="is no path"):
+        holdfast.load(odd)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 import holdfast
 from holdfast.files import ring
-from holdfast.files.disk import LOCAL
+from holdfast.files.disk import LOCAL, Disk
 from holdfast.files.ring import Ring
+from holdfast.tensors import source_of
 
 
 def test_the_blocks_of_a_save_serve_the_next_one(tmp_path: Path) -> None:
@@ -43,3 +47,32 @@ def test_saves_on_many_threads_do_not_mix(tmp_path: Path) -> None:
         thread.join()
     for i in range(6):
         assert (holdfast.load(tmp_path / f"{i}.safetensors")["x"] == i).all()
+
+
+def test_however_often_it_is_interrupted_no_write_is_left_behind(tmp_path: Path) -> None:
+    class SlowDisk(Disk):
+        running = 0
+
+        def write(self, fd: int, data: Any, offset: int) -> None:
+            self.running += 1
+            time.sleep(0.2)
+            super().write(fd, data, offset)
+            self.running -= 1
+
+    slow = SlowDisk()
+    with (tmp_path / "file").open("wb") as file:
+        each = Ring(file.fileno(), slow)
+        each.put(source_of(np.ones(100)))
+        shutdown = each._pool.shutdown
+        presses = iter([True, True, False])
+
+        def interrupted(**options: Any) -> None:
+            if next(presses):
+                raise KeyboardInterrupt
+            shutdown(**options)
+
+        each._pool.shutdown = interrupted  # type: ignore[method-assign]
+        each._flush()
+        with pytest.raises(KeyboardInterrupt):
+            each.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        assert slow.running == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from holdfast.errors import (
     UnknownFormat,
     UnsupportedDType,
     UnsupportedTensor,
+    WriteFailed,
 )
 from holdfast.formats import safetensors
 
@@ -138,7 +141,7 @@ def test_a_stream_that_fails_says_so() -> None:
         def write(self, data: Any) -> int:
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(holdfast.errors.WriteFailed, match="No space left"):
+    with pytest.raises(WriteFailed, match="No space left"):
         holdfast.save(Full(), {"a": ONE})  # type: ignore[arg-type]
 
 
@@ -155,3 +158,43 @@ def test_a_stream_that_takes_less_than_it_is_given_gets_the_rest() -> None:
     holdfast.save(stream, {"a": np.arange(5000)})  # type: ignore[arg-type]
     holdfast.save(whole, {"a": np.arange(5000)})
     assert bytes(stream.data) == whole.getvalue()
+
+
+def test_a_stream_that_does_not_block_does_not_lose_bytes_silently() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with (
+        os.fdopen(reading, "rb"),
+        os.fdopen(writing, "wb", buffering=0) as stream,
+        pytest.raises(WriteFailed, match="takes no more"),
+    ):
+        holdfast.save(stream, {"a": np.zeros(1 << 20, np.uint8)})
+
+
+@pytest.mark.parametrize("odd", ["x\0.safetensors", "x\ud800.safetensors", 3, None])
+def test_what_cannot_be_written_to_is_refused(odd: Any, tmp_path: Path) -> None:
+    target = str(tmp_path) + "/" + odd if isinstance(odd, str) else odd
+    with pytest.raises(WriteFailed):
+        holdfast.save(target, {"a": ONE})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_may_be_bytes_and_streams_may_be_empty_containers(tmp_path: Path) -> None:
+    class Sized(io.BytesIO):
+        def __len__(self) -> int:
+            return len(self.getvalue())
+
+    path, stream = os.fsencode(tmp_path / "state.safetensors"), Sized()
+    holdfast.save(path, {"a": ONE})  # type: ignore[arg-type]
+    holdfast.save(stream, {"a": ONE})
+    assert (tmp_path / "state.safetensors").read_bytes() == stream.getvalue()
+
+
+def test_subclasses_of_arrays_are_saved_as_the_arrays_they_are(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        matrix = np.matrix(np.arange(3 << 20, dtype=float).reshape(1024, -1))
+    holdfast.save(tmp_path / "state.safetensors", {"m": matrix, "t": matrix.T})
+    loaded = holdfast.load(tmp_path / "state.safetensors")
+    assert np.array_equal(loaded["m"], np.asarray(matrix))
+    assert np.array_equal(loaded["t"], np.asarray(matrix).T)

@@ -55,7 +55,9 @@ def _spec_of(tensor: torch.Tensor) -> tuple[torch.Tensor, TensorSpec]:
 
 def _refuse_kinds(tensor: torch.Tensor) -> None:
     kind = None
-    if tensor.is_nested:
+    if torch.nn.parameter.is_lazy(tensor):
+        kind, hint = "an uninitialized parameter", "run the lazy module once first"
+    elif tensor.is_nested:
         kind, hint = "a nested tensor", "save its parts"
     elif tensor.layout is not torch.strided:
         kind, hint = f"a tensor of layout {tensor.layout}", "save its .to_dense()"
@@ -65,8 +67,23 @@ def _refuse_kinds(tensor: torch.Tensor) -> None:
         kind, hint = "a tensor on the meta device", "it has no data yet"
     elif type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         kind, hint = f"a {type(tensor).__qualname__}", "save the plain tensor it wraps"
+    elif tensor.ndim > 64:
+        kind, hint = f"a tensor of {tensor.ndim} dimensions", "reshape it to 64 or fewer"
+    elif tensor.dtype == _FLOAT4 and tensor.ndim == 0:
+        kind, hint = "a float4 pair without dimensions", "give it one"
+    elif _reaches_beyond_its_storage(tensor):
+        kind, hint = "a tensor whose storage was freed", "save it before it is, or gather it again"
     if kind:
         raise UnsupportedTensor(f"{kind} has no plain bytes: {hint}")
+
+
+def _reaches_beyond_its_storage(tensor: torch.Tensor) -> bool:
+    """Sharded training frees the storage of tensors that live on, without bytes."""
+    if tensor.numel() == 0:
+        return False
+    steps = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + steps + 1) * tensor.element_size()
+    return tensor.untyped_storage().nbytes() < needed
 
 
 class _DeviceSource:

@@ -39,7 +39,10 @@ def verify_files(paths: Sequence[Path], *, as_json: bool) -> int:
 
 
 def _verify_one(path: Path) -> tuple[dict[str, Any], int]:
-    total = path.stat().st_size if path.is_file() else 0
+    try:
+        total = path.stat().st_size
+    except (OSError, ValueError):
+        total = 0  # what is wrong with it, verify will say
     try:
         with progress_bar(f"verifying {path.name}", total) as report:
             verified = verify(path, report)

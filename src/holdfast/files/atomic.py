@@ -32,7 +32,12 @@ def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[int]:
     If the body raises, the new file is removed and `path` is untouched.
     """
     try:
-        with _replacing(Path(os.path.realpath(path)), disk) as fd:
+        target = Path(os.path.realpath(path))
+        mode = _mode_to_keep(target)
+    except ValueError as error:
+        raise WriteFailed(errno.EINVAL, f"{path!r} cannot be a path: {error}") from error
+    try:
+        with _replacing(target, mode, disk) as fd:
             yield fd
     except OSError as error:
         if isinstance(error, WriteFailed | MissingFile):
@@ -44,12 +49,12 @@ def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[int]:
 
 
 @contextmanager
-def _replacing(target: Path, disk: Disk) -> Iterator[int]:
-    mode = _mode_to_keep(target)
+def _replacing(target: Path, mode: int | None, disk: Disk) -> Iterator[int]:
     # The name is short whatever the target's is, and says whose leftover it would be.
     prefix = f".{blake3(os.fsencode(target.name)).hexdigest(8)}."
-    for leftover in disk.abandoned(target.parent, prefix, SUFFIX):
-        disk.remove(leftover)
+    with suppress(PermissionError):  # another user's leftover is not ours to clean up
+        for leftover in disk.abandoned(target.parent, prefix, SUFFIX):
+            disk.remove(leftover)
     aside, fd = _create_aside(target.parent, prefix, disk)
     try:
         try:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,8 @@ class Disk:
         fd = os.open(path, flags, 0o666)
         try:
             # The lock, not the name, tells a save that goes on from one that was killed.
-            if not self._lock(fd):
+            # A cleaner may have come in between the two, and taken the file away.
+            if not self._lock(fd) or os.fstat(fd).st_nlink == 0:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
             if _DIRECT:
                 self._set_direct(fd)
@@ -56,11 +58,13 @@ class Disk:
         """Write all of `data` at `offset`."""
         view = data.data
         while view:
+            direct = self._is_direct(fd)
             try:
                 written = os.pwrite(fd, view, offset)
             except OSError as error:
-                if error.errno != errno.EINVAL or not self._unset_direct(fd):
+                if error.errno != errno.EINVAL or not direct:
                     raise
+                self._unset_direct(fd)  # another thread may have done so already
                 continue
             offset += written
             view = view[written:]
@@ -78,9 +82,10 @@ class Disk:
     def sync(self, fd: int) -> None:
         """Return when the file's content is on the disk."""
         if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync stops at the drive's own cache
-            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-        else:
-            os.fsync(fd)
+            with suppress(OSError):  # which some volumes cannot be asked to empty
+                fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+                return
+        os.fsync(fd)
 
     def close(self, fd: int) -> None:
         """Close the file and give up its lock."""
@@ -94,7 +99,7 @@ class Disk:
         """Return when the names in the folder are on the disk."""
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            Disk.sync(self, fd)
         except OSError as error:
             # Some network file systems have no such thing, and need none.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
@@ -143,12 +148,12 @@ class Disk:
                 raise
 
     @staticmethod
-    def _unset_direct(fd: int) -> bool:
-        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-        if not flags & _DIRECT:
-            return False
-        fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~_DIRECT)
-        return True
+    def _is_direct(fd: int) -> bool:
+        return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & _DIRECT)
+
+    @staticmethod
+    def _unset_direct(fd: int) -> None:
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~_DIRECT)
 
 
 LOCAL: Final = Disk()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import threading
@@ -11,6 +12,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from holdfast.errors import ChangedFile, UnreadableFile
 from holdfast.tensors.sources import Bytes
 
 _NETWORK: Final = frozenset(
@@ -25,7 +27,14 @@ def map_file(fd: int, size: int, writable: bool) -> mmap.mmap | None:
     """Map a whole file; changes, if `writable`, stay private to this process. None if empty."""
     if size == 0:
         return None
-    return mmap.mmap(fd, size, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
+    try:
+        return mmap.mmap(fd, size, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
+    except ValueError as error:  # it is shorter by now
+        raise ChangedFile(f"the file was cut while it was open ({error})") from error
+    except OSError as error:
+        raise UnreadableFile(
+            error.errno, f"the file cannot be mapped ({error.strerror}); mapped=False reads it"
+        ) from error
 
 
 def as_bytes(memory: mmap.mmap | None) -> Bytes:
@@ -48,8 +57,8 @@ def on_network(fd: int) -> bool:
                 if before.split(" ", 3)[2] == number:
                     kind = after.split(" ", 1)[0]
                     return kind in _NETWORK or kind.startswith("fuse.")
-    except FileNotFoundError:
-        pass  # macOS
+    except OSError:
+        pass  # macOS has no such file
     return False
 
 
@@ -70,6 +79,8 @@ class Prefetch:
         self._reached = start - start % mmap.PAGESIZE
         self._stop = stop
         self._moved = threading.Condition()
+        self.failed = False
+        """Whether a part could not be read at all: to touch it would end the process."""
         self._thread = threading.Thread(target=self._run, name="holdfast-prefetch", daemon=True)
 
     def __enter__(self) -> Self:
@@ -86,15 +97,18 @@ class Prefetch:
         self._thread.join()
 
     def wait_for(self, offset: int) -> None:
-        """Return when the file is in memory up to `offset`."""
+        """Return when the file is in memory up to `offset`, or will not be."""
         with self._moved:
             self._moved.wait_for(lambda: self._reached >= offset)
 
     def _run(self) -> None:
         try:
-            while self._reached < self._stop and _populate(
-                self._bytes[self._reached : self._reached + _STEP]
-            ):
+            while self._reached < self._stop:
+                error = _populate(self._bytes[self._reached : self._reached + _STEP])
+                if error:
+                    # A kernel that does not know the advice is no reason not to go on.
+                    self.failed = error != errno.EINVAL
+                    return
                 with self._moved:
                     self._reached += _STEP
                     self._moved.notify_all()
@@ -104,14 +118,15 @@ class Prefetch:
                 self._moved.notify_all()
 
 
-def _populate(part: Bytes) -> bool:
-    """Whether the pages of a part could be brought in without touching them.
+def _populate(part: Bytes) -> int:
+    """Bring the pages of a part in without touching them; returns 0 or the number of the error.
 
     ctypes, because the `madvise` of Python's mmap holds the GIL while the disk is read.
     """
     size = ctypes.c_size_t(part.size)
-    failed: int = _libc.madvise(ctypes.c_void_p(part.ctypes.data), size, _MADV_POPULATE_READ)
-    return not failed
+    if _libc.madvise(ctypes.c_void_p(part.ctypes.data), size, _MADV_POPULATE_READ) == 0:
+        return 0
+    return ctypes.get_errno()
 
 
-_libc: Final = ctypes.CDLL(None)
+_libc: Final = ctypes.CDLL(None, use_errno=True)

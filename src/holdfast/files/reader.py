@@ -9,7 +9,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from holdfast.errors import DigestMismatch
+from holdfast.errors import DigestMismatch, UnreadableFile
 from holdfast.files.digests import (
     CHUNK,
     DIGEST,
@@ -50,7 +50,10 @@ class Reader:
         self._checked = bytearray(index.first_chunks[-1] if self._verifies else 0)
         if mapped is None:
             mapped = not on_network(file.fd)
-        self._map = as_bytes(map_file(file.fd, file.size, writable)) if mapped else None
+        try:
+            self._map = as_bytes(map_file(file.fd, file.size, writable)) if mapped else None
+        except UnreadableFile as error:
+            raise UnreadableFile(error.errno, f"{file.path}: {error.strerror}") from error
 
     def tensor(self, row: int) -> Bytes:
         """All bytes of one tensor."""
@@ -113,6 +116,8 @@ class Reader:
             damaged = []
             if prefetch:
                 prefetch.wait_for(self._offset(batch[-1]) + batch[-1].stop - batch[-1].start)
+                if prefetch.failed:
+                    raise self._file.unreadable()
             for chunk in batch:
                 out = buffers[chunk.tensor][chunk.start - base : chunk.stop - base]
                 if self._map is None:

@@ -47,15 +47,30 @@ class Ring:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        with self._pool:
+        try:
             if kind is None:
                 self._flush()
                 for future, _ in self._writing:
                     future.result()
-            else:
-                self._pool.shutdown(cancel_futures=True)
+        finally:
+            self._drain()
         for block in self._blocks:
             _give_back(block)
+
+    def _drain(self) -> None:
+        """Wait until no thread writes any more, however often the user presses Ctrl-C.
+
+        The file is closed after this, and its number may soon be another file's.
+        """
+        interrupt = None
+        while True:
+            try:
+                self._pool.shutdown(cancel_futures=True)
+                break
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt:
+            raise interrupt
 
     def seek(self, offset: int) -> None:
         """Go on at `offset`, a multiple of the alignment."""

@@ -19,8 +19,11 @@ class SourceFile:
     """A regular file, open for reading."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
         self._fd = -1
+        try:
+            self.path = os.fsdecode(path)
+        except TypeError as error:
+            raise UnreadableFile(errno.EINVAL, f"{path!r} is no path") from error
         try:
             # A pipe at this path would block the open; as a file it is refused below.
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -85,6 +88,14 @@ class SourceFile:
                 f"{self.path}: it was written to while it was open "
                 f"({self.size:,} bytes then, {status.st_size:,} now); open it again"
             )
+
+    def unreadable(self) -> UnreadableFile | ChangedFile:
+        """Why a part of the file could not be brought into memory."""
+        try:
+            self.check_unchanged()
+        except ChangedFile as error:
+            return error
+        return UnreadableFile(errno.EIO, f"{self.path}: a part of it cannot be read")
 
     def _unreadable(self, at: int, error: OSError) -> UnreadableFile:
         return UnreadableFile(

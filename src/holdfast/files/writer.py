@@ -7,6 +7,8 @@ header holds the digests, so it goes in last, into the space that the layout res
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -66,6 +68,8 @@ def _write_all(stream: BinaryIO, data: memoryview) -> None:
     try:
         while data:
             written = stream.write(data)
+            if not written and isinstance(stream, io.RawIOBase):
+                raise BlockingIOError(errno.EAGAIN, "it does not block, and takes no more")
             # A raw stream may take a part; some that are not from `io` return nothing.
             data = data[len(data) if written is None else written :]
     except OSError as error:

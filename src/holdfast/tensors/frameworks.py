@@ -67,7 +67,9 @@ def _numpy_source(array: np.ndarray[Any, Any]) -> ArraySource:
         raise UnsupportedTensor(
             "a masked array has a mask that would be lost: save .data and .mask"
         )
-    kind = BY_NUMPY.get(array.dtype.newbyteorder("<"))
+    # Only dtypes with a byte order of their own have another form.
+    swappable = array.dtype.kind in "iufcV" and array.dtype.byteorder == ">"
+    kind = BY_NUMPY.get(array.dtype.newbyteorder("<") if swappable else array.dtype)
     if kind is None:
         raise UnsupportedDType(f"no tensor dtype for NumPy's {array.dtype}: convert it with astype")
     return ArraySource(array, TensorSpec(kind.name, array.shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,7 +44,7 @@ class ArraySource:
 
     def __init__(self, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
         self.spec = spec
-        self._array = array
+        self._array = array.view(np.ndarray)  # a subclass may slice in a way of its own
         self._little = array.dtype.newbyteorder("<")
 
     def contiguous(self) -> Bytes | None:
@@ -106,15 +107,23 @@ class Packed:
 
     def source(self) -> ArraySource:
         """The packed bytes as a source, once they fit the dtype and the shape."""
-        kind = DTYPES.get(self.dtype)
+        kind = DTYPES.get(self.dtype) if isinstance(self.dtype, str) else None
         if kind is None or not kind.packed:
             names = ", ".join(name for name, known in DTYPES.items() if known.packed)
             raise UnsupportedTensor(f"no packed dtype {self.dtype!r}; there are {names}")
-        spec = TensorSpec(self.dtype, tuple(self.shape))
+        try:
+            shape = tuple(operator.index(n) for n in self.shape)
+        except TypeError as error:
+            raise UnsupportedTensor(f"the shape {self.shape!r} is none: {error}") from error
+        if any(n < 0 for n in shape):
+            raise UnsupportedTensor(f"the shape {list(shape)} has a negative dimension")
+        spec = TensorSpec(self.dtype, shape)
         if spec.size * kind.bits % 8:
             raise UnsupportedTensor(
                 f"{spec.size} elements of {self.dtype} do not fill whole bytes: pad the shape"
             )
+        if not isinstance(self.data, np.ndarray):
+            raise UnsupportedTensor(f"{self.dtype} is packed in an array of uint8")
         if self.data.dtype != np.uint8 or self.data.nbytes != spec.nbytes:
             raise UnsupportedTensor(
                 f"{self.dtype} of shape {list(self.shape)} is {spec.nbytes} packed uint8, "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
-from holdfast.errors import RefusedMetadata, RefusedTensor
+from holdfast.errors import RefusedMetadata, RefusedTensor, UnsupportedTensor, WriteFailed
 from holdfast.files import disk
 from holdfast.files.writer import write_file, write_stream
 from holdfast.formats import format_for_writing
@@ -29,20 +30,31 @@ def save(
 
     >>> holdfast.save("model.safetensors", model.state_dict(), {"step": 100})
     """
-    stream = None if isinstance(target, str | os.PathLike) else target
-    format = format_for_writing("stream.safetensors" if stream else cast(str, target))
+    if isinstance(target, str | bytes | os.PathLike):
+        stream, path = None, os.fsdecode(target)
+    elif hasattr(target, "write"):
+        stream, path = target, "stream.safetensors"
+    else:
+        raise WriteFailed(errno.EINVAL, f"{target!r} is neither a path nor a stream")
+    format = format_for_writing(path)
     if metadata is not None and not isinstance(metadata, Mapping):
         raise RefusedMetadata(f"metadata is a {type(metadata).__name__}: it must be a mapping")
     sources = _sources(tensors)
     layout = format.layout([(name, source.spec) for name, source in sources], metadata or {})
-    if stream:
+    if stream is not None:
         write_stream(stream, layout, [source for _, source in sources])
     else:
-        write_file(cast(str, target), layout, [source for _, source in sources], disk.LOCAL)
+        write_file(path, layout, [source for _, source in sources], disk.LOCAL)
 
 
 def _sources(tensors: Tensors) -> list[tuple[str, Source]]:
-    pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
+    try:
+        pairs = list(tensors.items() if isinstance(tensors, Mapping) else tensors)
+        pairs = [(name, value) for name, value in pairs]
+    except (TypeError, ValueError) as error:
+        raise UnsupportedTensor(
+            f"a {type(tensors).__name__} is no mapping of names to tensors, nor pairs of them"
+        ) from error
     sources = []
     for name, value in pairs:
         try:
