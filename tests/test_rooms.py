@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import holdfast
+from holdfast.formats import FORMATS
 
 ROOMS = ["errors", "tensors", "files", "formats", "verbs", "adapters", "cli"]
 """From the bottom up; the package itself, which hands out the public names, is on top."""
@@ -54,7 +55,7 @@ def test_each_room_imports_only_rooms_above_it() -> None:
 
 
 def test_formats_do_not_know_each_other() -> None:
-    formats = {path.stem for path in (SOURCE / "formats").glob("*.py")} - {"__init__", "metadata"}
+    formats = {format.NAME for format in FORMATS}
     for name in formats:
         imported = set(_imports(SOURCE / "formats" / f"{name}.py"))
         assert not imported & {f"holdfast.formats.{other}" for other in formats - {name}}
