@@ -171,7 +171,9 @@ def test_a_stream_that_does_not_block_does_not_lose_bytes_silently() -> None:
         holdfast.save(stream, {"a": np.zeros(1 << 20, np.uint8)})
 
 
-@pytest.mark.parametrize("odd", ["x\0.safetensors", "x\ud800.safetensors", 3, None])
+@pytest.mark.parametrize(
+    "odd", ["x\0.safetensors", "x\ud800.safetensors", "x" * 300 + ".safetensors", 3, None]
+)
 def test_what_cannot_be_written_to_is_refused(odd: Any, tmp_path: Path) -> None:
     target = str(tmp_path) + "/" + odd if isinstance(odd, str) else odd
     with pytest.raises(WriteFailed):
@@ -198,3 +200,14 @@ def test_subclasses_of_arrays_are_saved_as_the_arrays_they_are(tmp_path: Path) -
     loaded = holdfast.load(tmp_path / "state.safetensors")
     assert np.array_equal(loaded["m"], np.asarray(matrix))
     assert np.array_equal(loaded["t"], np.asarray(matrix).T)
+
+
+def test_damage_met_while_saving_an_open_file_is_reported_as_damage(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    holdfast.save(path, {"a": ONE})
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with holdfast.open(path) as file, pytest.raises(holdfast.errors.DigestMismatch):
+        holdfast.save(tmp_path / "copy.safetensors", file)
+    assert list(tmp_path.iterdir()) == [path]

@@ -32,11 +32,11 @@ def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[int]:
     If the body raises, the new file is removed and `path` is untouched.
     """
     try:
-        target = Path(os.path.realpath(path))
-        mode = _mode_to_keep(target)
-    except ValueError as error:
-        raise WriteFailed(errno.EINVAL, f"{path!r} cannot be a path: {error}") from error
-    try:
+        try:
+            target = Path(os.path.realpath(path))
+            mode = _mode_to_keep(target)
+        except ValueError as error:
+            raise WriteFailed(errno.EINVAL, f"{path!r} cannot be a path: {error}") from error
         with _replacing(target, mode, disk) as fd:
             yield fd
     except OSError as error:

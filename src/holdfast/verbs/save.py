@@ -48,15 +48,17 @@ def save(
 
 
 def _sources(tensors: Tensors) -> list[tuple[str, Source]]:
-    try:
-        pairs = list(tensors.items() if isinstance(tensors, Mapping) else tensors)
-        pairs = [(name, value) for name, value in pairs]
-    except (TypeError, ValueError) as error:
-        raise UnsupportedTensor(
-            f"a {type(tensors).__name__} is no mapping of names to tensors, nor pairs of them"
-        ) from error
+    refusal = UnsupportedTensor(
+        f"a {type(tensors).__name__} is no mapping of names to tensors, nor pairs of them"
+    )
+    pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
+    if not isinstance(pairs, Iterable):
+        raise refusal
     sources = []
-    for name, value in pairs:
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise refusal
+        name, value = pair
         try:
             sources.append((name, source_of(value)))
         except RefusedTensor as error:
