@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,9 +81,13 @@ class Disk:
     def sync(self, fd: int) -> None:
         """Return when the file's content is on the disk."""
         if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync stops at the drive's own cache
-            with suppress(OSError):  # which some volumes cannot be asked to empty
+            try:
                 fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
                 return
+            except OSError as error:
+                # Some volumes cannot be asked to empty it; an error of the disk is one.
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY):
+                    raise
         os.fsync(fd)
 
     def close(self, fd: int) -> None:
