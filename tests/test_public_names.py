@@ -13,12 +13,16 @@ from holdfast import errors
 
 def test_the_public_names_are_these() -> None:
     assert sorted(holdfast.__all__) == [
+        "Converted",
         "DamagedFile",
+        "Diff",
         "HoldfastError",
         "Packed",
         "TensorFile",
         "TensorSpec",
         "__version__",
+        "convert",
+        "diff",
         "errors",
         "load",
         "open",
@@ -30,12 +34,14 @@ def test_the_public_names_are_these() -> None:
 def test_their_arguments_are_these() -> None:
     arguments = {
         name: list(inspect.signature(getattr(holdfast, name)).parameters)
-        for name in ("open", "load", "save", "verify")
+        for name in ("open", "load", "save", "verify", "convert", "diff")
     }
     assert arguments == {
-        "open": ["path", "mapped", "verify"],
-        "load": ["path", "framework", "verify", "mapped"],
-        "save": ["target", "tensors", "metadata"],
+        "open": ["source", "mapped", "verify", "names", "tensors_only"],
+        "load": ["source", "framework", "verify", "mapped", "names", "tensors_only"],
+        "save": ["target", "tensors", "metadata", "format", "cast", "extras"],
+        "convert": ["source", "target", "format", "cast", "extras", "names", "tensors_only"],
+        "diff": ["before", "after", "names", "tensors_only"],
         "verify": ["path", "progress"],
     }
 

@@ -14,6 +14,8 @@ All that can go wrong is a HoldfastError; the tree of them is drawn in `holdfast
 from holdfast import errors
 from holdfast.errors import DamagedFile, HoldfastError
 from holdfast.tensors import Packed, TensorSpec, register_framework
+from holdfast.verbs.convert import Converted, convert
+from holdfast.verbs.diff import Diff, diff
 from holdfast.verbs.load import load
 from holdfast.verbs.open import TensorFile, open
 from holdfast.verbs.save import save
@@ -24,12 +26,16 @@ __version__ = "0.1.0"
 register_framework("torch", "holdfast.adapters.torch")
 
 __all__ = [
+    "Converted",
     "DamagedFile",
+    "Diff",
     "HoldfastError",
     "Packed",
     "TensorFile",
     "TensorSpec",
     "__version__",
+    "convert",
+    "diff",
     "errors",
     "load",
     "open",

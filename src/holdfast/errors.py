@@ -7,6 +7,8 @@
     │   └── WriteFailed
     ├── ClosedFile (ValueError)            a file used after it was closed
     ├── UnknownFormat (ValueError)         no format of ours claims these bytes or this name
+    ├── UnsupportedFile (ValueError)       a sound file of a version or kind that we do not read
+    ├── RefusedPickle (ValueError)         a pickle that asks for code to be run
     ├── UnknownFramework (ValueError)      no adapter of that name, or its library is missing
     ├── NothingToVerify (ValueError)       the file holds no digests
     ├── TensorNotFound (KeyError)          the file holds no tensor of that name
@@ -14,6 +16,7 @@
     ├── RefusedTensor                      a tensor that cannot be written as it is
     │   ├── UnsupportedTensor (TypeError)
     │   ├── UnsupportedDType (TypeError)
+    │   ├── UnsupportedShape (ValueError)
     │   ├── BadName (ValueError)
     │   └── DuplicateName (ValueError)
     ├── RefusedMetadata (ValueError)       metadata that cannot be written as it is
@@ -22,7 +25,9 @@
         ├── TrailingBytes                  it goes on after its end
         ├── ChangedFile                    it changed while it was open
         ├── LimitExceeded                  a count or length beyond what any real file has
-        ├── BadHeader                      the header is not the text it should be
+        ├── BadHeader                      the header is not what it should be
+        ├── BadArchive                     the zip archive around the tensors is broken
+        ├── BadPickle                      the pickle is not one that a writer of tensors wrote
         ├── BadField                       a field is missing, unknown, or of the wrong kind
         ├── DuplicateKey                   a key stands twice
         ├── UnknownDType                   a dtype that the format does not have
@@ -65,6 +70,14 @@ class UnknownFormat(HoldfastError, ValueError):
     """Neither the content nor the suffix belongs to a known format."""
 
 
+class UnsupportedFile(HoldfastError, ValueError):
+    """The file may be sound; its version or kind is one that Holdfast does not read."""
+
+
+class RefusedPickle(HoldfastError, ValueError):
+    """The pickle asks for code to be run, which no reader here does; nothing was run."""
+
+
 class UnknownFramework(HoldfastError, ValueError):
     """There is no adapter for this framework, or its library is not installed."""
 
@@ -95,6 +108,10 @@ class UnsupportedTensor(RefusedTensor, TypeError):
 
 class UnsupportedDType(RefusedTensor, TypeError):
     """The format has no such dtype."""
+
+
+class UnsupportedShape(RefusedTensor, ValueError):
+    """The format cannot hold a tensor of this shape."""
 
 
 class BadName(RefusedTensor, ValueError):
@@ -130,7 +147,15 @@ class LimitExceeded(DamagedFile):
 
 
 class BadHeader(DamagedFile):
-    """The header is not the text that the format prescribes."""
+    """The header is not what the format prescribes."""
+
+
+class BadArchive(DamagedFile):
+    """The zip archive around the tensors is not one that a writer wrote."""
+
+
+class BadPickle(DamagedFile):
+    """The pickle is not one that a writer of tensors wrote."""
 
 
 class BadField(DamagedFile):

@@ -84,7 +84,7 @@ def test_a_save_beside_another_to_the_same_path_does_not_remove_its_file(tmp_pat
         from holdfast.tensors import source_of
 
         sources = [(name, source_of(array)) for name, array in OLD.items()]
-        layout = safetensors.layout([(n, s.spec) for n, s in sources], {})
+        layout = safetensors.layout([(n, s.spec) for n, s in sources], {}, True)
         write_file(path, layout, [source for _, source in sources], SlowDisk())
 
     slow = threading.Thread(target=slow_save)

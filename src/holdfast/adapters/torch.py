@@ -89,6 +89,8 @@ def _reaches_beyond_its_storage(tensor: torch.Tensor) -> bool:
 class _DeviceSource:
     """A tensor on an accelerator: its bytes come to the CPU piece by piece."""
 
+    sequential = False
+
     def __init__(self, tensor: torch.Tensor, spec: TensorSpec) -> None:
         self.spec = spec
         self._bytes = tensor.reshape(-1).view(torch.uint8)

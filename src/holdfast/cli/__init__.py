@@ -1,4 +1,4 @@
-"""The command line: `holdfast show`, `holdfast verify`."""
+"""The command line: `holdfast show`, `verify`, `convert`, `diff`."""
 
 from holdfast.cli.app import main
 

@@ -61,6 +61,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: st
         print("  ".join(cells).rstrip())
 
 
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape for people: 768×3072."""
+    return "×".join(map(str, shape)) or "scalar"
+
+
 def size_text(nbytes: int) -> str:
     """A number of bytes for people: 999 B, 1.5 MB, 2.31 GB."""
     size = float(nbytes)

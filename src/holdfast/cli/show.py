@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from holdfast.cli.output import console, print_json, print_table, size_text
+from holdfast.cli.output import console, print_json, print_table, shape_text, size_text
 from holdfast.errors import printable
 from holdfast.verbs.open import TensorFile, open
 
@@ -15,9 +15,9 @@ ROWS = 40
 """A terminal shows this many tensors unless it is asked for all."""
 
 
-def show_file(path: Path, *, as_json: bool, every: bool) -> None:
+def show_file(path: Path, *, as_json: bool, every: bool, tensors_only: bool) -> None:
     """Print a file's format, metadata and tensors."""
-    with open(path) as file:
+    with open(path, tensors_only=tensors_only) as file:
         if as_json:
             print_json(_as_json(path, file))
         else:
@@ -48,14 +48,16 @@ def _print(path: Path, file: TensorFile, every: bool) -> None:
         f"{elements:,} elements, {'with' if file.has_digests else 'without'} digests"
     )
     for key, value in file.metadata.items():
-        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        shown = (
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+        )
         console.print(Text(printable(f"  {key}: {shown}")))
     console.print()
     rows = [
         (
             printable(name),
             spec.dtype,
-            "×".join(map(str, spec.shape)) or "scalar",
+            shape_text(spec.shape),
             size_text(spec.nbytes),
         )
         for name, spec in (specs if every else specs[:ROWS])

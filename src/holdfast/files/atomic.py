@@ -26,8 +26,8 @@ SUFFIX: Final = ".holdfast"
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[int]:
-    """Give a new file to write to; on leaving, put it durably in the place of `path`.
+def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[tuple[Path, int]]:
+    """Give a new file to write to, by its path and open; on leaving, put it in place, durably.
 
     If the body raises, the new file is removed and `path` is untouched.
     """
@@ -37,8 +37,8 @@ def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[int]:
             mode = _mode_to_keep(target)
         except ValueError as error:
             raise WriteFailed(errno.EINVAL, f"{path!r} cannot be a path: {error}") from error
-        with _replacing(target, mode, disk) as fd:
-            yield fd
+        with _replacing(target, mode, disk) as new:
+            yield new
     except OSError as error:
         if isinstance(error, WriteFailed | MissingFile):
             raise
@@ -49,7 +49,7 @@ def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[int]:
 
 
 @contextmanager
-def _replacing(target: Path, mode: int | None, disk: Disk) -> Iterator[int]:
+def _replacing(target: Path, mode: int | None, disk: Disk) -> Iterator[tuple[Path, int]]:
     # The name is short whatever the target's is, and says whose leftover it would be.
     prefix = f".{blake3(os.fsencode(target.name)).hexdigest(8)}."
     with suppress(PermissionError):  # another user's leftover is not ours to clean up
@@ -58,7 +58,7 @@ def _replacing(target: Path, mode: int | None, disk: Disk) -> Iterator[int]:
     aside, fd = _create_aside(target.parent, prefix, disk)
     try:
         try:
-            yield fd
+            yield aside, fd
             if mode is not None:
                 disk.set_mode(fd, mode)
             disk.sync(fd)

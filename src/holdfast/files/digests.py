@@ -82,10 +82,23 @@ def start_digesting(sources: Sequence[Source], pool: ThreadPoolExecutor) -> list
     The results, joined, are the digests of all chunks. The bytes are hashed where they lie,
     before they are copied on their way to the disk, so that the digest covers that copy too.
     """
-    chunks = (
-        chunk for i, source in enumerate(sources) for chunk in chunks_of(i, source.spec.nbytes)
-    )
-    return [pool.submit(_digest_batch, sources, batch) for batch in batches(chunks)]
+    work: list[list[Chunk]] = []
+    plain: list[Chunk] = []
+    for i, source in enumerate(sources):
+        chunks = chunks_of(i, source.spec.nbytes)
+        if source.sequential:
+            work += [*batches(plain), list(chunks)]
+            plain = []
+        else:
+            plain += chunks
+    work += batches(plain)
+    return [pool.submit(_digest_batch, sources, batch) for batch in work]
+
+
+def digest_all(sources: Sequence[Source]) -> bytes:
+    """The digests of all chunks of the sources."""
+    with ThreadPoolExecutor(worker_count(), "holdfast-digest") as pool:
+        return b"".join(future.result() for future in start_digesting(sources, pool))
 
 
 def _digest_batch(sources: Sequence[Source], batch: list[Chunk]) -> bytes:

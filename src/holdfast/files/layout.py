@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,21 +13,62 @@ from holdfast.files.digests import chunk_counts
 from holdfast.tensors import TensorSpec
 
 
+class Sums(Protocol):
+    """What is known of the tensors once they have gone by."""
+
+    def digests(self) -> bytes:
+        """The chunk digests of all tensors, in the order given; waits until they are known."""
+        ...
+
+    def crc(self, tensor: int) -> int:
+        """The CRC-32 of a tensor that was written already."""
+        ...
+
+
+class Late(NamedTuple):
+    """Bytes that depend on tensors: their number is known from the start, they are not."""
+
+    size: int
+    make: Callable[[Sums], bytes]
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A file that is about to be written: a header, then tensors in one unbroken run."""
+    """A file that is about to be written: a head, then the pieces of its body one by one."""
 
-    order: Sequence[int]
-    """The order in which the tensors lie in the file, as positions among those given."""
-    header_size: int
-    """Where the first tensor starts: a multiple of the disk's alignment."""
+    body: Sequence[bytes | int | Late]
+    """Bytes as they are, or tensors by their position among those given, or late bytes."""
     size: int
     """The size of the whole file."""
-    seal: Callable[[bytes], bytes]
-    """Takes the chunk digests of all tensors, in the order given; returns the header.
+    head: Late | None = None
+    """What stands first and is written last; a multiple of the disk's alignment in size."""
+    digested: bool = False
+    """Whether some late bytes ask for the digests."""
+    crcs: Sequence[int] | None = None
+    """Where the CRC-32 of each tensor starts, given what stands before it; None if not needed."""
 
-    It has `header_size` bytes, whatever the digests are.
-    """
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a tensor lies in a file when it does not lie there in C order, little-endian."""
+
+    strides: tuple[int, ...] | None = None
+    """In bytes, for the array that holds the tensor; None for C order."""
+    big_endian: bool = False
+    record: np.dtype[Any] | None = None
+    """The structure that users see, where the tensor itself is rows of bytes."""
+    deflated: Deflated | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deflated:
+    """A tensor that lies in a file compressed."""
+
+    size: int
+    """Of the whole entry, once it is inflated."""
+    skip: int
+    """How many bytes of it precede the tensor."""
+    crc: int
 
 
 @dataclass(frozen=True)
@@ -43,8 +84,17 @@ class Index:
     starts: np.ndarray[Any, np.dtype[np.int64]]
     """Where each tensor lies, from the start of the file."""
     sizes: np.ndarray[Any, np.dtype[np.int64]]
+    """How many bytes of the file it takes."""
+    end: int
+    """The size of the whole file."""
     digests: bytes | None
     """The digests of all chunks of all tensors, 32 bytes each; None if the file holds none."""
+    forms: Mapping[int, Form] = field(default_factory=dict)
+    """The rows that do not lie plainly."""
+    text: bytes | None = None
+    """The metadata as it is written there, without what is ours, where that can be kept."""
+    tree: Any = None
+    """The tree that the tensors hang on, in a format that has one; its leaves are `Row`s."""
 
     def spec(self, row: int) -> TensorSpec:
         """What the tensor of this row is."""
@@ -59,3 +109,9 @@ class Index:
     def file_order(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The rows in the order in which they lie in the file."""
         return np.lexsort((self.sizes, self.starts))
+
+
+class Row(NamedTuple):
+    """A leaf of an index's tree: the tensor of this row."""
+
+    row: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import chain, repeat
 
 import numpy as np
@@ -19,9 +19,12 @@ from holdfast.files.digests import (
     digest,
     worker_count,
 )
+from holdfast.files.forms import as_source
 from holdfast.files.layout import Index
 from holdfast.files.mapping import Prefetch, as_bytes, map_file, on_network
 from holdfast.files.source_file import SourceFile
+from holdfast.files.source_stream import SourceStream
+from holdfast.tensors import ArraySource, Source, TensorSpec
 from holdfast.tensors.sources import Bytes
 
 Progress = Callable[[int], None]
@@ -37,7 +40,7 @@ class Reader:
 
     def __init__(
         self,
-        file: SourceFile,
+        file: SourceFile | SourceStream,
         index: Index,
         *,
         mapped: bool | None = None,
@@ -48,6 +51,10 @@ class Reader:
         self._index = index
         self._verifies = verify and index.digests is not None
         self._checked = bytearray(index.first_chunks[-1] if self._verifies else 0)
+        self._map: Bytes | None
+        if file.memory is not None:
+            self._map = file.memory
+            return
         if mapped is None:
             mapped = not on_network(file.fd)
         try:
@@ -89,6 +96,21 @@ class Reader:
         stretch = self._buffer(row, start, stop)
         self._fill(chunks, {row: stretch}, base=start)
         return stretch, start
+
+    def source(self, row: int) -> Source:
+        """A tensor as a source, not verified if it lies plainly: who copies it hashes it too."""
+        spec, form = self._index.spec(row), self._index.forms.get(row)
+        if form is not None and form.record is None:
+            return as_source(self.tensor(row), spec, form)
+        if self._map is None:
+            return _ReadSource(self._file, int(self._index.starts[row]), spec)
+        return ArraySource(self._buffer(row, 0, int(self._index.sizes[row])), spec)
+
+    def prefetching(self) -> AbstractContextManager[object]:
+        """Brings the mapped file in, in its order, while the caller goes through it."""
+        if not self._maps_file:
+            return nullcontext()
+        return Prefetch(self._file.fd, self._file.size, 0, self._file.size)
 
     def _buffer(self, row: int, start: int, stop: int) -> Bytes:
         if self._map is None:
@@ -137,12 +159,14 @@ class Reader:
                 pool = stack.enter_context(
                     ThreadPoolExecutor(worker_count(spare=-1), "holdfast-read")
                 )
-                prefetch = (
-                    stack.enter_context(self._prefetch(chunks)) if self._map is not None else None
-                )
+                prefetch = stack.enter_context(self._prefetch(chunks)) if self._maps_file else None
                 damaged = list(chain.from_iterable(pool.map(fill, work, repeat(prefetch))))
         if damaged:
             raise self._mismatch(list(dict.fromkeys(damaged)))
+
+    @property
+    def _maps_file(self) -> bool:
+        return self._map is not None and self._file.memory is None
 
     def _prefetch(self, chunks: list[Chunk]) -> Prefetch:
         last = chunks[-1]
@@ -176,3 +200,20 @@ class Reader:
             "verify=False",
             tensors,
         )
+
+
+class _ReadSource:
+    """A stretch of a file that is not mapped as a source."""
+
+    sequential = False
+
+    def __init__(self, file: SourceFile | SourceStream, start: int, spec: TensorSpec) -> None:
+        self.spec = spec
+        self._file = file
+        self._start = start
+
+    def contiguous(self) -> Bytes | None:
+        return None
+
+    def copy_to(self, out: Bytes, start: int) -> None:
+        self._file.read_into(out, self._start + start)

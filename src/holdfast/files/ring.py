@@ -10,10 +10,11 @@ from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
+from isal.isal_zlib import crc32
 
 from holdfast.files.disk import ALIGNMENT, Disk
 from holdfast.tensors import Source
-from holdfast.tensors.sources import Bytes
+from holdfast.tensors.sources import PIECE, Bytes
 
 BLOCK: Final = 16 << 20
 BLOCKS: Final = 3
@@ -81,12 +82,38 @@ class Ring:
         """Append the bytes of one source."""
         start, size = 0, source.spec.nbytes
         while start < size:
-            length = min(size - start, BLOCK - self._filled)
-            source.copy_to(self._block[self._filled : self._filled + length], start)
-            start += length
+            start += self._put_part(source, start, size - start).size
+
+    def put_summed(self, source: Source, crc: int) -> int:
+        """Append the bytes of one source; returns the CRC-32 that `crc` becomes by them.
+
+        The pieces are small enough to be in the processor's cache still when they are summed.
+        """
+        start, size = 0, source.spec.nbytes
+        while start < size:
+            part = self._put_part(source, start, min(PIECE, size - start))
+            crc = crc32(part.data, crc)
+            start += part.size
+        return crc
+
+    def put_bytes(self, data: bytes) -> None:
+        """Append some bytes."""
+        view = memoryview(data)
+        while view:
+            length = min(len(view), BLOCK - self._filled)
+            self._block.data[self._filled : self._filled + length] = view[:length]
+            view = view[length:]
             self._filled += length
             if self._filled == BLOCK:
                 self._flush()
+
+    def _put_part(self, source: Source, start: int, most: int) -> Bytes:
+        part = self._block[self._filled : self._filled + most]
+        source.copy_to(part, start)
+        self._filled += part.size
+        if self._filled == BLOCK:
+            self._flush()
+        return part
 
     def _flush(self) -> None:
         if not self._filled:

@@ -13,6 +13,8 @@ from holdfast.errors import ChangedFile, ClosedFile, MissingFile, UnreadableFile
 
 _MOST: int = 1 << 30
 """Linux reads at most 2 GiB at once."""
+_WINDOW: int = 4096
+"""Small reads are served from one of this size: headers are read field by field."""
 
 
 class SourceFile:
@@ -40,6 +42,11 @@ class SourceFile:
             raise UnreadableFile(errno.EINVAL, f"cannot read {self.path}: it is {what}")
         self.size = status.st_size
         self._modified = status.st_mtime_ns
+        self._window = b""
+        self._window_at = 0
+
+    memory = None
+    """The content, where it lies in memory already."""
 
     @property
     def fd(self) -> int:
@@ -56,13 +63,21 @@ class SourceFile:
 
     def read(self, start: int, length: int) -> bytes:
         """Exactly these bytes."""
-        try:
-            data = os.pread(self.fd, length, start)
-        except OSError as error:
-            raise self._unreadable(start, error) from error
+        at = start - self._window_at
+        if at >= 0 and at + length <= len(self._window):
+            return self._window[at : at + length]
+        data = self._pread(start, max(length, _WINDOW))
         if len(data) < length:
             raise self._cut(start + len(data))
-        return data
+        if length < _WINDOW:
+            self._window, self._window_at = data, start
+        return data[:length]
+
+    def _pread(self, start: int, length: int) -> bytes:
+        try:
+            return os.pread(self.fd, length, start)
+        except OSError as error:
+            raise self._unreadable(start, error) from error
 
     def read_into(self, out: np.ndarray[Any, np.dtype[np.uint8]], start: int) -> None:
         """Fill `out` with the bytes that begin at `start`."""

@@ -1,8 +1,8 @@
 """The one writer: a layout and its sources become a durable file.
 
 Two things run side by side: threads that hash the sources, and the caller, who copies them
-block by block into a ring of aligned blocks that other threads write past the page cache. The
-header holds the digests, so it goes in last, into the space that the layout reserved for it.
+block by block into a ring of aligned blocks that other threads write past the page cache. What
+holds the digests goes in last: at the end, or at the start, into space that was reserved for it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from isal.isal_zlib import crc32
 
 from holdfast.errors import WriteFailed
 from holdfast.files.atomic import replacing
@@ -22,7 +24,25 @@ from holdfast.files.digests import start_digesting, worker_count
 from holdfast.files.disk import Disk
 from holdfast.files.layout import Layout
 from holdfast.files.ring import Ring
-from holdfast.tensors import ArraySource, Source, TensorSpec
+from holdfast.tensors import Source
+from holdfast.tensors.sources import PIECE
+
+Check = Callable[[Path, bytes], None]
+"""Told where the new file lies, and the digests of all chunks, before it takes its name."""
+
+
+class _Sums:
+    """The digests, as far as they are asked for, and the CRCs, as they become known."""
+
+    def __init__(self, sources: Sequence[Source], pool: ThreadPoolExecutor, digested: bool) -> None:
+        self._digests: list[Future[bytes]] = start_digesting(sources, pool) if digested else []
+        self.crcs: dict[int, int] = {}
+
+    def digests(self) -> bytes:
+        return b"".join(future.result() for future in self._digests)
+
+    def crc(self, tensor: int) -> int:
+        return self.crcs[tensor]
 
 
 def write_file(
@@ -30,38 +50,66 @@ def write_file(
     layout: Layout,
     sources: Sequence[Source],
     disk: Disk,
+    check: Check | None = None,
 ) -> None:
     """Write a file; when this returns it is durable, and until then the old one stands."""
     with (
-        replacing(path, disk) as fd,
+        replacing(path, disk) as (aside, fd),
         # One processor is left to the copying: a disk that waits for it costs more than a hash.
         ThreadPoolExecutor(worker_count(spare=1), "holdfast-digest") as hashers,
     ):
-        digests = start_digesting(sources, hashers)
+        sums = _Sums(sources, hashers, layout.digested or check is not None)
         try:
             disk.reserve(fd, layout.size)
             with Ring(fd, disk) as ring:
-                ring.seek(layout.header_size)
-                for i in layout.order:
-                    ring.put(sources[i])
-                ring.seek(0)
-                ring.put(_header_source(layout, digests))
+                _fill(ring, layout, sources, sums)
             disk.truncate(fd, layout.size)
+            if check:
+                disk.sync(fd)
+                check(aside, sums.digests())
         except BaseException:
             hashers.shutdown(cancel_futures=True)
             raise
 
 
+def _fill(ring: Ring, layout: Layout, sources: Sequence[Source], sums: _Sums) -> None:
+    if layout.head:
+        ring.seek(layout.head.size)
+    for piece in layout.body:
+        if isinstance(piece, bytes):
+            ring.put_bytes(piece)
+        elif not isinstance(piece, int):
+            ring.put_bytes(piece.make(sums))
+        elif layout.crcs is None:
+            ring.put(sources[piece])
+        else:
+            sums.crcs[piece] = ring.put_summed(sources[piece], layout.crcs[piece])
+    if layout.head:
+        ring.seek(0)
+        ring.put_bytes(layout.head.make(sums))
+
+
 def write_stream(stream: BinaryIO, layout: Layout, sources: Sequence[Source]) -> None:
-    """Write a file's bytes to a stream, in two passes over the tensors: hash, then write."""
+    """Write a file's bytes to a stream; digests take a pass over the tensors of their own."""
     with ThreadPoolExecutor(worker_count(), "holdfast-digest") as hashers:
-        header = _header_source(layout, start_digesting(sources, hashers))
-    scratch = np.empty(1 << 20, np.uint8)
-    for source in (header, *(sources[i] for i in layout.order)):
-        for start in range(0, source.spec.nbytes, scratch.size):
-            piece = scratch[: source.spec.nbytes - start]
-            source.copy_to(piece, start)
-            _write_all(stream, piece.data)
+        sums = _Sums(sources, hashers, layout.digested)
+    scratch = np.empty(PIECE, np.uint8)
+    if layout.head:
+        _write_all(stream, memoryview(layout.head.make(sums)))
+    for piece in layout.body:
+        if isinstance(piece, bytes):
+            _write_all(stream, memoryview(piece))
+        elif not isinstance(piece, int):
+            _write_all(stream, memoryview(piece.make(sums)))
+        else:
+            source = sources[piece]
+            crc = layout.crcs[piece] if layout.crcs else 0
+            for start in range(0, source.spec.nbytes, PIECE):
+                part = scratch[: source.spec.nbytes - start]
+                source.copy_to(part, start)
+                crc = crc32(part.data, crc) if layout.crcs else 0
+                _write_all(stream, part.data)
+            sums.crcs[piece] = crc
 
 
 def _write_all(stream: BinaryIO, data: memoryview) -> None:
@@ -76,8 +124,3 @@ def _write_all(stream: BinaryIO, data: memoryview) -> None:
         raise WriteFailed(
             error.errno, f"cannot write to the stream: {error.strerror or error}"
         ) from error
-
-
-def _header_source(layout: Layout, digests: list[Future[bytes]]) -> Source:
-    header = layout.seal(b"".join(future.result() for future in digests))
-    return ArraySource(np.frombuffer(header, np.uint8), TensorSpec("uint8", (len(header),)))

@@ -3,37 +3,70 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from holdfast.errors import UnknownFormat
 from holdfast.files.layout import Index, Layout
-from holdfast.formats import safetensors
+from holdfast.formats import npz, oxck, safetensors, sunc, tenzor, torch
+from holdfast.formats.reading import Options, Read
 from holdfast.tensors import TensorSpec
 
 
 class Format(Protocol):
-    """What a format's module provides: pure functions over specs, layouts and header bytes."""
+    """What a format's module provides: pure functions over specs, layouts and bytes."""
 
     NAME: str
     SUFFIXES: tuple[str, ...]
+    DTYPES: frozenset[str]
+    """What it can hold."""
+    MAX_RANK: int
+    STRINGS_ONLY: bool
+    """Whether it holds no metadata but strings, unless ours say how to read them."""
+    BARE_KEYS: frozenset[str] | None
+    """The only metadata keys it holds without our extras; None if any."""
+    SEEKS: bool
+    """Whether the reader needs the end of the file first."""
 
     def recognises(self, head: bytes, size: int) -> bool:
-        """Whether a file that starts with `head` (up to 64 bytes) is meant to be of this format."""
+        """Whether a file that starts with `head` (up to 1024 bytes) is meant to be of this format.
+
+        Ten bytes are enough, except to tell two kinds of archives apart.
+        """
         ...
 
     def layout(
-        self, tensors: Sequence[tuple[str, TensorSpec]], metadata: Mapping[str, Any]
+        self,
+        tensors: Sequence[tuple[str, TensorSpec]],
+        metadata: Mapping[str, Any] | bytes,
+        extras: bool,
     ) -> Layout:
-        """Where the tensors go; raises if the format cannot hold them."""
+        """Where the tensors go; raises if the format cannot hold them.
+
+        Without `extras` the file has no digests and nothing else of ours.
+        """
         ...
 
-    def read_index(self, read: Callable[[int, int], bytes], size: int, verify: bool) -> Index:
-        """What the file holds; raises a DamagedFile for bytes that no writer wrote."""
+    def read_index(self, read: Read, size: int | None, options: Options) -> Index:
+        """What the file holds; raises a DamagedFile for bytes that no writer wrote.
+
+        `size` is None for a stream: its end is where the content ends.
+        """
         ...
 
 
-FORMATS: tuple[Format, ...] = (cast(Format, safetensors),)
+FORMATS: tuple[Format, ...] = tuple(
+    cast(Format, module) for module in (safetensors, tenzor, oxck, sunc, torch, npz)
+)
+
+
+def format_named(name: str) -> Format:
+    """The format of this name."""
+    for format in FORMATS:
+        if name == format.NAME:
+            return format
+    known = ", ".join(format.NAME for format in FORMATS)
+    raise UnknownFormat(f"there is no format {name!r}; there are {known}")
 
 
 def format_for_writing(path: str | os.PathLike[str]) -> Format:
@@ -43,7 +76,9 @@ def format_for_writing(path: str | os.PathLike[str]) -> Format:
         if name.endswith(format.SUFFIXES):
             return format
     known = ", ".join(suffix for format in FORMATS for suffix in format.SUFFIXES)
-    raise UnknownFormat(f"{os.fspath(path)}: no format has this suffix; there are {known}")
+    raise UnknownFormat(
+        f"{os.fspath(path)}: no format has this suffix; there are {known}, or name it by format="
+    )
 
 
 def format_of_file(path: str | os.PathLike[str], head: bytes, size: int) -> Format:

@@ -1,4 +1,4 @@
-"""Typed metadata in formats that hold only strings, by one rule.
+"""Metadata: JSON values under string keys, and one rule for formats that hold only strings.
 
 A string is stored as it is. Any other JSON value is stored as its JSON text, and its key is
 listed, as JSON, under `holdfast.json`. So `{"format": "pt", "step": 3}` is stored as
@@ -27,10 +27,8 @@ MAX_DIGITS: Final = 4300
 """More than these Python itself does not turn into an integer, unless it is told to."""
 
 
-def to_strings(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Typed metadata as strings; raises RefusedMetadata for what would not come back the same."""
-    strings: dict[str, str] = {}
-    typed = []
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Raise RefusedMetadata for keys that are ours and values that JSON does not have."""
     for key, value in metadata.items():
         _check_key(key, "metadata")
         if key.startswith(OWN):
@@ -38,20 +36,53 @@ def to_strings(metadata: Mapping[str, Any]) -> dict[str, str]:
                 f"metadata key {key!r}: keys that start with {OWN!r} are reserved"
             )
         _check(value, f"metadata[{key!r}]")
+
+
+def to_json(metadata: Mapping[str, Any]) -> bytes:
+    """Metadata as a JSON object; raises RefusedMetadata for what would not come back the same."""
+    check_metadata(metadata)
+    return json.dumps(dict(metadata), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def from_json(text: bytes, where: str) -> dict[str, Any]:
+    """A JSON object out of a file, strictly; `where` says of what it is."""
+    try:
+        value = _parse_json(text.decode(), where)
+    except UnicodeDecodeError as error:
+        raise BadField(f"{where}: not UTF-8 ({error.reason} at byte {error.start})") from error
+    if not isinstance(value, dict):
+        raise BadField(f"{where}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def to_strings(metadata: Mapping[str, Any], typed: bool = True) -> dict[str, str]:
+    """Typed metadata as strings; raises RefusedMetadata for what would not come back the same.
+
+    Without `typed` there is no key of ours to say which are no strings, so that all must be.
+    """
+    strings: dict[str, str] = {}
+    others = []
+    check_metadata(metadata)
+    for key, value in metadata.items():
         if type(value) is str:
             strings[key] = value
+        elif not typed:
+            raise RefusedMetadata(
+                f"metadata[{key!r}] is a {type(value).__name__}: without extras, this format "
+                "holds only strings; cast=True writes it as one"
+            )
         else:
-            typed.append(key)
+            others.append(key)
             strings[key] = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if typed:
-        strings[TYPED] = json.dumps(typed, ensure_ascii=False, separators=(",", ":"))
+    if others:
+        strings[TYPED] = json.dumps(others, ensure_ascii=False, separators=(",", ":"))
     return strings
 
 
 def from_strings(strings: Mapping[str, str]) -> dict[str, Any]:
     """The metadata that `to_strings` was given, or what another writer wrote, as strings."""
     metadata: dict[str, Any] = {k: v for k, v in strings.items() if not k.startswith(OWN)}
-    typed = _parse_json(strings.get(TYPED, "[]"), TYPED)
+    typed = _parse_json(strings.get(TYPED, "[]"), f"metadata key {TYPED!r}")
     if not isinstance(typed, list) or not all(isinstance(key, str) for key in typed):
         raise BadField(f"metadata key {TYPED}: expected a list of keys")
     seen = set()
@@ -61,14 +92,14 @@ def from_strings(strings: Mapping[str, str]) -> dict[str, Any]:
         if key in seen:
             raise DuplicateKey(f"metadata key {TYPED}: it lists {shortened(key)!r} twice")
         seen.add(key)
-        metadata[key] = _parse_json(strings[key], shortened(key))
+        metadata[key] = _parse_json(strings[key], f"metadata key {shortened(key)!r}")
     return metadata
 
 
-def _parse_json(text: str, key: str) -> Any:
+def _parse_json(text: str, where: str) -> Any:
     """Strict JSON: no duplicate keys, no NaN, no nesting beyond Python's stack."""
     if is_nested_deeply(text.encode()):
-        raise BadField(f"metadata key {key!r}: it nests deeper than {MAX_DEPTH} levels")
+        raise BadField(f"{where}: it nests deeper than {MAX_DEPTH} levels")
     try:
         value = json.loads(
             text,
@@ -76,13 +107,11 @@ def _parse_json(text: str, key: str) -> Any:
             parse_int=bounded_integer,
             parse_constant=_no_constant,
         )
-        _check(value, f"metadata[{key!r}]")
+        _check(value, where)
     except DuplicateKey as error:
-        raise DuplicateKey(f"metadata key {key!r}: {error}") from None
+        raise DuplicateKey(f"{where}: {error}") from None
     except ValueError as error:
-        raise BadField(
-            f"metadata key {key!r}: not the JSON it should be ({printable(str(error))})"
-        ) from error
+        raise BadField(f"{where}: not the JSON it should be ({printable(str(error))})") from error
     return value
 
 

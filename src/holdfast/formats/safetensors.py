@@ -5,49 +5,50 @@
 
 from __future__ import annotations
 
-import binascii
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
 import msgspec
 import numpy as np
-from blake3 import blake3
 
 from holdfast.errors import (
-    BadField,
     BadHeader,
-    BadName,
     BadRange,
-    DuplicateName,
-    IndexMismatch,
     LimitExceeded,
     RefusedTensor,
     SizeMismatch,
     TrailingBytes,
     TruncatedFile,
     UnknownDType,
-    UnsupportedDType,
     shortened,
 )
-from holdfast.files.digests import CHUNK, DIGEST, chunk_counts
+from holdfast.files.digests import DIGEST
 from holdfast.files.disk import ALIGNMENT
-from holdfast.files.layout import Index, Layout
+from holdfast.files.layout import Index, Late, Layout, Sums
 from holdfast.formats.metadata import from_strings, to_strings
-from holdfast.formats.safetensors_header import (
-    MAX_NAME,
-    MAX_RANK,
-    Entries,
-    Entry,
-    locate,
-    parse_header,
+from holdfast.formats.reading import Options, Read
+from holdfast.formats.refusals import MAX_NAME, MAX_RANK, refuse
+from holdfast.formats.safetensors_header import Entries, Entry, locate, parse_header
+from holdfast.formats.seal import (
+    CHUNKS_KEY,
+    KEY,
+    ZEROS,
+    check_seal,
+    chunk_count,
+    chunks_text,
+    parse_chunks,
+    sealed,
 )
-from holdfast.tensors import DTYPES, TensorSpec
+from holdfast.tensors import DTYPES as ALL_DTYPES
+from holdfast.tensors import TensorSpec
 
 NAME: Final = "safetensors"
 SUFFIXES: Final = (".safetensors",)
+STRINGS_ONLY: Final = True
+BARE_KEYS: Final[frozenset[str] | None] = None
+SEEKS: Final = False
 
 MAX_HEADER: Final = 100_000_000
 """As in the reference library; it bounds the number of tensors and the metadata too."""
@@ -78,13 +79,13 @@ DTYPE_OF: Final = {
     "F6_E3M2": "float6_e3m2fn",
 }
 CODE_OF: Final = {dtype: code for code, dtype in DTYPE_OF.items()}
-BITS_OF: Final = {code: DTYPES[dtype].bits for code, dtype in DTYPE_OF.items()}
+DTYPES: Final = frozenset(CODE_OF)
+BITS_OF: Final = {code: ALL_DTYPES[dtype].bits for code, dtype in DTYPE_OF.items()}
 
 # Our two keys stand first, so that the digest that covers the header has a fixed place in it.
-_START: Final = b'{"__metadata__":{"holdfast.digest":"'
-_ZEROS: Final = b"0" * (2 * DIGEST)
+_OURS: Final = b'"holdfast.digest":"'
+_START: Final = b'{"__metadata__":{' + _OURS
 _DIGEST_AT: Final = 8 + len(_START)
-_CHUNKS_TAG: Final = f"blake3:{CHUNK}:"
 
 
 def recognises(head: bytes, size: int) -> bool:
@@ -95,18 +96,15 @@ def recognises(head: bytes, size: int) -> bool:
 # Writing
 
 
-def layout(tensors: Sequence[tuple[str, TensorSpec]], metadata: Mapping[str, Any]) -> Layout:
+def layout(
+    tensors: Sequence[tuple[str, TensorSpec]], metadata: Mapping[str, Any], extras: bool
+) -> Layout:
     """Where these tensors go; raises before anything is written if the format cannot hold them.
 
     The header lists them in the order given. Their bytes lie in the order of their width, the
     widest first, because the format allows no gaps and so keeps each of them aligned.
     """
-    _refuse_names(tensors)
-    for name, spec in tensors:
-        if spec.dtype not in CODE_OF:
-            raise UnsupportedDType(f"tensor {name!r}: safetensors has no dtype {spec.dtype}")
-        if len(spec.shape) > MAX_RANK:
-            raise RefusedTensor(f"tensor {name!r}: {len(spec.shape)} dimensions, over {MAX_RANK}")
+    refuse(tensors, NAME, DTYPES, MAX_RANK, reserved=["__metadata__"])
     sizes = [spec.nbytes for _, spec in tensors]
     order = sorted(range(len(tensors)), key=lambda i: -tensors[i][1].kind.numpy.itemsize)
     starts = [0] * len(tensors)
@@ -118,92 +116,62 @@ def layout(tensors: Sequence[tuple[str, TensorSpec]], metadata: Mapping[str, Any
         name: Entry(CODE_OF[spec.dtype], spec.shape, (start, start + size))
         for (name, spec), start, size in zip(tensors, starts, sizes, strict=True)
     }
-    chunk_count = int(chunk_counts(np.array(sizes, np.int64)).sum())
-    header = _Header(to_strings(metadata), entries)
-    header_size = header.size(chunk_count)
-    if header_size - 8 > MAX_HEADER:
+    strings = to_strings(metadata, typed=extras)
+    head = _Header(strings, entries, chunk_count(sizes) if extras else None)
+    if head.size - 8 > MAX_HEADER:
         raise RefusedTensor(
-            f"the header would take {header_size - 8:,} bytes, over the format's limit of "
+            f"the header would take {head.size - 8:,} bytes, over the format's limit of "
             f"{MAX_HEADER:,}: save fewer tensors to a file, or less metadata"
         )
-    return Layout(order, header_size, header_size + end, header.sealed)
-
-
-def _refuse_names(tensors: Sequence[tuple[str, TensorSpec]]) -> None:
-    seen = set()
-    for name, _ in tensors:
-        if not isinstance(name, str):
-            raise BadName(f"tensor {name!r}: a name must be a string")
-        try:
-            length = len(name.encode())
-        except UnicodeEncodeError as error:
-            raise BadName(f"tensor {name!r}: the name is not valid Unicode ({error})") from error
-        if length > MAX_NAME:
-            raise BadName(f"tensor {name[:40]!r}…: a name of {length:,} bytes, over {MAX_NAME:,}")
-        if name == "__metadata__":
-            raise BadName("tensor '__metadata__': the format reserves this name")
-        if name in seen:
-            raise DuplicateName(f"tensor {name!r}: two tensors have this name")
-        seen.add(name)
+    return Layout(order, head.size + end, Late(head.size, head.make), digested=extras)
 
 
 class _Header:
     """The header of a file, but for the digests."""
 
-    def __init__(self, strings: dict[str, str], entries: Entries) -> None:
+    def __init__(self, strings: dict[str, str], entries: Entries, chunks: int | None) -> None:
         # Both are JSON objects: their braces are left off, to join them to what stands around.
         self._strings = msgspec.json.encode(strings)[1:-1]
         self._entries = msgspec.json.encode(entries)[1:-1]
+        self._sealed = chunks is not None
+        self.size = len(self._padded(bytes((chunks or 0) * DIGEST)))
+        """From its length to its padding, whatever the digests are."""
 
-    def size(self, chunk_count: int) -> int:
-        """How long the sealed header will be."""
-        return len(self.sealed(bytes(chunk_count * DIGEST)))
+    def make(self, sums: Sums) -> bytes:
+        """The whole header, with the digests in it."""
+        if not self._sealed:
+            return self._padded(b"")
+        return sealed(self._padded(sums.digests()), _DIGEST_AT)
 
-    def sealed(self, chunk_digests: bytes) -> bytes:
-        """The whole header, from its length to its padding, with the digests in it."""
-        text = b"".join(
-            (
-                _START,
-                _ZEROS,
-                b'","holdfast.chunks":"',
-                _CHUNKS_TAG.encode(),
-                binascii.b2a_base64(chunk_digests, newline=False),
-                b'"',
-                b"," + self._strings if self._strings else b"",
-                b"}",
-                b"," + self._entries if self._entries else b"",
-                b"}",
-            )
-        )
+    def _padded(self, digests: bytes) -> bytes:
+        ours = b""
+        if self._sealed:
+            ours = b"".join((_OURS, ZEROS, b'","holdfast.chunks":"', chunks_text(digests), b'"'))
+        members = []
+        if strings := b",".join(filter(None, (ours, self._strings))):
+            members.append(b'"__metadata__":{%b}' % strings)
+        if self._entries:
+            members.append(self._entries)
+        text = b"{%b}" % b",".join(members)
         length = -(-(8 + len(text)) // ALIGNMENT) * ALIGNMENT - 8
-        header = bytearray(length.to_bytes(8, "little") + text.ljust(length))
-        header[_DIGEST_AT : _DIGEST_AT + len(_ZEROS)] = _index_digest(bytes(header)).encode()
-        return bytes(header)
-
-
-def _index_digest(header: bytes) -> str:
-    """The digest over the header with zeros in the digest's own place."""
-    hasher = blake3(header[:_DIGEST_AT])
-    hasher.update(_ZEROS)
-    hasher.update(memoryview(header)[_DIGEST_AT + len(_ZEROS) :])
-    return hasher.hexdigest()
+        return length.to_bytes(8, "little") + text.ljust(length)
 
 
 # Reading
 
 
-def read_index(read: Callable[[int, int], bytes], size: int, verify: bool) -> Index:
-    """The index of a file of `size` bytes; `read(start, length)` gives its bytes.
+def read_index(read: Read, size: int | None, options: Options) -> Index:
+    """The index of a file of `size` bytes, or of a stream.
 
     Every way in which the header can be wrong raises its own error. `verify=False` leaves out
     the header's digest alone.
     """
-    if size < 8:
+    if size is not None and size < 8:
         raise TruncatedFile(f"the file has {size} bytes; its header length alone takes 8")
     length = int.from_bytes(read(0, 8), "little")
     if length > MAX_HEADER:
         raise LimitExceeded(f"header length (offset 0): {length:,}, over {MAX_HEADER:,}")
-    if length > size - 8:
+    if size is not None and length > size - 8:
         raise TruncatedFile(
             f"header length (offset 0): {length:,}, but the file ends after {size - 8:,} more bytes"
         )
@@ -212,7 +180,7 @@ def read_index(read: Callable[[int, int], bytes], size: int, verify: bool) -> In
         raise BadHeader(f"offset 8: expected '{{', found {header[8:9]!r}")
     strings, entries = parse_header(header)
     begins, ends = _check_entries(entries, header)
-    _check_ranges(list(entries), begins, ends, size - len(header))
+    end = _check_ranges(list(entries), begins, ends, None if size is None else size - len(header))
     sizes = ends - begins
     return Index(
         format=NAME,
@@ -222,7 +190,8 @@ def read_index(read: Callable[[int, int], bytes], size: int, verify: bool) -> In
         shapes=[entry.shape for entry in entries.values()],
         starts=begins + len(header),
         sizes=sizes,
-        digests=_read_digests(strings, header, sizes, verify),
+        end=len(header) + end,
+        digests=_read_digests(strings, header, sizes) if options.verify else None,
     )
 
 
@@ -266,9 +235,12 @@ def _check_entry(name: str, entry: Entry, header: bytes) -> None:
 
 
 def _check_ranges(
-    names: list[str], begins: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], available: int
-) -> None:
-    """The ranges must cover the data section, each byte once, in some order."""
+    names: list[str],
+    begins: np.ndarray[Any, Any],
+    ends: np.ndarray[Any, Any],
+    available: int | None,
+) -> int:
+    """The ranges must cover the data section, each byte once, in some order; returns its size."""
     order = np.lexsort((ends, begins))
     expected = np.concatenate(([0], ends[order]))
     wrong = np.flatnonzero(begins[order] != expected[:-1])
@@ -280,6 +252,8 @@ def _check_ranges(
             f"expected {should:,} ({what})"
         )
     end = int(expected[-1])
+    if available is None:
+        return end
     if end > available:
         first = order[np.flatnonzero(ends[order] > available)[0]]
         raise TruncatedFile(
@@ -290,33 +264,13 @@ def _check_ranges(
         raise TrailingBytes(
             f"{available - end:,} bytes follow the last tensor, which ends the file"
         )
+    return end
 
 
 def _read_digests(
-    strings: Mapping[str, str], header: bytes, sizes: np.ndarray[Any, Any], verify: bool
+    strings: Mapping[str, str], header: bytes, sizes: np.ndarray[Any, Any]
 ) -> bytes | None:
-    chunks, own = strings.get("holdfast.chunks"), strings.get("holdfast.digest")
-    if (chunks is None and own is None) or not verify:
+    if CHUNKS_KEY not in strings and KEY not in strings:
         return None
-    if not (
-        own
-        and re.fullmatch("[0-9a-f]{64}", own)
-        and header.startswith(_START + own.encode(), 8)
-        and own == _index_digest(header)
-    ):
-        raise IndexMismatch(
-            "the header does not match its own digest (holdfast.digest): it is damaged, or "
-            "another program rewrote it and kept Holdfast's keys; verify=False opens it unchecked"
-        )
-    if chunks is None or not chunks.startswith(_CHUNKS_TAG):
-        raise BadField(f"metadata key holdfast.chunks: expected text that starts {_CHUNKS_TAG!r}")
-    try:
-        digests = binascii.a2b_base64(chunks[len(_CHUNKS_TAG) :], strict_mode=True)
-    except ValueError as error:
-        raise BadField(f"metadata key holdfast.chunks: not base64 ({error})") from error
-    count = int(chunk_counts(sizes).sum())
-    if len(digests) != count * DIGEST:
-        raise BadField(
-            f"metadata key holdfast.chunks: {len(digests):,} bytes of digests for {count:,} chunks"
-        )
-    return digests
+    check_seal(strings.get(KEY) if header.startswith(_START, 8) else None, header, _DIGEST_AT)
+    return parse_chunks(strings.get(CHUNKS_KEY), sizes)

@@ -16,9 +16,7 @@ from holdfast.formats.metadata import (
     is_nested_deeply,
     unique_pairs,
 )
-
-MAX_NAME: Final = 65_535
-MAX_RANK: Final = 64
+from holdfast.formats.refusals import MAX_NAME, MAX_RANK
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 59)]
 

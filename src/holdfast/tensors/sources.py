@@ -30,6 +30,11 @@ class Source(Protocol):
         """What the tensor is."""
         ...
 
+    @property
+    def sequential(self) -> bool:
+        """Whether each thread had better ask for the bytes in their order: a jump is dear."""
+        ...
+
     def contiguous(self) -> Bytes | None:
         """All the bytes where they lie in memory, or None if they must be gathered."""
         ...
@@ -41,6 +46,8 @@ class Source(Protocol):
 
 class ArraySource:
     """A NumPy array of any strides and byte order as a source."""
+
+    sequential = False
 
     def __init__(self, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
         self.spec = spec

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from holdfast.errors import DamagedFile, TensorNotFound
+from holdfast.errors import (
+    DamagedFile,
+    RefusedPickle,
+    TensorNotFound,
+    UnsupportedFile,
+    shortened,
+)
+from holdfast.files.digests import DIGEST
+from holdfast.files.forms import as_array
+from holdfast.files.layout import Index, Row
 from holdfast.files.reader import Progress, Reader
 from holdfast.files.source_file import SourceFile
+from holdfast.files.source_stream import SourceStream
 from holdfast.formats import format_of_file
-from holdfast.tensors import TensorSpec
+from holdfast.formats.reading import Options
+from holdfast.formats.trees import with_leaves
+from holdfast.tensors import Source, TensorSpec
 from holdfast.tensors.sources import Bytes
 from holdfast.verbs.slices import TensorSlice
 
@@ -32,28 +45,38 @@ class TensorFile(Mapping[str, Array]):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        source: str | os.PathLike[str] | BinaryIO,
         *,
         mapped: bool | None = None,
         writable: bool = False,
         verify: bool = True,
+        names: Sequence[str] | None = None,
+        tensors_only: bool = False,
     ) -> None:
+        options = Options(verify, names, tensors_only)
         self._writable = writable
-        self._file = SourceFile(path)
+        self._file: SourceFile | SourceStream
+        if isinstance(source, str | bytes | os.PathLike) or not hasattr(source, "read"):
+            self._file = SourceFile(source)  # type: ignore[arg-type]
+        else:
+            self._file = SourceStream(source)
         try:
-            head = self._file.read(0, min(64, self._file.size))
-            format = format_of_file(path, head, self._file.size)
-            self._index = format.read_index(self._file.read, self._file.size, verify)
+            self._index = _read_index(self._file, options)
             self._reader = Reader(
                 self._file, self._index, mapped=mapped, writable=writable, verify=verify
             )
-        except DamagedFile as error:
+        except (DamagedFile, UnsupportedFile, RefusedPickle) as error:
             self._file.close()
             error.args = (f"{self._file.path}: {error}", *error.args[1:])
             raise
         except BaseException:
             self._file.close()
             raise
+
+    @property
+    def path(self) -> str:
+        """Where the file lies, as it was given."""
+        return self._file.path
 
     @property
     def format(self) -> str:
@@ -66,6 +89,11 @@ class TensorFile(Mapping[str, Array]):
         return dict(self._index.metadata)
 
     @property
+    def metadata_text(self) -> bytes | None:
+        """The metadata as it is written in the file, in formats where that says more."""
+        return self._index.text
+
+    @property
     def has_digests(self) -> bool:
         """Whether the file's tensors are verified: it holds digests, and they were asked for."""
         return self._index.digests is not None
@@ -74,9 +102,53 @@ class TensorFile(Mapping[str, Array]):
         """A tensor's dtype and logical shape."""
         return self._index.spec(self._row(name))
 
-    def slice(self, name: str) -> TensorSlice:
+    def slice(self, name: str) -> TensorSlice | Array:
         """A tensor to take slices of, without reading the rest: `file.slice("weight")[10:20]`."""
-        return TensorSlice(self._reader, self._row(name), self.spec(name))
+        row = self._row(name)
+        if row in self._index.forms:
+            return self[name]
+        return TensorSlice(self._reader, row, self.spec(name))
+
+    def tree(self) -> Any:
+        """The tree that the tensors hang on, with arrays as its leaves.
+
+        It is what was saved where the format keeps trees (torch's does): dicts, lists, tuples
+        and plain values. Elsewhere it is the dict of all tensors.
+        """
+        arrays = self.arrays()
+        if self._index.tree is None:
+            return arrays
+        by_row = list(arrays.values())
+        return with_leaves(
+            self._index.tree, lambda leaf: by_row[leaf.row] if isinstance(leaf, Row) else leaf
+        )
+
+    def source(self, name: str) -> Source:
+        """A tensor as a source of bytes, to be copied elsewhere piece by piece.
+
+        What lies plainly in the file is not verified here: whoever copies it hashes it too.
+        """
+        return self._reader.source(self._row(name))
+
+    def stored_digests(self) -> dict[str, bytes]:
+        """The chunk digests that the file holds, of the tensors that lie in it plainly."""
+        digests, first = self._index.digests, self._index.first_chunks * DIGEST
+        if digests is None:
+            return {}
+        ends = first.tolist()
+        return {
+            name: digests[ends[row] : ends[row + 1]]
+            for name, row in self._index.rows.items()
+            if row not in self._index.forms or self._index.forms[row].record is not None
+        }
+
+    def prefetching(self) -> AbstractContextManager[object]:
+        """Brings a mapped file into memory in its order, while the caller goes through it."""
+        return self._reader.prefetching()
+
+    def check_unchanged(self) -> None:
+        """Raise ChangedFile if the file was written to since it was opened."""
+        self._file.check_unchanged()
 
     def arrays(self, progress: Progress | None = None) -> dict[str, Array]:
         """All tensors at once, read in the order of the file, on several threads."""
@@ -122,13 +194,40 @@ class TensorFile(Mapping[str, Array]):
         return row
 
     def _array(self, row: int, data: Bytes) -> Array:
-        array = self._index.spec(row).view(data)
+        try:
+            array = as_array(data, self._index.spec(row), self._index.forms.get(row))
+        except DamagedFile as error:
+            name = shortened(list(self._index.rows)[row])
+            error.args = (f"{self._file.path}: tensor {name!r}: {error}", *error.args[1:])
+            raise
         array.flags.writeable = self._writable
         return array
 
 
+def _read_index(file: SourceFile | SourceStream, options: Options) -> Index:
+    if isinstance(file, SourceFile):
+        head = file.read(0, min(1024, file.size))
+        format = format_of_file(file.path, head, file.size)
+        return format.read_index(file.read, file.size, options)
+    # Ten bytes tell the formats apart that can be read front to back; none is shorter.
+    head = file.read(0, 10)
+    format = format_of_file(file.path, head, 1 << 62)
+    if not format.SEEKS:
+        index = format.read_index(file.read, None, options)
+        file.read_up_to(index.end)
+        return index
+    file.read_to_its_end()
+    format = format_of_file(file.path, file.read(0, min(1024, file.size)), file.size)
+    return format.read_index(file.read, file.size, options)
+
+
 def open(
-    path: str | os.PathLike[str], *, mapped: bool | None = None, verify: bool = True
+    source: str | os.PathLike[str] | BinaryIO,
+    *,
+    mapped: bool | None = None,
+    verify: bool = True,
+    names: Sequence[str] | None = None,
+    tensors_only: bool = False,
 ) -> TensorFile:
     """Open a file of tensors; only its header is read now.
 
@@ -136,7 +235,11 @@ def open(
     by default a file is mapped unless it lies on a network file system. Each tensor, or each
     chunk that a slice touches, is checked at its first use, unless `verify=False`.
 
+    A binary stream is read into memory, as far as its content reaches. `names` are for `.tenzor`
+    files that hold only the hashes of names; `tensors_only` is for torch files that hold objects
+    of other programs: they are left out rather than refused.
+
     >>> with holdfast.open("model.safetensors") as file:
     ...     print(file.metadata, file.spec("bias"), file["bias"])
     """
-    return TensorFile(path, mapped=mapped, verify=verify)
+    return TensorFile(source, mapped=mapped, verify=verify, names=names, tensors_only=tensors_only)

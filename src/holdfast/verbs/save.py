@@ -7,11 +7,21 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
-from holdfast.errors import RefusedMetadata, RefusedTensor, UnsupportedTensor, WriteFailed
+import numpy as np
+
+from holdfast.errors import (
+    RefusedMetadata,
+    RefusedTensor,
+    UnsupportedDType,
+    UnsupportedTensor,
+    WriteFailed,
+)
 from holdfast.files import disk
 from holdfast.files.writer import write_file, write_stream
-from holdfast.formats import format_for_writing
+from holdfast.formats import Format, format_for_writing, format_named
 from holdfast.tensors import Source, source_of
+from holdfast.tensors.casting import Cast, CastSource, fitting, is_exact
+from holdfast.verbs.portable import portable
 
 Tensors = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
@@ -19,7 +29,11 @@ Tensors = Mapping[str, Any] | Iterable[tuple[str, Any]]
 def save(
     target: str | os.PathLike[str] | BinaryIO,
     tensors: Tensors,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | bytes | None = None,
+    *,
+    format: str | None = None,
+    cast: bool = False,
+    extras: bool = True,
 ) -> None:
     """Save named tensors to a file; when this returns, the file is whole and on the disk.
 
@@ -28,26 +42,62 @@ def save(
     keys. A binary stream may stand in the place of the path: it gets the same bytes, in two
     passes over the tensors, one to hash and one to write.
 
+    The suffix of the path names the format, or `format` does; a stream gets safetensors. What
+    the format cannot hold is refused by name, or with `cast=True` saved as the nearest that it
+    can. `extras=False` leaves out digests, and all else that is ours and not the format's.
+
     >>> holdfast.save("model.safetensors", model.state_dict(), {"step": 100})
     """
-    if isinstance(target, str | bytes | os.PathLike):
-        stream, path = None, os.fsdecode(target)
-    elif hasattr(target, "write"):
-        stream, path = target, "stream.safetensors"
-    else:
+    is_path = isinstance(target, str | bytes | os.PathLike)
+    if not is_path and not hasattr(target, "write"):
         raise WriteFailed(errno.EINVAL, f"{target!r} is neither a path nor a stream")
-    format = format_for_writing(path)
-    if metadata is not None and not isinstance(metadata, Mapping):
-        raise RefusedMetadata(f"metadata is a {type(metadata).__name__}: it must be a mapping")
-    sources = _sources(tensors)
-    layout = format.layout([(name, source.spec) for name, source in sources], metadata or {})
-    if stream is not None:
-        write_stream(stream, layout, [source for _, source in sources])
+    kind = chosen_format(os.fsdecode(target) if is_path else "a.safetensors", format)  # type: ignore[arg-type]
+    sources = _sources(tensors, kind)
+    if cast:
+        sources, _ = cast_sources(sources, kind)
+    given = {} if metadata is None else metadata
+    _check_kind(given, kind)
+    if cast and isinstance(given, Mapping):
+        given, _ = portable(given, kind, cast=True, extras=extras)
+    layout = kind.layout([(name, source.spec) for name, source in sources], given, extras)
+    if is_path:
+        write_file(os.fsdecode(target), layout, [s for _, s in sources], disk.LOCAL)  # type: ignore[arg-type]
     else:
-        write_file(path, layout, [source for _, source in sources], disk.LOCAL)
+        write_stream(target, layout, [source for _, source in sources])  # type: ignore[arg-type]
 
 
-def _sources(tensors: Tensors) -> list[tuple[str, Source]]:
+def chosen_format(path: str, name: str | None) -> Format:
+    """The format of this name, or else the one that the path's suffix names."""
+    return format_for_writing(path) if name is None else format_named(name)
+
+
+def _check_kind(metadata: Any, format: Format) -> None:
+    verbatim = isinstance(metadata, bytes) and getattr(format, "VERBATIM", False)
+    if not isinstance(metadata, Mapping) and not verbatim:
+        raise RefusedMetadata(f"metadata is a {type(metadata).__name__}: it must be a mapping")
+
+
+def cast_sources(
+    sources: list[tuple[str, Source]], format: Format
+) -> tuple[list[tuple[str, Source]], list[Cast]]:
+    """The sources as the format can hold them, and what had to be cast for it."""
+    fitted: list[tuple[str, Source]] = []
+    casts = []
+    for name, source in sources:
+        before = source.spec
+        after = fitting(before, format.DTYPES, format.MAX_RANK)
+        if after is None:
+            raise UnsupportedDType(
+                f"tensor {name!r}: {format.NAME} has no dtype that {before.dtype} can be cast to"
+            )
+        if after != before:
+            casts.append(Cast(name, before, after, is_exact(before.dtype, after.dtype)))
+            source = CastSource(source, after)
+        fitted.append((name, source))
+    return fitted, casts
+
+
+def _sources(tensors: Tensors, format: Format) -> list[tuple[str, Source]]:
     refusal = UnsupportedTensor(
         f"a {type(tensors).__name__} is no mapping of names to tensors, nor pairs of them"
     )
@@ -59,9 +109,19 @@ def _sources(tensors: Tensors) -> list[tuple[str, Source]]:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise refusal
         name, value = pair
+        if getattr(format, "RECORDS", False):
+            value = _records_as_bytes(value)
         try:
             sources.append((name, source_of(value)))
         except RefusedTensor as error:
             error.args = (f"tensor {name!r}: {error}",)
             raise
     return sources
+
+
+def _records_as_bytes(value: Any) -> Any:
+    """A structured array as rows of bytes; anything else as it is."""
+    if not isinstance(value, np.ndarray) or value.dtype.names is None or value.dtype.hasobject:
+        return value
+    rows = np.ascontiguousarray(value)
+    return rows.view(np.uint8).reshape(*value.shape, value.dtype.itemsize)

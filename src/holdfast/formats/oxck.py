@@ -1,0 +1,249 @@
+"""The `OXCK` format as pure functions: specs to a layout, bytes to an index.
+
+`docs/formats/oxck.md` is the page of the bytes, and of what is refused. `holdfast.oxck` has the
+names that users of the original look for.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from holdfast.errors import (
+    BadHeader,
+    DuplicateKey,
+    LimitExceeded,
+    RefusedMetadata,
+    SizeMismatch,
+    UnsupportedFile,
+    shortened,
+)
+from holdfast.files.digests import DIGEST
+from holdfast.files.disk import ALIGNMENT
+from holdfast.files.layout import Index, Late, Layout, Sums
+from holdfast.formats.metadata import from_strings, to_strings
+from holdfast.formats.oxck_metadata import from_text, to_text
+from holdfast.formats.reading import Options, Read, Start, check_end
+from holdfast.formats.refusals import MAX_NAME, refuse
+from holdfast.formats.refusals import MAX_RANK as MAX_RANK
+from holdfast.formats.seal import (
+    CHUNKS_KEY,
+    KEY,
+    ZEROS,
+    check_seal,
+    chunk_count,
+    chunks_text,
+    parse_chunks,
+    sealed,
+)
+from holdfast.tensors import TensorSpec
+
+NAME: Final = "oxck"
+SUFFIXES: Final = (".oxck",)
+DTYPES: Final = frozenset({"float32"})
+STRINGS_ONLY: Final = True
+BARE_KEYS: Final[frozenset[str] | None] = None
+SEEKS: Final = False
+
+MAGIC: Final = b"OXCK"
+MAX_METADATA: Final = 1 << 28
+MAX_ELEMENTS: Final = 1 << 60
+START_SIZE: Final = 28
+"""From the magic to the length of the metadata."""
+
+_START: Final = struct.Struct("<4sIQQI")
+_DIGEST_TEXT: Final = f'"{KEY}":"'.encode()
+
+
+def recognises(head: bytes, size: int) -> bool:
+    """Whether a file with these first bytes is meant to be one of this format."""
+    return head.startswith(MAGIC)
+
+
+# Writing
+
+
+def layout(
+    tensors: Sequence[tuple[str, TensorSpec]], metadata: Mapping[str, Any], extras: bool
+) -> Layout:
+    """Where these tensors go: each behind a header of its own, in the order given.
+
+    With `extras` the metadata is padded with spaces, which every reader skips, so that what
+    holds the digests ends on a page.
+    """
+    refuse(tensors, NAME, DTYPES)
+    strings = to_strings(metadata, typed=extras)
+    headers = [tensor_header(name, spec.shape, spec.size) for name, spec in tensors]
+    sizes = [spec.nbytes for _, spec in tensors]
+    if not extras:
+        return bare_layout(to_text(strings).encode(), headers, sizes)
+    return sealed_layout(strings, headers, sizes)
+
+
+def bare_layout(text: bytes, headers: Sequence[bytes], sizes: Sequence[int]) -> Layout:
+    """The layout of a file with this metadata and nothing of ours."""
+    start = file_start(text, len(headers))
+    body = _body(headers)
+    return Layout([start, *body], len(start) + sum(map(len, headers)) + sum(sizes))
+
+
+def sealed_layout(
+    strings: Mapping[str, str], headers: Sequence[bytes], sizes: Sequence[int]
+) -> Layout:
+    """The layout of a file with digests among its metadata."""
+
+    def make_start(digests: bytes) -> bytes:
+        ours = {KEY: ZEROS.decode(), CHUNKS_KEY: chunks_text(digests).decode()}
+        text = to_text({**strings, **ours}).encode()
+        padding = -(START_SIZE + len(text)) % ALIGNMENT
+        return file_start(text + b" " * padding, len(headers))
+
+    def make(sums: Sums) -> bytes:
+        start = make_start(sums.digests())
+        return sealed(start, digest_at(start), after=headers)
+
+    size = len(make_start(bytes(chunk_count(sizes) * DIGEST)))
+    whole = size + sum(map(len, headers)) + sum(sizes)
+    return Layout(_body(headers), whole, head=Late(size, make), digested=True)
+
+
+def _body(headers: Sequence[bytes]) -> list[bytes | int | Late]:
+    """Each tensor behind its header."""
+    return [piece for i, header in enumerate(headers) for piece in (header, i)]
+
+
+def file_start(text: bytes, count: int) -> bytes:
+    """What precedes the first tensor."""
+    if len(text) > MAX_METADATA:
+        raise RefusedMetadata(f"{len(text):,} bytes of metadata, over {MAX_METADATA:,}")
+    return _START.pack(MAGIC, 1, 0, count, len(text)) + text
+
+
+def tensor_header(name: str, shape: Sequence[int], elements: int) -> bytes:
+    """What precedes the elements of a tensor."""
+    encoded = name.encode()
+    return struct.pack(
+        f"<I{len(encoded)}sI{len(shape)}QQ", len(encoded), encoded, len(shape), *shape, elements
+    )
+
+
+def digest_at(start: bytes) -> int:
+    """Where the digits of our digest stand, in metadata whose keys are in alphabetic order."""
+    # Inside a string the quotes would be escaped, so the key is found and nothing else.
+    return start.find(_DIGEST_TEXT, START_SIZE) + len(_DIGEST_TEXT)
+
+
+# Reading
+
+
+class Entry(NamedTuple):
+    """What a tensor's header says, and where it stands."""
+
+    name: str
+    shape: tuple[int, ...]
+    elements: int
+    header: bytes
+    start: int
+    """Where the elements start."""
+
+
+def read_index(read: Read, size: int | None, options: Options) -> Index:
+    """The index of a file of `size` bytes, or of a stream."""
+    start = Start(read, size)
+    head, count = read_start(start)
+    strings = from_text(head[START_SIZE:])
+    entries: dict[str, Entry] = {}
+    end = len(head)
+    for entry in read_entries(start, len(head), count):
+        if entry.name in entries:
+            raise DuplicateKey(
+                f"tensor {shortened(entry.name)!r} (offset {end:,}): a second one of this name; "
+                "holdfast.oxck.Checkpoint keeps both"
+            )
+        entries[entry.name] = entry
+        end = entry.start + 4 * entry.elements
+    check_end(end, size, "the last tensor" if count else "the metadata")
+    sizes = np.fromiter((4 * entry.elements for entry in entries.values()), np.int64)
+    digests = None
+    if options.verify and (KEY in strings or CHUNKS_KEY in strings):
+        headers = [entry.header for entry in entries.values()]
+        check_seal(strings.get(KEY), head, digest_at(head), after=headers)
+        digests = parse_chunks(strings.get(CHUNKS_KEY), sizes)
+    return Index(
+        format=NAME,
+        metadata=from_strings(strings),
+        rows=dict(zip(entries, range(len(entries)), strict=True)),
+        dtypes=["float32"] * len(entries),
+        shapes=[
+            # No dimensions and no elements: legal, and no scalar.
+            entry.shape if entry.shape or entry.elements else (0,)
+            for entry in entries.values()
+        ],
+        starts=np.fromiter((entry.start for entry in entries.values()), np.int64),
+        sizes=sizes,
+        end=end,
+        digests=digests,
+    )
+
+
+def read_start(start: Start) -> tuple[bytes, int]:
+    """The bytes that precede the first tensor, checked, and the number of tensors."""
+    fixed = start.take(0, START_SIZE, "the header")
+    magic, version, _, count, length = _START.unpack(fixed)
+    if magic != MAGIC:
+        raise BadHeader(f"field magic (offset 0): expected {MAGIC!r}, found {magic!r}")
+    if version != 1:
+        raise UnsupportedFile(f"field version (offset 4): {version}; only version 1 is known")
+    if length > MAX_METADATA:
+        raise LimitExceeded(f"field metadata_len (offset 24): {length:,}, over {MAX_METADATA:,}")
+    return start.take(0, START_SIZE + length, "the metadata"), count
+
+
+def read_entries(start: Start, at: int, count: int) -> Iterator[Entry]:
+    """The headers of `count` tensors, the first of which stands at `at`, one by one.
+
+    A count that lies is found where the bytes end: nothing is allocated by it.
+    """
+    for number in range(count):
+        where = f"tensor {number} of {count:,}"
+        name_length = _integer(start, at, 4, f"{where}: field name_len")
+        if name_length > MAX_NAME:
+            raise LimitExceeded(f"{where} (offset {at:,}): a name of {name_length:,} bytes")
+        raw = start.take(at + 4, name_length, f"{where}: the name")
+        try:
+            name = raw.decode()
+        except UnicodeDecodeError as error:
+            raise BadHeader(f"{where} (offset {at + 4:,}): the name is not UTF-8") from error
+        where = f"tensor {shortened(name)!r} (offset {at:,})"
+        rank_at = at + 4 + name_length
+        rank = _integer(start, rank_at, 4, f"{where}: field ndim")
+        if rank > MAX_RANK:
+            raise LimitExceeded(f"{where}: field ndim: {rank:,}, over {MAX_RANK}")
+        sizes = start.take(rank_at + 4, 8 * rank + 8, f"{where}: the shape")
+        *shape, elements = struct.unpack(f"<{rank + 1}Q", sizes)
+        _check_shape(where, shape, elements)
+        data_at = rank_at + 12 + 8 * rank
+        start.check(data_at, 4 * elements, f"{where}: the elements")
+        header = start.take(at, data_at - at, where)
+        yield Entry(name, tuple(shape), elements, header, data_at)
+        at = data_at + 4 * elements
+
+
+def _integer(start: Start, at: int, width: int, what: str) -> int:
+    return int.from_bytes(start.take(at, width, what), "little")
+
+
+def _check_shape(where: str, shape: list[int], elements: int) -> None:
+    if shape and math.prod(shape) != elements:
+        raise SizeMismatch(
+            f"{where}: the shape {shape} has {math.prod(shape):,} elements, "
+            f"but field data_len says {elements:,}"
+        )
+    if not shape and elements > 1:
+        raise SizeMismatch(f"{where}: a scalar, but field data_len says {elements:,} elements")
+    if not elements and math.prod(filter(None, shape)) > MAX_ELEMENTS:
+        raise LimitExceeded(f"{where}: no array can have the shape {shape}")

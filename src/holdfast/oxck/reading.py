@@ -1,0 +1,179 @@
+"""Reading a checkpoint from a file or from a stream that can only go forwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import numpy as np
+
+from holdfast.errors import (
+    BadField,
+    BadHeader,
+    DigestMismatch,
+    FileError,
+    TrailingBytes,
+)
+from holdfast.files.digests import digest_all
+from holdfast.files.source_file import SourceFile
+from holdfast.formats import oxck
+from holdfast.formats.oxck_metadata import from_text
+from holdfast.formats.reading import MAX_SIZE, Start
+from holdfast.formats.seal import CHUNKS_KEY, KEY, check_seal, parse_chunks
+from holdfast.oxck.errors import InvalidMagic, Io, MetadataParse, TruncatedData, UnsupportedVersion
+from holdfast.tensors import ArraySource, TensorSpec
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+_PIECE: Final = 16 << 20
+"""Memory grows by what has arrived, never by what a header claims will."""
+
+
+class Tensor(NamedTuple):
+    """A tensor as it stands in the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    data: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """All that a file holds."""
+
+    text: bytes
+    """The metadata as it stands there."""
+    strings: dict[str, str]
+    tensors: list[Tensor]
+    digests: bool
+    """Whether there were digests of ours, which then were right."""
+
+
+def read_file(path: str | os.PathLike[str]) -> Content:
+    """The content of a file, which must end where its content does."""
+    with _io_errors():
+        file = SourceFile(path)
+    try:
+        with _io_errors():
+            content, end = _read(_FileStart(file))
+        if end < file.size:
+            raise TrailingBytes(f"{file.path}: {file.size - end:,} bytes follow the last tensor")
+        return content
+    finally:
+        file.close()
+
+
+def read_stream(reader: BinaryIO) -> Content:
+    """The content of a stream, which is left behind the last tensor."""
+    with _io_errors():
+        return _read(_StreamStart(reader))[0]
+
+
+def _read(start: _FileStart | _StreamStart) -> tuple[Content, int]:
+    head, count = _read_head(start)
+    try:
+        strings = from_text(head[oxck.START_SIZE :])
+    except BadField as error:
+        raise MetadataParse(str(error)) from error
+    headers, tensors = [], []
+    end = len(head)
+    for entry in _entries(start, end, count):
+        headers.append(entry.header)
+        tensors.append(Tensor(entry.name, entry.shape, start.floats(entry.start, entry.elements)))
+        end = entry.start + 4 * entry.elements
+    ours = {key: strings.pop(key) for key in (KEY, CHUNKS_KEY) if key in strings}
+    if ours:
+        check_seal(ours.get(KEY), head, oxck.digest_at(head), after=headers)
+        _verify(tensors, ours.get(CHUNKS_KEY))
+    return Content(head[oxck.START_SIZE :], strings, tensors, bool(ours)), end
+
+
+def _read_head(start: Start) -> tuple[bytes, int]:
+    fixed = start.take(0, 8, "the header")
+    if fixed[:4] != oxck.MAGIC:
+        raise InvalidMagic(fixed[:4])
+    if (version := int.from_bytes(fixed[4:], "little")) != 1:
+        raise UnsupportedVersion(version)
+    return oxck.read_start(start)
+
+
+def _entries(start: Start, at: int, count: int) -> Iterator[oxck.Entry]:
+    try:
+        yield from oxck.read_entries(start, at, count)
+    except BadHeader as error:  # a name that is not UTF-8
+        raise MetadataParse(str(error)) from error
+
+
+def _verify(tensors: list[Tensor], chunks: Any) -> None:
+    sources = [ArraySource(t.data, TensorSpec("float32", t.data.shape)) for t in tensors]
+    sizes = np.fromiter((source.spec.nbytes for source in sources), np.int64)
+    if digest_all(sources) != parse_chunks(chunks, sizes):
+        raise DigestMismatch("the tensors do not match the digests that were saved with them", ())
+
+
+@contextmanager
+def _io_errors() -> Iterator[None]:
+    """What the file system says, by the original's name for it."""
+    try:
+        yield
+    except FileError as error:
+        if isinstance(error, Io):
+            raise
+        raise Io(error.errno, error.strerror) from error
+
+
+class _FileStart(Start):
+    """A file whose size is known."""
+
+    def __init__(self, file: SourceFile) -> None:
+        super().__init__(file.read, file.size)
+        self._file = file
+
+    def check(self, start: int, length: int, what: str) -> None:
+        if start + length > self._file.size:
+            raise TruncatedData(length, max(0, self._file.size - start))
+
+    def floats(self, start: int, count: int) -> Floats:
+        out = np.empty(4 * count, np.uint8)
+        self._file.read_into(out, start)
+        return out.view("<f4")
+
+
+class _StreamStart(Start):
+    """A stream: what was passed over is gone."""
+
+    def __init__(self, reader: BinaryIO) -> None:
+        super().__init__(self._take, None)
+        self._reader = reader
+        self._kept = bytearray()
+        self._kept_at = 0
+
+    def check(self, start: int, length: int, what: str) -> None:
+        if length > MAX_SIZE:
+            raise TruncatedData(length, 0)
+
+    def floats(self, start: int, count: int) -> Floats:
+        data = bytearray()
+        self._fill(data, 4 * count)
+        self._kept, self._kept_at = bytearray(), start + 4 * count
+        return np.frombuffer(data, "<f4")
+
+    def _take(self, start: int, length: int) -> bytes:
+        at = start - self._kept_at
+        self._fill(self._kept, at + length)
+        return bytes(self._kept[at : at + length])
+
+    def _fill(self, data: bytearray, size: int) -> None:
+        missing = size - len(data)
+        while len(data) < size:
+            try:
+                piece = self._reader.read(min(_PIECE, size - len(data)))
+            except (OSError, ValueError) as error:
+                number = getattr(error, "errno", None)
+                raise Io(number, f"cannot read from the stream: {error}") from error
+            if not piece:
+                raise TruncatedData(missing, missing - (size - len(data)))
+            data += piece

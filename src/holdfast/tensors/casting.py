@@ -1,0 +1,95 @@
+"""Casting tensors to what a format can hold: which dtype and shape, and the casting itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from holdfast.tensors.dtypes import DTYPES
+from holdfast.tensors.sources import PIECE, Bytes, Source
+from holdfast.tensors.spec import TensorSpec
+
+_FLOATS: Final = ("float64", "float32", "bfloat16", "float16")
+_COMPLEX: Final = ("complex128", "complex64")
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """One tensor that was saved as something else than it was."""
+
+    name: str
+    before: TensorSpec
+    after: TensorSpec
+    exact: bool
+    """Whether every value that the old dtype has is a value of the new one too."""
+
+
+def fitting(spec: TensorSpec, dtypes: Collection[str], max_rank: int) -> TensorSpec | None:
+    """The nearest tensor that a format with these dtypes and dimensions holds, if there is one.
+
+    A dtype becomes the narrowest that holds all its values, or else the widest floating-point
+    one; a complex number never loses its imaginary part. The first dimensions are joined.
+    """
+    dtype = spec.dtype if spec.dtype in dtypes else _fitting_dtype(spec.dtype, dtypes)
+    if dtype is None:
+        return None
+    shape = spec.shape
+    if len(shape) > max_rank:
+        joined = len(shape) - max_rank + 1
+        shape = (math.prod(shape[:joined]), *shape[joined:])
+    return TensorSpec(dtype, shape)
+
+
+def _fitting_dtype(dtype: str, dtypes: Collection[str]) -> str | None:
+    if DTYPES[dtype].packed:
+        return None
+    safe = [name for name in dtypes if not DTYPES[name].packed and is_exact(dtype, name)]
+    if safe:
+        return min(safe, key=lambda name: (DTYPES[name].bits, name))
+    lossy = _COMPLEX if dtype in _COMPLEX else _FLOATS
+    return next((name for name in lossy if name in dtypes), None)
+
+
+def is_exact(before: str, after: str) -> bool:
+    """Whether every value of one dtype is a value of the other."""
+    return before == after or np.can_cast(DTYPES[before].numpy, DTYPES[after].numpy, "safe")
+
+
+class CastSource:
+    """A source as another dtype and shape, cast piece by piece."""
+
+    def __init__(self, source: Source, spec: TensorSpec) -> None:
+        self.spec = spec
+        self.sequential = source.sequential
+        self._source = source
+        self._before = source.spec.kind.numpy
+        self._after = spec.kind.numpy
+
+    def contiguous(self) -> Bytes | None:
+        """All the bytes, if only the shape is another."""
+        return self._source.contiguous() if self._before == self._after else None
+
+    def copy_to(self, out: Bytes, start: int) -> None:
+        """Fill `out` with the bytes, once cast, that begin at `start`."""
+        if self._before == self._after:
+            self._source.copy_to(out, start)
+            return
+        width = self._after.itemsize
+        for at in range(0, out.size, PIECE):
+            piece = out[at : at + PIECE]
+            first, skip = divmod(start + at, width)
+            last = -(-(start + at + piece.size) // width)
+            cast = self._elements(first, last)
+            np.copyto(piece, cast.view(np.uint8)[skip : skip + piece.size])
+
+    def _elements(self, first: int, last: int) -> np.ndarray[Any, Any]:
+        width = self._before.itemsize
+        data = np.empty((last - first) * width, np.uint8)
+        self._source.copy_to(data, first * width)
+        # A value beyond the new dtype's becomes infinite: that is what was asked for.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return data.view(self._before).astype(self._after)
