@@ -556,6 +556,7 @@ def copied(make: bytes, use: bytes) -> bytes:
 
 
 MANY = 1_000_000
+FEWER = 100_000
 
 LARGE: tuple[Case, ...] = (
     limit("billion laughs", "meets over 10,000,000 values", lambda: laughs(60, b"\x86")),
@@ -571,7 +572,7 @@ LARGE: tuple[Case, ...] = (
     limit(
         "dictionaries in each other",
         "deeper than 500",
-        lambda: pickle_of((b"}" + text("k")) * MANY, b"}", b"s" * MANY),
+        lambda: pickle_of((b"}" + text("k")) * FEWER, b"}", b"s" * FEWER),
     ),
     bad("marks", "one value must be left", b"(" * MANY),
     Case("marks without an end", b"\x80\x02" + b"(" * MANY, TruncatedFile),
@@ -666,7 +667,7 @@ LARGE: tuple[Case, ...] = (
     ),
     Case(
         "one key very often",
-        lambda: pickle_of(dict_of(*(MANY // 10) * [text("k") + b"N"])),
+        lambda: pickle_of(dict_of(*(FEWER) * [text("k") + b"N"])),
         DuplicateKey,
     ),
 )

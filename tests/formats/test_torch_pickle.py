@@ -27,9 +27,9 @@ from holdfast.errors import (
     UnsupportedDType,
     UnsupportedShape,
 )
-from holdfast.formats.torch_globals import STORAGE_OF, TORCH_DTYPES
 from holdfast.formats.torch_pickle import StoredTensor, Stub, read_pickle
 from holdfast.formats.torch_pickle_writer import write_pickle
+from holdfast.formats.torch_values import STORAGE_OF, TORCH_DTYPES
 from holdfast.tensors import DTYPES, TensorSpec
 
 DTYPE_OF = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import re
 import subprocess
@@ -191,7 +192,7 @@ def fuzz(seconds: float, seed: int) -> Counter[str]:
         data = mutated(generator.choice(seeds), generator)
         for tensors_only in (False, True):
             try:
-                repr(read_pickle(data, tensors_only=tensors_only))
+                copy.deepcopy(read_pickle(data, tensors_only=tensors_only))
                 outcomes["opens"] += 1
             except HoldfastError as error:
                 outcomes[type(error).__name__] += 1

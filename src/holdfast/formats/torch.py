@@ -21,9 +21,9 @@ from holdfast.formats.archives import (
 from holdfast.formats.reading import Options, Read
 from holdfast.formats.refusals import MAX_RANK as MAX_RANK
 from holdfast.formats.refusals import refuse
-from holdfast.formats.torch_globals import TORCH_DTYPES
-from holdfast.formats.torch_pickle import StoredTensor, Stub, read_pickle
+from holdfast.formats.torch_pickle import read_pickle
 from holdfast.formats.torch_pickle_writer import write_pickle
+from holdfast.formats.torch_values import TORCH_DTYPES, StoredTensor, Stub
 from holdfast.formats.trees import leaves, with_leaves
 from holdfast.formats.zip_archive import Archive, Entry, read_archive
 from holdfast.tensors import TensorSpec

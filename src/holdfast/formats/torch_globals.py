@@ -11,14 +11,12 @@ import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import numpy as np
 
 from holdfast.errors import (
     BadPickle,
-    BadRange,
     DuplicateKey,
     HoldfastError,
     LimitExceeded,
@@ -26,118 +24,30 @@ from holdfast.errors import (
     printable,
     shortened,
 )
-from holdfast.tensors import DTYPES
+from holdfast.formats.torch_tensors import refuse_conjugates, refuse_difference, tensor
+from holdfast.formats.torch_values import (
+    CONSTANTS,
+    FACTORIES,
+    MAX_LENGTH,
+    MAX_NAME,
+    MAX_RANK,
+    STORAGES,
+    TENSOR_CLASSES,
+    TORCH_DTYPES,
+    UNSUPPORTED,
+    WIDTH_OF,
+    Storage,
+    StoredTensor,
+    Stub,
+    kind_of,
+    name_of,
+    of_type,
+    unexpected,
+)
 
-MAX_NAME: Final = 1000
-MAX_RANK: Final = 64
-MAX_LENGTH: Final = 1 << 58
-"""Elements of anything; their bytes then fit the integers of the machine."""
-MAX_EXPANDED: Final = 1 << 48
-"""A tensor that repeats its bytes (torch's `expand`) may claim this many, not more."""
 MAX_KEY_PARTS: Final = 64
 NUMPY_DTYPES: Final = "b1|[iu][1248]|f[248]|c8|c16|[US][0-9]{1,6}"
 """The codes of numbers and of text; all else can hold, or be, an object of Python's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stub:
-    """What stands in the tree for a value that `tensors_only` left out."""
-
-    what: str
-    """The name that the pickle gave it, as `module.name`."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """A tensor in the tree: which bytes of which entry of the archive are its elements."""
-
-    storage: str
-    """The key: its bytes are the entry `data/<key>`."""
-    storage_bytes: int
-    """How many bytes the pickle says that the storage has."""
-    dtype: str
-    """A name of `holdfast.tensors.DTYPES`."""
-    offset: int
-    """Bytes from the start of the storage; 0 for a tensor without elements."""
-    shape: tuple[int, ...]
-    """The logical shape: of float4, whose bytes are pairs, the last dimension counts elements."""
-    strides: tuple[int, ...]
-    """In bytes, of the array of `TensorSpec.array_shape`: those of float4 are of its pairs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Storage(Stub):
-    """The bytes behind tensors; no value of its own, so that one in the tree is a stub."""
-
-    key: str
-    nbytes: int
-    dtype: str | None
-    """None for an untyped storage."""
-
-
-# Names
-
-FLOAT4: Final = "float4_e2m1fn"
-TORCH_DTYPES: Final = {
-    "torch.float4_e2m1fn_x2": FLOAT4,
-    **{f"torch.{name}": name for name, kind in DTYPES.items() if not kind.packed},
-}
-WIDTH_OF: Final = {name: max(1, kind.bits // 8) for name, kind in DTYPES.items()}
-"""Bytes of one element as torch counts them: one of float4 is a pair."""
-
-CONSTANTS: Final = frozenset(TORCH_DTYPES) | {
-    f"torch.{name}"
-    for name in (
-        "complex32 qint8 qint32 quint8 quint4x2 quint2x4 bits8 bits16 bits1x8 bits2x4 bits4x2 "
-        "uint1 uint2 uint3 uint4 uint5 uint6 uint7 int1 int2 int3 int4 int5 int6 int7 "
-        "per_tensor_affine per_tensor_symmetric per_channel_affine per_channel_symmetric "
-        "per_channel_affine_float_qparams"
-    ).split()
-}
-"""Names without a call; in the tree they are text. Tensors are of the first few alone."""
-
-STORAGE_OF: Final = {
-    "bool": "BoolStorage",
-    "uint8": "ByteStorage",
-    "int8": "CharStorage",
-    "int16": "ShortStorage",
-    "int32": "IntStorage",
-    "int64": "LongStorage",
-    "float16": "HalfStorage",
-    "bfloat16": "BFloat16Storage",
-    "float32": "FloatStorage",
-    "float64": "DoubleStorage",
-    "complex64": "ComplexFloatStorage",
-    "complex128": "ComplexDoubleStorage",
-}
-"""The class of torch's for a storage of that dtype; those of all others are untyped."""
-STORAGES: Final[dict[str, str | None]] = {
-    "torch.storage.UntypedStorage": None,
-    "torch.UntypedStorage": None,
-    **{f"torch.{name}": dtype for dtype, name in STORAGE_OF.items()},
-}
-TENSOR_CLASSES: Final = {"torch.Tensor", "torch.nn.parameter.Parameter"}
-FACTORIES: Final = {
-    f"builtins.{name}" for name in "bool dict float int list long str tuple".split()
-}
-"""What a defaultdict may name as its default; it is dropped."""
-
-UNSUPPORTED: Final = {
-    "torch._utils._rebuild_sparse_tensor": "a sparse tensor",
-    "torch._utils._rebuild_sparse_csr_tensor": "a sparse tensor",
-    "torch._utils._rebuild_qtensor": "a quantized tensor",
-    "torch._utils._rebuild_nested_tensor": "a nested tensor",
-    "torch._utils._rebuild_meta_tensor_no_storage": "a tensor on the meta device",
-    "torch._utils._rebuild_wrapper_subclass": "a tensor that wraps others",
-    "torch._utils._rebuild_device_tensor_from_numpy": "a tensor of another device",
-    "torch._utils._rebuild_device_tensor_from_cpu_tensor": "a tensor of another device",
-    "torch._utils._rebuild_xla_tensor": "a tensor of another device",
-    **{
-        f"torch.{name}Storage": "a quantized tensor"
-        for name in ("QInt8", "QInt32", "QUInt8", "QUInt4x2", "QUInt2x4")
-    },
-}
-"""Names that are torch's own, of values without plain bytes."""
 
 
 class Globals:
@@ -170,9 +80,11 @@ class Globals:
     def call(self, function: Any, arguments: Any) -> Any:
         """What a call gives: a value of ours, or a stub for one that is left out."""
         if type(function) is not Stub:
-            raise BadPickle(f"expected a function to call, found {_kind(function)}")
+            raise BadPickle(f"expected a function to call, found {kind_of(function)}")
         if type(arguments) is not tuple:
-            raise BadPickle(f"{_name(function)}: its arguments are {_kind(arguments)}, not a tuple")
+            raise BadPickle(
+                f"{name_of(function)}: its arguments are {kind_of(arguments)}, not a tuple"
+            )
         try:
             least, most, build = CALLS.get(function.what, _NO_CALL)
             if not least <= len(arguments) <= most:
@@ -180,10 +92,10 @@ class Globals:
             return build(self, *arguments)
         except RefusedPickle as error:
             if not self.tensors_only:
-                raise RefusedPickle(f"{_name(function)}: {error}") from None
+                raise RefusedPickle(f"{name_of(function)}: {error}") from None
             return Stub(function.what)
         except HoldfastError as error:
-            raise type(error)(f"{_name(function)}: {error}") from None
+            raise type(error)(f"{name_of(function)}: {error}") from None
 
     def build(self, target: Any, state: Any) -> Any:
         """The value that was given its state: itself, unless it is left out."""
@@ -196,7 +108,7 @@ class Globals:
         elif isinstance(target, np.dtype):
             _set_byte_order(target, state)
         else:
-            raise BadPickle(f"{_kind(target)} is given a state, and takes none")
+            raise BadPickle(f"{kind_of(target)} is given a state, and takes none")
         return target
 
     def put(self, target: dict[Any, Any], key: Any, value: Any) -> None:
@@ -217,11 +129,13 @@ class Globals:
             elif isinstance(part, Stub):
                 unknown = part
             elif not _is_plain_key(part):
-                raise BadPickle(f"{_kind(part)} in a key: expected text, a number or a small tuple")
+                raise BadPickle(
+                    f"{kind_of(part)} in a key: expected text, a number or a small tuple"
+                )
         if unknown is None:
             return value
         if not self.tensors_only:
-            raise RefusedPickle(f"{_name(unknown)} in a key")
+            raise RefusedPickle(f"{name_of(unknown)} in a key")
         # Numbered, for two of them would be one, and the value of the first be lost.
         self._unknown_keys += 1
         return Stub(f"{unknown.what}#{self._unknown_keys}")
@@ -243,19 +157,19 @@ class Globals:
         if type(kind) is not Stub or kind.what not in STORAGES:
             if self.tensors_only and type(kind) is Stub:
                 return kind
-            raise BadPickle(f"expected a class of storages, found {_kind(kind)}")
+            raise BadPickle(f"expected a class of storages, found {kind_of(kind)}")
         if type(key) is not str or not 0 < len(key) <= 64 or not (key.isascii() and key.isalnum()):
-            shown = repr(shortened(key)) if type(key) is str else _kind(key)
+            shown = repr(shortened(key)) if type(key) is str else kind_of(key)
             raise BadPickle(f"the key of a storage must be digits or letters, found {shown}")
         if type(count) is not int or count < 0:
-            raise BadPickle(f"storage {key!r}: its size must be a count, found {_kind(count)}")
+            raise BadPickle(f"storage {key!r}: its size must be a count, found {kind_of(count)}")
         if count > MAX_LENGTH:
             raise LimitExceeded(f"storage {key!r}: over 2^58 elements")
         dtype = STORAGES[kind.what]
         nbytes = count * WIDTH_OF[dtype or "uint8"]
         storage = Storage(kind.what, key, nbytes, dtype)
         if (first := self._storages.setdefault(key, storage)) is not storage:
-            _refuse_difference(storage, first)
+            refuse_difference(storage, first)
         return storage
 
     def _spend(self, amount: int) -> None:
@@ -267,65 +181,65 @@ class Globals:
     # Tensors, from torch's arguments
 
     def _tensor_v1(self, storage: Any, offset: Any, size: Any, steps: Any) -> StoredTensor:
-        return _tensor(storage, offset, size, steps, None)
+        return tensor(storage, offset, size, steps, None)
 
     def _tensor_v2(
         self, storage: Any, offset: Any, size: Any, steps: Any, *rest: Any
     ) -> StoredTensor:
         if len(rest) > 2:
-            _refuse_conjugates(rest[2])
-        return _tensor(storage, offset, size, steps, None)
+            refuse_conjugates(rest[2])
+        return tensor(storage, offset, size, steps, None)
 
     def _tensor_v3(
         self, storage: Any, offset: Any, size: Any, steps: Any, *rest: Any
     ) -> StoredTensor:
         dtype = rest[2]
         if type(dtype) is not str or dtype not in CONSTANTS:
-            raise _unexpected("a dtype", dtype)
+            raise unexpected("a dtype", dtype)
         if dtype not in TORCH_DTYPES:
             raise RefusedPickle(f"a tensor of {dtype}, a dtype that Holdfast does not have")
         if len(rest) > 3:
-            _refuse_conjugates(rest[3])
-        return _tensor(storage, offset, size, steps, TORCH_DTYPES[dtype])
+            refuse_conjugates(rest[3])
+        return tensor(storage, offset, size, steps, TORCH_DTYPES[dtype])
 
     def _parameter(self, tensor: Any, *rest: Any) -> StoredTensor:
         if type(tensor) is not StoredTensor:
-            raise _unexpected("a tensor", tensor)
+            raise unexpected("a tensor", tensor)
         return tensor
 
     def _from_type(self, rebuild: Any, kind: Any, arguments: Any, state: Any) -> Any:
         """A tensor that has attributes, which are dropped."""
         if type(rebuild) is not Stub or rebuild.what not in TENSOR_CALLS:
-            raise _unexpected("a function that makes a tensor", rebuild)
+            raise unexpected("a function that makes a tensor", rebuild)
         if type(kind) is not Stub or kind.what not in TENSOR_CLASSES:
-            raise _unexpected("a class of tensors", kind)
+            raise unexpected("a class of tensors", kind)
         return self.call(rebuild, arguments)
 
     # Values of torch's and Python's
 
     def _size(self, size: Any) -> tuple[int, ...]:
-        lengths: tuple[int, ...] = _of_type(tuple, size)
+        lengths: tuple[int, ...] = of_type(tuple, size)
         self._spend(len(lengths))
         for length in lengths:
-            _of_type(int, length)
+            of_type(int, length)
         return lengths
 
     def _device(self, kind: Any, index: Any = None) -> str:
-        self._spend(len(_of_type(str, kind)))
+        self._spend(len(of_type(str, kind)))
         if index is None:
             return str(kind)
         if type(index) is not int or index.bit_length() > 32:
-            raise _unexpected("a small integer", index)
+            raise unexpected("a small integer", index)
         return f"{kind}:{index}"
 
     def _layout(self, name: Any) -> Any:
-        return _of_type(str, name)
+        return of_type(str, name)
 
     def _bytes(self, text: Any, encoding: Any) -> bytes:
         """Protocol 2 has no bytes: it asks for text to be encoded."""
-        if _of_type(str, encoding) != "latin1":
+        if of_type(str, encoding) != "latin1":
             raise RefusedPickle(f"the encoding {shortened(encoding)!r}")
-        self._spend(len(_of_type(str, text)))
+        self._spend(len(of_type(str, text)))
         try:
             return bytes(text, "latin1")
         except UnicodeEncodeError as error:
@@ -335,14 +249,14 @@ class Globals:
         return b""
 
     def _bytearray(self, content: Any = b"") -> bytearray:
-        self._spend(len(_of_type(bytes, content)))
+        self._spend(len(of_type(bytes, content)))
         return bytearray(content)
 
     def _complex(self, real: Any, imaginary: Any) -> complex:
-        return complex(_of_type(float, real), _of_type(float, imaginary))
+        return complex(of_type(float, real), of_type(float, imaginary))
 
     def _set(self, members: Any) -> set[Any]:
-        self._spend(len(_of_type(list, members)))
+        self._spend(len(of_type(list, members)))
         return {self.key(member) for member in members}
 
     def _frozenset(self, members: Any) -> frozenset[Any]:
@@ -351,10 +265,10 @@ class Globals:
     def _ordered_dict(self, *pairs: Any) -> OrderedDict[Any, Any]:
         ordered: OrderedDict[Any, Any] = OrderedDict()
         if pairs:  # only Python 2 gives them here
-            self._spend(2 * len(_of_type(list, pairs[0])))
+            self._spend(2 * len(of_type(list, pairs[0])))
             for pair in pairs[0]:
                 if type(pair) not in (tuple, list) or len(pair) != 2:
-                    raise _unexpected("a pair", pair)
+                    raise unexpected("a pair", pair)
                 self.put(ordered, *pair)
         return ordered
 
@@ -362,13 +276,13 @@ class Globals:
         return {}
 
     def _counter(self, counts: Any) -> dict[Any, Any]:
-        self._spend(2 * len(_of_type(dict, counts)))
+        self._spend(2 * len(of_type(dict, counts)))
         return dict(counts)
 
     # NumPy's arrays and scalars
 
     def _numpy_dtype(self, code: Any, align: Any, copy: Any) -> np.dtype[Any]:
-        if not re.fullmatch(NUMPY_DTYPES, _of_type(str, code)):
+        if not re.fullmatch(NUMPY_DTYPES, of_type(str, code)):
             raise RefusedPickle(f"the dtype {shortened(code)!r}, which is none of plain numbers")
         # A copy, for the byte order comes later, and all of NumPy shares one float64.
         dtype: np.dtype[Any] = np.dtype(code, False, True)
@@ -381,7 +295,7 @@ class Globals:
         self, content: Any, dtype: Any, shape: Any, order: Any
     ) -> np.ndarray[Any, Any]:
         if type(order) is not str or order not in ("C", "F"):
-            raise _unexpected("an order of elements", order)
+            raise unexpected("an order of elements", order)
         self._check_array(content, dtype, shape)
         # NumPy takes the letters for one of its own types.
         array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, bytes(content), order=order)  # type: ignore[arg-type]
@@ -389,7 +303,7 @@ class Globals:
 
     def _numpy_reconstruct(self, kind: Any, shape: Any, code: Any) -> np.ndarray[Any, Any]:
         if type(kind) is not Stub or kind.what != "numpy.ndarray":
-            raise _unexpected("numpy.ndarray", kind)
+            raise unexpected("numpy.ndarray", kind)
         array = np.ndarray((0,), np.int8)
         self.unfinished[id(array)] = array
         return array
@@ -413,14 +327,14 @@ class Globals:
 
     def _check_array(self, content: Any, dtype: Any, shape: Any) -> None:
         if not isinstance(dtype, np.dtype):
-            raise _unexpected("a dtype", dtype)
+            raise unexpected("a dtype", dtype)
         if type(content) not in (bytes, bytearray):
-            raise _unexpected("bytes", content)
+            raise unexpected("bytes", content)
         if type(shape) is not tuple or len(shape) > MAX_RANK:
-            raise _unexpected("a shape", shape)
+            raise unexpected("a shape", shape)
         for length in shape:
             if type(length) is not int or not 0 <= length <= MAX_LENGTH:
-                raise _unexpected("a length", length)
+                raise unexpected("a length", length)
         if math.prod(filter(None, shape)) > MAX_LENGTH >> 20:  # text has up to 2^22 bytes
             raise LimitExceeded(f"no array can have the shape {list(shape)}")
         if math.prod(shape) * dtype.itemsize != len(content):
@@ -430,102 +344,13 @@ class Globals:
         self._spend(len(content))
 
 
-# One tensor
-
-
-def _tensor(storage: Any, offset: Any, size: Any, steps: Any, dtype: str | None) -> StoredTensor:
-    """A tensor, within its storage; offset and steps count elements, as torch does."""
-    if type(storage) is not Storage:
-        raise _unexpected("a storage", storage)
-    if type(size) is not tuple or type(steps) is not tuple:
-        raise _unexpected("a tuple", steps if type(size) is tuple else size)
-    if len(size) != len(steps):
-        raise BadPickle(
-            f"storage {storage.key!r}: a tensor of {len(size)} dimensions and {len(steps)} strides"
-        )
-    if len(size) > MAX_RANK:
-        raise LimitExceeded(f"storage {storage.key!r}: a tensor of over {MAX_RANK} dimensions")
-    if type(offset) is not int or not 0 <= offset <= MAX_LENGTH:
-        raise _no_count(storage, "offset", offset)
-    dtype = dtype or storage.dtype or "uint8"
-    width = WIDTH_OF[dtype]
-    elements, last = 1, offset
-    for length, step in zip(size, steps, strict=False):
-        if type(length) is not int or not 0 <= length <= MAX_LENGTH:
-            raise _no_count(storage, "shape", length)
-        if type(step) is not int or not 0 <= step <= MAX_LENGTH:
-            raise _no_count(storage, "stride", step)
-        elements *= length
-        last += (length - 1) * step
-    if not elements:
-        offset = 0
-    elif (last + 1) * width > storage.nbytes:
-        raise BadRange(
-            f"storage {storage.key!r}: a tensor whose storage is too small, for it reaches to "
-            f"byte {(last + 1) * width:,} of {storage.nbytes:,}"
-        )
-    if not 0 < elements * width <= MAX_EXPANDED:
-        _refuse_size(storage, size, elements * width)
-    if dtype == FLOAT4:
-        if not size:
-            raise RefusedPickle("a float4 pair without dimensions")
-        size = (*size[:-1], 2 * size[-1])
-    return StoredTensor(
-        storage.key,
-        storage.nbytes,
-        dtype,
-        offset * width,
-        size,
-        steps if width == 1 else tuple([step * width for step in steps]),
-    )
-
-
-def _refuse_size(storage: Storage, size: tuple[int, ...], nbytes: int) -> None:
-    """Refuses what no array can have, and what repeats a few bytes into petabytes."""
-    if nbytes > max(storage.nbytes, MAX_EXPANDED):
-        raise LimitExceeded(
-            f"storage {storage.key!r}: a tensor of {shortened(f'{nbytes:,}')} bytes, over 2^48, "
-            f"out of a storage of {storage.nbytes:,}"
-        )
-    if math.prod(filter(None, size)) > MAX_LENGTH:
-        raise LimitExceeded(f"storage {storage.key!r}: no array can have the shape {list(size)}")
-
-
-def _no_count(storage: Storage, field: str, found: Any) -> HoldfastError:
-    if type(found) is int and found > 0:
-        return LimitExceeded(f"storage {storage.key!r}: a tensor whose {field} is over 2^58")
-    shown = "a negative number" if type(found) is int else _kind(found)
-    return BadPickle(f"storage {storage.key!r}: a tensor whose {field} is {shown}, not a count")
-
-
-def _refuse_conjugates(metadata: Any) -> None:
-    if metadata is not None and type(metadata) is not dict:
-        raise _unexpected("a dictionary", metadata)
-    if metadata and any(value is not False for value in metadata.values()):
-        raise RefusedPickle("a conjugated or negated view, whose bytes are not its values")
-
-
-def _refuse_difference(storage: Storage, first: Storage) -> None:
-    """One storage may stand behind many tensors, and has one size and one dtype then."""
-    if first.nbytes != storage.nbytes:
-        raise BadPickle(
-            f"storage {storage.key!r}: {storage.nbytes:,} bytes here, "
-            f"{first.nbytes:,} where it first stands"
-        )
-    if first.dtype and storage.dtype and first.dtype != storage.dtype:
-        raise BadPickle(
-            f"storage {storage.key!r}: of {storage.dtype} here, "
-            f"of {first.dtype} where it first stands"
-        )
-
-
 # Values that take a state
 
 
 def _set_attributes(target: OrderedDict[Any, Any], state: Any) -> None:
     """The attributes of a state dict; of these torch reads `_metadata` alone."""
     if type(state) is not dict:
-        raise BadPickle(f"collections.OrderedDict: its attributes are {_kind(state)}")
+        raise BadPickle(f"collections.OrderedDict: its attributes are {kind_of(state)}")
     if "_metadata" in state:
         vars(target)["_metadata"] = state["_metadata"]
 
@@ -542,35 +367,12 @@ def _set_byte_order(dtype: np.dtype[Any], state: Any) -> None:
     cast(Any, dtype).__setstate__(state)
 
 
-# Messages
-
-
-def _of_type(kind: type, value: Any) -> Any:
-    if type(value) is not kind:
-        raise _unexpected(f"a value of type {kind.__name__}", value)
-    return value
-
-
-def _unexpected(expected: str, found: Any) -> HoldfastError:
-    """A stub among the arguments stands for what is refused: so is the call, then."""
-    error = RefusedPickle if isinstance(found, Stub) else BadPickle
-    return error(f"expected {expected}, found {_kind(found)}")
-
-
 def _is_plain_key(value: Any) -> bool:
     if type(value) is int:
         return value.bit_length() <= 64
     if isinstance(value, np.generic):
         return value.nbytes <= 4 * MAX_NAME
     return value is None or type(value) in (str, float, bool, bytes, complex)
-
-
-def _kind(value: Any) -> str:
-    return _name(value) if isinstance(value, Stub) else f"a value of type {type(value).__name__}"
-
-
-def _name(stub: Stub) -> str:
-    return shortened(printable(stub.what))
 
 
 def _refusal(what: str) -> str:

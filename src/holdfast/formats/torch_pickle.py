@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast.errors import (
@@ -20,10 +20,10 @@ from holdfast.errors import (
     TrailingBytes,
     TruncatedFile,
     UnsupportedFile,
-    printable,
-    shortened,
 )
-from holdfast.formats.torch_globals import MAX_NAME, Globals, StoredTensor, Stub
+from holdfast.formats.torch_globals import Globals
+from holdfast.formats.torch_tree import check_tree
+from holdfast.formats.torch_values import HINT, MAX_NAME, StoredTensor, Stub
 
 __all__ = ["StoredTensor", "Stub", "read_pickle"]
 
@@ -31,13 +31,8 @@ MAX_INTEGER: Final = 1 << 16
 """Bytes of an integer."""
 MAX_NODES: Final = 10_000_000
 """Values that a walk through the tree meets; shared ones are met more than once."""
-MAX_DEPTH: Final = 500
-"""Python's own functions over a tree (repr, ==, deepcopy) call themselves at every level."""
 COPIES: Final = 8
 """How often each byte may be copied on its way into the tree; writers need at most three."""
-
-
-_HINT: Final = "; tensors_only=True leaves such values out"
 
 
 def read_pickle(data: bytes, *, tensors_only: bool = False) -> Any:
@@ -54,7 +49,7 @@ def read_pickle(data: bytes, *, tensors_only: bool = False) -> Any:
     """
     machine = _Machine(data, tensors_only)
     tree = machine.run()
-    _check_tree(tree, machine.globals, max(MAX_NODES, len(data)))
+    check_tree(tree, machine.globals, max(MAX_NODES, len(data)))
     return tree
 
 
@@ -80,7 +75,7 @@ NEWFALSE: Final = 0x89
 SHORT_BINUNICODE: Final = 0x8C
 MEMOIZE: Final = 0x94
 
-_OPERAND: Final = {BININT1: 1, BININT2: 2, BINGET: 1, LONG_BINGET: 4, BINPUT: 1, LONG_BINPUT: 4}
+_OPERAND: Final = {BININT1: 1, BINGET: 1, BINPUT: 1, SHORT_BINUNICODE: 1}
 _read_2: Final = struct.Struct("<H").unpack_from
 _read_4: Final = struct.Struct("<I").unpack_from
 
@@ -106,7 +101,7 @@ class _Machine:
             self._read_protocol()
             return self._run()
         except RefusedPickle as error:
-            raise RefusedPickle(f"offset {self.opcode_at}: {error}{_HINT}") from None
+            raise RefusedPickle(f"offset {self.opcode_at}: {error}{HINT}") from None
         except HoldfastError as error:
             raise type(error)(f"offset {self.opcode_at}: {error}") from None
 
@@ -156,13 +151,17 @@ class _Machine:
                     second = stack.pop()
                     stack[-1] = (stack[-1], second)
                 elif opcode == BINUNICODE:
-                    self.opcode_at, self.at = at - 1, at
-                    stack.append(self.take_counted(4).decode())
-                    at = self.at
+                    end = at + 4 + _read_4(data, at)[0]
+                    if end > len(data):
+                        raise struct.error
+                    stack.append(data[at + 4 : end].decode())
+                    at = end
                 elif opcode == SHORT_BINUNICODE:
-                    self.opcode_at, self.at = at - 1, at
-                    stack.append(self.take_counted(1).decode())
-                    at = self.at
+                    end = at + 1 + data[at]
+                    if end > len(data):
+                        raise struct.error
+                    stack.append(data[at + 1 : end].decode())
+                    at = end
                 elif opcode == TUPLE1:
                     stack[-1] = (stack[-1],)
                 elif opcode == BINPERSID:
@@ -185,8 +184,11 @@ class _Machine:
                     self.opcode_at, self.at, self.stack = at - 1, at, stack
                     OPCODES.get(opcode, _refuse_opcode)(self)
                     at, stack = self.at, self.stack
-        except (IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
-            self.opcode_at = at if at >= len(data) else at - 1
+        except struct.error:
+            self.opcode_at = at - 1
+            raise TruncatedFile("the pickle ends before the end of a value") from None
+        except (IndexError, KeyError, UnicodeDecodeError) as error:
+            self.opcode_at = at - 1
             if at + _OPERAND.get(opcode, 0) > len(data) or at >= len(data):
                 raise TruncatedFile("the pickle ends before its opcode STOP") from None
             raise BadPickle(_FAILURES[type(error)]) from None
@@ -394,69 +396,3 @@ _REFUSED: Final = {
     b"\x97": "NEXT_BUFFER",
     b"\x98": "READONLY_BUFFER",
 }
-
-
-# The tree, once it is whole
-
-_LEAVES: Final = {
-    *(str, bytes, bytearray, int, float, complex, bool, type(None), set, frozenset),
-    StoredTensor,
-}
-_CONTAINERS: Final = (list, tuple, dict, OrderedDict)
-
-
-def _check_tree(tree: Any, globals: Globals, most: int) -> None:
-    """Refuses a tree that a walk would never come out of, or only after years.
-
-    Each container is looked into once, whatever the number of places that refer to it.
-    """
-    top = [tree]
-    walks: dict[int, tuple[int, int]] = {}  # containers seen: values that a walk meets, levels
-    entered = set()  # those that the search is inside of
-    todo: list[tuple[Any, list[Any] | None]] = [(top, None)]
-    while todo:
-        node, inner = todo.pop()
-        if inner is not None:
-            walks[id(node)] = _walk(node, [walks[id(value)] for value in inner], most)
-            entered.discard(id(node))
-        elif id(node) in entered:
-            raise BadPickle(f"a {type(node).__name__} that holds itself")
-        elif id(node) not in walks:
-            inner = [v for v in _values(node) if type(v) not in _LEAVES and _is_inner(v, globals)]
-            entered.add(id(node))
-            if len(entered) > MAX_DEPTH + 1:
-                raise _too_deep()
-            todo.append((node, inner))
-            todo += [(value, None) for value in inner]
-
-
-def _walk(node: Any, inner: list[tuple[int, int]], most: int) -> tuple[int, int]:
-    met = 1 + len(node) + sum(values for values, _ in inner)
-    levels = 1 + max((below for _, below in inner), default=0)
-    if met > most:
-        raise LimitExceeded(f"a walk through the tree meets over {most:,} values")
-    if levels > MAX_DEPTH + 1:
-        raise _too_deep()
-    return met, levels
-
-
-def _too_deep() -> LimitExceeded:
-    return LimitExceeded(f"the tree nests deeper than {MAX_DEPTH} levels")
-
-
-def _values(node: Any) -> Iterable[Any]:
-    if type(node) is OrderedDict and vars(node):
-        return [*node.values(), *vars(node).values()]
-    return node.values() if isinstance(node, dict) else node
-
-
-def _is_inner(value: Any, globals: Globals) -> bool:
-    """Whether a value of the tree has values of its own; one that is no data is refused."""
-    if type(value) in _CONTAINERS:
-        return True
-    if id(value) in globals.unfinished:
-        raise RefusedPickle("an array whose content is no plain numbers stands in two places")
-    if isinstance(value, Stub) and not globals.tensors_only:
-        name = shortened(printable(value.what))
-        raise RefusedPickle(f"{name} stands in the tree itself, and is no data{_HINT}")
-    return False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.errors import BadName, DuplicateName, UnsupportedDType, UnsupportedShape
-from holdfast.formats.torch_globals import FLOAT4, MAX_RANK, STORAGE_OF, TORCH_DTYPES
+from holdfast.formats.torch_values import FLOAT4, MAX_RANK, STORAGE_OF, TORCH_DTYPES
 from holdfast.tensors import TensorSpec
 
 _TORCH_NAME: Final = {dtype: name.removeprefix("torch.") for name, dtype in TORCH_DTYPES.items()}

@@ -20,8 +20,7 @@ def leaves(tree: Any) -> dict[str, Any]:
     Containers without a leaf, and sets, which have no order, leave no trace here.
     """
     found: dict[str, Any] = {}
-    for path, leaf in _walk(tree, "", 0):
-        path = path or ROOT
+    for path, leaf in _walk(tree, ROOT, 0):
         if path in found:
             raise DuplicateKey(
                 f"two leaves of the tree have the path {shortened(path)!r}: a key with a dot in "
@@ -44,7 +43,7 @@ def _walk(tree: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
         yield path, tree
         return
     for key, member in members:
-        yield from _walk(member, f"{path}.{key}" if path else str(key), depth + 1)
+        yield from _walk(member, f"{path}.{key}" if depth else str(key), depth + 1)
 
 
 def with_leaves(tree: Any, replace: Callable[[Any], Any]) -> Any:

@@ -21,6 +21,21 @@ from typing import Final
 import numpy as np
 
 from holdfast.errors import BadArchive, BadRange, DuplicateKey, LimitExceeded
+from holdfast.formats.reading import Read
+from holdfast.formats.zip_directory import (
+    Column,
+    Listing,
+    decode_name,
+    extra_fields,
+    gather,
+    number,
+    read_directory,
+    read_end,
+    slices,
+    where,
+    widen,
+    widen_rows,
+)
 from holdfast.formats.zip_records import (
     DEFLATED,
     DESCRIPTOR_SIGNATURE,
@@ -32,20 +47,7 @@ from holdfast.formats.zip_records import (
     MAX_NARROW,
     MAX_TEXT,
     STORED,
-    Column,
     Entry,
-    Listing,
-    Read,
-    decode_name,
-    extra_fields,
-    gather,
-    number,
-    read_directory,
-    read_end,
-    slices,
-    where,
-    widen,
-    widen_rows,
 )
 
 __all__ = ["Archive", "Entry", "other_ranges", "read_archive"]

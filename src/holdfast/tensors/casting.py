@@ -13,6 +13,7 @@ from holdfast.tensors.dtypes import DTYPES
 from holdfast.tensors.sources import PIECE, Bytes, Source
 from holdfast.tensors.spec import TensorSpec
 
+_ORDER: Final = tuple(DTYPES)
 _FLOATS: Final = ("float64", "float32", "bfloat16", "float16")
 _COMPLEX: Final = ("complex128", "complex64")
 
@@ -49,7 +50,7 @@ def _fitting_dtype(dtype: str, dtypes: Collection[str]) -> str | None:
         return None
     safe = [name for name in dtypes if not DTYPES[name].packed and is_exact(dtype, name)]
     if safe:
-        return min(safe, key=lambda name: (DTYPES[name].bits, name))
+        return min(safe, key=lambda name: (DTYPES[name].bits, _ORDER.index(name)))
     lossy = _COMPLEX if dtype in _COMPLEX else _FLOATS
     return next((name for name in lossy if name in dtypes), None)
 

@@ -131,7 +131,9 @@ class _Proof:
     def _same_spec(self, name: str, new: TensorFile) -> bool:
         old = self._sources[name].spec
         # A file of sections knows them by their bytes; their dtype is how we show them.
-        return new.spec(name) == old or (new.format == "sunc" and new.spec(name).nbytes == old.nbytes)
+        return new.spec(name) == old or (
+            new.format == "sunc" and new.spec(name).nbytes == old.nbytes
+        )
 
     @staticmethod
     def _require(differing: list[str], otherwise: str) -> None:
