@@ -89,6 +89,8 @@ class Index:
     """The size of the whole file."""
     digests: bytes | None
     """The digests of all chunks of all tensors, 32 bytes each; None if the file holds none."""
+    crcs: Sequence[tuple[int, int]] | None = None
+    """The CRC-32 of each tensor and what it starts from, where these are all there is."""
     forms: Mapping[int, Form] = field(default_factory=dict)
     """The rows that do not lie plainly."""
     text: bytes | None = None

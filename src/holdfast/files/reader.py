@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import chain, repeat
 
 import numpy as np
+from isal.isal_zlib import crc32
 
 from holdfast.errors import DigestMismatch, UnreadableFile
 from holdfast.files.digests import (
@@ -50,6 +51,7 @@ class Reader:
         self._file = file
         self._index = index
         self._verifies = verify and index.digests is not None
+        self._crcs = list(index.crcs) if verify and not self._verifies and index.crcs else None
         self._checked = bytearray(index.first_chunks[-1] if self._verifies else 0)
         self._map: Bytes | None
         if file.memory is not None:
@@ -77,6 +79,8 @@ class Reader:
             for chunk in chunks_of(row, int(sizes[row]))
         ]
         self._fill(chunks, buffers, progress)
+        if self._crcs:
+            self._check_crcs(buffers)
         return list(buffers.values())
 
     def part(self, row: int, ranges: Iterable[tuple[int, int]]) -> tuple[Bytes, int]:
@@ -188,6 +192,26 @@ class Reader:
         self._checked[number] = intact
         return intact
 
+    def _check_crcs(self, buffers: Mapping[int, Bytes]) -> None:
+        """Check the sums that other programs leave; a tensor that is inflated checks itself."""
+        crcs = self._crcs
+        assert crcs is not None
+
+        def is_damaged(row: int) -> bool:
+            before, expected = crcs[row]
+            return crc32(buffers[row].data, before) != expected
+
+        rows = [row for row in buffers if row not in self._index.forms or not self._deflated(row)]
+        with ThreadPoolExecutor(worker_count(), "holdfast-read") as pool:
+            damaged = [
+                row for row, bad in zip(rows, pool.map(is_damaged, rows), strict=True) if bad
+            ]
+        if damaged:
+            raise self._mismatch(damaged)
+
+    def _deflated(self, row: int) -> bool:
+        return self._index.forms[row].deflated is not None
+
     def _mismatch(self, damaged: list[int]) -> DigestMismatch:
         names = list(self._index.rows)
         tensors = tuple(names[row] for row in damaged)
@@ -195,9 +219,9 @@ class Reader:
         more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
         return DigestMismatch(
             f"{self._file.path}: tensor {names[first]!r}{more} is damaged: its "
-            f"{int(self._index.sizes[first]):,} bytes at offset {at:,} do not match the digest "
-            "that was saved with them; restore the file from a copy, or read what is left with "
-            "verify=False",
+            f"{int(self._index.sizes[first]):,} bytes at offset {at:,} do not match the "
+            f"{'CRC-32' if self._crcs else 'digest'} that was saved with them; restore the file "
+            "from a copy, or read what is left with verify=False",
             tensors,
         )
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -83,16 +84,16 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
     assert size is not None
     archive = read_archive(read, size)
     rows: dict[str, int] = {}
-    headers = []
+    headers, crcs, starts, sizes = [], [], [], []
     forms = {}
-    starts, sizes = [], []
     for row, entry in enumerate(archive.entries):
         name = _name(entry)
         if name in rows:
             raise DuplicateKey(f"two entries are the array {shortened(name)!r}")
         rows[name] = row
-        header = _header(read, entry)
+        header, before = _header(read, entry)
         headers.append(header)
+        crcs.append((before, entry.crc))
         if form := _form(entry, header):
             forms[row] = form
         # What lies there compressed starts with its header, and is skipped when inflated.
@@ -117,6 +118,7 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
         digests=check_digests(read, size, archive, own, begins, lengths)
         if options.verify
         else None,
+        crcs=crcs,
         forms=forms,
     )
 
@@ -130,7 +132,8 @@ def _name(entry: Entry) -> str:
     return entry.name.removesuffix(_SUFFIX)
 
 
-def _header(read: Read, entry: Entry) -> ArrayHeader:
+def _header(read: Read, entry: Entry) -> tuple[ArrayHeader, int]:
+    """The header of an array, and its CRC-32, from which that of the elements goes on."""
     where = f"entry {shortened(entry.name)!r} (offset {entry.header_at:,})"
     start = read(entry.data_at, min(entry.stored_size, MAX_HEADER))
     try:
@@ -147,7 +150,7 @@ def _header(read: Read, entry: Entry) -> ArrayHeader:
             f"{where}: {header.dtype} of shape {list(header.shape)} and its header take "
             f"{header.size + nbytes:,} bytes, but the entry has {entry.size:,}"
         )
-    return header
+    return header, zlib.crc32(start[: header.size])
 
 
 def _form(entry: Entry, header: ArrayHeader) -> Form | None:

@@ -7,6 +7,7 @@ names that users of the original look for.
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 
 from holdfast.errors import (
     BadHeader,
+    DamagedFile,
     DuplicateKey,
     LimitExceeded,
     RefusedMetadata,
@@ -56,7 +58,8 @@ START_SIZE: Final = 28
 """From the magic to the length of the metadata."""
 
 _START: Final = struct.Struct("<4sIQQI")
-_DIGEST_TEXT: Final = f'"{KEY}":"'.encode()
+_U32: Final = struct.Struct("<I")
+_DIGEST_TEXT: Final = re.compile(rb'[{,]"%b":"' % re.escape(KEY.encode()))
 
 
 def recognises(head: bytes, size: int) -> bool:
@@ -132,9 +135,10 @@ def tensor_header(name: str, shape: Sequence[int], elements: int) -> bytes:
 
 
 def digest_at(start: bytes) -> int:
-    """Where the digits of our digest stand, in metadata whose keys are in alphabetic order."""
-    # Inside a string the quotes would be escaped, so the key is found and nothing else.
-    return start.find(_DIGEST_TEXT, START_SIZE) + len(_DIGEST_TEXT)
+    """Where the digits of our digest stand, in metadata as `to_text` writes it."""
+    # A quote inside of a string has a backslash before it, so the key is found and nothing else.
+    found = _DIGEST_TEXT.search(start, START_SIZE)
+    return found.end() if found else len(start)
 
 
 # Reading
@@ -170,8 +174,8 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
     sizes = np.fromiter((4 * entry.elements for entry in entries.values()), np.int64)
     digests = None
     if options.verify and (KEY in strings or CHUNKS_KEY in strings):
-        headers = [entry.header for entry in entries.values()]
-        check_seal(strings.get(KEY), head, digest_at(head), after=headers)
+        headers = b"".join(entry.header for entry in entries.values())
+        check_seal(strings.get(KEY), head, digest_at(head), after=[headers])
         digests = parse_chunks(strings.get(CHUNKS_KEY), sizes)
     return Index(
         format=NAME,
@@ -190,9 +194,12 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
     )
 
 
-def read_start(start: Start) -> tuple[bytes, int]:
-    """The bytes that precede the first tensor, checked, and the number of tensors."""
-    fixed = start.take(0, START_SIZE, "the header")
+def read_start(start: Start, known: bytes = b"") -> tuple[bytes, int]:
+    """The bytes that precede the first tensor, checked, and the number of tensors.
+
+    `known` are the first ones, if the caller has read them.
+    """
+    fixed = known + start.take(len(known), START_SIZE - len(known), "the header")
     magic, version, _, count, length = _START.unpack(fixed)
     if magic != MAGIC:
         raise BadHeader(f"field magic (offset 0): expected {MAGIC!r}, found {magic!r}")
@@ -200,7 +207,7 @@ def read_start(start: Start) -> tuple[bytes, int]:
         raise UnsupportedFile(f"field version (offset 4): {version}; only version 1 is known")
     if length > MAX_METADATA:
         raise LimitExceeded(f"field metadata_len (offset 24): {length:,}, over {MAX_METADATA:,}")
-    return start.take(0, START_SIZE + length, "the metadata"), count
+    return fixed + start.take(START_SIZE, length, "the metadata"), count
 
 
 def read_entries(start: Start, at: int, count: int) -> Iterator[Entry]:
@@ -209,41 +216,48 @@ def read_entries(start: Start, at: int, count: int) -> Iterator[Entry]:
     A count that lies is found where the bytes end: nothing is allocated by it.
     """
     for number in range(count):
-        where = f"tensor {number} of {count:,}"
-        name_length = _integer(start, at, 4, f"{where}: field name_len")
-        if name_length > MAX_NAME:
-            raise LimitExceeded(f"{where} (offset {at:,}): a name of {name_length:,} bytes")
-        raw = start.take(at + 4, name_length, f"{where}: the name")
         try:
-            name = raw.decode()
-        except UnicodeDecodeError as error:
-            raise BadHeader(f"{where} (offset {at + 4:,}): the name is not UTF-8") from error
-        where = f"tensor {shortened(name)!r} (offset {at:,})"
-        rank_at = at + 4 + name_length
-        rank = _integer(start, rank_at, 4, f"{where}: field ndim")
-        if rank > MAX_RANK:
-            raise LimitExceeded(f"{where}: field ndim: {rank:,}, over {MAX_RANK}")
-        sizes = start.take(rank_at + 4, 8 * rank + 8, f"{where}: the shape")
-        *shape, elements = struct.unpack(f"<{rank + 1}Q", sizes)
-        _check_shape(where, shape, elements)
-        data_at = rank_at + 12 + 8 * rank
-        start.check(data_at, 4 * elements, f"{where}: the elements")
-        header = start.take(at, data_at - at, where)
-        yield Entry(name, tuple(shape), elements, header, data_at)
-        at = data_at + 4 * elements
+            entry = _read_entry(start, at)
+        except DamagedFile as error:
+            where = f"tensor {number:,} of {count:,} (offset {at:,})"
+            error.args = (f"{where}: {error}", *error.args[1:])
+            raise
+        yield entry
+        at = entry.start + 4 * entry.elements
 
 
-def _integer(start: Start, at: int, width: int, what: str) -> int:
-    return int.from_bytes(start.take(at, width, what), "little")
+def _read_entry(start: Start, at: int) -> Entry:
+    """The header at `at`, read forwards and never further than it reaches."""
+    length = start.take(at, 4, "field name_len")
+    (name_length,) = _U32.unpack(length)
+    if name_length > MAX_NAME:
+        raise LimitExceeded(f"field name_len: {name_length:,}, over {MAX_NAME:,}")
+    named = start.take(at + 4, name_length + 4, "the name and field ndim")
+    try:
+        name = named[:-4].decode()
+    except UnicodeDecodeError as error:
+        raise BadHeader(f"the name is not UTF-8 ({error.reason})") from error
+    (rank,) = _U32.unpack_from(named, name_length)
+    if rank > MAX_RANK:
+        raise LimitExceeded(f"field ndim of {shortened(name)!r}: {rank:,}, over {MAX_RANK}")
+    sizes = start.take(at + 8 + name_length, 8 * rank + 8, "the shape and field data_len")
+    *shape, elements = struct.unpack(f"<{rank + 1}Q", sizes)
+    _check_shape(name, shape, elements)
+    header = b"".join((length, named, sizes))
+    data_at = at + len(header)
+    start.check(data_at, 4 * elements, "the elements")
+    return Entry(name, tuple(shape), elements, header, data_at)
 
 
-def _check_shape(where: str, shape: list[int], elements: int) -> None:
+def _check_shape(name: str, shape: list[int], elements: int) -> None:
     if shape and math.prod(shape) != elements:
         raise SizeMismatch(
-            f"{where}: the shape {shape} has {math.prod(shape):,} elements, "
+            f"the shape {shape} of {shortened(name)!r} has {math.prod(shape):,} elements, "
             f"but field data_len says {elements:,}"
         )
     if not shape and elements > 1:
-        raise SizeMismatch(f"{where}: a scalar, but field data_len says {elements:,} elements")
+        raise SizeMismatch(
+            f"{shortened(name)!r} is a scalar, but field data_len says {elements:,} elements"
+        )
     if not elements and math.prod(filter(None, shape)) > MAX_ELEMENTS:
-        raise LimitExceeded(f"{where}: no array can have the shape {shape}")
+        raise LimitExceeded(f"no array can have the shape {shape} of {shortened(name)!r}")

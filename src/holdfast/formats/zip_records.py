@@ -120,6 +120,8 @@ def central_directory(entries: Sequence[Entry], at: int, comment: bytes = b"") -
     narrow_counts = (min(count, MAX_COUNT) for count in counts)
     narrow_place = (min(value, MAX_NARROW) for value in place)
     end = END.pack(END_SIGNATURE, 0, 0, *narrow_counts, *narrow_place, len(comment))
+    if not at:  # a reader knows an empty archive by its first bytes, which are the end record's
+        return end + comment
     return b"".join((records, wide, locator, end, comment))
 
 

@@ -40,13 +40,16 @@ def load(
         names=names,
         tensors_only=tensors_only,
     ) as file:
+        arrays = file.arrays()
         if verify and not file.has_digests:
+            checked = (
+                "only its CRC-32 sums were checked" if file.has_crcs else "nothing was verified"
+            )
             warnings.warn(
-                f"{file.path} holds no digests: it was loaded, but nothing was verified",
+                f"{file.path} holds no digests: it was loaded, but {checked}",
                 NotVerified,
                 stacklevel=2,
             )
-        arrays = file.arrays()
         if adapter is None:
             return arrays
         return {name: adapter.tensor(array, file.spec(name)) for name, array in arrays.items()}

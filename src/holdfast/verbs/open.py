@@ -98,6 +98,11 @@ class TensorFile(Mapping[str, Array]):
         """Whether the file's tensors are verified: it holds digests, and they were asked for."""
         return self._index.digests is not None
 
+    @property
+    def has_crcs(self) -> bool:
+        """Whether all that can be checked are the sums that NumPy and zip tools leave."""
+        return not self.has_digests and self._index.crcs is not None
+
     def spec(self, name: str) -> TensorSpec:
         """A tensor's dtype and logical shape."""
         return self._index.spec(self._row(name))

@@ -1,0 +1,1 @@
+"""Changes to a file, from single bits to the meaning of what stands in it."""

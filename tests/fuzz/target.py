@@ -1,0 +1,59 @@
+"""What the fuzzer has to know of a format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from holdfast.errors import HoldfastError
+from holdfast.files.layout import Index
+from holdfast.formats.reading import Options
+
+LARGEST = 1 << 16
+"""Inputs are cut to this size."""
+LARGEST_SEED = 16 << 10
+"""Larger seeds would slow the fuzzer down; what is special in them is tested elsewhere."""
+
+Mutation = Callable[[Random, bytes, Sequence[bytes]], bytes]
+"""Takes a file, and others to borrow from; returns another file."""
+
+Outcome = Index | HoldfastError
+"""What the reader makes of an input."""
+
+
+class Broken(Exception):
+    """A property does not hold."""
+
+
+def require(holds: bool, what: str) -> None:
+    """Raise Broken, with what is wrong, unless it holds."""
+    if not holds:
+        raise Broken(what)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A format: where its inputs come from, and what only it can promise of them."""
+
+    name: str
+    suffix: str
+    seeds: Callable[[], list[bytes]]
+    """Files to start from, legal ones and malformed ones."""
+    random_file: Callable[[Random], bytes]
+    """A legal file."""
+    mutations: tuple[Mutation, ...]
+    reseal: Callable[[bytes], bytes]
+    """Makes the digest of all but the tensors right again, wherever a file has one."""
+    check: Callable[[bytes, Outcome, Options], None]
+    """The format's own properties, and the comparison with another reader."""
+    shares: bool = False
+    """Whether tensors may share bytes of the file."""
+    has_objects: bool = False
+    """Whether `tensors_only` makes a difference."""
+
+    def mutate(self, random: Random, file: bytes, others: Sequence[bytes]) -> bytes:
+        """The file with one or a few changes; most often with a digest that fits it again."""
+        for _ in range(random.choice((1, 1, 1, 2, 2, 3, 5))):
+            file = random.choice(self.mutations)(random, file, others)[:LARGEST]
+        return self.reseal(file) if random.random() < 0.8 else file

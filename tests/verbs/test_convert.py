@@ -1,0 +1,195 @@
+"""Conversion proves itself: nothing takes its name that is not what was read."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import holdfast
+from holdfast.errors import (
+    ChangedFile,
+    DigestMismatch,
+    RefusedMetadata,
+    UnsupportedDType,
+    WriteFailed,
+)
+from holdfast.files import digests, disk
+from holdfast.files.disk import Disk
+from tests.strategies import same_bytes
+
+STATE = {
+    "layer.weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
+    "layer.bias": np.array([math.nan, math.inf, -0.0, 1e-40], np.float32),
+}
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    path = tmp_path / "old.safetensors"
+    holdfast.save(path, STATE, {"step": 3})
+    return path
+
+
+def test_the_report_says_what_was_converted_and_by_which_digests(old: Path) -> None:
+    done = holdfast.convert(old, old.with_suffix(".oxck"))
+    assert (done.source, done.target, done.nbytes) == ("safetensors", "oxck", 64)
+    for name, array in STATE.items():
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        assert done.digests[name] == digests.digest(data).hex()
+
+
+def test_casts_are_listed_with_whether_they_are_exact(tmp_path: Path) -> None:
+    old = tmp_path / "old.safetensors"
+    state = {
+        "count": np.arange(3),
+        "mask": np.array([True, False]),
+        "half": np.ones(2, np.float16),
+        "same": np.ones(2, np.float32),
+    }
+    holdfast.save(old, state)
+    with pytest.raises(UnsupportedDType, match="'count'"):
+        holdfast.convert(old, tmp_path / "new.oxck")
+    assert not (tmp_path / "new.oxck").exists()
+    done = holdfast.convert(old, tmp_path / "new.oxck", cast=True)
+    listed = {cast.name: (cast.before.dtype, cast.after.dtype, cast.exact) for cast in done.casts}
+    assert listed == {
+        "count": ("int64", "float32", False),
+        "mask": ("bool", "float32", True),
+        "half": ("float16", "float32", True),
+    }
+    loaded = holdfast.load(tmp_path / "new.oxck")
+    assert all(np.array_equal(loaded[name], array) for name, array in state.items())
+
+
+def test_a_damaged_source_is_never_converted(old: Path) -> None:
+    data = bytearray(old.read_bytes())
+    data[-1] ^= 1
+    old.write_bytes(data)
+    new = old.with_suffix(".npz")
+    new.write_bytes(b"what stood here")
+    for cast in (False, True):
+        with pytest.raises(DigestMismatch) as damage:
+            holdfast.convert(old, new, cast=cast)
+        assert damage.value.tensors == ("layer.bias",)
+    assert new.read_bytes() == b"what stood here"
+    assert sorted(os.listdir(old.parent)) == [new.name, old.name]
+
+
+def test_a_damaged_source_that_is_cast_is_never_converted(tmp_path: Path) -> None:
+    old = tmp_path / "old.safetensors"
+    holdfast.save(old, {"w": np.ones(4, np.float64)})
+    data = bytearray(old.read_bytes())
+    data[-1] ^= 1
+    old.write_bytes(data)
+    with pytest.raises(DigestMismatch):
+        holdfast.convert(old, tmp_path / "new.oxck", cast=True)
+    assert not (tmp_path / "new.oxck").exists()
+
+
+class FlippingDisk(Disk):
+    """Loses one bit of what it is given, as a bad cable does."""
+
+    def write(self, fd: int, data: np.ndarray[Any, np.dtype[np.uint8]], offset: int) -> None:
+        damaged = data.copy()
+        damaged[damaged.size // 2 + 1] ^= 4
+        super().write(fd, damaged, offset)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt", ".oxck", ".tenzor", ".safetensors"])
+@pytest.mark.parametrize("extras", [True, False])
+def test_a_disk_that_loses_a_bit_is_caught_before_the_new_file_takes_its_name(
+    suffix: str, extras: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = tmp_path / "old.safetensors", tmp_path / f"new{suffix}"
+    holdfast.save(old, {"w": np.arange(10_000, dtype=np.float32)})
+    monkeypatch.setattr(disk, "LOCAL", FlippingDisk())
+    with pytest.raises(holdfast.DamagedFile):
+        holdfast.convert(old, new, extras=extras)
+    assert os.listdir(tmp_path) == [old.name]
+
+
+def test_a_source_that_changes_meanwhile_is_noticed(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ChangingDisk(Disk):
+        def truncate(self, fd: int, size: int) -> None:
+            os.utime(old, ns=(1, 1))
+            super().truncate(fd, size)
+
+    monkeypatch.setattr(disk, "LOCAL", ChangingDisk())
+    with pytest.raises(ChangedFile):
+        holdfast.convert(old, old.with_suffix(".pt"))
+    assert os.listdir(old.parent) == [old.name]
+
+
+def test_a_file_can_be_converted_in_its_own_place(old: Path) -> None:
+    before = holdfast.load(old)
+    holdfast.convert(old, old, format="npz")
+    assert holdfast.open(old).format == "npz"
+    assert all(same_bytes(holdfast.load(old)[name], before[name]) for name in STATE)
+
+
+def test_a_full_disk_leaves_what_stood_there(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class FullDisk(Disk):
+        def reserve(self, fd: int, size: int) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "LOCAL", FullDisk())
+    with pytest.raises(WriteFailed, match="space"):
+        holdfast.convert(old, old.with_suffix(".pt"))
+    assert os.listdir(old.parent) == [old.name]
+
+
+def test_metadata_that_the_new_format_lacks_is_refused_or_listed(tmp_path: Path) -> None:
+    import torch
+
+    old, new = tmp_path / "old.pt", tmp_path / "new.safetensors"
+    tree = {"model": {"w": torch.ones(2)}, "best": math.inf, "key": b"\x00", "epoch": 3}
+    torch.save(tree, old)
+    with pytest.raises(RefusedMetadata, match="'key'"):
+        holdfast.convert(old, new)
+    assert not new.exists()
+    done = holdfast.convert(old, new, cast=True)
+    assert list(done.metadata) == ["best: inf is now None", "key: a bytes, left out"]
+    with holdfast.open(new) as file:
+        assert list(file) == ["model.w"]
+        assert file.metadata == {"best": None, "epoch": 3}
+
+
+def test_without_extras_typed_metadata_is_refused_or_becomes_text(old: Path) -> None:
+    new = old.with_suffix(".oxck")
+    with pytest.raises(RefusedMetadata, match="'step'"):
+        holdfast.convert(old, new, extras=False)
+    done = holdfast.convert(old, new, extras=False, cast=True)
+    assert list(done.metadata) == ["step: 3 is now text"]
+    assert holdfast.open(new).metadata == {"step": "3"}
+    with pytest.raises(RefusedMetadata, match="'step'"):
+        holdfast.convert(old, old.with_suffix(".npz"), extras=False)
+    done = holdfast.convert(old, old.with_suffix(".npz"), extras=False, cast=True)
+    assert list(done.metadata) == ["step: left out"]
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """From a compressed source, whose tensor is nowhere in the file as it is in memory."""
+    big = np.zeros(200 << 18, np.float32)  # 200 MiB
+    big[::1000] = 1
+    np.savez_compressed(tmp_path / "old.npz", big=big)
+    code = (
+        "import resource, sys, holdfast\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "holdfast.convert('old.npz', 'new.safetensors')\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    # The new file is mapped when it is read back, and its pages count as well.
+    assert int(done.stdout) < (200 + 64) << 10
+    assert np.array_equal(holdfast.load(tmp_path / "new.safetensors")["big"], big)
