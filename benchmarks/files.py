@@ -34,11 +34,11 @@ def sections(folder: Path) -> Iterator[Section]:
     yield memory(folder)
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """There is nothing to do before."""
 
 
-def _gone(path: Path) -> None:
+def gone(path: Path) -> None:
     """The path is free and the disk is quiet."""
     path.unlink(missing_ok=True)
     os.sync()
@@ -50,7 +50,7 @@ def _fsync(path: Path) -> None:
     os.close(fd)
 
 
-def _touch(arrays: Iterable[Any]) -> None:
+def touch(arrays: Iterable[Any]) -> None:
     """Read one byte of every page."""
     for array in arrays:
         flat = array.reshape(-1)
@@ -72,10 +72,10 @@ def save(folder: Path, state: dict[str, torch.Tensor]) -> Section:
         _fsync(pickled)
 
     contenders: dict[str, Contender] = {
-        "raw: direct writes": (partial(_gone, floor), partial(raw.write_direct, floor, staged)),
-        "holdfast.save": (partial(_gone, ours), partial(holdfast.save, ours, state)),
-        "safetensors save_file + fsync": (partial(_gone, theirs), save_theirs),
-        "torch.save + fsync": (partial(_gone, pickled), save_torch),
+        "raw: direct writes": (partial(gone, floor), partial(raw.write_direct, floor, staged)),
+        "holdfast.save": (partial(gone, ours), partial(holdfast.save, ours, state)),
+        "safetensors save_file + fsync": (partial(gone, theirs), save_theirs),
+        "torch.save + fsync": (partial(gone, pickled), save_torch),
     }
     rounds = run_rounds(contenders, ROUNDS)
     floor.unlink()
@@ -98,7 +98,7 @@ def load_cold(folder: Path) -> Section:
 
     def load_theirs() -> object:
         tensors = safetensors.torch.load_file(theirs)
-        _touch(tensors.values())
+        touch(tensors.values())
         return tensors
 
     contenders: dict[str, Contender] = {
@@ -128,8 +128,8 @@ def load_cold(folder: Path) -> Section:
 def load_warm(folder: Path) -> Section:
     ours, pickled = folder / "ours.safetensors", folder / "state.pt"
     contenders: dict[str, Contender] = {
-        "holdfast.load, verified": (_nothing, partial(holdfast.load, ours, "torch")),
-        "torch.load": (_nothing, partial(torch.load, pickled, weights_only=True)),
+        "holdfast.load, verified": (nothing, partial(holdfast.load, ours, "torch")),
+        "torch.load": (nothing, partial(torch.load, pickled, weights_only=True)),
     }
     for _, measured in contenders.values():
         measured()
@@ -143,15 +143,15 @@ def touch_warm(folder: Path) -> Section:
 
     def touch_ours() -> None:
         with holdfast.open(ours, verify=False) as file:
-            _touch(file[name] for name in file)
+            touch(file[name] for name in file)
 
     def touch_theirs() -> None:
         with safe_open(theirs, "pt") as file:
-            _touch(file.get_tensor(name) for name in file.keys())  # noqa: SIM118
+            touch(file.get_tensor(name) for name in file.keys())  # noqa: SIM118
 
     contenders: dict[str, Contender] = {
-        "holdfast.open, unverified, touched": (_nothing, touch_ours),
-        "safetensors safe_open, touched": (_nothing, touch_theirs),
+        "holdfast.open, unverified, touched": (nothing, touch_ours),
+        "safetensors safe_open, touched": (nothing, touch_theirs),
     }
     for _, measured in contenders.values():
         measured()
@@ -179,10 +179,10 @@ def open_many(folder: Path) -> Section:
             pass
 
     contenders: dict[str, Contender] = {
-        "holdfast.open, file of ours": (_nothing, partial(open_ours, ours)),
-        "safe_open, file of ours": (_nothing, partial(open_theirs, ours)),
-        "holdfast.open, file of theirs": (_nothing, partial(open_ours, theirs)),
-        "safe_open, file of theirs": (_nothing, partial(open_theirs, theirs)),
+        "holdfast.open, file of ours": (nothing, partial(open_ours, ours)),
+        "safe_open, file of ours": (nothing, partial(open_theirs, ours)),
+        "holdfast.open, file of theirs": (nothing, partial(open_ours, theirs)),
+        "safe_open, file of theirs": (nothing, partial(open_theirs, theirs)),
     }
     rounds = run_rounds(contenders, 2 * ROUNDS)
     return Section(
@@ -205,7 +205,13 @@ def open_many(folder: Path) -> Section:
 
 def memory(folder: Path) -> Section:
     """Measured in a process of its own, which prints the KiB it took beyond the state."""
-    program = [sys.executable, "-m", "benchmarks.memory", str(folder / "memory.safetensors")]
+    program = [
+        sys.executable,
+        "-m",
+        "benchmarks.memory",
+        "save",
+        str(folder / "memory.safetensors"),
+    ]
     done = subprocess.run(program, check=True, capture_output=True, text=True)
     mebibytes = int(done.stdout) / 1024
     return Section(

@@ -1,10 +1,15 @@
-"""Save the state and print the peak of anonymous and shared memory beyond it, in KiB."""
+"""Save the state, or convert a file, and print the peak of memory beyond it, in KiB.
+
+Anonymous and shared memory count; pages of mapped files, which the system can drop, do not.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import holdfast
@@ -31,14 +36,25 @@ class Watch(threading.Thread):
             time.sleep(0.001)
 
 
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    state = gpt2_with_adam()
+def peak_of(work: Callable[[], object]) -> int:
+    """The most memory that was in use while this ran, beyond what was before, in KiB."""
     before = unshared_memory()
     watch = Watch()
     watch.start()
-    holdfast.save(path, state)
+    work()
     watch.done = True
     watch.join()
-    path.unlink()
-    print(watch.peak - before)
+    return watch.peak - before
+
+
+def main() -> None:
+    verb, *paths = sys.argv[1:]
+    if verb == "save":
+        print(peak_of(partial(holdfast.save, paths[0], gpt2_with_adam())))
+    else:
+        print(peak_of(partial(holdfast.convert, *paths)))
+    Path(paths[-1]).unlink()
+
+
+if __name__ == "__main__":
+    main()

@@ -33,6 +33,7 @@ def main() -> None:
         os.chdir(folder)
         state = make_state()
         tell_the_damage(state)
+        tell_the_conversion(state)
         tell_the_speed(state)
 
 
@@ -72,6 +73,20 @@ def tell_the_damage(state: dict[str, torch.Tensor]) -> None:
         console.print(f"  holdfast.load raised {type(error).__name__}\n", style="bold red")
     else:
         sys.exit("the damage was not found")
+
+
+def tell_the_conversion(state: dict[str, torch.Tensor]) -> None:
+    """From torch's own format and back to numbers that differ."""
+    say("A file of torch.save, read without torch's unpickler, converted and compared:")
+    state = {name: state[name] for name in list(state)[:12]}
+    torch.save({"model": state, "epoch": 3}, "model.pt")
+    run("convert", "model.pt", "model.safetensors")
+    name = next(iter(state))
+    state[name] = state[name].clone()
+    state[name][0, :3] += 0.5
+    holdfast.save("tuned.npz", {f"model.{name}": value for name, value in state.items()})
+    say("Three elements of one tensor are changed. Where, and by how much?")
+    run("diff", "model.safetensors", "tuned.npz")
 
 
 def tell_the_speed(state: dict[str, torch.Tensor]) -> None:

@@ -186,3 +186,81 @@ def test_a_slow_verify_shows_a_progress_bar_on_a_terminal_only(path: Path) -> No
     assert done.stdout.startswith("intact")
     assert done.stderr == ""
     assert "━" not in run_in_terminal("verify", path)
+
+
+def test_convert_says_what_was_proven_and_what_was_cast(path: Path) -> None:
+    new = path.with_suffix(".oxck")
+    refused = run("convert", path, new)
+    assert refused.returncode == 2
+    assert "'scalar': oxck has no dtype int64" in refused.stderr
+    assert not new.exists()
+    done = run("convert", "--cast", path, new)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        f"converted   {new}: safetensors to oxck, 2 tensors, 24 kB, "
+        "each digest equal on both sides",
+        "cast        scalar: int64 to float32, not exact",
+    ]
+    assert run("verify", new).returncode == 0
+
+
+def test_convert_to_bare_bytes_and_to_a_named_format(path: Path) -> None:
+    new = path.with_name("weights.bin")
+    done = run("convert", "--bare", "--cast", "--format", "npz", path, new, "--json")
+    report = json.loads(done.stdout)
+    assert (report["from"], report["to"], report["source_verified"]) == ("safetensors", "npz", True)
+    assert list(report["digests"]) == ["layer.weight", "scalar"]
+    assert report["metadata"] == ["step: left out", "note: left out"]
+    assert run("verify", new).returncode == 2
+
+
+def test_convert_of_a_damaged_file_is_damage(damaged: Path) -> None:
+    new = damaged.with_suffix(".pt")
+    done = run("convert", damaged, new)
+    assert done.returncode == 1
+    assert "nothing was converted" in done.stderr
+    assert not new.exists()
+
+
+def test_diff_prints_the_worst_first_and_exits_by_it(path: Path) -> None:
+    new = path.with_suffix(".npz")
+    weight = np.ones((300, 20), np.float32)
+    weight[7, 3] = 1.5
+    holdfast.save(
+        new, {"layer.weight": weight, "new": np.zeros(2)}, {"step": 4, "note": "first try"}
+    )
+    done = run("diff", path, new)
+    assert done.returncode == 3
+    assert done.stdout.splitlines() == [
+        "step: 3 → 4",
+        "tensor        what     dtype and shape  max      mean  elements",
+        "layer.weight  changed  float32 300×20   0.5  8.33e-05     <0.1%",
+        "new           new      float64 2",
+        "scalar        gone     int64 scalar",
+        "0 tensors are the same, bit for bit",
+    ]
+    report = json.loads(run("diff", path, new, "--json").stdout)
+    assert report["changed"][0]["max"] == 0.5
+    assert report["metadata"] == {"step": {"before": 3, "after": 4}}
+    assert run("diff", path, path).returncode == 0
+
+
+def test_show_and_tensors_only_for_files_with_foreign_objects(tmp_path: Path) -> None:
+    import argparse
+
+    import torch
+
+    path = tmp_path / "lightning.ckpt"
+    torch.save({"state_dict": {"w": torch.ones(2)}, "hparams": argparse.Namespace(lr=1)}, path)
+    refused = run("show", path)
+    assert refused.returncode == 2
+    assert "argparse.Namespace" in refused.stderr
+    torch.save(
+        {"w": torch.ones(2), "best": float("inf"), "key": b"x", "z": 1j}, tmp_path / "odd.pt"
+    )
+    odd = json.loads(run("show", tmp_path / "odd.pt", "--json").stdout)
+    assert odd["metadata"] == {"best": "inf", "key": "b'x'", "z": "1j"}
+    assert "best: Infinity" in run("show", tmp_path / "odd.pt").stdout
+    shown = run("show", path, "--tensors-only")
+    assert shown.returncode == 0
+    assert "state_dict.w" in shown.stdout

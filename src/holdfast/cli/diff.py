@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,18 +34,9 @@ def _as_json(found: Diff) -> dict[str, Any]:
         "removed": {name: asdict(spec) for name, spec in found.removed.items()},
         "changed": [asdict(change) for change in found.changed],
         "metadata": {
-            key: {"before": _json_value(old), "after": _json_value(new)}
-            for key, (old, new) in found.metadata.items()
+            key: {"before": old, "after": new} for key, (old, new) in found.metadata.items()
         },
     }
-
-
-def _json_value(value: Any) -> Any:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return repr(value)
-    return value
 
 
 def _print(found: Diff, every: bool) -> None:

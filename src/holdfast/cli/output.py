@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,8 +32,18 @@ def message_of(error: HoldfastError) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print a value as JSON; what JSON does not have, infinity too, is the text Python has."""
+    print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(member) for member in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, str | int | float | None) else repr(value)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:

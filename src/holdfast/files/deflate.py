@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import numpy as np
 from isal import isal_zlib
 
-from holdfast.errors import DamagedFile, DigestMismatch, SizeMismatch
+from holdfast.errors import BadArchive, DigestMismatch, SizeMismatch
 from holdfast.files.layout import Deflated
 from holdfast.tensors import TensorSpec
 from holdfast.tensors.sources import PIECE, Bytes
@@ -42,7 +42,7 @@ def pieces(data: Bytes, form: Deflated) -> Iterator[bytes]:
             if piece:
                 yield piece
     except _Broken as error:
-        raise DamagedFile(f"a compressed entry cannot be inflated ({error})") from error
+        raise BadArchive(f"a compressed entry cannot be inflated ({error})") from error
     if not inflater.eof or size != form.size or fed < data.size or inflater.unused_data:
         raise SizeMismatch(
             f"a compressed entry inflates to other than the {form.size:,} bytes that it should"
@@ -71,7 +71,7 @@ def inflated_start(data: bytes, length: int) -> bytes:
     try:
         return isal_zlib.decompressobj(_RAW).decompress(data, length)
     except _Broken as error:
-        raise DamagedFile(f"a compressed entry cannot be inflated ({error})") from error
+        raise BadArchive(f"a compressed entry cannot be inflated ({error})") from error
 
 
 class InflatingSource:

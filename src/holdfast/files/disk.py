@@ -18,7 +18,7 @@ import numpy as np
 ALIGNMENT: Final = 4096
 """Direct writes start and end at multiples of this, in the file and in memory."""
 
-_DIRECT: Final = getattr(os, "O_DIRECT", 0)
+DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
 
 class Disk:
@@ -36,7 +36,7 @@ class Disk:
             # A cleaner may have come in between the two, and taken the file away.
             if not self._lock(fd) or os.fstat(fd).st_nlink == 0:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-            if _DIRECT:
+            if DIRECT:
                 self._set_direct(fd)
         except BaseException:
             os.close(fd)
@@ -145,18 +145,18 @@ class Disk:
     @staticmethod
     def _set_direct(fd: int) -> None:
         try:
-            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | _DIRECT)
+            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | DIRECT)
         except OSError as error:
             if error.errno != errno.EINVAL:  # the file system has no direct writes
                 raise
 
     @staticmethod
     def _is_direct(fd: int) -> bool:
-        return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & _DIRECT)
+        return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & DIRECT)
 
     @staticmethod
     def _unset_direct(fd: int) -> None:
-        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~_DIRECT)
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~DIRECT)
 
 
 LOCAL: Final = Disk()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from itertools import chain, repeat
 
 import numpy as np
@@ -53,6 +54,7 @@ class Reader:
         self._verifies = verify and index.digests is not None
         self._crcs = list(index.crcs) if verify and not self._verifies and index.crcs else None
         self._checked = bytearray(index.first_chunks[-1] if self._verifies else 0)
+        self._memory: mmap.mmap | None = None
         self._map: Bytes | None
         if file.memory is not None:
             self._map = file.memory
@@ -60,7 +62,8 @@ class Reader:
         if mapped is None:
             mapped = not on_network(file.fd)
         try:
-            self._map = as_bytes(map_file(file.fd, file.size, writable)) if mapped else None
+            self._memory = map_file(file.fd, file.size, writable) if mapped else None
+            self._map = as_bytes(self._memory) if mapped else None
         except UnreadableFile as error:
             raise UnreadableFile(error.errno, f"{file.path}: {error.strerror}") from error
 
@@ -110,11 +113,10 @@ class Reader:
             return _ReadSource(self._file, int(self._index.starts[row]), spec)
         return ArraySource(self._buffer(row, 0, int(self._index.sizes[row])), spec)
 
-    def prefetching(self) -> AbstractContextManager[object]:
-        """Brings the mapped file in, in its order, while the caller goes through it."""
-        if not self._maps_file:
-            return nullcontext()
-        return Prefetch(self._file.fd, self._file.size, 0, self._file.size)
+    def expect_in_order(self) -> None:
+        """Let the system read far ahead of a caller who goes through the file front to back."""
+        if self._memory is not None:
+            self._memory.madvise(mmap.MADV_SEQUENTIAL)
 
     def _buffer(self, row: int, start: int, stop: int) -> Bytes:
         if self._map is None:
@@ -163,14 +165,10 @@ class Reader:
                 pool = stack.enter_context(
                     ThreadPoolExecutor(worker_count(spare=-1), "holdfast-read")
                 )
-                prefetch = stack.enter_context(self._prefetch(chunks)) if self._maps_file else None
+                prefetch = stack.enter_context(self._prefetch(chunks)) if self._memory else None
                 damaged = list(chain.from_iterable(pool.map(fill, work, repeat(prefetch))))
         if damaged:
             raise self._mismatch(list(dict.fromkeys(damaged)))
-
-    @property
-    def _maps_file(self) -> bool:
-        return self._map is not None and self._file.memory is None
 
     def _prefetch(self, chunks: list[Chunk]) -> Prefetch:
         last = chunks[-1]

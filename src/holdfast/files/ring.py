@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import mmap
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -155,6 +156,14 @@ def _give_back(block: mmap.mmap) -> None:
     if len(_spare) < BLOCKS:
         _advise(block, "MADV_FREE")
         _spare.append(block)
+
+
+@contextmanager
+def borrowed_block() -> Iterator[Bytes]:
+    """A block for another use, while no ring needs it."""
+    block = _take_block()
+    yield np.frombuffer(block, np.uint8)
+    _give_back(block)
 
 
 def _advise(memory: mmap.mmap, advice: str) -> None:

@@ -25,7 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.files.digests import DIGEST
 from holdfast.files.layout import Late, Layout, Sums
-from holdfast.formats.metadata import check_metadata, from_json
+from holdfast.formats.metadata import OWN, check_metadata, from_json
 from holdfast.formats.reading import Read
 from holdfast.formats.seal import (
     CHUNKS_KEY,
@@ -166,6 +166,12 @@ def read_own(read: Read, entry: Entry) -> dict[str, Any]:
     members = from_json(data, f"entry {entry.name!r}")
     if set(members) != {CHUNKS_KEY, "metadata"} or not isinstance(members["metadata"], dict):
         raise BadField(f"entry {entry.name!r}: expected the keys {CHUNKS_KEY} and metadata")
+    for key in members["metadata"]:
+        if key.startswith(OWN):
+            raise BadField(
+                f"entry {entry.name!r}: metadata has the key {shortened(key)!r}, which no user "
+                "can set"
+            )
     return members
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from holdfast.errors import (
@@ -82,6 +83,14 @@ class ArrayHeader:
 
 def read_header(start: bytes) -> ArrayHeader:
     """The header at the start of these bytes; MAX_HEADER of them are always enough."""
+    size = header_size(start)
+    if size > len(start):
+        raise TruncatedFile(f"header length (offset 8): {size:,} bytes, of {len(start):,} there")
+    return _parse(start[:size])
+
+
+def header_size(start: bytes) -> int:
+    """How many bytes the header takes that starts with these."""
     if not start.startswith(_MAGIC):
         if _MAGIC.startswith(start):
             raise TruncatedFile(f"an array of {len(start)} bytes has no room for its header")
@@ -95,13 +104,19 @@ def read_header(start: bytes) -> ArrayHeader:
     size = text_at + int.from_bytes(start[8:text_at], "little")
     if size > MAX_HEADER:
         raise LimitExceeded(f"header length (offset 8): {size:,} bytes, over {MAX_HEADER:,}")
-    if size > len(start):
-        raise TruncatedFile(f"header length (offset 8): {size:,} bytes, of {len(start):,} there")
+    return size
+
+
+@lru_cache(256)
+def _parse(header: bytes) -> ArrayHeader:
+    """The header out of its bytes; the arrays of a file mostly have the same few."""
+    is_third = header[6] == 3
+    text_at = 10 if header[6] == 1 else 12
     try:
-        text = start[text_at:size].decode("utf-8" if version == (3, 0) else "latin-1")
+        text = header[text_at:].decode("utf-8" if is_third else "latin-1")
     except UnicodeDecodeError as error:
         raise BadHeader(f"offset {text_at + error.start}: {error.reason}") from error
-    return _Parser(text, text_at, has_longs=version < (3, 0)).header(size)
+    return _Parser(text, text_at, has_longs=not is_third).header(len(header))
 
 
 class _Parser:

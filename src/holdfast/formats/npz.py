@@ -15,7 +15,6 @@ from holdfast.errors import (
     DamagedFile,
     DuplicateKey,
     SizeMismatch,
-    UnknownDType,
     shortened,
 )
 from holdfast.files.deflate import inflated_start
@@ -27,7 +26,13 @@ from holdfast.formats.archives import (
     read_own,
     refuse_bare_metadata,
 )
-from holdfast.formats.npy_header import MAX_HEADER, ArrayHeader, read_header, write_header
+from holdfast.formats.npy_header import (
+    MAX_HEADER,
+    ArrayHeader,
+    header_size,
+    read_header,
+    write_header,
+)
 from holdfast.formats.reading import Options, Read
 from holdfast.formats.refusals import MAX_NAME, refuse
 from holdfast.formats.refusals import MAX_RANK as MAX_RANK
@@ -134,23 +139,30 @@ def _name(entry: Entry) -> str:
 
 def _header(read: Read, entry: Entry) -> tuple[ArrayHeader, int]:
     """The header of an array, and its CRC-32, from which that of the elements goes on."""
-    where = f"entry {shortened(entry.name)!r} (offset {entry.header_at:,})"
-    start = read(entry.data_at, min(entry.stored_size, MAX_HEADER))
     try:
-        if entry.deflated:
-            start = inflated_start(start, min(entry.size, MAX_HEADER))
+        # Few headers are longer than NumPy's shortest.
+        start = _start(read, entry, 128)
+        if header_size(start) > len(start):
+            start = _start(read, entry, MAX_HEADER)
         header = read_header(start)
-    except UnknownDType as error:
-        raise UnknownDType(f"{where}: {error}") from error
     except DamagedFile as error:
+        where = f"entry {shortened(entry.name)!r} (offset {entry.header_at:,})"
         raise type(error)(f"{where}: {error}") from error
     nbytes = TensorSpec(header.dtype, header.shape).nbytes
     if header.size + nbytes != entry.size:
+        where = f"entry {shortened(entry.name)!r} (offset {entry.header_at:,})"
         raise SizeMismatch(
             f"{where}: {header.dtype} of shape {list(header.shape)} and its header take "
             f"{header.size + nbytes:,} bytes, but the entry has {entry.size:,}"
         )
     return header, zlib.crc32(start[: header.size])
+
+
+def _start(read: Read, entry: Entry, length: int) -> bytes:
+    if not entry.deflated:
+        return read(entry.data_at, min(entry.size, length))
+    data = read(entry.data_at, min(entry.stored_size, MAX_HEADER))
+    return inflated_start(data, min(entry.size, length))
 
 
 def _form(entry: Entry, header: ArrayHeader) -> Form | None:

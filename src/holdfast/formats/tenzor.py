@@ -15,11 +15,13 @@ import numpy as np
 from holdfast.errors import (
     BadField,
     BadHeader,
+    BadName,
     DuplicateKey,
     DuplicateName,
     LimitExceeded,
     RefusedMetadata,
     SizeMismatch,
+    TruncatedFile,
     UnknownDType,
     UnsupportedFile,
     UnsupportedShape,
@@ -246,14 +248,20 @@ def _check_entries(entries: Array, index_at: int) -> None:
     small = np.where(dims == 0, 1, dims).prod(axis=1) * widths <= MAX_SIZE
     exact = np.where(small[:, None], dims, 0).astype(np.int64).prod(axis=1) * widths
     sized = small & (exact.astype(np.uint64) == entries["size"])
-    before = np.concatenate(([0], np.cumsum(entries["size"][:-1], dtype=np.uint64)))
-    placed = entries["offset"] == before[: len(entries)]
+    ends = np.cumsum(entries["size"], dtype=np.uint64)
+    before = ends - entries["size"]
+    placed = entries["offset"] == before
     plain = entries["padding"] == np.void(b"\0\0")
     sound = known & (entries["ndim"] <= 5) & sized & placed & plain
     sound &= ~(unused & (entries["shape"] != 0)).any(axis=1)
     if not sound.all():
         row = int(np.flatnonzero(~sound)[0])
         _explain(entries[row], f"entry {row} (offset {index_at + 48 * row:,})", int(before[row]))
+    # Sizes that are sound one by one may add up to more than an integer holds.
+    if entries["size"].sum(dtype=np.float64) > MAX_SIZE:
+        raise TruncatedFile(
+            "the tensors have more bytes than any file, by their sizes in the index"
+        )
 
 
 def _explain(entry: Any, where: str, expected: int) -> None:
@@ -302,8 +310,12 @@ def _names(hashes: Array, metadata: Metadata, given: Sequence[str] | None) -> li
 
 
 def _names_given(hashes: Array, given: Sequence[str]) -> list[str]:
+    try:
+        hashes_given = hash_names(given).tolist()
+    except (TypeError, UnicodeEncodeError) as error:
+        raise BadName(f"the names given are not all valid Unicode strings: {error}") from error
     by_hash: dict[int, str] = {}
-    for name, value in zip(given, hash_names(given).tolist(), strict=True):
+    for name, value in zip(given, hashes_given, strict=True):
         if by_hash.setdefault(value, name) != name:
             raise DuplicateName(
                 f"names {by_hash[value]!r} and {name!r}: both have the hash {value:#018x}"

@@ -17,8 +17,9 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from holdfast.errors import BadField, RefusedMetadata
-from holdfast.formats.metadata import OWN, from_json, to_json
+from holdfast.errors import BadField, DamagedFile, LimitExceeded, RefusedMetadata
+from holdfast.formats.metadata import OWN, bounded_integer, from_json, is_nested_deeply, to_json
+from holdfast.formats.refusals import MAX_NAME
 from holdfast.formats.seal import (
     CHUNKS_KEY,
     KEY,
@@ -40,14 +41,24 @@ DIGEST_AT: Final = 64 + len(_START)
 
 
 def user_members(metadata: Mapping[str, Any] | bytes) -> bytes:
-    """The users' own members, without the braces around them."""
+    """The users' own members, without the braces around them.
+
+    Metadata given as bytes has to be what the reader reads: JSON, or what the original writes.
+    """
     if not isinstance(metadata, bytes):
         return to_json(metadata)[1:-1]
     text = metadata.strip()
-    if not (text.startswith(b"{") and text.endswith(b"}")):
-        raise RefusedMetadata("metadata given as bytes must be a JSON object, from { to }")
-    if _START[1:-2] in text:
-        raise RefusedMetadata(f"metadata given as bytes: keys that start with {OWN!r} are reserved")
+    if not text:
+        return b""
+    try:
+        members, _ = _parse_members(metadata)
+    except DamagedFile as error:
+        raise RefusedMetadata(f"metadata given as bytes: {error}") from error
+    for key in members:
+        if key.startswith(OWN):
+            raise RefusedMetadata(
+                f"metadata given as bytes, key {key!r}: keys that start with {OWN!r} are reserved"
+            )
     return text[1:-1].strip()
 
 
@@ -126,13 +137,7 @@ def parse_metadata(text: bytes) -> Metadata:
         return Metadata({}, None, text=text)
     if text.startswith(_START) and (metadata := _parse_ours(text)):
         return metadata
-    strict = True
-    try:
-        members = from_json(text, "the metadata")
-    except BadField:
-        if (original := _parse_original(text)) is None:
-            raise
-        members, strict = original, False
+    members, strict = _parse_members(text)
     ours = {key: members.pop(key) for key in list(members) if key.startswith(OWN)}
     names = ours.get(NAMES_KEY)
     if names is not None:
@@ -146,6 +151,16 @@ def parse_metadata(text: bytes) -> Metadata:
     )
 
 
+def _parse_members(text: bytes) -> tuple[dict[str, Any], bool]:
+    """The members of an object, and whether it is proper JSON, as the original's may not be."""
+    try:
+        return from_json(text, "the metadata"), True
+    except BadField:
+        if (original := _parse_original(text)) is None:
+            raise
+        return original, False
+
+
 def _parse_ours(text: bytes) -> Metadata | None:
     """What our writer wrote, quickly; None if only the general way can be sure."""
     digest_end = len(_START) + len(ZEROS)
@@ -154,21 +169,25 @@ def _parse_ours(text: bytes) -> Metadata | None:
     names_at = chunks_end + len(_NAMES)
     if text[digest_end:chunks_at] != _CHUNKS or text[chunks_end:names_at] != _NAMES:
         return None
+    # The parser of the names would follow their nesting on the stack.
+    if not text[:names_at].isascii() or is_nested_deeply(text):
+        return None
     try:
         decoded = text[names_at:].decode()
-        names, length = json.JSONDecoder().raw_decode(decoded)
-    except (ValueError, RecursionError):
+        names, length = json.JSONDecoder(parse_int=bounded_integer).raw_decode(decoded)
+    except ValueError:
         return None
     rest = decoded[length:]
     if not rest.startswith((",", "}")):
         return None
-    _check_names(names)
     users = b"{" + rest.removeprefix(",").encode()
-    members = from_json(users, "the metadata")
-    if any(key.startswith(OWN) for key in members):
+    members, strict = _parse_members(users)
+    ends_in_comma = rest.startswith(",") and not members
+    if ends_in_comma or any(key.startswith(OWN) for key in members):
         return None
-    digest, chunks = text[len(_START) : digest_end], text[chunks_at:chunks_end]
-    return Metadata(members, names, digest.decode("latin-1"), chunks.decode("latin-1"), users)
+    _check_names(names)
+    digest, chunks = text[len(_START) : digest_end].decode(), text[chunks_at:chunks_end].decode()
+    return Metadata(members, names, digest, chunks, text=users if strict else None)
 
 
 def _check_names(names: Any) -> None:
@@ -178,6 +197,8 @@ def _check_names(names: Any) -> None:
         "".join(names).encode()
     except UnicodeEncodeError as error:
         raise BadField(f"metadata key {NAMES_KEY}: not valid Unicode ({error.reason})") from error
+    if any(len(name) > MAX_NAME // 4 and len(name.encode()) > MAX_NAME for name in names):
+        raise LimitExceeded(f"metadata key {NAMES_KEY}: a name of over {MAX_NAME:,} bytes")
     if len(set(names)) < len(names):
         raise BadField(f"metadata key {NAMES_KEY}: a name stands there twice")
 
@@ -187,7 +208,7 @@ _ORIGINAL: Final = re.compile(
     rf'\{{"epoch":(\d{{1,20}}),"global_step":(\d{{1,20}}),"best_val_loss":{_NUMBER},'
     rf'"best_val_acc":{_NUMBER},"best_epoch":(\d{{1,20}}),"learning_rate":{_NUMBER},'
     r'"model_name":"(.*)","timestamp":(-?\d{1,20})\}',
-    re.DOTALL,
+    re.DOTALL | re.ASCII,
 )
 
 

@@ -86,8 +86,9 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
         )
     archive = read_archive(read, size)
     root, entries = _entries(archive)
-    tree = read_pickle(read_entry(read, entries["data.pkl"]), tensors_only=options.tensors_only)
-    found = leaves(tree)
+    pickle = read_entry(read, entries["data.pkl"])
+    tree = read_pickle(pickle, tensors_only=options.tensors_only)
+    found = leaves(tree, len(pickle))
     tensors = {path: leaf for path, leaf in found.items() if isinstance(leaf, StoredTensor)}
     rows = {path: row for row, path in enumerate(tensors)}
     numbers = iter(range(len(rows)))

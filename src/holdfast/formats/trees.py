@@ -10,37 +10,52 @@ from holdfast.errors import DuplicateKey, LimitExceeded, shortened
 from holdfast.files.layout import Row
 
 MAX_DEPTH: Final = 100
+NODES: Final = 200_000
+NODES_PER_BYTE: Final = 4
+LETTERS: Final = 64 << 20
+LETTERS_PER_BYTE: Final = 64
+"""A long list of small numbers has the longest paths for the fewest bytes."""
 ROOT: Final = "tensor"
 """The name of a tensor that is the whole tree."""
 
 
-def leaves(tree: Any) -> dict[str, Any]:
+def leaves(tree: Any, size: int) -> dict[str, Any]:
     """All leaves by their paths, `model.0.weight`; two of one path are refused.
 
-    Containers without a leaf, and sets, which have no order, leave no trace here.
+    Containers without a leaf, and sets, which have no order, leave no trace here. `size` is that
+    of what the tree was read from: values that stand there once can hang on the tree in a million
+    places, which is refused.
     """
     found: dict[str, Any] = {}
-    for path, leaf in _walk(tree, ROOT, 0):
+    nodes, letters = NODES + NODES_PER_BYTE * size, LETTERS + LETTERS_PER_BYTE * size
+    for path, node in _walk(tree, ROOT, 0):
+        nodes -= 1
+        if nodes < 0:
+            raise LimitExceeded("the same values hang on the tree again and again")
+        if isinstance(node, dict | list | set | frozenset) or type(node) is tuple:
+            continue
         if path in found:
             raise DuplicateKey(
                 f"two leaves of the tree have the path {shortened(path)!r}: a key with a dot in "
                 "it is the same as two keys; tree() keeps them apart"
             )
-        found[path] = leaf
+        letters -= len(path)
+        if letters < 0:
+            raise LimitExceeded(f"{shortened(path)!r}: the paths of all leaves are too long")
+        found[path] = node
     return found
 
 
 def _walk(tree: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """All nodes, each before those below it."""
     if depth > MAX_DEPTH:
         raise LimitExceeded(f"{shortened(path)!r}: a tree of more than {MAX_DEPTH} levels")
+    yield path, tree
     if isinstance(tree, dict):
         members: Any = tree.items()
     elif isinstance(tree, list | tuple) and not isinstance(tree, Row):
         members = enumerate(tree)
-    elif isinstance(tree, set | frozenset):
-        return
     else:
-        yield path, tree
         return
     for key, member in members:
         yield from _walk(member, f"{path}.{key}" if depth else str(key), depth + 1)

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Self
 
 import numpy as np
 
-from holdfast.errors import FileError, UnsupportedDType, UnsupportedShape, shortened
+from holdfast.errors import (
+    BadName,
+    DamagedFile,
+    FileError,
+    RefusedMetadata,
+    UnsupportedDType,
+    UnsupportedShape,
+    shortened,
+)
 from holdfast.files import disk
 from holdfast.files.layout import Layout
 from holdfast.files.writer import write_file, write_stream
 from holdfast.formats import oxck
+from holdfast.formats.metadata import from_strings
 from holdfast.formats.oxck_metadata import to_text
 from holdfast.formats.refusals import MAX_NAME
+from holdfast.formats.seal import CHUNKS_KEY, KEY
 from holdfast.oxck.errors import Io, NameTooLong
 from holdfast.oxck.reading import Content, Floats, read_file, read_stream
 from holdfast.tensors import ArraySource, TensorSpec
@@ -81,8 +92,8 @@ class Checkpoint:
     tensors: list[CheckpointTensor] = field(default_factory=list)
     digests: bool = False
     """Whether it is saved with Holdfast's digests; true of one that was loaded with them."""
-    _text: tuple[bytes, dict[str, str]] | None = field(default=None, repr=False, compare=False)
-    """The metadata's text as it was loaded, and what it meant."""
+    _loaded: Content | None = field(default=None, repr=False, compare=False)
+    """What it was loaded from: metadata that has not changed since is written as it stood there."""
 
     def add_tensor(self, tensor: CheckpointTensor) -> None:
         """Append a tensor; its name may be one that is there already."""
@@ -137,28 +148,66 @@ class Checkpoint:
     @classmethod
     def _of(cls, content: Content) -> Self:
         tensors = [CheckpointTensor(e.name, e.data, e.shape) for e in content.tensors]
-        checkpoint = cls(1, content.strings, tensors, content.digests)
-        if not content.digests:
-            checkpoint._text = content.text, dict(content.strings)
-        return checkpoint
+        # Of the content all is kept but the tensors, which users may want to be rid of.
+        loaded = replace(content, tensors=[])
+        return cls(1, dict(content.strings), tensors, content.digests, loaded)
 
     def _layout(self) -> tuple[Layout, list[ArraySource]]:
-        headers, sources = [], []
-        for tensor in self.tensors:
-            length = len(tensor.name.encode())
-            if length > MAX_NAME:
-                raise NameTooLong(length)
-            if tensor.data.size != (math.prod(tensor.shape) if tensor.shape else tensor.data.size):
-                raise UnsupportedShape(
-                    f"tensor {shortened(tensor.name)!r}: {tensor.data.size:,} elements "
-                    f"do not have the shape {tensor.shape}"
-                )
-            headers.append(oxck.tensor_header(tensor.name, tensor.shape, tensor.data.size))
-            sources.append(ArraySource(tensor.data, TensorSpec("float32", tensor.data.shape)))
+        headers = [_checked_header(tensor) for tensor in self.tensors]
+        sources = [
+            ArraySource(tensor.data, TensorSpec("float32", tensor.data.shape))
+            for tensor in self.tensors
+        ]
         sizes = [source.spec.nbytes for source in sources]
+        loaded = self._loaded
+        if loaded is None or loaded.strings != self.metadata:
+            _refuse_metadata(self.metadata)
+            loaded = None
         if self.digests:
             return oxck.sealed_layout(self.metadata, headers, sizes), sources
-        text = to_text(self.metadata).encode()
-        if self._text is not None and self._text[1] == self.metadata:
-            text = self._text[0]
-        return oxck.bare_layout(text, headers, sizes), sources
+        if loaded is None or loaded.digests:
+            return oxck.bare_layout(to_text(self.metadata).encode(), headers, sizes), sources
+        return oxck.bare_layout(loaded.text, headers, sizes), sources
+
+
+def _checked_header(tensor: CheckpointTensor) -> bytes:
+    """What precedes a tensor in the file, if it is one that can be read again."""
+    try:
+        length = len(tensor.name.encode())
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise BadName(f"tensor {tensor.name!r}: the name is no valid Unicode string") from error
+    if length > MAX_NAME:
+        raise NameTooLong(length)
+    where = f"tensor {shortened(tensor.name)!r}"
+    if not isinstance(tensor.data, np.ndarray) or tensor.data.dtype != np.float32:
+        raise UnsupportedDType(f"{where}: its data must be an array of float32")
+    try:
+        shape = [operator.index(n) for n in tensor.shape]
+    except TypeError as error:
+        raise UnsupportedShape(f"{where}: the shape {tensor.shape!r} is none: {error}") from error
+    most = math.prod(filter(None, shape))
+    if len(shape) > oxck.MAX_RANK or any(n < 0 for n in shape) or most > oxck.MAX_ELEMENTS:
+        raise UnsupportedShape(f"{where}: no array can have the shape {shape[:64]}")
+    size = tensor.data.size
+    # A shape of no dimensions has one element, or none: both are legal.
+    if size != math.prod(shape) if shape else size > 1:
+        raise UnsupportedShape(f"{where}: {size:,} elements do not have the shape {shape}")
+    return oxck.tensor_header(tensor.name, shape, size)
+
+
+def _refuse_metadata(metadata: dict[str, str]) -> None:
+    """Raise RefusedMetadata for what would not come back, or would make the file unreadable."""
+    for key, value in metadata.items():
+        for text in (key, value):
+            try:
+                text.encode()
+            except (AttributeError, UnicodeEncodeError) as error:
+                raise RefusedMetadata(
+                    f"metadata {key!r}: keys and values must be strings of valid Unicode"
+                ) from error
+        if key in (KEY, CHUNKS_KEY):
+            raise RefusedMetadata(f"metadata {key!r}: Holdfast writes it; set `digests` instead")
+    try:
+        from_strings(metadata)
+    except DamagedFile as error:
+        raise RefusedMetadata(f"{error}: holdfast.open would refuse the file") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,9 @@ from holdfast.errors import (
     DigestMismatch,
     FileError,
     TrailingBytes,
+    shortened,
 )
-from holdfast.files.digests import digest_all
+from holdfast.files.digests import DIGEST, chunk_counts, digest_all
 from holdfast.files.source_file import SourceFile
 from holdfast.formats import oxck
 from holdfast.formats.oxck_metadata import from_text
@@ -86,18 +88,20 @@ def _read(start: _FileStart | _StreamStart) -> tuple[Content, int]:
         end = entry.start + 4 * entry.elements
     ours = {key: strings.pop(key) for key in (KEY, CHUNKS_KEY) if key in strings}
     if ours:
-        check_seal(ours.get(KEY), head, oxck.digest_at(head), after=headers)
+        check_seal(ours.get(KEY), head, oxck.digest_at(head), after=[b"".join(headers)])
         _verify(tensors, ours.get(CHUNKS_KEY))
     return Content(head[oxck.START_SIZE :], strings, tensors, bool(ours)), end
 
 
 def _read_head(start: Start) -> tuple[bytes, int]:
-    fixed = start.take(0, 8, "the header")
-    if fixed[:4] != oxck.MAGIC:
-        raise InvalidMagic(fixed[:4])
-    if (version := int.from_bytes(fixed[4:], "little")) != 1:
-        raise UnsupportedVersion(version)
-    return oxck.read_start(start)
+    # Field by field: a stream of something else is known by its first four bytes.
+    magic = start.take(0, 4, "the magic")
+    if magic != oxck.MAGIC:
+        raise InvalidMagic(magic)
+    version = start.take(4, 4, "the version")
+    if version != b"\1\0\0\0":
+        raise UnsupportedVersion(int.from_bytes(version, "little"))
+    return oxck.read_start(start, magic + version)
 
 
 def _entries(start: Start, at: int, count: int) -> Iterator[oxck.Entry]:
@@ -110,8 +114,21 @@ def _entries(start: Start, at: int, count: int) -> Iterator[oxck.Entry]:
 def _verify(tensors: list[Tensor], chunks: Any) -> None:
     sources = [ArraySource(t.data, TensorSpec("float32", t.data.shape)) for t in tensors]
     sizes = np.fromiter((source.spec.nbytes for source in sources), np.int64)
-    if digest_all(sources) != parse_chunks(chunks, sizes):
-        raise DigestMismatch("the tensors do not match the digests that were saved with them", ())
+    stored, found = parse_chunks(chunks, sizes), digest_all(sources)
+    if stored == found:
+        return
+    ends = (np.cumsum(chunk_counts(sizes)) * DIGEST).tolist()
+    damaged = [
+        tensor.name
+        for tensor, a, b in zip(tensors, [0, *ends], ends, strict=False)
+        if stored[a:b] != found[a:b]
+    ]
+    more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+    raise DigestMismatch(
+        f"tensor {shortened(damaged[0])!r}{more} is damaged: its bytes do not match the digest "
+        "that was saved with them",
+        tuple(damaged),
+    )
 
 
 @contextmanager
@@ -143,37 +160,36 @@ class _FileStart(Start):
 
 
 class _StreamStart(Start):
-    """A stream: what was passed over is gone."""
+    """A stream, of which one stretch after the other is asked for: what was read is gone."""
 
     def __init__(self, reader: BinaryIO) -> None:
-        super().__init__(self._take, None)
+        super().__init__(lambda start, length: bytes(self._next(length)), None)
         self._reader = reader
-        self._kept = bytearray()
-        self._kept_at = 0
 
     def check(self, start: int, length: int, what: str) -> None:
         if length > MAX_SIZE:
             raise TruncatedData(length, 0)
 
     def floats(self, start: int, count: int) -> Floats:
+        return np.frombuffer(self._next(4 * count), "<f4")
+
+    def _next(self, length: int) -> bytearray:
         data = bytearray()
-        self._fill(data, 4 * count)
-        self._kept, self._kept_at = bytearray(), start + 4 * count
-        return np.frombuffer(data, "<f4")
-
-    def _take(self, start: int, length: int) -> bytes:
-        at = start - self._kept_at
-        self._fill(self._kept, at + length)
-        return bytes(self._kept[at : at + length])
-
-    def _fill(self, data: bytearray, size: int) -> None:
-        missing = size - len(data)
-        while len(data) < size:
-            try:
-                piece = self._reader.read(min(_PIECE, size - len(data)))
-            except (OSError, ValueError) as error:
-                number = getattr(error, "errno", None)
-                raise Io(number, f"cannot read from the stream: {error}") from error
+        while len(data) < length:
+            piece = self._read_some(min(_PIECE, length - len(data)))
             if not piece:
-                raise TruncatedData(missing, missing - (size - len(data)))
+                raise TruncatedData(length, len(data))
             data += piece
+        return data
+
+    def _read_some(self, most: int) -> bytes:
+        try:
+            piece = self._reader.read(most)
+        except (OSError, ValueError) as error:
+            number = getattr(error, "errno", None) or errno.EIO
+            raise Io(number, f"cannot read from the stream: {error}") from error
+        if piece is None:
+            raise Io(errno.EAGAIN, "the stream does not block, and has nothing now")
+        if not isinstance(piece, bytes | bytearray | memoryview):
+            raise Io(errno.EINVAL, "the stream gives text: open it in binary mode")
+        return bytes(piece)

@@ -15,7 +15,6 @@ from holdfast.files import disk
 from holdfast.files.digests import (
     DIGEST,
     chunk_counts,
-    digest_all,
     tensor_digest,
 )
 from holdfast.files.writer import write_file
@@ -76,10 +75,10 @@ def convert(
         metadata, changes = _metadata(file, kind, cast=cast, extras=extras)
         layout = kind.layout([(name, each.spec) for name, each in sources], metadata, extras)
         proof = _Proof(file, sources, {each.name for each in casts})
-        with file.prefetching():
-            write_file(
-                os.fsdecode(target), layout, [each for _, each in sources], disk.LOCAL, proof.check
-            )
+        file.expect_in_order()
+        write_file(
+            os.fsdecode(target), layout, [each for _, each in sources], disk.LOCAL, proof.check
+        )
         return Converted(
             source=file.format,
             target=kind.NAME,
@@ -120,7 +119,7 @@ class _Proof:
             f"{self._file.path}: it does not match the digests that were saved with it",
         )
         with TensorFile(written, names=list(self._sources)) as new:
-            again = _digests_of(new)
+            again = new.digests_on_disk()
             self._require(
                 [name for name in {**read, **again} if read.get(name) != again.get(name)]
                 or [name for name in again if not self._same_spec(name, new)],
@@ -143,13 +142,6 @@ class _Proof:
                 f"{otherwise}: tensor {shortened(differing[0])!r}{more}; nothing was converted",
                 tuple(differing),
             )
-
-
-def _digests_of(file: TensorFile) -> dict[str, bytes]:
-    """The chunk digests of each tensor of a file, computed from its bytes."""
-    sources = {name: file.source(name) for name in file}
-    with file.prefetching():
-        return _by_tensor(sources, digest_all(list(sources.values())))
 
 
 def _by_tensor(sources: Mapping[str, Source], chunks: bytes) -> dict[str, bytes]:

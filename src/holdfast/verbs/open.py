@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
@@ -20,6 +20,7 @@ from holdfast.errors import (
 from holdfast.files.digests import DIGEST
 from holdfast.files.forms import as_array
 from holdfast.files.layout import Index, Row
+from holdfast.files.read_back import digests_on_disk
 from holdfast.files.reader import Progress, Reader
 from holdfast.files.source_file import SourceFile
 from holdfast.files.source_stream import SourceStream
@@ -137,19 +138,27 @@ class TensorFile(Mapping[str, Array]):
 
     def stored_digests(self) -> dict[str, bytes]:
         """The chunk digests that the file holds, of the tensors that lie in it plainly."""
-        digests, first = self._index.digests, self._index.first_chunks * DIGEST
-        if digests is None:
+        if self._index.digests is None:
             return {}
-        ends = first.tolist()
+        digests = self._by_tensor(self._index.digests)
+        forms = self._index.forms
         return {
-            name: digests[ends[row] : ends[row + 1]]
+            name: digests[name]
             for name, row in self._index.rows.items()
-            if row not in self._index.forms or self._index.forms[row].record is not None
+            if row not in forms or forms[row].record is not None
         }
 
-    def prefetching(self) -> AbstractContextManager[object]:
-        """Brings a mapped file into memory in its order, while the caller goes through it."""
-        return self._reader.prefetching()
+    def _by_tensor(self, digests: bytes) -> dict[str, bytes]:
+        ends = (self._index.first_chunks * DIGEST).tolist()
+        return {n: digests[ends[row] : ends[row + 1]] for n, row in self._index.rows.items()}
+
+    def expect_in_order(self) -> None:
+        """Let the system read far ahead of a caller who goes through the file front to back."""
+        self._reader.expect_in_order()
+
+    def digests_on_disk(self) -> dict[str, bytes]:
+        """The chunk digests of all tensors, as the disk gives their bytes back."""
+        return self._by_tensor(digests_on_disk(Path(self.path), self._index))
 
     def check_unchanged(self) -> None:
         """Raise ChangedFile if the file was written to since it was opened."""
