@@ -18,6 +18,7 @@ from holdfast.errors import (
     RefusedMetadata,
     RefusedTensor,
     UnknownFormat,
+    UnreadableFile,
     UnsupportedDType,
     UnsupportedTensor,
     WriteFailed,
@@ -211,3 +212,21 @@ def test_damage_met_while_saving_an_open_file_is_reported_as_damage(tmp_path: Pa
     with holdfast.open(path) as file, pytest.raises(holdfast.errors.DigestMismatch):
         holdfast.save(tmp_path / "copy.safetensors", file)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_streams_that_cannot_be_written_to_are_refused() -> None:
+    closed = io.BytesIO()
+    closed.close()
+    for stream in (closed, io.StringIO(), io.BufferedReader(io.BytesIO())):
+        with pytest.raises(WriteFailed, match="stream"):
+            holdfast.save(stream, {"w": np.ones(2)})
+
+
+def test_streams_that_cannot_be_read_are_refused() -> None:
+    closed = io.BytesIO(b"x" * 100)
+    closed.close()
+    for stream in (closed, io.StringIO("x" * 100)):
+        with pytest.raises(UnreadableFile, match="stream"):
+            holdfast.open(stream)
+    with pytest.raises(UnreadableFile, match="no path"):
+        holdfast.open(3.5)

@@ -17,6 +17,7 @@ from holdfast.tensors.sources import PIECE, Bytes
 _Broken = cast(type[Exception], isal_zlib.error)
 _RAW: Final = -15
 """zip entries have neither zlib's header nor its checksum."""
+_TAIL: Final = 16
 
 
 def pieces(data: Bytes, form: Deflated) -> Iterator[bytes]:
@@ -30,7 +31,10 @@ def pieces(data: Bytes, form: Deflated) -> Iterator[bytes]:
         while not inflater.eof:
             waiting = inflater.unconsumed_tail
             if not waiting:
-                waiting = data[fed : fed + PIECE].tobytes()
+                # The last bytes go in one by one: of a few that follow the end, when they went in
+                # together with it, the inflater would not tell.
+                step = max(1, min(PIECE, data.size - fed - _TAIL))
+                waiting = data[fed : fed + step].tobytes()
                 fed += len(waiting)
             piece = inflater.decompress(waiting, PIECE)
             if not piece and not waiting:

@@ -120,7 +120,8 @@ def _write_all(stream: BinaryIO, data: memoryview) -> None:
                 raise BlockingIOError(errno.EAGAIN, "it does not block, and takes no more")
             # A raw stream may take a part; some that are not from `io` return nothing.
             data = data[len(data) if written is None else written :]
-    except OSError as error:
+    except (OSError, ValueError, TypeError) as error:  # closed, or a stream of text
+        number, reason = getattr(error, "errno", None), getattr(error, "strerror", None)
         raise WriteFailed(
-            error.errno, f"cannot write to the stream: {error.strerror or error}"
+            number or errno.EINVAL, f"cannot write to the stream: {reason or error}"
         ) from error

@@ -75,7 +75,7 @@ def to_strings(metadata: Mapping[str, Any], typed: bool = True) -> dict[str, str
             others.append(key)
             strings[key] = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if others:
-        strings[TYPED] = json.dumps(others, ensure_ascii=False, separators=(",", ":"))
+        strings[TYPED] = json.dumps(sorted(others), ensure_ascii=False, separators=(",", ":"))
     return strings
 
 

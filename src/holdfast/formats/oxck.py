@@ -242,10 +242,10 @@ def _read_entry(start: Start, at: int) -> Entry:
         raise LimitExceeded(f"field ndim of {shortened(name)!r}: {rank:,}, over {MAX_RANK}")
     sizes = start.take(at + 8 + name_length, 8 * rank + 8, "the shape and field data_len")
     *shape, elements = struct.unpack(f"<{rank + 1}Q", sizes)
-    _check_shape(name, shape, elements)
     header = b"".join((length, named, sizes))
     data_at = at + len(header)
     start.check(data_at, 4 * elements, "the elements")
+    _check_shape(name, shape, elements)
     return Entry(name, tuple(shape), elements, header, data_at)
 
 

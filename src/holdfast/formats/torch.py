@@ -44,12 +44,15 @@ _LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 def recognises(head: bytes, size: int) -> bool:
     """Whether a file with these first bytes is meant to be one of this format.
 
-    NumPy's files are zip archives too: the pickle is the first entry only of torch's.
+    NumPy's files are zip archives too: their entries are arrays, torch's lie in a folder.
     """
     if head.startswith(_LEGACY[: len(head)]) and len(head) >= 10:
         return True
     length = int.from_bytes(head[26:28], "little")
-    return head.startswith(b"PK\3\4") and head[30 : 30 + length].endswith(b"/data.pkl")
+    first = head[30 : 30 + length]
+    # No folder has so long a name that it does not fit; an array may.
+    in_folder = b"/" in first and len(first) == length and not first.endswith(b".npy")
+    return head.startswith(b"PK\3\4") and (in_folder or first == b"data.pkl")
 
 
 # Writing

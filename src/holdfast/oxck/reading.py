@@ -167,7 +167,7 @@ class _StreamStart(Start):
         self._reader = reader
 
     def check(self, start: int, length: int, what: str) -> None:
-        if length > MAX_SIZE:
+        if start + length > MAX_SIZE:
             raise TruncatedData(length, 0)
 
     def floats(self, start: int, count: int) -> Floats:

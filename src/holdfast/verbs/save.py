@@ -17,6 +17,7 @@ from holdfast.errors import (
     WriteFailed,
 )
 from holdfast.files import disk
+from holdfast.files.layout import Layout
 from holdfast.files.writer import write_file, write_stream
 from holdfast.formats import Format, format_for_writing, format_named
 from holdfast.tensors import Source, source_of
@@ -48,10 +49,23 @@ def save(
 
     >>> holdfast.save("model.safetensors", model.state_dict(), {"step": 100})
     """
-    is_path = isinstance(target, str | bytes | os.PathLike)
-    if not is_path and not hasattr(target, "write"):
+    if isinstance(target, str | bytes | os.PathLike):
+        path = os.fsdecode(target)
+        kind = chosen_format(path, format)
+        layout, sources = _planned(kind, tensors, metadata, cast=cast, extras=extras)
+        write_file(path, layout, sources, disk.LOCAL)
+    elif hasattr(target, "write"):
+        kind = format_named("safetensors" if format is None else format)
+        layout, sources = _planned(kind, tensors, metadata, cast=cast, extras=extras)
+        write_stream(target, layout, sources)
+    else:
         raise WriteFailed(errno.EINVAL, f"{target!r} is neither a path nor a stream")
-    kind = chosen_format(os.fsdecode(target) if is_path else "a.safetensors", format)  # type: ignore[arg-type]
+
+
+def _planned(
+    kind: Format, tensors: Tensors, metadata: Any, *, cast: bool, extras: bool
+) -> tuple[Layout, list[Source]]:
+    """Where everything goes; all that will be refused is refused here."""
     sources = _sources(tensors, kind)
     if cast:
         sources, _ = cast_sources(sources, kind)
@@ -60,10 +74,7 @@ def save(
     if cast and isinstance(given, Mapping):
         given, _ = portable(given, kind, cast=True, extras=extras)
     layout = kind.layout([(name, source.spec) for name, source in sources], given, extras)
-    if is_path:
-        write_file(os.fsdecode(target), layout, [s for _, s in sources], disk.LOCAL)  # type: ignore[arg-type]
-    else:
-        write_stream(target, layout, [source for _, source in sources])  # type: ignore[arg-type]
+    return layout, [source for _, source in sources]
 
 
 def chosen_format(path: str, name: str | None) -> Format:

@@ -1,0 +1,114 @@
+"""Makes the golden files that Holdfast itself wrote: `python -m tests.formats.golden.make`.
+
+They stay as they are. A writer that changes gets new files beside them, by new names, so that
+whatever was written once is read for ever.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import holdfast
+from holdfast.oxck import Checkpoint, CheckpointTensor
+
+FOLDER = Path(__file__).parent
+
+TRAINER_TEXT = (
+    b'{"epoch":0,"global_step":0,"best_val_loss":inf,"best_val_acc":0.000000,"best_epoch":0,'
+    b'"learning_rate":nan,"model_name":"my "first" \\model","timestamp":1700000000}'
+)
+"""What the trainer of the tenzor format writes before its first epoch."""
+
+METADATA = {
+    "step": 100,
+    "loss": 0.25,
+    "note": 'say "hi" \\ back',
+    "tags": ["a", None],
+    "名": "重み",
+}
+
+
+def tenzor_tensors() -> dict[str, np.ndarray[Any, Any]]:
+    """Tensors of several widths; those behind `mask` are not aligned in the file."""
+    return {
+        "weight": np.arange(12, dtype=np.float32).reshape(2, 1, 3, 1, 2) - 5,
+        "mask": np.array([1, 0, 255], np.uint8),
+        "weight.bf16": np.array([1.5, -2, np.inf], ml_dtypes.bfloat16),
+        "optim/weight/m": np.array([np.nan, -0.0, 1e-310]),
+        "empty": np.zeros((0, 4), np.int16),
+        "count": np.array(-7, np.int64),
+        "重み": np.array([2**64 - 1], np.uint64),
+    }
+
+
+def oxck_tensors() -> dict[str, np.ndarray[Any, Any]]:
+    """Tensors of several shapes."""
+    return {
+        "weight": np.arange(6, dtype=np.float32).reshape(2, 3) * 0.5,
+        "b": np.array([np.nan, -np.inf, -0.0, 1e-40], np.float32),
+        "scalar": np.array(7, np.float32),
+        "empty": np.zeros((0, 4), np.float32),
+        "重み": np.ones((1, 1, 2), np.float32),
+    }
+
+
+def golden_files() -> dict[str, bytes]:
+    """All files by their names."""
+    tenzor = saved("tenzor", tenzor_tensors(), METADATA)
+    oxck = saved("oxck", oxck_tensors(), METADATA)
+    return {
+        "holdfast_tenzor_extras.tenzor": tenzor,
+        "holdfast_tenzor_trainer.tenzor": saved(
+            "tenzor", tenzor_tensors(), TRAINER_TEXT, extras=False
+        ),
+        "holdfast_oxck_extras.oxck": oxck,
+        "holdfast_oxck_repeated.oxck": repeated(),
+        "damaged_tenzor_tensor.tenzor": flipped(tenzor, tenzor.index(b"\1\0\xff", 4096)),
+        "damaged_tenzor_name.tenzor": flipped(tenzor, tenzor.index(b"optim/weight/m")),
+        "damaged_tenzor_padding.tenzor": flipped(tenzor, 4000),
+        "damaged_tenzor_cut.tenzor": tenzor[:-1],
+        "damaged_oxck_tensor.oxck": flipped(oxck, oxck.index(b"scalar") + len("scalar") + 12),
+        "damaged_oxck_name.oxck": flipped(oxck, oxck.index(b"scalar")),
+        "damaged_oxck_padding.oxck": flipped(oxck, 4000),
+        "damaged_oxck_cut.oxck": oxck[:-1],
+    }
+
+
+def saved(
+    format: str,
+    tensors: Mapping[str, Any],
+    metadata: Mapping[str, Any] | bytes,
+    extras: bool = True,
+) -> bytes:
+    """The bytes that `holdfast.save` writes."""
+    stream = io.BytesIO()
+    holdfast.save(stream, tensors, metadata, format=format, extras=extras)
+    return stream.getvalue()
+
+
+def repeated() -> bytes:
+    """A checkpoint with digests in which a name stands twice, and a tensor without a shape."""
+    checkpoint = Checkpoint(metadata={"step": "3"}, digests=True)
+    for values in ([1, 2], [3]):
+        checkpoint.add_tensor(CheckpointTensor("twice", values))
+    checkpoint.add_tensor(CheckpointTensor("nothing", [], []))
+    stream = io.BytesIO()
+    checkpoint.write_to(stream)
+    return stream.getvalue()
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """The bytes with the lowest bit flipped at one place."""
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+if __name__ == "__main__":
+    for name, data in golden_files().items():
+        with (FOLDER / name).open("xb") as file:
+            file.write(data)
