@@ -132,9 +132,11 @@ class _PageCacheDisk(Disk):
 
     def __init__(self) -> None:
         self.refused = 0
+        self.one_at_a_time = threading.Lock()
+        self.real = os.pwrite
 
     def write(self, fd: int, data: np.ndarray, offset: int) -> None:  # type: ignore[type-arg]
-        real = os.pwrite
+        real = self.real
 
         def pwrite(fd: int, view: memoryview, offset: int) -> int:
             import fcntl
@@ -144,7 +146,7 @@ class _PageCacheDisk(Disk):
                 raise OSError(errno.EINVAL, "Invalid argument")
             return real(fd, view[:1000], offset)  # and writes less than it was given
 
-        with pytest.MonkeyPatch.context() as patch:
+        with self.one_at_a_time, pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "pwrite", pwrite)
             super().write(fd, data, offset)
 
