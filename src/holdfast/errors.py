@@ -190,6 +190,9 @@ class DigestMismatch(DamagedFile):
         self.tensors = tensors
         """The names of all damaged tensors, in the order of the file."""
 
+    def __reduce__(self) -> tuple[type, tuple[str, tuple[str, ...]]]:
+        return type(self), (str(self), self.tensors)  # for the way back from a worker process
+
 
 class NotVerified(UserWarning):
     """A file without digests was loaded: nothing could be checked."""

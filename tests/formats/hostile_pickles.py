@@ -416,7 +416,7 @@ TENSORS: tuple[Case, ...] = (
     ),
     limit(
         "expanded into petabytes",
-        "over 2.48, out of a storage of 24",
+        "over 2.34, out of a storage of 24",
         float_tensor(size=integer(1 << 50) + b"\x85", steps=b"K\x00\x85"),
     ),
     limit(

@@ -164,9 +164,9 @@ def test_views_are_read_as_they_lie(name: str) -> None:
     assert stored.offset == (4 * VIEWS[name].storage_offset() if VIEWS[name].numel() else 0)
 
 
-def test_a_tensor_of_a_few_bytes_may_be_expanded_into_terabytes() -> None:
-    stored = read_pickle(pickle_in(torch.zeros(1).expand(2**40)))
-    assert stored == StoredTensor("0", 4, "float32", 0, (2**40,), (0,))
+def test_a_tensor_of_a_few_bytes_may_be_expanded_into_gigabytes() -> None:
+    stored = read_pickle(pickle_in(torch.zeros(1).expand(2**32)))
+    assert stored == StoredTensor("0", 4, "float32", 0, (2**32,), (0,))
 
 
 def test_tied_tensors_share_a_storage_and_one_tensor_twice_is_one_object() -> None:

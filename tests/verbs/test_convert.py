@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import subprocess
@@ -20,7 +21,7 @@ from holdfast.errors import (
     UnsupportedDType,
     WriteFailed,
 )
-from holdfast.files import digests, disk
+from holdfast.files import deflate, digests, disk, reader
 from holdfast.files.disk import Disk
 from tests.strategies import same_bytes
 
@@ -193,3 +194,68 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     # The new file is mapped when it is read back, and its pages count as well.
     assert int(done.stdout) < (200 + 64) << 10
     assert np.array_equal(holdfast.load(tmp_path / "new.safetensors")["big"], big)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("network", [False, True])
+def test_a_damaged_file_of_numpy_is_never_converted(
+    compressed: bool, network: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds no digests of ours, and would get some that say that the damage is right."""
+    monkeypatch.setattr(reader, "on_network", lambda fd: network)
+    noise = np.random.default_rng(0).standard_normal(5000)
+    (np.savez_compressed if compressed else np.savez)(tmp_path / "a.npz", fine=np.ones(2), w=noise)
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "a.npz").write_bytes(data)
+    for target, cast in (("a.safetensors", False), ("a.oxck", True)):
+        with pytest.raises(holdfast.DamagedFile, match="'w'") as damage:
+            holdfast.convert(tmp_path / "a.npz", tmp_path / target, cast=cast)
+        assert getattr(damage.value, "tensors", ("w",)) == ("w",)
+    assert os.listdir(tmp_path) == ["a.npz"]
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_whatever_lies_strangely_converts_on_any_file_system(
+    network: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "on_network", lambda fd: network)
+    array = np.arange(60, dtype=np.int32).reshape(3, 4, 5)
+    state = {"c": array, "f": np.asfortranarray(array), "b": array.astype(">i4"), "e": array[:0]}
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "a.npz", **state)
+        for target, cast in (("b.safetensors", False), ("b.oxck", True)):
+            holdfast.convert(tmp_path / "a.npz", tmp_path / target, cast=cast)
+            loaded = holdfast.load(tmp_path / target)
+            assert all(np.array_equal(loaded[name], state[name]) for name in state)
+
+
+def test_casting_a_compressed_tensor_inflates_it_once_for_each_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elements that lie across two pieces are no reason to begin again."""
+    begun = []
+    pieces = deflate.pieces
+    monkeypatch.setattr(deflate, "pieces", lambda *a: begun.append(1) or pieces(*a))
+    big = np.random.default_rng(0).standard_normal(3_000_000).astype(np.float64)
+    np.savez_compressed(tmp_path / "a.npz", odd=np.ones(3, np.int8), big=big)
+    holdfast.convert(tmp_path / "a.npz", tmp_path / "a.oxck", cast=True)
+    assert np.array_equal(holdfast.load(tmp_path / "a.oxck")["big"], big.astype(np.float32))
+    assert len(begun) == 4  # two tensors, hashed and copied
+
+
+def test_a_tree_loses_nothing_without_a_word(tmp_path: Path) -> None:
+    import torch
+
+    torch.save({"w": torch.ones(2), "st": {1}, "em": [], "ed": {}}, tmp_path / "a.pt")
+    with pytest.raises(RefusedMetadata, match="'st'"):
+        holdfast.convert(tmp_path / "a.pt", tmp_path / "a.npz")
+    done = holdfast.convert(tmp_path / "a.pt", tmp_path / "a.npz", cast=True)
+    assert list(done.metadata) == ["st: a set, left out"]
+    assert holdfast.open(tmp_path / "a.npz").metadata == {"em": [], "ed": {}}
+
+
+def test_a_conversion_needs_a_path(old: Path) -> None:
+    for target in (None, 5, io.BytesIO()):
+        with pytest.raises(WriteFailed, match="no path"):
+            holdfast.convert(old, target)

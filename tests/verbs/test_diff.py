@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.tensors import DTYPES
+from holdfast.verbs.diff import ABSENT
 from tests.strategies import arrays
 
 Array = np.ndarray[Any, Any]
@@ -122,7 +123,40 @@ def test_metadata_that_differs(tmp_path: Path) -> None:
     holdfast.save(tmp_path / "a.npz", {}, {"step": 1, "lr": 0.1, "old": None, "kind": 1})
     holdfast.save(tmp_path / "b.oxck", {}, {"step": 2, "lr": 0.1, "note": "x", "kind": True})
     found = holdfast.diff(tmp_path / "a.npz", tmp_path / "b.oxck")
-    assert found.metadata == {"step": (1, 2), "note": (None, "x"), "kind": (1, True)}
+    assert found.metadata == {
+        "step": (1, 2),
+        "old": (None, ABSENT),
+        "kind": (1, True),
+        "note": (ABSENT, "x"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [([1, True], [1.0, 1]), ({"a": 1}, {"a": True}), ([], {}), ("1", 1)]
+)
+def test_metadata_is_compared_by_type_all_the_way_down(
+    before: Any, after: Any, tmp_path: Path
+) -> None:
+    holdfast.save(tmp_path / "a.npz", {}, {"k": before})
+    holdfast.save(tmp_path / "b.npz", {}, {"k": after})
+    assert holdfast.diff(tmp_path / "a.npz", tmp_path / "b.npz").metadata == {"k": (before, after)}
+    assert not holdfast.diff(tmp_path / "a.npz", tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "largest", "share"),
+    [
+        (np.array([2**53 + 1]), np.array([2.0**53]), 1.0, 1.0),
+        (np.array([2**62 + 1]), np.array([2**62], np.uint64), 1.0, 1.0),
+        (np.full(10, 1e308), np.zeros(10), 1e308, 1.0),
+        (np.array([1.0, 2.0]), np.array([1, 3]), 1.0, 0.5),
+    ],
+)
+def test_large_numbers_of_other_dtypes_are_compared_exactly(
+    before: Array, after: Array, largest: float, share: float, tmp_path: Path
+) -> None:
+    (change,) = compared(tmp_path, {"w": before}, {"w": after}).changed
+    assert (change.max, change.share) == (largest, share)
 
 
 def test_equal_digests_are_not_read_again(tmp_path: Path) -> None:

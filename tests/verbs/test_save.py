@@ -36,7 +36,7 @@ ONE = np.ones(1)
         ({"é" * 32_768: ONE}, BadName, "65,536 bytes"),
         ({"__metadata__": ONE}, BadName, "reserves"),
         ({"\ud800": ONE}, BadName, "not valid Unicode"),
-        ({1: ONE}, BadName, "must be a string"),
+        ({1: ONE}, BadName, "must be a str"),
         ({"a": np.ones(1, np.complex128)}, UnsupportedDType, "'a': safetensors has no dtype compl"),
         ({"a": np.ones(1, np.longdouble)}, UnsupportedDType, "'a': no tensor dtype for NumPy's"),
         ({"a": np.array(["x"])}, UnsupportedDType, "'a': no tensor dtype"),

@@ -35,6 +35,8 @@ def source(value: Any) -> Source:
 def tensor(array: np.ndarray[Any, Any], spec: TensorSpec) -> torch.Tensor:
     """A writable array as a torch tensor that shares its memory."""
     dtype = _DTYPE_OF.get(spec.dtype, torch.uint8)
+    if array.dtype.names is not None:  # records, whose spec is rows of bytes
+        array = array.view(np.uint8).reshape(spec.shape)
     if spec.dtype == "float4_e2m1fn" and _FLOAT4 and array.ndim == len(spec.shape):
         dtype = _FLOAT4
     if array.dtype.itemsize in _INTEGER_OF:

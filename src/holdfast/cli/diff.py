@@ -11,7 +11,7 @@ from rich.text import Text
 from holdfast.cli.output import console, print_json, print_table, shape_text
 from holdfast.errors import printable
 from holdfast.tensors import TensorSpec
-from holdfast.verbs.diff import Change, Diff, diff
+from holdfast.verbs.diff import ABSENT, Change, Diff, diff
 
 ROWS = 40
 """A terminal shows this many tensors unless it is asked for all."""
@@ -85,4 +85,4 @@ def _share_text(share: float) -> str:
 
 
 def _value_text(value: Any) -> str:
-    return "—" if value is None else f"{value!r:.100}"
+    return "—" if value is ABSENT else f"{value!r:.100}"

@@ -19,7 +19,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from holdfast.errors import MissingFile, WriteFailed
+from holdfast.errors import FileError, MissingFile, WriteFailed
 from holdfast.files.disk import Disk
 
 SUFFIX: Final = ".holdfast"
@@ -40,7 +40,7 @@ def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[tuple[Path, 
         with _replacing(target, mode, disk) as new:
             yield new
     except OSError as error:
-        if isinstance(error, WriteFailed | MissingFile):
+        if isinstance(error, FileError):
             raise
         hint = "; free some space and save again" if error.errno == errno.ENOSPC else ""
         raise WriteFailed(

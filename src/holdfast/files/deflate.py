@@ -15,6 +15,8 @@ from holdfast.tensors import TensorSpec
 from holdfast.tensors.sources import PIECE, Bytes
 
 _Broken = cast(type[Exception], isal_zlib.error)
+_KEPT: Final = 16
+"""Bytes of the widest element."""
 _RAW: Final = -15
 """zip entries have neither zlib's header nor its checksum."""
 _TAIL: Final = 16
@@ -49,13 +51,14 @@ def pieces(data: Bytes, form: Deflated) -> Iterator[bytes]:
         raise BadArchive(f"a compressed entry cannot be inflated ({error})") from error
     if not inflater.eof or size != form.size or fed < data.size or inflater.unused_data:
         raise SizeMismatch(
-            f"a compressed entry inflates to other than the {form.size:,} bytes that it should"
+            f"tensor {form.name!r:.200}: it inflates to other than the {form.size:,} bytes that "
+            "it should"
         )
     if crc != form.crc:
         raise DigestMismatch(
-            f"a compressed entry inflates to bytes with the CRC-32 {crc:08x}, "
+            f"tensor {form.name!r:.200}: it inflates to bytes with the CRC-32 {crc:08x}, "
             f"not {form.crc:08x}: it is damaged",
-            (),
+            (form.name,),
         )
 
 
@@ -96,11 +99,16 @@ class InflatingSource:
     def copy_to(self, out: Bytes, start: int) -> None:
         """Fill `out`; quick where `start` is where this thread's last copy ended."""
         cursor: _Cursor | None = getattr(self._threads, "cursor", None)
-        if cursor is None or cursor.at != start:
+        if cursor is None or not cursor.at - len(cursor.last) <= start <= cursor.at:
             cursor = self._threads.cursor = _Cursor(pieces(self._data, self._form))
             cursor.copy_to(None, self._form.skip + start)
-            cursor.at = start
-        cursor.copy_to(out.data, out.size)
+            cursor.at, cursor.last = start, b""
+        # Who casts comes back for the element that the last piece had only a part of.
+        again = min(cursor.at - start, out.size)
+        if again:
+            first = len(cursor.last) - (cursor.at - start)
+            out.data[:again] = cursor.last[first : first + again]
+        cursor.copy_to(out.data[again:], out.size - again)
         if cursor.at == self.spec.nbytes:
             cursor.finish()
 
@@ -112,6 +120,8 @@ class _Cursor:
         self._pieces = pieces
         self._rest = memoryview(b"")
         self.at = 0
+        self.last = b""
+        """The last few bytes that were taken."""
 
     def copy_to(self, out: Any, length: int) -> None:
         """Take the next `length` bytes, into `out` if there is one."""
@@ -125,6 +135,8 @@ class _Cursor:
             self._rest = self._rest[len(part) :]
             filled += len(part)
         self.at += length
+        if out is not None and length:
+            self.last = (self.last + bytes(out[-_KEPT:]))[-_KEPT:]
 
     def finish(self) -> None:
         """Go to the end, where size and CRC are checked."""

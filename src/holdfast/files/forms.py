@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,14 @@ def as_array(data: Bytes, spec: TensorSpec, form: Form | None) -> Array:
     if form.record is not None:
         array = data.view(form.record)
         return array if array.flags.aligned else array.copy()
-    array = _as_it_lies(inflate(data, form.deflated) if form.deflated else data, spec, form)
+    if form.deflated:
+        data = inflate(data, form.deflated)
+    # What is copied are the bytes in the file: an expanded tensor claims far more than these.
     if form.big_endian:
-        return array.astype(spec.kind.numpy, order="C")
-    return array if array.flags.aligned else array.copy()
+        swapped = data.view(spec.kind.numpy.newbyteorder(">")).astype(spec.kind.numpy)
+        return _as_it_lies(swapped.view(np.uint8), spec, replace(form, big_endian=False))
+    array = _as_it_lies(data, spec, form)
+    return array if array.flags.aligned else _as_it_lies(data.copy(), spec, form)
 
 
 def as_source(data: Bytes, spec: TensorSpec, form: Form) -> Source:
@@ -33,10 +40,36 @@ def as_source(data: Bytes, spec: TensorSpec, form: Form) -> Source:
     A compressed tensor in another order than that cannot be streamed, and takes its size.
     """
     if form.deflated:
-        if form.strides is None and not form.big_endian:
+        if form.streams:
             return InflatingSource(data, form.deflated, spec)
         data = inflate(data, form.deflated)
     return ArraySource(_as_it_lies(data, spec, form), spec)
+
+
+class LoadedSource:
+    """A source that is made when a thread needs it, and let go when the thread needs another.
+
+    For tensors that cannot be streamed: there is one of them in memory for each thread.
+    """
+
+    sequential = True
+
+    def __init__(self, spec: TensorSpec, load: Callable[[], Source], held: threading.local) -> None:
+        self.spec = spec
+        self._load = load
+        self._held = held
+
+    def contiguous(self) -> Bytes | None:
+        """They are not there all the time."""
+        return None
+
+    def copy_to(self, out: Bytes, start: int) -> None:
+        """Fill `out` with the bytes that begin at `start`."""
+        if getattr(self._held, "owner", None) is not self:
+            self._held.source = None  # before the next one takes its memory
+            self._held.source = self._load()
+            self._held.owner = self
+        self._held.source.copy_to(out, start)
 
 
 def _as_it_lies(data: Bytes, spec: TensorSpec, form: Form) -> Array:

@@ -59,6 +59,11 @@ class Form:
     """The structure that users see, where the tensor itself is rows of bytes."""
     deflated: Deflated | None = None
 
+    @property
+    def streams(self) -> bool:
+        """Whether a compressed tensor can be inflated piece by piece, in the order it is read."""
+        return self.strides is None and not self.big_endian
+
 
 @dataclass(frozen=True, slots=True)
 class Deflated:
@@ -69,6 +74,8 @@ class Deflated:
     skip: int
     """How many bytes of it precede the tensor."""
     crc: int
+    name: str
+    """Of the tensor, for messages."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,13 +22,13 @@ from holdfast.files.digests import (
     digest,
     worker_count,
 )
-from holdfast.files.forms import as_source
+from holdfast.files.forms import LoadedSource, as_source
 from holdfast.files.layout import Index
 from holdfast.files.mapping import Prefetch, as_bytes, map_file, on_network
 from holdfast.files.source_file import SourceFile
 from holdfast.files.source_stream import SourceStream
 from holdfast.tensors import ArraySource, Source, TensorSpec
-from holdfast.tensors.sources import Bytes
+from holdfast.tensors.sources import PIECE, Bytes
 
 Progress = Callable[[int], None]
 """Told of the bytes of each batch that is done, from any thread."""
@@ -54,6 +55,7 @@ class Reader:
         self._verifies = verify and index.digests is not None
         self._crcs = list(index.crcs) if verify and not self._verifies and index.crcs else None
         self._checked = bytearray(index.first_chunks[-1] if self._verifies else 0)
+        self._held_by_threads = threading.local()
         self._memory: mmap.mmap | None = None
         self._map: Bytes | None
         if file.memory is not None:
@@ -105,13 +107,43 @@ class Reader:
         return stretch, start
 
     def source(self, row: int) -> Source:
-        """A tensor as a source, not verified if it lies plainly: who copies it hashes it too."""
+        """A tensor as a source. One that has digests is not verified: who copies it hashes it."""
         spec, form = self._index.spec(row), self._index.forms.get(row)
-        if form is not None and form.record is None:
-            return as_source(self.tensor(row), spec, form)
+        if self._crcs and (form is None or not form.deflated):
+            self._check_crc(row)
+        if form is None or form.record is not None:
+            return self._plain_source(row, spec)
+        if self._map is None or (form.deflated and not form.streams):
+            return LoadedSource(
+                spec, lambda: as_source(self.tensor(row), spec, form), self._held_by_threads
+            )
+        return as_source(self.tensor(row), spec, form)
+
+    def check(self, row: int) -> None:
+        """Verify a tensor, chunk by chunk, whatever it will be read for."""
+        for _, start, stop in chunks_of(row, int(self._index.sizes[row])):
+            self.part(row, [(start, stop)])
+
+    def _plain_source(self, row: int, spec: TensorSpec) -> Source:
         if self._map is None:
             return _ReadSource(self._file, int(self._index.starts[row]), spec)
         return ArraySource(self._buffer(row, 0, int(self._index.sizes[row])), spec)
+
+    def _check_crc(self, row: int) -> None:
+        assert self._crcs is not None
+        crc, expected = self._crcs[row]
+        size = int(self._index.sizes[row])
+        source = self._plain_source(row, TensorSpec("uint8", (size,)))
+        if (data := source.contiguous()) is not None:
+            crc = crc32(data.data, crc)
+        else:
+            scratch = np.empty(min(PIECE, size), np.uint8)
+            for start in range(0, size, PIECE):
+                piece = scratch[: size - start]
+                source.copy_to(piece, start)
+                crc = crc32(piece.data, crc)
+        if crc != expected:
+            raise self._mismatch([row])
 
     def expect_in_order(self) -> None:
         """Let the system read far ahead of a caller who goes through the file front to back."""

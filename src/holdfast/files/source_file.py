@@ -61,6 +61,9 @@ class SourceFile:
             os.close(self._fd)
             self._fd = -1
 
+    def __del__(self) -> None:
+        self.close()
+
     def read(self, start: int, length: int) -> bytes:
         """Exactly these bytes."""
         at = start - self._window_at

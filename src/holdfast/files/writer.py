@@ -116,10 +116,11 @@ def _write_all(stream: BinaryIO, data: memoryview) -> None:
     try:
         while data:
             written = stream.write(data)
-            if not written and isinstance(stream, io.RawIOBase):
+            if written is None and not isinstance(stream, io.RawIOBase):
+                written = len(data)  # some that are not from `io` return nothing
+            if not written or not 0 < written <= len(data):  # a raw stream may take a part
                 raise BlockingIOError(errno.EAGAIN, "it does not block, and takes no more")
-            # A raw stream may take a part; some that are not from `io` return nothing.
-            data = data[len(data) if written is None else written :]
+            data = data[written:]
     except (OSError, ValueError, TypeError) as error:  # closed, or a stream of text
         number, reason = getattr(error, "errno", None), getattr(error, "strerror", None)
         raise WriteFailed(

@@ -176,7 +176,9 @@ def _form(entry: Entry, header: ArrayHeader) -> Form | None:
             step *= n
         strides = tuple(steps)
     swapped = header.big_endian and spec.kind.numpy.itemsize > 1
-    deflated = Deflated(entry.size, header.size, entry.crc) if entry.deflated else None
+    deflated = (
+        Deflated(entry.size, header.size, entry.crc, _name(entry)) if entry.deflated else None
+    )
     if strides is None and not swapped and deflated is None:
         return None
     return Form(strides, swapped, deflated=deflated)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -12,6 +13,8 @@ MAX_NAME: Final = 65_535
 """The longest name, in bytes, in every format."""
 MAX_RANK: Final = 64
 """As many dimensions as NumPy has."""
+MAX_SIZE: Final = 1 << 58
+"""The most bytes that the dimensions of a tensor may stand for, an empty one's too."""
 
 
 def refuse(
@@ -29,6 +32,8 @@ def refuse(
                 f"tensor {name!r}: {format} has no dtype {spec.dtype}; cast=True saves it as "
                 "another where there is one that fits"
             )
+        if math.prod(filter(None, spec.shape)) * spec.kind.numpy.itemsize > MAX_SIZE:
+            raise UnsupportedShape(f"tensor {name!r}: no array can have {list(spec.shape)}")
         if len(spec.shape) > max_rank:
             raise UnsupportedShape(
                 f"tensor {name!r}: {len(spec.shape)} dimensions, but {format} has at most "
@@ -39,8 +44,8 @@ def refuse(
 def _refuse_names(tensors: Sequence[tuple[str, TensorSpec]], reserved: Collection[str]) -> None:
     seen = set()
     for name, _ in tensors:
-        if not isinstance(name, str):
-            raise BadName(f"tensor {name!r}: a name must be a string")
+        if type(name) is not str:
+            raise BadName(f"tensor {name!r}: a name must be a str, not a {type(name).__name__}")
         try:
             length = len(name.encode())
         except UnicodeEncodeError as error:

@@ -27,8 +27,8 @@ from holdfast.formats.torch_values import HINT, MAX_NAME, StoredTensor, Stub
 
 __all__ = ["StoredTensor", "Stub", "read_pickle"]
 
-MAX_INTEGER: Final = 1 << 16
-"""Bytes of an integer."""
+MAX_INTEGER: Final = 1 << 10
+"""Bytes of an integer; one of more than 4,300 digits Python does not even print."""
 MAX_NODES: Final = 10_000_000
 """Values that a walk through the tree meets; shared ones are met more than once."""
 COPIES: Final = 8

@@ -77,7 +77,7 @@ def _refuse_size(storage: Storage, size: tuple[int, ...], nbytes: int) -> None:
     """Refuses what no array can have, and what repeats a few bytes into petabytes."""
     if nbytes > max(storage.nbytes, MAX_EXPANDED):
         raise LimitExceeded(
-            f"storage {storage.key!r}: a tensor of {shortened(f'{nbytes:,}')} bytes, over 2^48, "
+            f"storage {storage.key!r}: a tensor of {shortened(f'{nbytes:,}')} bytes, over 2^34, "
             f"out of a storage of {storage.nbytes:,}"
         )
     if math.prod(filter(None, size)) > MAX_LENGTH:

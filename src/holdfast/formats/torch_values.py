@@ -13,7 +13,7 @@ MAX_NAME: Final = 1000
 MAX_RANK: Final = 64
 MAX_LENGTH: Final = 1 << 58
 """Elements of anything; their bytes then fit the integers of the machine."""
-MAX_EXPANDED: Final = 1 << 48
+MAX_EXPANDED: Final = 1 << 34
 """A tensor that repeats its bytes (torch's `expand`) may claim this many, not more."""
 
 

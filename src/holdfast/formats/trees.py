@@ -22,9 +22,9 @@ ROOT: Final = "tensor"
 def leaves(tree: Any, size: int) -> dict[str, Any]:
     """All leaves by their paths, `model.0.weight`; two of one path are refused.
 
-    Containers without a leaf, and sets, which have no order, leave no trace here. `size` is that
-    of what the tree was read from: values that stand there once can hang on the tree in a million
-    places, which is refused.
+    Sets, which have no order, and containers without a member are leaves themselves. `size` is
+    that of what the tree was read from: values that stand there once can hang on the tree in a
+    million places, which is refused.
     """
     found: dict[str, Any] = {}
     nodes, letters = NODES + NODES_PER_BYTE * size, LETTERS + LETTERS_PER_BYTE * size
@@ -32,12 +32,12 @@ def leaves(tree: Any, size: int) -> dict[str, Any]:
         nodes -= 1
         if nodes < 0:
             raise LimitExceeded("the same values hang on the tree again and again")
-        if isinstance(node, dict | list | set | frozenset) or type(node) is tuple:
+        if isinstance(node, dict | list | tuple) and (node or node is tree):
             continue
         if path in found:
             raise DuplicateKey(
                 f"two leaves of the tree have the path {shortened(path)!r}: a key with a dot in "
-                "it is the same as two keys; tree() keeps them apart"
+                "it is the same as two keys"
             )
         letters -= len(path)
         if letters < 0:

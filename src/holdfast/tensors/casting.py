@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -55,9 +56,24 @@ def _fitting_dtype(dtype: str, dtypes: Collection[str]) -> str | None:
     return next((name for name in lossy if name in dtypes), None)
 
 
+@lru_cache
 def is_exact(before: str, after: str) -> bool:
     """Whether every value of one dtype is a value of the other."""
-    return before == after or np.can_cast(DTYPES[before].numpy, DTYPES[after].numpy, "safe")
+    if before == after:
+        return True
+    old, new = DTYPES[before].numpy, DTYPES[after].numpy
+    if before == "bool" or old.itemsize > 2:
+        # NumPy calls it safe to make a float of a 64-bit integer; it is not exact.
+        rounds = before in ("int64", "uint64") and new.kind not in "iu"
+        return not rounds and np.can_cast(old, new, "safe")
+    if old.kind == "c" or new.kind == "b":
+        return False
+    # Few enough to try them all, which no table of mantissas and infinities is as sure as.
+    values = np.arange(1 << 8 * old.itemsize).astype(f"u{old.itemsize}").view(old)
+    with np.errstate(all="ignore"):
+        back = values.astype(new).astype(old)
+        same = (back == values) | ((back != back) & (values != values))
+    return bool(same.all())
 
 
 class CastSource:

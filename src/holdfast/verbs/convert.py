@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.errors import DigestMismatch, shortened
+from holdfast.errors import DigestMismatch, WriteFailed, shortened
 from holdfast.files import disk
 from holdfast.files.digests import (
     DIGEST,
@@ -64,6 +65,8 @@ def convert(
     >>> holdfast.convert("model.pt", "model.safetensors").casts
     []
     """
+    if not isinstance(target, str | bytes | os.PathLike):
+        raise WriteFailed(errno.EINVAL, f"{target!r} is no path; a conversion is read back")
     kind = chosen_format(os.fsdecode(target), format)
     with TensorFile(source, names=names, tensors_only=tensors_only) as file:
         sources = [(name, file.source(name)) for name in file]
@@ -71,7 +74,7 @@ def convert(
         if cast:
             sources, casts = cast_sources(sources, kind)
         for each in casts:
-            file[each.name]  # verified now: its bytes are not those that will be hashed
+            file.check(each.name)  # now, for what will be hashed are not its own bytes
         metadata, changes = _metadata(file, kind, cast=cast, extras=extras)
         layout = kind.layout([(name, each.spec) for name, each in sources], metadata, extras)
         proof = _Proof(file, sources, {each.name for each in casts})

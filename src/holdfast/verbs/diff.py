@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 import numpy as np
 
 from holdfast.files.digests import worker_count
-from holdfast.tensors import TensorSpec
+from holdfast.tensors import ArraySource, TensorSpec
 from holdfast.verbs.open import TensorFile
 
 Array = np.ndarray[Any, Any]
 
 _PIECE: Final = 1 << 18
 """Elements compared at a time."""
+
+
+class _Absent(Enum):
+    ABSENT = "absent"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+ABSENT: Final = _Absent.ABSENT
+"""In the place of a metadata value that one of two files does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +65,7 @@ class Diff:
     same: int
     """How many tensors are the same, bit for bit."""
     metadata: Mapping[str, tuple[Any, Any]]
-    """What each key was and is, None where it is not there, for those that differ."""
+    """What each key was and is, ABSENT where it is not there, for those that differ."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed or self.metadata)
@@ -78,10 +91,15 @@ def diff(
         TensorFile(after, names=names, tensors_only=tensors_only) as new,
     ):
         both = [name for name in old if name in new]
+        differing = _differing(both, old, new)
+        stop = threading.Event()
         with ThreadPoolExecutor(worker_count(), "holdfast-diff") as pool:
-            changes = list(
-                pool.map(lambda name: _compare(name, old, new), _differing(both, old, new))
-            )
+            try:
+                changes = list(pool.map(lambda name: _compare(name, old, new, stop), differing))
+            except BaseException:  # Ctrl-C too: nobody waits for what is left
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
         changed = [change for change in changes if change is not None]
         return Diff(
             added={name: new.spec(name) for name in new if name not in old},
@@ -102,48 +120,65 @@ def _differing(names: list[str], old: TensorFile, new: TensorFile) -> list[str]:
     ]
 
 
-def _compare(name: str, old: TensorFile, new: TensorFile) -> Change | None:
+def _compare(name: str, old: TensorFile, new: TensorFile, stop: threading.Event) -> Change | None:
     before, after = old.spec(name), new.spec(name)
     if before.shape != after.shape:
         return Change(name, before, after, None, None, None)
     a, b = old[name], new[name]
     if before.dtype != after.dtype and (before.kind.packed or after.kind.packed):
         return Change(name, before, after, None, None, None)
-    measured = _measure(
-        _flat(a), _flat(b), numbers=not before.kind.packed and a.dtype.names is None
-    )
+    numbers = not before.kind.packed and a.dtype.names is None
+    measured = _measure(_pieces(a), _pieces(b), numbers, stop)
     if before == after and measured[2] == 0:
         return None
     return Change(name, before, after, *measured)
 
 
-def _flat(array: Array) -> Array:
-    """All elements in a row; what is no number as bytes."""
+def _pieces(array: Array) -> Iterator[Array]:
+    """All elements in a row, some at a time; what is no number as bytes."""
     if array.dtype.names is not None:
-        return np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-    return array.reshape(-1)
+        array = np.ascontiguousarray(array).view(np.uint8)
+    if array.flags.c_contiguous:
+        flat = array.reshape(-1)
+        yield from (flat[at : at + _PIECE] for at in range(0, flat.size, _PIECE))
+        return
+    width = array.dtype.itemsize
+    source = ArraySource(array, TensorSpec("uint8", (array.nbytes,)))
+    for at in range(0, array.size, _PIECE):
+        piece = np.empty(min(_PIECE, array.size - at) * width, np.uint8)
+        source.copy_to(piece, at * width)
+        yield piece.view(array.dtype)
 
 
-def _measure(a: Array, b: Array, numbers: bool) -> tuple[float | None, float | None, float]:
+def _measure(
+    before: Iterator[Array],
+    after: Iterator[Array],
+    numbers: bool,
+    stop: threading.Event,
+) -> tuple[float | None, float | None, float]:
     """The largest and the mean difference, and the share of elements that differ."""
-    largest, total, count = 0.0, 0.0, 0
-    for at in range(0, a.size, _PIECE):
-        x, y = a[at : at + _PIECE], b[at : at + _PIECE]
+    largest, total, count, seen = 0.0, 0.0, 0, 0
+    for x, y in zip(before, after, strict=True):
+        if stop.is_set():
+            break
+        seen += x.size
         unequal = _unequal(x, y)
         if not unequal.any():
             continue
         count += int(np.count_nonzero(unequal))
         if numbers:
             distance = _distance(x[unequal], y[unequal])
-            largest = max(largest, float(distance.max()))
-            total += float(distance.sum())
-    share = count / max(1, a.size)
-    return (largest, total / max(1, a.size), share) if numbers else (None, None, share)
+            with np.errstate(over="ignore"):
+                largest = max(largest, float(distance.max()))
+                total += float(distance.sum())
+    share = count / max(1, seen)
+    return (largest, total / max(1, seen), share) if numbers else (None, None, share)
 
 
 def _unequal(x: Array, y: Array) -> Array:
     if x.dtype != y.dtype:
-        return np.asarray(~((x == y) | ((x != x) & (y != y))))
+        a, b = _wide(x, y)
+        return np.asarray(~((a == b) | (np.isnan(a) & np.isnan(b))))
     width = x.dtype.itemsize
     bits = np.ascontiguousarray(x).view(np.uint8).reshape(-1, width)
     differs: Array = (bits != np.ascontiguousarray(y).view(np.uint8).reshape(-1, width)).any(axis=1)
@@ -156,13 +191,24 @@ def _distance(x: Array, y: Array) -> Array:
         # The modulus of the unsigned type makes the difference right whatever the signs are.
         high, low = np.maximum(x, y), np.minimum(x, y)
         return (high.astype(np.uint64) - low.astype(np.uint64)).astype(np.float64)
-    wide = np.complex128 if "c" in (x.dtype.kind, y.dtype.kind) else np.float64
     with np.errstate(all="ignore"):
-        a, b = x.astype(wide), y.astype(wide)
-        distance: Array = np.abs(a - b)
+        a, b = _wide(x, y)
+        distance: Array = np.abs(a - b).astype(np.float64)
     distance[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
     distance[np.isnan(distance)] = math.inf
     return distance
+
+
+def _wide(x: Array, y: Array) -> tuple[Array, Array]:
+    """Both in one dtype that has the values of both: of 64-bit integers too, where there is one."""
+    is_complex = "c" in (x.dtype.kind, y.dtype.kind)
+    is_integer = "i" in (x.dtype.kind, y.dtype.kind) or "u" in (x.dtype.kind, y.dtype.kind)
+    wide: Any = np.longdouble if is_integer else np.float64
+    if is_complex:
+        wide = np.clongdouble if is_integer else np.complex128
+    # What ml_dtypes has can be cast to float32 and float64 alone.
+    x, y = (each if each.dtype.kind in "biufc" else each.astype(np.float64) for each in (x, y))
+    return x.astype(wide), y.astype(wide)
 
 
 def _badness(change: Change) -> tuple[bool, float, float]:
@@ -170,12 +216,21 @@ def _badness(change: Change) -> tuple[bool, float, float]:
 
 
 def _metadata(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    keys = dict.fromkeys([*old, *new])
-    pairs = {key: (old.get(key), new.get(key)) for key in keys}
-    return {key: pair for key, pair in pairs.items() if not _same(*pair)}
+    return {
+        key: (old.get(key, ABSENT), new.get(key, ABSENT))
+        for key in dict.fromkeys([*old, *new])
+        if key not in old or key not in new or not _same(old[key], new[key])
+    }
 
 
 def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return type(a) is type(b) and np.array_equal(a, b)
-    return type(a) is type(b) and (a == b or a != a)
+    """Equal, and of equal types all the way down: 1 is not True here, and nan is nan."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    return bool(a == b or (a != a and b != b))

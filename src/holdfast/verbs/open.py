@@ -15,7 +15,6 @@ from holdfast.errors import (
     RefusedPickle,
     TensorNotFound,
     UnsupportedFile,
-    shortened,
 )
 from holdfast.files.digests import DIGEST
 from holdfast.files.forms import as_array
@@ -29,7 +28,7 @@ from holdfast.formats.reading import Options
 from holdfast.formats.trees import with_leaves
 from holdfast.tensors import Source, TensorSpec
 from holdfast.tensors.sources import Bytes
-from holdfast.verbs.slices import TensorSlice
+from holdfast.verbs.slices import ArraySlice, TensorSlice
 
 Array = np.ndarray[Any, Any]
 
@@ -108,11 +107,11 @@ class TensorFile(Mapping[str, Array]):
         """A tensor's dtype and logical shape."""
         return self._index.spec(self._row(name))
 
-    def slice(self, name: str) -> TensorSlice | Array:
+    def slice(self, name: str) -> TensorSlice | ArraySlice:
         """A tensor to take slices of, without reading the rest: `file.slice("weight")[10:20]`."""
         row = self._row(name)
         if row in self._index.forms:
-            return self[name]
+            return ArraySlice(self[name])
         return TensorSlice(self._reader, row, self.spec(name))
 
     def tree(self) -> Any:
@@ -151,6 +150,10 @@ class TensorFile(Mapping[str, Array]):
     def _by_tensor(self, digests: bytes) -> dict[str, bytes]:
         ends = (self._index.first_chunks * DIGEST).tolist()
         return {n: digests[ends[row] : ends[row + 1]] for n, row in self._index.rows.items()}
+
+    def check(self, name: str) -> None:
+        """Verify a tensor against the digests in the file, without handing it out."""
+        self._reader.check(self._row(name))
 
     def expect_in_order(self) -> None:
         """Let the system read far ahead of a caller who goes through the file front to back."""
@@ -211,8 +214,7 @@ class TensorFile(Mapping[str, Array]):
         try:
             array = as_array(data, self._index.spec(row), self._index.forms.get(row))
         except DamagedFile as error:
-            name = shortened(list(self._index.rows)[row])
-            error.args = (f"{self._file.path}: tensor {name!r}: {error}", *error.args[1:])
+            error.args = (f"{self.path}: {error}", *error.args[1:])
             raise
         array.flags.writeable = self._writable
         return array

@@ -11,6 +11,7 @@ import numpy as np
 
 from holdfast.errors import RefusedMetadata
 from holdfast.formats import Format
+from holdfast.formats.metadata import check_metadata
 
 
 def portable(
@@ -26,7 +27,7 @@ def portable(
     changes = []
     for key, value in metadata.items():
         plain = _plain(value)
-        if _is_json(plain):
+        if _is_json(key, plain):
             if plain is not value:
                 changes.append(f"{key}: {_shown(value)} is now {_shown(plain)}")
             kept[key] = plain
@@ -60,17 +61,15 @@ def _plain(value: Any) -> Any:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value
+    return [] if value == () and type(value) is tuple else value
 
 
-def _is_json(value: Any, depth: int = 0) -> bool:
-    if isinstance(value, dict):
-        return depth < 100 and all(
-            isinstance(key, str) and _is_json(member, depth + 1) for key, member in value.items()
-        )
-    if isinstance(value, list):
-        return depth < 100 and all(_is_json(member, depth + 1) for member in value)
-    return value is None or type(value) in (str, int, bool, float)
+def _is_json(key: str, value: Any) -> bool:
+    try:
+        check_metadata({key: value})
+    except RefusedMetadata:
+        return False
+    return True
 
 
 def _shown(value: Any) -> str:

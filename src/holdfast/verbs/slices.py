@@ -50,14 +50,32 @@ class TensorSlice:
             strides.insert(0, strides[0] * max(1, length))
         ghost = as_strided(np.empty(1, f"V{width}"), self.shape, strides[: len(self.shape)])
         try:
-            parts = index if isinstance(index, tuple) else (index,)
-            parts = tuple(map(_basic, parts))
-            if Ellipsis not in parts:
-                parts = (*parts, Ellipsis)  # makes an array even of one element, so none is read
-            selected = ghost[parts]
+            selected = ghost[_basic_parts(index)]
         except (TypeError, IndexError) as error:
             raise BadIndex(f"a tensor of shape {list(self.shape)}: {error}") from error
         return selected.shape, selected.strides, selected.ctypes.data - ghost.ctypes.data
+
+
+class ArraySlice:
+    """An array that is in memory already, indexed by the same rules."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+        self.shape = array.shape
+        """The shape of the whole array."""
+
+    def __getitem__(self, index: Any) -> np.ndarray[Any, Any]:
+        try:
+            selected: np.ndarray[Any, Any] = self._array[_basic_parts(index)]
+        except (TypeError, IndexError) as error:
+            raise BadIndex(f"a tensor of shape {list(self.shape)}: {error}") from error
+        return selected
+
+
+def _basic_parts(index: Any) -> tuple[Any, ...]:
+    parts = tuple(map(_basic, index if isinstance(index, tuple) else (index,)))
+    # An ellipsis makes an array even of one element, so none is read.
+    return parts if Ellipsis in parts else (*parts, Ellipsis)
 
 
 def _basic(part: Any) -> Any:
