@@ -195,7 +195,7 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
         format=NAME,
         metadata=metadata.user,
         rows=dict(zip(names, range(count), strict=True)),
-        dtypes=list(map(CODES.__getitem__, entries["dtype"].tolist())),
+        dtypes=np.array(CODES, object)[entries["dtype"]].tolist(),
         shapes=_Shapes(entries),
         starts=data_at + entries["offset"].astype(np.int64),
         sizes=sizes,
@@ -240,20 +240,21 @@ def _check_zeros(head: bytes, begin: int, end: int) -> None:
 
 def _check_entries(entries: Array, index_at: int) -> None:
     """Every entry, all at once; the first wrong one is then explained."""
-    unused = np.arange(5) >= entries["ndim"][:, None]
-    dims = np.where(unused, 1, entries["shape"]).astype(np.float64)
+    shape = np.ascontiguousarray(entries["shape"].T)  # five long rows are quickly gone through
+    unused = np.arange(5)[:, None] >= entries["ndim"]
+    dims = np.where(unused, 1, shape).astype(np.float64)
     known = entries["dtype"] < len(CODES)
     widths = _WIDTHS[np.where(known, entries["dtype"], 0)]
     # In floating point nothing overflows; what is small enough for it is then computed exactly.
-    small = np.where(dims == 0, 1, dims).prod(axis=1) * widths <= MAX_SIZE
-    exact = np.where(small[:, None], dims, 0).astype(np.int64).prod(axis=1) * widths
+    small = np.where(dims == 0, 1, dims).prod(axis=0) * widths <= MAX_SIZE
+    exact = np.where(small, dims, 0).astype(np.int64).prod(axis=0) * widths
     sized = small & (exact.astype(np.uint64) == entries["size"])
     ends = np.cumsum(entries["size"], dtype=np.uint64)
     before = ends - entries["size"]
     placed = entries["offset"] == before
     plain = entries["padding"] == np.void(b"\0\0")
     sound = known & (entries["ndim"] <= 5) & sized & placed & plain
-    sound &= ~(unused & (entries["shape"] != 0)).any(axis=1)
+    sound &= ~(unused & (shape != 0)).any(axis=0)
     if not sound.all():
         row = int(np.flatnonzero(~sound)[0])
         _explain(entries[row], f"entry {row} (offset {index_at + 48 * row:,})", int(before[row]))
