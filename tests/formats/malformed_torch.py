@@ -205,6 +205,12 @@ ENTRIES = (
     Case("goes on", file_of() + b"x", TrailingBytes, r"1 bytes follow"),
     Case("something before it", b"x" + file_of(), BadRange, r"directory"),
     Case(
+        "a folder by its attributes",
+        archive(*pieces({"data/0": None}), Piece(b"archive/data/0", SIX, central={"external": 16})),
+        BadArchive,
+        r"'archive/data/0' .* by its attributes it is a folder",
+    ),
+    Case(
         "encrypted",
         archive(Piece(b"archive/data.pkl", ONE_TENSOR, flags=1)),
         UnsupportedFile,

@@ -287,6 +287,12 @@ def test_a_foreign_extension_is_kept(rest: bytes, own: bool) -> None:
     assert sections_of(data)["extension"].tobytes() == rest
 
 
+def test_a_foreign_extension_that_starts_as_ours_does_comes_back() -> None:
+    foreign = np.frombuffer(b"HFDG and more", np.uint8)
+    data = written({**small_sections(), "extension": foreign}, small_metadata())
+    assert sections_of(data)["extension"].tobytes() == b"HFDG and more"
+
+
 @pytest.mark.parametrize(
     "rest", [b"HFDG", b"not ours HFDG", b"HFDG" + bytes(8) + b"{}" + bytes(8) + b"HFDG"]
 )

@@ -141,6 +141,14 @@ def test_a_tensor_that_is_the_whole_file(tmp_path: Path) -> None:
         assert np.array_equal(file.tree(), [0, 1, 2])
 
 
+@pytest.mark.parametrize("tree", [None, {}, [], 3, "text"])
+def test_a_file_without_tensors_has_a_tree_all_the_same(tree: Any, tmp_path: Path) -> None:
+    torch.save(tree, tmp_path / "none.pt")
+    with holdfast.open(tmp_path / "none.pt") as file:
+        assert len(file) == 0
+        assert file.tree() == tree
+
+
 def test_a_list_of_tensors(tmp_path: Path) -> None:
     torch.save([torch.zeros(1), (torch.ones(1), "x")], tmp_path / "list.pt")
     with holdfast.open(tmp_path / "list.pt") as file:

@@ -2,260 +2,257 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from random import Random
 from typing import Any
 
-import safetensors
-from blake3 import blake3
+import numpy as np
 
 import holdfast
 from holdfast.errors import (
-    BadField,
-    BadHeader,
+    BadName,
+    DamagedFile,
     DigestMismatch,
-    DuplicateKey,
     HoldfastError,
-    IndexMismatch,
-    LimitExceeded,
-    NothingToVerify,
     NotVerified,
+    TrailingBytes,
+    TruncatedFile,
     UnknownFormat,
+    UnsupportedShape,
 )
-from holdfast.files.layout import Index
+from holdfast.files.digests import chunk_counts
+from holdfast.files.layout import Form, Index
+from holdfast.files.writer import write_stream
+from holdfast.formats import format_named, format_of_file
 from holdfast.formats.metadata import from_strings, to_strings
-from holdfast.formats.safetensors import CODE_OF
-from tests.formats.builders import header_end, index_of
-from tests.formats.legal import DTYPE_BITS
+from holdfast.formats.reading import Options
+from holdfast.formats.torch_values import Stub
+from holdfast.tensors import TensorSpec
+from holdfast.verbs.open import TensorFile
+from holdfast.verbs.portable import portable
+from tests.fuzz.expected import (
+    LARGEST_ARRAY,
+    Array,
+    broken_tensors,
+    damaged_tensors,
+    expected_array,
+)
+from tests.fuzz.target import Broken, Outcome, Target, require
 
 LONGEST_MESSAGE = 4000
 
-STRICTER = (BadField, DuplicateKey, IndexMismatch, LimitExceeded)
-"""How we may refuse what the reference library opens; any other class would be our mistake.
-
-It skips unknown fields whatever is in them, keeps the last of two equal keys, takes an array for
-an entry and null for no metadata, has no limits to rank, dimensions and names, and cannot know
-our own keys. A BadHeader too, but only for space before the first brace, which it skips.
-"""
-
-Outcome = Index | HoldfastError
+PLAIN = (str, bytes, bytearray, int, float, complex, type(None), np.generic, np.ndarray, np.dtype)
 
 
-class Broken(Exception):
-    """A property does not hold."""
+# In memory, without a file
 
 
-def require(holds: bool, what: str) -> None:
-    if not holds:
-        raise Broken(what)
+def read(data: bytes, path: str, options: Options) -> Outcome:
+    """What the readers make of these bytes; any other exception is the fuzzer's catch."""
 
+    def read_bytes(start: int, length: int) -> bytes:
+        require(0 <= start <= start + length <= len(data), "a read outside of the file")
+        return data[start : start + length]
 
-def read(data: bytes, verify: bool) -> Outcome:
-    """What the reader makes of these bytes; any other exception is the fuzzer's catch."""
     try:
-        return index_of(data, verify)
+        format = format_of_file(path, data[:1024], len(data))
+        return format.read_index(read_bytes, len(data), options)
     except HoldfastError as error:
         return error
 
 
-def check_in_memory(data: bytes, verify: bool) -> Outcome:
-    """Read the index of a file, check it if there is one, and compare with the library."""
-    outcome = read(data, verify)
-    theirs = _library(data)
+def _is_of(data: bytes, target: Target) -> bool:
+    """Whether it is this target's reader that is asked: changes can make it another's."""
+    format = format_of_file(f"file{target.suffix}", data[:1024], len(data))
+    return target.name == format.NAME
+
+
+def check_in_memory(data: bytes, target: Target, options: Options) -> Outcome:
+    """Read the index of a file, check it if there is one, and compare with another reader."""
+    outcome = read(data, f"file{target.suffix}", options)
     if isinstance(outcome, Index):
-        _check_index(data, outcome)
-        if isinstance(theirs, str):
-            raise Broken(f"we open what the library refuses: {theirs}")
-        _check_same(data, outcome, theirs)
+        _check_index(data, outcome, shares=outcome.format == "torch")
     else:
-        _check_message(str(outcome))
-        if not isinstance(theirs, str):
-            _check_stricter(data, type(outcome))
+        check_message(str(outcome))
+    if _is_of(data, target):
+        target.check(data, outcome, options)
     return outcome
 
 
-def _check_stricter(data: bytes, kind: type[HoldfastError]) -> None:
-    """That we may refuse what the library opens."""
-    holds = data[8:9].isspace() if kind is BadHeader else kind in STRICTER
-    require(holds, f"the library opens what is a {kind.__name__} to us")
-
-
-def _check_message(message: str) -> None:
+def check_message(message: str) -> None:
     require(len(message) < LONGEST_MESSAGE, "the message is too long")
     require(message.isprintable(), "the message holds characters that are not for terminals")
 
 
-def _library(data: bytes) -> dict[str, Any] | str:
-    """What the reference library finds in the file, or why it refuses it."""
-    try:
-        return dict(safetensors.deserialize(data))
-    except safetensors.SafetensorError as error:
-        return str(error)
-
-
-def _check_index(data: bytes, index: Index) -> None:
+def _check_index(data: bytes, index: Index, *, shares: bool) -> None:
     count = len(index.rows)
     columns = (index.dtypes, index.shapes, index.starts, index.sizes)
     require(all(len(column) == count for column in columns), "columns differ in length")
     require(list(index.rows.values()) == list(range(count)), "rows are not in order")
-    _check_keys(data)
+    require(index.end == len(data), "the end is not that of the file")
     for name, row in index.rows.items():
         name.encode()
-        bits = DTYPE_BITS[CODE_OF[index.dtypes[row]]]
-        require(
-            math.prod(index.shapes[row]) * bits == 8 * int(index.sizes[row]),
-            "a size is not shape × dtype",
-        )
-    end = header_end(data)
+        _check_size(index.spec(row), index.forms.get(row), int(index.sizes[row]))
+    end = 0
     for start, size in sorted(zip(index.starts.tolist(), index.sizes.tolist(), strict=True)):
-        require(size >= 0, "a size is negative")
-        require(start == end, "ranges overlap or leave a hole")
-        end += size
-    require(end == len(data), "ranges do not end with the file")
-    _check_metadata(index.metadata)
+        require(0 <= start <= start + size <= len(data), "a tensor lies outside of the file")
+        require(shares or not size or start >= end, "tensors overlap")
+        end = max(end, start + size)
+    if index.digests is not None:
+        chunks = int(chunk_counts(index.sizes).sum())
+        require(len(index.digests) == 32 * chunks, "not one digest for each chunk")
+    _check_metadata(index)
 
 
-def _check_keys(data: bytes) -> None:
-    """No key stands twice, by a way that shares nothing with the reader's."""
+def _check_size(spec: TensorSpec, form: Form | None, size: int) -> None:
+    """The bytes that a tensor takes are those that its elements need."""
+    if form is not None and form.deflated is not None:
+        holds = form.deflated.size == form.deflated.skip + spec.nbytes
+    elif form is not None and form.strides is not None:
+        steps = list(zip(spec.array_shape, form.strides, strict=True))
+        reach = sum((n - 1) * step for n, step in steps) + spec.kind.numpy.itemsize
+        holds = reach <= size and all(step >= 0 for _, step in steps)
+    else:
+        holds = size * 8 == math.prod(spec.shape) * spec.kind.bits
+        holds |= spec.kind.packed and size == spec.nbytes
+    require(holds, "a size is not shape × dtype")
 
-    def unique(pairs: list[tuple[str, Any]]) -> None:
-        keys = [key for key, _ in pairs]
-        require(len(set(keys)) == len(keys), "a key stands twice")
 
-    json.loads(data[8 : header_end(data)], object_pairs_hook=unique)
-
-
-def _check_metadata(metadata: Any) -> None:
-    """What was read can be saved, and comes back the same."""
+def _check_metadata(index: Index) -> None:
+    """What was read is plain, can be saved, and comes back the same."""
+    todo: list[Any] = [index.metadata]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict | Mapping):
+            require(all(isinstance(key, str) for key in value), "a key is no text")
+            todo.extend(value.values())
+        elif isinstance(value, list | tuple | set | frozenset):
+            require(type(value) is list or index.format == "torch", "no JSON among the metadata")
+            todo.extend(value)
+        else:
+            require(isinstance(value, PLAIN), f"a {type(value).__name__} among the metadata")
     try:
-        strings = to_strings(metadata)
+        kept, _ = portable(
+            index.metadata, format_named("safetensors"), cast=index.format == "torch", extras=True
+        )
+        strings = to_strings(kept)
     except HoldfastError as error:
         raise Broken(f"metadata was read that cannot be saved: {error}") from error
-    json.dumps(strings, ensure_ascii=False).encode()
-    require(from_strings(strings) == metadata, "metadata does not come back the same")
+    for text in (*strings, *strings.values()):
+        text.encode()
+    require(index.format == "torch" or kept.keys() == index.metadata.keys(), "a key was lost")
+    require(to_strings(from_strings(strings)) == strings, "metadata does not come back the same")
 
 
-def _check_same(data: bytes, index: Index, theirs: dict[str, Any]) -> None:
-    require(theirs.keys() == index.rows.keys(), "the library sees other names")
-    for name, row in index.rows.items():
-        view = theirs[name]
-        start = int(index.starts[row])
-        require(view["dtype"] == CODE_OF[index.dtypes[row]], "the library sees another dtype")
-        require(tuple(view["shape"]) == index.shapes[row], "the library sees another shape")
-        require(
-            bytes(view["data"]) == data[start : start + int(index.sizes[row])],
-            "the library sees other bytes",
-        )
+def check_array(array: Array, expected: Array | None, spec: TensorSpec) -> None:
+    """One tensor as a user gets it."""
+    require(array.flags.aligned, "an array is not aligned")
+    if array.dtype.names is None:
+        require(array.shape == spec.array_shape, "an array of another shape")
+        require(array.dtype == spec.kind.numpy, "an array of another dtype")
+    if expected is not None:
+        require(array.tobytes() == expected.tobytes(), "an array of other bytes")
 
 
-# On disk
+# As a stream, with all that can be done to an open file
 
 
-def check_on_disk(data: bytes, path: Path, verify: bool, random: Random) -> str:
-    """Open, load and verify a real file; returns the name of how it was refused, or nothing."""
-    path.write_bytes(data)
-    expected = read(data, verify)
+def check_opened(data: bytes, outcome: Outcome, target: Target, options: Options) -> None:
+    """Open the bytes as a stream: it must come to the same, and all of it must work."""
     try:
-        with holdfast.open(path, verify=verify) as file:
-            require(isinstance(expected, Index), "open takes what read_index refuses")
-            assert isinstance(expected, Index)
-            require(list(file) == list(expected.rows), "open sees other names")
-    except UnknownFormat:
-        foreign = path.suffix != ".safetensors"
-        require(foreign and (len(data) < 10 or data[8:9] != b"{"), "the format is not seen")
-        return UnknownFormat.__name__
+        file = open_stream(data, options)
     except HoldfastError as error:
-        require(type(error) is type(expected), "open and read_index refuse it by two errors")
-        require(str(error).startswith(f"{path}: "), "the message does not name the file")
-        return type(error).__name__
-    assert isinstance(expected, Index)
-    checked = read(data, verify=True)
-    damaged = _damaged(data, expected)
-    _check_verify(path, _damaged(data, checked) if isinstance(checked, Index) else (), checked)
-    for mapped in (True, False):
-        _check_load(data, path, expected, damaged, verify, mapped)
-        _check_slices(path, expected, damaged, verify, mapped, random)
-    return DigestMismatch.__name__ if damaged else ""
+        check_message(str(error))
+        _check_same_refusal(data, outcome, error)
+        return
+    with file:
+        if isinstance(outcome, TrailingBytes):
+            # Reading stopped where the content ends, and so saw a file that is whole.
+            data = data[: file._index.end]
+            outcome = read(data, f"file{target.suffix}", options)
+        require(isinstance(outcome, Index), f"the stream opens: {outcome}")
+        assert isinstance(outcome, Index)
+        require(list(file) == list(outcome.rows), "the stream has other names")
+        damaged = damaged_tensors(data, outcome, options)
+        broken = broken_tensors(data, outcome)
+        with expecting(damaged, broken):
+            arrays = file.arrays()
+            for name, row in outcome.rows.items():
+                check_array(arrays[name], expected_array(data, outcome, row), outcome.spec(row))
+            check_tree(file.tree())
+        if not damaged and not broken:
+            _check_saved_again(file, arrays)
 
 
-def _damaged(data: bytes, index: Index) -> tuple[str, ...]:
-    """The tensors whose bytes do not match their digests, in the order of the file."""
-    if index.digests is None:
-        return ()
-    names = list(index.rows)
-    rows = sorted(range(len(names)), key=lambda row: (index.starts[row], index.sizes[row]))
-    return tuple(
-        names[row]
-        for row in rows
-        if blake3(data[index.starts[row] :][: index.sizes[row]]).digest()
-        != index.digests[32 * row : 32 * row + 32]
-    )
+def open_stream(data: bytes, options: Options) -> TensorFile:
+    return holdfast.open(io.BytesIO(data), verify=options.verify, tensors_only=options.tensors_only)
+
+
+def _check_same_refusal(data: bytes, outcome: Outcome, error: HoldfastError) -> None:
+    if isinstance(error, UnknownFormat):
+        return  # there is no suffix to tell it by
+    if len(data) < 10 and isinstance(error, TruncatedFile):
+        return
+    require(not isinstance(outcome, Index), f"the stream is refused: {error}")
+    # Whoever does not know where a file ends goes on, and may find something else.
+    if not isinstance(outcome, TruncatedFile | TrailingBytes):
+        require(type(error) is type(outcome), f"two refusals: {error}; and as a file: {outcome}")
 
 
 @contextmanager
-def _expecting(damaged: tuple[str, ...]) -> Iterator[None]:
-    """The block must raise a DigestMismatch of these tensors, or nothing if there are none."""
+def expecting(
+    damaged: tuple[str, ...], broken: list[str], *, names_all: bool = True
+) -> Iterator[None]:
+    """The block must raise a DigestMismatch of these tensors, or a DamagedFile for the broken."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotVerified)
             yield
     except DigestMismatch as error:
-        require(error.tensors == damaged, f"not these are the damaged tensors: {error.tensors}")
+        found, all_of_them = set(error.tensors), set(damaged)
+        right = found == all_of_them if names_all else bool(found) and found <= all_of_them
+        require(right or bool(broken), f"others are damaged: {error.tensors}")
+    except DamagedFile as error:
+        require(bool(broken), f"nothing is broken: {error}")
     else:
-        require(not damaged, "damage was not found")
+        require(not damaged and not broken, "damage was not found")
 
 
-def _check_verify(path: Path, damaged: tuple[str, ...], outcome: Outcome) -> None:
+def check_tree(tree: Any) -> None:
+    """A tree holds nothing but plain containers, plain values and arrays."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, dict):
+            todo.extend(node.values())
+        elif isinstance(node, list | tuple | set | frozenset):
+            todo.extend(node)
+        else:
+            plain = isinstance(node, (*PLAIN, Stub, np.dtype))
+            require(plain, f"a {type(node).__name__} in the tree")
+
+
+def _check_saved_again(file: TensorFile, arrays: Mapping[str, Array]) -> None:
+    """The content saved in the same format and read again is the same."""
+    specs = {name: file.spec(name) for name in file}
+    if sum(spec.nbytes for spec in specs.values()) > LARGEST_ARRAY:
+        return
+    kind = format_named(file.format)
+    metadata, _ = portable(file.metadata, kind, cast=True, extras=True)
     try:
-        with _expecting(damaged):
-            holdfast.verify(path)
-    except NothingToVerify:
-        require(isinstance(outcome, Index) and outcome.digests is None, "there were digests")
-    except HoldfastError as error:
-        require(type(error) is type(outcome), "verify and read_index refuse it by two errors")
-
-
-def _check_load(
-    data: bytes, path: Path, index: Index, damaged: tuple[str, ...], verify: bool, mapped: bool
-) -> None:
-    with _expecting(damaged):
-        arrays = holdfast.load(path, verify=verify, mapped=mapped)
-        require(list(arrays) == list(index.rows), "load sees other names")
-        for name, row in index.rows.items():
-            start, size = int(index.starts[row]), int(index.sizes[row])
-            array = arrays[name]
-            require(array.tobytes() == data[start : start + size], "load gives other bytes")
-            require(array.flags.aligned and array.flags.writeable, "an array is of no use")
-            require(array.shape == index.spec(row).array_shape, "load gives another shape")
-
-
-def _check_slices(
-    path: Path,
-    index: Index,
-    damaged: tuple[str, ...],
-    verify: bool,
-    mapped: bool,
-    random: Random,
-) -> None:
-    with holdfast.open(path, verify=verify, mapped=mapped) as file:
-        for name in index.rows:
-            expected = (name,) if name in damaged else ()
-            with _expecting(expected):
-                array = file[name]
-                slices = (_random_slice(random) for _ in range(min(array.ndim, 3)))
-                # The ellipsis keeps a scalar an array, whose bytes NumPy does not touch.
-                picked: Any = (*slices, ...)
-                part, whole = file.slice(name)[picked], array[picked]
-                require(part.shape == whole.shape, "a slice has another shape")
-                require(part.tobytes() == whole.tobytes(), "a slice has other bytes")
-                require(part.flags.aligned, "a slice is not aligned")
-
-
-def _random_slice(random: Random) -> slice:
-    ends = (None, None, 0, 1, 2, -1, 5)
-    return slice(random.choice(ends), random.choice(ends), random.choice((None, 1, 2, -1)))
+        layout = kind.layout(list(specs.items()), metadata, True)
+    except (BadName, UnsupportedShape):
+        return  # paths of a tree have any length, and empty tensors dimensions that none can use
+    stream = io.BytesIO()
+    write_stream(stream, layout, [file.source(name) for name in file])
+    with holdfast.open(io.BytesIO(stream.getvalue())) as again:
+        require(again.has_digests and list(again) == list(file), "saved again, other names")
+        for name, spec in specs.items():
+            require(again.spec(name) == spec, "saved again, another spec")
+            require(again[name].tobytes() == arrays[name].tobytes(), "saved again, other bytes")
+        texts = [json.dumps(each, sort_keys=True) for each in (metadata, again.metadata)]
+        require(texts[0] == texts[1], "saved again, other metadata")

@@ -1,98 +1,88 @@
-"""What the fuzzer starts from: the corpus of the tests, and legal files made at random."""
+"""Legal content at random, and files of it as Holdfast writes them."""
 
 from __future__ import annotations
 
+import io
 import json
-import math
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from random import Random
+from typing import Any
 
-from tests.formats.builders import (
-    chunks_text,
-    entry,
-    file_of,
-    header_end,
-    member,
-    objects,
-    reseal,
-    saved_file,
-    sealed_file,
-    small_tensors,
-)
-from tests.formats.legal import DTYPE_BITS, LEGAL
-from tests.formats.malformed import CASES
+import numpy as np
+from blake3 import blake3
 
-LARGEST = 4096
-"""Larger seeds would slow the fuzzer down; what is special in them is tested elsewhere."""
+import holdfast
+from holdfast.tensors import DTYPES
+from tests.fuzz.target import LARGEST_SEED
 
-LETTERS = ["a", "b", "weight", "dtype", "shape", "é", "😀", '"', "\\", "\n", "/", "\0", " ", "__"]
-VALUES = ["1", "1.5", '"text"', "[1,[2]]", '{"x":null}', "true", "-3", "[]"]
+GOLDEN = Path(__file__).parents[1] / "formats" / "golden"
+LETTERS = ["a", "b", "weight", "dtype", "shape", "é", "😀", '"', "\\", "\n", "/", ".", " ", "__"]
+VALUES: list[Any] = [1, 1.5, "text", [1, [2]], {"x": None}, True, -3, [], "3", ""]
+
+Array = np.ndarray[Any, Any]
 
 
-def seeds() -> list[bytes]:
-    """All files of the corpus that are small, and some that Holdfast wrote."""
-    saved = saved_file(small_tensors(), {"step": 3, "name": "run", "nested": {"x": [1, None]}})
-    files = [case.data for case in CASES] + [legal.data for legal in LEGAL]
-    return [compact(saved), *(file for file in files if len(file) <= LARGEST)]
+def small(files: Collection[bytes]) -> list[bytes]:
+    """Those of the files that are small."""
+    return [file for file in files if len(file) <= LARGEST_SEED]
 
 
-def compact(file: bytes) -> bytes:
-    """The file without the padding of its header, in which most changes would be the same."""
-    end = header_end(file)
-    return reseal(file_of(file[8:end].rstrip(), file[end:]))
+def saved(
+    format: str, tensors: Mapping[str, Any], metadata: Any = None, extras: bool = True
+) -> bytes:
+    """The bytes that `holdfast.save` writes."""
+    stream = io.BytesIO()
+    holdfast.save(stream, tensors, metadata, format=format, extras=extras)
+    return stream.getvalue()
 
 
-def random_file(random: Random) -> bytes:
-    """A legal file: any dtypes and shapes, in any order, with or without digests."""
-    names = list(dict.fromkeys(_name(random) for _ in range(random.randrange(6))))
-    tensors = [_Tensor(random) for _ in names]
-    end = 0
-    in_file = random.sample(tensors, len(tensors))
-    for tensor in in_file:
-        tensor.offsets = f"[{end},{end + len(tensor.data)}]"
-        end += len(tensor.data)
-    data = b"".join(tensor.data for tensor in in_file)
-    entries = [
-        member(_quoted(random, name), entry(tensor.dtype, tensor.shape, tensor.offsets))
-        for name, tensor in zip(names, tensors, strict=True)
-    ]
-    strings = _strings(random)
-    if random.random() < 0.5:
-        digests = json.dumps(chunks_text(*(tensor.data for tensor in tensors)))
-        return sealed_file(member("holdfast.chunks", digests), *strings, entries=entries, data=data)
-    if strings or random.random() < 0.5:
-        metadata = member("__metadata__", objects(*strings))
-        entries.insert(random.randrange(len(entries) + 1), metadata)
-    return file_of(objects(*entries) + " " * random.randrange(9), data)
-
-
-class _Tensor:
-    """A tensor of any dtype and shape, as the text of its fields, and its bytes."""
-
-    def __init__(self, random: Random) -> None:
-        code, bits = random.choice(list(DTYPE_BITS.items()))
-        shape = [random.choice((0, 1, 1, 2, 3, 8)) for _ in range(random.randrange(4))]
-        if bits < 8:
-            shape.append(8)
-        self.dtype = f'"{code}"'
-        self.shape = str(shape)
-        self.data = random.randbytes(math.prod(shape) * bits // 8)
-        self.offsets = ""
-
-
-def _name(random: Random) -> str:
+def random_name(random: Random) -> str:
     return "".join(random.choices(LETTERS, k=random.randrange(1, 4)))
 
 
-def _quoted(random: Random, text: str) -> str:
+def random_metadata(random: Random) -> dict[str, Any]:
+    return {random_name(random): random.choice(VALUES) for _ in range(random.choice((0, 1, 3)))}
+
+
+def random_tensors(random: Random, dtypes: Collection[str], rank: int = 4) -> dict[str, Array]:
+    """A few tensors of these dtypes, in NumPy's order of elements or another."""
+    tensors = {}
+    for _ in range(random.randrange(5)):
+        dtype = DTYPES[random.choice(sorted(name for name in dtypes if not DTYPES[name].packed))]
+        shape = [random.choice((0, 1, 1, 2, 3, 8)) for _ in range(random.randrange(rank))]
+        count = int(np.prod(shape)) * dtype.numpy.itemsize
+        bits = random.randbytes(count)
+        if dtype.name == "bool":
+            bits = bytes(byte & 1 for byte in bits)
+        tensors[random_name(random)] = np.frombuffer(bits, dtype.numpy).reshape(shape)
+    return tensors
+
+
+def random_saved(format: str, dtypes: Collection[str], rank: int = 4) -> Callable[[Random], bytes]:
+    """Makes files of this format, with and without extras."""
+
+    def random_file(random: Random) -> bytes:
+        extras = random.random() < 0.6
+        metadata = random_metadata(random) if extras else {}
+        return saved(format, random_tensors(random, dtypes, rank), metadata, extras)
+
+    return random_file
+
+
+def quoted(random: Random, text: str) -> str:
     """The text as it may stand between quotes."""
     return json.dumps(text, ensure_ascii=random.random() < 0.5)[1:-1]
 
 
-def _strings(random: Random) -> list[str]:
-    """Members of a metadata object, some of them typed."""
-    keys = list(dict.fromkeys(_name(random) for _ in range(random.choice((0, 0, 1, 3)))))
-    typed = [key for key in keys if random.random() < 0.5]
-    values = {key: random.choice(VALUES) for key in keys}
-    if typed:
-        values["holdfast.json"] = json.dumps(typed)
-    return [member(_quoted(random, key), json.dumps(value)) for key, value in values.items()]
+def golden(suffix: str) -> list[bytes]:
+    """The files that the first implementation of a format wrote."""
+    return [path.read_bytes() for path in sorted(GOLDEN.glob(f"*{suffix}"))]
+
+
+def with_digest(file: bytes, at: int, before: bytes, after: bytes = b"") -> bytes:
+    """The file with the right 64 digits at `at`, over `before` and `after` them."""
+    if not 0 <= at <= at + 64 <= len(file):
+        return file
+    digits = blake3(before + b"0" * 64 + after).hexdigest().encode()
+    return file[:at] + digits + file[at + 64 :]

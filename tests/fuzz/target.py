@@ -47,8 +47,6 @@ class Target:
     """Makes the digest of all but the tensors right again, wherever a file has one."""
     check: Callable[[bytes, Outcome, Options], None]
     """The format's own properties, and the comparison with another reader."""
-    shares: bool = False
-    """Whether tensors may share bytes of the file."""
     has_objects: bool = False
     """Whether `tensors_only` makes a difference."""
 

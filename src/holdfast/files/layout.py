@@ -102,8 +102,11 @@ class Index:
     """The rows that do not lie plainly."""
     text: bytes | None = None
     """The metadata as it is written there, without what is ours, where that can be kept."""
-    tree: Any = None
-    """The tree that the tensors hang on, in a format that has one; its leaves are `Row`s."""
+    tree: tuple[Any] | None = None
+    """The tree that the tensors hang on, in a format that has one, with `Row`s for them.
+
+    It stands in a tuple of one, for a tree may be None itself.
+    """
 
     def spec(self, row: int) -> TensorSpec:
         """What the tensor of this row is."""

@@ -147,6 +147,11 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def _below(path: str, key: Any) -> str:
+    """The path of a member, for a message; a long one is not made longer for each of a million."""
+    return path if len(path) > 400 else f"{path}[{key}]"
+
+
 def _check_key(key: Any, path: str) -> None:
     if type(key) is not str:
         raise RefusedMetadata(f"{path} has the key {key!r}: keys must be strings")
@@ -166,10 +171,10 @@ def _check(value: Any, path: str, depth: int = 0) -> None:
     if type(value) is dict:
         for key, member in value.items():
             _check_key(key, path)
-            _check(member, f"{path}[{key!r}]", depth + 1)
+            _check(member, _below(path, repr(shortened(key))), depth + 1)
     elif type(value) is list:
         for i, member in enumerate(value):
-            _check(member, f"{path}[{i}]", depth + 1)
+            _check(member, _below(path, i), depth + 1)
     elif type(value) is int and value.bit_length() > 3.32 * MAX_DIGITS:
         raise RefusedMetadata(f"{path} is an integer of about {MAX_DIGITS:,} digits or more")
     elif type(value) is str:

@@ -358,7 +358,8 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
     if link:
         specs["links"] = links_spec(header, link_group(header, begin, own))
     elif begin < own:
-        _refuse_cut(read, begin, own, options.verify)
+        if own == end:
+            _refuse_cut(read, begin, own, options.verify)
         specs["extension"] = TensorSpec("uint8", (own - begin,))
     sizes = np.array([spec.nbytes for spec in specs.values()], np.int64)
     further, digests = _read_own(read, own, end, first + link, sizes, options.verify)

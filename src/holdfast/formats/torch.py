@@ -95,6 +95,10 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
     tensors = {path: leaf for path, leaf in found.items() if isinstance(leaf, StoredTensor)}
     rows = {path: row for row, path in enumerate(tensors)}
     numbers = iter(range(len(rows)))
+
+    def as_row(leaf: Any) -> Any:
+        return Row(next(numbers)) if isinstance(leaf, StoredTensor) else leaf
+
     big_endian = _is_big_endian(read, entries)
     places = [_place(tensor, entries, root, path) for path, tensor in tensors.items()]
     starts, sizes = columns([a for a, _ in places]), columns([b for _, b in places])
@@ -117,9 +121,7 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
             for row, tensor in enumerate(tensors.values())
             if (form := _form(tensor, big_endian))
         },
-        tree=with_leaves(
-            tree, lambda leaf: Row(next(numbers)) if isinstance(leaf, StoredTensor) else leaf
-        ),
+        tree=(with_leaves(tree, as_row),),
     )
 
 

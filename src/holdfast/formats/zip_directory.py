@@ -164,13 +164,16 @@ def _read_wide_end(tail: bytes, tail_at: int, locator_at: int, narrow: End) -> E
 
 # Reading the directory
 
+IS_FOLDER: Final = 1 << 4
+"""Among the attributes, as MS-DOS has it."""
 _CENTRAL_FIELDS: Final = np.dtype(
     {
         "names": (
-            "signature version flags method crc stored_size size lengths disk header_at".split()
+            "signature version flags method crc stored_size size lengths disk attributes "
+            "header_at".split()
         ),
-        "formats": ["<u4", "u1", "<u2", "<u2", "<u4", "<u4", "<u4", "<3u2", "<u2", "<u4"],
-        "offsets": [0, 6, 8, 10, 16, 20, 24, 28, 34, 42],
+        "formats": ["<u4", "u1", "<u2", "<u2", "<u4", "<u4", "<u4", "<3u2", "<u2", "u1", "<u4"],
+        "offsets": [0, 6, 8, 10, 16, 20, 24, 28, 34, 38, 42],
         "itemsize": CENTRAL.size,
     }
 )
@@ -235,6 +238,9 @@ def read_directory(directory: bytes, end: End) -> Listing:
     widen_rows((rows["size"], rows["stored_size"], rows["header_at"]), extras, names, places)
     listing = Listing(names, raw_names, rows)
     listing.refuse(records["disk"] > 0, UnsupportedFile, "it lies on another disk")
+    # torch takes such an entry for a folder, and gives memory that was never written to.
+    folder = records["attributes"] & IS_FOLDER > 0
+    listing.refuse(folder, BadArchive, "by its attributes it is a folder")
     newer = records["version"] > MAX_VERSION
     listing.refuse(newer, UnsupportedFile, "it asks for a newer version of the zip format")
     _check_kinds(listing)

@@ -125,7 +125,7 @@ class TensorFile(Mapping[str, Array]):
             return arrays
         by_row = list(arrays.values())
         return with_leaves(
-            self._index.tree, lambda leaf: by_row[leaf.row] if isinstance(leaf, Row) else leaf
+            self._index.tree[0], lambda leaf: by_row[leaf.row] if isinstance(leaf, Row) else leaf
         )
 
     def source(self, name: str) -> Source:

@@ -1,0 +1,235 @@
+"""The npz format as a target, beside NumPy."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from holdfast.errors import (
+    BadArchive,
+    BadField,
+    BadHeader,
+    BadRange,
+    DuplicateKey,
+    HoldfastError,
+    IndexMismatch,
+    LimitExceeded,
+    SizeMismatch,
+    TrailingBytes,
+    TruncatedFile,
+    UnknownDType,
+    UnsupportedFile,
+)
+from holdfast.files.layout import Index
+from holdfast.formats import npz as own_format
+from holdfast.formats.npz import DTYPES
+from holdfast.formats.reading import Options
+from tests.formats import malformed_npz
+from tests.fuzz.expected import expected_array
+from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, inside
+from tests.fuzz.mutations.json_text import NUMBERS, json_mutations, replace_one
+from tests.fuzz.mutations.zips import ZIP_MUTATIONS, entry_part
+from tests.fuzz.seeds import random_name, random_saved, random_tensors, saved, small, with_digest
+from tests.fuzz.target import Outcome, Target, require
+
+Array = np.ndarray[Any, Any]
+
+DESCRS = [
+    *("<f4", ">f8", "|b1", "|u1", "<c16", ">c8", "=i4", "f8", "<f2", "<i8", ">u2", "|i1"),
+    *("|O", "|S3", "<U4", "<M8[ns]", "|V2", "<f16", "<f1", "", "<", "f", "<f4,<f4", "x" * 99),
+]
+TEXTS = [*("True", "False", "()", "(1,)", "(2, 3)", "(3,2,)", "(1)", "[1]", "None", "-1", "0x1")]
+
+STRICTER = (
+    *(BadArchive, BadField, BadHeader, BadRange, DuplicateKey, IndexMismatch, LimitExceeded),
+    *(SizeMismatch, TrailingBytes, TruncatedFile, UnknownDType, UnsupportedFile),
+)
+"""How we may refuse what NumPy opens.
+
+It takes any archive that `zipfile` can make sense of, entries that are no arrays, headers with
+anything that Python's literals allow, text and records for dtypes, and arrays that are followed
+by more bytes; and it knows nothing of our entry and its seal.
+"""
+
+LOOSER = {
+    r"contains pickled": "an empty archive that starts with a wide end record",
+    r"Bad CRC-32": "checked when an array is taken, and not at all with verify=False",
+    r"Header info length .* is large": "NumPy reads 10,000 letters of a header, we 65,536",
+    r"maximum supported dimension|array is too big|Maximum allowed": "empty, with huge dimensions",
+    r"Unable to allocate|MemoryError|Error -3|incomplete|Truncated|EOF|cannot reshape|"
+    r"Failed to read all data": "compressed, and broken behind its header, which we find later",
+    r"could not be encoded|No such file|no item named": "a name that zipfile changes",
+    r"strings of length|File name in directory": "a name that zipfile reads another way",
+}
+"""Why NumPy may refuse what we open, by its message."""
+
+
+# Seeds
+
+
+def seeds() -> list[bytes]:
+    """What Holdfast writes, and NumPy, compressed too, in every order of bytes and elements."""
+    random = Random(7)
+    states = [random_tensors(random, DTYPES) for _ in range(3)]
+    files = [saved("npz", state, {"step": 3, "x": [None]}) for state in states]
+    files += [saved("npz", state, extras=False) for state in states]
+    odd = {
+        "f": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "b": np.arange(5, dtype=">i4"),
+        "c": np.asfortranarray(np.arange(6, dtype=">c16").reshape(3, 2)),
+        "long": np.zeros((40, 50), np.int64),
+        "none": np.zeros((0, 3), ">f4"),
+    }
+    plain = [_savez(state, compressed) for state in (*states, odd) for compressed in (True, False)]
+    return [*files, *plain, *small([case.data for case in malformed_npz.CASES])]
+
+
+def _savez(state: Mapping[str, Array], compressed: bool) -> bytes:
+    stream = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(stream, **state)  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
+_random_saved = random_saved("npz", DTYPES)
+
+
+def random_file(random: Random) -> bytes:
+    """An archive of Holdfast's, or one of NumPy's."""
+    if random.random() < 0.5:
+        return _random_saved(random)
+    state = {}
+    for _ in range(random.randrange(4)):
+        for array in random_tensors(random, DTYPES).values():
+            order = random.choice(("<", ">"))
+            swapped = array.astype(array.dtype.newbyteorder(order))
+            name = random_name(random).replace("/", "_")
+            state[name] = np.asfortranarray(swapped) if random.random() < 0.5 else swapped
+    return _savez(state, random.random() < 0.5)
+
+
+# Mutations
+
+_ours = entry_part(lambda name: name == "holdfast.json")
+_array = entry_part(lambda name: name.endswith(".npy"))
+
+
+def _change_header(random: Random, entry: bytes) -> bytes:
+    """The header with another value, or other letters; its length is made to fit."""
+    end = 10 + int.from_bytes(entry[8:10], "little")
+    text, data = entry[10:end], entry[end:]
+    match random.randrange(6):
+        case 0:
+            quoted = f"'{random.choice(DESCRS)}'".encode()
+            text = replace_one(random, text, rb"'[<>|=][^']*'", lambda old: quoted)
+        case 1:
+            number = random.choice(NUMBERS).encode()
+            text = replace_one(random, text, rb"\d+(?=[,)])", lambda old: number)
+        case 2:
+            value = random.choice(TEXTS).encode()
+            text = replace_one(random, text, rb"True|False|\([^)]*\)", lambda old: value)
+        case 3:
+            step = random.choice((-1, 1))
+            text = replace_one(
+                random, text, rb"\b\d{1,20}\b", lambda old: b"%d" % (int(old) + step)
+            )
+        case 4:
+            swap = {b"True": b"False", b"False": b"True"}
+            text = replace_one(random, text, rb"True|False", swap.__getitem__)
+        case _:
+            text = flip_bit(random, text, [text])
+    text = text[:60000]
+    return entry[:8] + len(text).to_bytes(2, "little") + text + data
+
+
+def _change_data(random: Random, entry: bytes) -> bytes:
+    """More elements, or fewer."""
+    return entry[: -random.randrange(1, 9)] if random.random() < 0.5 else entry + bytes(8)
+
+
+def reseal(file: bytes) -> bytes:
+    """The file with a seal that matches it again, if it has one."""
+    return resealed_archive(file, own_format)
+
+
+def resealed_archive(file: bytes, format: Any) -> bytes:
+    """An archive with a seal that matches it again, if it ends in one."""
+    if not re.search(rb"holdfast\.digest:[0-9a-f]{64}\Z", file):
+        return file
+    try:
+        index = format.read_index(
+            lambda start, length: file[start : start + length],
+            len(file),
+            Options(verify=False, tensors_only=True),
+        )
+    except HoldfastError:
+        return file
+    others, at = b"", 0
+    for start, size in sorted(zip(index.starts.tolist(), index.sizes.tolist(), strict=True)):
+        if size:
+            others += file[at:start]
+            at = max(at, start + size)
+    return with_digest(file, len(file) - 64, others + file[at:-64])
+
+
+# Comparison with NumPy
+
+
+def check(data: bytes, outcome: Outcome, options: Options) -> None:
+    """NumPy sees the same arrays, or refuses them for one of the reasons that are listed."""
+    theirs = _library(data)
+    if isinstance(outcome, Index):
+        if isinstance(theirs, str):
+            known = any(re.search(pattern, theirs) for pattern in LOOSER)
+            require(known, f"we open what NumPy refuses: {theirs}")
+        else:
+            _check_same(data, outcome, theirs)
+    elif not isinstance(theirs, str):
+        strict = type(outcome) in STRICTER
+        require(strict, f"NumPy opens what is a {type(outcome).__name__} to us")
+
+
+def _library(data: bytes) -> dict[str, Any] | str:
+    """What NumPy finds in the file, or why it refuses it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+    except Exception as error:  # zipfile and NumPy raise whatever comes
+        return f"{type(error).__name__}: {error}"
+
+
+def _check_same(data: bytes, index: Index, theirs: dict[str, Any]) -> None:
+    require(theirs.keys() == index.rows.keys(), "NumPy sees other names")
+    for name, row in index.rows.items():
+        array = theirs[name]
+        expected = expected_array(data, index, row)
+        if expected is None:
+            continue  # NumPy does not look behind the last element, where we find it broken
+        require(array.dtype.newbyteorder("=") == expected.dtype, "NumPy sees another dtype")
+        require(array.shape == expected.shape, "NumPy sees another shape")
+        same = np.ascontiguousarray(array).astype(expected.dtype).tobytes() == expected.tobytes()
+        require(same, "NumPy sees other elements")
+
+
+TARGET = Target(
+    name="npz",
+    suffix=".npz",
+    seeds=seeds,
+    random_file=random_file,
+    mutations=(
+        *ANYWHERE,
+        *ZIP_MUTATIONS,
+        *json_mutations(_ours),
+        *(inside(_array, _change_header) for _ in range(8)),
+        *(inside(_array, _change_data) for _ in range(2)),
+    ),
+    reseal=reseal,
+    check=check,
+)

@@ -1,0 +1,228 @@
+"""The torch format as a target, beside `torch.load(weights_only=True)`."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.errors import (
+    BadArchive,
+    BadField,
+    BadPickle,
+    BadRange,
+    DuplicateKey,
+    HoldfastError,
+    IndexMismatch,
+    LimitExceeded,
+    RefusedPickle,
+    TrailingBytes,
+    TruncatedFile,
+    UnsupportedFile,
+)
+from holdfast.files.layout import Index
+from holdfast.formats import torch as own_format
+from holdfast.formats.reading import Options
+from holdfast.formats.torch import DTYPES
+from tests.formats import malformed_torch
+from tests.formats.hostile_pickles import CASES
+from tests.fuzz.expected import LARGEST_ARRAY
+from tests.fuzz.mutations.bytes import ANYWHERE, bytewise, flip_bit, inside
+from tests.fuzz.mutations.json_text import json_mutations
+from tests.fuzz.mutations.pickles import change_opcodes, set_small_number
+from tests.fuzz.mutations.zips import ZIP_MUTATIONS, Content, entry_part, pack
+from tests.fuzz.properties import open_stream
+from tests.fuzz.seeds import random_saved, random_tensors, saved, small
+from tests.fuzz.target import Outcome, Target, require
+from tests.fuzz.targets.npz import resealed_archive
+
+STRICTER = (
+    *(BadArchive, BadField, BadPickle, BadRange, DuplicateKey, IndexMismatch, LimitExceeded),
+    *(RefusedPickle, TrailingBytes, TruncatedFile, UnsupportedFile),
+)
+"""How we may refuse what torch opens.
+
+Its zip reader takes bytes that belong to nothing, compressed entries and entries in any folder;
+its unpickler goes on where a key stands twice, takes any storage that is long enough, keeps
+values on its stack at the end, and knows quantized and sparse tensors.
+"""
+
+LOOSER = {
+    r"Unsupported (global|class)|not an allowed global": "plain names that torch does not know",
+    r"Unsupported operand": "opcodes for sets and bytes, and protocols 3 to 5",
+    r"Can only (REDUCE|build|SETITEM|append|create)": "calls of what torch has no value for",
+    r"pickle protocol": "torch reads protocol 2 alone",
+    r"data location|device (type|string)|not compiled|expected string or": "a device, passed over",
+    r"hasRecord|the version|file with version|stoull": "the entry version, which we do not read",
+    r"UnicodeDecodeError|invalid literal for int": "other entries, such as .storage_alignment",
+}
+"""Why torch may refuse what we open, by its message."""
+
+UNTYPED = (torch.uint16, torch.uint32, torch.uint64)
+"""torch keeps them in storages without a type, and does not swap those of a big-endian file."""
+
+
+# Seeds
+
+
+def seeds() -> list[bytes]:
+    """What Holdfast writes, trees that torch writes, and each hostile pickle in an archive."""
+    random = Random(7)
+    states = [random_tensors(random, DTYPES) for _ in range(3)]
+    files = [saved("torch", state, {"step": 3, "x": [None]}) for state in states]
+    files += [saved("torch", state, extras=False) for state in states]
+    pickles = [case.build for case in CASES if isinstance(case.build, bytes)]
+    hostile = [_around(pickle) for pickle in small(pickles)]
+    malformed = small([case.data for case in malformed_torch.CASES])
+    return [*files, *(_saved_by_torch(tree) for tree in trees()), *hostile, *malformed]
+
+
+def trees() -> list[Any]:
+    """Trees as training programs save them."""
+    weight = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    return [
+        weight,
+        {"w": weight, "t": weight.T, "part": weight[:, 1:], "all": weight.expand(4, 2, 3)},
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3},
+        OrderedDict(a=[weight, (weight[0], 1.5)], b={1: None, "c": "text", (2, "k"): b"bytes"}),
+        {"vast": weight[:1, :1].expand(1 << 15, 1 << 16), "w": weight},
+        {"p": torch.nn.Parameter(weight), "size": weight.shape, "dtype": torch.float16},
+        {"half": weight.to(torch.bfloat16), "c": torch.zeros(2, dtype=torch.complex64)},
+        {"set": {1, 2}, "nan": float("nan"), "big": 2**70, "device": torch.device("cpu")},
+    ]
+
+
+def _saved_by_torch(tree: Any) -> bytes:
+    stream = io.BytesIO()
+    torch.save(tree, stream)
+    return stream.getvalue()
+
+
+def _around(pickle: bytes) -> bytes:
+    """An archive with this pickle, and the storage that those of the tests refer to."""
+    contents = {"data.pkl": pickle, "byteorder": b"little", "data/0": bytes(24), "version": b"3\n"}
+    return pack([Content(f"archive/{name}".encode(), data) for name, data in contents.items()], b"")
+
+
+# Mutations
+
+_pickle = entry_part(lambda name: name.endswith("/data.pkl"))
+_ours = entry_part(lambda name: name.endswith("/holdfast.json"))
+_storage = entry_part(lambda name: "/data/" in name)
+_order = entry_part(lambda name: name.endswith("/byteorder"))
+
+
+def _resize(random: Random, storage: bytes) -> bytes:
+    return storage[: random.randrange(len(storage) + 1)] + bytes(random.choice((0, 1, 4, 8)))
+
+
+def _set_order(random: Random, order: bytes) -> bytes:
+    return random.choice((b"little", b"big", b"big", b"", b"Little", b"little\n", b"middle"))
+
+
+def reseal(file: bytes) -> bytes:
+    """The file with a seal that matches it again, if it has one."""
+    return resealed_archive(file, own_format)
+
+
+# Comparison with torch
+
+
+def check(data: bytes, outcome: Outcome, options: Options) -> None:
+    """torch builds the same tree, or refuses it for one of the reasons that are listed."""
+    theirs = _library(data)
+    if isinstance(outcome, Index):
+        if isinstance(theirs, HoldfastError):
+            known = any(re.search(pattern, str(theirs)) for pattern in LOOSER)
+            require(known or options.tensors_only, f"we open what torch refuses: {theirs}")
+        elif not options.tensors_only and theirs is not None:
+            with open_stream(data, Options(verify=False)) as file:
+                _check_same(file.tree(), theirs)
+    elif not isinstance(theirs, HoldfastError):
+        strict = type(outcome) in STRICTER
+        require(strict, f"torch opens what is a {type(outcome).__name__} to us")
+
+
+def _library(data: bytes) -> Any:
+    """The tree that torch builds of the file, or an error that says why it does not."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(io.BytesIO(data), weights_only=True)
+    except Exception as error:  # torch raises whatever comes
+        return HoldfastError(f"{type(error).__name__}: {error}")
+
+
+def _check_same(ours: Any, theirs: Any) -> None:
+    """Two trees, side by side."""
+    todo = [(ours, theirs)]
+    while todo:
+        one, other = todo.pop()
+        if isinstance(other, torch.Tensor):
+            _check_tensor(one, other)
+        elif isinstance(other, torch.dtype | torch.device | torch.layout):
+            require(one == str(other), f"torch has {other}, not {one!r:.80}")
+        elif isinstance(other, dict):
+            require(list(map(_key, one)) == list(map(_key, other)), "torch has other keys")
+            todo += zip(one.values(), other.values(), strict=True)
+        elif isinstance(other, list | tuple):
+            require(len(one) == len(other), "torch has a list of another length")
+            todo += zip(one, other, strict=True)
+        elif isinstance(other, set | frozenset):
+            require(len(one) == len(other), "torch has a set of another size")
+        else:
+            same = type(one) is type(other) and (one == other or one != one)
+            require(same, f"torch has {other!r:.80}, not {one!r:.80}")
+
+
+def _key(key: Any) -> Any:
+    return str(key) if isinstance(key, torch.dtype | torch.device) or key != key else key
+
+
+def _check_tensor(array: Any, tensor: torch.Tensor) -> None:
+    require(isinstance(array, np.ndarray), "torch has a tensor there")
+    if tensor.numel() > LARGEST_ARRAY:
+        return
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bool:
+        tensor = tensor.view(torch.uint8)  # a copy would make each of them 0 or 1
+    bits = torch.empty(tensor.numel(), dtype=tensor.dtype)
+    bits.copy_(tensor.reshape(-1))
+    theirs = bits.view(torch.uint8).numpy().tobytes()
+    same = array.tobytes() == theirs
+    if tensor.dtype in UNTYPED:
+        same |= array.byteswap().tobytes() == theirs
+    require(same, "torch has other elements")
+    if tensor.dtype != torch.float4_e2m1fn_x2:
+        require(array.shape == tuple(tensor.shape), "torch has another shape")
+
+
+_change: Callable[[Random, bytes], bytes] = change_opcodes
+
+TARGET = Target(
+    name="torch",
+    suffix=".pt",
+    seeds=seeds,
+    random_file=random_saved("torch", DTYPES),
+    mutations=(
+        *ANYWHERE,
+        *ZIP_MUTATIONS,
+        *json_mutations(_ours)[::2],
+        *(inside(_pickle, _change) for _ in range(12)),
+        *(inside(_pickle, set_small_number) for _ in range(6)),
+        *(inside(_pickle, bytewise(flip_bit)), inside(_storage, _resize)),
+        inside(_order, _set_order),
+    ),
+    reseal=reseal,
+    check=check,
+    has_objects=True,
+)
