@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -76,29 +76,54 @@ def tensor_digest(chunk_digests: bytes) -> bytes:
     return chunk_digests if len(chunk_digests) == DIGEST else blake3(chunk_digests).digest()
 
 
-def start_digesting(sources: Sequence[Source], pool: ThreadPoolExecutor) -> list[Future[bytes]]:
-    """Hash all chunks of the sources, in order, on the pool's threads.
+class Digesting:
+    """Hashes all chunks of some sources, in order, on the threads of a pool.
 
-    The results, joined, are the digests of all chunks. The bytes are hashed where they lie,
-    before they are copied on their way to the disk, so that the digest covers that copy too.
+    The bytes are hashed where they lie, before they are copied on their way to the disk, so
+    that the digest covers that copy too.
     """
-    work: list[list[Chunk]] = []
-    plain: list[Chunk] = []
-    for i, source in enumerate(sources):
-        chunks = chunks_of(i, source.spec.nbytes)
-        if source.sequential:
-            work += [*batches(plain), list(chunks)]
-            plain = []
-        else:
-            plain += chunks
-    work += batches(plain)
-    return [pool.submit(_digest_batch, sources, batch) for batch in work]
+
+    def __init__(self, sources: Sequence[Source], pool: ThreadPoolExecutor) -> None:
+        self._sources = sources
+        self._batches = list(_batches_of(sources))
+        self._futures = [pool.submit(_digest_batch, sources, batch) for batch in self._batches]
+        self._digests: bytes | None = None
+
+    def result(self) -> bytes:
+        """The digests of all chunks.
+
+        The caller, who has nothing else to do now, hashes what no thread has begun, from the end.
+        """
+        if self._digests is None:
+            parts: dict[int, bytes] = {}
+            for i in reversed(range(len(self._futures))):
+                if self._futures[i].cancel():
+                    parts[i] = _digest_batch(self._sources, self._batches[i])
+            self._digests = b"".join(
+                parts[i] if i in parts else future.result()
+                for i, future in enumerate(self._futures)
+            )
+        return self._digests
 
 
 def digest_all(sources: Sequence[Source]) -> bytes:
     """The digests of all chunks of the sources."""
-    with ThreadPoolExecutor(worker_count(), "holdfast-digest") as pool:
-        return b"".join(future.result() for future in start_digesting(sources, pool))
+    with ThreadPoolExecutor(worker_count(spare=1), "holdfast-digest") as pool:
+        return Digesting(sources, pool).result()
+
+
+def _batches_of(sources: Sequence[Source]) -> Iterator[list[Chunk]]:
+    """The work, in order; one thread goes through all of a source that is read in its order."""
+    plain: list[Chunk] = []
+    for i, source in enumerate(sources):
+        chunks = chunks_of(i, source.spec.nbytes)
+        if source.sequential:
+            yield from batches(plain)
+            yield list(chunks)
+            plain = []
+        else:
+            plain += chunks
+    yield from batches(plain)
 
 
 def _digest_batch(sources: Sequence[Source], batch: list[Chunk]) -> bytes:

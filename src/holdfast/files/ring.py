@@ -15,9 +15,11 @@ from isal.isal_zlib import crc32
 
 from holdfast.files.disk import ALIGNMENT, Disk
 from holdfast.tensors import Source
-from holdfast.tensors.sources import PIECE, Bytes
+from holdfast.tensors.sources import Bytes
 
 BLOCK: Final = 16 << 20
+_SUMMED: Final = 256 << 10
+"""What is copied and summed at a time: little enough for the cache of one processor."""
 BLOCKS: Final = 3
 """Two blocks on their way to the disk while a third is filled: 48 MiB, whatever is saved."""
 
@@ -92,7 +94,7 @@ class Ring:
         """
         start, size = 0, source.spec.nbytes
         while start < size:
-            part = self._put_part(source, start, min(PIECE, size - start))
+            part = self._put_part(source, start, min(_SUMMED, size - start))
             crc = crc32(part.data, crc)
             start += part.size
         return crc

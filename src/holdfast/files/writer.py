@@ -11,7 +11,7 @@ import errno
 import io
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,7 +20,7 @@ from isal.isal_zlib import crc32
 
 from holdfast.errors import WriteFailed
 from holdfast.files.atomic import replacing
-from holdfast.files.digests import start_digesting, worker_count
+from holdfast.files.digests import Digesting, worker_count
 from holdfast.files.disk import Disk
 from holdfast.files.layout import Layout
 from holdfast.files.ring import Ring
@@ -35,11 +35,11 @@ class _Sums:
     """The digests, as far as they are asked for, and the CRCs, as they become known."""
 
     def __init__(self, sources: Sequence[Source], pool: ThreadPoolExecutor, digested: bool) -> None:
-        self._digests: list[Future[bytes]] = start_digesting(sources, pool) if digested else []
+        self._digesting = Digesting(sources if digested else [], pool)
         self.crcs: dict[int, int] = {}
 
     def digests(self) -> bytes:
-        return b"".join(future.result() for future in self._digests)
+        return self._digesting.result()
 
     def crc(self, tensor: int) -> int:
         return self.crcs[tensor]

@@ -77,7 +77,7 @@ def convert(
             file.check(each.name)  # now, for what will be hashed are not its own bytes
         metadata, changes = _metadata(file, kind, cast=cast, extras=extras)
         layout = kind.layout([(name, each.spec) for name, each in sources], metadata, extras)
-        proof = _Proof(file, sources, {each.name for each in casts})
+        proof = Proof(file, sources, {each.name for each in casts})
         file.expect_in_order()
         write_file(
             os.fsdecode(target), layout, [each for _, each in sources], disk.LOCAL, proof.check
@@ -101,7 +101,7 @@ def _metadata(
     return portable(file.metadata, kind, cast=cast, extras=extras)
 
 
-class _Proof:
+class Proof:
     """Compares what was read with what was written, tensor by tensor."""
 
     def __init__(
