@@ -48,7 +48,7 @@ def pieces(data: Bytes, form: Deflated) -> Iterator[bytes]:
             if piece:
                 yield piece
     except _Broken as error:
-        raise BadArchive(f"a compressed entry cannot be inflated ({error})") from error
+        raise BadArchive(f"tensor {form.name!r:.200}: it cannot be inflated ({error})") from error
     if not inflater.eof or size != form.size or fed < data.size or inflater.unused_data:
         raise SizeMismatch(
             f"tensor {form.name!r:.200}: it inflates to other than the {form.size:,} bytes that "
