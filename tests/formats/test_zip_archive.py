@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -159,11 +160,12 @@ def test_what_torch_writes_beyond_4_gib_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("zip"), reason="there is no zip command")
-@pytest.mark.parametrize("options", ["", "-0", "-9", "-X", "-fz", "-fd", "-X -0 -fd"])
-@pytest.mark.parametrize("piped", [False, True])
+@pytest.mark.parametrize(
+    ("options", "piped"),
+    # -fz into a pipe gives an end record that even unzip refuses.
+    [*product(["", "-0", "-9", "-X", "-fd", "-X -0 -fd"], [False, True]), ("-fz", False)],
+)
 def test_what_zip_writes_is_read(options: str, piped: bool, tmp_path: Path) -> None:
-    if piped and "-fz" in options:
-        pytest.skip("zip writes an end record then that even unzip refuses")
     (tmp_path / "a.txt").write_text("hello")
     (tmp_path / "b.txt").write_text("numbers\n" * 10_000)
     target = "-" if piped else "out.zip"

@@ -110,20 +110,22 @@ class ArchiveBuilder:
                 return whole_entry(name, data, at)
             return unlisted_header(name, zlib.crc32(data), len(data)) + data
 
+        def crc(sums: Sums) -> int:
+            return zlib.crc32(text(sums.digests()))
+
         zeros = bytes(chunk_count(self._sizes) * DIGEST)
         if listed:
-            crc = lambda sums: zlib.crc32(text(sums.digests()))  # noqa: E731
             self._listed.append(_Planned(name, at, len(text(zeros)), crc))
         self._append(Late(len(whole(zeros)), lambda sums: whole(sums.digests())))
 
-    def layout(self, sealed_by: bool) -> Layout:
+    def layout(self, is_sealed: bool) -> Layout:
         """The whole file; sealed if our entry is in it."""
         at, before = self._at, list(self._body)
-        comment = _COMMENT + ZEROS if sealed_by else b""
+        comment = _COMMENT + ZEROS if is_sealed else b""
 
         def end(sums: Sums) -> bytes:
             made = central_directory([plan.entry(sums) for plan in self._listed], at, comment)
-            if not sealed_by:
+            if not is_sealed:
                 return made
             parts = [part.make(sums) if isinstance(part, Late) else part for part in before]
             texts = [part for part in parts if isinstance(part, bytes)]
@@ -131,7 +133,7 @@ class ArchiveBuilder:
 
         planned = [plan.entry(None) for plan in self._listed]
         self._append(Late(len(central_directory(planned, at, comment)), end))
-        return Layout(self._body, self._at, digested=sealed_by, crcs=self._crcs)
+        return Layout(self._body, self._at, digested=is_sealed, crcs=self._crcs)
 
     def _append(self, piece: bytes | Late) -> None:
         self._body.append(piece)
