@@ -11,7 +11,7 @@
 All that can go wrong is a HoldfastError; the tree of them is drawn in `holdfast.errors`.
 """
 
-from holdfast import errors
+from holdfast import errors, oxck
 from holdfast.errors import DamagedFile, HoldfastError
 from holdfast.tensors import Packed, TensorSpec, register_framework
 from holdfast.verbs.convert import Converted, convert
@@ -39,6 +39,7 @@ __all__ = [
     "errors",
     "load",
     "open",
+    "oxck",
     "save",
     "verify",
 ]

@@ -232,7 +232,7 @@ def test_diff_prints_the_worst_first_and_exits_by_it(path: Path) -> None:
     done = run("diff", path, new)
     assert done.returncode == 3
     assert done.stdout.splitlines() == [
-        "step: 3 → 4",
+        "metadata step: 3 → 4",
         "tensor        what     dtype and shape  max      mean  elements",
         "layer.weight  changed  float32 300×20   0.5  8.33e-05     <0.1%",
         "new           new      float64 2",

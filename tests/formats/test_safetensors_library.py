@@ -108,3 +108,15 @@ def test_our_tensors_start_on_a_page_and_each_is_aligned(tmp_path: Path) -> None
         assert min(starts.values()) % 4096 == 0
         for name, start in starts.items():
             assert start % TensorSpec(file.spec(name).dtype, ()).kind.numpy.itemsize == 0
+
+
+def test_transformers_would_take_our_files(tmp_path: Path) -> None:
+    """It asks for a framework wherever there is metadata; users never see ours."""
+    for metadata, format in (({}, "pt"), ({"step": 1}, "pt"), ({"format": "mlx"}, "mlx")):
+        holdfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)}, metadata)
+        with safetensors.safe_open(tmp_path / "a.safetensors", "np") as file:
+            assert file.metadata()["format"] == format
+        assert holdfast.open(tmp_path / "a.safetensors").metadata == metadata
+    holdfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)}, extras=False)
+    with safetensors.safe_open(tmp_path / "a.safetensors", "np") as file:
+        assert file.metadata() is None

@@ -249,10 +249,27 @@ def test_names_that_are_no_text_are_refused(name: Any) -> None:
 
 def test_a_name_that_is_the_hash_of_another_tensor_is_refused() -> None:
     name = f"{fnv(b'a'):#018x}"
-    data = saved({"a": np.ones(1), name: np.ones(1)}, extras=False)
-    with pytest.raises(DuplicateName, match="hash of another tensor"):
-        opened(data, names=[name])
-    assert list(opened(data, names=[name, "a"])) == ["a", name]
+    with pytest.raises(DuplicateName, match="both names have the hash"):
+        saved({"a": np.ones(1), name: np.ones(1)}, extras=False)
+    data = saved({"a": np.ones(1)}, extras=False)
+    with pytest.raises(DuplicateName, match="both have the hash"):
+        opened(data, names=[name, "a"])
+
+
+@pytest.mark.parametrize("extras", [True, False])
+def test_a_file_without_names_keeps_its_hashes_when_it_is_written_again(
+    extras: bool, tmp_path: Path
+) -> None:
+    state = {"conv1_weight": np.ones(2), "conv1_bias": np.zeros(3)}
+    holdfast.save(tmp_path / "a.tenzor", state, extras=False)
+    holdfast.convert(tmp_path / "a.tenzor", tmp_path / "b.safetensors")
+    for source in ("a.tenzor", "b.safetensors"):
+        holdfast.convert(tmp_path / source, tmp_path / "c.tenzor", extras=extras)
+        with holdfast.open(tmp_path / "c.tenzor") as file:
+            assert list(file) == [f"{tenzor.hash_name(name):#018x}" for name in state]
+    if not extras:
+        assert (tmp_path / "c.tenzor").read_bytes() == (tmp_path / "a.tenzor").read_bytes()
+        assert list(holdfast.open(tmp_path / "c.tenzor", names=list(state))) == list(state)
 
 
 def collide(monkeypatch: pytest.MonkeyPatch) -> None:

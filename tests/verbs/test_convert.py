@@ -259,3 +259,24 @@ def test_a_conversion_needs_a_path(old: Path) -> None:
     for target in (None, 5, io.BytesIO()):
         with pytest.raises(WriteFailed, match="no path"):
             holdfast.convert(old, target)
+
+
+def test_arrays_of_numpy_in_a_torch_file_are_refused_or_left_out(tmp_path: Path) -> None:
+    import torch
+
+    torch.save({"w": torch.ones(1), "rng": np.random.get_state()}, tmp_path / "a.pt")
+    with pytest.raises(RefusedMetadata, match=r"'rng\.1'"):
+        holdfast.convert(tmp_path / "a.pt", tmp_path / "a.npz")
+    done = holdfast.convert(tmp_path / "a.pt", tmp_path / "a.npz", cast=True)
+    assert list(done.metadata) == ["rng.1: a ndarray, left out"]
+
+
+def test_what_tensors_only_leaves_out_is_listed(tmp_path: Path) -> None:
+    import torch
+
+    torch.save({"w": torch.ones(1), "layer": torch.nn.Linear(2, 2)}, tmp_path / "a.pt")
+    done = holdfast.convert(tmp_path / "a.pt", tmp_path / "a.npz", tensors_only=True)
+    assert list(done.digests) == ["w"]
+    assert list(done.metadata) == ["layer: a torch.nn.modules.linear.Linear, left out"]
+    with holdfast.open(tmp_path / "a.pt", tensors_only=True) as file:
+        assert file.left_out == {"layer": "torch.nn.modules.linear.Linear"}

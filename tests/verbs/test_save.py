@@ -45,7 +45,7 @@ ONE = np.ones(1)
         ({"a": np.zeros(1, [("x", "f4")])}, UnsupportedDType, "'a': no tensor dtype"),
         ({"a": np.ma.masked_array([1.0], [True])}, UnsupportedTensor, "'a': a masked array"),
         ({"a": 1.0}, UnsupportedTensor, r"'a': a builtins.float is not a tensor: .*asarray"),
-        ({"a": [1.0]}, UnsupportedTensor, "'a': a builtins.list"),
+        ({"a": [1.0]}, UnsupportedTensor, "'a': a list is not a tensor, and trees are not saved"),
         ({"a": None}, UnsupportedTensor, "'a': a builtins.NoneType"),
         (
             {"a": holdfast.Packed(np.zeros(3, "u1"), "float4_e2m1fn", (7,))},

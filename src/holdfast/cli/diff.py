@@ -30,6 +30,7 @@ def diff_files(before: Path, after: Path, *, tensors_only: bool, as_json: bool, 
 def _as_json(found: Diff) -> dict[str, Any]:
     return {
         "same": found.same,
+        "same_by_digests": found.by_digests,
         "added": {name: asdict(spec) for name, spec in found.added.items()},
         "removed": {name: asdict(spec) for name, spec in found.removed.items()},
         "changed": [asdict(change) for change in found.changed],
@@ -41,7 +42,7 @@ def _as_json(found: Diff) -> dict[str, Any]:
 
 def _print(found: Diff, every: bool) -> None:
     for key, (old, new) in found.metadata.items():
-        console.print(Text(printable(f"{key}: {_value_text(old)} → {_value_text(new)}")))
+        console.print(Text(printable(f"metadata {key}: {_value_text(old)} → {_value_text(new)}")))
     rows = [_row(change) for change in found.changed]
     rows += [(name, "new", _spec_text(spec), "", "", "") for name, spec in found.added.items()]
     rows += [(name, "gone", _spec_text(spec), "", "", "") for name, spec in found.removed.items()]
@@ -54,7 +55,10 @@ def _print(found: Diff, every: bool) -> None:
         if len(shown) < len(rows):
             console.print(f"… and {len(rows) - len(shown):,} more; --all lists them", style="dim")
     plural = "tensor is" if found.same == 1 else "tensors are"
-    console.print(f"{found.same:,} {plural} the same, bit for bit", style="dim")
+    how = "bit for bit"
+    if found.by_digests:
+        how = f"{found.by_digests:,} of them by the digests in both files (verify reads them)"
+    console.print(f"{found.same:,} {plural} the same, {how}", style="dim")
 
 
 def _row(change: Change) -> tuple[str, str, str, str, str, str]:

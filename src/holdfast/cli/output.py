@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -21,14 +21,26 @@ console = Console(highlight=False, soft_wrap=True)
 """Standard output; lines are never wrapped, so that a long name can be copied."""
 
 
+_OPTIONS: Final = {
+    "tensors_only=True": "--tensors-only",
+    "cast=True": "--cast",
+    "format=": "--format",
+    "without extras": "with --bare",
+}
+"""What the arguments that messages speak of are called on the command line."""
+
+
 def exit_code(error: HoldfastError) -> int:
     """1 for damage, 2 for all else."""
     return 1 if isinstance(error, DamagedFile) else 2
 
 
 def message_of(error: HoldfastError) -> str:
-    """The error in one sentence, without an error number in front."""
-    return str(getattr(error, "strerror", None) or error)
+    """The error in one sentence, without an error number in front, in the words of a shell."""
+    text = str(getattr(error, "strerror", None) or error)
+    for argument, option in _OPTIONS.items():
+        text = text.replace(argument, option)
+    return text
 
 
 def print_json(value: Any) -> None:

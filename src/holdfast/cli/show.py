@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
@@ -12,7 +13,7 @@ from holdfast.errors import printable
 from holdfast.verbs.open import TensorFile, open
 
 ROWS = 40
-"""A terminal shows this many tensors unless it is asked for all."""
+"""A terminal shows this many tensors, and keys, unless it is asked for all."""
 
 
 def show_file(path: Path, *, as_json: bool, every: bool, tensors_only: bool) -> None:
@@ -32,6 +33,7 @@ def _as_json(path: Path, file: TensorFile) -> dict[str, object]:
         "bytes": path.stat().st_size,
         "digests": file.has_digests,
         "metadata": file.metadata,
+        "left_out": file.left_out,
         "tensors": [
             {"name": name, "dtype": spec.dtype, "shape": spec.shape, "bytes": spec.nbytes}
             for name, spec in specs.items()
@@ -47,11 +49,13 @@ def _print(path: Path, file: TensorFile, every: bool) -> None:
         f"{file.format}, {size_text(path.stat().st_size)}, {len(specs):,} tensors, "
         f"{elements:,} elements, {'with' if file.has_digests else 'without'} digests"
     )
-    for key, value in file.metadata.items():
-        shown = (
-            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
-        )
-        console.print(Text(printable(f"  {key}: {shown}")))
+    lines = [_metadata_line(key, value) for key, value in file.metadata.items()]
+    for line in lines if every else lines[:ROWS]:
+        console.print(Text(line))
+    if len(lines) > ROWS and not every:
+        console.print(f"  … and {len(lines) - ROWS:,} more; --all lists them", style="dim")
+    for key, what in file.left_out.items():
+        console.print(Text(printable(f"  {key}: left out, a {what}"), style="yellow"))
     console.print()
     rows = [
         (
@@ -65,3 +69,10 @@ def _print(path: Path, file: TensorFile, every: bool) -> None:
     print_table(("tensor", "dtype", "shape", "size"), rows, right="size")
     if len(rows) < len(specs):
         console.print(f"… and {len(specs) - len(rows):,} more; --all lists them", style="dim")
+
+
+def _metadata_line(key: str, value: Any) -> str:
+    shown = value
+    if not isinstance(value, str):
+        shown = json.dumps(value, ensure_ascii=False, default=repr)
+    return printable(f"  {key}: {shown}")

@@ -100,6 +100,8 @@ class Index:
     """The CRC-32 of each tensor and what it starts from, where these are all there is."""
     forms: Mapping[int, Form] = field(default_factory=dict)
     """The rows that do not lie plainly."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """What the reader left out because it was told to, by its path."""
     text: bytes | None = None
     """The metadata as it is written there, without what is ours, where that can be kept."""
     tree: tuple[Any] | None = None

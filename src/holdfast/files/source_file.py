@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.errors import ChangedFile, ClosedFile, MissingFile, UnreadableFile
+from holdfast.errors import ChangedFile, ClosedFile, MissingFile, UnreadableFile, shortened
 
 _MOST: int = 1 << 30
 """Linux reads at most 2 GiB at once."""
@@ -31,11 +31,13 @@ class SourceFile:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             status = os.fstat(self._fd)
         except FileNotFoundError as error:
-            raise MissingFile(error.errno, f"there is no file {self.path}") from error
+            raise MissingFile(error.errno, f"there is no file {shortened(self.path)}") from error
         except (OSError, ValueError) as error:
             self.close()
             reason = getattr(error, "strerror", None) or error
-            raise UnreadableFile(errno.EIO, f"cannot open {self.path}: {reason}") from error
+            raise UnreadableFile(
+                errno.EIO, f"cannot open {shortened(self.path)}: {reason}"
+            ) from error
         if not stat.S_ISREG(status.st_mode):
             self.close()
             what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"

@@ -44,8 +44,9 @@ class SourceStream:
         """Read until there are `end` bytes; raises TruncatedFile if there are not so many."""
         while len(self._data) < end:
             if not (piece := self._read_some(min(_PIECE, end - len(self._data)))):
+                hint = "" if self._data else "; was it rewound, by seek(0), after it was written?"
                 raise TruncatedFile(
-                    f"the stream ended after {len(self._data):,} bytes, {end:,} were expected"
+                    f"it ended after {len(self._data):,} bytes, {end:,} were expected{hint}"
                 )
             self._data += piece
 

@@ -83,6 +83,8 @@ DTYPES: Final = frozenset(CODE_OF)
 BITS_OF: Final = {code: ALL_DTYPES[dtype].bits for code, dtype in DTYPE_OF.items()}
 
 # Our two keys stand first, so that the digest that covers the header has a fixed place in it.
+# Transformers reads a file that has metadata only if it names a framework there.
+_FRAMEWORK: Final = {"format": "pt", "holdfast.format": "added"}
 _OURS: Final = b'"holdfast.digest":"'
 _START: Final = b'{"__metadata__":{' + _OURS
 _DIGEST_AT: Final = 8 + len(_START)
@@ -117,6 +119,8 @@ def layout(
         for (name, spec), start, size in zip(tensors, starts, sizes, strict=True)
     }
     strings = to_strings(metadata, typed=extras)
+    if extras and "format" not in strings:
+        strings |= _FRAMEWORK
     head = _Header(strings, entries, chunk_count(sizes) if extras else None)
     if head.size - 8 > MAX_HEADER:
         raise RefusedTensor(
@@ -184,7 +188,7 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
     sizes = ends - begins
     return Index(
         format=NAME,
-        metadata=from_strings(strings),
+        metadata=_user_metadata(strings),
         rows=dict(zip(entries, range(len(entries)), strict=True)),
         dtypes=[DTYPE_OF[entry.dtype] for entry in entries.values()],
         shapes=[entry.shape for entry in entries.values()],
@@ -193,6 +197,13 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
         end=len(header) + end,
         digests=_read_digests(strings, header, sizes) if options.verify else None,
     )
+
+
+def _user_metadata(strings: Mapping[str, str]) -> dict[str, Any]:
+    metadata = from_strings(strings)
+    if _FRAMEWORK.items() <= strings.items():
+        del metadata["format"]
+    return metadata
 
 
 def _check_entries(entries: Entries, header: bytes) -> tuple[np.ndarray[Any, Any], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import numpy as np
 
 _BASIS: Final = 0xCBF29CE484222325
 _PRIME: Final = 0x100000001B3
+_PLACEHOLDER: Final = re.compile("0x([0-9a-f]{16})")
 
 
 def hash_name(name: str) -> int:
@@ -24,7 +26,10 @@ def hash_name(name: str) -> int:
 
 
 def hash_names(names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The hashes of many names, letter by letter for all of them at once."""
+    """The hashes of many names, letter by letter for all of them at once.
+
+    A name that shows a hash, as those of tensors without names do, stands for that hash.
+    """
     hashes = np.full(len(names), _BASIS, np.uint64)
     joined = "".join(names)
     text = np.frombuffer(joined.encode(), np.uint8)
@@ -41,4 +46,7 @@ def hash_names(names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.uint64]]:
             active -= 1
         values[:active] = (values[:active] ^ text[starts[:active] + letter]) * np.uint64(_PRIME)
     hashes[order] = values
+    for i, name in enumerate(names if "0x" in joined else ()):
+        if len(name) == 18 and (found := _PLACEHOLDER.fullmatch(name)):
+            hashes[i] = int(found[1], 16)
     return hashes

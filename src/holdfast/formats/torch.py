@@ -121,6 +121,7 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
             for row, tensor in enumerate(tensors.values())
             if (form := _form(tensor, big_endian))
         },
+        left_out={path: leaf.what for path, leaf in found.items() if isinstance(leaf, Stub)},
         tree=(with_leaves(tree, as_row),),
     )
 

@@ -6,7 +6,7 @@
     checkpoint.set_metadata("step", "1000")
     checkpoint.add_tensor(CheckpointTensor("layer.0.weight", [0.5] * 6, [2, 3]))
     checkpoint.save("model.oxck")                        # the original's bytes
-    loss = Checkpoint.load("model.oxck").get_metadata("loss")
+    step = Checkpoint.load("model.oxck").get_metadata("step")
 
 `holdfast.save` and `holdfast.load` read and write the same files; only here may two tensors
 have one name.

@@ -56,6 +56,11 @@ def source_of(value: Any) -> Source:
         package = base.__module__.partition(".")[0]
         if package in _adapters:
             return framework(package).source(value)
+    if isinstance(value, dict | list | tuple):
+        raise UnsupportedTensor(
+            f"a {type(value).__name__} is not a tensor, and trees are not saved: give each tensor "
+            "in it a name of its own, such as 'optimizer.state.0.exp_avg'"
+        )
     raise UnsupportedTensor(
         f"a {type(value).__module__}.{type(value).__qualname__} is not a tensor: "
         "pass a NumPy array (numpy.asarray(value)) or a torch tensor"

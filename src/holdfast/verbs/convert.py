@@ -76,6 +76,7 @@ def convert(
         for each in casts:
             file.check(each.name)  # now, for what will be hashed are not its own bytes
         metadata, changes = _metadata(file, kind, cast=cast, extras=extras)
+        changes += [f"{path}: a {what}, left out" for path, what in file.left_out.items()]
         layout = kind.layout([(name, each.spec) for name, each in sources], metadata, extras)
         proof = Proof(file, sources, {each.name for each in casts})
         file.expect_in_order()

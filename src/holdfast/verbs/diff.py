@@ -64,6 +64,8 @@ class Diff:
     """The worst first: other shapes, then by the largest difference."""
     same: int
     """How many tensors are the same, bit for bit."""
+    by_digests: int
+    """How many of these are so by the digests in both files, and were not read."""
     metadata: Mapping[str, tuple[Any, Any]]
     """What each key was and is, ABSENT where it is not there, for those that differ."""
 
@@ -81,7 +83,7 @@ def diff(
     """Compare two files, of any formats; true if they differ in anything.
 
     Tensors of another dtype are compared by their values. Tensors whose digests are equal in
-    both files are not read again.
+    both files are not read: whether the bytes still match them, `verify` says.
 
     >>> holdfast.diff("step_100.safetensors", "step_200.pt").changed[0].name
     'embedding.weight'
@@ -106,6 +108,7 @@ def diff(
             removed={name: old.spec(name) for name in old if name not in new},
             changed=sorted(changed, key=_badness, reverse=True),
             same=len(both) - len(changed),
+            by_digests=len(both) - len(differing),
             metadata=_metadata(old.metadata, new.metadata),
         )
 

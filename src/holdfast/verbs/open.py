@@ -89,6 +89,11 @@ class TensorFile(Mapping[str, Array]):
         return dict(self._index.metadata)
 
     @property
+    def left_out(self) -> dict[str, str]:
+        """What `tensors_only` left out, with all that is in it: the class's name by its path."""
+        return dict(self._index.left_out)
+
+    @property
     def metadata_text(self) -> bytes | None:
         """The metadata as it is written in the file, in formats where that says more."""
         return self._index.text

@@ -61,7 +61,7 @@ def _plain(value: Any) -> Any:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return [] if value == () and type(value) is tuple else value
+    return [] if type(value) is tuple and not value else value
 
 
 def _is_json(key: str, value: Any) -> bool:
