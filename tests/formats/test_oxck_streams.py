@@ -208,7 +208,7 @@ def test_a_stream_that_ends_is_truncated() -> None:
         1_200_000,
         1000 - HALF.index(floats(0, 1)),
     )
-    with pytest.raises(TruncatedFile, match="the stream ended after 1,000 bytes"):
+    with pytest.raises(TruncatedFile, match="it ended after 1,000 bytes"):
         holdfast.open(io.BytesIO(HALF))
 
 
