@@ -55,10 +55,11 @@ def _print(found: Diff, every: bool) -> None:
         if len(shown) < len(rows):
             console.print(f"… and {len(rows) - len(shown):,} more; --all lists them", style="dim")
     plural = "tensor is" if found.same == 1 else "tensors are"
-    how = "bit for bit"
+    how = ", bit for bit"
     if found.by_digests:
-        how = f"{found.by_digests:,} of them by the digests in both files (verify reads them)"
-    console.print(f"{found.same:,} {plural} the same, {how}", style="dim")
+        some = "" if found.by_digests == found.same else f", {found.by_digests:,} of them"
+        how = f"{some} by the digests in both files (verify reads them)"
+    console.print(f"{found.same:,} {plural} the same{how}", style="dim")
 
 
 def _row(change: Change) -> tuple[str, str, str, str, str, str]:
