@@ -43,7 +43,7 @@ class SourceStream:
     def read_up_to(self, end: int) -> None:
         """Read until there are `end` bytes; raises TruncatedFile if there are not so many."""
         while len(self._data) < end:
-            if not (piece := self._read_some(min(_PIECE, end - len(self._data)))):
+            if not (piece := read_some(self._stream, min(_PIECE, end - len(self._data)))):
                 hint = "" if self._data else "; was it rewound, by seek(0), after it was written?"
                 raise TruncatedFile(
                     f"it ended after {len(self._data):,} bytes, {end:,} were expected{hint}"
@@ -52,7 +52,7 @@ class SourceStream:
 
     def read_to_its_end(self) -> None:
         """Read all there is."""
-        while piece := self._read_some(_PIECE):
+        while piece := read_some(self._stream, _PIECE):
             self._data += piece
 
     def read_into(self, out: Bytes, start: int) -> None:
@@ -72,14 +72,16 @@ class SourceStream:
         """Forget the stream, which stays open."""
         self._closed = True
 
-    def _read_some(self, most: int) -> bytes:
-        try:
-            piece = self._stream.read(most)
-        except (OSError, ValueError) as error:
-            number = getattr(error, "errno", None) or errno.EIO
-            raise UnreadableFile(number, f"cannot read from the stream: {error}") from error
-        if piece is None:
-            raise UnreadableFile(errno.EAGAIN, "the stream does not block, and has nothing now")
-        if not isinstance(piece, bytes | bytearray | memoryview):
-            raise UnreadableFile(errno.EINVAL, "the stream gives text: open it in binary mode")
-        return bytes(piece)
+
+def read_some(stream: BinaryIO, most: int) -> bytes:
+    """What a stream gives now, up to `most` bytes; none at its end."""
+    try:
+        piece = stream.read(most)
+    except (OSError, ValueError) as error:
+        number = getattr(error, "errno", None) or errno.EIO
+        raise UnreadableFile(number, f"cannot read from the stream: {error}") from error
+    if piece is None:
+        raise UnreadableFile(errno.EAGAIN, "the stream does not block, and has nothing now")
+    if not isinstance(piece, bytes | bytearray | memoryview):
+        raise UnreadableFile(errno.EINVAL, "the stream gives text: open it in binary mode")
+    return bytes(piece)

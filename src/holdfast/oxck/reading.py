@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from holdfast.errors import (
 )
 from holdfast.files.digests import DIGEST, chunk_counts, digest_all
 from holdfast.files.source_file import SourceFile
+from holdfast.files.source_stream import read_some
 from holdfast.formats import oxck
 from holdfast.formats.oxck_metadata import from_text
 from holdfast.formats.reading import MAX_SIZE, Start
@@ -176,20 +176,8 @@ class _StreamStart(Start):
     def _next(self, length: int) -> bytearray:
         data = bytearray()
         while len(data) < length:
-            piece = self._read_some(min(_PIECE, length - len(data)))
+            piece = read_some(self._reader, min(_PIECE, length - len(data)))
             if not piece:
                 raise TruncatedData(length, len(data))
             data += piece
         return data
-
-    def _read_some(self, most: int) -> bytes:
-        try:
-            piece = self._reader.read(most)
-        except (OSError, ValueError) as error:
-            number = getattr(error, "errno", None) or errno.EIO
-            raise Io(number, f"cannot read from the stream: {error}") from error
-        if piece is None:
-            raise Io(errno.EAGAIN, "the stream does not block, and has nothing now")
-        if not isinstance(piece, bytes | bytearray | memoryview):
-            raise Io(errno.EINVAL, "the stream gives text: open it in binary mode")
-        return bytes(piece)
