@@ -58,6 +58,36 @@ def oxck_tensors() -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
+def general_tensors() -> dict[str, np.ndarray[Any, Any]]:
+    """What safetensors, torch and npz all hold."""
+    return {
+        "weight": np.arange(6, dtype=np.float32).reshape(2, 3) * 0.5,
+        "mask": np.array([True, False, True]),
+        "half": np.array([np.nan, -0.0, 65504], np.float16),
+        "psi": np.array([1 - 2j, np.inf], np.complex64),
+        "empty": np.zeros((0, 4), np.int16),
+        "count": np.array(-7, np.int64),
+        "重み": np.array([2**64 - 1], np.uint64),
+    }
+
+
+def general_files() -> dict[str, bytes]:
+    """The files of formats that anyone may have, and a snapshot with our extension."""
+    with holdfast.open(FOLDER / "sunc_u1_2d.sunc") as file:
+        files = {"sunc": saved("sunc", dict(file), {**file.metadata, **METADATA})}
+    for format in ("safetensors", "torch", "npz"):
+        files[format] = saved(format, general_tensors(), METADATA)
+    golden = {}
+    for format, data in files.items():
+        suffix = "pt" if format == "torch" else format
+        inside = {"sunc": 200}.get(format, data.find(general_tensors()["half"].tobytes()))
+        golden[f"holdfast_{format}_extras.{suffix}"] = data
+        golden[f"damaged_{format}_tensor.{suffix}"] = flipped(data, inside)
+        golden[f"damaged_{format}_metadata.{suffix}"] = flipped(data, data.index(b"say"))
+        golden[f"damaged_{format}_cut.{suffix}"] = data[:-1]
+    return golden
+
+
 def golden_files() -> dict[str, bytes]:
     """All files by their names."""
     tenzor = saved("tenzor", tenzor_tensors(), METADATA)
@@ -77,6 +107,7 @@ def golden_files() -> dict[str, bytes]:
         "damaged_oxck_name.oxck": flipped(oxck, oxck.index(b"scalar")),
         "damaged_oxck_padding.oxck": flipped(oxck, 4000),
         "damaged_oxck_cut.oxck": oxck[:-1],
+        **general_files(),
     }
 
 
@@ -110,5 +141,5 @@ def flipped(data: bytes, at: int) -> bytes:
 
 if __name__ == "__main__":
     for name, data in golden_files().items():
-        with (FOLDER / name).open("xb") as file:
-            file.write(data)
+        if not (FOLDER / name).exists():
+            (FOLDER / name).write_bytes(data)
