@@ -9,7 +9,18 @@ from pathlib import Path
 import holdfast
 from holdfast.formats import FORMATS
 
-ROOMS = ["errors", "tensors", "files", "formats", "verbs", "adapters", "oxck", "cli"]
+ROOMS = [
+    "errors",
+    "tensors",
+    "files",
+    "formats",
+    "verbs",
+    "identity",
+    "store",
+    "adapters",
+    "oxck",
+    "cli",
+]
 """From the bottom up; the package itself, which hands out the public names, is on top."""
 
 SOURCE = Path(holdfast.__file__).parent

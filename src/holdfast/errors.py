@@ -5,6 +5,8 @@
     │   ├── MissingFile (FileNotFoundError)
     │   ├── UnreadableFile
     │   └── WriteFailed
+    │       ├── NotEnoughSpace             a save that cannot fit was not begun
+    │       └── AlreadyExists (FileExistsError)
     ├── ClosedFile (ValueError)            a file used after it was closed
     ├── UnknownFormat (ValueError)         no format of ours claims these bytes or this name
     ├── UnsupportedFile (ValueError)       a sound file of a version or kind that we do not read
@@ -20,6 +22,18 @@
     │   ├── BadName (ValueError)
     │   └── DuplicateName (ValueError)
     ├── RefusedMetadata (ValueError)       metadata that cannot be written as it is
+    ├── RefusedState (TypeError)           a leaf of a state that cannot be kept as it is
+    ├── UnstableValue (TypeError)          an identity cannot be made of this value
+    ├── StateMismatch (ValueError)         the saved state and the tree to fill differ
+    ├── StoreError                         what a store refuses to do
+    │   ├── NotAStore (FileNotFoundError)
+    │   ├── RefNotFound (LookupError)      no checkpoint goes by this name
+    │   ├── AmbiguousRef (LookupError)     several do
+    │   ├── BadLabel (ValueError)          no name for a run or a tag
+    │   ├── StepExists (FileExistsError)   the step was saved already
+    │   ├── RunBusy (RuntimeError)         another process writes into the run
+    │   ├── RunCollision (ValueError)      two identities with one short hash
+    │   └── Protected (ValueError)         a checkpoint that must not be deleted
     └── DamagedFile (ValueError)           the file is not what a writer wrote
         ├── TruncatedFile                  it ends too early
         ├── TrailingBytes                  it goes on after its end
@@ -34,9 +48,10 @@
         ├── SizeMismatch                   a byte range is not shape × dtype
         ├── BadRange                       ranges overlap, leave a hole, or run outside the file
         ├── IndexMismatch                  the header's own digest does not match
+        ├── MissingData                    a file that a checkpoint consists of is not there
         └── DigestMismatch                 the bytes of a tensor are not those that were saved
 
-One warning stands beside the tree: NotVerified (UserWarning).
+Two warnings stand beside the tree: NotVerified and FellBack (both UserWarning).
 """
 
 from __future__ import annotations
@@ -60,6 +75,14 @@ class UnreadableFile(FileError):
 
 class WriteFailed(FileError):
     """The file could not be written; what stood at its path before is untouched."""
+
+
+class NotEnoughSpace(WriteFailed):
+    """The disk has not the room that the save needs; nothing was written."""
+
+
+class AlreadyExists(WriteFailed, FileExistsError):
+    """There is something of this name already, and it is not to be replaced."""
 
 
 class ClosedFile(HoldfastError, ValueError):
@@ -126,6 +149,54 @@ class RefusedMetadata(HoldfastError, ValueError):
     """The metadata was refused before a byte was written."""
 
 
+class RefusedState(HoldfastError, TypeError):
+    """A leaf of the state is of a type that would not come back the same; its path is named."""
+
+
+class UnstableValue(HoldfastError, TypeError):
+    """The value looks different in every process, so that no identity can be made of it."""
+
+
+class StateMismatch(HoldfastError, ValueError):
+    """The saved state and the tree that it should fill differ; nothing was filled."""
+
+
+class StoreError(HoldfastError):
+    """What a store refuses to do."""
+
+
+class NotAStore(StoreError, FileNotFoundError):
+    """There is no store at this path."""
+
+
+class RefNotFound(StoreError, LookupError):
+    """No run and no checkpoint of the store goes by this name."""
+
+
+class AmbiguousRef(StoreError, LookupError):
+    """Several runs or checkpoints of the store go by this name."""
+
+
+class BadLabel(StoreError, ValueError):
+    """The text cannot be the name of a run or of a tag."""
+
+
+class StepExists(StoreError, FileExistsError):
+    """The run has a checkpoint of this step already."""
+
+
+class RunBusy(StoreError, RuntimeError):
+    """Another process writes into the run."""
+
+
+class RunCollision(StoreError, ValueError):
+    """The store has a run with the same short hash and another identity."""
+
+
+class Protected(StoreError, ValueError):
+    """The checkpoint is tagged, pinned, or the last intact one of its run."""
+
+
 class DamagedFile(HoldfastError, ValueError):
     """The file is not what a writer of its format wrote."""
 
@@ -182,6 +253,10 @@ class IndexMismatch(DamagedFile):
     """The header is not the one that was written: its own digest does not match."""
 
 
+class MissingData(DamagedFile):
+    """A file that the checkpoint consists of is not there."""
+
+
 class DigestMismatch(DamagedFile):
     """The bytes of one or more tensors are not those that were saved."""
 
@@ -196,6 +271,10 @@ class DigestMismatch(DamagedFile):
 
 class NotVerified(UserWarning):
     """A file without digests was loaded: nothing could be checked."""
+
+
+class FellBack(UserWarning):
+    """The checkpoint that was asked for is damaged: an older one was taken."""
 
 
 def printable(text: str) -> str:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from holdfast.errors import UnsupportedDType, UnsupportedTensor
+from holdfast.errors import (
+    BadField,
+    UnknownFramework,
+    UnsupportedDType,
+    UnsupportedTensor,
+    shortened,
+)
 from holdfast.tensors import DTYPES, ArraySource, Source, TensorSpec
+from holdfast.tensors.frameworks import Memory, memory_source
 from holdfast.tensors.sources import Bytes
 
 _NAME_OF: Final = {getattr(torch, name): name for name in DTYPES if hasattr(torch, name)}
@@ -16,8 +25,15 @@ _DTYPE_OF: Final = {name: dtype for dtype, name in _NAME_OF.items()}
 _FLOAT4: Final = getattr(torch, "float4_e2m1fn_x2", None)
 """Two elements a byte; older releases of torch lack it."""
 
+_PLAIN: Final = "torch"
+_WITH_GRAD: Final = "torch:grad"
+_PARAMETER: Final = "torch:Parameter"
+_FROZEN_PARAMETER: Final = "torch:Parameter:frozen"
+
 # NumPy has no bfloat16 or fp8 of torch's: both sides see the bytes as integers of that width.
 _INTEGER_OF: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_NATIVE: Final = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8})
+"""The most frequent of those that NumPy has too."""
 
 
 def source(value: Any) -> Source:
@@ -28,8 +44,9 @@ def source(value: Any) -> Source:
     tensor, spec = _spec_of(value.detach().resolve_conj().resolve_neg())
     if tensor.device.type != "cpu":
         return _DeviceSource(tensor, spec)
-    integer = _INTEGER_OF.get(tensor.element_size())
-    return ArraySource((tensor.view(integer) if integer else tensor).numpy(), spec)
+    if tensor.dtype not in _NATIVE and (integer := _INTEGER_OF.get(tensor.element_size())):
+        tensor = tensor.view(integer)
+    return ArraySource(tensor.numpy(), spec)
 
 
 def tensor(array: np.ndarray[Any, Any], spec: TensorSpec) -> torch.Tensor:
@@ -39,10 +56,81 @@ def tensor(array: np.ndarray[Any, Any], spec: TensorSpec) -> torch.Tensor:
         array = array.view(np.uint8).reshape(spec.shape)
     if spec.dtype == "float4_e2m1fn" and _FLOAT4 and array.ndim == len(spec.shape):
         dtype = _FLOAT4
+    if any(step < 0 or step % array.itemsize for step in array.strides):
+        raise UnsupportedTensor(f"torch has no tensors with strides of {array.strides} bytes")
     if array.dtype.itemsize in _INTEGER_OF:
         integers = torch.from_numpy(array.view(f"i{array.dtype.itemsize}"))
         return integers.view(dtype)
     return torch.from_numpy(array)
+
+
+def kind(value: Any) -> str:
+    """Whether a tensor is a parameter and wants gradients; what was computed comes back bare."""
+    if type(value) is torch.nn.Parameter:
+        return _PARAMETER if value.requires_grad else _FROZEN_PARAMETER
+    if type(value) is torch.Tensor:
+        return _WITH_GRAD if value.requires_grad and value.is_leaf else _PLAIN
+    if isinstance(value, torch.Tensor):
+        raise UnsupportedTensor(
+            f"a {type(value).__qualname__} would come back as a plain tensor: save the tensor that "
+            "it wraps, or value.as_subclass(torch.Tensor)"
+        )
+    raise UnsupportedTensor(f"a {type(value).__qualname__} is not a tensor")
+
+
+def as_kind(tensor: torch.Tensor, kind: str) -> torch.Tensor:
+    """A plain tensor as the kind that `kind` once named, sharing its memory."""
+    if kind == _PLAIN:
+        return tensor
+    if kind == _FROZEN_PARAMETER:
+        return torch.nn.Parameter(tensor, requires_grad=False)
+    if kind not in (_WITH_GRAD, _PARAMETER):
+        raise UnknownFramework(
+            f"no kind of torch tensor is called {shortened(kind)!r}: a newer release may know it"
+        )
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise BadField(f"a {kind} cannot be of {tensor.dtype}, which has no gradients")
+    return torch.nn.Parameter(tensor) if kind == _PARAMETER else tensor.requires_grad_()
+
+
+def memory(value: Any) -> Memory | None:
+    """Where the elements of a tensor lie; on an accelerator each storage counts for itself."""
+    # The values of a lazy conjugate or negative are not those in its memory.
+    if not value.numel() or value.is_conj() or value.is_neg():
+        return None
+    size = value.element_size()
+    address = value.data_ptr()
+    space = "cpu" if value.is_cpu else f"{value.device}:{value.untyped_storage().data_ptr()}"
+    strides = tuple([step * size for step in value.stride()])
+    return Memory(space, address, size, tuple(value.shape), strides) if address else None
+
+
+def stretch(value: Any, start: int, stop: int) -> Source:
+    """The bytes between two addresses around a tensor; on an accelerator, within its storage."""
+    return memory_source(value, start, stop) if value.is_cpu else _in_storage(value, start, stop)
+
+
+def fill(value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
+    """Copy an array into a tensor on any device, without a trace in the graph of gradients."""
+    # Torch takes no array that is read-only, and none with every stride that NumPy has.
+    given = tensor(array if array.flags.carray else array.copy(), spec)
+    with torch.no_grad():
+        target = value.detach()
+        # Torch does not write through an expanded dimension, all of which is one element.
+        for axis, step in enumerate(target.stride()):
+            if step == 0 and target.shape[axis] > 1:
+                target, given = target.narrow(axis, 0, 1), given.narrow(axis, 0, 1)
+        try:
+            target.copy_(given)
+        except RuntimeError as error:
+            raise UnsupportedTensor(f"the tensor cannot be filled: {error}") from error
+
+
+def _in_storage(tensor: torch.Tensor, start: int, stop: int) -> Source:
+    storage = tensor.untyped_storage()
+    flat = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    flat.set_(storage, start - storage.data_ptr(), (stop - start,), (1,))
+    return source(flat)
 
 
 def _spec_of(tensor: torch.Tensor) -> tuple[torch.Tensor, TensorSpec]:
@@ -83,7 +171,11 @@ def _reaches_beyond_its_storage(tensor: torch.Tensor) -> bool:
     """Sharded training frees the storage of tensors that live on, without bytes."""
     if tensor.numel() == 0:
         return False
-    steps = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.is_contiguous():  # nearly all are, and the sum below takes its time
+        steps = tensor.numel() - 1
+    else:
+        spans = zip(tensor.shape, tensor.stride(), strict=True)
+        steps = sum((n - 1) * stride for n, stride in spans)
     needed = (tensor.storage_offset() + steps + 1) * tensor.element_size()
     return tensor.untyped_storage().nbytes() < needed
 
@@ -102,3 +194,62 @@ class _DeviceSource:
 
     def copy_to(self, out: Bytes, start: int) -> None:
         torch.from_numpy(out).copy_(self._bytes[start : start + out.size])
+
+
+def describe(value: Any) -> Mapping[str, Any] | TensorSpec | None:
+    """A model's modules by class, its parameters and buffers by spec; a tensor's spec.
+
+    What stands under several names, such as a tied weight, has its first name for its others.
+    """
+    if isinstance(value, torch.Tensor):
+        return _described(value, "the tensor")
+    if not isinstance(value, torch.nn.Module):
+        return None
+    first: dict[int, str] = {}
+    modules: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
+    buffers: dict[str, Any] = {}
+    waiting = [("", value)]
+    while waiting:  # no recursion: models may be deep, and may hold themselves
+        path, module = waiting.pop()
+        known = first.setdefault(id(module), path)
+        if known != path:
+            modules[path] = known
+            continue
+        modules[path] = type(module)
+        prefix = f"{path}." if path else ""
+        parameters |= _described_all(module._parameters, prefix, first)
+        buffers |= _described_all(module._buffers, prefix, first)
+        children = [(prefix + key, child) for key, child in module._modules.items()]
+        waiting += [(name, child) for name, child in reversed(children) if child is not None]
+    return {"modules": modules, "parameters": parameters, "buffers": buffers}
+
+
+def _described_all(
+    tensors: Mapping[str, torch.Tensor | None], prefix: str, first: dict[int, str]
+) -> dict[str, TensorSpec | str]:
+    found: dict[str, TensorSpec | str] = {}
+    for key, tensor in tensors.items():
+        if tensor is not None:
+            path = prefix + key
+            known = first.setdefault(id(tensor), path)
+            found[path] = _described(tensor, path) if known == path else known
+    return found
+
+
+def plain(value: Any) -> str | None:
+    """A dtype, device, layout or memory format as the text that torch writes for it."""
+    kinds = torch.dtype | torch.device | torch.layout | torch.memory_format
+    return str(value) if isinstance(value, kinds) else None
+
+
+def _described(tensor: torch.Tensor, path: str) -> TensorSpec:
+    # The dtype may be one that cannot be saved, and counts all the same.
+    if torch.nn.parameter.is_lazy(tensor) or tensor.is_nested:
+        raise UnsupportedTensor(f"{path} has no shape yet: run the lazy module once first")
+    return _spec(tensor.dtype, tensor.shape)
+
+
+@lru_cache(maxsize=4096)  # the layers of a model repeat a few
+def _spec(dtype: torch.dtype, shape: torch.Size) -> TensorSpec:
+    return TensorSpec(str(dtype).removeprefix("torch."), tuple(shape))

@@ -1,7 +1,17 @@
 """What a tensor is, without any file: dtypes, specs, and the sources of its bytes."""
 
 from holdfast.tensors.dtypes import DTYPES, DType
-from holdfast.tensors.frameworks import framework, register_framework, source_of
+from holdfast.tensors.frameworks import (
+    Memory,
+    fill,
+    framework,
+    kind_of,
+    memory_of,
+    register_framework,
+    source_of,
+    stretch_of,
+    tensor_of,
+)
 from holdfast.tensors.sources import ArraySource, Packed, Source
 from holdfast.tensors.spec import TensorSpec
 
@@ -9,10 +19,16 @@ __all__ = [
     "DTYPES",
     "ArraySource",
     "DType",
+    "Memory",
     "Packed",
     "Source",
     "TensorSpec",
+    "fill",
     "framework",
+    "kind_of",
+    "memory_of",
     "register_framework",
     "source_of",
+    "stretch_of",
+    "tensor_of",
 ]

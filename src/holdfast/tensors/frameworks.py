@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Protocol, cast
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from holdfast.errors import UnknownFramework, UnsupportedDType, UnsupportedTensor
+from holdfast.errors import (
+    BadField,
+    UnknownFramework,
+    UnsupportedDType,
+    UnsupportedTensor,
+    shortened,
+)
 from holdfast.tensors.dtypes import BY_NUMPY
 from holdfast.tensors.sources import ArraySource, Packed, Source
 from holdfast.tensors.spec import TensorSpec
+
+
+class Memory(NamedTuple):
+    """Where the elements of a tensor lie, in bytes."""
+
+    space: str
+    """What the address counts in: `cpu`, or one storage on an accelerator."""
+    address: int
+    """That of the element at index 0."""
+    itemsize: int
+    shape: tuple[int, ...]
+    """That of the array that holds the tensor."""
+    strides: tuple[int, ...]
+
+    def span(self) -> tuple[int, int]:
+        """The addresses from the lowest element to the end of the highest."""
+        start = stop = self.address
+        for length, stride in zip(self.shape, self.strides, strict=True):
+            if stride < 0:
+                start += (length - 1) * stride
+            else:
+                stop += (length - 1) * stride
+        return start, stop + self.itemsize
 
 
 class Framework(Protocol):
@@ -22,6 +53,40 @@ class Framework(Protocol):
 
     def tensor(self, array: np.ndarray[Any, Any], spec: TensorSpec) -> Any:
         """An array as a tensor of this framework, sharing its memory."""
+        ...
+
+    def describe(self, value: Any) -> Mapping[str, Any] | TensorSpec | None:
+        """What a model or a tensor is, whatever its values; None for any other value.
+
+        A model's classes, parameters and buffers by name; raises UnsupportedTensor.
+        """
+        ...
+
+    def plain(self, value: Any) -> str | None:
+        """A value that is no more than a name, such as a dtype or a device, as text."""
+        ...
+
+    def kind(self, value: Any) -> str:
+        """What must be remembered of a tensor so that it comes back as it was.
+
+        It begins with the name of the framework; raises UnsupportedTensor for what cannot.
+        """
+        ...
+
+    def as_kind(self, tensor: Any, kind: str) -> Any:
+        """A tensor that `tensor` made, as what `kind` says; raises UnknownFramework, BadField."""
+        ...
+
+    def memory(self, value: Any) -> Memory | None:
+        """Where a tensor lies; None if it is empty or its memory does not hold its values."""
+        ...
+
+    def stretch(self, value: Any, start: int, stop: int) -> Source:
+        """The bytes between two addresses in the space of a tensor, which is kept alive."""
+        ...
+
+    def fill(self, value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
+        """Copy an array into a tensor of the same spec; raises UnsupportedTensor if it cannot."""
         ...
 
 
@@ -37,13 +102,18 @@ def framework(name: str) -> Framework:
     """The adapter registered under this name; raises UnknownFramework."""
     if name not in _adapters:
         known = ", ".join(["numpy", *_adapters])
-        raise UnknownFramework(f"no framework {name!r}; there are {known}")
+        raise UnknownFramework(f"no framework {shortened(name)!r}; there are {known}")
     try:
-        return cast(Framework, importlib.import_module(_adapters[name]))
+        return _imported(_adapters[name])
     except ImportError as error:
         raise UnknownFramework(
             f"the framework {name} cannot be imported ({error}): pip install 'holdfast[{name}]'"
         ) from error
+
+
+@cache  # it is asked for with every tensor
+def _imported(adapter: str) -> Framework:
+    return cast(Framework, importlib.import_module(adapter))
 
 
 def source_of(value: Any) -> Source:
@@ -52,19 +122,136 @@ def source_of(value: Any) -> Source:
         return _numpy_source(value)
     if isinstance(value, Packed):
         return value.source()
-    for base in type(value).__mro__:
-        package = base.__module__.partition(".")[0]
-        if package in _adapters:
-            return framework(package).source(value)
     if isinstance(value, dict | list | tuple):
         raise UnsupportedTensor(
             f"a {type(value).__name__} is not a tensor, and trees are not saved: give each tensor "
             "in it a name of its own, such as 'optimizer.state.0.exp_avg'"
         )
-    raise UnsupportedTensor(
-        f"a {type(value).__module__}.{type(value).__qualname__} is not a tensor: "
-        "pass a NumPy array (numpy.asarray(value)) or a torch tensor"
-    )
+    return _adapter(value).source(value)
+
+
+def kind_of(value: Any) -> str:
+    """What must be remembered of a tensor, besides its spec, so that `tensor_of` gives it back.
+
+    Raises UnsupportedTensor for what is no tensor, or would come back as another type.
+    """
+    if type(value) is np.ndarray:
+        return "numpy"
+    if type(value) is Packed:
+        return "packed"
+    if isinstance(value, np.ndarray):
+        raise UnsupportedTensor(
+            f"a {type(value).__qualname__} would come back as a plain array: "
+            "pass numpy.asarray(value)"
+        )
+    return _adapter(value).kind(value)
+
+
+def tensor_of(array: np.ndarray[Any, Any], spec: TensorSpec, kind: str) -> Any:
+    """An array as a tensor of the kind that `kind_of` named, sharing its memory.
+
+    Raises UnknownFramework for a kind that nobody here has, BadField for one that cannot be.
+    """
+    if kind == "numpy":
+        return array
+    if kind == "packed":
+        if not spec.kind.packed:
+            raise BadField(f"a tensor of {spec.dtype} is not packed, though its kind says so")
+        return Packed(array, spec.dtype, spec.shape)
+    adapter = framework(kind.partition(":")[0])
+    return adapter.as_kind(adapter.tensor(array, spec), kind)
+
+
+def memory_of(value: Any) -> Memory | None:
+    """Where a tensor lies; None if it is empty, or if its memory does not hold its values."""
+    if isinstance(value, Packed):
+        # Strides of the packed bytes mean something only in the shape that comes back.
+        shape = TensorSpec(value.dtype, value.shape).array_shape
+        return _numpy_memory(value.data.reshape(shape)) if value.data.flags.c_contiguous else None
+    if isinstance(value, np.ndarray):
+        return _numpy_memory(value)
+    return _adapter(value).memory(value)
+
+
+def stretch_of(value: Any, start: int, stop: int) -> Source:
+    """The bytes between two addresses in the memory around a tensor, which is kept alive.
+
+    All of them must belong to memory that is in use, as the span of any tensor does.
+    """
+    if isinstance(value, np.ndarray | Packed):
+        return memory_source(value, start, stop)
+    return _adapter(value).stretch(value, start, stop)
+
+
+def fill(value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
+    """Copy an array into a tensor of the same spec, in place.
+
+    Raises UnsupportedTensor for a tensor that cannot be written to.
+    """
+    if not isinstance(value, np.ndarray | Packed):
+        _adapter(value).fill(value, array, spec)
+        return
+    target = value.data if isinstance(value, Packed) else value
+    if not target.flags.writeable:
+        raise UnsupportedTensor("the array to be filled is read-only: give a copy of it")
+    np.copyto(target, array.reshape(target.shape))
+
+
+def describe(value: Any) -> Mapping[str, Any] | TensorSpec | None:
+    """What a model or a tensor of a framework is, whatever its values; None for other values."""
+    adapter = _adapter_of(type(value))
+    return adapter.describe(value) if adapter else None
+
+
+def plain(value: Any) -> str | None:
+    """The name that a framework's dtype, device or the like is no more than, if it is one."""
+    adapter = _adapter_of(type(value))
+    return adapter.plain(value) if adapter else None
+
+
+def memory_source(owner: Any, start: int, stop: int) -> ArraySource:
+    """The bytes between two addresses of the CPU, as long as they belong to a living `owner`."""
+    spec = TensorSpec("uint8", (stop - start,))
+    return ArraySource(np.asarray(_Window(owner, start, stop)), spec)
+
+
+class _Window:
+    """Memory that NumPy can look at; the array that it makes of it keeps the owner alive."""
+
+    def __init__(self, owner: Any, start: int, stop: int) -> None:
+        self.owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (stop - start,),
+            "data": (start, True),  # read-only
+        }
+
+
+def _adapter(value: Any) -> Framework:
+    adapter = _adapter_of(type(value))
+    if adapter is None:
+        raise UnsupportedTensor(
+            f"a {type(value).__module__}.{type(value).__qualname__} is not a tensor: "
+            "pass a NumPy array (numpy.asarray(value)) or a torch tensor"
+        )
+    return adapter
+
+
+def _adapter_of(type_: type) -> Framework | None:
+    for base in type_.__mro__:
+        package = base.__module__.partition(".")[0]
+        if package in _adapters:
+            return framework(package)
+    return None
+
+
+def _numpy_memory(array: np.ndarray[Any, Any]) -> Memory | None:
+    # A foreign byte order is turned on the way out, so that its bytes are not those saved.
+    if not array.size or not array.dtype.isnative:
+        return None
+    address = array.__array_interface__["data"][0]
+    return Memory("cpu", address, array.itemsize, array.shape, array.strides)
 
 
 def _numpy_source(array: np.ndarray[Any, Any]) -> ArraySource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,8 +52,10 @@ class ArraySource:
 
     def __init__(self, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
         self.spec = spec
-        self._array = array.view(np.ndarray)  # a subclass may slice in a way of its own
-        self._little = array.dtype.newbyteorder("<")
+        # A subclass may slice in a way of its own.
+        self._array = array if type(array) is np.ndarray else array.view(np.ndarray)
+        little = array.dtype.isnative and sys.byteorder == "little"
+        self._little = array.dtype if little else array.dtype.newbyteorder("<")
 
     def contiguous(self) -> Bytes | None:
         """All the bytes, if they lie in order."""

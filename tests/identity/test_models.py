@@ -1,0 +1,164 @@
+"""The MODEL part: names, classes, shapes and dtypes count, weights do not."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.errors import UnstableValue
+from holdfast.identity import identify
+from holdfast.identity.models import canonical_model
+from holdfast.tensors import Packed, TensorSpec
+
+
+def model_hash(model: Any) -> str | None:
+    return identify(model=model).model
+
+
+class Tied(nn.Module):
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4, 3)
+        self.head = nn.Linear(3, 4, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+
+class Buffered(nn.Module):
+    def __init__(self, name: str = "mean", size: int = 3) -> None:
+        super().__init__()
+        self.register_buffer(name, torch.zeros(size))
+
+
+def test_another_initialisation_and_training_are_the_same_model() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(10, 20), nn.Linear(10, 20)
+    assert not torch.equal(first.weight, second.weight)
+    second.eval().requires_grad_(False)
+    assert model_hash(first) == model_hash(second)
+
+
+def test_whatever_makes_a_model_another_makes_another_hash() -> None:
+    models = [
+        nn.Linear(10, 20),
+        nn.Linear(10, 30),
+        nn.Linear(20, 10),
+        nn.Linear(10, 20, bias=False),
+        nn.Linear(10, 20, dtype=torch.float64),
+        nn.Sequential(nn.Linear(10, 20)),
+        nn.Sequential(nn.Linear(10, 20), nn.ReLU()),
+        nn.Sequential(nn.Linear(10, 20), nn.GELU()),
+        nn.ModuleDict({"a": nn.Linear(10, 20)}),
+        nn.ModuleDict({"b": nn.Linear(10, 20)}),
+        Tied(tied=True),
+        Tied(tied=False),
+        nn.BatchNorm1d(3),
+        nn.BatchNorm1d(3, track_running_stats=False),
+        Buffered(),
+        Buffered("median"),
+        Buffered(size=4),
+    ]
+    assert len(set(map(model_hash, models))) == len(models)
+
+
+def test_a_description_names_modules_parameters_and_buffers() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3))
+    assert canonical_model(model) == canonical_model(
+        {
+            "modules": {"": nn.Sequential, "0": nn.BatchNorm1d},
+            "parameters": {
+                "0.weight": TensorSpec("float32", (3,)),
+                "0.bias": TensorSpec("float32", (3,)),
+            },
+            "buffers": {
+                "0.running_mean": TensorSpec("float32", (3,)),
+                "0.running_var": TensorSpec("float32", (3,)),
+                "0.num_batches_tracked": TensorSpec("int64", ()),
+            },
+        }
+    )
+
+
+def test_the_order_of_modules_does_not_matter() -> None:
+    layers = {"a": nn.Linear(1, 2), "b": nn.Linear(2, 3)}
+    assert model_hash(nn.ModuleDict(layers)) == model_hash(
+        nn.ModuleDict(dict(reversed(layers.items())))
+    )
+
+
+def test_a_module_used_twice_is_told_from_two_modules() -> None:
+    layer = nn.Linear(2, 2)
+    shared = nn.Sequential(layer, layer)
+    assert model_hash(shared) != model_hash(nn.Sequential(layer, nn.Linear(2, 2)))
+    assert model_hash(shared) != model_hash(nn.Sequential(layer))
+
+
+def test_an_empty_module_counts_and_a_missing_one_does_not() -> None:
+    class Holder(nn.Module):
+        def __init__(self, inner: nn.Module | None) -> None:
+            super().__init__()
+            self.register_module("inner", inner)
+
+    assert model_hash(Holder(nn.Sequential())) != model_hash(Holder(None))
+
+
+def test_a_module_that_holds_itself_and_a_deep_one_are_described() -> None:
+    loop = nn.Module()
+    loop.add_module("again", loop)
+    deep = nn.Identity()
+    for _ in range(2000):
+        deep = nn.Sequential(deep)  # type: ignore[assignment]
+    assert model_hash(loop) != model_hash(deep)
+
+
+def test_a_model_without_memory_is_the_same_model() -> None:
+    with torch.device("meta"):
+        empty = nn.Linear(10, 20)
+    assert model_hash(empty) == model_hash(nn.Linear(10, 20))
+    assert model_hash(dict(empty.state_dict())) == model_hash(nn.Linear(10, 20).state_dict())
+
+
+def test_several_models_are_one() -> None:
+    pair = {"generator": nn.Linear(1, 2), "critic": nn.Linear(2, 1)}
+    assert model_hash(pair) == model_hash({name: pair[name] for name in ("critic", "generator")})
+    assert model_hash(pair) != model_hash({**pair, "critic": nn.Linear(3, 1)})
+
+
+def test_tensors_by_name_count_by_dtype_and_shape() -> None:
+    spec = model_hash({"layer": {"weight": TensorSpec("float32", (2, 3))}})
+    assert spec == model_hash({"layer": {"weight": np.ones((2, 3), np.float32)}})
+    assert spec == model_hash({"layer": {"weight": torch.zeros(3, 2).T}})
+    assert spec != model_hash({"layer": {"weight": np.ones((3, 2), np.float32)}})
+    assert spec != model_hash({"layer": {"weight": np.ones((2, 3), np.float64)}})
+    assert spec != model_hash({"layer": {"bias": np.ones((2, 3), np.float32)}})
+    packed = Packed(np.zeros(1, np.uint8), "float4_e2m1fn", (2,))
+    assert model_hash([packed]) == model_hash([TensorSpec("float4_e2m1fn", (2,))])
+
+
+def test_a_plain_value_may_stand_for_a_model() -> None:
+    assert model_hash("gpt2") != model_hash("gpt3")
+    assert model_hash({"layers": 3}) != model_hash({"layers": 4})
+
+
+def test_what_cannot_be_described_is_refused() -> None:
+    with pytest.raises(UnstableValue, match=r"^model cannot be described: 0\.weight .* lazy"):
+        identify(model=nn.Sequential(nn.LazyLinear(3)))
+    with pytest.raises(UnstableValue, match=r"^model\.x is a object"):
+        identify(model={"x": object()})
+    with pytest.raises(UnstableValue, match=r"^model\.x cannot be described: no tensor dtype"):
+        identify(model={"x": np.array([object()])})
+
+
+def test_ten_thousand_modules_take_less_than_a_fifth_of_a_second() -> None:
+    model = nn.Sequential(*(layer for _ in range(5000) for layer in (nn.Linear(1, 1), nn.ReLU())))
+    times = []
+    for _ in range(5):
+        start = time.thread_time()
+        identify(model=model)
+        times.append(time.thread_time() - start)
+    assert min(times) < 0.2
