@@ -13,11 +13,14 @@ from holdfast import errors
 
 def test_the_public_names_are_these() -> None:
     assert sorted(holdfast.__all__) == [
+        "Checkpoint",
         "Converted",
         "DamagedFile",
         "Diff",
         "HoldfastError",
         "Packed",
+        "Run",
+        "Store",
         "TensorFile",
         "TensorSpec",
         "__version__",

@@ -13,6 +13,7 @@ All that can go wrong is a HoldfastError; the tree of them is drawn in `holdfast
 
 from holdfast import errors, oxck
 from holdfast.errors import DamagedFile, HoldfastError
+from holdfast.store import Checkpoint, Run, Store
 from holdfast.tensors import Packed, TensorSpec, register_framework
 from holdfast.verbs.convert import Converted, convert
 from holdfast.verbs.diff import Diff, diff
@@ -26,11 +27,14 @@ __version__ = "0.1.0"
 register_framework("torch", "holdfast.adapters.torch")
 
 __all__ = [
+    "Checkpoint",
     "Converted",
     "DamagedFile",
     "Diff",
     "HoldfastError",
     "Packed",
+    "Run",
+    "Store",
     "TensorFile",
     "TensorSpec",
     "__version__",

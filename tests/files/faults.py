@@ -19,9 +19,14 @@ OPERATIONS = (
     "set_mode",
     "sync",
     "rename",
+    "link",
     "close",
+    "make_folder",
+    "remove_folder",
     "sync_folder",
     "remove",
+    "open_lock",
+    "free",
 )
 
 
@@ -38,12 +43,12 @@ class FaultyDisk(Disk):
             setattr(self, name, self._guarded(name, getattr(self, name)))
 
     def _guarded(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
-        def guarded(*args: Any) -> Any:
+        def guarded(*args: Any, **options: Any) -> Any:
             with self._guard:
                 self.count += 1
                 strikes = self.count == self._at
             if not strikes:
-                return operation(*args)
+                return operation(*args, **options)
             self.struck = name
             if name == "close":
                 operation(*args)  # a close that reports an error has closed the file all the same

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def test_the_blocks_of_a_save_serve_the_next_one(tmp_path: Path) -> None:
 
 def test_two_rings_at_once_share_no_block(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
-        rings = [Ring(file.fileno(), LOCAL), Ring(file.fileno(), LOCAL)]
+        rings = [Ring(partial(LOCAL.write, file.fileno())) for _ in range(2)]
         blocks = [id(block) for ring in rings for block in ring._blocks]
         assert len(set(blocks)) == 2 * ring.BLOCKS
         for each in rings:
@@ -61,7 +62,7 @@ def test_however_often_it_is_interrupted_no_write_is_left_behind(tmp_path: Path)
 
     slow = SlowDisk()
     with (tmp_path / "file").open("wb") as file:
-        each = Ring(file.fileno(), slow)
+        each = Ring(partial(slow.write, file.fileno()))
         each.put(source_of(np.ones(100)))
         shutdown = each._pool.shutdown
         presses = iter([True, True, False])

@@ -110,6 +110,13 @@ def stretch(value: Any, start: int, stop: int) -> Source:
     return memory_source(value, start, stop) if value.is_cpu else _in_storage(value, start, stop)
 
 
+def why_not_fillable(value: Any) -> str | None:
+    """Why a tensor cannot be written to: it was made in inference mode, and this is none."""
+    if value.is_inference() and not torch.is_inference_mode_enabled():
+        return "it is an inference tensor, and read-only outside of inference mode"
+    return None
+
+
 def fill(value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
     """Copy an array into a tensor on any device, without a trace in the graph of gradients."""
     # Torch takes no array that is read-only, and none with every stride that NumPy has.

@@ -1,4 +1,4 @@
-"""The command line: `holdfast show`, `verify`, `convert`, `diff`."""
+"""The command line; `docs/cli.md` is its page."""
 
 from holdfast.cli.app import main
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.text import Text
-
-from holdfast.cli.output import console, print_json, shape_text, size_text
+from holdfast.cli.output import print_json, say, shape_text, size_text
 from holdfast.errors import printable
 from holdfast.verbs.convert import Converted, convert
 
@@ -45,15 +43,13 @@ def _as_json(done: Converted) -> dict[str, object]:
 
 
 def _print(target: Path, done: Converted) -> None:
-    line = Text("converted   ", style="green")
-    line.append(
+    say(
+        ("converted   ", "green"),
         f"{target}: {done.source} to {done.target}, {len(done.digests):,} tensors, "
         f"{size_text(done.nbytes)}, each digest equal on both sides",
-        style="default",
     )
-    console.print(line)
     if not done.verified:
-        console.print("            the old file held no digests of its own to check", style="dim")
+        say(("            the old file held no digests of its own to check", "dim"))
     for cast in done.casts:
         before, after = cast.before, cast.after
         shapes = ""
@@ -61,6 +57,6 @@ def _print(target: Path, done: Converted) -> None:
             shapes = f", {shape_text(before.shape)} to {shape_text(after.shape)}"
         loss = "" if cast.exact else ", not exact"
         text = f"{cast.name}: {before.dtype} to {after.dtype}{shapes}{loss}"
-        console.print(Text(f"cast        {printable(text)}", style="yellow"))
+        say((f"cast        {printable(text)}", "yellow"))
     for change in done.metadata:
-        console.print(Text(f"metadata    {printable(change)}", style="yellow"))
+        say((f"metadata    {printable(change)}", "yellow"))

@@ -1,30 +1,73 @@
-"""`holdfast diff`: what differs between two files, the worst first."""
+"""`holdfast diff`: what differs between two files or checkpoints, the worst first."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from rich.text import Text
-
-from holdfast.cli.output import console, print_json, print_table, shape_text
+from holdfast.cli.output import (
+    ROWS,
+    count_text,
+    on_terminal,
+    plain,
+    print_json,
+    print_table,
+    say,
+    say_more,
+    shape_text,
+)
+from holdfast.cli.stores import is_file, resolve
 from holdfast.errors import printable
 from holdfast.tensors import TensorSpec
-from holdfast.verbs.diff import ABSENT, Change, Diff, diff
+from holdfast.verbs.diff import ABSENT, Change, Comparable, Diff, compare, differences
+from holdfast.verbs.open import TensorFile
 
-ROWS = 40
-"""A terminal shows this many tensors unless it is asked for all."""
+_DEPTH: Final = 4
+"""Of dicts that differ, those within others up to this deep are gone through."""
 
 
-def diff_files(before: Path, after: Path, *, tensors_only: bool, as_json: bool, every: bool) -> int:
+def diff_two(
+    before: str,
+    after: str,
+    *,
+    store: Path | None,
+    tensors_only: bool,
+    as_json: bool,
+    every: bool,
+) -> int:
     """Print the differences; returns the exit code."""
-    found = diff(before, after, tensors_only=tensors_only)
+    found = _found(before, after, store, tensors_only)
     if as_json:
-        print_json({"before": str(before), "after": str(after), **_as_json(found)})
+        print_json({"before": before, "after": after, **_as_json(found)})
     else:
-        _print(found, every or not console.is_terminal)
+        files = is_file(before) or is_file(after)
+        _print(found, "metadata " if files else "", every or not on_terminal())
     return 3 if found else 0
+
+
+def _found(before: str, after: str, store: Path | None, tensors_only: bool) -> Diff:
+    if not is_file(before) and not is_file(after):
+        from holdfast.store.view import diff_checkpoints
+
+        return diff_checkpoints(resolve(before, store), resolve(after, store))
+    with (
+        _opened(before, store, tensors_only) as old,
+        _opened(after, store, tensors_only) as new,
+    ):
+        return compare(old, new)
+
+
+def _opened(
+    argument: str, store: Path | None, tensors_only: bool
+) -> AbstractContextManager[Comparable]:
+    if is_file(argument):
+        return TensorFile(argument, tensors_only=tensors_only)
+    from holdfast.store.view import CheckpointView
+
+    return nullcontext(CheckpointView(resolve(argument, store)))
 
 
 def _as_json(found: Diff) -> dict[str, Any]:
@@ -40,9 +83,12 @@ def _as_json(found: Diff) -> dict[str, Any]:
     }
 
 
-def _print(found: Diff, every: bool) -> None:
-    for key, (old, new) in found.metadata.items():
-        console.print(Text(printable(f"metadata {key}: {_value_text(old)} → {_value_text(new)}")))
+def _print(found: Diff, beside: str, every: bool) -> None:
+    lines = list(_values(found.metadata, beside))
+    for line in lines if every else lines[:ROWS]:
+        say(printable(line))
+    if not every:
+        say_more(len(lines) - ROWS)
     rows = [_row(change) for change in found.changed]
     rows += [(name, "new", _spec_text(spec), "", "", "") for name, spec in found.added.items()]
     rows += [(name, "gone", _spec_text(spec), "", "", "") for name, spec in found.removed.items()]
@@ -52,14 +98,25 @@ def _print(found: Diff, every: bool) -> None:
         print_table(
             columns, [(printable(name), *rest) for name, *rest in shown], right="max mean elements"
         )
-        if len(shown) < len(rows):
-            console.print(f"… and {len(rows) - len(shown):,} more; --all lists them", style="dim")
-    plural = "tensor is" if found.same == 1 else "tensors are"
+        say_more(len(rows) - len(shown))
     how = ", bit for bit"
     if found.by_digests:
         some = "" if found.by_digests == found.same else f", {found.by_digests:,} of them"
-        how = f"{some} by the digests in both files (verify reads them)"
-    console.print(f"{found.same:,} {plural} the same{how}", style="dim")
+        how = f"{some} by the digests in both (verify reads them)"
+    verb = "is" if found.same == 1 else "are"
+    say((f"{count_text(found.same, 'tensor')} {verb} the same{how}", "dim"))
+
+
+def _values(changes: Mapping[str, tuple[Any, Any]], within: str, depth: int = 0) -> Iterator[str]:
+    """A line for each plain value that differs; of dicts, for each one in them."""
+    for key, (old, new) in changes.items():
+        if isinstance(old, dict) and isinstance(new, dict) and depth < _DEPTH:
+            inner = differences(old, new)
+            yield from _values(inner, f"{within}{key}.", depth + 1)
+            if not inner:
+                yield f"{within}{key}: its keys are in another order"
+        else:
+            yield f"{within}{key}: {_value_text(old)} → {_value_text(new)}"
 
 
 def _row(change: Change) -> tuple[str, str, str, str, str, str]:
@@ -90,4 +147,9 @@ def _share_text(share: float) -> str:
 
 
 def _value_text(value: Any) -> str:
-    return "—" if value is ABSENT else f"{value!r:.100}"
+    if value is ABSENT:
+        return "—"
+    try:
+        return f"{value!r:.100}"
+    except ValueError:  # an integer of thousands of digits
+        return f"{plain(value)!r:.100}"

@@ -1,33 +1,40 @@
-"""How the command line prints: tables for people, plain columns for pipes, JSON for scripts."""
+"""How the command line prints: tables for people, plain columns for pipes, JSON for scripts.
+
+rich is loaded for terminals alone: a script that lists checkpoints should not wait for it.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
-from rich.text import Text
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from holdfast.errors import DamagedFile, HoldfastError
-from holdfast.files.reader import Progress as Report
 
-console = Console(highlight=False, soft_wrap=True)
-"""Standard output; lines are never wrapped, so that a long name can be copied."""
+if TYPE_CHECKING:
+    from rich.console import Console
 
+    from holdfast.files.reader import Progress as Report
+
+ROWS: Final = 40
+"""A terminal shows this many lines of a table unless it is asked for all."""
 
 _OPTIONS: Final = {
     "tensors_only=True": "--tensors-only",
     "cast=True": "--cast",
     "format=": "--format",
+    "name=": "--name",
     "without extras": "with --bare",
 }
 """What the arguments that messages speak of are called on the command line."""
+_CALLS: Final = re.compile(r"store\.untag\((['\"])(.*)\1\)")
 
 
 def exit_code(error: HoldfastError) -> int:
@@ -40,40 +47,73 @@ def message_of(error: HoldfastError) -> str:
     text = str(getattr(error, "strerror", None) or error)
     for argument, option in _OPTIONS.items():
         text = text.replace(argument, option)
-    return text
+    return _CALLS.sub(r"`holdfast tag --delete \2`", text)
+
+
+def on_terminal() -> bool:
+    """Whether a person reads what is printed."""
+    return sys.stdout.isatty()
+
+
+@cache
+def _console() -> Console:
+    from rich.console import Console
+
+    # Lines are never wrapped, so that a long name can be copied.
+    return Console(highlight=False, soft_wrap=True)
+
+
+def say(*pieces: str | tuple[str, str]) -> None:
+    """Print a line; a piece may come with a style, which terminals show."""
+    styled = [(piece, "") if isinstance(piece, str) else piece for piece in pieces]
+    if on_terminal():
+        from rich.text import Text
+
+        _console().print(Text.assemble(*styled))
+    else:
+        print("".join(text for text, _ in styled))
+
+
+def say_more(left_out: int) -> None:
+    """Say how many lines a terminal was spared."""
+    if left_out > 0:
+        say((f"… and {left_out:,} more; --all lists them", "dim"))
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON; what JSON does not have, infinity too, is the text Python has."""
-    print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON has it, or as text."""
     if isinstance(value, dict):
-        return {key: _plain(member) for key, member in value.items()}
+        return {_key(key): plain(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(member) for member in value]
+        return [plain(member) for member in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, int) and value.bit_length() > 64:
+        return hex(value)  # many readers have no such numbers, and Python no such long ones
     return value if isinstance(value, str | int | float | None) else repr(value)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
-    """Print a table; the columns named in `right` are numbers.
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else str(key)
 
-    On a terminal it has lines and colours, elsewhere plain columns.
+
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: str = "",
+    styles: Sequence[str] = (),
+) -> None:
+    """Print a table; the columns named in `right` are numbers, `styles` those of the rows.
+
+    On a terminal it has colours, elsewhere plain columns.
     """
-    if console.is_terminal:
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        for column in columns:
-            table.add_column(
-                column,
-                justify="right" if column in right.split() else "left",
-                overflow="fold",
-            )
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-        console.print(table, soft_wrap=False)
+    if on_terminal():
+        _print_rich_table(columns, rows, right.split(), styles)
         return
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     for row in (columns, *rows):
@@ -82,6 +122,23 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: st
             for cell, width, column in zip(row, widths, columns, strict=True)
         )
         print("  ".join(cells).rstrip())
+
+
+def _print_rich_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: list[str], styles: Sequence[str]
+) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        is_number = column in right
+        justify: Literal["right", "left"] = "right" if is_number else "left"
+        table.add_column(column, justify=justify, no_wrap=is_number, overflow="fold")
+    for i, row in enumerate(rows):
+        style = styles[i] if styles else ""
+        table.add_row(*(Text(cell) for cell in row), style=style)
+    _console().print(table, soft_wrap=False)
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -99,18 +156,45 @@ def size_text(nbytes: int) -> str:
     return f"{size:.3g} {unit}" if unit != "B" else f"{nbytes} B"
 
 
+def count_text(count: int, what: str) -> str:
+    """A number of things: 1 tensor, 2 tensors."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def time_text(time: str) -> str:
+    """A time as records have it, to the second."""
+    return time[:19].replace("T", " ")
+
+
+def age_text(time: str, now: datetime | None = None) -> str:
+    """How long ago that was: 5 s, 12 min, 3 h, 9 d."""
+    try:
+        then = datetime.fromisoformat(time)
+        seconds = ((now or datetime.now(UTC)) - then).total_seconds()
+    except (ValueError, TypeError):  # text out of a file
+        return "?"
+    for unit, length, most in (("s", 1, 60), ("min", 60, 60), ("h", 3600, 48)):
+        if seconds < length * most:
+            return f"{max(0, int(seconds // length))} {unit}"
+    return f"{int(seconds // 86400):,} d"
+
+
 @contextmanager
 def progress_bar(label: str, total: int) -> Iterator[Report]:
     """A bar on standard error that appears when the work takes more than a second."""
-    errors = Console(stderr=True)
+    if not sys.stderr.isatty():
+        yield lambda nbytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     bar = Progress(
         TextColumn(label, markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
-        console=errors,
+        console=Console(stderr=True),
         transient=True,
-        disable=not errors.is_terminal,
     )
     task = bar.add_task("", total=total)
     started = time.monotonic()

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
-
-from holdfast.cli.output import console, print_json, print_table, shape_text, size_text
+from holdfast.cli.output import (
+    ROWS,
+    on_terminal,
+    plain,
+    print_json,
+    print_table,
+    say,
+    say_more,
+    shape_text,
+    size_text,
+)
 from holdfast.errors import printable
+from holdfast.tensors import TensorSpec
 from holdfast.verbs.open import TensorFile, open
-
-ROWS = 40
-"""A terminal shows this many tensors, and keys, unless it is asked for all."""
 
 
 def show_file(path: Path, *, as_json: bool, every: bool, tensors_only: bool) -> None:
@@ -22,11 +29,10 @@ def show_file(path: Path, *, as_json: bool, every: bool, tensors_only: bool) -> 
         if as_json:
             print_json(_as_json(path, file))
         else:
-            _print(path, file, every or not console.is_terminal)
+            _print(path, file, every or not on_terminal())
 
 
 def _as_json(path: Path, file: TensorFile) -> dict[str, object]:
-    specs = {name: file.spec(name) for name in file}
     return {
         "path": str(path),
         "format": file.format,
@@ -34,45 +40,60 @@ def _as_json(path: Path, file: TensorFile) -> dict[str, object]:
         "digests": file.has_digests,
         "metadata": file.metadata,
         "left_out": file.left_out,
-        "tensors": [
-            {"name": name, "dtype": spec.dtype, "shape": spec.shape, "bytes": spec.nbytes}
-            for name, spec in specs.items()
-        ],
+        "tensors": tensors_json((name, file.spec(name)) for name in file),
     }
 
 
 def _print(path: Path, file: TensorFile, every: bool) -> None:
     specs = [(name, file.spec(name)) for name in file]
     elements = sum(spec.size for _, spec in specs)
-    console.print(Text(str(path), style="bold"))
-    console.print(
+    say((str(path), "bold"))
+    say(
         f"{file.format}, {size_text(path.stat().st_size)}, {len(specs):,} tensors, "
         f"{elements:,} elements, {'with' if file.has_digests else 'without'} digests"
     )
-    lines = [_metadata_line(key, value) for key, value in file.metadata.items()]
-    for line in lines if every else lines[:ROWS]:
-        console.print(Text(line))
-    if len(lines) > ROWS and not every:
-        console.print(f"  … and {len(lines) - ROWS:,} more; --all lists them", style="dim")
+    print_values(file.metadata.items(), every)
     for key, what in file.left_out.items():
-        console.print(Text(printable(f"  {key}: left out, a {what}"), style="yellow"))
-    console.print()
+        say((printable(f"  {key}: left out, a {what}"), "yellow"))
+    say()
+    print_tensors(specs, every)
+
+
+def tensors_json(specs: Iterable[tuple[str, TensorSpec]]) -> list[dict[str, Any]]:
+    """Tensors for scripts."""
+    return [
+        {"name": name, "dtype": spec.dtype, "shape": spec.shape, "bytes": spec.nbytes}
+        for name, spec in specs
+    ]
+
+
+def print_tensors(specs: Sequence[tuple[str, TensorSpec]], every: bool) -> None:
+    """Print a table of tensors, of all of them or of the first."""
+    shown = specs if every else specs[:ROWS]
     rows = [
-        (
-            printable(name),
-            spec.dtype,
-            shape_text(spec.shape),
-            size_text(spec.nbytes),
-        )
-        for name, spec in (specs if every else specs[:ROWS])
+        (printable(name), spec.dtype, shape_text(spec.shape), size_text(spec.nbytes))
+        for name, spec in shown
     ]
     print_table(("tensor", "dtype", "shape", "size"), rows, right="size")
-    if len(rows) < len(specs):
-        console.print(f"… and {len(specs) - len(rows):,} more; --all lists them", style="dim")
+    say_more(len(specs) - len(rows))
 
 
-def _metadata_line(key: str, value: Any) -> str:
-    shown = value
-    if not isinstance(value, str):
-        shown = json.dumps(value, ensure_ascii=False, default=repr)
-    return printable(f"  {key}: {shown}")
+def print_values(values: Iterable[tuple[str, Any]], every: bool) -> None:
+    """Print plain values by name, all of them or the first."""
+    pairs = list(values)
+    for key, value in pairs if every else pairs[:ROWS]:
+        say(printable(f"  {key}: {value_text(value)}"))
+    if not every:
+        say_more(len(pairs) - ROWS)
+
+
+def value_text(value: Any) -> str:
+    """A plain value for people."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes | complex):
+        return repr(value)
+    try:
+        return json.dumps(value, ensure_ascii=False, default=repr)
+    except (TypeError, ValueError):  # a key or an integer that JSON does not have
+        return json.dumps(plain(value), ensure_ascii=False)

@@ -1,34 +1,37 @@
-"""`holdfast verify`: whether files are what was saved."""
+"""`holdfast verify`: whether files and checkpoints are what was saved."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
-
 from holdfast.cli.output import (
-    console,
+    count_text,
     exit_code,
     message_of,
     print_json,
     progress_bar,
+    say,
     size_text,
 )
-from holdfast.errors import DigestMismatch, HoldfastError, printable
+from holdfast.cli.stores import is_file, resolve
+from holdfast.errors import DigestMismatch, FellBack, HoldfastError, NothingToVerify, printable
+from holdfast.store import Store
+from holdfast.store.verifying import Verification, verify_store
 from holdfast.verbs.verify import verify
 
 
-def verify_files(paths: Sequence[Path], *, as_json: bool) -> int:
-    """Verify all files, whatever is wrong with some; returns the exit code.
+def verify_each(arguments: Sequence[str], *, store: Path | None, as_json: bool) -> int:
+    """Verify all files and checkpoints, whatever is wrong with some; returns the exit code.
 
-    Damage outweighs all else: with several files the code is 1 if any is damaged.
+    Damage outweighs all else: with several the code is 1 if any is damaged.
     """
     results = []
     codes = set()
-    for path in paths:
-        result, code = _verify_one(path)
+    for argument in arguments:
+        result, code = _verify_one(argument, store)
         results.append(result)
         codes.add(code)
         if not as_json:
@@ -38,45 +41,107 @@ def verify_files(paths: Sequence[Path], *, as_json: bool) -> int:
     return 1 if 1 in codes else max(codes)
 
 
-def _verify_one(path: Path) -> tuple[dict[str, Any], int]:
+def _verify_one(argument: str, store: Path | None) -> tuple[dict[str, Any], int]:
+    kind = "path" if is_file(argument) else "ref"
     try:
-        total = path.stat().st_size
-    except (OSError, ValueError):
-        total = 0  # what is wrong with it, verify will say
-    try:
-        with progress_bar(f"verifying {path.name}", total) as report:
-            verified = verify(path, report)
+        verified = _verify_file(argument) if kind == "path" else _verify_ref(argument, store)
     except HoldfastError as error:
         code = exit_code(error)
         return {
-            "path": str(path),
+            kind: argument,
             "status": "damaged" if code == 1 else "unverified",
             "error": type(error).__name__,
             "message": message_of(error),
             "tensors": list(error.tensors) if isinstance(error, DigestMismatch) else [],
         }, code
+    except FellBack as warning:
+        # Another one is intact; the one that was asked for is not.
+        message = str(warning)
+        found = {kind: argument, "status": "damaged", "error": "FellBack", "message": message}
+        return {**found, "tensors": []}, 1
+    return {kind: argument, "status": "intact", **verified}, 0
+
+
+def _verify_file(path: str) -> dict[str, Any]:
+    try:
+        total = Path(path).stat().st_size
+    except (OSError, ValueError):
+        total = 0  # what is wrong with it, verify will say
+    with progress_bar(f"verifying {Path(path).name}", total) as report:
+        verified = verify(path, report)
     return {
-        "path": str(path),
-        "status": "intact",
         "format": verified.format,
         "verified_tensors": verified.tensors,
         "verified_bytes": verified.nbytes,
-    }, 0
+    }
+
+
+def _verify_ref(ref: str, store: Path | None) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FellBack)
+        checkpoint = resolve(ref, store)
+    with progress_bar(f"verifying {ref}", checkpoint.nbytes) as report:
+        verified = checkpoint.verify(report)
+    return {
+        "checkpoint": checkpoint.ref,
+        "verified_tensors": verified.tensors,
+        "verified_bytes": verified.nbytes,
+    }
 
 
 def _print(result: dict[str, Any]) -> None:
     if result["status"] == "intact":
-        line = Text("intact      ", style="green")
-        line.append(
-            f"{result['path']}: {result['verified_tensors']:,} tensors, "
+        what = result.get("path") or f"{result['ref']} ({result['checkpoint']})"
+        say(
+            ("intact      ", "green"),
+            f"{what}: {count_text(result['verified_tensors'], 'tensor')}, "
             f"{size_text(result['verified_bytes'])}, every byte",
-            style="default",
         )
+        return
+    style = "bold red" if result["status"] == "damaged" else "yellow"
+    say((f"{result['status']:<12}", style), printable(result["message"]))
+    if len(result["tensors"]) > 1:
+        for name in result["tensors"]:
+            say(f"            {printable(name)}")
+
+
+def verify_all(store: Store, *, as_json: bool) -> int:
+    """Verify every checkpoint of a store; returns the exit code."""
+    store.index.refresh()
+    total = sum(
+        file.used for run in store.index.runs() for file in store.index.files(run.run).values()
+    )
+    with progress_bar("verifying", total) as report:
+        found = verify_store(store, report)
+    if not found.intact and not found.damaged:
+        raise NothingToVerify(f"{store.url} has no checkpoint yet: there is nothing to verify")
+    if as_json:
+        print_json(_as_json(found))
     else:
-        style = "bold red" if result["status"] == "damaged" else "yellow"
-        line = Text(f"{result['status']:<12}", style=style)
-        line.append(printable(result["message"]), style="default")
-    console.print(line)
-    if len(damaged := result.get("tensors", [])) > 1:
-        for name in damaged:
-            console.print(Text(f"            {printable(name)}"))
+        _print_all(found)
+    return 1 if found.damaged else 0
+
+
+def _as_json(found: Verification) -> dict[str, Any]:
+    return {
+        "intact": found.intact,
+        "damaged": [
+            {"what": what, "message": damage.message, "tensors": damage.tensors}
+            for what, damage in found.damaged.items()
+        ],
+        "verified_bytes": found.nbytes,
+    }
+
+
+def _print_all(found: Verification) -> None:
+    for what, damage in found.damaged.items():
+        say(("damaged     ", "bold red"), printable(f"{what}: {damage.message}"))
+        if len(damage.tensors) > 1:
+            for name in damage.tensors:
+                say(f"            {printable(name)}")
+    if found.intact:
+        say(
+            ("intact      ", "green"),
+            f"{count_text(len(found.intact), 'checkpoint')}, every byte, of which "
+            f"{size_text(found.nbytes)} on the disk",
+        )

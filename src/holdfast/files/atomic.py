@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -89,6 +88,6 @@ def _mode_to_keep(target: Path) -> int | None:
 
 def _create_aside(folder: Path, prefix: str, disk: Disk) -> tuple[Path, int]:
     while True:
-        aside = folder / f"{prefix}{secrets.token_hex(4)}{SUFFIX}"
+        aside = folder / f"{prefix}{os.urandom(4).hex()}{SUFFIX}"
         with suppress(FileExistsError):
             return aside, disk.create(aside)

@@ -89,6 +89,17 @@ class Digesting:
         self._futures = [pool.submit(_digest_batch, sources, batch) for batch in self._batches]
         self._digests: bytes | None = None
 
+    def in_order(self) -> Iterator[tuple[list[Chunk], bytes]]:
+        """The chunks and their digests, batch by batch, each as soon as it is known.
+
+        The caller hashes the batch that it waits for, if no thread has begun it.
+        """
+        for batch, future in zip(self._batches, self._futures, strict=True):
+            if future.cancel():
+                yield batch, _digest_batch(self._sources, batch)
+            else:
+                yield batch, future.result()
+
     def result(self) -> bytes:
         """The digests of all chunks.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +25,8 @@ DIRECT: Final = getattr(os, "O_DIRECT", 0)
 class Disk:
     """The local file system."""
 
-    def create(self, path: Path) -> int:
-        """Make a new file, locked by this process, past the page cache where that is possible.
+    def create(self, path: Path, direct: bool = True) -> int:
+        """Make a new file, locked by this process; `direct`: past the page cache where it can be.
 
         Raises FileExistsError if there is one, or if another process cleans it away this moment.
         """
@@ -36,7 +37,7 @@ class Disk:
             # A cleaner may have come in between the two, and taken the file away.
             if not self._lock(fd) or os.fstat(fd).st_nlink == 0:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
-            if DIRECT:
+            if DIRECT and direct:
                 self._set_direct(fd)
         except BaseException:
             os.close(fd)
@@ -98,6 +99,18 @@ class Disk:
         """Put `source` in the place of `target`, at once."""
         os.replace(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Let the file `source` go by the name `target` too; FileExistsError if that is taken."""
+        os.link(source, target)
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder in one that is there; FileExistsError if the name is taken."""
+        os.mkdir(path)
+
+    def remove_folder(self, path: Path) -> None:
+        """Delete a folder that is empty; raises OSError if it is not."""
+        os.rmdir(path)
+
     def sync_folder(self, folder: Path) -> None:
         """Return when the names in the folder are on the disk."""
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -114,6 +127,16 @@ class Disk:
         """Delete the file if it is there."""
         path.unlink(missing_ok=True)
 
+    def open_lock(self, path: Path) -> int:
+        """Open a file that is there to be locked, and make it if need be; it need not last."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return os.open(path, flags, 0o666)
+
+    def free(self, folder: Path) -> int:
+        """How many bytes this user can still write on the disk that the folder lies on."""
+        status = os.statvfs(folder)
+        return status.f_bavail * status.f_frsize
+
     def abandoned(self, folder: Path, prefix: str, suffix: str) -> Iterator[Path]:
         """The files with such names that no living process holds locked."""
         with os.scandir(folder) as entries:
@@ -122,11 +145,13 @@ class Disk:
             if not name.endswith(suffix):
                 continue
             try:
-                fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                # A pipe of such a name would block the open.
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+                fd = os.open(folder / name, flags)
             except OSError:
                 continue  # gone already, or not ours to open
             try:
-                if self._lock(fd, unsupported=False):
+                if stat.S_ISREG(os.fstat(fd).st_mode) and self._lock(fd, unsupported=False):
                     yield folder / name
             finally:
                 os.close(fd)

@@ -26,10 +26,13 @@ from holdfast.files.forms import LoadedSource, as_source
 from holdfast.files.layout import Index
 from holdfast.files.mapping import Prefetch, as_bytes, map_file, on_network
 from holdfast.files.source_file import SourceFile
+from holdfast.files.source_memory import SourceMemory
 from holdfast.files.source_stream import SourceStream
 from holdfast.tensors import ArraySource, Source, TensorSpec
-from holdfast.tensors.sources import PIECE, Bytes
+from holdfast.tensors.sources import PIECE, Bytes, aligned_bytes
 
+Opened = SourceFile | SourceStream | SourceMemory
+"""What bytes are read from."""
 Progress = Callable[[int], None]
 """Told of the bytes of each batch that is done, from any thread."""
 
@@ -43,7 +46,7 @@ class Reader:
 
     def __init__(
         self,
-        file: SourceFile | SourceStream,
+        file: Opened,
         index: Index,
         *,
         mapped: bool | None = None,
@@ -68,6 +71,11 @@ class Reader:
             self._map = as_bytes(self._memory) if mapped else None
         except UnreadableFile as error:
             raise UnreadableFile(error.errno, f"{file.path}: {error.strerror}") from error
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether bytes are handed out where they lie, and take no memory of their own."""
+        return self._map is not None
 
     def tensor(self, row: int) -> Bytes:
         """All bytes of one tensor."""
@@ -152,7 +160,7 @@ class Reader:
 
     def _buffer(self, row: int, start: int, stop: int) -> Bytes:
         if self._map is None:
-            return np.empty(stop - start, np.uint8)
+            return aligned_bytes(stop - start)
         at = int(self._index.starts[row])
         return self._map[at + start : at + stop]
 
@@ -261,7 +269,7 @@ class _ReadSource:
 
     sequential = False
 
-    def __init__(self, file: SourceFile | SourceStream, start: int, spec: TensorSpec) -> None:
+    def __init__(self, file: Opened, start: int, spec: TensorSpec) -> None:
         self.spec = spec
         self._file = file
         self._start = start

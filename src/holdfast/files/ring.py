@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import Final, Self
 import numpy as np
 from isal.isal_zlib import crc32
 
-from holdfast.files.disk import ALIGNMENT, Disk
+from holdfast.files.disk import ALIGNMENT
 from holdfast.tensors import Source
 from holdfast.tensors.sources import Bytes
 
@@ -25,15 +25,14 @@ BLOCKS: Final = 3
 
 
 class Ring:
-    """Collects the bytes of sources into blocks and writes each block when it is full.
+    """Collects the bytes of sources into blocks and has each written when it is full.
 
     Leaving the `with` writes what is left, with zeros up to the alignment, and waits for all
     writes; one that failed raises there or at the next `put`.
     """
 
-    def __init__(self, fd: int, disk: Disk) -> None:
-        self._fd = fd
-        self._disk = disk
+    def __init__(self, write: Callable[[Bytes, int], None]) -> None:
+        self._write = write
         self._blocks = [_take_block() for _ in range(BLOCKS)]
         self._free = [np.frombuffer(block, np.uint8) for block in self._blocks]
         self._writing: deque[tuple[Future[None], Bytes]] = deque()
@@ -81,11 +80,11 @@ class Ring:
         self._flush()
         self._offset = offset
 
-    def put(self, source: Source) -> None:
-        """Append the bytes of one source."""
-        start, size = 0, source.spec.nbytes
-        while start < size:
-            start += self._put_part(source, start, size - start).size
+    def put(self, source: Source, start: int = 0, stop: int | None = None) -> None:
+        """Append the bytes of one source, or those from `start` to `stop`."""
+        stop = source.spec.nbytes if stop is None else stop
+        while start < stop:
+            start += self._put_part(source, start, stop - start).size
 
     def put_summed(self, source: Source, crc: int) -> int:
         """Append the bytes of one source; returns the CRC-32 that `crc` becomes by them.
@@ -123,7 +122,7 @@ class Ring:
             return
         length = -(-self._filled // ALIGNMENT) * ALIGNMENT
         self._block[self._filled : length] = 0
-        future = self._pool.submit(self._disk.write, self._fd, self._block[:length], self._offset)
+        future = self._pool.submit(self._write, self._block[:length], self._offset)
         self._writing.append((future, self._block))
         self._offset += length
         self._filled = 0

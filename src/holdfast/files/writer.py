@@ -10,10 +10,12 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final, Protocol, TypeVar
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -25,7 +27,11 @@ from holdfast.files.disk import Disk
 from holdfast.files.layout import Layout
 from holdfast.files.ring import Ring
 from holdfast.tensors import Source
-from holdfast.tensors.sources import PIECE
+from holdfast.tensors.sources import PIECE, Bytes
+
+_AHEAD: Final = 256 << 20
+"""How far ahead the space of a file is reserved that grows."""
+Growing = TypeVar("Growing", bound="GrowingFile")
 
 Check = Callable[[Path, bytes], None]
 """Told where the new file lies, and the digests of all chunks, before it takes its name."""
@@ -61,7 +67,7 @@ def write_file(
         sums = _Sums(sources, hashers, layout.digested or check is not None)
         try:
             disk.reserve(fd, layout.size)
-            with Ring(fd, disk) as ring:
+            with Ring(partial(disk.write, fd)) as ring:
                 _fill(ring, layout, sources, sums)
             disk.truncate(fd, layout.size)
             if check:
@@ -87,6 +93,74 @@ def _fill(ring: Ring, layout: Layout, sources: Sequence[Source], sums: _Sums) ->
     if layout.head:
         ring.seek(0)
         ring.put_bytes(layout.head.make(sums))
+
+
+class GrowingFile(Protocol):
+    """A new file whose size is not known before its end."""
+
+    def reserve(self, size: int) -> None:
+        """Take this much space in all."""
+        ...
+
+    def write(self, data: Bytes, offset: int) -> None:
+        """Write an aligned block; from any thread."""
+        ...
+
+    def finish(self, size: int) -> None:
+        """Cut it to its size and make it durable."""
+        ...
+
+    def discard(self) -> None:
+        """Forget it."""
+        ...
+
+
+def write_growing(
+    begin: Callable[[], Growing],
+    room: int,
+    pieces: Iterable[tuple[Source, int, int]],
+    head: Callable[[], bytes],
+    most: int,
+) -> Growing | None:
+    """Write pieces of sources one after the other, as they come, and then the head before them.
+
+    `room` bytes are kept for the head, which is asked for when all pieces have been given; `most`
+    is what the file takes at most. When this returns the content is durable, and the file has no
+    name yet. Without any piece no file is begun.
+    """
+    rest = iter(pieces)
+    first = next(rest, None)
+    if first is None:
+        return None
+    file = begin()
+    try:
+        size = reserved = room
+        with Ring(file.write) as ring:
+            ring.seek(room)
+            for source, start, stop in chain([first], rest):
+                size += stop - start
+                if size > reserved:
+                    reserved = _reserve(file, size, min(most, size + _AHEAD))
+                ring.put(source, start, stop)
+            ring.seek(0)
+            ring.put_bytes(head())
+        file.finish(size)
+    except BaseException:
+        file.discard()
+        raise
+    return file
+
+
+def _reserve(file: GrowingFile, needed: int, wanted: int) -> int:
+    """Take the space that is wanted, or that which is needed, if there is no more."""
+    try:
+        file.reserve(wanted)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        file.reserve(needed)
+        return needed
+    return wanted
 
 
 def write_stream(stream: BinaryIO, layout: Layout, sources: Sequence[Source]) -> None:

@@ -118,10 +118,8 @@ def layout(
         name: Entry(CODE_OF[spec.dtype], spec.shape, (start, start + size))
         for (name, spec), start, size in zip(tensors, starts, sizes, strict=True)
     }
-    strings = to_strings(metadata, typed=extras)
-    if extras and "format" not in strings:
-        strings |= _FRAMEWORK
-    head = _Header(strings, entries, chunk_count(sizes) if extras else None)
+    strings = strings_of(metadata, extras)
+    head = Header(strings, entries, chunk_count(sizes) if extras else None)
     if head.size - 8 > MAX_HEADER:
         raise RefusedTensor(
             f"the header would take {head.size - 8:,} bytes, over the format's limit of "
@@ -130,22 +128,36 @@ def layout(
     return Layout(order, head.size + end, Late(head.size, head.make), digested=extras)
 
 
-class _Header:
+def strings_of(metadata: Mapping[str, Any], extras: bool = True) -> dict[str, str]:
+    """The metadata as the header has it."""
+    strings = to_strings(metadata, typed=extras)
+    if extras and "format" not in strings:
+        strings |= _FRAMEWORK
+    return strings
+
+
+class Header:
     """The header of a file, but for the digests."""
 
-    def __init__(self, strings: dict[str, str], entries: Entries, chunks: int | None) -> None:
+    def __init__(
+        self, strings: dict[str, str], entries: Entries, chunks: int | None, room: int = 0
+    ) -> None:
         # Both are JSON objects: their braces are left off, to join them to what stands around.
         self._strings = msgspec.json.encode(strings)[1:-1]
         self._entries = msgspec.json.encode(entries)[1:-1]
         self._sealed = chunks is not None
+        self._room = room
         self.size = len(self._padded(bytes((chunks or 0) * DIGEST)))
-        """From its length to its padding, whatever the digests are."""
+        """From its length to its padding, whatever the digests are; `room` at least."""
 
     def make(self, sums: Sums) -> bytes:
         """The whole header, with the digests in it."""
-        if not self._sealed:
-            return self._padded(b"")
-        return sealed(self._padded(sums.digests()), _DIGEST_AT)
+        return self.with_digests(sums.digests() if self._sealed else b"")
+
+    def with_digests(self, digests: bytes) -> bytes:
+        """The whole header, with these digests in it."""
+        text = self._padded(digests)
+        return sealed(text, _DIGEST_AT) if self._sealed else text
 
     def _padded(self, digests: bytes) -> bytes:
         ours = b""
@@ -157,7 +169,7 @@ class _Header:
         if self._entries:
             members.append(self._entries)
         text = b"{%b}" % b",".join(members)
-        length = -(-(8 + len(text)) // ALIGNMENT) * ALIGNMENT - 8
+        length = -(-max(8 + len(text), self._room) // ALIGNMENT) * ALIGNMENT - 8
         return length.to_bytes(8, "little") + text.ljust(length)
 
 

@@ -11,6 +11,7 @@ from holdfast.tensors.frameworks import (
     source_of,
     stretch_of,
     tensor_of,
+    why_not_fillable,
 )
 from holdfast.tensors.sources import ArraySource, Packed, Source
 from holdfast.tensors.spec import TensorSpec
@@ -31,4 +32,5 @@ __all__ = [
     "source_of",
     "stretch_of",
     "tensor_of",
+    "why_not_fillable",
 ]

@@ -85,6 +85,10 @@ class Framework(Protocol):
         """The bytes between two addresses in the space of a tensor, which is kept alive."""
         ...
 
+    def why_not_fillable(self, value: Any) -> str | None:
+        """Why a tensor cannot be written to; None if it can."""
+        ...
+
     def fill(self, value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
         """Copy an array into a tensor of the same spec; raises UnsupportedTensor if it cannot."""
         ...
@@ -181,6 +185,14 @@ def stretch_of(value: Any, start: int, stop: int) -> Source:
     if isinstance(value, np.ndarray | Packed):
         return memory_source(value, start, stop)
     return _adapter(value).stretch(value, start, stop)
+
+
+def why_not_fillable(value: Any) -> str | None:
+    """Why a tensor cannot be written to; None if it can."""
+    target = value.data if isinstance(value, Packed) else value
+    if isinstance(target, np.ndarray):
+        return None if target.flags.writeable else "it is read-only"
+    return _adapter(value).why_not_fillable(value)
 
 
 def fill(value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:

@@ -20,6 +20,17 @@ PIECE = 1 << 20
 """A gather that must go through scratch memory takes this much of it at a time."""
 
 
+ALIGNMENT = 64
+"""Where torch puts its tensors: sums of what lies elsewhere may differ in the last bit."""
+
+
+def aligned_bytes(size: int) -> Bytes:
+    """Fresh memory that begins at a multiple of the alignment."""
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size]
+
+
 class Source(Protocol):
     """The bytes of one tensor, little-endian, in C order.
 

@@ -1,4 +1,4 @@
-"""What differs between two files, tensor by tensor, and by how much."""
+"""What differs between two files, or two checkpoints, tensor by tensor, and by how much."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -31,12 +31,12 @@ class _Absent(Enum):
 
 
 ABSENT: Final = _Absent.ABSENT
-"""In the place of a metadata value that one of two files does not have."""
+"""In the place of a metadata value that one of the two does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A tensor that both files have, and that differs."""
+    """A tensor that both have, and that differs."""
 
     name: str
     before: TensorSpec
@@ -54,23 +54,49 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """The differences between two files."""
+    """The differences between two files, or between two checkpoints."""
 
     added: Mapping[str, TensorSpec]
-    """The tensors that only the second file has."""
+    """The tensors that only the second has."""
     removed: Mapping[str, TensorSpec]
-    """The tensors that only the first file has."""
+    """The tensors that only the first has."""
     changed: Sequence[Change]
     """The worst first: other shapes, then by the largest difference."""
     same: int
     """How many tensors are the same, bit for bit."""
     by_digests: int
-    """How many of these are so by the digests in both files, and were not read."""
+    """How many of these are so by the digests in both, and were not read."""
     metadata: Mapping[str, tuple[Any, Any]]
     """What each key was and is, ABSENT where it is not there, for those that differ."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed or self.metadata)
+
+
+class Comparable(Protocol):
+    """Tensors by name and plain values beside them: an open file, or a checkpoint of a store.
+
+    It is asked for tensors from several threads.
+    """
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The plain values."""
+        ...
+
+    def spec(self, name: str) -> TensorSpec:
+        """A tensor's dtype and logical shape."""
+        ...
+
+    def stored_digests(self) -> Mapping[str, bytes]:
+        """The chunk digests that are known without reading a tensor, by name."""
+        ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+    def __getitem__(self, name: str, /) -> Array: ...
 
 
 def diff(
@@ -92,29 +118,34 @@ def diff(
         TensorFile(before, names=names, tensors_only=tensors_only) as old,
         TensorFile(after, names=names, tensors_only=tensors_only) as new,
     ):
-        both = [name for name in old if name in new]
-        differing = _differing(both, old, new)
-        stop = threading.Event()
-        with ThreadPoolExecutor(worker_count(), "holdfast-diff") as pool:
-            try:
-                changes = list(pool.map(lambda name: _compare(name, old, new, stop), differing))
-            except BaseException:  # Ctrl-C too: nobody waits for what is left
-                stop.set()
-                pool.shutdown(cancel_futures=True)
-                raise
-        changed = [change for change in changes if change is not None]
-        return Diff(
-            added={name: new.spec(name) for name in new if name not in old},
-            removed={name: old.spec(name) for name in old if name not in new},
-            changed=sorted(changed, key=_badness, reverse=True),
-            same=len(both) - len(changed),
-            by_digests=len(both) - len(differing),
-            metadata=_metadata(old.metadata, new.metadata),
-        )
+        return compare(old, new)
 
 
-def _differing(names: list[str], old: TensorFile, new: TensorFile) -> list[str]:
-    """Those that the digests in the files do not show to be equal."""
+def compare(old: Comparable, new: Comparable) -> Diff:
+    """Compare what is open already."""
+    both = [name for name in old if name in new]
+    differing = _differing(both, old, new)
+    stop = threading.Event()
+    with ThreadPoolExecutor(worker_count(), "holdfast-diff") as pool:
+        try:
+            changes = list(pool.map(lambda name: _compare(name, old, new, stop), differing))
+        except BaseException:  # Ctrl-C too: nobody waits for what is left
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    changed = [change for change in changes if change is not None]
+    return Diff(
+        added={name: new.spec(name) for name in new if name not in old},
+        removed={name: old.spec(name) for name in old if name not in new},
+        changed=sorted(changed, key=_badness, reverse=True),
+        same=len(both) - len(changed),
+        by_digests=len(both) - len(differing),
+        metadata=differences(old.metadata, new.metadata),
+    )
+
+
+def _differing(names: list[str], old: Comparable, new: Comparable) -> list[str]:
+    """Those that the digests in both do not show to be equal."""
     before, after = old.stored_digests(), new.stored_digests()
     return [
         name
@@ -123,7 +154,7 @@ def _differing(names: list[str], old: TensorFile, new: TensorFile) -> list[str]:
     ]
 
 
-def _compare(name: str, old: TensorFile, new: TensorFile, stop: threading.Event) -> Change | None:
+def _compare(name: str, old: Comparable, new: Comparable, stop: threading.Event) -> Change | None:
     before, after = old.spec(name), new.spec(name)
     if before.shape != after.shape:
         return Change(name, before, after, None, None, None)
@@ -218,7 +249,8 @@ def _badness(change: Change) -> tuple[bool, float, float]:
     return change.max is None, change.max or 0.0, change.share or 0.0
 
 
-def _metadata(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What each key was and is, ABSENT where it is not there, for those that differ."""
     return {
         key: (old.get(key, ABSENT), new.get(key, ABSENT))
         for key in dict.fromkeys([*old, *new])

@@ -1,0 +1,52 @@
+"""`holdfast export`: a checkpoint as files that need no store."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.cli.output import count_text, print_json, progress_bar, say, size_text
+from holdfast.errors import AlreadyExists
+
+if TYPE_CHECKING:
+    from holdfast.store import Checkpoint
+
+
+def export_checkpoint(
+    checkpoint: Checkpoint,
+    target: Path,
+    *,
+    part: str | None = None,
+    format: str | None = None,
+    cast: bool = False,
+    extras: bool = True,
+    replace: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Export and print what was written."""
+    from holdfast.store.export import export
+
+    if not replace and os.path.lexists(target):
+        raise AlreadyExists(errno.EEXIST, f"{target} is there already: --yes replaces it")
+    with progress_bar(f"reading {checkpoint.ref}", checkpoint.nbytes) as report:
+        done = export(checkpoint, target, part, format, cast, extras=extras, progress=report)
+    if as_json:
+        print_json(
+            {
+                "ref": checkpoint.ref,
+                "files": [str(file) for file in done.files],
+                "tensors": done.tensors,
+                "bytes": done.nbytes,
+            }
+        )
+        return
+    say(
+        ("exported    ", "green"),
+        f"{target}: {checkpoint.ref}, {count_text(done.tensors, 'tensor')}, "
+        f"{size_text(done.nbytes)}, each verified when it was read",
+    )
+    if len(done.files) > 1:
+        for file in done.files:
+            say(f"            {file}")

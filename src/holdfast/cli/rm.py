@@ -1,0 +1,133 @@
+"""`holdfast rm`: checkpoints and runs are deleted, once it was shown what would go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.cli.output import count_text, print_json, say, size_text
+from holdfast.errors import Protected, RefNotFound, printable
+from holdfast.store import Run, Store
+from holdfast.store.usage import deleted_with, deleted_with_run, freed
+
+
+@dataclass
+class Doomed:
+    """What of a run is to be deleted."""
+
+    run: Run
+    steps: list[int] = field(default_factory=list)
+    whole: bool = False
+
+    def lines(self) -> Iterator[str]:
+        """What it is, for people."""
+        name = f" ({self.run.name})" if self.run.name else ""
+        if self.whole:
+            yield f"run {self.run.hash}{name} with {count_text(len(self.steps), 'checkpoint')}"
+        else:
+            yield from (f"{self.run.hash}@{step}{name}" for step in self.steps)
+
+
+def remove(store: Store, refs: Sequence[str], *, yes: bool, as_json: bool) -> None:
+    """Print what would be deleted, or with `yes` delete it."""
+    doomed = _doomed(store, refs)
+    nbytes = freed(store.backend, _files(store, doomed))
+    if not yes:
+        _report(store, doomed, nbytes, as_json)
+        return
+    done = []
+    try:
+        for each in doomed:
+            if each.whole:
+                each.run.delete_all()
+            else:
+                each.run.delete(*each.steps)
+            done.append(each)
+    finally:  # if one is refused, those before it are gone
+        if as_json:
+            print_json(_as_json(store, done, nbytes, deleted=True))
+        else:
+            for line in _lines(done):
+                say(("deleted     ", "green"), line)
+            if len(done) == len(doomed):
+                say(f"            {size_text(nbytes)} freed")
+
+
+def _doomed(store: Store, refs: Iterable[str]) -> list[Doomed]:
+    found: dict[str, Doomed] = {}
+    for ref in refs:
+        run, step = _target(store, ref)
+        each = found.setdefault(run.hash, Doomed(run))
+        if step is None:
+            each.whole, each.steps = True, store.index.steps(run.hash)
+        elif step not in each.steps:
+            each.steps.append(step)
+    return list(found.values())
+
+
+def _target(store: Store, ref: str) -> tuple[Run, int | None]:
+    """The run, and the step where one is given: `latest` and `best` move, and are no such thing."""
+    name, at, step = ref.partition("@")
+    if not at:
+        tagged = store.tagged(ref)
+        if tagged is not None:
+            return tagged.run, tagged.step
+        return store.find_run(name), None
+    run = store.find_run(name)
+    if not (step.isascii() and step.isdecimal()):
+        raise RefNotFound(f"{ref}: which step? rm wants it as a number; `holdfast ls {name}`")
+    if int(step) not in store.index.steps(run.hash):
+        raise RefNotFound(f"run {run.hash} has no checkpoint of step {int(step)}")
+    return run, int(step)
+
+
+def _files(store: Store, doomed: Iterable[Doomed]) -> Iterator[str]:
+    for each in doomed:
+        if each.whole:
+            yield from deleted_with_run(store.backend, each.run.hash)
+        else:
+            yield from deleted_with(store.index, each.run.hash, each.steps)
+
+
+def _lines(doomed: Iterable[Doomed]) -> Iterator[str]:
+    return (printable(line) for each in doomed for line in each.lines())
+
+
+def _tags(store: Store, each: Doomed) -> list[str]:
+    tags = store.index.tags(each.run.hash)
+    return [tag for step in each.steps for tag in tags.get(step, ())]
+
+
+def _report(store: Store, doomed: list[Doomed], nbytes: int, as_json: bool) -> None:
+    if as_json:
+        print_json(_as_json(store, doomed, nbytes, deleted=False))
+        return
+    for line in _lines(doomed):
+        say("would go    ", line)
+    for each in doomed:
+        for tag in _tags(store, each):
+            say(("protected   ", "yellow"), printable(f"by the tag {tag}, which is to go first"))
+        if not each.whole and not _tags(store, each):
+            try:
+                each.run.check_delete(*each.steps)
+            except Protected as error:
+                say(("protected   ", "yellow"), printable(str(error)))
+    say(f"            {size_text(nbytes)} would be freed; --yes deletes")
+
+
+def _as_json(store: Store, doomed: list[Doomed], nbytes: int, *, deleted: bool) -> dict[str, Any]:
+    return {
+        "deleted": deleted,
+        "what": [
+            {
+                "run": each.run.hash,
+                "name": each.run.name,
+                "steps": each.steps,
+                "whole_run": each.whole,
+                "tags": _tags(store, each),
+            }
+            for each in doomed
+        ],
+        "bytes": nbytes,
+    }

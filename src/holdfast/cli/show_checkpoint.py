@@ -1,0 +1,113 @@
+"""`holdfast show REF`: what a checkpoint is, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.cli.output import (
+    age_text,
+    count_text,
+    on_terminal,
+    print_json,
+    print_table,
+    say,
+    size_text,
+    time_text,
+)
+from holdfast.cli.show import print_tensors, tensors_json, value_text
+from holdfast.errors import printable, shortened
+from holdfast.store import Checkpoint
+from holdfast.store.listing import written
+from holdfast.store.record import summary
+from holdfast.store.view import CheckpointView, run_of
+
+
+def show_checkpoint(checkpoint: Checkpoint, *, as_json: bool, every: bool) -> None:
+    """Print a checkpoint's place, metrics, files, plain values and tensors."""
+    view = CheckpointView(checkpoint)
+    if as_json:
+        print_json(_as_json(checkpoint, view))
+    else:
+        _print(checkpoint, view, every or not on_terminal())
+
+
+def _as_json(checkpoint: Checkpoint, view: CheckpointView) -> dict[str, Any]:
+    run = run_of(checkpoint)
+    return {
+        "ref": checkpoint.ref,
+        "name": run.name if run else None,
+        **summary(checkpoint.head),
+        "metrics": checkpoint.metrics,
+        "written": written(checkpoint.head),
+        "tags": checkpoint.tags,
+        "notes": [{"time": note.time, "text": note.text} for note in checkpoint.notes],
+        "values": view.values,
+        "tensors": tensors_json((name, view.spec(name)) for name in view),
+    }
+
+
+def _print(checkpoint: Checkpoint, view: CheckpointView, every: bool) -> None:
+    head, run = checkpoint.head, run_of(checkpoint)
+    name = run.name if run else None
+    say((printable(f"{name}@{head.step}" if name else checkpoint.ref), "bold"))
+    say(
+        f"{size_text(head.nbytes)} in {count_text(len(view), 'tensor')}, "
+        f"{size_text(written(head))} written for it"
+    )
+    for label, text in _facts(checkpoint):
+        say(printable(f"  {label}: {text}"))
+    say()
+    parts = [
+        (printable(key), f"{count:,}", size_text(nbytes))
+        for key, count, nbytes in _parts(checkpoint)
+    ]
+    print_table(("part", "tensors", "size"), parts, right="tensors size")
+    say()
+    files = [
+        (file.name, size_text(file.size), size_text(file.held), size_text(file.used))
+        for file in head.files
+    ]
+    print_table(("file", "size", "held", "used"), files, right="size held used")
+    say()
+    _print_values(view, every)
+    print_tensors([(name, view.spec(name)) for name in view], every)
+
+
+def _facts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    head = checkpoint.head
+    yield "run", head.run
+    yield "step", f"{head.step}"
+    if head.epoch is not None:
+        yield "epoch", f"{head.epoch}"
+    yield "saved", f"{time_text(head.time)} UTC, {age_text(head.time)} ago"
+    for name, value in checkpoint.metrics.items():
+        yield f"metric {name}", value_text(value)
+    if head.best:
+        yield "best", "saved as the best of its run"
+    if head.parent is not None:
+        gone = "" if checkpoint.parent else ", which is gone"
+        yield "parent", f"{head.parent.run}@{head.parent.step}{gone}"
+    if checkpoint.tags:
+        yield "tags", ", ".join(checkpoint.tags)
+    for note in checkpoint.notes:
+        yield f"note of {time_text(note.time)}", note.text
+    yield "software", ", ".join(f"{name} {version}" for name, version in head.software.items())
+
+
+def _parts(checkpoint: Checkpoint) -> Iterator[tuple[str, int, int]]:
+    """The parts, with the number of tensors in each and their bytes."""
+    for part in checkpoint.head.parts:
+        view = CheckpointView(checkpoint, part)
+        nbytes = sum(view.spec(name).nbytes for name in view)
+        yield part.label if part.key is None else part.key, len(view), nbytes
+
+
+def _print_values(view: CheckpointView, every: bool) -> None:
+    if not view.values:
+        return
+    say(f"{count_text(len(view.values), 'plain value')}{'' if every else '; --all lists them'}")
+    if every:
+        for name, value in view.values.items():
+            say(printable(f"  {shortened(name)}: {shortened(value_text(value))}"))
+    say()

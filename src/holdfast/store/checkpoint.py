@@ -1,0 +1,313 @@
+"""A checkpoint that was committed: what it is, its state, its proof, its tags and notes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.errors import (
+    AmbiguousRef,
+    BadLabel,
+    IndexMismatch,
+    MissingFile,
+    RefNotFound,
+    TruncatedFile,
+)
+from holdfast.files.reader import Progress
+from holdfast.store import names, tree
+from holdfast.store.aliases import View
+from holdfast.store.export import Exported, export
+from holdfast.store.filling import Filling, LoadReport, move
+from holdfast.store.marks import Marks, Note, read_marks, write_marks
+from holdfast.store.reading import Data, gone, read_record
+from holdfast.store.record import STORAGE, Head, Record
+from holdfast.store.runfile import now
+from holdfast.store.saving import change_of
+from holdfast.store.writing import seal_in
+from holdfast.tensors import TensorSpec, fill, tensor_of
+from holdfast.verbs.open import TensorFile
+
+if TYPE_CHECKING:
+    from holdfast.store.run import Run
+    from holdfast.store.store import Store
+
+_SEAL_SEEN: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was verified of a checkpoint, every byte of it."""
+
+    tensors: int
+    nbytes: int
+    files: int
+
+
+class Checkpoint:
+    """One saved state of a run.
+
+    >>> checkpoint = store.resolve("gpt@100")
+    >>> checkpoint.metrics["loss"], checkpoint.tensors["model.wte.weight"]
+    >>> checkpoint.tag("paper")
+    """
+
+    def __init__(self, store: Store, head: Head) -> None:
+        self._store = store
+        self.head: Final = head
+
+    @property
+    def run(self) -> Run:
+        """The run that it belongs to."""
+        return self._store.open_run(self.head.run)
+
+    @property
+    def step(self) -> int:
+        """The step that it was saved at."""
+        return self.head.step
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch, if one was given."""
+        return self.head.epoch
+
+    @property
+    def sequence(self) -> int:
+        """Its number in the history of the store."""
+        return self.head.sequence
+
+    @property
+    def ref(self) -> str:
+        """What refers to it whatever happens: `{run}@{step}`."""
+        return f"{self.head.run}@{self.head.step}"
+
+    @cached_property
+    def metrics(self) -> dict[str, Any]:
+        """The metrics that were saved with it."""
+        metrics: dict[str, Any] = tree.decode(msgspec.json.encode(self.head.metrics), 0)
+        return metrics
+
+    @property
+    def parent(self) -> Checkpoint | None:
+        """The checkpoint before it; None if there was none, or if it is gone."""
+        place = self.head.parent
+        if place is None:
+            return None
+        found = self._store.find(place.run, place.step)
+        return found if found and found.sequence == place.sequence else None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its tensors, wherever they are stored."""
+        return self.head.nbytes
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorSpec]:
+        """Its tensors by their paths."""
+        record = self.record
+        return {
+            name: spec
+            for name, spec, kind in zip(record.names, record.specs, record.kinds, strict=True)
+            if kind != STORAGE
+        }
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags that it bears."""
+        return self._marks().tags
+
+    @property
+    def notes(self) -> list[Note]:
+        """What was written about it, each with its time."""
+        return self._marks().notes
+
+    @cached_property
+    def record(self) -> Record:
+        """All that was committed, but for the bytes of the tensors."""
+        record = read_record(self._store.backend, self.head.run, self.head.step)
+        if record.head.place != self.head.place:
+            raise RefNotFound(f"{self.ref} was replaced meanwhile: resolve it again")
+        return record
+
+    def state(self, *, verify: bool = True, mapped: bool | None = None) -> Any:
+        """The whole state, with the types that it was saved with; every byte is verified."""
+        record = self.record
+        saved = tree.decode(record.tree, len(record.names))
+        with self.data(verify=verify, mapped=mapped) as data:
+            return tree.build(saved, _tensors(record, data))
+
+    def load(
+        self,
+        *,
+        into: Any = None,
+        strict: bool = True,
+        rename: Mapping[str, str] | None = None,
+        verify: bool = True,
+    ) -> Any:
+        """The state, or the given tree filled with it: see `Run.load`."""
+        if into is not None:
+            filled, report = self._fill(into, strict, rename, verify)
+        elif rename:
+            filled, report = self._moved(rename, verify)
+        else:
+            filled, report = self.state(verify=verify), LoadReport(loaded=list(self.tensors))
+        return filled if strict and not rename else (filled, report)
+
+    def _fill(
+        self, into: Any, strict: bool, rename: Mapping[str, str] | None, verify: bool
+    ) -> tuple[Any, LoadReport]:
+        record = self.record
+        saved = tree.decode(record.tree, len(record.names))
+        filling = Filling(into, saved, lambda tensor: record.specs[tensor], rename)
+        if strict:
+            filling.check()
+        with self.data(tensors=filling.tensors, verify=verify) as data:
+            if verify:
+                data.check_pieces()  # all of them, before the first is filled
+            filled = filling.fill(
+                lambda given, tensor: fill(given, data.array(tensor), record.specs[tensor])
+            )
+        return filled, filling.report
+
+    def _moved(self, rename: Mapping[str, str], verify: bool) -> tuple[Any, LoadReport]:
+        record = self.record
+        saved = move(tree.decode(record.tree, len(record.names)), rename)
+        with self.data(verify=verify) as data:
+            state = tree.build(saved, _tensors(record, data))
+        return state, LoadReport(loaded=list(self.tensors), renamed=dict(rename))
+
+    def verify(self, progress: Progress | None = None) -> Verified:
+        """Read everything and check every byte; raises a DamagedFile that says what is wrong."""
+        record = self.record
+        for file in record.head.files:
+            self.check_header(file.name, file.size, file.digest)
+        with self.data() as data:
+            data.check(progress)
+        head = record.head
+        return Verified(len(self.tensors), head.nbytes, len(head.files))
+
+    def check_files(self) -> None:
+        """Check that the record is sound, and that all its files are there in their sizes."""
+        folder = names.run_folder(self.head.run)
+        for file in self.record.head.files:
+            size = self._store.backend.size(f"{folder}/{file.name}")
+            if size is None:
+                raise gone(self._store.backend, self.record.head, file.name)
+            if size != file.size:
+                raise TruncatedFile(
+                    f"{self.ref}: its file {file.name} has {size:,} bytes, not {file.size:,}"
+                )
+
+    def check_header(self, name: str, size: int, digest: str) -> None:
+        """Check that a data file is a whole safetensors file, and the one that was written."""
+        backend = self._store.backend
+        path = f"{names.run_folder(self.head.run)}/{name}"
+        try:
+            head = backend.read(path, _SEAL_SEEN)
+            on_disk = backend.path(path)
+            with TensorFile(on_disk or BytesIO(backend.read(path)), mapped=False):
+                pass
+        except MissingFile as error:
+            raise gone(backend, self.record.head, name) from error
+        if seal_in(head) != digest or backend.size(path) != size:
+            raise IndexMismatch(f"{path}: it is another file than the record speaks of")
+
+    @contextmanager
+    def data(self, **options: Any) -> Iterator[Data]:
+        """Its data files, open: see `reading.Data`. What is damaged is not referred to again."""
+
+        def distrust(name: str) -> None:
+            self._store.index.distrust(self.head.run, name)
+
+        with Data(self._store.backend, self.record, damaged=distrust, **options) as data:
+            yield data
+
+    def export(
+        self,
+        target: str | os.PathLike[str],
+        part: str | None = None,
+        format: str | None = None,
+        cast: bool = False,
+    ) -> Exported:
+        """Write it, or one part of it, as files that need no store.
+
+        A target with the suffix of a format becomes one file, any other a folder with a file for
+        each part.
+        """
+        return export(self, target, part, format, cast)
+
+    def tag(self, name: str) -> None:
+        """Give it a name of its own in the store; a tagged checkpoint is not deleted."""
+        names.check_label(name, "a tag")
+        with change_of(self._store.backend, "tags"):
+            self._store.index.refresh()
+            for run, step in self._store.index.tagged(name):
+                if (run, step) != (self.head.run, self.head.step):
+                    raise AmbiguousRef(
+                        f"the tag {name!r} is on {run}@{step}: remove it there first, by "
+                        f"store.untag({name!r})"
+                    )
+            marks = self._marks()
+            if name not in marks.tags:
+                self._write(Marks(marks.run, marks.step, [*marks.tags, name], marks.notes))
+
+    def untag(self, name: str) -> None:
+        """Take a tag away again; raises RefNotFound if it does not bear it."""
+        with change_of(self._store.backend, "tags"):
+            marks = self._marks()
+            if name not in marks.tags:
+                raise RefNotFound(f"{self.ref} has no tag {name!r}")
+            left = [tag for tag in marks.tags if tag != name]
+            self._write(Marks(marks.run, marks.step, left, marks.notes))
+
+    def note(self, text: str) -> None:
+        """Write something about it; notes are added, none is changed."""
+        if not isinstance(text, str) or not text.strip():
+            raise BadLabel("a note is some text, and not empty")
+        with change_of(self._store.backend, "tags"):
+            marks = self._marks()
+            notes = [*marks.notes, Note(now(), text)]
+            self._write(Marks(marks.run, marks.step, marks.tags, notes))
+
+    def _marks(self) -> Marks:
+        return read_marks(self._store.backend, self.head.run, self.head.step)
+
+    def _write(self, marks: Marks) -> None:
+        with change_of(self._store.backend, self.head.run):
+            if not self._store.backend.exists(names.record_file(self.head.run, self.head.step)):
+                raise RefNotFound(f"{self.ref} was deleted meanwhile")
+            write_marks(self._store.backend, marks)
+
+    def __repr__(self) -> str:
+        return f"<checkpoint {self.ref} of {os.fspath(self._store.url)!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Checkpoint)
+            and self._store.url == other._store.url
+            and self.head.place == other.head.place
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._store.url, self.head.run, self.head.sequence))
+
+
+def _tensors(record: Record, data: Data) -> Any:
+    """The tensor of each number, made once: those that were one object before are one again."""
+    arrays = data.arrays()
+    made: dict[Any, Any] = {}
+
+    def tensor(number: int) -> Any:
+        view = record.views.get(number) or View(number, 0, arrays[number].strides)
+        key = (record.specs[number], record.kinds[number], view)
+        if key not in made:
+            made[key] = tensor_of(arrays[number], record.specs[number], record.kinds[number])
+        return made[key]
+
+    return tensor

@@ -1,0 +1,121 @@
+"""Chunks that need not be written again: where in the store they lie, and whether they may be used.
+
+Whatever is found is a hint until its file was seen, in the run's own folder, with the size that
+it had when it was written. Data files never change and their names are not used twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from typing import Final
+
+from holdfast.errors import HoldfastError, MissingFile
+from holdfast.store import names
+from holdfast.store.backend import Backend
+from holdfast.store.extents import Extent, chunks_of
+from holdfast.store.index import Index
+from holdfast.store.reading import read_record
+from holdfast.store.record import Record
+
+SMALL: Final = 64 << 10
+"""Tensors of less than this are always written: to refer to them costs more than it saves."""
+
+
+class Known:
+    """The chunks that one save may refer to."""
+
+    def __init__(self, backend: Backend, index: Index, run: str, parent: Record | None) -> None:
+        self._backend = backend
+        self._index = index
+        self._run = run
+        self._here = dict(shareable(parent)) if parent else {}
+        self.files = index.files(run)
+        """What is known of the data files that may be referred to."""
+        self._usable: dict[str, bool] = dict.fromkeys(index.distrusted(run), False)
+        self.linked: list[str] = []
+        """The files of other runs that were linked in, by their names here."""
+
+    def find(self, digest: bytes, size: int) -> Extent | None:
+        """Where such a chunk lies in the run's folder; other runs' files are linked in for it."""
+        extent = self._here.get(digest)
+        if extent is not None and extent.size == size and self._is_usable(extent.file):
+            return extent
+        hint = self._index.find_chunk(digest, size)
+        if hint is None:
+            return None
+        if hint.run != self._run and hint.name not in self._usable:
+            self._usable[hint.name] = self._link(hint.run, hint.name)
+        if not self._is_usable(hint.name):
+            return None
+        return Extent(hint.name, hint.start, size)
+
+    def add(self, digest: bytes, extent: Extent) -> None:
+        """A chunk that was written just now."""
+        self._here[digest] = extent
+        self._usable[extent.file] = True
+
+    def _is_usable(self, name: str) -> bool:
+        if name not in self._usable:
+            file = self.files.get(name)
+            self._usable[name] = (
+                file is not None
+                # A file of which less than half is used is given up, so that its space comes
+                # back once the checkpoints that still use it are deleted.
+                and 2 * file.used >= file.held
+                and self._backend.size(f"{names.run_folder(self._run)}/{name}") == file.size
+            )
+        return self._usable[name]
+
+    def _link(self, run: str, name: str) -> bool:
+        """Let a file of another run be one of ours too."""
+        file = self._index.files(run).get(name)
+        source = f"{names.run_folder(run)}/{name}"
+        target = f"{names.run_folder(self._run)}/{name}"
+        if file is None or self._backend.size(source) != file.size:
+            return False
+        if name in self._index.distrusted(run):
+            return False
+        already = name in self.files
+        try:
+            if not self._backend.link(source, target):
+                return False
+        except MissingFile:
+            return False
+        if not already:
+            self.linked.append(name)
+            self.files[name] = file
+        return True
+
+    def learn(self, runs: int = 64) -> None:
+        """Take the newest checkpoints of other runs into an index that knows none of their chunks.
+
+        So it is after the index was lost. What they cannot tell is written once more, no worse.
+        """
+        have = self._index.learned()
+        for listed in self._index.runs()[:runs]:
+            if listed.run in have:
+                continue
+            newest = next(self._index.newest(listed.run), None)
+            if newest is not None:
+                with suppress(HoldfastError):  # damaged, or deleted meanwhile: no use to us
+                    remember(self._index, read_record(self._backend, newest.run, newest.step))
+
+
+def shareable(record: Record) -> Iterator[tuple[bytes, Extent]]:
+    """The chunks of a checkpoint that are worth referring to, by their digests."""
+    for tensor in (record.nbytes >= SMALL).nonzero()[0].tolist():
+        yield from chunks_of(record, tensor)
+
+
+def remember(index: Index, record: Record, files: Collection[str] | None = None) -> None:
+    """Let other runs, and later checkpoints, find the chunks of this one, or of some files."""
+    run = record.head.run
+    index.add_chunks(
+        run,
+        [
+            (digest, extent.size, run, extent.file, extent.start)
+            for digest, extent in shareable(record)
+            if files is None or extent.file in files
+        ],
+    )

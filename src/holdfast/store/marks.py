@@ -1,0 +1,57 @@
+"""What may change about a checkpoint after its commit: its tags and its notes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from holdfast.errors import BadField, DamagedFile, MissingFile
+from holdfast.store import names
+from holdfast.store.backend import Backend
+from holdfast.store.sealed import seal, unseal
+
+FORMAT: Final = "holdfast marks 1"
+MAX_SIZE: Final = 64 << 20
+
+
+class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What somebody wrote about a checkpoint."""
+
+    time: str
+    text: str
+
+
+class Marks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tags and notes of a checkpoint."""
+
+    run: str
+    step: int
+    tags: list[str] = []
+    notes: list[Note] = []
+
+
+def read_marks(backend: Backend, run: str, step: int) -> Marks:
+    """The marks of a checkpoint, none if it has no file of them."""
+    path = names.marks_file(run, step)
+    try:
+        text = backend.read(path, MAX_SIZE)
+    except MissingFile:
+        return Marks(run, step)
+    try:
+        try:
+            marks = msgspec.convert(unseal(text.removesuffix(b"\n"), FORMAT), Marks)
+        except msgspec.ValidationError as error:
+            raise BadField(f"{error}") from error
+        if (marks.run, marks.step) != (run, step):
+            raise BadField(f"they are those of step {marks.step} of run {marks.run!r:.40}")
+    except DamagedFile as error:
+        error.args = (f"{path}: {error}", *error.args[1:])
+        raise
+    return marks
+
+
+def write_marks(backend: Backend, marks: Marks) -> None:
+    """Put the marks in the place of the old ones, durably."""
+    text = seal(FORMAT, msgspec.structs.asdict(marks)) + b"\n"
+    backend.replace(names.marks_file(marks.run, marks.step), text)

@@ -1,0 +1,234 @@
+"""What will be saved of a state: its tree, its tensors by part, and the files they go into."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from holdfast.errors import RefusedTensor
+from holdfast.store import names, tree
+from holdfast.store.aliases import View, find_aliases
+from holdfast.store.known import SMALL
+from holdfast.store.record import STORAGE, Part
+from holdfast.store.tree import Leaf
+from holdfast.store.tree_refusals import refused_value
+from holdfast.tensors import Source, TensorSpec, source_of
+from holdfast.tensors.sources import ALIGNMENT
+
+TOGETHER: Final = 1 << 20
+"""Parts of less than this share a file."""
+LOOSE: Final = "state"
+"""The label of tensors that are in no part."""
+SHARED: Final = "parts"
+"""The label of a file that several parts share."""
+LONGEST: Final = 4096
+"""No name is longer, in characters; longer paths are cut."""
+_HEADER: Final = 256
+"""What a tensor takes in a header, about, besides its name."""
+
+
+class PlannedTensor(NamedTuple):
+    """A tensor that will be saved, or one that shares the memory of another."""
+
+    name: str
+    entry: str
+    """Its name in its data file."""
+    kind: str
+    spec: TensorSpec
+    nbytes: int
+    """What is stored of it: nothing, if it is a view."""
+    source: Source | None
+    view: View | None
+
+
+class PlannedFile(NamedTuple):
+    """A data file, with the tensors that may go into it, in the order of the file."""
+
+    label: str
+    prefix: str
+    """What its tensors' names begin with in the record, and not in the file."""
+    tensors: Sequence[int]
+    shared: Mapping[str, str] = MappingProxyType({})
+    """The tensors that are not in it because they are others that are, by another name."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be saved, before anything is known to be stored already."""
+
+    tree: bytes
+    tensors: Sequence[PlannedTensor]
+    """Part by part, each in the order of the tree."""
+    parts: list[Part]
+    files: Sequence[PlannedFile]
+
+    @cached_property
+    def most(self) -> int:
+        """How many bytes its data files take at most, about."""
+        data = sum(tensor.nbytes for tensor in self.tensors)
+        return data + sum(_HEADER + len(tensor.entry) for tensor in self.tensors)
+
+    @property
+    def shares(self) -> bool:
+        """Whether any of its tensors is large enough to be looked for in the store."""
+        return any(tensor.nbytes >= SMALL for tensor in self.tensors)
+
+
+def plan_state(state: Any) -> Plan:
+    """Plan a save; all that will be refused of the state is refused here."""
+    node, leaves = tree.flatten(state)
+    sources = [_source(leaf) for leaf in leaves]
+    aliases = find_aliases([leaf.value for leaf in leaves])
+    # What is stored besides the leaves is numbered after them, until all are sorted by part.
+    items = [*leaves, *aliases.added]
+    keys = _part_keys(state, leaves)
+    keys += [keys[added.beside] for added in aliases.added]
+    order = _by_part(keys)
+    number_of = {item: number for number, item in enumerate(order)}
+    bases = [*aliases.stored, *range(len(leaves), len(items))]
+    unique = _Unique()
+    tensors = []
+    for item in order:
+        key, view = keys[item], aliases.views.get(item)
+        if item < len(leaves):
+            kind, source = leaves[item].kind, sources[item]
+            name = unique.name(names.dotted(leaves[item].path))
+        else:
+            kind, source = STORAGE, aliases.added[item - len(leaves)].source
+            name = unique.name(f"{key}.{STORAGE}" if key else STORAGE)
+        if view is not None:
+            view = View(number_of[bases[view.base]], view.offset, view.strides)
+        spec = source.spec
+        nbytes, stored = (spec.nbytes, source) if view is None else (0, None)
+        tensors.append(PlannedTensor(name, name, kind, spec, nbytes, stored, view))
+    parts = _parts([keys[item] for item in order])
+    files = _files(tensors, parts)
+    tensors = _with_entries(tensors, files)
+    files = [file._replace(shared=_shared(tensors, file)) for file in files]
+    numbers = [number_of[leaf] for leaf in range(len(leaves))]
+    return Plan(tree.encode(node, numbers), tensors, parts, files)
+
+
+def _source(leaf: Leaf) -> Source:
+    try:
+        return source_of(leaf.value)
+    except RefusedTensor as error:
+        raise refused_value(tree.path_text(leaf.path), leaf.value, str(error)) from error
+
+
+def _part_keys(state: Any, leaves: Sequence[Leaf]) -> list[str | None]:
+    """The part of each leaf: the key of the top-level dict that it is in."""
+    if not isinstance(state, dict):
+        return [None] * len(leaves)
+    parts = {key: names.key_text(key) for key, value in state.items() if isinstance(value, dict)}
+    return [parts.get(leaf.path[0]) for leaf in leaves]
+
+
+def _by_part(keys: Sequence[str | None]) -> list[int]:
+    """The items sorted by part, the parts in the order of the tree, those in none at the end."""
+    rank: dict[str | None, int] = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    rank[None] = len(rank)
+    return sorted(range(len(keys)), key=lambda item: rank[keys[item]])
+
+
+def _parts(keys: Sequence[str | None]) -> list[Part]:
+    """The parts, of items that are sorted by them."""
+    unique = _Unique()
+    parts, first = [], 0
+    for key, members in itertools.groupby(keys):
+        count = len(list(members))
+        label = unique.label(names.label_of(LOOSE if key is None else key))
+        parts.append(Part(key, label, first, count))
+        first += count
+    return parts
+
+
+def _files(tensors: Sequence[PlannedTensor], parts: Sequence[Part]) -> list[PlannedFile]:
+    """A file for each part, and one for all that are small together."""
+    stored = {
+        part: [n for n in range(part.first, part.first + part.count) if tensors[n].source]
+        for part in parts
+    }
+    small = [
+        part
+        for part in parts
+        if sum(tensors[n].nbytes for n in stored[part]) < TOGETHER and stored[part]
+    ]
+    files = []
+    for part in parts:
+        if stored[part] and (part not in small or len(small) == 1):
+            prefix = "" if part.key is None else f"{part.key}."
+            files.append(PlannedFile(part.label, prefix, _aligned_first(tensors, stored[part])))
+    if len(small) > 1:
+        together = [n for part in small for n in stored[part]]
+        label = _Unique(part.label for part in parts).label(SHARED)
+        files.append(PlannedFile(label, "", _aligned_first(tensors, together)))
+    return files
+
+
+def _aligned_first(tensors: Sequence[PlannedTensor], numbers: list[int]) -> list[int]:
+    """The order in which, without gaps between them, as many as possible are aligned.
+
+    Those whose sizes are multiples of the alignment leave the next one aligned. Of the others
+    the widest come first, so that all of them can be seen as what they are where they lie.
+    """
+
+    def rank(number: int) -> tuple[bool, int]:
+        tensor = tensors[number]
+        ragged = tensor.nbytes % ALIGNMENT != 0
+        return ragged, -tensor.spec.kind.numpy.itemsize if ragged else 0
+
+    return sorted(numbers, key=rank)
+
+
+def _with_entries(
+    tensors: list[PlannedTensor], files: Sequence[PlannedFile]
+) -> list[PlannedTensor]:
+    """The tensors with the names that they have in their files."""
+    for file in files:
+        unique = _Unique(["__metadata__"])
+        for number in file.tensors:
+            entry = unique.name(tensors[number].name.removeprefix(file.prefix))
+            tensors[number] = tensors[number]._replace(entry=entry)
+    return tensors
+
+
+def _shared(tensors: Sequence[PlannedTensor], file: PlannedFile) -> dict[str, str]:
+    """Which tensors share the memory of one in the file."""
+    inside = set(file.tensors)
+    return {
+        tensor.name.removeprefix(file.prefix): tensors[tensor.view.base].entry
+        for tensor in tensors
+        if tensor.view and tensor.view.base in inside
+    }
+
+
+class _Unique:
+    """Gives every name once: the second of two equal ones ends in `~2`."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+        self._counts: dict[str, int] = {}
+
+    def name(self, text: str) -> str:
+        """The name of a tensor."""
+        if len(text) > LONGEST:
+            text = text[:LONGEST]
+        return self._unique(text, "~")
+
+    def label(self, text: str) -> str:
+        """The label of a data file."""
+        return self._unique(text, "-")
+
+    def _unique(self, text: str, sign: str) -> str:
+        count, unique = self._counts.get(text, 1), text
+        while unique in self._taken:
+            count += 1
+            unique = f"{text}{sign}{count}"
+        self._counts[text] = count
+        self._taken.add(unique)
+        return unique

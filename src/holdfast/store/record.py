@@ -1,0 +1,402 @@
+"""The record of a checkpoint: what commits it, and all that is needed to read it back.
+
+`docs/format.md` is the page of its lines.
+"""
+
+from __future__ import annotations
+
+import binascii
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from blake3 import blake3
+
+from holdfast.errors import BadField, BadRange, IndexMismatch, LimitExceeded, TruncatedFile
+from holdfast.files.digests import CHUNK, DIGEST, chunk_counts
+from holdfast.formats.refusals import MAX_RANK, MAX_SIZE
+from holdfast.store import names
+from holdfast.store.aliases import View, check_view
+from holdfast.store.sealed import seal, unseal
+from holdfast.tensors import DTYPES, TensorSpec
+
+FORMAT: Final = "holdfast record 1"
+MAX_HEAD: Final = 16 << 20
+MAX_RECORD: Final = 2 << 30
+STORAGE: Final = "storage"
+"""The kind of what is no leaf of the tree: bytes that only views refer to."""
+
+_TAG: Final = f"blake3:{CHUNK}:"
+_END: Final = b'{"digest":"'
+_LINES: Final = 9
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A checkpoint, by its place in the history of the store."""
+
+    run: str
+    step: int
+    sequence: int
+
+
+class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file with tensors, in the folder of the run."""
+
+    name: str
+    size: int
+    digest: str
+    held: int
+    """How many bytes of tensors are in it."""
+    used: int
+    """How many of these the checkpoint refers to."""
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """A part of the state, and its tensors by their numbers."""
+
+    key: str | None
+    label: str
+    first: int
+    count: int
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that lists need to know of a checkpoint."""
+
+    run: str
+    identity: dict[str, str | None]
+    step: int
+    epoch: int | None
+    sequence: int
+    time: str
+    best: bool
+    metrics: dict[str, Any]
+    """In the form of the tree."""
+    parent: Place | None
+    software: dict[str, str]
+    tensors: int
+    nbytes: int
+    parts: list[Part]
+    files: list[DataFile]
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in the history of the store."""
+        return Place(self.run, self.step, self.sequence)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A checkpoint: its head, its tree as JSON, and its tensors column by column."""
+
+    head: Head
+    tree: bytes
+    names: Sequence[str]
+    kinds: Sequence[str]
+    specs: Sequence[TensorSpec]
+    counts: Numbers
+    """How many extents each tensor has."""
+    files: Numbers
+    starts: Numbers
+    sizes: Numbers
+    """Of all extents: the file, the offset in it, the bytes."""
+    digests: bytes
+    """Of all chunks of all tensors that are no views."""
+    views: Mapping[int, View]
+
+    @cached_property
+    def nbytes(self) -> Numbers:
+        """What each tensor takes: nothing, if it is a view."""
+        sizes = np.fromiter((spec.nbytes for spec in self.specs), np.int64, len(self.specs))
+        if self.views:
+            sizes[list(self.views)] = 0
+        return sizes
+
+    @cached_property
+    def first_extents(self) -> Numbers:
+        """The number of each tensor's first extent, and one more: the count of all."""
+        return np.concatenate(([0], np.cumsum(self.counts)))
+
+    @cached_property
+    def first_chunks(self) -> Numbers:
+        """The number of each tensor's first chunk, and one more: the count of all."""
+        counts = chunk_counts(self.nbytes)
+        if self.views:
+            counts[list(self.views)] = 0
+        return np.concatenate(([0], np.cumsum(counts)))
+
+    def chunk_digests(self, tensor: int) -> bytes:
+        """The digests of the chunks of one tensor."""
+        first, last = self.first_chunks[tensor], self.first_chunks[tensor + 1]
+        return self.digests[first * DIGEST : last * DIGEST]
+
+
+# Writing
+
+
+def encode(record: Record) -> bytes:
+    """The whole record."""
+    kinds, kind_rows = _numbered(record.kinds)
+    dtypes, dtype_rows = _numbered([spec.dtype for spec in record.specs])
+    columns: list[tuple[str, Any]] = [
+        ("names", record.names),
+        ("kinds", {"values": kinds, "rows": kind_rows}),
+        (
+            "specs",
+            {
+                "dtypes": {"values": dtypes, "rows": dtype_rows},
+                "shapes": [spec.shape for spec in record.specs],
+            },
+        ),
+        (
+            "extents",
+            {
+                "counts": record.counts.tolist(),
+                "files": record.files.tolist(),
+                "starts": record.starts.tolist(),
+                "sizes": record.sizes.tolist(),
+            },
+        ),
+        ("digests", _TAG + binascii.b2a_base64(record.digests, newline=False).decode()),
+        (
+            "views",
+            [[n, view.base, view.offset, view.strides] for n, view in record.views.items()],
+        ),
+    ]
+    lines = [encode_head(record.head), record.tree]
+    lines += [msgspec.json.encode({name: values}) for name, values in columns]
+    text = b"".join(line + b"\n" for line in lines)
+    return text + _END + blake3(text).hexdigest().encode() + b'"}\n'
+
+
+def encode_head(head: Head) -> bytes:
+    """The first line, without the line break."""
+    return seal(FORMAT, msgspec.structs.asdict(head))
+
+
+def _numbered(values: Sequence[str]) -> tuple[list[str], list[int]]:
+    """The distinct values, and each one's number."""
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return list(numbers), [numbers[value] for value in values]
+
+
+# Reading
+
+
+class _Numbered(msgspec.Struct, forbid_unknown_fields=True):
+    values: list[str]
+    rows: list[int]
+
+    def all(self) -> list[str]:
+        values = self.values
+        if self.rows and not 0 <= min(self.rows) <= max(self.rows) < len(values):
+            raise BadField(f"a row is none of the {len(values)} values")
+        return [values[row] for row in self.rows]
+
+
+class _Specs(msgspec.Struct, forbid_unknown_fields=True):
+    dtypes: _Numbered
+    shapes: list[tuple[int, ...]]
+
+
+class _Extents(msgspec.Struct, forbid_unknown_fields=True):
+    counts: list[int]
+    files: list[int]
+    starts: list[int]
+    sizes: list[int]
+
+
+_COLUMNS: Final[dict[str, Any]] = {
+    "names": dict[str, list[str]],
+    "kinds": dict[str, _Numbered],
+    "specs": dict[str, _Specs],
+    "extents": dict[str, _Extents],
+    "digests": dict[str, str],
+    "views": dict[str, list[tuple[int, int, int, tuple[int, ...]]]],
+}
+
+
+def decode_head(line: bytes, run: str, step: int) -> Head:
+    """The head of the checkpoint that the record's file name speaks of."""
+    try:
+        head = msgspec.convert(unseal(line, FORMAT), Head)
+    except msgspec.ValidationError as error:
+        raise BadField(f"the head: {error}") from error
+    if (head.run, head.step) != (run, step):
+        raise BadField(
+            f"the head: it is that of step {head.step} of run {head.run!r:.40}, not of step "
+            f"{step} of run {run}"
+        )
+    _check_head(head)
+    return head
+
+
+def _check_head(head: Head) -> None:
+    numbers = (head.sequence - 1, head.tensors, head.nbytes, head.step)
+    if min(numbers) < 0 or max(*numbers, abs(head.epoch or 0)) >= 1 << 62:
+        raise BadField("the head: a number is out of its range")
+    first = 0
+    for part in head.parts:
+        if part.first != first or part.count < 0:
+            raise BadField(f"the head: field parts: {part.first} where {first} was expected")
+        first += part.count
+    if first != head.tensors:
+        raise BadField(f"the head: its parts have {first} tensors, not {head.tensors}")
+    for file in head.files:
+        named = names.parse(file.name, head.run)
+        if named is None or named.kind != "data":
+            raise BadField(f"the head: {file.name!r:.100} is no name of a data file")
+        if not 0 <= file.used <= file.held <= file.size < 1 << 62:
+            raise BadField(f"the head: {file.name}: {file.used:,} of {file.held:,} bytes are used")
+    if len({file.name for file in head.files}) != len(head.files):
+        raise BadField("the head: a data file stands twice")
+
+
+def decode(data: bytes, run: str, step: int) -> Record:
+    """The record that the file name speaks of; raises a DamagedFile that says what is wrong."""
+    if not data.endswith(b'"}\n') or len(data) < 256:
+        raise TruncatedFile(f"it ends after {len(data):,} bytes, and not as a record does")
+    body = memoryview(data)[: data.rindex(b"\n", 0, -1) + 1]
+    if data[len(body) :] != _END + blake3(body).hexdigest().encode() + b'"}\n':
+        raise IndexMismatch("it does not match its own digest (the last line)")
+    lines = data.split(b"\n")
+    if len(lines) != _LINES + 1:
+        raise BadField(f"it has {len(lines) - 1} lines, not {_LINES}")
+    head = decode_head(lines[0], run, step)
+    columns = {name: _column(name, line) for name, line in zip(_COLUMNS, lines[2:-2], strict=True)}
+    return _checked(head, lines[1], **columns)
+
+
+def _column(name: str, line: bytes) -> Any:
+    try:
+        column: dict[str, Any] = msgspec.json.decode(line, type=_COLUMNS[name])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadField(f"line {name}: {error}") from error
+    if list(column) != [name]:
+        raise BadField(f"line {name}: expected one key, {name!r}")
+    if msgspec.json.encode(column) != line:
+        raise BadField(f"line {name}: a key stands twice, or there is more in it than needed")
+    return column[name]
+
+
+def _checked(
+    head: Head,
+    tree: bytes,
+    names: list[str],
+    kinds: _Numbered,
+    specs: _Specs,
+    extents: _Extents,
+    digests: str,
+    views: list[tuple[int, int, int, tuple[int, ...]]],
+) -> Record:
+    """The record, once all its columns fit together."""
+    dtypes = specs.dtypes.all()
+    lengths: dict[str, Sequence[Any]] = {
+        "names": names,
+        "kinds": kinds.rows,
+        "dtypes": dtypes,
+        "shapes": specs.shapes,
+        "counts": extents.counts,
+    }
+    for name, column in lengths.items():
+        if len(column) != head.tensors:
+            raise BadField(f"column {name}: {len(column):,} rows for {head.tensors:,} tensors")
+    if len(set(names)) != len(names):
+        raise BadField("column names: two tensors have one name")
+    try:
+        record = Record(
+            head=head,
+            tree=tree,
+            names=names,
+            kinds=kinds.all(),
+            specs=_checked_specs(dtypes, specs.shapes, names),
+            counts=np.array(extents.counts, np.int64),
+            files=np.array(extents.files, np.int64),
+            starts=np.array(extents.starts, np.int64),
+            sizes=np.array(extents.sizes, np.int64),
+            digests=_decoded_digests(digests),
+            views={tensor: View(base, at, strides) for tensor, base, at, strides in views},
+        )
+    except OverflowError as error:
+        raise BadField(f"column extents: {error}") from error
+    _check_views(record, len(views))
+    _check_extents(record)
+    chunks = int(record.first_chunks[-1])
+    if len(record.digests) != chunks * DIGEST:
+        raise BadField(
+            f"column digests: {len(record.digests):,} bytes of digests for {chunks:,} chunks"
+        )
+    return record
+
+
+def _checked_specs(
+    dtypes: list[str], shapes: list[tuple[int, ...]], names: list[str]
+) -> list[TensorSpec]:
+    unknown = set(dtypes) - set(DTYPES)
+    if unknown:
+        raise BadField(f"column specs: no dtype {min(unknown)!r:.80}")
+    for name, shape in zip(names, shapes, strict=True):
+        if len(shape) > MAX_RANK or (shape and min(shape) < 0):
+            raise BadField(f"tensor {name!r:.100}: no shape {shape!r:.100}")
+        if math.prod(filter(None, shape)) * 16 > MAX_SIZE:
+            raise LimitExceeded(f"tensor {name!r:.100}: no array can have {shape!r:.100}")
+    return [TensorSpec(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True)]
+
+
+def _decoded_digests(text: str) -> bytes:
+    if not text.startswith(_TAG):
+        raise BadField(f"column digests: expected text that starts {_TAG!r}")
+    try:
+        return binascii.a2b_base64(text[len(_TAG) :], strict_mode=True)
+    except ValueError as error:
+        raise BadField(f"column digests: no base64 ({error})") from error
+
+
+def _check_views(record: Record, count: int) -> None:
+    if len(record.views) != count:
+        raise BadField("column views: a tensor stands twice")
+    for tensor, view in record.views.items():
+        if not (0 <= tensor < len(record.names) and 0 <= view.base < len(record.names)):
+            raise BadField(f"column views: there is no tensor {max(tensor, view.base)}")
+        if view.base in record.views:
+            raise BadField(f"column views: the base {view.base} is a view itself")
+        spec, base = record.specs[tensor], record.specs[view.base]
+        check_view(spec, view.offset, view.strides, base.nbytes)
+
+
+def _check_extents(record: Record) -> None:
+    counts, files, starts, sizes = record.counts, record.files, record.starts, record.sizes
+    total = int(counts.sum()) if counts.size else 0
+    if counts.size and not 0 <= counts.min() <= counts.max() <= len(files):
+        raise BadField("column extents: a count is out of its range")
+    if not len(files) == len(starts) == len(sizes) == total:
+        raise BadField(f"column extents: {len(files):,} extents, but the counts make {total:,}")
+    if np.any(record.counts[list(record.views)]):
+        raise BadField("column extents: a view has extents")
+    if total:
+        if files.min() < 0 or files.max() >= len(record.head.files):
+            raise BadField("column extents: there is no such file")
+        ends = np.array([file.size for file in record.head.files], np.int64)[files]
+        if starts.min() < 0 or sizes.min() < 1 or np.any(starts > ends - sizes):
+            raise BadRange("column extents: an extent does not lie inside its file")
+        if sum(sizes.tolist()) >= MAX_SIZE:  # in 64 bits, such a sum may pass for a small one
+            raise LimitExceeded("column extents: they are longer than anything can be")
+    sums = np.concatenate(([0], np.cumsum(sizes)))[record.first_extents]
+    if np.any(np.diff(sums) != record.nbytes):
+        wrong = record.names[int(np.flatnonzero(np.diff(sums) != record.nbytes)[0])]
+        raise BadField(f"tensor {wrong!r:.100}: its extents do not add up to its size")
+    inner = np.ones(total, bool)
+    inner[record.first_extents[1:][record.counts > 0] - 1] = False
+    if np.any(sizes[inner] % CHUNK):
+        raise BadRange("column extents: an extent ends within a chunk")
+
+
+def summary(head: Head) -> dict[str, Any]:
+    """The head as JSON, for people and scripts."""
+    return {**msgspec.to_builtins(head), "parts": [part.key for part in head.parts]}

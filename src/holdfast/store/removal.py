@@ -1,0 +1,90 @@
+"""Deleting: the record first, then what nothing refers to any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.store import names
+from holdfast.store.backend import Backend
+from holdfast.store.index import Index
+
+
+def delete_checkpoints(backend: Backend, index: Index, run: str, steps: Iterable[int]) -> None:
+    """Delete checkpoints of a run, and the files that only they referred to.
+
+    The caller holds the lock of the run's changes. A crash on the way leaves files that the next
+    save into the run deletes.
+    """
+    folder = names.run_folder(run)
+    steps = list(steps)
+    before = index.files(run)
+    backend.delete(names.record_file(run, step) for step in steps)
+    backend.sync(folder)  # no record may come back that refers to what is deleted next
+    backend.delete(names.marks_file(run, step) for step in steps)
+    index.refresh()
+    delete_unused(backend, index, run, before)
+
+
+def delete_run(backend: Backend, index: Index, run: str) -> None:
+    """Delete all that is ours in the folder of a run, and the folder if nothing else is in it.
+
+    The caller holds the run's locks.
+    """
+    folder = names.run_folder(run)
+    ours = [
+        f"{folder}/{name}"
+        for name, _ in backend.list(folder)
+        if (named := names.parse(name, run)) and named.kind != "record"
+    ]
+    backend.delete(names.record_file(run, step) for step in index.steps(run))
+    backend.sync(folder)
+    backend.delete(ours)
+    backend.sweep(folder)
+    backend.sync(folder)
+    backend.delete_folder(folder)
+
+
+def delete_unused(backend: Backend, index: Index, run: str, candidates: Iterable[str]) -> None:
+    """Delete those of these data files that no record of the run refers to.
+
+    As long as a record cannot be read, nobody knows what it refers to, and nothing is deleted.
+    """
+    if index.unreadable(run):
+        return
+    used = index.files(run).keys()
+    folder = names.run_folder(run)
+    backend.delete(f"{folder}/{name}" for name in candidates if name not in used)
+    backend.sync(folder)
+
+
+def orphans(backend: Backend, index: Index, run: str) -> list[str]:
+    """The data files in a run's folder that no record there refers to."""
+    used = index.files(run).keys()
+    found = []
+    for name, _ in backend.list(names.run_folder(run)):
+        named = names.parse(name, run)
+        if named is not None and named.kind == "data" and name not in used:
+            found.append(name)
+    return sorted(found)
+
+
+def sweep(backend: Backend, index: Index, run: str) -> None:
+    """Delete what crashes have left in the folder of a run; the caller holds its locks."""
+    folder = names.run_folder(run)
+    if backend.version(folder) is None:
+        return
+    backend.sweep(folder)
+    backend.sweep("")  # where the manifest is
+    index.refresh()
+    backend.delete(_stale_marks(backend, index, run))
+    left = orphans(backend, index, run)
+    if left:
+        delete_unused(backend, index, run, left)
+
+
+def _stale_marks(backend: Backend, index: Index, run: str) -> list[str]:
+    """Marks of checkpoints that are gone: the next of that step must not get them."""
+    steps = set(index.steps(run))
+    found = [names.parse(name, run) for name, _ in backend.list(names.run_folder(run))]
+    stale = {named.step for named in found if named and named.kind == "marks"} - steps
+    return [names.marks_file(run, step) for step in sorted(stale)]

@@ -1,0 +1,299 @@
+"""A run: the checkpoints of one experiment, saved and loaded."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
+
+from holdfast.errors import (
+    AlreadyExists,
+    BadLabel,
+    DamagedFile,
+    FellBack,
+    Protected,
+    RefNotFound,
+    RefusedState,
+    UnreadableFile,
+)
+from holdfast.store import names, tree
+from holdfast.store.checkpoint import Checkpoint
+from holdfast.store.planning import plan_state
+from holdfast.store.record import Place
+from holdfast.store.removal import delete_checkpoints, delete_run
+from holdfast.store.runfile import RunFile, encode, read_run
+from holdfast.store.saving import Wanted, Writer, change_of, writer_of
+
+if TYPE_CHECKING:
+    from holdfast.store.store import Store
+
+Result = TypeVar("Result")
+
+
+class Run:
+    """One experiment of a store; `Store.run` makes it or finds it.
+
+    >>> run = holdfast.Store("experiments").run("gpt", hp={"lr": 3e-4})
+    >>> run.save(100, {"model": model.state_dict()}, metrics={"loss": 0.25})
+    >>> state = run.load("latest")
+    """
+
+    def __init__(self, store: Store, file: RunFile) -> None:
+        self._store = store
+        self._file = file
+        self._writer: Writer | None = None
+
+    @property
+    def hash(self) -> str:
+        """The 24 characters that it goes by."""
+        return self._file.run
+
+    @property
+    def name(self) -> str | None:
+        """Its label, if it has one."""
+        return self._file.name
+
+    @property
+    def hyperparameters(self) -> Any:
+        """The hyperparameters that it was made with, as plain values."""
+        return self._file.hyperparameters
+
+    @property
+    def file(self) -> RunFile:
+        """All that its run file says."""
+        return self._file
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        metrics: Mapping[str, Any] | None = None,
+        epoch: int | None = None,
+        best: bool = False,
+        replace: bool = False,
+    ) -> Checkpoint:
+        """Commit a state as the checkpoint of a step; when this returns, it is durable.
+
+        What the store holds already is referred to, not written again. A step that was saved
+        before is refused unless `replace` is given. `best` makes it the best of its run.
+        """
+        wanted = Wanted(
+            _checked(step, "a step", 0),
+            _checked_metrics(metrics),
+            None if epoch is None else _checked(epoch, "an epoch", -names.MAX_STEP),
+            bool(best),
+            bool(replace),
+        )
+        plan = plan_state(state)
+        if self._writer is None:
+            self._writer = writer_of(self._store.backend, self._store.index, self.hash)
+            self._writer.enter()
+        self._make_file()
+        head = self._writer.save(self._file, plan, wanted)
+        self._store.saved()
+        return Checkpoint(self._store, head)
+
+    def _make_file(self) -> None:
+        """The run file, if it is not there: at the first save, or deleted by somebody."""
+        if not self._store.backend.exists(names.run_file(self.hash)):
+            with suppress(AlreadyExists):
+                self._store.backend.create(names.run_file(self.hash), encode(self._file))
+
+    def load(
+        self,
+        ref: int | str = "latest",
+        into: Any = None,
+        strict: bool = True,
+        rename: Mapping[str, str] | None = None,
+        verify: bool = True,
+    ) -> Any:
+        """A saved state: of a step, of `latest`, of `best` or of a tag.
+
+        `latest` and `best` fall back to the newest intact checkpoint, with a FellBack warning,
+        if they are damaged; a step or a tag raises. With `into`, the given tree is filled in
+        place and returned; its leaves must be those of the state. `strict=False` fills what
+        fits, and `rename={"old.path": "new.path"}` takes what was saved under one name as
+        another: both return the state and a report.
+        """
+
+        def load(checkpoint: Checkpoint) -> Any:
+            return checkpoint.load(into=into, strict=strict, rename=rename, verify=verify)
+
+        return self._with(ref, load)
+
+    def checkpoint(self, ref: int | str = "latest") -> Checkpoint:
+        """The checkpoint of a step, `latest`, `best` or a tag, without its state."""
+
+        def found(checkpoint: Checkpoint) -> Checkpoint:
+            if ref in names.RESERVED:
+                checkpoint.check_files()
+            return checkpoint
+
+        return self._with(ref, found)
+
+    def _with(self, ref: int | str, action: Callable[[Checkpoint], Result]) -> Result:
+        if ref == "latest":
+            return self._store.with_latest(action, self.hash)
+        if ref == "best":
+            return self._store.with_best(action, self.hash)
+        self._store.index.refresh()
+        if isinstance(ref, str):
+            tagged = self._store.tagged(ref)
+            if tagged is not None:
+                if tagged.head.run != self.hash:
+                    raise RefNotFound(f"the tag {ref!r} is on {tagged.ref}, in another run")
+                return action(tagged)
+            if not ref.isdecimal() or len(ref) > 16:  # no step has more digits
+                raise RefNotFound(f"run {self.hash} has no tag {ref!r}")
+            ref = int(ref)
+        step = _checked(ref, "a step", 0)
+        return action(self._store.checkpoint(self.hash, step))
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """All checkpoints whose records can be read, in the order of their commits."""
+        self._store.index.refresh()
+        listed = list(self._store.index.newest(self.hash))
+        return [Checkpoint(self._store, each.head) for each in reversed(listed)]
+
+    def rename(self, name: str) -> None:
+        """Give the run another label."""
+        names.check_label(name, "a run's name")
+        with change_of(self._store.backend, self.hash):
+            file = msgspec.structs.replace(read_run(self._store.backend, self.hash), name=name)
+            self._store.backend.replace(names.run_file(self.hash), encode(file))
+        self._file = file
+        self._store.write_manifest()
+
+    def delete(self, *steps: int) -> None:
+        """Delete checkpoints, and what only they refer to.
+
+        Tagged ones are refused. One of those that are left must be intact, which is verified, the
+        newest first: `delete_all` deletes a run.
+        """
+        kept = self.check_delete(*steps)
+        with change_of(self._store.backend, self.hash):
+            self._check_delete(steps, kept)
+            delete_checkpoints(self._store.backend, self._store.index, self.hash, steps)
+        self._store.write_manifest()
+
+    def check_delete(self, *steps: int) -> int:
+        """Raise what `delete` would, and delete nothing; returns an intact step that is left."""
+        self._store.index.refresh()
+        kept = self._intact_step(set(self._store.index.steps(self.hash)) - set(steps))
+        return self._check_delete(steps, kept)
+
+    def _check_delete(self, steps: Sequence[int], kept: int | None) -> int:
+        self._store.index.refresh()
+        protected = self._store.index.protected(self.hash)
+        known = set(self._store.index.steps(self.hash))
+        for step in steps:
+            if step not in known:
+                raise RefNotFound(f"run {self.hash} has no checkpoint of step {step}")
+            if step in protected:
+                raise Protected(f"step {step} of run {self.hash} {protected[step]}")
+        if kept is None or kept not in known:
+            raise Protected(
+                f"run {self.hash} would have no intact checkpoint left: delete the whole run "
+                "if it is not needed"
+            )
+        return kept
+
+    def _intact_step(self, steps: set[int]) -> int | None:
+        """The newest of these steps that is intact, every byte of it."""
+        for listed in self._store.index.newest(self.hash):
+            if listed.step in steps:
+                with suppress(DamagedFile, UnreadableFile, RefNotFound):
+                    Checkpoint(self._store, listed.head).verify()
+                    return listed.step
+        return None
+
+    def delete_all(self) -> None:
+        """Delete the run with all its checkpoints; files that are not ours stay."""
+        backend, index = self._store.backend, self._store.index
+        with ExitStack() as stack:
+            if self._writer is None or not self._writer.is_locking():
+                lock = backend.lock(self.hash)
+                if lock is None:
+                    holder = backend.holder(self.hash)
+                    raise Protected(f"run {self.hash}: {holder} writes into it; end that first")
+                stack.enter_context(lock)
+            stack.enter_context(change_of(backend, self.hash))
+            index.refresh()
+            for step, why in index.protected(self.hash).items():
+                raise Protected(f"step {step} of run {self.hash} {why}")
+            delete_run(backend, index, self.hash)
+        self.close()
+        self._store.write_manifest()
+
+    @property
+    def parent(self) -> Place | None:
+        """The checkpoint that the run came from."""
+        return self._file.parent
+
+    def close(self) -> None:
+        """Let other processes write into the run; a later save takes it again."""
+        if self._writer is not None:
+            self._writer.leave()
+            self._writer = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        label = f" {self.name!r}" if self.name else ""
+        return f"<run {self.hash}{label} of {self._store.url!r}>"
+
+
+def fell_back(problems: list[str], to: Checkpoint) -> None:
+    """Say that not the checkpoint that was asked for was taken."""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    warnings.warn(
+        f"{problems[0]}{more}: fell back to {to.ref}, the newest intact checkpoint; "
+        "`holdfast doctor` looks into it",
+        FellBack,
+        stacklevel=6,
+    )
+
+
+def _checked(value: Any, what: str, least: int) -> int:
+    if isinstance(value, bool):
+        raise BadLabel(f"{what} is an integer, not a bool")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise BadLabel(f"{what} is an integer, not a {type(value).__name__}") from None
+    if not least <= number < names.MAX_STEP:
+        raise BadLabel(f"{what} is between {least} and 2^53: {number} is not")
+    return number
+
+
+def _checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Metrics as plain numbers in the form of the tree."""
+    plain = {}
+    for name, value in (metrics or {}).items():
+        if not isinstance(name, str):
+            raise RefusedState(f"metrics: the key {name!r} is no str")
+        number = value.item() if hasattr(value, "item") and not callable(value) else value
+        if not isinstance(number, int | float) or type(number) not in (int, float, bool):
+            raise RefusedState(
+                f"metrics[{name!r}] is a {type(value).__name__}: a metric is a number"
+            )
+        plain[name] = number
+    node: dict[str, Any] = tree.flatten(plain)[0]
+    return node

@@ -1,0 +1,84 @@
+"""The file that says what a run is."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import BadField, DamagedFile
+from holdfast.store import names
+from holdfast.store.backend import Backend
+from holdfast.store.record import Place
+from holdfast.store.sealed import seal, unseal
+
+FORMAT: Final = "holdfast run 1"
+MAX_SIZE: Final = 64 << 20
+
+
+class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run is."""
+
+    run: str
+    identity: dict[str, str | None]
+    """The full digests of `hp`, `model` and `data`."""
+    name: str | None
+    trial: Any
+    created: str
+    parent: Place | None
+    """The checkpoint that the run came from."""
+    hyperparameters: Any
+    environment: dict[str, str]
+
+
+def encode(file: RunFile) -> bytes:
+    """The whole file."""
+    return seal(FORMAT, msgspec.structs.asdict(file)) + b"\n"
+
+
+def read_run(backend: Backend, run: str) -> RunFile:
+    """What a run is; raises MissingFile, or a DamagedFile that says what is wrong."""
+    path = names.run_file(run)
+    try:
+        fields = unseal(backend.read(path, MAX_SIZE).removesuffix(b"\n"), FORMAT)
+        try:
+            file = msgspec.convert(fields, RunFile)
+        except msgspec.ValidationError as error:
+            raise BadField(f"{error}") from error
+        if file.run != run:
+            raise BadField(f"it is that of the run {file.run!r:.40}")
+    except DamagedFile as error:
+        error.args = (f"{path}: {error}", *error.args[1:])
+        raise
+    return file
+
+
+def environment() -> dict[str, str]:
+    """Where a run is made."""
+    return {"host": platform.node(), "platform": platform.platform(), **software()}
+
+
+def software() -> dict[str, str]:
+    """The versions of what writes checkpoints here; of frameworks, those that are in use."""
+    packages = ("holdfast", "numpy", "torch", "jax")
+    found = {package: _version(package) for package in packages if package in sys.modules}
+    return {"python": platform.python_version(), **found}
+
+
+@cache
+def _version(package: str) -> str:
+    from importlib import metadata  # which takes its time, and is not needed to read a store
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def now() -> str:
+    """The time, for people."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

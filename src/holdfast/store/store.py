@@ -1,0 +1,319 @@
+"""A store: the runs in a folder, and what refers to their checkpoints."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from holdfast.errors import (
+    AlreadyExists,
+    AmbiguousRef,
+    DamagedFile,
+    MissingFile,
+    NotAStore,
+    RefNotFound,
+    RunCollision,
+    UnreadableFile,
+)
+from holdfast.identity import Identity, identify, recorded
+from holdfast.store import names
+from holdfast.store.backend import Backend
+from holdfast.store.checkpoint import Checkpoint
+from holdfast.store.index import Index
+from holdfast.store.local import LocalBackend
+from holdfast.store.manifest import write_manifest
+from holdfast.store.run import Run, fell_back
+from holdfast.store.runfile import RunFile, encode, environment, now, read_run
+
+_SHORTEST: Final = 4
+"""Of a hash, fewer characters than these are a typing error rather than a reference."""
+_ATTEMPTS: Final = 10
+"""How often a checkpoint is looked for that others delete or replace at the same time."""
+_REFRESHED: Final = 60.0
+"""How many seconds a manifest is left as it is while runs are being saved into."""
+
+Result = TypeVar("Result")
+
+
+class Store:
+    """The checkpoints of many runs in one folder.
+
+    >>> store = holdfast.Store("experiments")
+    >>> run = store.run("gpt", hp={"lr": 3e-4, "layers": 12})
+    >>> store.resolve("latest").metrics
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | Backend) -> None:
+        """A folder, which is made with the first run, or a backend."""
+        if isinstance(path, str | os.PathLike):
+            path = LocalBackend(Path(path) / "checkpoints")
+        self.backend: Final[Backend] = path
+        self.index: Final = Index(path)
+        self._manifest_written = 0.0
+
+    @property
+    def url(self) -> str:
+        """Where the store is."""
+        return self.backend.url
+
+    # Runs
+
+    def run(
+        self,
+        name: str | None = None,
+        hp: Any = None,
+        model: Any = None,
+        data: Any = None,
+        trial: Any = None,
+        *,
+        volatile: Collection[str] = (),
+    ) -> Run:
+        """The run of this identity: found if there is one, else made.
+
+        A run is what its hyperparameters, model and data are; `trial` tells apart runs that are
+        equal in these, and the keys in `volatile` do not count. Where none of the three is given,
+        the name stands for them, and a run that was given this name is found as well. Otherwise
+        a name is a label, given when the run is made.
+        """
+        if name is not None:
+            names.check_label(name, "a run's name")
+        identity = identify(
+            name=name, hp=hp, model=model, data=data, trial=trial, volatile=volatile
+        )
+        found = self._found(identity)
+        if found is None and hp is None and model is None and data is None and trial is None:
+            found = self._labelled(str(name))
+        if found is not None:
+            return Run(self, found)
+        file = RunFile(
+            run=identity.hash,
+            identity=_digests(identity),
+            name=name,
+            trial=None if trial is None else recorded(trial),
+            created=now(),
+            parent=None,
+            hyperparameters=recorded(hp),
+            environment=environment(),
+        )
+        try:
+            self.backend.create(names.run_file(file.run), encode(file))
+        except AlreadyExists:  # another process was faster
+            return self.run(name, hp, model, data, trial, volatile=volatile)
+        self.index.close()  # now there is a folder for its file
+        self.write_manifest()
+        return Run(self, file)
+
+    def _found(self, identity: Identity) -> RunFile | None:
+        """The run of this identity; raises RunCollision if another goes by the same hash."""
+        try:
+            file = read_run(self.backend, identity.hash)
+            digests: Mapping[str, str | None] = file.identity
+        except MissingFile:
+            file = None
+            self.index.refresh()
+            newest = next(self.index.newest(identity.hash), None)
+            if newest is None:
+                return None
+            digests = newest.head.identity
+        if digests != _digests(identity):
+            raise RunCollision(
+                f"run {identity.hash} has another identity than the one asked for, which has the "
+                "same short hash: give a `trial` to tell them apart"
+            )
+        return file
+
+    def _labelled(self, name: str) -> RunFile | None:
+        self.index.refresh()
+        found = self.index.runs(name=name)
+        if len(found) > 1:
+            raise AmbiguousRef(
+                f"{len(found)} runs are called {name!r}: {', '.join(each.run for each in found)}; "
+                "give hp, model or data too"
+            )
+        return read_run(self.backend, found[0].run) if found else None
+
+    def runs(self) -> list[Run]:
+        """All runs, the one with the latest checkpoint first."""
+        self.check_exists()
+        self.index.refresh()
+        return [self.open_run(each.run) for each in self.index.runs()]
+
+    def open_run(self, run: str) -> Run:
+        """The run of this hash, all 24 characters of it."""
+        try:
+            return Run(self, read_run(self.backend, run))
+        except (MissingFile, DamagedFile) as error:
+            newest = next(self.index.newest(run), None)
+            if newest is None and isinstance(error, DamagedFile):
+                raise
+            if newest is None:
+                raise RefNotFound(f"{self.url} has no run {run}") from None
+            head = newest.head  # records know what matters, and doctor makes the file again
+            return Run(
+                self, RunFile(run, head.identity, None, None, head.time, None, None, head.software)
+            )
+
+    def find_run(self, ref: str) -> Run:
+        """The run that goes by a name or by the beginning of a hash."""
+        self.check_exists()
+        self.index.refresh()
+        return self._run_of(ref)
+
+    def _run_of(self, ref: str) -> Run:
+        found = self.index.runs(name=ref)
+        prefix = ref.replace("_", "")
+        if not found and len(prefix) >= _SHORTEST:
+            found = self.index.runs(prefix=prefix)
+        if not found:
+            raise RefNotFound(f"{self.url}: no run goes by {ref!r}")
+        if len(found) > 1:
+            more = ", …" if len(found) > 5 else ""
+            raise AmbiguousRef(
+                f"{len(found)} runs go by {ref!r}: {', '.join(r.run for r in found[:5])}{more}"
+            )
+        return self.open_run(found[0].run)
+
+    # Checkpoints
+
+    def resolve(self, ref: str) -> Checkpoint:
+        """The checkpoint that is meant: `latest`, a tag, a run's name or the beginning of its
+        hash (which mean its latest), or `RUN@STEP`, where a step may be `latest` or `best` too.
+        """
+        self.check_exists()
+        if ref == "latest":
+            return self.with_latest(_checked)
+        self.index.refresh()
+        tagged = self.tagged(ref)
+        if tagged is not None:
+            return tagged
+        run, at, step = ref.partition("@")
+        if run == "best" and not at:
+            raise RefNotFound("the best of which run? RUN@best is the best of one")
+        return self._run_of(run).checkpoint(step if at else "latest")
+
+    def tagged(self, tag: str) -> Checkpoint | None:
+        """The checkpoint that bears a tag."""
+        found = self.index.tagged(tag)
+        if len(found) > 1:
+            raise AmbiguousRef(
+                f"the tag {tag!r} is on {' and '.join(f'{run}@{step}' for run, step in found)}: "
+                "remove it from one of them"
+            )
+        return self.checkpoint(*found[0]) if found else None
+
+    def untag(self, tag: str) -> None:
+        """Remove a tag from wherever it is."""
+        self.check_exists()
+        self.index.refresh()
+        found = self.index.tagged(tag)
+        if not found:
+            raise RefNotFound(f"{self.url} has no tag {tag!r}")
+        for run, step in found:
+            self.checkpoint(run, step).untag(tag)
+
+    def find(self, run: str, step: int) -> Checkpoint | None:
+        """The checkpoint of a run and a step, if there is one that can be read."""
+        self.index.refresh()
+        listed = self.index.record(run, step)
+        return Checkpoint(self, listed.head) if listed else None
+
+    def checkpoint(self, run: str, step: int) -> Checkpoint:
+        """The checkpoint of a run and a step; raises RefNotFound, or a DamagedFile."""
+        found = self.find(run, step)
+        if found is not None:
+            return found
+        for _, damaged, problem in self.index.unreadable(run):
+            if damaged == step:
+                raise DamagedFile(f"{names.record_file(run, step)}: {problem}")
+        raise RefNotFound(f"run {run} has no checkpoint of step {step}")
+
+    def with_latest(self, action: Callable[[Checkpoint], Result], run: str | None = None) -> Result:
+        """Do it with the latest checkpoint, of a run or of the store, that it can be done with."""
+        self.index.refresh()
+        return self._with_newest(action, run, self._unreadable(run))
+
+    def with_best(self, action: Callable[[Checkpoint], Result], run: str) -> Result:
+        """Do it with the best checkpoint of a run, or if that is damaged with the latest."""
+        self.index.refresh()
+        problems = self._unreadable(run)
+        for _ in range(_ATTEMPTS):
+            best = next(self.index.newest(run, best=True), None)
+            if best is None and not problems:
+                raise RefNotFound(f"run {run}: no checkpoint was saved with best=True")
+            if best is None:
+                break
+            try:
+                return action(Checkpoint(self, best.head))
+            except (DamagedFile, UnreadableFile) as error:
+                problems.insert(0, str(error))
+                break
+            except RefNotFound:
+                self.index.refresh()  # deleted or replaced this moment
+        return self._with_newest(action, run, problems)
+
+    def _unreadable(self, run: str | None) -> list[str]:
+        return [
+            f"{names.record_file(damaged, step)}: {problem}"
+            for damaged, step, problem in self.index.unreadable(run)
+        ]
+
+    def _with_newest(
+        self, action: Callable[[Checkpoint], Result], run: str | None, problems: list[str]
+    ) -> Result:
+        where = f"run {run}" if run else self.url
+        for _ in range(_ATTEMPTS):
+            found = [*problems]
+            for listed in self.index.newest(run):
+                checkpoint = Checkpoint(self, listed.head)
+                try:
+                    result = action(checkpoint)
+                except (DamagedFile, UnreadableFile) as error:
+                    found.append(str(error))
+                    continue
+                except RefNotFound:
+                    break  # deleted or replaced this moment: look again
+                if found:
+                    fell_back(found, checkpoint)
+                return result
+            else:
+                if found:
+                    raise DamagedFile(f"{where} has no intact checkpoint: {'; '.join(found[:3])}")
+                raise RefNotFound(f"{where} has no checkpoint yet")
+            self.index.refresh()
+        raise RefNotFound(f"{where}: its checkpoints come and go faster than they can be read")
+
+    # Views
+
+    def saved(self) -> None:
+        """A checkpoint was saved: the manifest is written again once in a while."""
+        if time.monotonic() - self._manifest_written > _REFRESHED:
+            self.write_manifest()
+
+    def write_manifest(self) -> None:
+        """Write the manifest anew."""
+        self.index.refresh()
+        write_manifest(self.backend, self.index)
+        self._manifest_written = time.monotonic()
+
+    def check_exists(self) -> None:
+        """Raise NotAStore if there is none at this place."""
+        if self.backend.version(names.MODELS) is None:
+            raise NotAStore(
+                errno.ENOENT, f"{self.url} is no store: there is no folder {names.MODELS} in it"
+            )
+
+    def __repr__(self) -> str:
+        return f"<store {self.url!r}>"
+
+
+def _checked(checkpoint: Checkpoint) -> Checkpoint:
+    checkpoint.check_files()
+    return checkpoint
+
+
+def _digests(identity: Identity) -> dict[str, str | None]:
+    return {"hp": identity.hp, "model": identity.model, "data": identity.data}

@@ -1,0 +1,156 @@
+"""A state as one line of JSON and a list of tensors, and back.
+
+Out: state → `flatten` → node and leaves → `encode` → text.
+Back: text → `decode` → tree with a `Ref` for each tensor → `build` → state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from holdfast.errors import RefusedTensor
+from holdfast.store.tree_decoding import decode
+from holdfast.store.tree_nodes import MAX_DEPTH, Leaf, Path, Ref, path_text
+from holdfast.store.tree_refusals import refused_key, refused_value, state_error
+from holdfast.store.tree_values import FORMS, KEY_TYPES, is_text
+from holdfast.tensors import kind_of
+
+__all__ = ["Leaf", "Path", "Ref", "build", "decode", "encode", "flatten", "path_text"]
+
+
+def flatten(state: Any) -> tuple[Any, list[Leaf]]:
+    """A state as a node for `encode`, and its tensors in the order of the tree.
+
+    Raises RefusedState, with the path, for what would not come back the same.
+    """
+    walk = _Flattening()
+    return walk.node(state, ()), walk.leaves
+
+
+class _Flattening:
+    """One walk through a state."""
+
+    def __init__(self) -> None:
+        self.leaves: list[Leaf] = []
+        self._around: set[int] = set()
+        """The containers in which the walk is."""
+
+    def node(self, value: Any, path: Path) -> Any:
+        form = FORMS.get(type(value))
+        return form(value) if form else self._container_or_tensor(value, path)
+
+    def _nodes(self, members: Iterable[tuple[Any, Any]], path: Path) -> list[Any]:
+        nodes = []
+        for key, member in members:
+            form = FORMS.get(type(member))  # as above, without a path for each number of many
+            nodes.append(form(member) if form else self._container_or_tensor(member, (*path, key)))
+        return nodes
+
+    def _container_or_tensor(self, value: Any, path: Path) -> Any:
+        if type(value) in _CONTAINERS:
+            return self._container(value, path)
+        try:
+            kind = kind_of(value)
+        except RefusedTensor as error:
+            raise refused_value(path_text(path), value, str(error)) from error
+        self.leaves.append(Leaf(path, value, kind))
+        return Ref(len(self.leaves) - 1)
+
+    def _container(self, value: Any, path: Path) -> Any:
+        if id(value) in self._around:
+            raise state_error(path_text(path), "it contains itself", "break the cycle")
+        if len(self._around) == MAX_DEPTH:
+            raise state_error(
+                path_text(path), f"it lies in {MAX_DEPTH} containers", "make the state flatter"
+            )
+        self._around.add(id(value))
+        node = _CONTAINERS[type(value)](self, value, path)
+        self._around.remove(id(value))
+        return node
+
+    def _list(self, value: list[Any], path: Path) -> Any:
+        return self._nodes(enumerate(value), path)
+
+    def _tuple(self, value: tuple[Any, ...], path: Path) -> Any:
+        return {"$tuple": self._nodes(enumerate(value), path)}
+
+    def _dict(self, value: dict[Any, Any], path: Path) -> Any:
+        if _are_names(value):
+            return dict(zip(value, self._nodes(value.items(), path), strict=True))
+        return {"$dict": self._pairs(value, path)}
+
+    def _ordered(self, value: OrderedDict[Any, Any], path: Path) -> Any:
+        node = {"$ordered": self._pairs(value, path)}
+        attributes = vars(value)
+        if "_metadata" in attributes:  # the versions of the modules of a torch state dict
+            node["$metadata"] = self.node(attributes["_metadata"], (*path, "_metadata"))
+        others = [name for name in attributes if name != "_metadata"]
+        if others:
+            raise state_error(
+                path_text(path), f"it has the attribute {others[0]!r}", "save OrderedDict(value)"
+            )
+        return node
+
+    def _pairs(self, value: dict[Any, Any], path: Path) -> Any:
+        for key in value:
+            if type(key) not in KEY_TYPES:
+                raise refused_key(path_text(path), key)
+        keys = [FORMS[type(key)](key) for key in value]
+        return list(zip(keys, self._nodes(value.items(), path), strict=True))
+
+
+_CONTAINERS: Final[dict[type, Callable[[_Flattening, Any, Path], Any]]] = {
+    dict: _Flattening._dict,
+    OrderedDict: _Flattening._ordered,
+    list: _Flattening._list,
+    tuple: _Flattening._tuple,
+}
+
+
+def _are_names(keys: Iterable[Any]) -> bool:
+    """Whether the keys may be those of a JSON object: text, and none that looks like a tag."""
+    if not _TEXT.issuperset(map(type, keys)):
+        return False
+    together = "".join(keys)
+    return is_text(together) and not ("$" in together and any(key.startswith("$") for key in keys))
+
+
+_TEXT: Final = frozenset({str})
+
+
+def encode(node: Any, numbers: Sequence[int]) -> bytes:
+    """What `flatten` gave as one line of JSON; `numbers` has that of each leaf's tensor."""
+
+    def reference(ref: Ref) -> dict[str, int]:
+        return {"$tensor": numbers[ref.tensor]}
+
+    return json.dumps(
+        node,
+        default=reference,
+        ensure_ascii=False,
+        allow_nan=False,
+        check_circular=False,
+        separators=(",", ":"),
+    ).encode()
+
+
+def build(tree: Any, tensor: Callable[[int], Any]) -> Any:
+    """The state: a new tree, in which `tensor(number)` stands for each Ref to that number."""
+    type_ = type(tree)
+    if type_ is Ref:
+        return tensor(tree.tensor)
+    if type_ is list:
+        return [build(member, tensor) for member in tree]
+    if type_ is tuple:
+        return tuple([build(member, tensor) for member in tree])
+    if type_ is dict:
+        return {key: build(member, tensor) for key, member in tree.items()}
+    if type_ is OrderedDict:
+        copy = OrderedDict((key, build(member, tensor)) for key, member in tree.items())
+        for name, value in vars(tree).items():
+            setattr(copy, name, build(value, tensor))
+        return copy
+    return tree

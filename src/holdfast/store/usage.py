@@ -1,0 +1,148 @@
+"""What a store takes on the disk, and what deleting something would free."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.errors import UnreadableFile
+from holdfast.store import names
+from holdfast.store.backend import Backend
+from holdfast.store.index import Index
+
+Inode = tuple[int | str, ...]
+"""What a file is known by, whatever it is called."""
+
+
+class Status(NamedTuple):
+    """What the disk says of a file."""
+
+    inode: Inode
+    size: int
+    links: int
+    """How many names it has, in the store and elsewhere."""
+
+
+@dataclass
+class Usage:
+    """What checkpoints take: those of a run, or of a store."""
+
+    checkpoints: int = 0
+    logical: int = 0
+    """The bytes of all tensors, as if each checkpoint were on its own."""
+    on_disk: int = 0
+    """The bytes of all files, each counted once whatever its number of names."""
+    held: int = 0
+    """The bytes of tensors in these files."""
+
+    @property
+    def saved(self) -> int:
+        """The bytes of tensors that were referred to, and not written again."""
+        return max(0, self.logical - self.held)
+
+
+@dataclass
+class StoreUsage:
+    """What a store takes, all in all and run by run."""
+
+    total: Usage = field(default_factory=Usage)
+    runs: dict[str, Usage] = field(default_factory=dict)
+    """By hash; a file that several runs refer to is counted in each."""
+    orphans: dict[str, int] = field(default_factory=dict)
+    """Data files that no record refers to, with their sizes."""
+
+
+def measure(backend: Backend, index: Index) -> StoreUsage:
+    """What the store takes, as far as its records can be read."""
+    usage = StoreUsage()
+    for listed in index.runs():
+        usage.runs[listed.run] = Usage()
+    for record in index.newest():
+        for each in (usage.runs.setdefault(record.run, Usage()), usage.total):
+            each.checkpoints += 1
+            each.logical += record.head.nbytes
+    seen: set[Inode] = set()
+    unknown = {run for run, _, _ in index.unreadable()}
+    for run, own in usage.runs.items():
+        orphans = _measure_run(backend, index, run, own, usage.total, seen)
+        if run not in unknown:  # else nobody knows what its damaged records refer to
+            usage.orphans |= orphans
+    return usage
+
+
+def _measure_run(
+    backend: Backend, index: Index, run: str, own: Usage, total: Usage, seen: set[Inode]
+) -> dict[str, int]:
+    """Add the files of a run to what it and the store take; returns those without a record."""
+    used = index.files(run)
+    orphans = {}
+    here: set[Inode] = set()
+    for name, kind in _our_files(backend, run):
+        path = f"{names.run_folder(run)}/{name}"
+        status = status_of(backend, path)
+        if status is None:
+            continue
+        held = used[name].held if name in used else 0
+        for each, known in ((own, here), (total, seen)):
+            if status.inode not in known:
+                known.add(status.inode)
+                each.on_disk += status.size
+                each.held += held
+        if kind == "data" and name not in used:
+            orphans[path] = status.size
+    return orphans
+
+
+def deleted_with(index: Index, run: str, steps: Iterable[int]) -> list[str]:
+    """What deleting checkpoints of a run deletes: their records and what only these refer to."""
+    steps = set(steps)
+    folder = names.run_folder(run)
+    small = [name(run, step) for step in steps for name in (names.record_file, names.marks_file)]
+    if any(step not in steps for _, step, _ in index.unreadable(run)):
+        return small  # nobody knows what such a record refers to
+    gone: set[str] = set()
+    kept: set[str] = set()
+    for listed in index.newest(run):
+        (gone if listed.step in steps else kept).update(file.name for file in listed.head.files)
+    return small + [f"{folder}/{name}" for name in sorted(gone - kept)]
+
+
+def deleted_with_run(backend: Backend, run: str) -> list[str]:
+    """What deleting a run deletes: all that is ours in its folder."""
+    return [f"{names.run_folder(run)}/{name}" for name, _ in _our_files(backend, run)]
+
+
+def freed(backend: Backend, deleted: Iterable[str]) -> int:
+    """How many bytes are free once these are deleted: those of files with no name left."""
+    found: dict[Inode, tuple[Status, int]] = {}
+    for name in set(deleted):
+        status = status_of(backend, name)
+        if status is not None:
+            _, count = found.get(status.inode, (status, 0))
+            found[status.inode] = status, count + 1
+    return sum(status.size for status, count in found.values() if count >= status.links)
+
+
+def status_of(backend: Backend, name: str) -> Status | None:
+    """The file of this name; None if there is none."""
+    path = backend.path(name)
+    if path is None:
+        size = backend.size(name)
+        return None if size is None else Status((name,), size, 1)
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UnreadableFile(error.errno, f"cannot look at {path}: {error.strerror}") from error
+    return Status((status.st_dev, status.st_ino), status.st_size, status.st_nlink)
+
+
+def _our_files(backend: Backend, run: str) -> Iterator[tuple[str, str]]:
+    """The files of ours in the folder of a run, with their kinds."""
+    for name, _ in backend.list(names.run_folder(run)):
+        named = names.parse(name, run)
+        if named is not None:
+            yield name, named.kind

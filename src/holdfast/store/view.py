@@ -1,0 +1,230 @@
+"""A checkpoint as an open file: its tensors by name, its plain values by path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from holdfast.errors import DamagedFile, RefNotFound, RefusedMetadata, TensorNotFound
+from holdfast.files.reader import Progress
+from holdfast.formats.metadata import check_metadata
+from holdfast.store import names, tree
+from holdfast.store.record import STORAGE, Head, Part, Record
+from holdfast.store.tree import Path, Ref
+from holdfast.tensors import TensorSpec
+from holdfast.verbs.diff import Diff, compare, differences
+
+if TYPE_CHECKING:
+    from holdfast.store.checkpoint import Checkpoint
+    from holdfast.store.run import Run
+
+Array = np.ndarray[Any, Any]
+
+
+class CheckpointView:
+    """The tensors of a checkpoint, or of one part of it under the names they have there.
+
+    A tensor is read, and every byte of it verified, when it is asked for.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, part: str | Part | None = None) -> None:
+        self._checkpoint = checkpoint
+        self._record = checkpoint.record
+        self._part = find_part(self._record.head, part) if isinstance(part, str) else part
+        self._numbers = _numbers(self._record, self._part)
+
+    @property
+    def head(self) -> Head:
+        """What the record says before anything else."""
+        return self._record.head
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The plain values of the state, by their paths."""
+        saved = tree.decode(self._record.tree, len(self._record.names))
+        if self._part is not None:
+            saved = _within(saved, self._part.key)
+        return _by_name(plain_leaves(saved))
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        """What a file of the checkpoint says besides its tensors: all that is JSON."""
+        head = self.head
+        return {
+            "run": head.run,
+            "step": head.step,
+            "epoch": head.epoch,
+            "metrics": _fitting(self._checkpoint.metrics),
+            "state": _fitting(self.values),
+        }
+
+    def spec(self, name: str) -> TensorSpec:
+        """A tensor's dtype and logical shape."""
+        return self._record.specs[self._number(name)]
+
+    def stored_digests(self) -> dict[str, bytes]:
+        """The chunk digests in the record, of all tensors that are the whole of what is stored."""
+        digests = {}
+        for name, number in self._numbers.items():
+            stored = _stored(self._record, number)
+            if stored is not None:
+                digests[name] = self._record.chunk_digests(stored)
+        return digests
+
+    def arrays(self, progress: Progress | None = None) -> dict[str, Array]:
+        """All tensors at once, read on several threads."""
+        with self._checkpoint.data(tensors=self._numbers.values()) as data:
+            arrays = data.arrays(progress)
+        return {name: arrays[number] for name, number in self._numbers.items()}
+
+    def __getitem__(self, name: str) -> Array:
+        number = self._number(name)
+        with self._checkpoint.data(tensors=[number]) as data:
+            return data.arrays()[number]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            raise TensorNotFound(f"{self._checkpoint.ref}: there is no tensor {name!r}")
+        return number
+
+
+def diff_checkpoints(before: Checkpoint, after: Checkpoint) -> Diff:
+    """Compare two checkpoints; true if they differ in anything but their place in the store.
+
+    Beside the tensors, its `metadata` has the epoch, metrics and plain values that differ, and
+    of two runs the hyperparameters. Tensors whose digests are equal are not read.
+    """
+    old, new = CheckpointView(before), CheckpointView(after)
+    beside = differences(_beside(before, old), _beside(after, new))
+    return replace(compare(old, new), metadata=beside)
+
+
+def _beside(checkpoint: Checkpoint, view: CheckpointView) -> dict[str, Any]:
+    run = run_of(checkpoint)
+    return {
+        "hyperparameters": run.hyperparameters if run else None,
+        "epoch": checkpoint.epoch,
+        "metrics": checkpoint.metrics,
+        "state": view.values,
+    }
+
+
+def run_of(checkpoint: Checkpoint) -> Run | None:
+    """The run of a checkpoint; None if the file that describes it is damaged."""
+    try:
+        return checkpoint.run
+    except DamagedFile:
+        return None
+
+
+def find_part(head: Head, name: str) -> Part:
+    """The part of a checkpoint that goes by a key or a label."""
+    for part in head.parts:
+        if part.key == name:
+            return part
+    for part in head.parts:
+        if part.label == name:
+            return part
+    there = ", ".join(part.label if part.key is None else part.key for part in head.parts)
+    raise RefNotFound(
+        f"{head.run}@{head.step} has no part {name!r}; it has {there or 'no tensors'}"
+    )
+
+
+def plain_leaves(node: Any) -> Iterator[tuple[Path, Any]]:
+    """The plain values of a decoded tree with their paths, in its order.
+
+    A list or tuple of nothing but plain values is one itself, and so is what is empty.
+    """
+    waiting: list[tuple[Path, Any]] = [((), node)]
+    while waiting:
+        path, node = waiting.pop()
+        if isinstance(node, dict) and node:
+            waiting.extend(((*path, key), node[key]) for key in reversed(node))
+        elif isinstance(node, list | tuple) and any(map(_is_more, node)):
+            waiting.extend(((*path, i), node[i]) for i in reversed(range(len(node))))
+        elif type(node) is not Ref:
+            yield path, node
+
+
+def _is_more(member: Any) -> bool:
+    """Whether it is anything but a plain value."""
+    return isinstance(member, dict | list | tuple | Ref)
+
+
+def _by_name(leaves: Iterator[tuple[Path, Any]]) -> dict[str, Any]:
+    """The values by paths as text; where two give one text, the second ends in `~2`."""
+    named: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    for path, value in leaves:
+        text = name = names.dotted(path)
+        while name in named:
+            counts[text] = counts.get(text, 1) + 1
+            name = f"{text}~{counts[text]}"
+        named[name] = value
+    return named
+
+
+def _within(saved: Any, key: str | None) -> Any:
+    """What of a tree belongs to a part; to the part of loose tensors, all that is in no other."""
+    if not isinstance(saved, dict):
+        return saved
+    if key is None:
+        return {k: value for k, value in saved.items() if not isinstance(value, dict)}
+    found = (value for k, value in saved.items() if names.key_text(k) == key)
+    return next((value for value in found if isinstance(value, dict)), {})
+
+
+def _fitting(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that JSON has, as it has them."""
+    kept = {}
+    for key, value in values.items():
+        try:
+            check_metadata({"state": {key: value}})
+        except RefusedMetadata:
+            continue
+        kept[key] = value
+    return kept
+
+
+def _numbers(record: Record, part: Part | None) -> dict[str, int]:
+    """The tensors that are leaves of the state, by their names."""
+    first, count, prefix = 0, len(record.names), ""
+    if part is not None:
+        first, count = part.first, part.count
+        prefix = "" if part.key is None else f"{part.key}."
+    return {
+        record.names[number].removeprefix(prefix): number
+        for number in range(first, first + count)
+        if record.kinds[number] != STORAGE
+    }
+
+
+def _stored(record: Record, number: int) -> int | None:
+    """The tensor whose stored bytes are just those of this one; None if there is none."""
+    view = record.views.get(number)
+    if view is None:
+        return number
+    spec = record.specs[number]
+    tied = spec == record.specs[view.base] and (view.offset, view.strides) == (0, _c_strides(spec))
+    return view.base if tied else None
+
+
+def _c_strides(spec: TensorSpec) -> tuple[int, ...]:
+    lengths = (*spec.array_shape[1:], spec.kind.numpy.itemsize) if spec.array_shape else ()
+    return tuple(math.prod(lengths[i:]) for i in range(len(lengths)))

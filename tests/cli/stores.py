@@ -1,0 +1,100 @@
+"""A small store with two runs, and the command line run in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import holdfast
+from holdfast.cli.app import run
+from holdfast.store.reading import read_record
+
+
+class Done(NamedTuple):
+    code: int | str | None
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def call(*arguments: str | Path) -> Done:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            run([str(argument) for argument in arguments])
+        except SystemExit as left:
+            return Done(left.code, out.getvalue(), err.getvalue())
+
+
+def weights(seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """More than what is too small to be looked for in the store."""
+    return np.random.default_rng(seed).random((128, 256), np.float32)
+
+
+def state(step: int, seed: int = 0) -> dict[str, Any]:
+    return {
+        "model": {"weight": weights(seed), "bias": np.full(4, step, np.float32)},
+        "optimizer": {"moment": weights(seed + 100), "lr": 0.5},
+        "step": step,
+        "key": b"\x00\x01",
+        "order": (3, 1, 2),
+    }
+
+
+def make_store(path: Path) -> holdfast.Store:
+    """Run `gpt` with steps 100 to 300, of which 200 is the best; `bert` has its weights too."""
+    store = holdfast.Store(path)
+    with store.run("gpt", hp={"lr": 0.1, "layers": 2}) as gpt:
+        for step, seed in ((100, 0), (200, 1), (300, 1)):
+            metrics = {"loss": 100 / step, "accuracy": 0.25}
+            gpt.save(step, state(step, seed), metrics, epoch=step // 100, best=step == 200)
+    with store.run("bert", hp={"lr": 0.2, "layers": 2}) as bert:
+        bert.save(7, {"model": {"weight": weights(1)}, "note": "small"})
+    return store
+
+
+def data_files(store: holdfast.Store, run: str) -> list[Path]:
+    folder = Path(store.url, "models", store.find_run(run).hash)
+    return sorted(folder.glob("*.safetensors"))
+
+
+def record_of(store: holdfast.Store, ref: str) -> Path:
+    checkpoint = store.resolve(ref)
+    run, step = checkpoint.head.run, checkpoint.step
+    return Path(store.url, "models", run, f"{run}_step_{step:06d}.json")
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one bit where the file lies, as a disk does."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def flip_in(store: holdfast.Store, ref: str, tensor: str) -> Path:
+    """Change one bit of a tensor where it is stored; returns the data file."""
+    head = store.resolve(ref).head
+    record = read_record(store.backend, head.run, head.step)
+    extent = record.first_extents[list(record.names).index(tensor)]
+    path = Path(store.url, "models", head.run, head.files[record.files[extent]].name)
+    flip(path, int(record.starts[extent]))
+    return path
+
+
+def put(path: Path, data: bytes) -> None:
+    """Put another file in the place of one, as people do."""
+    new = path.with_name("new")
+    new.write_bytes(data)
+    new.rename(path)

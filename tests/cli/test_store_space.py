@@ -1,0 +1,185 @@
+"""`rm`, `du` and `doctor`: what a store takes, and what may go."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.cli.stores import call, data_files, flip_in, make_store, put
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> holdfast.Store:
+    return make_store(tmp_path / "store")
+
+
+def at(store: holdfast.Store) -> tuple[str, str]:
+    return "--store", str(Path(store.url).parent)
+
+
+def on_disk(store: holdfast.Store) -> int:
+    """The bytes of all files of runs, each once."""
+    found = {}
+    for path in Path(store.url, "models").rglob("*"):
+        status = path.stat()
+        if path.is_file():
+            found[status.st_ino] = status.st_size
+    return sum(found.values())
+
+
+def files(store: holdfast.Store) -> set[str]:
+    return {str(path) for path in Path(store.url, "models").rglob("*")}
+
+
+# rm
+
+
+@pytest.mark.parametrize(
+    "refs",
+    [["gpt@100"], ["gpt@300"], ["gpt@100", "gpt@200"], ["bert"], ["gpt"], ["gpt", "bert"]],
+    ids=" ".join,
+)
+def test_rm_frees_what_it_said(store: holdfast.Store, refs: list[str]) -> None:
+    before, there = on_disk(store), files(store)
+    promised = call("rm", *refs, "--json", *at(store)).json
+    assert promised["deleted"] is False
+    assert files(store) == there
+    done = call("rm", *refs, "--yes", "--json", *at(store))
+    assert done.code == 0
+    assert done.json["deleted"] is True
+    assert before - on_disk(store) == promised["bytes"] == done.json["bytes"] > 0
+    assert call("verify", "--all", *at(store)).code == (2 if refs == ["gpt", "bert"] else 0)
+
+
+def test_rm_shows_what_would_go(store: holdfast.Store) -> None:
+    gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
+    done = call("rm", "gpt@100", "gpt@200", "bert", *at(store))
+    assert done.code == 0
+    assert done.lines == [
+        f"would go    {gpt}@100 (gpt)",
+        f"would go    {gpt}@200 (gpt)",
+        f"would go    run {bert} (bert) with 1 checkpoint",
+        done.lines[-1],
+    ]
+    assert done.lines[-1].endswith("would be freed; --yes deletes")
+    done = call("rm", "gpt@100", "--yes", *at(store))
+    assert done.lines[0] == f"deleted     {gpt}@100 (gpt)"
+    assert done.lines[1].endswith(" freed")
+    assert [c.step for c in store.find_run("gpt").checkpoints()] == [200, 300]
+
+
+def test_a_file_with_another_name_elsewhere_is_not_freed(
+    store: holdfast.Store, tmp_path: Path
+) -> None:
+    first, *_ = data_files(store, "gpt")
+    before = call("rm", "gpt@100", "--json", *at(store)).json["bytes"]
+    os.link(first, tmp_path / "backup")
+    after = call("rm", "gpt@100", "--json", *at(store)).json["bytes"]
+    assert before - after == first.stat().st_size
+
+
+def test_rm_refuses_what_is_protected(store: holdfast.Store) -> None:
+    store.resolve("gpt@200").tag("paper")
+    there = files(store)
+    done = call("rm", "gpt@200", *at(store))
+    assert "protected   by the tag paper, which is to go first" in done.lines
+    for ref in ("gpt@200", "paper", "gpt"):
+        done = call("rm", ref, "--yes", *at(store))
+        assert (done.code, done.out) == (2, "")
+        assert "'paper'" in done.err
+    done = call("rm", "bert@7", "--yes", *at(store))
+    assert done.code == 2
+    assert "would have no intact checkpoint left" in done.err
+    assert files(store) == there
+
+
+def test_rm_says_what_is_gone_when_a_later_one_is_refused(store: holdfast.Store) -> None:
+    store.resolve("gpt@200").tag("paper")
+    done = call("rm", "bert", "gpt@200", "--yes", *at(store))
+    assert done.code == 2
+    assert len(done.lines) == 1
+    assert done.lines[0].startswith("deleted     run")
+
+
+def test_rm_wants_runs_and_steps(store: holdfast.Store) -> None:
+    there = files(store)
+    for ref in ("latest", "gpt@latest", "gpt@best", "gpt@999", "nobody", "gpt@", "gpt@²"):
+        done = call("rm", ref, "--yes", *at(store))
+        assert (done.code, done.out) == (2, ""), ref
+    assert files(store) == there
+    assert call("rm", *at(store)).code == 2
+
+
+# du
+
+
+def test_du_counts_every_file_once(store: holdfast.Store) -> None:
+    report = call("du", "--json", *at(store)).json
+    bert, gpt = report["runs"]
+    total = report["total"]
+    assert total["on_disk"] == on_disk(store)
+    assert bert["on_disk"] + gpt["on_disk"] > total["on_disk"]
+    assert (gpt["name"], gpt["checkpoints"], total["checkpoints"]) == ("gpt", 3, 4)
+    weight = 128 * 256 * 4
+    assert gpt["logical"] == 3 * (2 * weight + 16)
+    assert gpt["saved"] == 2 * weight
+    assert total["saved"] == 3 * weight
+    assert report["orphans"] == {}
+
+
+def test_du_prints_a_table_and_what_has_no_record(store: holdfast.Store) -> None:
+    first, *_ = data_files(store, "gpt")
+    orphan = first.with_name(first.name.replace("000100", "000999"))
+    orphan.write_bytes(bytes(1000))
+    lines = call("du", *at(store)).lines
+    assert lines[0].split() == ["run", "hash", "checkpoints", "logical", "disk", "saved"]
+    assert lines[3].split()[:4] == ["total", "4", "918", "kB"]
+    assert lines[4] == "1 file without a record, 1 kB: `holdfast doctor` lists them"
+
+
+# doctor
+
+
+def test_doctor_of_a_sound_store(store: holdfast.Store) -> None:
+    done = call("doctor", *at(store))
+    assert done.code == 0
+    assert done.lines == [
+        "4 checkpoints of 2 runs, 655 kB read; index and manifest were made again"
+    ]
+
+
+def test_doctor_lists_what_it_finds_and_deletes_what_is_ours(store: holdfast.Store) -> None:
+    first, *_ = data_files(store, "gpt")
+    orphan = first.with_name(first.name.replace("000100", "000999"))
+    orphan.write_bytes(bytes(1000))
+    foreign = first.with_name("notes.txt")
+    foreign.write_text("mine")
+    done = call("doctor", *at(store))
+    assert done.code == 0
+    assert f"no record   models/{first.parent.name}/{orphan.name}: 1 kB" in done.lines
+    name = f"models/{first.parent.name}/notes.txt"
+    assert f"foreign     {name}: it is not ours, and was let be" in done.lines
+    assert done.lines[-1] == "--yes deletes the files without a record, 1 kB"
+    assert orphan.exists()
+    done = call("doctor", "--yes", "--json", *at(store))
+    assert list(done.json["deleted"]) == [f"models/{first.parent.name}/{orphan.name}"]
+    assert not orphan.exists()
+    assert foreign.exists()
+
+
+def test_doctor_reports_what_it_restored_and_what_it_could_not(store: holdfast.Store) -> None:
+    path = flip_in(store, "gpt@100", "model.bias")
+    run = path.parent.name
+    put(path.with_name(f"{run}_run.json"), b"{}")
+    done = call("doctor", *at(store))
+    assert done.code == 1
+    assert any(line.startswith(f"restored    models/{run}/{run}_run.json") for line in done.lines)
+    (damaged,) = (line for line in done.lines if line.startswith("damaged"))
+    assert damaged.startswith(f"damaged     {run}@100: ")
+    assert "'model.bias'" in damaged
+    report = call("doctor", "--json", *at(store)).json
+    assert report["sound"] is False
+    assert list(report["damaged"]) == [f"{run}@100"]

@@ -1,0 +1,87 @@
+"""What is latest is a matter of sequence, whatever the clock and the times of files say."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.files import disk
+from holdfast.store import Store, runfile
+from holdfast.store import saving as saving_module
+from tests.store.faults.states import UnsyncedDisk, is_same, state
+
+YEAR = 365 * 24 * 3600
+
+
+class Clock:
+    """A clock that can be set, for this process and for the folders of a store."""
+
+    def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
+        self._path = path
+        self._time = time.time_ns
+        self.offset = 0
+        patch.setattr(time, "time_ns", self.time_ns)
+        patch.setattr(time, "time", lambda: self.time_ns() / 1e9)
+
+        def now() -> str:
+            told = time.gmtime(self.time_ns() // 10**9)
+            return time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", told)
+
+        patch.setattr(saving_module, "now", now)
+        patch.setattr(runfile, "now", now)
+
+    def time_ns(self) -> int:
+        return self._time() + self.offset * 10**9
+
+    def stamp(self) -> None:
+        """Let everything in the store have the time that the clock tells."""
+        for folder, folders, files in os.walk(self._path):
+            for name in [*folders, *files]:
+                os.utime(os.path.join(folder, name), ns=(self.time_ns(), self.time_ns()))
+
+
+@pytest.fixture
+def clock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
+    return Clock(folder, monkeypatch)
+
+
+@pytest.mark.parametrize("stamped", [True, False], ids=["files too", "the process alone"])
+@pytest.mark.parametrize(
+    "offsets", [(0, -YEAR, -2 * YEAR), (0, YEAR, -YEAR), (YEAR, 0, YEAR)], ids=str
+)
+def test_latest_is_the_last_commit_whatever_the_clock_says(
+    offsets: tuple[int, ...], stamped: bool, clock: Clock, folder: Path
+) -> None:
+    step = 0
+    times = []
+    for offset in offsets:
+        clock.offset = offset
+        for name in ("first", "second", "first"):
+            # A step lower than those before is as good as any: order is no matter of steps.
+            step += 1
+            run = Store(folder).run(name)
+            saved = run.save(1000 - step, state(step))
+            run.close()
+            times.append(saved.head.time)
+            if stamped:
+                clock.stamp()
+            opened = Store(folder)
+            assert opened.resolve("latest").sequence == step
+            assert is_same(opened.resolve("latest").state(), state(step))
+            assert is_same(opened.run(name).load(), state(step))
+    assert times != sorted(times), "the clock was not set back"
+    sequences = [each.sequence for run in Store(folder).runs() for each in run.checkpoints()]
+    assert sorted(sequences) == list(range(1, 10))
+
+
+def test_a_change_is_seen_by_others_whatever_the_clock_says(clock: Clock, folder: Path) -> None:
+    other = Store(folder)
+    run = Store(folder).run("first")
+    for step in range(60):
+        clock.offset = (-YEAR, 0, YEAR)[step % 3]
+        run.save(step, {"seed": step})
+        assert other.resolve("latest").step == step

@@ -1,0 +1,189 @@
+"""Whenever the power fails, the old state or the new one is there; after a change, the new one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from holdfast.errors import HoldfastError
+from holdfast.files import disk
+from holdfast.store import Store, names
+from holdfast.store.aside import is_aside
+from holdfast.store.local import LocalBackend
+from tests.files.power import LoggingDisk, Operation, Tree, read_tree, trees_after_power_cut
+from tests.store.faults.changes import CHANGES, Change
+from tests.store.faults.states import UnsyncedDisk, check_between, check_next_save
+
+
+class Logging(LoggingDisk, UnsyncedDisk):
+    """A disk that logs, and syncs nothing: what a sync is worth is for the model to say."""
+
+
+class Logged:
+    """A change of a store, logged, and what the disk may hold when the power fails meanwhile."""
+
+    def __init__(self, change: Change, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.change = change
+        self._folder = folder
+        self._verdicts: dict[frozenset[tuple[str, bytes]], bool | str] = {}
+        self._count = itertools.count()
+        root = folder / "root"
+        root.mkdir()
+        patch.setattr(disk, "LOCAL", UnsyncedDisk())
+        change.prepare(root / "store")
+        self._before = {
+            name: content for name, content in read_tree(root).items() if "/.holdfast/" not in name
+        }
+        logging = Logging(root)
+        patch.setattr(disk, "LOCAL", logging)
+        change.act(Store(root / "store"))
+        self.log = logging.log
+        patch.setattr(disk, "LOCAL", UnsyncedDisk())
+        # An index for each state would take longer than all else.
+        patch.setattr(LocalBackend, "cache", None)
+
+    def trees(self, log: Sequence[Operation]) -> Iterator[Tree]:
+        """What the disk may hold."""
+        return (tree for _, tree in trees_after_power_cut(log, self._before))
+
+    def violations(self, log: Sequence[Operation]) -> Iterator[str]:
+        """What is wrong after a power cut, in each state in which something is."""
+        for ended, tree in trees_after_power_cut(log, self._before):
+            verdict = self._verdict(tree)
+            if isinstance(verdict, str):
+                yield verdict
+            elif ended and not verdict:
+                yield "the change was made, and is lost"
+
+    def _verdict(self, tree: Tree) -> bool | str:
+        """Whether the new state is there, else the old one; what is wrong if neither is."""
+        # No reader looks at what is aside, or at the manifest: two trees that differ in these are
+        # one to all of them.
+        key = frozenset(item for item in tree.items() if not _is_beside(item[0]))
+        if key not in self._verdicts:
+            path = self.laid_out(tree)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    verdict: bool | str = check_between(
+                        Store(path), self.change.before, self.change.after
+                    )
+            except (AssertionError, HoldfastError, UserWarning) as error:
+                verdict = f"{type(error).__name__}: {error}"
+            self._verdicts[key] = verdict
+        return self._verdicts[key]
+
+    def laid_out(self, tree: Tree) -> Path:
+        """The store of a tree; equal files are links to one, because no file is ever changed."""
+        root = self._folder / str(next(self._count))
+        contents = self._folder / "contents"
+        contents.mkdir(exist_ok=True)
+        for name, content in tree.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name.endswith("/"):
+                path.mkdir(exist_ok=True)
+                continue
+            kept = contents / blake3(content).hexdigest()
+            if not kept.exists():
+                kept.write_bytes(content)
+            os.link(kept, path)
+        return root / "store"
+
+    def synced(self) -> Iterator[tuple[int, str]]:
+        """The syncs of a run's folder and of the files in it: where in the log, and of what."""
+        asides = {op.file: op.name for op in self.log if op.kind == "create"}
+        targets = {op.name: op.target for op in self.log if op.kind in ("rename", "link")}
+        for i, operation in enumerate(self.log):
+            if operation.kind == "sync_folder" and names.is_run(operation.name.split("/")[-1]):
+                yield i, "folder"
+            if operation.kind == "sync":
+                *_, run, name = targets[asides[operation.file]].split("/")
+                named = names.parse(name, run)
+                if named:  # else it is the manifest, which may be lost
+                    yield i, named.kind
+
+    def placed(self, kind: str) -> int:
+        """Where in the log the first file of a kind is given its name."""
+        for i, operation in enumerate(self.log):
+            *_, run, name = ["", *operation.target.split("/")]
+            named = names.parse(name, run)
+            if named and named.kind == kind and operation.kind in ("rename", "link"):
+                return i
+        raise AssertionError(f"no {kind} was placed")
+
+
+def _is_beside(name: str) -> bool:
+    last = name.split("/")[-1]
+    return is_aside(last) or last == names.MANIFEST
+
+
+SYNCS = {
+    "the first save of a store": "run -folder data data folder record folder",
+    "a save that refers to the one before": "data data folder record folder",
+    "a save that links a file of another run": "run -folder data data folder record folder",
+    "a save that replaces a step": "data data folder record folder -folder",
+    "a delete": "folder -folder",
+    "a delete of a run": "folder -folder",
+    "a doctor's repair": "-folder record folder",
+    "a tag": "marks folder",
+}
+"""What each change syncs in the folder of its run. Without those with a `-` less is certain to be
+durable, but nothing can be lost: what they cover is covered again, or is no harm if it comes back.
+"""
+COMMITS = [name for name, syncs in SYNCS.items() if "data" in syncs]
+
+
+@pytest.fixture
+def logged(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Logged:
+    return Logged(CHANGES[request.param], folder, monkeypatch)
+
+
+@pytest.mark.parametrize("logged", CHANGES, indirect=True)
+def test_a_power_cut_at_any_moment_leaves_the_old_state_or_the_new_one(logged: Logged) -> None:
+    assert list(logged.violations(logged.log)) == []
+
+
+@pytest.mark.parametrize("logged", CHANGES, indirect=True)
+def test_after_a_power_cut_the_next_save_works_and_cleans_up(logged: Logged) -> None:
+    stride = 1 + len(logged.log) // 2
+    trees = list(logged.trees(logged.log))
+    assert len(trees) > 4
+    for tree in trees[::stride]:
+        store = Store(logged.laid_out(tree))
+        check_between(store, logged.change.before, logged.change.after)
+        check_next_save(store, logged.change.ever)
+
+
+@pytest.mark.parametrize(("logged", "syncs"), SYNCS.items(), indirect=["logged"], ids=list(SYNCS))
+def test_every_sync_is_needed(logged: Logged, syncs: str) -> None:
+    found = list(logged.synced())
+    assert [what for _, what in found] == syncs.replace("-", "").split()
+    for (i, what), expected in zip(found, syncs.split(), strict=True):
+        if what == expected:
+            without = logged.log[:i] + logged.log[i + 1 :]
+            assert next(logged.violations(without), None), f"{what}, operation {i}"
+
+
+@pytest.mark.parametrize("logged", COMMITS, indirect=True)
+def test_the_data_must_be_synced_before_the_record_is_there(logged: Logged) -> None:
+    log = list(logged.log)
+    sync = next(i for i, what in logged.synced() if what == "data")
+    record = logged.placed("record")
+    log[sync], log[record] = log[record], log[sync]
+    assert next(logged.violations(log), None)
+
+
+@pytest.mark.parametrize("logged", COMMITS, indirect=True)
+def test_the_data_must_be_in_place_before_the_record_is(logged: Logged) -> None:
+    log = list(logged.log)
+    data, record = logged.placed("data"), logged.placed("record")
+    log.insert(record + 1, log[data])
+    del log[data]
+    assert next(logged.violations(log), None)

@@ -1,0 +1,104 @@
+"""A store that cannot be written is read as any other; a save says why it fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import WriteFailed
+from holdfast.files import disk
+from holdfast.files.disk import Disk
+from holdfast.store import Store
+from tests.files.power import Tree, read_tree
+from tests.store.faults.damage import HELD, Damaged
+from tests.store.faults.states import check_between, check_next_save, state
+
+READING = {"free", "abandoned", "close"}
+
+
+class ReadOnlyDisk(Disk):
+    """A disk on which every change is refused, as root has one only by a mount."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("_") or name in READING:
+            return super().__getattribute__(name)
+
+        def refused(*args: Any, **options: Any) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        return refused
+
+
+CHANGES: dict[str, Callable[[Store], object]] = {
+    "save": lambda store: store.run("first").save(10, state(10)),
+    "replace": lambda store: store.run("first").save(3, state(10), replace=True),
+    "first save": lambda store: store.run("third").save(1, state(10)),
+    "delete": lambda store: store.run("first").delete(1),
+    "delete a run": lambda store: store.run("first").delete_all(),
+    "tag": lambda store: store.run("first").checkpoint(1).tag("paper"),
+    "note": lambda store: store.run("first").checkpoint(1).note("a note"),
+    "rename": lambda store: store.run("first").rename("another"),
+}
+
+
+def truth(store: Damaged) -> Tree:
+    """All files but those that may vanish."""
+    tree = read_tree(store.checkpoints)
+    return {name: data for name, data in tree.items() if not name.startswith(".holdfast")}
+
+
+def check_read_only(store: Damaged) -> None:
+    before = truth(store)
+    assert check_between(Store(store.path), {}, HELD)
+    for name, change in CHANGES.items():
+        with pytest.raises(WriteFailed, match="Read-only file system") as raised:
+            change(Store(store.path))
+        assert raised.value.errno == errno.EROFS, name
+    assert check_between(Store(store.path), {}, HELD)
+    assert truth(store) == before
+
+
+def test_a_store_on_a_disk_that_refuses_every_change_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    store = Damaged(folder / "store")
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "LOCAL", ReadOnlyDisk())
+        check_read_only(store)
+    check_next_save(Store(store.path), HELD)
+
+
+@pytest.fixture
+def mounted(folder: Path) -> Iterator[Damaged]:
+    """A store, mounted read-only at another place."""
+    store = Damaged(folder / "store")
+    place = folder / "mounted"
+    place.mkdir()
+    mount = ["mount", "--bind", "-o", "ro", str(store.path), str(place)]
+    done = subprocess.run(mount, check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    try:
+        if os.access(place, os.W_OK):
+            pytest.skip("a mount here is not read-only")
+        store.path = place
+        yield store
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.parametrize("has_cache", [True, False], ids=["with a cache", "without a cache"])
+def test_a_store_that_is_mounted_read_only_is_read(
+    has_cache: bool, mounted: Damaged, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = folder / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache) if has_cache else "/proc/nowhere")
+    check_read_only(mounted)
+    assert cache.exists() == has_cache

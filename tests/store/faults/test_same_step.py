@@ -1,0 +1,83 @@
+"""A step is saved once; it is replaced only by one who says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import Protected, StepExists
+from holdfast.files import disk
+from holdfast.store import Store
+from tests.files.power import read_tree
+from tests.store.faults.damage import HELD, NEWEST, Damaged, check_others
+from tests.store.faults.states import UnsyncedDisk, check_between, is_same, leftovers, state
+
+
+@pytest.fixture
+def store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Damaged:
+    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
+    return Damaged(folder / "store")
+
+
+@pytest.mark.parametrize("step", [1, NEWEST])
+def test_a_step_that_is_there_is_refused_and_nothing_changes(step: int, store: Damaged) -> None:
+    before = read_tree(store.checkpoints / "models")
+    with pytest.raises(StepExists, match=rf"step {step} already.*replace=True") as raised:
+        store.run().save(step, state(9))
+    assert isinstance(raised.value, FileExistsError)
+    assert read_tree(store.checkpoints / "models") == before
+    assert check_between(Store(store.path), {}, HELD)
+
+
+def test_a_replaced_step_is_the_new_state_and_the_old_data_is_gone(store: Damaged) -> None:
+    old = [store.data_file(part) for part in ("model", "optimizer")]
+    run = store.run()
+    run.save(NEWEST, state(9), replace=True)
+    assert is_same(run.load(NEWEST), state(9))
+    assert is_same(run.load(), state(9))
+    assert not any(file.exists() for file in old)
+    assert len(run.checkpoints()) == 3
+    check_others(store)
+    assert leftovers(Store(store.path)) == []
+
+
+def test_what_others_share_of_a_replaced_step_stays(store: Damaged) -> None:
+    shared, own = store.data_file("model", 1), store.data_file("optimizer", 1)
+    run = store.run()
+    run.save(1, state(9), replace=True)
+    assert shared.exists()
+    assert not own.exists()
+    assert is_same(run.load(1), state(9))
+    assert is_same(run.load(), state(9)), "the latest is the last commit, not the highest step"
+    for key in (("first", 2), ("first", NEWEST), ("second", 1)):
+        assert is_same(store.run(key[0]).load(key[1]), HELD[key])
+    assert leftovers(Store(store.path)) == []
+
+
+def test_a_tagged_step_is_not_replaced(store: Damaged) -> None:
+    run = store.run()
+    run.checkpoint(NEWEST).tag("paper")
+    with pytest.raises(Protected, match="'paper'"):
+        run.save(NEWEST, state(9), replace=True)
+    assert is_same(run.load("paper"), HELD["first", NEWEST])
+
+
+def test_a_step_whose_record_is_damaged_is_there_and_can_be_replaced(store: Damaged) -> None:
+    store.record().write_bytes(b"garbage")
+    store.forget()
+    run = store.run()
+    with pytest.raises(StepExists):
+        run.save(NEWEST, state(9))
+    run.save(NEWEST, state(9), replace=True)
+    assert is_same(run.load(), state(9))
+    run.close()
+    store.run().save(10, state(10))
+    assert leftovers(Store(store.path)) == [], "the data of the damaged record"
+    check_others(store)
+
+
+def test_replace_of_a_step_that_is_not_there_saves_it(store: Damaged) -> None:
+    store.run().save(10, state(10), replace=True)
+    assert is_same(store.run().load(), state(10))
+    assert leftovers(Store(store.path)) == []

@@ -1,0 +1,194 @@
+"""Manifest, index and locks may be lost, garbled or in the way: no checkpoint is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import RunBusy
+from holdfast.files import disk
+from holdfast.store import Store
+from tests.store.faults.damage import HELD, Damaged
+from tests.store.faults.states import (
+    UnsyncedDisk,
+    check_between,
+    check_next_save,
+    is_same,
+    leftovers,
+    state,
+)
+
+VIEWS = ["manifest.yaml", ".holdfast/index.sqlite"]
+
+
+@pytest.fixture
+def store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Damaged:
+    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
+    return Damaged(folder / "store")
+
+
+def remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def fill_with_garbage(path: Path) -> None:
+    path.write_bytes(bytes(range(256)) * 100)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    (path / "something").mkdir(parents=True)
+
+
+def become_a_link_to_nowhere(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("no/where")
+
+
+DAMAGES = [remove, fill_with_garbage, cut, empty, become_a_folder, become_a_link_to_nowhere]
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["between runs", "while it is open"])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_view_that_is_damaged_is_made_again(
+    damage: Callable[[Path], None], view: str, is_open: bool, store: Damaged
+) -> None:
+    opened = Store(store.path)
+    assert len(opened.runs()) == 2
+    if not is_open:
+        opened.index.close()
+        opened = Store(store.path)
+    damage(store.checkpoints / view)
+    assert check_between(opened, {}, HELD)
+    check_next_save(opened, HELD)
+    assert is_same(Store(store.path).run("second").load(1), HELD["second", 1])
+    if damage is not become_a_folder and "index" in view and not is_open:
+        assert has_all_runs(store.checkpoints / view)
+
+
+def has_all_runs(index: Path) -> bool:
+    with sqlite3.connect(index) as connection:
+        found = connection.execute("SELECT count(*) FROM runs").fetchone()
+    connection.close()
+    return bool(found == (2,))
+
+
+def test_the_manifest_comes_back_with_the_next_save(store: Damaged) -> None:
+    manifest = store.checkpoints / "manifest.yaml"
+    manifest.write_bytes(b"garbage")
+    run = store.run()
+    run.save(50, state(50))
+    text = manifest.read_text()
+    assert text.startswith(f"latest_hash: '{run.hash}'\n")
+    assert store.run("second").hash in text
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_an_index_of_another_version_is_made_again(is_empty: bool, store: Damaged) -> None:
+    index = store.checkpoints / ".holdfast" / "index.sqlite"
+    index.unlink()
+    connection = sqlite3.connect(index)
+    connection.execute("PRAGMA user_version = 99")
+    if not is_empty:
+        connection.execute("CREATE TABLE records (sequence TEXT)")
+    connection.commit()
+    connection.close()
+    assert check_between(Store(store.path), {}, HELD)
+    assert has_all_runs(index)
+
+
+def test_an_index_with_a_garbled_row_is_made_again(store: Damaged) -> None:
+    index = store.checkpoints / ".holdfast" / "index.sqlite"
+    connection = sqlite3.connect(index)
+    connection.execute("UPDATE records SET head = x'00'")
+    connection.commit()
+    connection.close()
+    assert check_between(Store(store.path), {}, HELD)
+
+
+def test_an_index_that_cannot_be_written_is_done_without(
+    store: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = store.checkpoints / ".holdfast" / "index.sqlite"
+    before = index.read_bytes()
+    real = sqlite3.connect
+
+    def connect(path: object, **options: object) -> sqlite3.Connection:
+        if str(path) == ":memory:":
+            return real(path, **options)  # type: ignore[call-overload, no-any-return]
+        return real(f"file:{path}?mode=ro", uri=True, **options)  # type: ignore[call-overload, no-any-return]
+
+    class ReadOnly(UnsyncedDisk):
+        def remove(self, path: Path) -> None:
+            if path.name.startswith("index.sqlite"):
+                raise PermissionError(13, "Permission denied")
+            super().remove(path)
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    monkeypatch.setattr(disk, "LOCAL", ReadOnly())
+    opened = Store(store.path)
+    assert check_between(opened, {}, HELD)
+    check_next_save(opened, HELD)
+    opened.index.close()
+    assert index.read_bytes() == before
+
+
+@pytest.mark.parametrize("how", ["deleted", "a file in its place"])
+def test_all_of_holdfasts_own_folder_may_vanish_between_saves(how: str, store: Damaged) -> None:
+    own = store.checkpoints / ".holdfast"
+    run = store.run()
+    for step in (10, 11, 12):
+        new = state(step, weight=4)
+        shutil.rmtree(own)
+        if how == "deleted" or step == 12:
+            run.save(step, new)
+        else:
+            own.write_bytes(b"")
+            with pytest.raises(OSError, match=r"\.holdfast"):
+                run.save(step, new)
+            own.unlink()
+            run.save(step, new)
+        assert is_same(run.load(), new)
+    run.close()
+    opened = Store(store.path)
+    for key, expected in HELD.items():
+        assert is_same(opened.run(key[0]).load(key[1]), expected)
+    assert leftovers(opened) == []
+    files = {name for name in os.listdir(store.folder()) if "weight" in name or "_00001" in name}
+    assert sum("model" in name for name in files) == 3  # each has its own bias, none the weight
+    assert all((store.folder() / name).stat().st_size < 8192 for name in files if "model" in name)
+
+
+def test_if_holdfasts_own_folder_vanishes_during_a_save_it_is_refused_or_committed_whole(
+    store: Damaged,
+) -> None:
+    class Vanishing(UnsyncedDisk):
+        def rename(self, source: Path, target: Path) -> None:
+            shutil.rmtree(store.checkpoints / ".holdfast", ignore_errors=True)
+            super().rename(source, target)
+
+    run = store.run()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "LOCAL", Vanishing())
+        with pytest.raises(RunBusy, match="its lock was deleted during the save"):
+            run.save(10, state(10))
+    opened = Store(store.path)
+    assert check_between(opened, {}, HELD)
+    run.save(10, state(10))
+    assert is_same(run.load(), state(10))
+    run.close()
+    check_next_save(Store(store.path), HELD)

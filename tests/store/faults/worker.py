@@ -1,0 +1,83 @@
+"""A process that works on a store beside others: `worker.py WHAT STORE RUN [COUNT]`.
+
+It says `ready` when it is, and goes on when it gets a line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from holdfast.errors import RunBusy
+from holdfast.store import Store
+from tests.store.faults.states import is_same, state
+
+
+def wait() -> None:
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+def hold(path: Path, name: str, step: int) -> None:
+    """Save, and keep the run."""
+    run = Store(path).run(name)
+    run.save(step, state(step))
+    wait()
+    run.close()
+
+
+def save(path: Path, name: str, count: int) -> None:
+    """Save many times; every state has the same weight."""
+    run = Store(path).run(name)
+    wait()
+    for step in range(count):
+        run.save(step, state(step, weight=7))
+
+
+def save_if_free(path: Path, name: str, step: int) -> None:
+    """Save once, or say who is in the way."""
+    run = Store(path).run(name)
+    wait()
+    try:
+        run.save(step, state(step))
+    except RunBusy as error:
+        print(error)
+    else:
+        print("saved")
+
+
+def read(path: Path, name: str, count: int) -> None:
+    """Load the latest state until it is the last one, which it is if there is a file `stop`."""
+    kept = Store(path)
+    loads, seen = 0, -1
+    wait()
+    while seen < count:
+        is_over = (path / "stop").exists()
+        store = kept if loads % 2 else Store(path)
+        loaded = store.run(name).load()
+        assert is_same(loaded, state(loaded["seed"], weight=7)), "half a state"
+        assert loaded["seed"] >= seen, f"{loaded['seed']} after {seen}"
+        seen = loaded["seed"]
+        loads += 1
+        assert seen == count or not is_over, "the last one is not seen"
+    print(loads)
+
+
+def fork(path: Path, name: str, step: int) -> None:
+    """Save, and have a child that outlives this process, as a data loader's worker may."""
+    run = Store(path).run(name)
+    run.save(step, state(step))
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    print(child)
+    wait()
+
+
+WORK = {each.__name__: each for each in (hold, save, save_if_free, read, fork)}
+
+if __name__ == "__main__":
+    what, store, name, number = sys.argv[1:]
+    WORK[what](Path(store), name, int(number))

@@ -1,0 +1,113 @@
+"""What the tests of the store share: states, how to compare them, and how to hurt files."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast import Packed, Run
+from holdfast.files.digests import CHUNK
+from holdfast.store import names
+
+Array = np.ndarray[Any, Any]
+MIB = 1 << 20
+
+
+def random_bytes(size: int, seed: int = 0) -> Array:
+    """A writable array of bytes that no other seed gives."""
+    return np.frombuffer(np.random.default_rng(seed).bytes(size), np.uint8).copy()
+
+
+def chunks(*seeds: int) -> Array:
+    """A tensor of a chunk for each seed; equal seeds give equal chunks."""
+    return np.concatenate([random_bytes(CHUNK, seed) for seed in seeds])
+
+
+def folder(run: Run) -> Path:
+    """Where the files of a run lie."""
+    path = run._store.backend.path(names.run_folder(run.hash))
+    assert path is not None
+    return path
+
+
+def data_files(run: Run) -> dict[str, int]:
+    """The data files in the folder of a run, with their sizes."""
+    found = sorted(folder(run).glob("*.safetensors"))
+    return {path.name: path.stat().st_size for path in found}
+
+
+def bytes_written(run: Run, save: Callable[[], object]) -> int:
+    """How many bytes of data files a save adds to the folder of a run."""
+    before = data_files(run)
+    save()
+    return sum(size for name, size in data_files(run).items() if name not in before)
+
+
+def record_path(run: Run, step: int) -> Path:
+    return folder(run).parent.parent / names.record_file(run.hash, step)
+
+
+def data_path(run: Run, step: int, label: str = "") -> Path:
+    """The one data file that a step wrote, of this label if one is given."""
+    pattern = f"{run.hash}_step_{step:06d}.*.{label or '*'}.safetensors"
+    (path,) = folder(run).glob(pattern)
+    return path
+
+
+def flip(path: Path, offset: int = -1) -> None:
+    """Turn one bit of a file, which gets an inode of its own: its other names keep the old one."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    overwrite(path, bytes(data))
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Put other bytes in the place of a file, as a copy from elsewhere would."""
+    aside = path.with_name("replacement")
+    aside.write_bytes(data)
+    os.replace(aside, path)
+
+
+def part_by_hand(path: Path) -> None:
+    """Let a name that is a hard link be a file of its own, with the same bytes."""
+    overwrite(path, path.read_bytes())
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal in type, key order and every bit, tensors included."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return (
+            len(a) == len(b)
+            and all(map(same, a.items(), b.items()))
+            and same(getattr(a, "_metadata", None), getattr(b, "_metadata", None))
+        )
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, torch.Tensor):
+        flags = a.requires_grad == b.requires_grad
+        return flags and a.dtype == b.dtype and a.shape == b.shape and _bits(a) == _bits(b)
+    if isinstance(a, Packed):
+        return (a.dtype, tuple(a.shape)) == (b.dtype, tuple(b.shape)) and _bits(a) == _bits(b)
+    if isinstance(a, np.ndarray | np.generic):
+        dtypes = [each.dtype.newbyteorder("<") for each in (a, b)]
+        return dtypes[0] == dtypes[1] and a.shape == b.shape and _bits(a) == _bits(b)
+    if isinstance(a, float):
+        return struct.pack("d", a) == struct.pack("d", b)
+    return bool(a == b)
+
+
+def _bits(value: Any) -> bytes:
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        return flat.view(torch.uint8).numpy().tobytes()
+    if isinstance(value, Packed):
+        return value.data.tobytes()
+    return np.asarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()

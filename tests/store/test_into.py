@@ -1,0 +1,390 @@
+"""A load into a given tree fills it in place, all of it or nothing, and says what did not fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import holdfast
+from holdfast import Run
+from holdfast.errors import (
+    DamagedFile,
+    DigestMismatch,
+    FellBack,
+    HoldfastError,
+    RefNotFound,
+    StateMismatch,
+)
+from holdfast.store import LoadReport
+from tests.store.stores import chunks, data_path, flip, random_bytes, same
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return holdfast.Store(tmp_path).run("experiment")
+
+
+def _model() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+
+
+# Filling
+
+
+def test_parameters_are_filled_where_they_lie(run: Run) -> None:
+    saved, model = _model(), _model()
+    run.save(1, {"model": saved.state_dict()})
+    before = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
+    tree = {"model": model.state_dict()}
+    assert run.load(1, into=tree) is tree
+    assert same(model.state_dict(), saved.state_dict())
+    assert {n: t.data_ptr() for n, t in model.state_dict().items()} == before
+
+
+def test_parameters_that_want_gradients_are_filled_without_a_trace(run: Run) -> None:
+    run.save(1, {"w": torch.arange(6.0).reshape(2, 3)})
+    parameter = torch.nn.Parameter(torch.zeros(2, 3))
+    run.load(1, into={"w": parameter})
+    assert torch.equal(parameter.detach(), torch.arange(6.0).reshape(2, 3))
+    assert parameter.is_leaf
+    assert parameter.requires_grad
+    assert parameter.grad_fn is None
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_targets_of_any_strides_are_filled(run: Run, kind: str) -> None:
+    x = np.arange(12.0).reshape(3, 4)
+    run.save(1, {"a": x, "b": x, "c": x})
+    base = {name: np.zeros((5, 8)) for name in "abc"}
+    views = {"a": base["a"][:4, :3].T, "b": base["b"][1:4, ::2], "c": base["c"][:3, 2:6]}
+    views = {k: torch.from_numpy(v) for k, v in views.items()} if kind == "torch" else views
+    run.load(1, into=views)
+    assert np.array_equal(base["a"][:4, :3].T, x)
+    assert np.array_equal(base["b"][1:4, ::2], x)
+    assert np.array_equal(base["c"][:3, 2:6], x)
+    assert base["b"].sum() == base["c"].sum() == x.sum(), "nothing beside the target was written"
+
+
+def test_reversed_and_big_endian_arrays_are_filled(run: Run) -> None:
+    run.save(1, {"a": np.arange(4.0), "b": np.arange(4.0)})
+    base = np.zeros(4)
+    swapped = np.zeros(4, ">f8")
+    run.load(1, into={"a": base[::-1], "b": swapped})
+    assert base.tolist() == [3, 2, 1, 0]
+    assert swapped.tolist() == [0, 1, 2, 3]
+
+
+def test_an_optimizers_state_dict_is_filled(run: Run) -> None:
+    def trained(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(seed)
+        model = _model()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * seed)
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        return model, optimizer
+
+    (first, optimizer), (second, other) = trained(1), trained(2)
+    run.save(1, {"model": first.state_dict(), "optimizer": optimizer.state_dict()})
+    tree = {"model": second.state_dict(), "optimizer": other.state_dict()}
+    averages = [group["exp_avg"] for group in other.state.values()]
+    run.load(1, into=tree)
+    assert same(tree["optimizer"], optimizer.state_dict())
+    assert same(averages, [group["exp_avg"] for group in optimizer.state.values()])
+
+
+def test_plain_values_are_replaced_in_the_same_containers(run: Run) -> None:
+    run.save(1, {"step": 7, "list": [1, {"x": "new"}], "pair": (2, np.ones(2)), "gone": None})
+    inner: dict[str, Any] = {"x": "old"}
+    array = np.zeros(2)
+    tree: dict[str, Any] = {"step": 0, "list": [0, inner], "pair": (0, array), "gone": 5}
+    items = tree["list"]
+    assert run.load(1, into=tree) is tree
+    assert tree["step"] == 7
+    assert tree["gone"] is None
+    assert tree["list"] is items
+    assert items[1] is inner
+    assert inner == {"x": "new"}
+    assert tree["pair"][0] == 2
+    assert tree["pair"][1] is array
+    assert array.tolist() == [1, 1]
+
+
+def test_a_torch_tensor_takes_what_an_array_was_and_the_other_way(run: Run) -> None:
+    run.save(1, {"a": np.arange(3.0), "b": torch.arange(3.0)})
+    tree = {"a": torch.zeros(3, dtype=torch.float64), "b": np.zeros(3, np.float32)}
+    run.load(1, into=tree)
+    assert tree["a"].tolist() == tree["b"].tolist() == [0, 1, 2]
+
+
+def test_a_tensor_of_several_stretches_is_filled(run: Run) -> None:
+    run.save(1, {"x": chunks(1, 2, 3)})
+    run.save(2, {"x": chunks(1, 4, 3)})
+    x = np.zeros_like(chunks(1, 4, 3))
+    run.load(2, into={"x": x})
+    assert same(x, chunks(1, 4, 3))
+
+
+PROGRAM = """
+import sys, threading, time
+import numpy as np
+import holdfast
+
+def unshared():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+    return sum(int(status[key].split()[0]) for key in ("RssAnon", "RssShmem"))
+
+path, kind = sys.argv[1:]
+width = 4 << 20
+state = {f"x{i}": np.arange(i * width, (i + 1) * width) for i in range(6)}
+run = holdfast.Store(path).run("a")
+run.save(1, state)
+if kind == "stretches":
+    for x in state.values():
+        x[-1] ^= 1
+    run.save(2, state)
+for x in state.values():
+    x[:] = -1
+before, peak, done = unshared(), 0, False
+
+def watch():
+    global peak
+    while not done:
+        peak = max(peak, unshared())
+        time.sleep(0.001)
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+run.load(into=state)
+done = True
+watcher.join()
+assert [int(x[0]) for x in state.values()] == [i * width for i in range(6)]
+print(peak - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    "kind",
+    ["whole", "stretches"],
+)
+def test_filling_makes_no_second_copy_of_the_state(kind: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", PROGRAM, str(tmp_path), kind]
+    done = subprocess.run(program, check=True, capture_output=True, text=True)
+    assert int(done.stdout) <= 48 << 10, "KiB, for a state of 192 MiB"
+
+
+# Refusing
+
+
+STATE = {"a": np.arange(3.0), "b": {"c": np.arange(4, dtype=np.int32), "n": 5}}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"a": np.zeros(3)}, ["unexpected in the checkpoint: b.c"]),
+        (
+            {"a": np.zeros(3), "b": {"c": np.zeros(4, np.int32), "n": 0, "new": np.zeros(1)}},
+            ["missing in the checkpoint: b.new"],
+        ),
+        (
+            {"a": np.zeros(3), "b": {"c": np.zeros(4, np.int64), "n": 0}},
+            ["different: b.c: int32 [4] was saved, int64 [4] is given"],
+        ),
+        (
+            {"a": np.zeros((3, 1)), "b": {"c": np.zeros(4, np.int32), "n": 0}},
+            ["different: a: float64 [3] was saved, float64 [3, 1] is given"],
+        ),
+        (
+            {"a": 0.0, "b": {"c": np.zeros(4, np.int32), "n": np.zeros(())}},
+            ["different: a: a tensor was saved", "different: b.n: a int was saved, a tensor"],
+        ),
+        (
+            {"a": np.zeros(3), "b": {"c": np.zeros(4, np.int32), "n": {}}},
+            ["different: b.n"],
+        ),
+        ({"x": np.zeros(3)}, ["missing in the checkpoint: x", "unexpected in the checkpoint: a"]),
+    ],
+)
+def test_a_tree_that_differs_is_refused_and_left_as_it_was(
+    run: Run, given: Any, expected: list[str]
+) -> None:
+    run.save(1, STATE)
+    before = _copy(given)
+    with pytest.raises(StateMismatch) as caught:
+        run.load(1, into=given)
+    for text in (*expected, "nothing was filled"):
+        assert text in str(caught.value)
+    assert same(given, before)
+
+
+def _copy(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _copy(member) for key, member in tree.items()}
+    return tree.copy() if isinstance(tree, np.ndarray) else tree
+
+
+@pytest.mark.parametrize("damaged", ["a", "z"])
+def test_damaged_data_fills_nothing(run: Run, damaged: str) -> None:
+    state = {"a": {"w": random_bytes(2 << 20, 1)}, "z": {"w": random_bytes(2 << 20, 2)}}
+    run.save(1, state)
+    flip(data_path(run, 1, damaged))
+    given = {key: {"w": np.zeros(2 << 20, np.uint8)} for key in state}
+    with pytest.raises(DigestMismatch) as caught:
+        run.load(1, into=given)
+    assert caught.value.tensors == (f"{damaged}.w",)
+    assert not any(part["w"].any() for part in given.values())
+
+
+def test_verify_false_fills_what_is_there(run: Run) -> None:
+    run.save(1, {"w": random_bytes(1000)})
+    flip(data_path(run, 1))
+    w = np.zeros(1000, np.uint8)
+    run.load(1, into={"w": w}, verify=False)
+    assert w[-1] == random_bytes(1000)[-1] ^ 1
+
+
+def test_a_tensor_that_cannot_be_written_to_leaves_the_others_as_they_were(run: Run) -> None:
+    run.save(1, {"a": np.ones(3), "b": np.ones(3)})
+    a, b = np.zeros(3), np.zeros(3)
+    b.flags.writeable = False
+    with pytest.raises(HoldfastError, match="read-only"):
+        run.load(1, into={"a": a, "b": b})
+    assert not a.any()
+
+
+def test_latest_falls_back_when_it_cannot_be_filled_with(run: Run) -> None:
+    run.save(1, {"w": random_bytes(1000, 1)})
+    run.save(2, {"w": random_bytes(1000, 2)})
+    flip(data_path(run, 2))
+    w = np.zeros(1000, np.uint8)
+    with pytest.warns(FellBack, match=r"is damaged.*fell back to \w+@1"):
+        run.load(into={"w": w})
+    assert same(w, random_bytes(1000, 1))
+    with pytest.raises(DamagedFile):
+        run.load(2, into={"w": w})
+
+
+# Partial and renamed
+
+
+def test_partial_loads_fill_what_fits_and_report_the_rest(run: Run) -> None:
+    run.save(1, {"a": np.ones(3), "b": np.ones(2), "old": np.ones(1), "n": 5})
+    given = {"a": np.zeros(3), "b": np.zeros(3), "new": np.zeros(1), "n": 0}
+    filled, report = run.load(1, into=given, strict=False)
+    assert filled is given
+    assert report == LoadReport(
+        loaded=["a", "n"],
+        missing=["new"],
+        unexpected=["old"],
+        mismatched=["b: float64 [2] was saved, float64 [3] is given"],
+    )
+    assert not report.exact
+    assert same(given, {"a": np.ones(3), "b": np.zeros(3), "new": np.zeros(1), "n": 5})
+
+
+def test_a_partial_load_does_not_read_what_it_does_not_need(run: Run) -> None:
+    big = 2 << 20
+    run.save(1, {"a": {"w": random_bytes(big, 1)}, "b": {"w": random_bytes(big, 2)}})
+    data_path(run, 1, "b").unlink()
+    given = {"a": {"w": np.zeros(big, np.uint8)}}
+    _, report = run.load(1, into=given, strict=False)
+    assert same(given["a"]["w"], random_bytes(big, 1))
+    assert report.unexpected == ["b.w"]
+
+
+def test_strict_false_without_a_tree_returns_the_state_and_a_report(run: Run) -> None:
+    run.save(1, {"a": np.ones(3)})
+    state, report = run.load(1, strict=False)
+    assert same(state, {"a": np.ones(3)})
+    assert report.exact
+    assert report.loaded == ["a"]
+
+
+def test_prefixes_are_renamed_into_a_tree(run: Run) -> None:
+    run.save(1, {"net": {"module": {"w": np.ones(2), "b": np.zeros(1)}, "modules": np.ones(1)}})
+    given = {"net": {"w": np.zeros(2), "b": np.ones(1), "modules": np.zeros(1)}}
+    filled, report = run.load(1, into=given, rename={"net.module": "net"})
+    assert filled is given
+    assert report.exact
+    assert report.renamed == {"net.module.w": "net.w", "net.module.b": "net.b"}
+    assert same(given, {"net": {"w": np.ones(2), "b": np.zeros(1), "modules": np.ones(1)}})
+
+
+def test_the_longest_name_counts_and_two_may_be_swapped(run: Run) -> None:
+    run.save(1, {"a": {"x": np.full(1, 1.0), "y": np.full(1, 2.0)}, "b": np.full(1, 3.0)})
+    given = {"b": {"y": np.zeros(1)}, "z": np.zeros(1), "a": np.zeros(1)}
+    _, report = run.load(1, into=given, rename={"a": "b", "a.x": "z", "b": "a"})
+    assert report.exact
+    assert same(given, {"b": {"y": np.full(1, 2.0)}, "z": np.full(1, 1.0), "a": np.full(1, 3.0)})
+
+
+def test_a_renamed_load_is_strict_unless_told_otherwise(run: Run) -> None:
+    run.save(1, {"old": np.ones(2), "more": np.ones(1)})
+    given = {"new": np.zeros(2)}
+    with pytest.raises(StateMismatch, match="unexpected in the checkpoint: more"):
+        run.load(1, into=given, rename={"old": "new"})
+    assert not given["new"].any()
+    _, report = run.load(1, into=given, rename={"old": "new"}, strict=False)
+    assert given["new"].all()
+    assert report.unexpected == ["more"]
+
+
+def test_a_state_is_renamed_without_a_tree(run: Run) -> None:
+    run.save(1, {"model": {"module": {"w": np.ones(2)}, "n": 1}, "step": 3})
+    state, report = run.load(1, rename={"model.module": "net", "step": "meta.step"})
+    assert same(state, {"model": {"n": 1}, "net": {"w": np.ones(2)}, "meta": {"step": 3}})
+    assert report.renamed == {"model.module": "net", "step": "meta.step"}
+
+
+def test_names_are_swapped_without_a_tree(run: Run) -> None:
+    run.save(1, {"a": np.ones(1), "b": np.zeros(1)})
+    state, _ = run.load(1, rename={"a": "b", "b": "a"})
+    assert same(dict(sorted(state.items())), {"a": np.zeros(1), "b": np.ones(1)})
+
+
+def test_a_member_of_a_list_is_renamed_without_a_tree(run: Run) -> None:
+    run.save(1, {"layers": [{"w": np.ones(1)}, {"w": np.zeros(1)}]})
+    state, _ = run.load(1, rename={"layers.0.w": "layers.0.weight"})
+    assert same(state, {"layers": [{"weight": np.ones(1)}, {"w": np.zeros(1)}]})
+
+
+@pytest.mark.parametrize("into", [None, {"a": np.zeros(1), "b": np.zeros(1)}])
+def test_a_rename_of_nothing_or_onto_another_is_refused(run: Run, into: Any) -> None:
+    run.save(1, {"a": np.ones(1), "b": np.ones(1)})
+    with pytest.raises(StateMismatch, match="nothing at 'x'"):
+        run.load(1, into=into, rename={"x": "y"})
+    with pytest.raises(StateMismatch, match="'b'"):
+        run.load(1, into=into, rename={"a": "b"})
+    assert into is None or not into["a"].any()
+
+
+def test_a_report_is_readable(run: Run) -> None:
+    run.save(1, {f"x{i}": 0 for i in range(30)})
+    _, report = run.load(1, into={"new": 1}, strict=False)
+    text = str(report).splitlines()
+    assert text[0] == "0 leaves loaded"
+    assert "missing in the checkpoint: new" in text
+    assert text[-1] == "unexpected in the checkpoint: and 10 more"
+
+
+def test_leaves_with_one_path_are_told_apart(run: Run) -> None:
+    state = {"a.b": np.full(1, 1.0), "a": {"b": np.full(1, 2.0)}, 0: 1, "0": 2}
+    run.save(1, state)
+    given = {"a.b": np.zeros(1), "a": {"b": np.zeros(1)}, 0: 0, "0": 0}
+    run.load(1, into=given)
+    assert same(given, state)
+
+
+def test_an_unknown_step_fills_nothing(run: Run) -> None:
+    run.save(1, {"a": np.ones(1)})
+    given = {"a": np.zeros(1)}
+    with pytest.raises(RefNotFound):
+        run.load(2, into=given)
+    assert not given["a"].any()

@@ -1,0 +1,251 @@
+"""A run is made once and found again: by its identity, by its name, by another process."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import holdfast
+from holdfast import Store
+from holdfast.errors import (
+    AlreadyExists,
+    AmbiguousRef,
+    BadLabel,
+    DamagedFile,
+    RefNotFound,
+    RunBusy,
+    RunCollision,
+)
+from holdfast.identity import Identity
+from holdfast.store import names
+from holdfast.store.local import LocalBackend
+from tests.store.stores import folder, same
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def _again(store: Store) -> Store:
+    """The same store, as another process sees it."""
+    return Store(Path(store.url).parent)
+
+
+def test_a_run_is_found_by_what_it_is(store: Store) -> None:
+    hp = {"lr": 3e-4, "layers": 12}
+    run = store.run("gpt", hp=hp)
+    assert len(run.hash) == 24
+    for found in (store.run(hp=dict(reversed(hp.items()))), _again(store).run("other", hp=hp)):
+        assert found.hash == run.hash
+        assert found.name == "gpt", "a name is given when a run is made"
+    assert store.run(hp=hp | {"lr": 1.0}).hash != run.hash
+    assert run.hyperparameters == hp
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"hp": {"lr": 2}},
+        {"hp": {"lr": 1}, "trial": 1},
+        {"hp": {"lr": 1}, "data": "train"},
+        {"hp": {"lr": 1}, "model": torch.nn.Linear(2, 3)},
+        {"model": torch.nn.Linear(2, 2)},
+    ],
+    ids=str,
+)
+def test_another_identity_is_another_run(store: Store, other: dict[str, Any]) -> None:
+    assert store.run(hp={"lr": 1}).hash != store.run(**other).hash
+
+
+def test_trials_tell_equal_runs_apart(store: Store) -> None:
+    runs = {trial: store.run("a", hp={"lr": 1}, trial=trial) for trial in (None, 0, 1, "x")}
+    assert len({run.hash for run in runs.values()}) == 4
+    assert store.run("a", hp={"lr": 1}, trial=1).hash == runs[1].hash
+    assert [run.file.trial for run in runs.values()] == [None, 0, 1, "x"]
+    assert store.run("alone").hash != store.run("alone", trial=1).hash
+
+
+def test_volatile_keys_do_not_count(store: Store) -> None:
+    run = store.run(hp={"lr": 1, "max_steps": 10}, volatile=["max_steps"])
+    longer = store.run(hp={"lr": 1, "max_steps": 20}, volatile=["max_steps"])
+    assert longer.hash == run.hash
+    assert run.hyperparameters == {"lr": 1, "max_steps": 10}
+    assert store.run(hp={"lr": 1, "max_steps": 10}).hash != run.hash
+
+
+def test_a_name_alone_is_an_identity(store: Store) -> None:
+    run = store.run("gpt")
+    assert store.run("gpt").hash == _again(store).run("gpt").hash == run.hash
+    assert store.run("gpt2").hash != run.hash
+    with pytest.raises(BadLabel):
+        store.run()
+
+
+def test_a_name_alone_finds_the_run_that_was_given_it(store: Store) -> None:
+    run = store.run("gpt", hp={"lr": 1})
+    assert store.run("gpt").hash == run.hash
+    other = store.run("bert")
+    other.rename("roberta")
+    assert store.run("roberta").hash == other.hash
+    assert store.run("bert").hash == other.hash, "by what it was made of"
+
+
+def test_a_name_of_two_runs_is_not_enough(store: Store) -> None:
+    runs = [store.run("gpt", hp={"lr": lr}).hash for lr in (1, 2)]
+    with pytest.raises(AmbiguousRef) as caught:
+        store.run("gpt")
+    assert all(run in str(caught.value) for run in runs)
+
+
+@pytest.mark.parametrize("name", ["", "latest", "best", "a/b", "a@b", "a\n", "x" * 201])
+def test_a_name_that_is_none_makes_no_run(store: Store, name: str) -> None:
+    with pytest.raises(BadLabel):
+        store.run(name)
+    with pytest.raises(BadLabel):
+        store.run(name, hp={"lr": 1})
+    run = store.run("a")
+    with pytest.raises(BadLabel):
+        run.rename(name)
+    assert store.run("a").name == "a"
+
+
+def test_renaming_changes_the_label_alone(store: Store) -> None:
+    run = store.run("old", hp={"lr": 1})
+    run.save(1, {"x": np.ones(1)})
+    before = run.file
+    run.rename("new")
+    found = _again(store).find_run("new")
+    assert (run.name, found.name, found.hash) == ("new", "new", run.hash)
+    assert (found.file.created, found.file.identity) == (before.created, before.identity)
+    with pytest.raises(RefNotFound):
+        store.find_run("old")
+    assert same(found.load(), {"x": np.ones(1)})
+
+
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all identities have one short hash."""
+    monkeypatch.setattr(Identity, "hash", property(lambda _: "0" * 24))
+
+
+def test_a_collision_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    _short(monkeypatch)
+    run = store.run("a", hp={"lr": 1})
+    assert store.run("a", hp={"lr": 1}).hash == run.hash
+    for other in ({"hp": {"lr": 2}}, {"hp": {"lr": 1}, "data": "x"}, {"data": "x"}):
+        with pytest.raises(RunCollision, match="trial"):
+            store.run("a", **other)
+
+
+def test_a_collision_is_found_without_the_run_file(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _short(monkeypatch)
+    run = store.run(hp={"lr": 1})
+    run.save(1, {})
+    (folder(run) / f"{run.hash}_run.json").unlink()
+    with pytest.raises(RunCollision):
+        store.run(hp={"lr": 2})
+    assert store.run(hp={"lr": 1}).hash == run.hash
+    assert (folder(run) / f"{run.hash}_run.json").exists()
+
+
+@pytest.mark.parametrize("collides", [False, True])
+def test_another_process_that_is_faster_is_found(
+    store: Store, monkeypatch: pytest.MonkeyPatch, collides: bool
+) -> None:
+    if collides:
+        _short(monkeypatch)
+    create, others = LocalBackend.create, []
+
+    def late(self: LocalBackend, name: str, data: bytes) -> None:
+        monkeypatch.setattr(LocalBackend, "create", create)
+        others.append(_again(store).run("theirs", hp={"lr": 2 if collides else 1}))
+        create(self, name, data)
+
+    monkeypatch.setattr(LocalBackend, "create", late)
+    if collides:
+        with pytest.raises(RunCollision):
+            store.run("mine", hp={"lr": 1})
+    else:
+        run = store.run("mine", hp={"lr": 1})
+        assert run.hash == others[0].hash
+        assert run.name == "theirs"
+
+
+def test_what_is_there_under_the_name_of_the_run_file_is_not_replaced(store: Store) -> None:
+    run = store.run("a")
+    with pytest.raises(AlreadyExists):
+        store.backend.create(names.run_file(run.hash), b"x")
+
+
+def test_a_run_file_that_is_gone_is_made_again(store: Store) -> None:
+    run = store.run("a", hp={"lr": 1})
+    run.save(1, {"x": np.ones(1)})
+    path = folder(run) / f"{run.hash}_run.json"
+    path.unlink()
+    assert same(_again(store).resolve(run.hash).state(), {"x": np.ones(1)})
+    run.save(2, {})
+    assert path.exists()
+    assert _again(store).run(hp={"lr": 1}).name == "a"
+
+
+def test_a_damaged_run_file_is_said_to_be_damaged(store: Store) -> None:
+    run = store.run("a", hp={"lr": 1})
+    run.save(1, {"x": np.ones(1)})
+    (folder(run) / f"{run.hash}_run.json").write_bytes(b"garbage")
+    with pytest.raises(DamagedFile, match=r"_run\.json"):
+        _again(store).run(hp={"lr": 1})
+    assert same(run.load(), {"x": np.ones(1)})
+
+
+def test_a_run_whose_folder_was_deleted_begins_anew(store: Store) -> None:
+    run = store.run("a")
+    run.save(1, {"x": np.ones(1)})
+    shutil.rmtree(folder(run))
+    with pytest.raises(RefNotFound):
+        run.load()
+    run.save(1, {"x": np.zeros(1)})
+    assert same(_again(store).run("a").load(), {"x": np.zeros(1)})
+
+
+def test_an_unknown_hash_is_no_run(store: Store) -> None:
+    store.run("a")
+    with pytest.raises(RefNotFound):
+        store.open_run("f" * 24)
+    with pytest.raises(RefNotFound):
+        store.find_run("b")
+
+
+def test_a_run_is_written_by_one_until_it_is_closed(store: Store) -> None:
+    """Of two that share no writer, as two processes do not."""
+    run = store.run("a")
+    run.save(1, {})
+    other = store.backend.lock(run.hash)
+    assert other is None
+    run.close()
+    other = store.backend.lock(run.hash)
+    assert other is not None
+    with pytest.raises(RunBusy, match="trial"):
+        run.save(2, {})
+    other.release()
+    with run:
+        run.save(2, {})
+    assert store.backend.lock(run.hash) is not None
+
+
+def test_a_store_says_where_it_is(tmp_path: Path) -> None:
+    store = holdfast.Store(str(tmp_path))
+    run = store.run("a")
+    checkpoint = run.save(1, {})
+    assert store.url == str(tmp_path / "checkpoints")
+    assert str(tmp_path) in repr(store)
+    assert run.hash in repr(run)
+    assert "'a'" in repr(run)
+    assert checkpoint.ref in repr(checkpoint)
+    assert run.parent is None

@@ -1,0 +1,468 @@
+"""A state that was saved comes back the same, in every bit, and belongs to whoever loaded it."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast import Packed, Run, TensorSpec
+from holdfast.errors import BadLabel, DigestMismatch, RefNotFound, RefusedState, StepExists
+from holdfast.tensors import DTYPES
+from tests.store.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes, same
+from tests.strategies import PACKED_DTYPES, WHOLE_BYTE_DTYPES, arrays, packed
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return holdfast.Store(tmp_path).run("experiment")
+
+
+def _round_trip(run: Run, state: Any) -> Any:
+    """The state as another process would load it."""
+    run.save(1, state, replace=True)
+    return holdfast.Store(Path(run._store.url).parent).open_run(run.hash).load(1)
+
+
+# States of torch
+
+
+class Net(torch.nn.Module):
+    """A model with parameters, a frozen one, buffers, and a tied weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(20, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.head = torch.nn.Linear(8, 20, bias=False)
+        self.head.weight = self.embedding.weight
+        self.scale = torch.nn.Parameter(torch.ones(()), requires_grad=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x: torch.Tensor = self.head(self.norm(self.embedding(tokens))) * self.scale
+        return x
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "sgd with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.8, 0.99)),
+    "amsgrad": lambda p: torch.optim.Adam(p, lr=1e-3, amsgrad=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, centered=True, momentum=0.1),
+    "lbfgs": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3, history_size=3),
+}
+
+
+def _train(net: Net, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        tokens = torch.randint(0, 20, (16,))
+        loss = torch.nn.functional.cross_entropy(net(tokens), tokens)
+        loss.backward()
+        return loss
+
+    for _ in range(steps):
+        optimizer.step(closure)
+
+
+@pytest.mark.parametrize(
+    "name",
+    OPTIMIZERS,
+)
+def test_a_training_goes_on_bit_for_bit_from_what_was_loaded(run: Run, name: str) -> None:
+    torch.manual_seed(1)
+    net = Net()
+    optimizer = OPTIMIZERS[name]([p for p in net.parameters() if p.requires_grad])
+    _train(net, optimizer, 2)
+    state = {
+        "model": net.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "random": {"torch": torch.get_rng_state()},
+    }
+    loaded = _round_trip(run, state)
+    assert same(loaded, state)
+    _train(net, optimizer, 2)
+
+    again = Net()
+    other = OPTIMIZERS[name]([p for p in again.parameters() if p.requires_grad])
+    again.load_state_dict(loaded["model"])
+    other.load_state_dict(loaded["optimizer"])
+    torch.set_rng_state(loaded["random"]["torch"])
+    _train(again, other, 2)
+    assert same(again.state_dict(), net.state_dict())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: torch.optim.lr_scheduler.StepLR(o, 3),
+        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
+        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=10),
+        lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o),
+    ],
+)
+def test_schedulers_and_scalers_come_back(run: Run, make: Callable[[Any], Any]) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1, momentum=0.9)
+    scheduler = make(optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer.step()
+    plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+    scheduler.step(*([1.0] if plateau else []))
+    state = {
+        "scheduler": {k: v for k, v in scheduler.state_dict().items() if not callable(v)},
+        "scaler": scaler.state_dict(),
+    }
+    assert same(_round_trip(run, state), state)
+
+
+def test_random_states_go_on_where_they_were(run: Run) -> None:
+    generator = np.random.default_rng(5)
+    generator.standard_normal(3)
+    mine = torch.Generator().manual_seed(3)
+    state = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "generator": generator.bit_generator.state,
+        "torch": torch.get_rng_state(),
+        "mine": mine.get_state(),
+    }
+    loaded = _round_trip(run, state)
+    assert same(loaded, state)
+    expected = random.random(), np.random.rand(), generator.random(), torch.rand(2, generator=mine)
+    random.setstate(loaded["python"])
+    np.random.set_state(loaded["numpy"])
+    generator.bit_generator.state = loaded["generator"]
+    mine.set_state(loaded["mine"])
+    again = random.random(), np.random.rand(), generator.random(), torch.rand(2, generator=mine)
+    assert same(again, expected)
+
+
+def test_the_versions_of_torchs_modules_come_back(run: Run) -> None:
+    state = Net().state_dict()
+    loaded = _round_trip(run, state)
+    assert type(loaded) is OrderedDict
+    assert loaded._metadata == state._metadata
+
+
+# Every dtype, shape and stride
+
+
+def _array(dtype: str, shape: tuple[int, ...] = (3, 5)) -> Any:
+    data = random_bytes(TensorSpec(dtype, shape).nbytes, seed=hash(dtype) % 1000)
+    if dtype == "bool":
+        data &= 1
+    return data.view(DTYPES[dtype].numpy).reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", WHOLE_BYTE_DTYPES)
+def test_every_numpy_dtype_comes_back(run: Run, dtype: str) -> None:
+    state = {"x": _array(dtype), "scalar": _array(dtype, ()), "none": _array(dtype, (0, 3))}
+    assert same(_round_trip(run, state), state)
+    assert run.checkpoint().tensors["x"] == TensorSpec(dtype, (3, 5))
+
+
+@pytest.mark.parametrize("dtype", [name for name in WHOLE_BYTE_DTYPES if hasattr(torch, name)])
+def test_every_torch_dtype_comes_back(run: Run, dtype: str) -> None:
+    bytes_ = torch.from_numpy(_array(dtype).reshape(-1).view(np.uint8).copy())
+    x = bytes_.view(getattr(torch, dtype)).reshape(3, 5)
+    state = {"x": x, "scalar": x[0, 0].clone(), "none": x[:0].clone()}
+    assert same(_round_trip(run, state), state)
+    assert run.checkpoint().tensors["x"] == TensorSpec(dtype, (3, 5))
+
+
+@pytest.mark.parametrize("dtype", PACKED_DTYPES)
+def test_packed_tensors_come_back(run: Run, dtype: str) -> None:
+    spec = TensorSpec(dtype, (2, 8))
+    state = {"x": Packed(random_bytes(spec.nbytes).reshape(spec.array_shape), dtype, spec.shape)}
+    assert same(_round_trip(run, state), state)
+    assert run.checkpoint().tensors["x"] == spec
+
+
+def test_pairs_of_float4_of_torch_come_back(run: Run) -> None:
+    x = torch.arange(12, dtype=torch.uint8).reshape(3, 4).view(torch.float4_e2m1fn_x2)
+    loaded = _round_trip(run, {"x": x})["x"]
+    assert loaded.dtype == x.dtype
+    assert torch.equal(loaded.view(torch.uint8), x.view(torch.uint8))
+
+
+def test_complex128_is_bytes_in_the_file_and_itself_in_the_record(run: Run) -> None:
+    state = {"x": np.array([[1 - 2j, 3j]] * 3)}
+    assert same(_round_trip(run, state), state)
+    assert run.checkpoint().tensors["x"] == TensorSpec("complex128", (3, 2))
+    with holdfast.open(data_path(run, 1)) as file:
+        assert file.spec("x") == TensorSpec("uint8", (3, 2, 16))
+        assert file["x"].tobytes() == state["x"].tobytes()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(24.0).reshape(4, 6).T,
+        np.arange(24.0)[::-2],
+        np.broadcast_to(np.arange(3.0), (4, 3)),
+        np.asfortranarray(np.arange(24.0).reshape(2, 3, 4)),
+        np.arange(24, dtype=">f4").reshape(4, 6),
+        np.arange(24, dtype=">i8").reshape(4, 6)[:, ::2],
+    ],
+    ids=["transposed", "reversed", "broadcast", "Fortran", "big-endian", "big-endian and sliced"],
+)
+def test_arrays_come_back_whatever_their_strides_and_byte_order(run: Run, array: Any) -> None:
+    loaded = _round_trip(run, {"x": array})["x"]
+    assert same(loaded, np.ascontiguousarray(array))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        np.arange(3),
+        torch.arange(3.0),
+        [np.arange(3), 1, "x"],
+        (torch.ones(2), None),
+        {},
+        [],
+        5,
+        {0: np.arange(2), None: {True: np.arange(3)}},
+    ],
+    ids=lambda state: type(state).__name__,
+)
+def test_anything_may_be_the_whole_state(run: Run, state: Any) -> None:
+    assert same(_round_trip(run, state), state)
+
+
+leaves = (
+    arrays(WHOLE_BYTE_DTYPES)
+    | packed()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.none()
+    | st.lists(st.integers(0, 9), max_size=4).map(lambda n: torch.tensor(n, dtype=torch.bfloat16))
+)
+keys = st.text(max_size=6) | st.integers(-3, 3) | st.sampled_from(["model", "a.b", "a", "b"])
+states = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def _in_order(state: Any) -> Any:
+    """The state with its arrays in C order, as they come back."""
+    if isinstance(state, dict):
+        return {key: _in_order(member) for key, member in state.items()}
+    if isinstance(state, list):
+        return [_in_order(member) for member in state]
+    return np.array(state, order="C") if isinstance(state, np.ndarray) else state
+
+
+@given(state=states)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_every_tree_with_tensors_comes_back(run: Run, state: Any) -> None:
+    loaded = _round_trip(run, state)
+    assert same(_in_order(loaded), _in_order(state))
+    assert run.checkpoint(1).verify().nbytes == run.checkpoint(1).nbytes
+
+
+# What was loaded belongs to the caller
+
+
+def test_what_was_loaded_can_be_changed_without_harm_to_the_store(run: Run) -> None:
+    state = {"numpy": np.zeros(100_000), "torch": torch.zeros(100_000), "small": np.zeros(3)}
+    run.save(1, state)
+    loaded = run.load(1)
+    for tensor in loaded.values():
+        tensor += 1
+    assert same(run.load(1), state)
+    run.checkpoint(1).verify()
+
+
+def test_equal_separate_tensors_come_back_separate(run: Run) -> None:
+    a = np.arange(MIB // 4, dtype=np.int32)
+    state = {"a": a, "b": a.copy(), "model": {"c": torch.from_numpy(a.copy())}}
+    run.save(1, state)
+    loaded = run.load(1)
+    loaded["a"] += 1
+    assert same(loaded["b"], a)
+    assert same(loaded["model"]["c"], torch.from_numpy(a))
+    loaded["model"]["c"] += 2
+    assert same(loaded["b"], a)
+
+
+def test_equal_chunks_within_a_tensor_come_back_separate(run: Run) -> None:
+    run.save(1, {"x": chunks(1, 1)})
+    x = run.load(1)["x"]
+    x[0] ^= 1
+    assert x[0] != x[x.size // 2]
+
+
+def test_tied_tensors_change_together(run: Run) -> None:
+    weight = torch.arange(50_000.0)
+    base = np.arange(60.0).reshape(6, 10)
+    state = {"a": weight, "b": weight, "row": weight[10:20], "numpy": base, "part": base[2:4, ::3]}
+    run.save(1, state)
+    loaded = run.load(1)
+    assert same(loaded, state | {"part": base[2:4, ::3]})
+    loaded["a"] += 1
+    loaded["numpy"] *= 2
+    assert torch.equal(loaded["b"], weight + 1)
+    assert torch.equal(loaded["row"], weight[10:20] + 1)
+    assert np.array_equal(loaded["part"], base[2:4, ::3] * 2)
+
+
+def test_a_parameter_that_is_tied_comes_back_as_one_object(run: Run) -> None:
+    net = Net()
+    loaded = _round_trip(run, dict(net.named_parameters(remove_duplicate=False)))
+    assert loaded["head.weight"] is loaded["embedding.weight"]
+    assert loaded["head.weight"].requires_grad
+    assert not loaded["scale"].requires_grad
+    assert type(loaded["scale"]) is torch.nn.Parameter
+
+
+def test_what_was_loaded_can_be_saved_again(run: Run) -> None:
+    state = {"model": {"w": torch.randn(300, 300), "b": torch.randn(4)}, "x": chunks(1, 2)}
+    run.save(1, state)
+    loaded = run.load(1)
+    loaded["model"]["w"] += 1
+    run.save(2, loaded)
+    run.save(3, run.load(2))
+    state["model"]["w"] += 1
+    assert same(run.load(3), state)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_loaded_tensors_are_aligned_as_torch_aligns_its_own(run: Run, mapped: bool) -> None:
+    """Vector code sums up in another order where memory is aligned in another way."""
+    state = {f"x{i}": torch.randn(1001 + i) for i in range(16)}
+    assert {tensor.data_ptr() % 64 for tensor in state.values()} == {0}
+    run.save(1, state)
+    loaded = run.checkpoint(1).state(mapped=mapped)
+    assert {tensor.data_ptr() % 64 for tensor in loaded.values()} == {0}
+
+
+def test_a_tensor_may_be_called_what_a_stretch_of_another_is(run: Run) -> None:
+    names = [f"w{text}" for text in (" from byte 16,777,216", "[0:16777216]", "~2")]
+    state = {"w": chunks(5, 5, 6)} | {name: random_bytes(100, i) for i, name in enumerate(names)}
+    run.save(1, state)
+    assert same(run.load(1), state)
+    flip(data_path(run, 1))
+    with pytest.raises(DigestMismatch):
+        run.load(1)
+    with pytest.raises(DigestMismatch):
+        run.checkpoint(1).verify()
+
+
+def test_a_loaded_state_outlives_the_store(tmp_path: Path) -> None:
+    run = holdfast.Store(tmp_path).run("a")
+    x = random_bytes(MIB)
+    run.save(1, {"x": x})
+    loaded = run.load(1)
+    for path in folder(run).iterdir():
+        path.unlink()
+    assert same(loaded["x"], x)
+
+
+# What a save says and refuses
+
+
+def test_a_checkpoint_says_what_it_is(run: Run) -> None:
+    state = {"model": {"w": np.ones((2, 3), np.float32)}, "step": 7}
+    metrics = {"loss": 0.25, "nan": float("nan"), "count": 3, "numpy": np.float32(0.5)}
+    metrics["torch"] = torch.tensor(2.0)
+    saved = run.save(100, state, metrics=metrics, epoch=2, best=True)
+    for checkpoint in (saved, run.checkpoint(100)):
+        assert (checkpoint.step, checkpoint.epoch, checkpoint.sequence) == (100, 2, 1)
+        assert checkpoint.nbytes == 24
+        assert checkpoint.run.hash == run.hash
+        assert checkpoint.ref == f"{run.hash}@100"
+        assert dict(checkpoint.tensors) == {"model.w": TensorSpec("float32", (2, 3))}
+        assert same(
+            checkpoint.metrics,
+            {"loss": 0.25, "nan": float("nan"), "count": 3, "numpy": 0.5, "torch": 2.0},
+        )
+        assert checkpoint.parent is None
+        assert same(checkpoint.state(), state)
+        assert checkpoint.state(mapped=False)["model"]["w"].flags.writeable
+
+
+def test_a_step_is_saved_once(run: Run) -> None:
+    run.save(1, {"x": np.zeros(3)})
+    with pytest.raises(StepExists, match="replace=True"):
+        run.save(1, {"x": np.ones(3)})
+    assert same(run.load(1), {"x": np.zeros(3)})
+
+
+def test_replacing_a_step_frees_the_bytes_of_the_old(run: Run) -> None:
+    run.save(1, {"x": random_bytes(MIB, 1)})
+    before = set(data_files(run))
+    new = run.save(1, {"x": random_bytes(MIB, 2)}, replace=True)
+    assert same(run.load(), {"x": random_bytes(MIB, 2)})
+    assert new.sequence == 2
+    assert len(data_files(run)) == 1
+    assert not before & set(data_files(run))
+
+
+def test_replacing_a_step_that_is_not_there_saves_it(run: Run) -> None:
+    assert run.save(1, {"x": np.ones(1)}, replace=True).sequence == 1
+
+
+@pytest.mark.parametrize("step", [-1, 2**53, True, 1.0, "1", None])
+def test_a_step_that_is_none_is_refused(run: Run, step: Any) -> None:
+    with pytest.raises(BadLabel):
+        run.save(step, {})
+    assert run.checkpoints() == []
+
+
+def test_steps_may_be_large_and_of_numpy(run: Run) -> None:
+    for step in (0, 999_999, 1_000_000, 2**53 - 1, np.int64(5)):
+        run.save(step, {"step": int(step)})
+    assert [run.load(step)["step"] for step in (0, 999_999, 1_000_000, 5, 2**53 - 1)] == [
+        *(0, 999_999, 1_000_000, 5, 2**53 - 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "path"),
+    [
+        ({"model": {"f": [print]}}, "model.f.0"),
+        ({"x": np.array(["text"])}, "x"),
+        ({"x": {"y": object()}}, "x.y"),
+        ({"x": torch.ones(2).to_sparse()}, "x"),
+        ({"x": np.array([1, "a"], object)}, "x"),
+    ],
+)
+def test_what_would_not_come_back_the_same_is_refused_by_its_path(
+    run: Run, state: Any, path: str
+) -> None:
+    with pytest.raises(RefusedState) as caught:
+        run.save(1, state)
+    assert path in str(caught.value)
+    assert data_files(run) == {}
+
+
+@pytest.mark.parametrize("metrics", [{"x": "high"}, {"x": None}, {"x": [1]}, {1: 1.0}])
+def test_a_metric_that_is_no_number_is_refused(run: Run, metrics: Any) -> None:
+    with pytest.raises(RefusedState, match="metrics"):
+        run.save(1, {}, metrics=metrics)
+
+
+def test_a_run_without_checkpoints_has_nothing_to_load(run: Run) -> None:
+    for ref in ("latest", "best", 5, "5"):
+        with pytest.raises(RefNotFound):
+            run.load(ref)
+
+
+def test_bfloat16_of_numpy_stays_that(run: Run) -> None:
+    x = np.array([1.5, -0.0, np.nan], ml_dtypes.bfloat16)
+    assert same(_round_trip(run, x), x)

@@ -1,0 +1,89 @@
+"""What a store takes, and what is listed of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import holdfast
+from holdfast.store.listing import checkpoints, short_hashes, written
+from holdfast.store.memory import MemoryBackend
+from holdfast.store.usage import deleted_with, deleted_with_run, freed, measure
+
+WEIGHT = np.random.default_rng(0).random((128, 256))
+
+
+def filled(store: holdfast.Store) -> holdfast.Store:
+    for name in ("one", "two"):
+        with store.run(name) as run:
+            for step in (1, 2):
+                run.save(step, {"w": WEIGHT, "step": np.array(step)})
+    store.index.refresh()
+    return store
+
+
+def test_a_record_that_cannot_be_read_keeps_all_data_files(tmp_path: Path) -> None:
+    store = filled(holdfast.Store(tmp_path))
+    run = store.find_run("one").hash
+    assert any(name.endswith(".safetensors") for name in deleted_with(store.index, run, [2]))
+    record = Path(store.url, "models", run, f"{run}_step_000001.json")
+    new = record.with_name("new")
+    new.write_bytes(b"nothing")
+    new.rename(record)
+    store.index.refresh()
+    assert not any(name.endswith(".safetensors") for name in deleted_with(store.index, run, [2]))
+    both = deleted_with(store.index, run, [1, 2])
+    assert any(name.endswith(".safetensors") for name in both)
+    with store.find_run("one") as opened:
+        before = {path.name for path in record.parent.iterdir()}
+        opened.delete(1)
+    gone = before - {path.name for path in record.parent.iterdir()}
+    assert gone == {record.name}
+
+
+def test_data_files_that_no_record_refers_to_are_orphans(tmp_path: Path) -> None:
+    store = filled(holdfast.Store(tmp_path))
+    run = store.find_run("one").hash
+    orphan = Path(store.url, "models", run, f"{run}_step_000009.00000000.w.safetensors")
+    orphan.write_bytes(bytes(10))
+    (orphan.parent / "notes.txt").write_bytes(bytes(100))
+    before = measure(store.backend, store.index)
+    assert before.orphans == {f"models/{run}/{orphan.name}": 10}
+    orphan.unlink()
+    after = measure(store.backend, store.index)
+    assert before.runs[run].on_disk - after.runs[run].on_disk == 10
+    orphan.write_bytes(bytes(10))
+    (orphan.parent / f"{run}_step_000005.json").write_bytes(b"who knows what it refers to")
+    store.index.refresh()
+    assert measure(store.backend, store.index).orphans == {}
+
+
+def test_a_store_that_is_no_folder_is_measured_too() -> None:
+    store = filled(holdfast.Store(MemoryBackend()))
+    usage = measure(store.backend, store.index)
+    assert usage.total.checkpoints == 4
+    assert usage.total.logical == 4 * (WEIGHT.nbytes + 8)
+    run = store.find_run("one").hash
+    everything = deleted_with_run(store.backend, run)
+    assert freed(store.backend, everything) == usage.runs[run].on_disk > 0
+    assert freed(store.backend, ["models/none"]) == 0
+
+
+def test_what_was_written_for_a_checkpoint(tmp_path: Path) -> None:
+    store = filled(holdfast.Store(tmp_path))
+    entries = checkpoints(store.index)
+    sizes = [written(entry.head) for entry in entries if entry.head]
+    files = [path.stat() for path in Path(store.url, "models").rglob("*.safetensors")]
+    assert sum(sizes) == sum({file.st_ino: file.st_size for file in files}.values())
+    assert [size > WEIGHT.nbytes for size in sizes] == [False, False, False, True]
+
+
+def test_hashes_are_shortened_as_far_as_they_stay_apart() -> None:
+    runs = ["a" * 24, "a" * 8 + "b" * 16, "c" * 24, "a" * 23 + "d"]
+    assert short_hashes(runs) == {
+        "a" * 24: "a" * 24,
+        "a" * 23 + "d": "a" * 23 + "d",
+        "a" * 8 + "b" * 16: "a" * 8 + "b",
+        "c" * 24: "c" * 8,
+    }
