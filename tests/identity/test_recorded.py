@@ -52,7 +52,7 @@ from tests.strategies import json_values
         (object(), "<object>"),
         ({"f": lambda: 0}, {"f": "<function>"}),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_json_lacks_becomes_text(value: Any, expected: Any) -> None:
     shown = recorded(value)

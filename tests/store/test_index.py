@@ -16,9 +16,7 @@ import pytest
 
 from holdfast import Run, Store
 from holdfast.errors import RefNotFound
-from holdfast.store import index as indexes
-from holdfast.store import names
-from holdfast.store.index import Index
+from holdfast.store import database, names, scanning
 from tests.store.stores import folder, overwrite, random_bytes, record_path, same
 
 
@@ -42,7 +40,7 @@ def _again(store: Store) -> Store:
 
 
 def _file(store: Store) -> Path:
-    path = Path(store.url) / ".holdfast" / indexes.NAME
+    path = Path(store.url) / ".holdfast" / database.NAME
     assert path.exists()
     return path
 
@@ -93,7 +91,7 @@ def test_what_becomes_of_it_does_not_matter(store: Store, run: Run, what: str) -
         path.write_bytes(os.urandom(10_000))
     else:
         for name in os.listdir(path.parent):
-            if name.startswith(indexes.NAME):
+            if name.startswith(database.NAME):
                 (path.parent / name).unlink()
         with sqlite3.connect(path) as other:
             other.execute("CREATE TABLE records (something TEXT)")
@@ -142,7 +140,7 @@ def test_a_warm_index_reads_no_record(
     def scanned(*_: object) -> None:
         raise AssertionError("a folder that did not change was looked at")
 
-    monkeypatch.setattr(Index, "_scan", scanned)
+    monkeypatch.setattr(scanning, "_scan", scanned)
     assert _says(store) == expected
     assert _says(_again(store)) == expected
 

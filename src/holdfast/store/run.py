@@ -175,6 +175,8 @@ class Run:
         Tagged ones are refused. One of those that are left must be intact, which is verified, the
         newest first: `delete_all` deletes a run.
         """
+        if not steps:
+            return
         kept = self.check_delete(*steps)
         with change_of(self._store.backend, self.hash):
             self._check_delete(steps, kept)

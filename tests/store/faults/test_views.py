@@ -76,7 +76,8 @@ def test_a_view_that_is_damaged_is_made_again(
     assert check_between(opened, {}, HELD)
     check_next_save(opened, HELD)
     assert is_same(Store(store.path).run("second").load(1), HELD["second", 1])
-    if damage is not become_a_folder and "index" in view and not is_open:
+    in_the_way = damage in (become_a_folder, become_a_link_to_nowhere)
+    if "index" in view and not in_the_way and not is_open:
         assert has_all_runs(store.checkpoints / view)
 
 

@@ -1,0 +1,148 @@
+"""The file of the index: a SQLite database that is made again whenever it is found broken."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from holdfast.errors import DamagedFile
+from holdfast.files import disk
+from holdfast.store.backend import Backend
+
+NAME: Final = "index.sqlite"
+_SCHEMA: Final = """
+CREATE TABLE folders (run TEXT PRIMARY KEY, version TEXT, settled INTEGER) WITHOUT ROWID;
+CREATE TABLE runs (run TEXT PRIMARY KEY, stamp INTEGER, name TEXT, created TEXT, problem TEXT)
+    WITHOUT ROWID;
+CREATE TABLE records (run TEXT, step INTEGER, stamp INTEGER, sequence INTEGER, time TEXT,
+    best INTEGER, head BLOB, problem TEXT, PRIMARY KEY (run, step)) WITHOUT ROWID;
+CREATE INDEX by_sequence ON records (sequence, run) WHERE problem IS NULL;
+CREATE INDEX damaged ON records (run) WHERE problem IS NOT NULL;
+CREATE TABLE files (run TEXT, step INTEGER, name TEXT, size INTEGER, digest TEXT, held INTEGER,
+    used INTEGER);
+CREATE INDEX by_file ON files (run, name);
+CREATE INDEX by_step ON files (run, step);
+CREATE TABLE marks (run TEXT, step INTEGER, stamp INTEGER, tags TEXT, problem TEXT,
+    PRIMARY KEY (run, step)) WITHOUT ROWID;
+CREATE TABLE tags (tag TEXT, run TEXT, step INTEGER);
+CREATE INDEX by_tag ON tags (tag);
+CREATE TABLE chunks (digest BLOB PRIMARY KEY, size INTEGER, run TEXT, name TEXT, start INTEGER)
+    WITHOUT ROWID;
+CREATE TABLE learned (run TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE distrusted (run TEXT, name TEXT, PRIMARY KEY (run, name)) WITHOUT ROWID;
+PRAGMA user_version = 1;
+"""
+
+# To delete a file that others have open would pull its memory from under them: only what is
+# damaged is deleted, not what is locked, full or not ours to write.
+_NO_DAMAGE: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
+
+Result = TypeVar("Result")
+Action = Callable[[sqlite3.Connection], Result]
+
+
+class Database:
+    """A database in the cache of a backend, or in memory where it cannot be written.
+
+    `fill` brings a new one up to date.
+    """
+
+    def __init__(self, backend: Backend, fill: Action[None]) -> None:
+        self._backend = backend
+        self._fill = fill
+        self._guard = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._process = os.getpid()
+
+    def all(self, query: str, *arguments: Any) -> list[Any]:
+        """All rows that a query gives."""
+        return self.do(lambda connection: connection.execute(query, arguments).fetchall())
+
+    def do(self, action: Action[Result]) -> Result:
+        """Run it; if the database turns out to be broken, make it again and run it once more."""
+        with self._guard:
+            try:
+                with self._opened() as connection:
+                    return action(connection)
+            except (sqlite3.Error, DamagedFile) as error:
+                self.close()
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NO_DAMAGE:
+                    self._delete()
+            try:
+                with self._opened() as connection:
+                    self._fill(connection)
+                    return action(connection)
+            except sqlite3.Error:
+                self.close()
+            self._connection = _prepared(":memory:")
+            with self._opened() as connection:
+                self._fill(connection)
+                return action(connection)
+
+    def close(self) -> None:
+        """Let go of the file; the next call opens it again."""
+        with self._guard:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        if self._process != os.getpid():  # a connection does not outlive a fork
+            self._connection, self._process = None, os.getpid()
+        if self._connection is None:
+            cache = self._backend.cache
+            self._connection = _prepared(cache / NAME if cache else ":memory:")
+        with self._connection:
+            yield self._connection
+
+    def _delete(self) -> None:
+        cache = self._backend.cache
+        if cache is not None:
+            for suffix in ("", "-wal", "-shm"):
+                try:
+                    disk.LOCAL.remove(cache / f"{NAME}{suffix}")
+                except OSError:  # then it lives in memory
+                    return
+
+
+def _prepared(path: Path | str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+    try:
+        with suppress(sqlite3.OperationalError):  # somebody else is doing so this moment
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if connection.execute("PRAGMA user_version").fetchone() != (1,):
+            connection.execute("BEGIN IMMEDIATE")
+            _make_tables(connection)
+            connection.commit()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    """Make all tables, unless another process did so meanwhile."""
+    if connection.execute("PRAGMA user_version").fetchone() == (1,):
+        return
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+        raise sqlite3.DatabaseError("another version")
+    for statement in _SCHEMA.split(";"):
+        connection.execute(statement)

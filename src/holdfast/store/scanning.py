@@ -1,0 +1,157 @@
+"""What is in the folders of a store, taken into the index: the heads of records, marks, runs."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from holdfast.errors import HoldfastError, MissingFile
+from holdfast.store import names
+from holdfast.store.backend import Backend, Version
+from holdfast.store.marks import read_marks
+from holdfast.store.record import MAX_HEAD, decode_head
+from holdfast.store.runfile import read_run
+
+_SETTLED: Final = 2_000_000_000
+"""A folder that changed less than this many nanoseconds ago may change again in the same tick."""
+_TABLES: Final = ("folders", "runs", "records", "files", "marks", "tags")
+_HEAD: Final = 8192
+"""Most heads are shorter; a longer one is read again."""
+
+
+def take_in(backend: Backend, connection: sqlite3.Connection) -> None:
+    """Take in all folders that have changed since the last time."""
+    now = time.time_ns()
+    found = {
+        run: version for run, version in backend.folders(names.MODELS).items() if names.is_run(run)
+    }
+    known = {
+        run: (version, settled)
+        for run, version, settled in connection.execute("SELECT * FROM folders")
+    }
+    for run in known.keys() - found.keys():
+        _drop(connection, run)
+    for count, (run, version) in enumerate(found.items()):
+        text = repr(version)
+        if known.get(run) != (text, 1):
+            _scan(backend, connection, run)
+            row = (run, text, _is_settled(version, now))
+            connection.execute("INSERT OR REPLACE INTO folders VALUES (?, ?, ?)", row)
+        if count % 100 == 99:
+            connection.commit()  # others may want to write as well
+
+
+def _scan(backend: Backend, connection: sqlite3.Connection, run: str) -> None:
+    """Take in one folder: what is new, what was replaced, what is gone."""
+    found: dict[str, dict[int, int]] = {"run": {}, "record": {}, "marks": {}}
+    folder = names.run_folder(run)
+    for name, stamp in backend.list(folder, ".json"):
+        named = names.parse(name, run)
+        if named is not None:
+            found[named.kind][named.step] = stamp
+    for table, kind, take in (
+        ("records", "record", _take_record),
+        ("marks", "marks", _take_marks),
+        ("runs", "run", _take_run),
+    ):
+        step = "0" if table == "runs" else "step"
+        query = f"SELECT {step}, stamp FROM {table} WHERE run = ?"
+        known = dict(connection.execute(query, (run,)).fetchall())
+        for gone in known.keys() - found[kind].keys():
+            _forget_row(connection, table, run, gone)
+        for new, stamp in found[kind].items():
+            if known.get(new) != stamp:
+                if new in known:
+                    _forget_row(connection, table, run, new)
+                take(backend, connection, run, new, stamp)
+
+
+def _take_record(backend: Backend, db: sqlite3.Connection, run: str, step: int, stamp: int) -> None:
+    try:
+        line = _read_head_line(backend, run, step)
+        head = decode_head(line, run, step)
+    except HoldfastError as error:
+        name = names.record_file(run, step).rpartition("/")[2]
+        if isinstance(error, MissingFile) and not _is_listed(backend, run, name):
+            return  # deleted meanwhile
+        row: Sequence[Any] = (run, step, stamp, 0, "", 0, None, str(error))
+        db.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        return
+    row = (run, step, stamp, head.sequence, head.time, int(head.best), line, None)
+    db.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    rows = [(run, step, f.name, f.size, f.digest, f.held, f.used) for f in head.files]
+    db.executemany("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+
+def _is_listed(backend: Backend, run: str, name: str) -> bool:
+    """Whether what cannot be found has a name all the same: a link that leads nowhere."""
+    return bool(backend.list(names.run_folder(run), name))
+
+
+def _take_marks(backend: Backend, db: sqlite3.Connection, run: str, step: int, stamp: int) -> None:
+    tags, problem = [], None
+    try:
+        tags = list(read_marks(backend, run, step).tags)
+    except HoldfastError as error:
+        problem = str(error)
+    row = (run, step, stamp, json.dumps(tags), problem)
+    db.execute("INSERT INTO marks VALUES (?, ?, ?, ?, ?)", row)
+    db.executemany("INSERT INTO tags VALUES (?, ?, ?)", [(tag, run, step) for tag in tags])
+
+
+def _take_run(backend: Backend, db: sqlite3.Connection, run: str, _: int, stamp: int) -> None:
+    name, created, problem = None, None, None
+    try:
+        file = read_run(backend, run)
+        name, created = file.name, file.created
+    except HoldfastError as error:
+        problem = str(error)
+    row = (run, stamp, name, created, problem)
+    db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?)", row)
+
+
+def _forget_row(connection: sqlite3.Connection, table: str, run: str, step: int) -> None:
+    if table == "runs":
+        connection.execute("DELETE FROM runs WHERE run = ?", (run,))
+        return
+    beside = {"records": "files", "marks": "tags"}[table]
+    for each in (table, beside):
+        connection.execute(f"DELETE FROM {each} WHERE run = ? AND step = ?", (run, step))
+
+
+def forget_all(connection: sqlite3.Connection) -> None:
+    """Forget everything but what was found out about files."""
+    for table in _TABLES:
+        connection.execute(f"DELETE FROM {table}")
+
+
+def _drop(connection: sqlite3.Connection, run: str) -> None:
+    for table in (
+        "folders",
+        "runs",
+        "records",
+        "files",
+        "marks",
+        "tags",
+        "learned",
+        "distrusted",
+    ):
+        connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
+
+
+def _read_head_line(backend: Backend, run: str, step: int) -> bytes:
+    """The first line of a record."""
+    name = names.record_file(run, step)
+    for limit in (_HEAD, MAX_HEAD):
+        line, end, _ = backend.read(name, limit).partition(b"\n")
+        if end:
+            break
+    return line
+
+
+def _is_settled(version: Version, now: int) -> bool:
+    """Whether a change of the folder from now on gives it another version."""
+    return version[0] < now - _SETTLED
