@@ -76,7 +76,6 @@ COMMANDS: list[list[str]] = [
     ["verify", "gpt"],
     ["verify", "--all"],
     ["diff", "gpt", "bert"],
-    ["convert", "gpt", "new.pt"],
     ["ls"],
     ["export", "gpt", "folder"],
     ["tag", "gpt", "name"],

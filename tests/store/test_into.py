@@ -369,7 +369,7 @@ def test_a_report_is_readable(run: Run) -> None:
     run.save(1, {f"x{i}": 0 for i in range(30)})
     _, report = run.load(1, into={"new": 1}, strict=False)
     text = str(report).splitlines()
-    assert text[0] == "0 leaves loaded"
+    assert text[0] == "0 leaves fit"
     assert "missing in the checkpoint: new" in text
     assert text[-1] == "unexpected in the checkpoint: and 10 more"
 

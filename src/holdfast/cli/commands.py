@@ -12,6 +12,7 @@ import typer
 
 from holdfast.cli.options import Cast, Either, Every, Format, Json, StorePath, TensorsOnly
 from holdfast.cli.stores import find_store, is_file, resolve
+from holdfast.errors import UnknownFormat
 
 app = typer.Typer()
 
@@ -86,24 +87,13 @@ def convert(
     store: StorePath = None,
 ) -> None:
     """Convert a file to another format, and prove that both hold the same."""
-    if not is_file(source):
-        from holdfast.verbs.save import chosen_format
-
-        chosen_format(str(target), format)  # a folder is what `export` is for
-        from holdfast.cli.export import export_checkpoint
-
-        checkpoint = resolve(source, store)
-        export_checkpoint(
-            checkpoint,
-            target,
-            format=format,
-            cast=cast,
-            extras=not bare,
-            replace=True,
-            as_json=json,
-        )
-        return
     from holdfast.cli.convert import convert_file
+
+    if not is_file(source):
+        raise UnknownFormat(
+            f"{source} is no file: `holdfast export {source} {target}` writes a checkpoint of the "
+            f"store as one, and ./{source} is a file of that name"
+        )
 
     convert_file(
         Path(source),

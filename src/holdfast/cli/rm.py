@@ -105,15 +105,22 @@ def _report(store: Store, doomed: list[Doomed], nbytes: int, as_json: bool) -> N
         return
     for line in _lines(doomed):
         say("would go    ", line)
-    for each in doomed:
-        for tag in _tags(store, each):
-            say(("protected   ", "yellow"), printable(f"by the tag {tag}, which is to go first"))
-        if not each.whole and not _tags(store, each):
-            try:
-                each.run.check_delete(*each.steps)
-            except Protected as error:
-                say(("protected   ", "yellow"), printable(str(error)))
-    say(f"            {size_text(nbytes)} would be freed; --yes deletes")
+    protected = [why for each in doomed for why in _protected(store, each)]
+    for why in protected:
+        say(("protected   ", "yellow"), printable(why))
+    if not protected:
+        say(f"            {size_text(nbytes)} would be freed; --yes deletes")
+
+
+def _protected(store: Store, each: Doomed) -> Iterator[str]:
+    """Why it cannot be deleted."""
+    tags = _tags(store, each)
+    yield from (f"by the tag {tag}, which is to go first" for tag in tags)
+    if not each.whole and not tags:
+        try:
+            each.run.check_delete(*each.steps)
+        except Protected as error:
+            yield str(error)
 
 
 def _as_json(store: Store, doomed: list[Doomed], nbytes: int, *, deleted: bool) -> dict[str, Any]:

@@ -39,6 +39,7 @@ def _as_json(checkpoint: Checkpoint, view: CheckpointView) -> dict[str, Any]:
         "name": run.name if run else None,
         **summary(checkpoint.head),
         "metrics": checkpoint.metrics,
+        "hyperparameters": run.hyperparameters if run else None,
         "written": written(checkpoint.head),
         "tags": checkpoint.tags,
         "notes": [{"time": note.time, "text": note.text} for note in checkpoint.notes],
@@ -83,6 +84,9 @@ def _facts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     yield "saved", f"{time_text(head.time)} UTC, {age_text(head.time)} ago"
     for name, value in checkpoint.metrics.items():
         yield f"metric {name}", value_text(value)
+    run = run_of(checkpoint)
+    if run is not None and run.hyperparameters is not None:
+        yield "hyperparameters", value_text(run.hyperparameters)
     if head.best:
         yield "best", "saved as the best of its run"
     if head.parent is not None:

@@ -36,7 +36,11 @@ class LoadReport:
         return not (self.missing or self.unexpected or self.mismatched)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.loaded):,} leaves loaded"]
+        return "\n".join([f"{len(self.loaded):,} leaves fit", *self.differences()])
+
+    def differences(self) -> list[str]:
+        """What does not fit, a line each, of each kind the first few."""
+        lines: list[str] = []
         for what, paths in (
             ("missing in the checkpoint", self.missing),
             ("unexpected in the checkpoint", self.unexpected),
@@ -45,7 +49,7 @@ class LoadReport:
             lines += [f"{what}: {path}" for path in paths[:SHOWN]]
             if len(paths) > SHOWN:
                 lines.append(f"{what}: and {len(paths) - SHOWN:,} more")
-        return "\n".join(lines)
+        return lines
 
 
 def leaves_of(tree: Any) -> dict[str, Any]:
@@ -124,8 +128,13 @@ class Filling:
         """Raise StateMismatch unless everything fits."""
         if not self.report.exact:
             raise StateMismatch(
-                f"the checkpoint and the given tree differ, and nothing was filled:\n"
-                f"{self.report}\nstrict=False fills what fits"
+                "\n".join(
+                    [
+                        "the checkpoint and the given tree differ, and nothing was filled:",
+                        *self.report.differences(),
+                        "strict=False fills what fits",
+                    ]
+                )
             )
 
     def _match(self, path: str, mine: Any) -> None:
@@ -190,6 +199,10 @@ def _spec_of(leaf: Any) -> TensorSpec | None:
     try:
         return source_of(leaf).spec
     except RefusedTensor:
+        if callable(getattr(leaf, "state_dict", None)):
+            raise RefusedState(
+                f"into: a {type(leaf).__name__} is no tree of tensors: give its state_dict()"
+            ) from None
         return None
 
 

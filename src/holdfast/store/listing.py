@@ -27,7 +27,7 @@ class Entry:
     step: int
     head: Head | None
     marks: tuple[str, ...] = ()
-    """`latest`, `best`, and its tags."""
+    """`latest`, `best`, its tags, and whether a file of it was found damaged."""
     problem: str | None = None
     """Why the record cannot be read."""
 
@@ -41,11 +41,15 @@ def checkpoints(index: Index, run: str | None = None, limit: int | None = None) 
     short = short_hashes(each.run for each in runs)
     labels = {each.run: each.name for each in runs}
     tags: dict[str, dict[int, list[str]]] = {}
+    distrusted: dict[str, set[str]] = {}
 
     def entry(run: str, step: int, head: Head | None, *first: str, problem: str | None) -> Entry:
         if run not in tags:
             tags[run] = index.tags(run)
+            distrusted[run] = index.distrusted(run)
         marks = (*first, *tags[run].get(step, ()))
+        if head is not None and distrusted[run] & {file.name for file in head.files}:
+            marks = (*marks, "under suspicion")
         return Entry(run, short.get(run, run), labels.get(run), step, head, marks, problem)
 
     entries = [

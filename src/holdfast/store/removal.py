@@ -17,12 +17,10 @@ def delete_checkpoints(backend: Backend, index: Index, run: str, steps: Iterable
     """
     folder = names.run_folder(run)
     steps = list(steps)
-    before = index.files(run)
     backend.delete(names.record_file(run, step) for step in steps)
     backend.sync(folder)  # no record may come back that refers to what is deleted next
     backend.delete(names.marks_file(run, step) for step in steps)
-    index.refresh()
-    delete_unused(backend, index, run, before)
+    delete_unused(backend, index, run)
 
 
 def delete_run(backend: Backend, index: Index, run: str) -> None:
@@ -44,21 +42,24 @@ def delete_run(backend: Backend, index: Index, run: str) -> None:
     backend.delete_folder(folder)
 
 
-def delete_unused(backend: Backend, index: Index, run: str, candidates: Iterable[str]) -> None:
-    """Delete those of these data files that no record of the run refers to.
+def delete_unused(backend: Backend, index: Index, run: str) -> None:
+    """Delete the data files that no record of the run refers to.
 
-    As long as a record cannot be read, nobody knows what it refers to, and nothing is deleted.
+    The caller holds the lock of the run's changes, so that none is on its way in. As long as a
+    record cannot be read, nobody knows what it refers to, and nothing is deleted.
     """
-    if index.unreadable(run):
-        return
-    used = index.files(run).keys()
-    folder = names.run_folder(run)
-    backend.delete(f"{folder}/{name}" for name in candidates if name not in used)
-    backend.sync(folder)
+    index.refresh()
+    left = orphans(backend, index, run)
+    if left:
+        folder = names.run_folder(run)
+        backend.delete(f"{folder}/{name}" for name in left)
+        backend.sync(folder)
 
 
 def orphans(backend: Backend, index: Index, run: str) -> list[str]:
-    """The data files in a run's folder that no record there refers to."""
+    """The data files in a run's folder that no record refers to, if all records can be read."""
+    if index.unreadable(run):
+        return []
     used = index.files(run).keys()
     found = []
     for name, _ in backend.list(names.run_folder(run)):
@@ -77,9 +78,7 @@ def sweep(backend: Backend, index: Index, run: str) -> None:
     backend.sweep("")  # where the manifest is
     index.refresh()
     backend.delete(_stale_marks(backend, index, run))
-    left = orphans(backend, index, run)
-    if left:
-        delete_unused(backend, index, run, left)
+    delete_unused(backend, index, run)
 
 
 def _stale_marks(backend: Backend, index: Index, run: str) -> list[str]:

@@ -90,13 +90,17 @@ class Run:
             bool(replace),
         )
         plan = plan_state(state)
+        writer = self._own_writer()
+        self._make_file()
+        head = writer.save(self._file, plan, wanted)
+        self._store.saved()
+        return Checkpoint(self._store, head)
+
+    def _own_writer(self) -> Writer:
         if self._writer is None:
             self._writer = writer_of(self._store.backend, self._store.index, self.hash)
             self._writer.enter()
-        self._make_file()
-        head = self._writer.save(self._file, plan, wanted)
-        self._store.saved()
-        return Checkpoint(self._store, head)
+        return self._writer
 
     def _make_file(self) -> None:
         """The run file, if it is not there: at the first save, or deleted by somebody."""
@@ -247,6 +251,8 @@ class Run:
         self.close()
 
     def __enter__(self) -> Self:
+        """Take the run for this process; raises RunBusy if another one writes into it."""
+        self._own_writer().claim()
         return self
 
     def __exit__(
@@ -291,8 +297,11 @@ def _checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
     for name, value in (metrics or {}).items():
         if not isinstance(name, str):
             raise RefusedState(f"metrics: the key {name!r} is no str")
-        number = value.item() if hasattr(value, "item") and not callable(value) else value
-        if not isinstance(number, int | float) or type(number) not in (int, float, bool):
+        number = value
+        if hasattr(value, "item"):  # a scalar of NumPy, or a tensor of one element
+            with suppress(ValueError, RuntimeError, TypeError):
+                number = value.item()
+        if type(number) not in (int, float, bool):
             raise RefusedState(
                 f"metrics[{name!r}] is a {type(value).__name__}: a metric is a number"
             )

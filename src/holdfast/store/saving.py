@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from holdfast.errors import (
     AlreadyExists,
+    DamagedFile,
     HoldfastError,
     MissingData,
     NotEnoughSpace,
@@ -26,7 +27,7 @@ from holdfast.store.extents import columns
 from holdfast.store.index import Index
 from holdfast.store.known import Known, remember
 from holdfast.store.planning import Plan
-from holdfast.store.reading import read_record
+from holdfast.store.reading import Data, read_record
 from holdfast.store.record import DataFile, Head, Record, encode
 from holdfast.store.removal import delete_unused, sweep
 from holdfast.store.runfile import RunFile, now, software
@@ -87,7 +88,7 @@ class Writer:
         """Commit a checkpoint; when this returns, it is durable."""
         with self._guard, self._locked(), ExitStack() as stack:
             self._index.refresh()
-            replaced = self._check_step(wanted)
+            replace = self._is_taken(wanted)
             parent = self._parent()
             known = Known(self._backend, self._index, self._run, parent)
             if parent is None and plan.shares:
@@ -96,35 +97,43 @@ class Writer:
             self._preflight(plan, known)
             written = write_data(self._backend, self._run, wanted.step, plan, known, stack)
             record = self._record(file, plan, wanted, written, known, parent)
-            self._commit(record, written, known, replace=wanted.replace)
+            self._commit(record, written, known, replace=replace)
         self._last = record
         self._sequence = record.head.sequence
-        self._tidy(record, written, replaced)
+        self._tidy(record, written, replace)
         return record.head
+
+    def claim(self) -> None:
+        """Keep other processes out of the run from now on, and clean up after dead ones."""
+        if self.is_locking():
+            return
+        self._release()
+        self._lock = self._backend.lock(self._run)
+        if self._lock is None:
+            raise RunBusy(
+                f"run {self._run}: {self._backend.holder(self._run)} writes into it; wait for it "
+                "to end, or give another `trial` to start a run of its own"
+            )
+        self._last = None
+        with change_of(self._backend, self._run):
+            sweep(self._backend, self._index, self._run)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the run's lock from the first save on, and keep deletions out during this one."""
-        if not self.is_locking():
-            self._release()
-            self._lock = self._backend.lock(self._run)
-            if self._lock is None:
-                raise RunBusy(
-                    f"run {self._run}: {self._backend.holder(self._run)} writes into it; wait for "
-                    "it to end, or give another `trial` to start a run of its own"
-                )
-            self._last = None
-            with change_of(self._backend, self._run):
-                sweep(self._backend, self._index, self._run)
+        self.claim()
         with change_of(self._backend, self._run):
             yield
 
-    def _check_step(self, wanted: Wanted) -> Head | None:
-        """The head of the checkpoint that will be replaced; raises StepExists, Protected."""
+    def _is_taken(self, wanted: Wanted) -> bool:
+        """Whether the step has a record, which may be replaced; raises StepExists, Protected.
+
+        One that is damaged may be: whoever fell back to an older step comes by here again.
+        """
         step = wanted.step
         if not self._backend.exists(names.record_file(self._run, step)):
-            return None
-        if not wanted.replace:
+            return False
+        if not wanted.replace and not self._is_damaged(step):
             raise StepExists(
                 errno.EEXIST,
                 f"run {self._run} has a checkpoint of step {step} already: save another step, or "
@@ -133,8 +142,20 @@ class Writer:
         why = self._index.protected(self._run).get(step)
         if why is not None:
             raise Protected(f"step {step} of run {self._run} {why}")
-        found = self._index.record(self._run, step)
-        return found.head if found else None
+        return True
+
+    def _is_damaged(self, step: int) -> bool:
+        """Whether a checkpoint cannot be loaded; it is read if a file of it is under suspicion."""
+        try:
+            record = read_record(self._backend, self._run, step)
+            with Data(self._backend, record) as data:
+                if self._index.distrusted(self._run) & {file.name for file in record.head.files}:
+                    data.check()
+        except DamagedFile:
+            return True
+        except HoldfastError:
+            return False
+        return False
 
     def _parent(self) -> Record | None:
         """The newest checkpoint of the run that can be read."""
@@ -258,17 +279,14 @@ class Writer:
         """Remove the links that were made for a checkpoint that did not come to be."""
         self._take_back([f"{names.run_folder(self._run)}/{name}" for name in known.linked])
 
-    def _tidy(self, record: Record, written: Written, replaced: Head | None) -> None:
+    def _tidy(self, record: Record, written: Written, replaced: bool) -> None:
         """What may be done after the commit, and may fail without harm to it."""
         with suppress(HoldfastError):
             if written.new and any(n >= 1 for n in record.counts):
                 remember(self._index, record, {file.name for file, _ in written.new})
-            if replaced is not None:
+            if replaced:
                 with change_of(self._backend, self._run):
-                    self._index.refresh()
-                    delete_unused(
-                        self._backend, self._index, self._run, [f.name for f in replaced.files]
-                    )
+                    delete_unused(self._backend, self._index, self._run)
 
 
 @contextmanager

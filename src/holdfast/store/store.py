@@ -6,8 +6,11 @@ import errno
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from holdfast.errors import (
     AlreadyExists,
@@ -18,6 +21,7 @@ from holdfast.errors import (
     RefNotFound,
     RunCollision,
     UnreadableFile,
+    WriteFailed,
 )
 from holdfast.identity import Identity, identify, recorded
 from holdfast.store import names
@@ -88,7 +92,7 @@ class Store:
         if found is None and hp is None and model is None and data is None and trial is None:
             found = self._labelled(str(name))
         if found is not None:
-            return Run(self, found)
+            return Run(self, self._completed(found, name, hp))
         file = RunFile(
             run=identity.hash,
             identity=_digests(identity),
@@ -125,6 +129,19 @@ class Store:
                 "same short hash: give a `trial` to tell them apart"
             )
         return file
+
+    def _completed(self, file: RunFile, name: str | None, hp: Any) -> RunFile:
+        """The run file with what it does not know: it may have been made again from a record."""
+        if (file.name or name is None) and (file.hyperparameters is not None or hp is None):
+            return file
+        new = msgspec.structs.replace(
+            file,
+            name=file.name or name,
+            hyperparameters=recorded(hp) if file.hyperparameters is None else file.hyperparameters,
+        )
+        with suppress(WriteFailed):  # in a store that can only be read
+            self.backend.replace(names.run_file(file.run), encode(new))
+        return new
 
     def _labelled(self, name: str) -> RunFile | None:
         self.index.refresh()
@@ -165,6 +182,7 @@ class Store:
 
     def _run_of(self, ref: str) -> Run:
         found = self.index.runs(name=ref)
+        found = [each for each in found if each.used] or found  # those that have a checkpoint
         prefix = ref.replace("_", "")
         if not found and len(prefix) >= _SHORTEST:
             found = self.index.runs(prefix=prefix)
@@ -173,7 +191,8 @@ class Store:
         if len(found) > 1:
             more = ", …" if len(found) > 5 else ""
             raise AmbiguousRef(
-                f"{len(found)} runs go by {ref!r}: {', '.join(r.run for r in found[:5])}{more}"
+                f"{len(found)} runs go by {ref!r}: {', '.join(r.run for r in found[:5])}{more}; "
+                "use the beginning of a hash"
             )
         return self.open_run(found[0].run)
 
@@ -229,7 +248,9 @@ class Store:
         for _, damaged, problem in self.index.unreadable(run):
             if damaged == step:
                 raise DamagedFile(f"{names.record_file(run, step)}: {problem}")
-        raise RefNotFound(f"run {run} has no checkpoint of step {step}")
+        steps = self.index.steps(run)
+        shown = ", ".join(map(str, steps if len(steps) < 8 else [*steps[:3], "…", *steps[-3:]]))
+        raise RefNotFound(f"run {run} has no checkpoint of step {step}; it has {shown or 'none'}")
 
     def with_latest(self, action: Callable[[Checkpoint], Result], run: str | None = None) -> Result:
         """Do it with the latest checkpoint, of a run or of the store, that it can be done with."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from argparse import Namespace
 from collections import OrderedDict, deque
 from collections.abc import Set
 from enum import Enum
@@ -86,6 +87,10 @@ def _instead(value: Any) -> str | None:
     for types, advice in _INSTEAD:
         if isinstance(value, types):
             return advice
+    if isinstance(value, Namespace):
+        return "save vars(value)"
+    if isinstance(value, np.random.Generator):
+        return "save value.bit_generator.state"
     if callable(getattr(value, "state_dict", None)):
         return "save value.state_dict()"
     if dataclasses.is_dataclass(value):

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Protected, StepExists
+from holdfast.errors import FellBack, Protected, StepExists
 from holdfast.files import disk
 from holdfast.store import Store
 from tests.files.power import read_tree
 from tests.store.faults.damage import HELD, NEWEST, Damaged, check_others
 from tests.store.faults.states import UnsyncedDisk, check_between, is_same, leftovers, state
+from tests.store.stores import flip
 
 
 @pytest.fixture
@@ -63,18 +64,39 @@ def test_a_tagged_step_is_not_replaced(store: Damaged) -> None:
     assert is_same(run.load("paper"), HELD["first", NEWEST])
 
 
-def test_a_step_whose_record_is_damaged_is_there_and_can_be_replaced(store: Damaged) -> None:
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_step_whose_record_is_damaged_can_be_saved_again(store: Damaged, replace: bool) -> None:
+    """Whoever fell back to the step before it comes by here again."""
     store.record().write_bytes(b"garbage")
     store.forget()
     run = store.run()
-    with pytest.raises(StepExists):
-        run.save(NEWEST, state(9))
-    run.save(NEWEST, state(9), replace=True)
+    run.save(NEWEST, state(9), replace=replace)
     assert is_same(run.load(), state(9))
     run.close()
     store.run().save(10, state(10))
     assert leftovers(Store(store.path)) == [], "the data of the damaged record"
     check_others(store)
+
+
+def test_a_step_whose_data_a_load_found_damaged_can_be_saved_again(store: Damaged) -> None:
+    run = store.run()
+    flip(store.data_file("optimizer"), -1)
+    with pytest.raises(StepExists):
+        run.save(NEWEST, state(9))  # nobody knows yet
+    with pytest.warns(FellBack):
+        run.load()
+    run.save(NEWEST, state(9))
+    assert is_same(run.load(), state(9))
+    check_others(store)
+
+
+def test_an_intact_step_is_not_replaced_though_a_file_of_it_is_under_suspicion(
+    store: Damaged,
+) -> None:
+    run = store.run()
+    run._store.index.distrust(run.hash, store.data_file("optimizer").name)
+    with pytest.raises(StepExists):
+        run.save(NEWEST, state(9))
 
 
 def test_replace_of_a_step_that_is_not_there_saves_it(store: Damaged) -> None:
