@@ -54,13 +54,24 @@ def _round_trip(values: Sequence[Any]) -> list[Any]:
 
 
 def _overlaps(values: Sequence[Any]) -> list[tuple[int, int]]:
-    spans = [memory.span() if (memory := memory_of(value)) else (0, 0) for value in values]
+    """Which two have a byte in common."""
+    bytes_of = [_addresses(value) for value in values]
     return [
         (i, j)
-        for i, (start, stop) in enumerate(spans)
-        for j, (other, end) in enumerate(spans)
-        if i < j and start < end and other < stop
+        for i, some in enumerate(bytes_of)
+        for j, others in enumerate(bytes_of)
+        if i < j and some & others
     ]
+
+
+def _addresses(value: Any) -> set[int]:
+    memory = memory_of(value)
+    if memory is None:
+        return set()
+    firsts = np.array(memory.address)
+    for length, stride in zip(memory.shape, memory.strides, strict=True):
+        firsts = np.add.outer(firsts, np.arange(length) * stride)
+    return {first + k for first in firsts.reshape(-1).tolist() for k in range(memory.itemsize)}
 
 
 def _assert_alike(values: Sequence[Any]) -> list[Any]:
@@ -302,3 +313,12 @@ def test_any_view_is_made_within_its_base_or_refused(
         low, high = np.lib.array_utils.byte_bounds(view)
         start, stop = np.lib.array_utils.byte_bounds(base)
         assert start <= low < high <= stop
+
+
+def test_what_lies_between_tensors_that_share_nothing_is_not_stored() -> None:
+    big = np.arange(1 << 20)
+    aliases = find_aliases([big[:: (1 << 20) - 1], big[5:6]])
+    assert aliases.stored == [0, 1]
+    assert not aliases.added
+    shared = find_aliases([big[:: (1 << 20) - 1], big[:3:2]])
+    assert len(shared.added) == 1, "they have the first element in common"

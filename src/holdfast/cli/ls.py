@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -17,9 +18,10 @@ from holdfast.cli.output import (
     size_text,
     time_text,
 )
-from holdfast.errors import printable
+from holdfast.errors import DamagedFile, printable
 from holdfast.store import Checkpoint, Store
 from holdfast.store.listing import Entry, checkpoints, written
+from holdfast.store.record import Head
 
 _AT: Final = 4
 """The column of the metrics."""
@@ -45,7 +47,7 @@ def list_checkpoints(store: Store, run: str | None, *, number: int | None, as_js
     if room >= len("metrics"):
         columns.insert(_AT, "metrics")
         for entry, row in zip(entries, rows, strict=True):
-            metrics = Checkpoint(store, entry.head).metrics if entry.head else {}
+            metrics = _metrics(store, entry.head) if entry.head else {}
             row.insert(_AT, _metrics_text(metrics, room))
     print_table(
         columns,
@@ -85,6 +87,13 @@ def _room_for_metrics(columns: list[str], rows: list[list[str]]) -> int:
     return min(_WIDEST, shutil.get_terminal_size().columns - others - 2)
 
 
+def _metrics(store: Store, head: Head) -> dict[str, Any]:
+    """The metrics of a checkpoint; none, if somebody sealed what are no metrics."""
+    with suppress(DamagedFile):
+        return Checkpoint(store, head).metrics
+    return {}
+
+
 def _metrics_text(metrics: dict[str, Any], room: int) -> str:
     """As many metrics as there is room for."""
     text = ""
@@ -114,7 +123,7 @@ def _as_json(store: Store, entry: Entry) -> dict[str, Any]:
         "epoch": head.epoch,
         "sequence": head.sequence,
         "time": head.time,
-        "metrics": Checkpoint(store, head).metrics,
+        "metrics": _metrics(store, head),
         "best": head.best,
         "parent": msgspec.to_builtins(head.parent),
         "tensors": head.tensors,

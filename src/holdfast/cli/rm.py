@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.cli.output import count_text, print_json, say, size_text
-from holdfast.errors import Protected, RefNotFound, printable
+from holdfast.errors import AmbiguousRef, Protected, RefNotFound, printable
 from holdfast.store import Run, Store
 from holdfast.store.usage import deleted_with, deleted_with_run, freed
 
@@ -31,6 +31,7 @@ class Doomed:
 
 def remove(store: Store, refs: Sequence[str], *, yes: bool, as_json: bool) -> None:
     """Print what would be deleted, or with `yes` delete it."""
+    store.index.refresh()
     doomed = _doomed(store, refs)
     nbytes = freed(store.backend, _files(store, doomed))
     if not yes:
@@ -71,6 +72,8 @@ def _target(store: Store, ref: str) -> tuple[Run, int | None]:
     name, at, step = ref.partition("@")
     if not at:
         tagged = store.tagged(ref)
+        if tagged is not None and store.index.runs(name=ref):
+            raise AmbiguousRef(f"{ref!r} is a tag and the name of a run: say RUN@STEP, or a hash")
         if tagged is not None:
             return tagged.run, tagged.step
         return store.find_run(name), None

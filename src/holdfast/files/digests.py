@@ -92,13 +92,20 @@ class Digesting:
     def in_order(self) -> Iterator[tuple[list[Chunk], bytes]]:
         """The chunks and their digests, batch by batch, each as soon as it is known.
 
-        The caller hashes the batch that it waits for, if no thread has begun it.
+        While a thread is at the batch that the caller waits for, the caller hashes others.
         """
-        for batch, future in zip(self._batches, self._futures, strict=True):
-            if future.cancel():
-                yield batch, _digest_batch(self._sources, batch)
-            else:
-                yield batch, future.result()
+        own: dict[int, bytes] = {}
+        ahead = 0
+        for i, batch in enumerate(self._batches):
+            future = self._futures[i]
+            if i not in own and future.cancel():
+                own[i] = _digest_batch(self._sources, batch)
+            while i not in own and not future.done() and ahead < len(self._futures):
+                ahead = max(ahead, i + 1)
+                if ahead < len(self._futures) and self._futures[ahead].cancel():
+                    own[ahead] = _digest_batch(self._sources, self._batches[ahead])
+                ahead += 1
+            yield batch, own.pop(i) if i in own else future.result()
 
     def result(self) -> bytes:
         """The digests of all chunks.

@@ -35,9 +35,8 @@ class SourceFile:
         except (OSError, ValueError) as error:
             self.close()
             reason = getattr(error, "strerror", None) or error
-            raise UnreadableFile(
-                errno.EIO, f"cannot open {shortened(self.path)}: {reason}"
-            ) from error
+            number = getattr(error, "errno", None) or errno.EINVAL
+            raise UnreadableFile(number, f"cannot open {shortened(self.path)}: {reason}") from error
         if not stat.S_ISREG(status.st_mode):
             self.close()
             what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"

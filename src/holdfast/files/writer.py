@@ -11,7 +11,7 @@ import errno
 import io
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -135,15 +135,21 @@ def write_growing(
     file = begin()
     try:
         size = reserved = room
-        with Ring(file.write) as ring:
+        with ThreadPoolExecutor(1, "holdfast-reserve") as pool, Ring(file.write) as ring:
             ring.seek(room)
+            reserving: Future[None] | None = None
             for source, start, stop in chain([first], rest):
                 size += stop - start
                 if size > reserved:
-                    reserved = _reserve(file, size, min(most, size + _AHEAD))
+                    if reserving:
+                        reserving.result()
+                    reserved = min(most, size + _AHEAD)
+                    reserving = pool.submit(_reserve, file, size, reserved)
                 ring.put(source, start, stop)
             ring.seek(0)
             ring.put_bytes(head())
+            if reserving:
+                reserving.result()
         file.finish(size)
     except BaseException:
         file.discard()
@@ -151,7 +157,7 @@ def write_growing(
     return file
 
 
-def _reserve(file: GrowingFile, needed: int, wanted: int) -> int:
+def _reserve(file: GrowingFile, needed: int, wanted: int) -> None:
     """Take the space that is wanted, or that which is needed, if there is no more."""
     try:
         file.reserve(wanted)
@@ -159,8 +165,6 @@ def _reserve(file: GrowingFile, needed: int, wanted: int) -> int:
         if error.errno != errno.ENOSPC:
             raise
         file.reserve(needed)
-        return needed
-    return wanted
 
 
 def write_stream(stream: BinaryIO, layout: Layout, sources: Sequence[Source]) -> None:

@@ -8,6 +8,7 @@ all members are views of them.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from holdfast.errors import BadRange
 from holdfast.tensors import Memory, Source, TensorSpec, memory_of, stretch_of
 from holdfast.tensors.sources import Bytes
 
+_FEW: Final = 50
+"""Of more tensors than these that overlap, not every two are looked at."""
 _MAX_RANK: Final = 64
 _MAX_SIZE: Final = 1 << 62
 
@@ -62,6 +65,7 @@ def find_aliases(values: Sequence[Any]) -> Aliases:
     Whoever reads an added source must keep the tensors alive until then.
     """
     groups = [_Group(values, positions) for positions in _overlapping(values)]
+    groups = [group for group in groups if group.base is not None or group.is_shared]
     views = {position for group in groups for position in group.views}
     stored = [position for position in range(len(values)) if position not in views]
     number_of = {position: number for number, position in enumerate(stored)} if groups else {}
@@ -110,6 +114,18 @@ class _Group:
         self.base = positions[0] if self._twins else self._covering()
         self.views = [position for position in positions if position != self.base]
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether any two have an element in common, or nearly all bytes under them are theirs.
+
+        Two columns of one array overlap and share nothing; what lies between is not ours to store.
+        """
+        members = sum(each.itemsize * math.prod(each.shape) for each in self._memory.values())
+        if self._stop - self._start <= 2 * members or len(self._memory) > _FEW:
+            return True
+        arrays = [np.asarray(_Addressed(memory)) for memory in self._memory.values()]
+        return any(_have_in_common(a, b) for a, b in itertools.combinations(arrays, 2))
+
     def _covering(self) -> int | None:
         """The first member that has every byte of the group once, in order."""
         for position, memory in self._memory.items():
@@ -129,6 +145,26 @@ class _Group:
             # All lie in the same way, and what is stored of the first is in C order.
             return 0, _c_strides(memory)
         return memory.address - self._start, memory.strides
+
+
+class _Addressed:
+    """A tensor by its addresses, as NumPy takes it; nothing is read of it."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": memory.shape,
+            "typestr": f"|V{memory.itemsize}",
+            "data": (memory.address, True),
+            "strides": memory.strides,
+        }
+
+
+def _have_in_common(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+    try:
+        return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]
+    except RuntimeError:  # too hard to tell
+        return True
 
 
 def _memory(value: Any) -> Memory:

@@ -23,13 +23,14 @@ from holdfast.errors import (
 from holdfast.files.reader import Progress
 from holdfast.store import names, tree
 from holdfast.store.aliases import View
+from holdfast.store.changing import change_of
 from holdfast.store.export import Exported, export
 from holdfast.store.filling import Filling, LoadReport, move
 from holdfast.store.marks import Marks, Note, read_marks, write_marks
 from holdfast.store.reading import Data, gone, read_record
 from holdfast.store.record import STORAGE, Head, Record
 from holdfast.store.runfile import now
-from holdfast.store.saving import change_of
+from holdfast.store.scanning import read_head
 from holdfast.store.writing import seal_in
 from holdfast.tensors import TensorSpec, fill, tensor_of
 from holdfast.verbs.open import TensorFile
@@ -280,8 +281,12 @@ class Checkpoint:
 
     def _write(self, marks: Marks) -> None:
         with change_of(self._store.backend, self.head.run):
-            if not self._store.backend.exists(names.record_file(self.head.run, self.head.step)):
-                raise RefNotFound(f"{self.ref} was deleted meanwhile")
+            try:
+                head = read_head(self._store.backend, self.head.run, self.head.step)
+            except MissingFile as error:
+                raise RefNotFound(f"{self.ref} was deleted meanwhile") from error
+            if head.place != self.head.place:
+                raise RefNotFound(f"{self.ref} was replaced meanwhile: resolve it again")
             write_marks(self._store.backend, marks)
 
     def __repr__(self) -> str:

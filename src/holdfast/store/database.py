@@ -22,6 +22,7 @@ CREATE TABLE runs (run TEXT PRIMARY KEY, stamp INTEGER, name TEXT, created TEXT,
 CREATE TABLE records (run TEXT, step INTEGER, stamp INTEGER, sequence INTEGER, time TEXT,
     best INTEGER, head BLOB, problem TEXT, PRIMARY KEY (run, step)) WITHOUT ROWID;
 CREATE INDEX by_sequence ON records (sequence, run) WHERE problem IS NULL;
+CREATE INDEX of_run ON records (run, sequence) WHERE problem IS NULL;
 CREATE INDEX damaged ON records (run) WHERE problem IS NOT NULL;
 CREATE TABLE files (run TEXT, step INTEGER, name TEXT, size INTEGER, digest TEXT, held INTEGER,
     used INTEGER);
@@ -53,6 +54,9 @@ _NO_DAMAGE: Final = frozenset(
     }
 )
 
+# A row with something else in it than was put there shows in many ways.
+_BROKEN: Final = (sqlite3.Error, DamagedFile, ValueError, TypeError, AttributeError)
+
 Result = TypeVar("Result")
 Action = Callable[[sqlite3.Connection], Result]
 
@@ -72,15 +76,21 @@ class Database:
 
     def all(self, query: str, *arguments: Any) -> list[Any]:
         """All rows that a query gives."""
+        self._forget_parent()
+        with self._guard:
+            if self._connection is not None:
+                with suppress(sqlite3.Error):  # what is wrong is found out below
+                    return self._connection.execute(query, arguments).fetchall()
         return self.do(lambda connection: connection.execute(query, arguments).fetchall())
 
     def do(self, action: Action[Result]) -> Result:
         """Run it; if the database turns out to be broken, make it again and run it once more."""
+        self._forget_parent()
         with self._guard:
             try:
                 with self._opened() as connection:
                     return action(connection)
-            except (sqlite3.Error, DamagedFile) as error:
+            except _BROKEN as error:
                 self.close()
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NO_DAMAGE:
                     self._delete()
@@ -95,6 +105,12 @@ class Database:
                 self._fill(connection)
                 return action(connection)
 
+    def _forget_parent(self) -> None:
+        """A connection does not outlive a fork, and another thread may have held the guard then."""
+        if self._process != os.getpid():
+            self._guard = threading.RLock()
+            self._connection, self._process = None, os.getpid()
+
     def close(self) -> None:
         """Let go of the file; the next call opens it again."""
         with self._guard:
@@ -104,8 +120,6 @@ class Database:
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        if self._process != os.getpid():  # a connection does not outlive a fork
-            self._connection, self._process = None, os.getpid()
         if self._connection is None:
             cache = self._backend.cache
             self._connection = _prepared(cache / NAME if cache else ":memory:")

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import NamedTuple
 
-import numpy as np
-
 from holdfast.errors import (
     DamagedFile,
     FileError,
@@ -24,20 +22,20 @@ from holdfast.errors import (
     RefNotFound,
     UnreadableFile,
 )
-from holdfast.files.digests import digest, worker_count
+from holdfast.files.digests import worker_count
 from holdfast.files.source_file import SourceFile
 from holdfast.files.source_memory import SourceMemory
 from holdfast.store import names
 from holdfast.store.backend import Backend
+from holdfast.store.changing import change_of
 from holdfast.store.extents import Extent, append, chunks_of, with_extents
 from holdfast.store.index import Index
 from holdfast.store.manifest import write_manifest
-from holdfast.store.reading import read_record
+from holdfast.store.reading import is_intact, read_record
 from holdfast.store.record import DataFile, Head, Record, encode
 from holdfast.store.removal import orphans, sweep
 from holdfast.store.runfile import RunFile, read_run
 from holdfast.store.runfile import encode as encode_run
-from holdfast.store.saving import change_of
 from holdfast.store.writing import seal_in
 from holdfast.verbs.open import TensorFile
 
@@ -139,7 +137,8 @@ class _Examination:
         if self._bad:
             self._find_copies()
             for record in self._records(self._run):
-                self._mend(record)
+                with change_of(self._backend, self._run):
+                    self._mend(record)
 
     def _records(self, run: str) -> Iterator[Record]:
         for step in self._index.steps(run):
@@ -210,7 +209,10 @@ class _Examination:
             if other.run == self._run or self._backend.size(source) != file.size:
                 continue
             with closing(self._backend.open(source)) as opened:
-                intact = all(_is_intact(opened, *chunk) for chunk in chunks)
+                intact = all(
+                    is_intact(opened, extent.start, extent.size, expected)
+                    for extent, expected in chunks
+                )
             if not intact:
                 continue
             with change_of(self._backend, self._run):
@@ -223,7 +225,7 @@ class _Examination:
         return False
 
     def _is_intact(self, file: SourceFile | SourceMemory, extent: Extent, expected: bytes) -> bool:
-        fine = _is_intact(file, extent, expected)
+        fine = is_intact(file, extent.start, extent.size, expected)
         self._found.nbytes += extent.size
         self._progress(extent.size)
         return fine
@@ -279,7 +281,8 @@ class _Examination:
                 suppress(MissingFile, UnreadableFile),
                 closing(self._backend.open(source)) as opened,
             ):
-                if _is_intact(opened, copy.extent, digest_) and (
+                extent = copy.extent
+                if is_intact(opened, extent.start, extent.size, digest_) and (
                     copy.run == self._run or self._backend.link(source, target)
                 ):
                     return copy
@@ -295,12 +298,11 @@ class _Examination:
             for digest_, extent in chunks_of(record, tensor):
                 append(extents[-1], copies[digest_] if extent in self._bad else extent)
         step = record.head.step
-        with change_of(self._backend, self._run):
-            if read_record(self._backend, self._run, step).head.place != record.head.place:
-                return  # replaced meanwhile
-            self._backend.sync(self._folder)  # links that were made must be there before it
-            new = encode(with_extents(record, extents, files))
-            self._backend.replace(names.record_file(self._run, step), new)
+        if read_record(self._backend, self._run, step).head.place != record.head.place:
+            return  # replaced meanwhile
+        self._backend.sync(self._folder)  # links that were made must be there before it
+        new = encode(with_extents(record, extents, files))
+        self._backend.replace(names.record_file(self._run, step), new)
 
 
 class Copy(NamedTuple):
@@ -314,15 +316,3 @@ class Copy(NamedTuple):
 def _chunks(record: Record) -> Iterator[tuple[bytes, Extent]]:
     for tensor in range(len(record.names)):
         yield from chunks_of(record, tensor)
-
-
-def _is_intact(file: SourceFile | SourceMemory, extent: Extent, expected: bytes) -> bool:
-    """Whether a chunk is what its digest says."""
-    if extent.start + extent.size > file.size:
-        return False
-    data = np.empty(extent.size, np.uint8)
-    try:
-        file.read_into(data, extent.start)
-    except HoldfastError:
-        return False
-    return digest(data) == expected

@@ -77,7 +77,9 @@ class Index:
 
     def highest(self) -> int:
         """The highest sequence number in the store; 0 if there is none."""
-        return int(self._one("SELECT coalesce(max(sequence), 0) FROM records"))
+        return int(
+            self._one("SELECT coalesce(max(sequence), 0) FROM records WHERE problem IS NULL")
+        )
 
     def newest(self, run: str | None = None, *, best: bool = False) -> Iterator[Listed]:
         """The records that can be read, of a run or of the store, the latest first."""

@@ -7,17 +7,19 @@ it had when it was written. Data files never change and their names are not used
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
-from holdfast.errors import HoldfastError, MissingFile
+from holdfast.errors import FileError, HoldfastError, MissingFile
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.extents import Extent, chunks_of
 from holdfast.store.index import Index
-from holdfast.store.reading import read_record
+from holdfast.store.reading import is_intact, read_record
 from holdfast.store.record import Record
 
+MOST_FILES: Final = 128
+"""A checkpoint in more files than these takes too many of what a process may have open."""
 SMALL: Final = 64 << 10
 """Tensors of less than this are always written: to refer to them costs more than it saves."""
 
@@ -33,6 +35,7 @@ class Known:
         self.files = index.files(run)
         """What is known of the data files that may be referred to."""
         self._usable: dict[str, bool] = dict.fromkeys(index.distrusted(run), False)
+        self._give_up_small_files(parent)
         self.linked: list[str] = []
         """The files of other runs that were linked in, by their names here."""
 
@@ -46,9 +49,25 @@ class Known:
             return None
         if hint.run != self._run and hint.name not in self._usable:
             self._usable[hint.name] = self._link(hint.run, hint.name)
-        if not self._is_usable(hint.name):
+        found = Extent(hint.name, hint.start, size)
+        if not self._is_usable(hint.name) or not self._is_there(found, digest):
             return None
-        return Extent(hint.name, hint.start, size)
+        return found
+
+    def _is_there(self, extent: Extent, digest: bytes) -> bool:
+        """Whether the index is right: the record that it knows this from may be another by now."""
+        try:
+            file = self._backend.open(f"{names.run_folder(self._run)}/{extent.file}")
+        except FileError:
+            return False
+        with closing(file):
+            return is_intact(file, extent.start, extent.size, digest)
+
+    def _give_up_small_files(self, parent: Record | None) -> None:
+        """Write again what lies in the files that are used least, if there are very many."""
+        files = sorted(parent.head.files, key=lambda file: -file.used) if parent else []
+        if len(files) > MOST_FILES:
+            self._usable |= {file.name: False for file in files[MOST_FILES // 2 :]}
 
     def add(self, digest: bytes, extent: Extent) -> None:
         """A chunk that was written just now."""
@@ -76,7 +95,7 @@ class Known:
             return False
         if name in self._index.distrusted(run):
             return False
-        already = name in self.files
+        already = self._backend.size(target) is not None
         try:
             if not self._backend.link(source, target):
                 return False
@@ -84,7 +103,7 @@ class Known:
             return False
         if not already:
             self.linked.append(name)
-            self.files[name] = file
+        self.files.setdefault(name, file)
         return True
 
     def learn(self, runs: int = 64) -> None:

@@ -104,12 +104,12 @@ class LocalBackend:
         return found
 
     def folders(self, folder: str) -> dict[str, Version]:
-        """The folders in a folder, each with its version; links to folders are not among them."""
+        """The folders in a folder, each with its version; a link to one is one too."""
         path = self._folder(folder)
         versions = {}
         with _reading(path):
             for entry in _entries(path):
-                if entry.is_dir(follow_symlinks=False):
+                if entry.is_dir():
                     with suppress(FileNotFoundError):  # deleted in between
                         versions[entry.name] = _version(os.stat(entry.path))
         return versions

@@ -87,7 +87,7 @@ class FileLock:
         self.release()
 
 
-_guard = threading.Lock()
+_guard = threading.RLock()  # an object that is collected in here releases its lock as well
 _held: dict[_Identity, FileLock] = {}
 """The locks that this process holds."""
 
@@ -192,7 +192,7 @@ def _read_note(fd: int) -> str | None:
 def _forget() -> None:
     """In a forked child: it holds none of its parent's locks."""
     global _guard
-    _guard = threading.Lock()
+    _guard = threading.RLock()
     for lock in _held.values():
         lock.let_go()
     _held.clear()

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.errors import BadField, DamagedFile, MissingFile
+from holdfast.errors import BadField, BadLabel, DamagedFile, MissingFile
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.sealed import seal, unseal
@@ -54,4 +54,6 @@ def read_marks(backend: Backend, run: str, step: int) -> Marks:
 def write_marks(backend: Backend, marks: Marks) -> None:
     """Put the marks in the place of the old ones, durably."""
     text = seal(FORMAT, msgspec.structs.asdict(marks)) + b"\n"
+    if len(text) > MAX_SIZE:
+        raise BadLabel(f"the notes would take {len(text):,} bytes, over {MAX_SIZE:,}")
     backend.replace(names.marks_file(marks.run, marks.step), text)

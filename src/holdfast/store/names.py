@@ -78,6 +78,11 @@ def parse(name: str, folder: str) -> Named | None:
     return Named(kind, match["run"], int(match["step"] or 0))
 
 
+def is_label(text: str) -> bool:
+    """Whether this may be the label of a part."""
+    return re.fullmatch("[a-z0-9_-]{1,40}", text) is not None
+
+
 def label_of(key: str) -> str:
     """What the data files of a part are called."""
     # Of the 40 characters a label may have, some are kept to tell equal ones apart.

@@ -19,9 +19,11 @@ from holdfast.errors import (
     RefNotFound,
     TruncatedFile,
 )
-from holdfast.files.digests import CHUNK, DIGEST
+from holdfast.files.digests import CHUNK, DIGEST, digest
 from holdfast.files.layout import Index
 from holdfast.files.reader import Progress, Reader
+from holdfast.files.source_file import SourceFile
+from holdfast.files.source_memory import SourceMemory
 from holdfast.store import names
 from holdfast.store.aliases import view_array
 from holdfast.store.backend import Backend
@@ -62,6 +64,18 @@ def gone(backend: Backend, head: Head, name: str) -> MissingData | RefNotFound:
     )
 
 
+def is_intact(file: SourceFile | SourceMemory, start: int, size: int, expected: bytes) -> bool:
+    """Whether a chunk of an open file is what its digest says."""
+    if start < 0 or start + size > file.size:
+        return False
+    data = np.empty(size, np.uint8)
+    try:
+        file.read_into(data, start)
+    except HoldfastError:
+        return False
+    return digest(data) == expected
+
+
 class Data:
     """The data files of a checkpoint, open.
 
@@ -82,6 +96,7 @@ class Data:
         """The tensors by number, all by default; `damaged` is told of files that are."""
         self.record = record
         self._damaged = damaged or (lambda name: None)
+        self._last: tuple[int, Bytes] | None = None
         self._extents = _Extents(record, _with_bases(record, tensors))
         self._readers: dict[int, Reader] = {}
         self._stack = ExitStack()
@@ -168,8 +183,12 @@ class Data:
         """One tensor as an array, to be looked at and let go."""
         view = self.record.views.get(tensor)
         stored = tensor if view is None else view.base
-        pieces = [self._readers[file].tensor(row) for file, row in self._extents.pieces[stored]]
-        data = pieces[0] if len(pieces) == 1 else _joined(pieces)
+        if self._last is None or self._last[0] != stored:  # several views may follow each other
+            self._last = None  # before the next one takes its memory
+            found = self._extents.pieces[stored]
+            pieces = [self._readers[file].tensor(row) for file, row in found]
+            self._last = stored, pieces[0] if len(pieces) == 1 else _joined(pieces)
+        data = self._last[1]
         if view is None:
             return self.record.specs[tensor].view(data)
         return view_array(data, self.record.specs[tensor], view.offset, view.strides)

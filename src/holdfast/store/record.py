@@ -16,7 +16,14 @@ import msgspec
 import numpy as np
 from blake3 import blake3
 
-from holdfast.errors import BadField, BadRange, IndexMismatch, LimitExceeded, TruncatedFile
+from holdfast.errors import (
+    BadField,
+    BadRange,
+    IndexMismatch,
+    LimitExceeded,
+    RefusedState,
+    TruncatedFile,
+)
 from holdfast.files.digests import CHUNK, DIGEST, chunk_counts
 from holdfast.formats.refusals import MAX_RANK, MAX_SIZE
 from holdfast.store import names
@@ -172,6 +179,12 @@ def encode(record: Record) -> bytes:
     lines = [encode_head(record.head), record.tree]
     lines += [msgspec.json.encode({name: values}) for name, values in columns]
     text = b"".join(line + b"\n" for line in lines)
+    if len(lines[0]) >= MAX_HEAD or len(text) >= MAX_RECORD:
+        raise RefusedState(
+            f"the record would take {len(text):,} bytes, {len(lines[0]):,} of them before the "
+            f"tree: at most {MAX_RECORD:,} and {MAX_HEAD:,} can be read again; save fewer metrics "
+            "or plain values"
+        )
     return text + _END + blake3(text).hexdigest().encode() + b'"}\n'
 
 
@@ -246,6 +259,13 @@ def _check_head(head: Head) -> None:
         if part.first != first or part.count < 0:
             raise BadField(f"the head: field parts: {part.first} where {first} was expected")
         first += part.count
+    labels = [part.label for part in head.parts]
+    if not all(map(names.is_label, labels)) or len(set(labels)) != len(labels):
+        raise BadField("the head: field parts: a label is none, or stands twice")
+    if head.parent and not all(
+        0 <= number < names.MAX_STEP for number in (head.parent.step, head.parent.sequence)
+    ):
+        raise BadField("the head: field parent: a number is out of its range")
     if first != head.tensors:
         raise BadField(f"the head: its parts have {first} tensors, not {head.tensors}")
     for file in head.files:

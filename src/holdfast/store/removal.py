@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from holdfast.errors import HoldfastError
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.index import Index
+from holdfast.store.scanning import read_head
 
 
 def delete_checkpoints(backend: Backend, index: Index, run: str, steps: Iterable[int]) -> None:
@@ -45,15 +47,30 @@ def delete_run(backend: Backend, index: Index, run: str) -> None:
 def delete_unused(backend: Backend, index: Index, run: str) -> None:
     """Delete the data files that no record of the run refers to.
 
-    The caller holds the lock of the run's changes, so that none is on its way in. As long as a
-    record cannot be read, nobody knows what it refers to, and nothing is deleted.
+    The caller holds the lock of the run's changes, so that none is on its way in. The index says
+    which may be unused; before anything is deleted, the records themselves are asked.
     """
     index.refresh()
     left = orphans(backend, index, run)
     if left:
+        used = _used_files(backend, run)
         folder = names.run_folder(run)
-        backend.delete(f"{folder}/{name}" for name in left)
+        backend.delete(f"{folder}/{name}" for name in left if used is not None and name not in used)
         backend.sync(folder)
+
+
+def _used_files(backend: Backend, run: str) -> set[str] | None:
+    """The data files that the records of a run refer to; None if one cannot be read."""
+    used: set[str] = set()
+    for name, _ in backend.list(names.run_folder(run), ".json"):
+        named = names.parse(name, run)
+        if named is not None and named.kind == "record":
+            try:
+                head = read_head(backend, run, named.step)
+            except HoldfastError:
+                return None
+            used |= {file.name for file in head.files}
+    return used
 
 
 def orphans(backend: Backend, index: Index, run: str) -> list[str]:
@@ -62,7 +79,7 @@ def orphans(backend: Backend, index: Index, run: str) -> list[str]:
         return []
     used = index.files(run).keys()
     found = []
-    for name, _ in backend.list(names.run_folder(run)):
+    for name, _ in backend.list(names.run_folder(run), ".safetensors"):
         named = names.parse(name, run)
         if named is not None and named.kind == "data" and name not in used:
             found.append(name)
@@ -84,6 +101,8 @@ def sweep(backend: Backend, index: Index, run: str) -> None:
 def _stale_marks(backend: Backend, index: Index, run: str) -> list[str]:
     """Marks of checkpoints that are gone: the next of that step must not get them."""
     steps = set(index.steps(run))
-    found = [names.parse(name, run) for name, _ in backend.list(names.run_folder(run))]
+    listed = backend.list(names.run_folder(run), ".json")
+    found = [names.parse(name, run) for name, _ in listed]
+    steps |= {named.step for named in found if named and named.kind == "record"}
     stale = {named.step for named in found if named and named.kind == "marks"} - steps
     return [names.marks_file(run, step) for step in sorted(stale)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -22,12 +23,13 @@ from holdfast.errors import (
     UnreadableFile,
 )
 from holdfast.store import names, tree
+from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.planning import plan_state
 from holdfast.store.record import Place
 from holdfast.store.removal import delete_checkpoints, delete_run
 from holdfast.store.runfile import RunFile, encode, read_run
-from holdfast.store.saving import Wanted, Writer, change_of, writer_of
+from holdfast.store.saving import Wanted, Writer, writer_of
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
@@ -97,6 +99,8 @@ class Run:
         return Checkpoint(self._store, head)
 
     def _own_writer(self) -> Writer:
+        if self._writer is not None and self._writer.process != os.getpid():
+            self._writer = None  # it is that of the process which this one was forked from
         if self._writer is None:
             self._writer = writer_of(self._store.backend, self._store.index, self.hash)
             self._writer.enter()
@@ -294,6 +298,8 @@ def _checked(value: Any, what: str, least: int) -> int:
 def _checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
     """Metrics as plain numbers in the form of the tree."""
     plain = {}
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise RefusedState(f"metrics is a {type(metrics).__name__}: it must be a mapping")
     for name, value in (metrics or {}).items():
         if not isinstance(name, str):
             raise RefusedState(f"metrics: the key {name!r} is no str")

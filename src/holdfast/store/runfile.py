@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.errors import BadField, DamagedFile
+from holdfast.errors import BadField, DamagedFile, RefusedState
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.record import Place
@@ -37,7 +37,13 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def encode(file: RunFile) -> bytes:
     """The whole file."""
-    return seal(FORMAT, msgspec.structs.asdict(file)) + b"\n"
+    text = seal(FORMAT, msgspec.structs.asdict(file)) + b"\n"
+    if len(text) > MAX_SIZE:
+        raise RefusedState(
+            f"the hyperparameters take {len(text):,} bytes as text, over {MAX_SIZE:,}: what is "
+            "that large is part of the state, or of the data"
+        )
+    return text
 
 
 def read_run(backend: Backend, run: str) -> RunFile:

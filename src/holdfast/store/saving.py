@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.store import names
 from holdfast.store.backend import Backend, Lock
+from holdfast.store.changing import change_of
 from holdfast.store.extents import columns
 from holdfast.store.index import Index
 from holdfast.store.known import Known, remember
@@ -33,10 +35,10 @@ from holdfast.store.removal import delete_unused, sweep
 from holdfast.store.runfile import RunFile, now, software
 from holdfast.store.writing import Written, bytes_needed, write_data
 
+_HURRY: Final = 1.0
+"""How many seconds a writer waits for the run: somebody may be cleaning up in it."""
 _MARGIN: Final = 1 << 20
 """What a disk must have free beyond the data: records, folders, the file system's own."""
-_PATIENCE: Final = 60.0
-"""How long a save waits for somebody who deletes in the same run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Writer:
         self._last: Record | None = None
         self._sequence = 0
         self._users = 0
+        self.process = os.getpid()
 
     def is_locking(self) -> bool:
         """Whether it keeps others out of the run."""
@@ -108,7 +111,7 @@ class Writer:
         if self.is_locking():
             return
         self._release()
-        self._lock = self._backend.lock(self._run)
+        self._lock = self._backend.lock(self._run, _HURRY)
         if self._lock is None:
             raise RunBusy(
                 f"run {self._run}: {self._backend.holder(self._run)} writes into it; wait for it "
@@ -286,17 +289,9 @@ class Writer:
                 remember(self._index, record, {file.name for file, _ in written.new})
             if replaced:
                 with change_of(self._backend, self._run):
+                    # What was written about the old one is not true of the new one.
+                    self._backend.delete([names.marks_file(self._run, record.head.step)])
                     delete_unused(self._backend, self._index, self._run)
-
-
-@contextmanager
-def change_of(backend: Backend, run: str) -> Iterator[None]:
-    """Hold the lock of those who add to a run or delete from it, for a moment."""
-    lock = backend.lock(f"{run}.change", _PATIENCE)
-    if lock is None:
-        raise RunBusy(f"run {run}: {backend.holder(f'{run}.change')} is changing it; try again")
-    with lock:
-        yield
 
 
 _writers: weakref.WeakValueDictionary[tuple[str, str], Writer] = weakref.WeakValueDictionary()
@@ -307,6 +302,16 @@ def writer_of(backend: Backend, index: Index, run: str) -> Writer:
     """The writer of a run: one for all of a process, as long as somebody uses it."""
     with _writers_guard:
         writer = _writers.get((backend.url, run))
-        if writer is None:
+        if writer is None or writer.process != os.getpid():
             writer = _writers[backend.url, run] = Writer(backend, index, run)
         return writer
+
+
+def _forget_parent() -> None:
+    """In a forked process: another thread may have held the guard, and the locks are not ours."""
+    global _writers_guard
+    _writers_guard = threading.RLock()
+    _writers.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError, MissingFile
+from holdfast.errors import FileError, HoldfastError, MissingFile
 from holdfast.store import names
 from holdfast.store.backend import Backend, Version
 from holdfast.store.marks import read_marks
-from holdfast.store.record import MAX_HEAD, decode_head
+from holdfast.store.record import MAX_HEAD, Head, decode_head
 from holdfast.store.runfile import read_run
 
 _SETTLED: Final = 2_000_000_000
@@ -37,15 +36,22 @@ def take_in(backend: Backend, connection: sqlite3.Connection) -> None:
     for count, (run, version) in enumerate(found.items()):
         text = repr(version)
         if known.get(run) != (text, 1):
-            _scan(backend, connection, run)
-            row = (run, text, _is_settled(version, now))
+            try:
+                whole = _scan(backend, connection, run)
+            except FileError:  # the folder cannot be read now: what is known of it stays
+                whole = False
+            row = (run, text, whole and _is_settled(version, now))
             connection.execute("INSERT OR REPLACE INTO folders VALUES (?, ?, ?)", row)
         if count % 100 == 99:
             connection.commit()  # others may want to write as well
 
 
-def _scan(backend: Backend, connection: sqlite3.Connection, run: str) -> None:
-    """Take in one folder: what is new, what was replaced, what is gone."""
+def _scan(backend: Backend, connection: sqlite3.Connection, run: str) -> bool:
+    """Take in one folder: what is new, what was replaced, what is gone.
+
+    False if something could not be read, which is no damage yet: the next one tries again.
+    """
+    whole = True
     found: dict[str, dict[int, int]] = {"run": {}, "record": {}, "marks": {}}
     folder = names.run_folder(run)
     for name, stamp in backend.list(folder, ".json"):
@@ -66,24 +72,31 @@ def _scan(backend: Backend, connection: sqlite3.Connection, run: str) -> None:
             if known.get(new) != stamp:
                 if new in known:
                     _forget_row(connection, table, run, new)
-                take(backend, connection, run, new, stamp)
+                whole &= take(backend, connection, run, new, stamp)
+    return whole
 
 
-def _take_record(backend: Backend, db: sqlite3.Connection, run: str, step: int, stamp: int) -> None:
+def _take_record(backend: Backend, db: sqlite3.Connection, run: str, step: int, stamp: int) -> bool:
     try:
         line = _read_head_line(backend, run, step)
         head = decode_head(line, run, step)
     except HoldfastError as error:
         name = names.record_file(run, step).rpartition("/")[2]
         if isinstance(error, MissingFile) and not _is_listed(backend, run, name):
-            return  # deleted meanwhile
-        row: Sequence[Any] = (run, step, stamp, 0, "", 0, None, str(error))
-        db.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-        return
+            return True  # deleted meanwhile
+        problem = (run, step, _stamp(stamp, error), 0, "", 0, None, str(error))
+        db.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", problem)
+        return not isinstance(error, FileError)
     row = (run, step, stamp, head.sequence, head.time, int(head.best), line, None)
     db.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
     rows = [(run, step, f.name, f.size, f.digest, f.held, f.used) for f in head.files]
     db.executemany("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    return True
+
+
+def _stamp(stamp: int, error: HoldfastError) -> int | None:
+    """The stamp of a file that is damaged for good; of one that cannot be read now, none."""
+    return None if isinstance(error, FileError) else stamp
 
 
 def _is_listed(backend: Backend, run: str, name: str) -> bool:
@@ -91,26 +104,32 @@ def _is_listed(backend: Backend, run: str, name: str) -> bool:
     return bool(backend.list(names.run_folder(run), name))
 
 
-def _take_marks(backend: Backend, db: sqlite3.Connection, run: str, step: int, stamp: int) -> None:
-    tags, problem = [], None
+def _take_marks(backend: Backend, db: sqlite3.Connection, run: str, step: int, stamp: int) -> bool:
+    tags: list[str] = []
+    row: tuple[Any, ...] = (run, step, stamp, "[]", None)
+    whole = True
     try:
-        tags = list(read_marks(backend, run, step).tags)
+        tags = read_marks(backend, run, step).tags
+        row = (run, step, stamp, json.dumps(tags), None)
     except HoldfastError as error:
-        problem = str(error)
-    row = (run, step, stamp, json.dumps(tags), problem)
+        row = (run, step, _stamp(stamp, error), "[]", str(error))
+        whole = not isinstance(error, FileError)
     db.execute("INSERT INTO marks VALUES (?, ?, ?, ?, ?)", row)
     db.executemany("INSERT INTO tags VALUES (?, ?, ?)", [(tag, run, step) for tag in tags])
+    return whole
 
 
-def _take_run(backend: Backend, db: sqlite3.Connection, run: str, _: int, stamp: int) -> None:
-    name, created, problem = None, None, None
+def _take_run(backend: Backend, db: sqlite3.Connection, run: str, _: int, stamp: int) -> bool:
+    whole = True
+    row: tuple[Any, ...]
     try:
         file = read_run(backend, run)
-        name, created = file.name, file.created
+        row = (run, stamp, file.name, file.created, None)
     except HoldfastError as error:
-        problem = str(error)
-    row = (run, stamp, name, created, problem)
+        row = (run, _stamp(stamp, error), None, None, str(error))
+        whole = not isinstance(error, FileError)
     db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?)", row)
+    return whole
 
 
 def _forget_row(connection: sqlite3.Connection, table: str, run: str, step: int) -> None:
@@ -140,6 +159,11 @@ def _drop(connection: sqlite3.Connection, run: str) -> None:
         "distrusted",
     ):
         connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
+
+
+def read_head(backend: Backend, run: str, step: int) -> Head:
+    """The head of a record, as it is on the disk."""
+    return decode_head(_read_head_line(backend, run, step), run, step)
 
 
 def _read_head_line(backend: Backend, run: str, step: int) -> bytes:

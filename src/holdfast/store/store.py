@@ -26,10 +26,12 @@ from holdfast.errors import (
 from holdfast.identity import Identity, identify, recorded
 from holdfast.store import names
 from holdfast.store.backend import Backend
+from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.index import Index
 from holdfast.store.local import LocalBackend
 from holdfast.store.manifest import write_manifest
+from holdfast.store.marks import Marks, read_marks, write_marks
 from holdfast.store.run import Run, fell_back
 from holdfast.store.runfile import RunFile, encode, environment, now, read_run
 
@@ -41,6 +43,15 @@ _REFRESHED: Final = 60.0
 """How many seconds a manifest is left as it is while runs are being saved into."""
 
 Result = TypeVar("Result")
+
+
+def _is_damage(error: DamagedFile | UnreadableFile) -> bool:
+    """Whether an older checkpoint is better than none: the disk has not what was written.
+
+    It fails to read it, or has something else than a file in its place. That there are too many
+    open files, or no right to read, says nothing about the checkpoint.
+    """
+    return isinstance(error, DamagedFile) or error.errno in (errno.EIO, errno.EINVAL)
 
 
 class Store:
@@ -106,7 +117,10 @@ class Store:
         try:
             self.backend.create(names.run_file(file.run), encode(file))
         except AlreadyExists:  # another process was faster
-            return self.run(name, hp, model, data, trial, volatile=volatile)
+            found = self._found(identity)
+            if found is None:
+                raise  # it is there, and cannot be read
+            return Run(self, found)
         self.index.close()  # now there is a folder for its file
         self.write_manifest()
         return Run(self, file)
@@ -232,7 +246,10 @@ class Store:
         if not found:
             raise RefNotFound(f"{self.url} has no tag {tag!r}")
         for run, step in found:
-            self.checkpoint(run, step).untag(tag)
+            with change_of(self.backend, "tags"), change_of(self.backend, run):
+                marks = read_marks(self.backend, run, step)
+                left = [each for each in marks.tags if each != tag]
+                write_marks(self.backend, Marks(run, step, left, marks.notes))
 
     def find(self, run: str, step: int) -> Checkpoint | None:
         """The checkpoint of a run and a step, if there is one that can be read."""
@@ -267,9 +284,15 @@ class Store:
                 raise RefNotFound(f"run {run}: no checkpoint was saved with best=True")
             if best is None:
                 break
+            checkpoint = Checkpoint(self, best.head)
             try:
-                return action(Checkpoint(self, best.head))
+                result = action(checkpoint)
+                if problems:  # one of those that cannot be read may have been the best
+                    fell_back(problems, checkpoint)
+                return result
             except (DamagedFile, UnreadableFile) as error:
+                if not _is_damage(error):
+                    raise
                 problems.insert(0, str(error))
                 break
             except RefNotFound:
@@ -293,6 +316,8 @@ class Store:
                 try:
                     result = action(checkpoint)
                 except (DamagedFile, UnreadableFile) as error:
+                    if not _is_damage(error):
+                        raise
                     found.append(str(error))
                     continue
                 except RefNotFound:
