@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadRange
-from holdfast.store.aliases import View, check_view, find_aliases, view_array
+from holdfast.store.aliases import Aliases, View, check_view, find_aliases, view_array
 from holdfast.tensors import (
     DTYPES,
     Packed,
@@ -34,9 +34,13 @@ def _bytes(source: Source) -> Array:
     return out
 
 
+def _found(values: Sequence[Any]) -> Aliases:
+    return find_aliases(values, [source_of(value) for value in values])
+
+
 def _round_trip(values: Sequence[Any]) -> list[Any]:
     """Store what is to be stored, and make every tensor of it again."""
-    aliases = find_aliases(values)
+    aliases = _found(values)
     assert sorted([*aliases.stored, *aliases.views]) == list(range(len(values)))
     sources = [source_of(values[i]) for i in aliases.stored]
     bases = [_bytes(source) for source in [*sources, *(added.source for added in aliases.added)]]
@@ -86,7 +90,7 @@ def _assert_alike(values: Sequence[Any]) -> list[Any]:
 
 def test_the_same_tensor_twice_is_stored_once() -> None:
     x = torch.randn(3, 4)
-    aliases = find_aliases([x, x])
+    aliases = _found([x, x])
     assert aliases.stored == [0]
     assert aliases.views == {1: View(0, 0, (16, 4))}
     assert aliases.added == []
@@ -114,13 +118,13 @@ def test_a_parameter_and_its_data_come_back_tied() -> None:
 
 def test_a_transposed_tie_is_a_view_with_its_own_strides() -> None:
     x = torch.randn(3, 4)
-    assert find_aliases([x.T, x]).views == {0: View(0, 0, (4, 16))}
+    assert _found([x.T, x]).views == {0: View(0, 0, (4, 16))}
     _assert_alike([x.T, x])
 
 
 def test_a_part_is_a_view_of_the_whole() -> None:
     x = torch.arange(9.0)
-    assert find_aliases([x[2:5], x]).views == {0: View(0, 8, (4,))}
+    assert _found([x[2:5], x]).views == {0: View(0, 8, (4,))}
     part, whole = _assert_alike([x[2:5], x])
     part.zero_()
     assert whole.tolist() == [0, 1, 0, 0, 0, 5, 6, 7, 8]
@@ -131,7 +135,7 @@ def test_parts_that_overlap_get_a_base_of_their_own(make: Any) -> None:
     x = make(12.0)
     first, second = x[0:6], x[3:9]
     other = make(3.0)
-    aliases = find_aliases([other, first, second])
+    aliases = _found([other, first, second])
     assert aliases.stored == [0]
     assert aliases.views == {
         1: View(1, 0, (x[:1].nbytes,)),
@@ -146,7 +150,7 @@ def test_parts_that_overlap_get_a_base_of_their_own(make: Any) -> None:
 
 def test_equal_but_separate_tensors_stay_separate() -> None:
     a, b = torch.zeros(5), torch.zeros(5)
-    assert find_aliases([a, b]).stored == [0, 1]
+    assert _found([a, b]).stored == [0, 1]
     a, b = _assert_alike([a, b])
     a += 1
     assert b.sum() == 0
@@ -154,18 +158,18 @@ def test_equal_but_separate_tensors_stay_separate() -> None:
 
 def test_neighbours_in_one_buffer_stay_separate() -> None:
     flat = torch.arange(10.0)
-    assert find_aliases([flat[:4], flat[4:], torch.ones(2)]).stored == [0, 1, 2]
+    assert _found([flat[:4], flat[4:], torch.ones(2)]).stored == [0, 1, 2]
 
 
 def test_a_tensor_alone_is_stored_however_it_lies() -> None:
     x = torch.randn(6, 6)
     for lone in (x.T, x[::2, 1:3], x[:1].expand(4, 6)):
-        assert find_aliases([lone, torch.ones(3)]).stored == [0, 1]
+        assert _found([lone, torch.ones(3)]).stored == [0, 1]
 
 
 def test_twins_that_are_scattered_are_stored_without_what_lies_between() -> None:
     column = torch.randn(1000, 100)[:, 3]
-    aliases = find_aliases([column, column])
+    aliases = _found([column, column])
     assert aliases.stored == [0]
     assert aliases.views == {1: View(0, 0, (4,))}
     a, b = _assert_alike([column, column])
@@ -181,14 +185,14 @@ def test_expanded_and_reversed_views() -> None:
     assert whole[-1] == 77
     # Without the whole, too.
     _assert_alike(values[2:])
-    assert find_aliases(values[2:]).stored == []
+    assert _found(values[2:]).stored == []
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.complex64, torch.float8_e5m2])
 def test_views_of_every_width(dtype: torch.dtype) -> None:
     x = torch.arange(20).remainder(2).to(dtype).reshape(4, 5)
     values = [x[1:3], x, x.T, x[:, ::2]]
-    assert find_aliases(values).stored == [1]
+    assert _found(values).stored == [1]
     _assert_alike(values)
     _assert_alike(values[2:])
 
@@ -216,7 +220,7 @@ def test_packed_tensors_share_memory_too() -> None:
     data = np.arange(24, dtype=np.uint8)
     a = Packed(data, "float4_e2m1fn", (6, 8))
     b = Packed(data[8:16], "float4_e2m1fn", (2, 8))
-    assert find_aliases([a, b]).views == {1: View(0, 8, (4, 1))}
+    assert _found([a, b]).views == {1: View(0, 8, (4, 1))}
     whole, part = _assert_alike([a, b])
     part.data[...] = 0
     assert whole.data.reshape(-1)[8:16].sum() == 0
@@ -225,7 +229,7 @@ def test_packed_tensors_share_memory_too() -> None:
 def test_scattered_packed_tensors_are_stored_for_themselves() -> None:
     scattered = np.arange(24, dtype=np.uint8)[::2]
     values = [Packed(scattered, "float4_e2m1fn", shape) for shape in ((24,), (3, 8))]
-    assert find_aliases(values).stored == [0, 1]
+    assert _found(values).stored == [0, 1]
     assert [back.data.tobytes() for back in _round_trip(values)] == [scattered.tobytes()] * 2
 
 
@@ -234,14 +238,14 @@ def test_what_memory_does_not_hold_is_stored_for_itself() -> None:
     swapped = np.arange(4, dtype=">i4")
     empty = torch.ones(0)
     values = [x, x.conj(), x.conj().imag, swapped, swapped, empty, empty]
-    assert find_aliases(values).stored == list(range(7))
+    assert _found(values).stored == list(range(7))
     assert torch.equal(_round_trip(values)[1], x.conj().resolve_conj())
 
 
 def test_groups_are_told_apart() -> None:
     x, y = np.arange(10), np.arange(20)
     values = [y[5:9], x[1:4], y, x[2:6], np.ones(3), y[::2], x[5:7]]
-    aliases = find_aliases(values)
+    aliases = _found(values)
     assert aliases.stored == [2, 4]
     bases = {position: view.base for position, view in aliases.views.items()}
     assert bases == {0: 0, 5: 0, 1: 2, 3: 2, 6: 2}
@@ -317,8 +321,8 @@ def test_any_view_is_made_within_its_base_or_refused(
 
 def test_what_lies_between_tensors_that_share_nothing_is_not_stored() -> None:
     big = np.arange(1 << 20)
-    aliases = find_aliases([big[:: (1 << 20) - 1], big[5:6]])
+    aliases = _found([big[:: (1 << 20) - 1], big[5:6]])
     assert aliases.stored == [0, 1]
     assert not aliases.added
-    shared = find_aliases([big[:: (1 << 20) - 1], big[:3:2]])
+    shared = _found([big[:: (1 << 20) - 1], big[:3:2]])
     assert len(shared.added) == 1, "they have the first element in common"

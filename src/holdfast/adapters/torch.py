@@ -38,6 +38,9 @@ _NATIVE: Final = frozenset({torch.float32, torch.float64, torch.int64, torch.int
 
 def source(value: Any) -> Source:
     """A torch tensor as a source, without copying it."""
+    if _is_plain(value):
+        spec = _spec_for(_NAME_OF[value.dtype], tuple(value.shape))
+        return ArraySource((value.detach() if value.requires_grad else value).numpy(), spec)
     if not isinstance(value, torch.Tensor):
         raise UnsupportedTensor(f"a {type(value).__qualname__} is not a tensor")
     _refuse_kinds(value)
@@ -47,6 +50,24 @@ def source(value: Any) -> Source:
     if tensor.dtype not in _NATIVE and (integer := _INTEGER_OF.get(tensor.element_size())):
         tensor = tensor.view(integer)
     return ArraySource(tensor.numpy(), spec)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is what nearly all tensors are: on the CPU, in order, of an everyday dtype."""
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.is_cpu
+        and value.dtype in _NATIVE
+        and not value.is_nested
+        and value.layout is torch.strided
+        and value.ndim <= 64
+        and value.is_contiguous()
+        and not value.is_neg()
+        and not _reaches_beyond_its_storage(value)
+    )
+
+
+_spec_for: Final = lru_cache(1 << 16)(TensorSpec)
 
 
 def tensor(array: np.ndarray[Any, Any], spec: TensorSpec) -> torch.Tensor:

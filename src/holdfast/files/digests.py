@@ -124,6 +124,12 @@ class Digesting:
         return self._digests
 
 
+def digests_in_order(sources: Sequence[Source]) -> Iterator[tuple[list[Chunk], bytes]]:
+    """The same as `Digesting.in_order`, on the calling thread alone: for a few small tensors."""
+    for batch in _batches_of(sources):
+        yield batch, _digest_batch(sources, batch)
+
+
 def digest_all(sources: Sequence[Source]) -> bytes:
     """The digests of all chunks of the sources."""
     with ThreadPoolExecutor(worker_count(spare=1), "holdfast-digest") as pool:

@@ -135,6 +135,9 @@ def write_growing(
     file = begin()
     try:
         size = reserved = room
+        if most <= _AHEAD:  # no thread is needed for that
+            _reserve(file, room + first[2] - first[1], most)
+            reserved = most
         with ThreadPoolExecutor(1, "holdfast-reserve") as pool, Ring(file.write) as ring:
             ring.seek(room)
             reserving: Future[None] | None = None

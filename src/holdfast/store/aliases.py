@@ -59,12 +59,12 @@ class Aliases:
     """What is stored besides."""
 
 
-def find_aliases(values: Sequence[Any]) -> Aliases:
-    """Which of the tensors to store, and which are views; `source_of` must take all of them.
+def find_aliases(values: Sequence[Any], sources: Sequence[Source]) -> Aliases:
+    """Which of the tensors to store, and which are views; their sources are given too.
 
     Whoever reads an added source must keep the tensors alive until then.
     """
-    groups = [_Group(values, positions) for positions in _overlapping(values)]
+    groups = [_Group(values, positions) for positions in _overlapping(values, sources)]
     groups = [group for group in groups if group.base is not None or group.is_shared]
     views = {position for group in groups for position in group.views}
     stored = [position for position in range(len(values)) if position not in views]
@@ -81,14 +81,17 @@ def find_aliases(values: Sequence[Any]) -> Aliases:
     return aliases
 
 
-def _overlapping(values: Sequence[Any]) -> Iterator[list[int]]:
+def _overlapping(values: Sequence[Any], sources: Sequence[Source]) -> Iterator[list[int]]:
     """The positions of tensors that overlap, group by group."""
-    spaces: dict[str, list[tuple[int, int, int]]] = {}
-    for position, value in enumerate(values):
-        memory = memory_of(value)
-        if memory is not None:
+    spaces: dict[str, list[tuple[int, int, int]]] = {"cpu": []}
+    for position, source in enumerate(sources):
+        flat = source.contiguous()
+        if flat is not None and flat.size:  # nearly all are so, and it is quickly said
+            address = flat.__array_interface__["data"][0]
+            spaces["cpu"].append((address, address + flat.size, position))
+        elif memory := memory_of(values[position]):
             spaces.setdefault(memory.space, []).append((*memory.span(), position))
-    for spans in spaces.values():
+    for spans in filter(None, spaces.values()):
         table = np.array(spans, np.uint64)
         table = table[np.argsort(table[:, 0], kind="stable")]
         # The end of all that began before; what begins below it overlaps some of it.

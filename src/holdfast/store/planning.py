@@ -82,7 +82,7 @@ def plan_state(state: Any) -> Plan:
     """Plan a save; all that will be refused of the state is refused here."""
     node, leaves = tree.flatten(state)
     sources = [_source(leaf) for leaf in leaves]
-    aliases = find_aliases([leaf.value for leaf in leaves])
+    aliases = find_aliases([leaf.value for leaf in leaves], sources)
     # What is stored besides the leaves is numbered after them, until all are sorted by part.
     items = [*leaves, *aliases.added]
     keys = _part_keys(state, leaves)
@@ -190,9 +190,14 @@ def _with_entries(
 ) -> list[PlannedTensor]:
     """The tensors with the names that they have in their files."""
     for file in files:
-        unique = _Unique(["__metadata__"])
-        for number in file.tensors:
-            entry = unique.name(tensors[number].name.removeprefix(file.prefix))
+        cut = len(file.prefix)
+        entries = [tensors[number].name for number in file.tensors]
+        if all(name.startswith(file.prefix) for name in entries):
+            entries = [name[cut:] for name in entries]
+        if "__metadata__" in entries:
+            unique = _Unique(["__metadata__", *entries])
+            entries = [unique.name(e) if e == "__metadata__" else e for e in entries]
+        for number, entry in zip(file.tensors, entries, strict=True):
             tensors[number] = tensors[number]._replace(entry=entry)
     return tensors
 

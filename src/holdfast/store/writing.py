@@ -12,7 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
-from holdfast.files.digests import DIGEST, Digesting, worker_count
+from holdfast.files.digests import (
+    DIGEST,
+    Chunk,
+    Digesting,
+    digests_in_order,
+    worker_count,
+)
 from holdfast.files.writer import write_growing
 from holdfast.formats.safetensors_growing import Growing
 from holdfast.formats.seal import KEY
@@ -25,6 +31,10 @@ from holdfast.store.record import DataFile
 from holdfast.tensors import Source
 
 _SEAL_AT: Final = 8 + len(b'{"__metadata__":{"%b":"' % KEY.encode())
+
+
+_FEW: Final = 4 << 20
+"""Less than this is hashed by the caller alone."""
 
 
 class Piece(NamedTuple):
@@ -90,26 +100,33 @@ class _Writer:
         self._written = Written()
 
     def write(self) -> Written:
-        # One processor is left to the copying: a disk that waits for it costs more than a hash.
-        with ThreadPoolExecutor(worker_count(spare=1), "holdfast-digest") as pool:
+        if self._plan.most < _FEW:  # to start threads would take longer
+            self._write_all(self._pieces_of(digests_in_order(self._sources())))
+            return self._written
+        with ThreadPoolExecutor(worker_count(), "holdfast-digest") as pool:
             try:
-                chunks = self.digested(pool)
-                for file in self._plan.files:
-                    self._write_file(file, chunks)
+                self._write_all(self.digested(pool))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
         return self._written
 
+    def _write_all(self, chunks: Iterator[Piece]) -> None:
+        for file in self._plan.files:
+            self._write_file(file, chunks)
+
+    def _sources(self) -> list[Source]:
+        tensors = self._plan.tensors
+        numbers = (number for file in self._plan.files for number in file.tensors)
+        return [source for number in numbers if (source := tensors[number].source)]
+
     def digested(self, pool: ThreadPoolExecutor) -> Iterator[Piece]:
         """All chunks of all tensors, in the order of the files."""
-        sources = [
-            source
-            for file in self._plan.files
-            for number in file.tensors
-            if (source := self._plan.tensors[number].source)
-        ]
-        for batch, digests in Digesting(sources, pool).in_order():
+        return self._pieces_of(Digesting(self._sources(), pool).in_order())
+
+    @staticmethod
+    def _pieces_of(batches: Iterator[tuple[list[Chunk], bytes]]) -> Iterator[Piece]:
+        for batch, digests in batches:
             for i, chunk in enumerate(batch):
                 yield Piece(chunk.start, chunk.stop, digests[i * DIGEST : (i + 1) * DIGEST])
 

@@ -67,12 +67,13 @@ class ArraySource:
         self._array = array if type(array) is np.ndarray else array.view(np.ndarray)
         little = array.dtype.isnative and sys.byteorder == "little"
         self._little = array.dtype if little else array.dtype.newbyteorder("<")
+        self._flat: Bytes | None = None
+        if little and self._array.flags.c_contiguous:
+            self._flat = self._array.reshape(-1).view(np.uint8)
 
     def contiguous(self) -> Bytes | None:
         """All the bytes, if they lie in order."""
-        if not self._array.flags.c_contiguous or self._array.dtype != self._little:
-            return None
-        return self._array.reshape(-1).view(np.uint8)
+        return self._flat
 
     def copy_to(self, out: Bytes, start: int) -> None:
         """Fill `out` with the bytes that begin at `start`, gathered where they are scattered."""

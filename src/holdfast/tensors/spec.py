@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from holdfast.tensors.dtypes import DTYPES, DType
+
+
+@lru_cache(1 << 16)
+def _nbytes(dtype: str, shape: tuple[int, ...]) -> int:
+    # It is asked for again and again, and a state has thousands of tensors of few shapes.
+    return (math.prod(shape) * DTYPES[dtype].bits + 7) // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class TensorSpec:
     @property
     def nbytes(self) -> int:
         """How many bytes the elements take; packed ones are rounded up to a whole byte."""
-        return (self.size * self.kind.bits + 7) // 8
+        return _nbytes(self.dtype, self.shape)
 
     @property
     def array_shape(self) -> tuple[int, ...]:
