@@ -140,13 +140,15 @@ def _batches_of(sources: Sequence[Source]) -> Iterator[list[Chunk]]:
     """The work, in order; one thread goes through all of a source that is read in its order."""
     plain: list[Chunk] = []
     for i, source in enumerate(sources):
-        chunks = chunks_of(i, source.spec.nbytes)
+        size = source.spec.nbytes
         if source.sequential:
             yield from batches(plain)
-            yield list(chunks)
+            yield list(chunks_of(i, size))
             plain = []
+        elif size <= CHUNK:
+            plain.append(Chunk(i, 0, size))
         else:
-            plain += chunks
+            plain += chunks_of(i, size)
     yield from batches(plain)
 
 

@@ -46,6 +46,8 @@ def checked(name: str) -> str:
 
 def is_text(name: str) -> bool:
     """Whether it can be written as UTF-8: a file's name may be any bytes."""
+    if name.isascii():
+        return True
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -111,7 +111,7 @@ class LocalBackend:
             for entry in _entries(path):
                 if entry.is_dir():
                     with suppress(FileNotFoundError):  # deleted in between
-                        versions[entry.name] = _version(os.stat(entry.path))
+                        versions[entry.name] = _version(entry.stat())
         return versions
 
     def version(self, folder: str) -> Version | None:

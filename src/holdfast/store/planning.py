@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.errors import RefusedTensor
 from holdfast.store import names, tree
-from holdfast.store.aliases import View, find_aliases
+from holdfast.store.aliases import Aliases, View, find_aliases
 from holdfast.store.known import SMALL
 from holdfast.store.record import STORAGE, Part
 from holdfast.store.tree import Leaf
@@ -83,9 +83,75 @@ def plan_state(state: Any) -> Plan:
     node, leaves = tree.flatten(state)
     sources = [_source(leaf) for leaf in leaves]
     aliases = find_aliases([leaf.value for leaf in leaves], sources)
+    keys = _part_keys(state, leaves)
+    if aliases.views:
+        shape = _shape(leaves, sources, aliases, keys)
+    else:
+        shape = _shape_as_before(leaves, sources, aliases, keys)
+    found = [*sources, *(added.source for added in aliases.added)]
+    tensors = [
+        PlannedTensor(name, entry, kind, spec, nbytes, None if view else found[item], view)
+        for item, (name, entry, kind, spec, nbytes, _, view) in zip(
+            shape.order, shape.tensors, strict=True
+        )
+    ]
+    return Plan(tree.encode(node, shape.numbers), tensors, shape.parts, shape.files)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A plan without the tensors themselves."""
+
+    order: Sequence[int]
+    """The leaves, and after them what is stored besides them, sorted by part."""
+    numbers: Sequence[int]
+    """The number of each leaf's tensor."""
+    tensors: Sequence[PlannedTensor]
+    parts: list[Part]
+    files: Sequence[PlannedFile]
+
+
+_before: tuple[Any, _Shape] | None = None
+"""The last shape and what it was made of: most saves are of the same state, further on."""
+
+
+def _shape_as_before(
+    leaves: Sequence[Leaf],
+    sources: Sequence[Source],
+    aliases: Aliases,
+    keys: list[str | None],
+) -> _Shape:
+    """The shape of a state without views, made only if it is another than that of the last."""
+    global _before
+    made_of = (
+        [leaf.path for leaf in leaves],
+        [leaf.kind for leaf in leaves],
+        [source.spec for source in sources],
+        keys,
+    )
+    before = _before
+    if before is not None and before[0] == made_of and _same_types(before[0][0], made_of[0]):
+        return before[1]
+    shape = _shape(leaves, sources, aliases, [*keys])
+    _before = (made_of, shape)
+    return shape
+
+
+def _same_types(some: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether equal paths are the same: 1, 1.0 and True are equal keys of other names."""
+    return all(
+        a is b or [*map(type, a)] == [*map(type, b)] for a, b in zip(some, others, strict=True)
+    )
+
+
+def _shape(
+    leaves: Sequence[Leaf],
+    sources: Sequence[Source],
+    aliases: Aliases,
+    keys: list[str | None],
+) -> _Shape:
     # What is stored besides the leaves is numbered after them, until all are sorted by part.
     items = [*leaves, *aliases.added]
-    keys = _part_keys(state, leaves)
     keys += [keys[added.beside] for added in aliases.added]
     order = _by_part(keys)
     number_of = {item: number for number, item in enumerate(order)}
@@ -95,22 +161,20 @@ def plan_state(state: Any) -> Plan:
     for item in order:
         key, view = keys[item], aliases.views.get(item)
         if item < len(leaves):
-            kind, source = leaves[item].kind, sources[item]
+            kind, spec = leaves[item].kind, sources[item].spec
             name = unique.name(names.dotted(leaves[item].path))
         else:
-            kind, source = STORAGE, aliases.added[item - len(leaves)].source
+            kind, spec = STORAGE, aliases.added[item - len(leaves)].source.spec
             name = unique.name(f"{key}.{STORAGE}" if key else STORAGE)
         if view is not None:
             view = View(number_of[bases[view.base]], view.offset, view.strides)
-        spec = source.spec
-        nbytes, stored = (spec.nbytes, source) if view is None else (0, None)
-        tensors.append(PlannedTensor(name, name, kind, spec, nbytes, stored, view))
+        nbytes = spec.nbytes if view is None else 0
+        tensors.append(PlannedTensor(name, name, kind, spec, nbytes, None, view))
     parts = _parts([keys[item] for item in order])
     files = _files(tensors, parts)
     tensors = _with_entries(tensors, files)
     files = [file._replace(shared=_shared(tensors, file)) for file in files]
-    numbers = [number_of[leaf] for leaf in range(len(leaves))]
-    return Plan(tree.encode(node, numbers), tensors, parts, files)
+    return _Shape(order, [number_of[leaf] for leaf in range(len(leaves))], tensors, parts, files)
 
 
 def _source(leaf: Leaf) -> Source:
@@ -150,7 +214,7 @@ def _parts(keys: Sequence[str | None]) -> list[Part]:
 def _files(tensors: Sequence[PlannedTensor], parts: Sequence[Part]) -> list[PlannedFile]:
     """A file for each part, and one for all that are small together."""
     stored = {
-        part: [n for n in range(part.first, part.first + part.count) if tensors[n].source]
+        part: [n for n in range(part.first, part.first + part.count) if not tensors[n].view]
         for part in parts
     }
     small = [
