@@ -138,6 +138,10 @@ class Filling:
             )
 
     def _match(self, path: str, mine: Any) -> None:
+        if callable(getattr(mine, "state_dict", None)):
+            raise RefusedState(
+                f"{path}: a {type(mine).__name__} is no tree of tensors: give its state_dict()"
+            )
         if path not in self._saved:
             self.report.missing.append(path)
             return
@@ -199,10 +203,6 @@ def _spec_of(leaf: Any) -> TensorSpec | None:
     try:
         return source_of(leaf).spec
     except RefusedTensor:
-        if callable(getattr(leaf, "state_dict", None)):
-            raise RefusedState(
-                f"into: a {type(leaf).__name__} is no tree of tensors: give its state_dict()"
-            ) from None
         return None
 
 
