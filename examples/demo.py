@@ -1,4 +1,4 @@
-"""Save a state, damage one byte of it, see that it is found; then the speed beside others.
+"""Save a state, damage it, see that it is found; the same in a store; the speed beside others.
 
 Run it with `make demo`.
 """
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def main() -> None:
         state = make_state()
         tell_the_damage(state)
         tell_the_conversion(state)
+        tell_the_store(state)
         tell_the_speed(state)
 
 
@@ -57,13 +59,7 @@ def tell_the_damage(state: dict[str, torch.Tensor]) -> None:
     run("verify", "step_100.safetensors")
 
     say("One bit of it flips, as disks and networks do now and then.")
-    at = Path("step_100.safetensors").stat().st_size * 2 // 3
-    with open("step_100.safetensors", "r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
-    console.print(f"  byte {at:,}: {byte:#04x} is now {byte ^ 1:#04x}\n", style="dim")
+    flip_a_bit(Path("step_100.safetensors"))
     safetensors.torch.load_file("step_100.safetensors")
     say("safetensors loads the file without a word. Holdfast does not:")
     run("verify", "step_100.safetensors")
@@ -87,6 +83,40 @@ def tell_the_conversion(state: dict[str, torch.Tensor]) -> None:
     holdfast.save("tuned.npz", {f"model.{name}": value for name, value in state.items()})
     say("Three elements of one tensor are changed. Where, and by how much?")
     run("diff", "model.safetensors", "tuned.npz")
+
+
+def tell_the_store(state: dict[str, torch.Tensor]) -> None:
+    """Save two steps into a store, damage the second, see the first come back."""
+    say("A store keeps a run step by step. One tensor differs in the second step:")
+    show_code('run = holdfast.Store("experiments").run("demo", hp={"lr": 3e-4})')
+    training = holdfast.Store("experiments").run("demo", hp={"lr": 3e-4})
+    training.save(100, state, metrics={"loss": 0.25})
+    name = next(name for name, tensor in state.items() if tensor.nbytes > 1 << 20)
+    training.save(200, {**state, name: state[name] + 1}, metrics={"loss": 0.2}, best=True)
+    run("ls", "--store", "experiments")
+
+    say("One bit of the second step flips.")
+    [data] = Path("experiments/checkpoints/models").glob("*/*_step_000200.*.safetensors")
+    flip_a_bit(data)
+    show_code('run.load("latest")')
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loaded = training.load("latest")
+    console.print(f"  {said[0].category.__name__}: {said[0].message}\n", style="yellow")
+    if not all(torch.equal(loaded[name], tensor) for name, tensor in state.items()):
+        sys.exit("the step before it did not come back")
+    say(f"Step 100 came back, all {len(state)} tensors of it, bit for bit.")
+
+
+def flip_a_bit(path: Path) -> None:
+    """Change one bit of a file, at two thirds of it."""
+    at = path.stat().st_size * 2 // 3
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    console.print(f"  byte {at:,}: {byte:#04x} is now {byte ^ 1:#04x}\n", style="dim")
 
 
 def tell_the_speed(state: dict[str, torch.Tensor]) -> None:

@@ -20,7 +20,8 @@ from holdfast.errors import DamagedFile, HoldfastError, IndexMismatch, Truncated
 from holdfast.files.digests import CHUNK, DIGEST
 from holdfast.store import record as records
 from holdfast.store.aliases import View
-from holdfast.store.record import DataFile, Head, Part, Place, Record, decode, encode
+from holdfast.store.decoding import decode
+from holdfast.store.record import DataFile, Head, Part, Place, Record, encode
 from holdfast.store.sealed import seal, unseal
 from holdfast.tensors import TensorSpec
 from tests.store.stores import record_path

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.database import Database
-from holdfast.store.record import DataFile, Head, decode_head
+from holdfast.store.decoding import decode_head
+from holdfast.store.record import DataFile, Head
 from holdfast.store.scanning import forget_all, take_in
 
 

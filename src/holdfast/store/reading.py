@@ -27,7 +27,8 @@ from holdfast.files.source_memory import SourceMemory
 from holdfast.store import names
 from holdfast.store.aliases import view_array
 from holdfast.store.backend import Backend
-from holdfast.store.record import MAX_RECORD, Head, Record, decode
+from holdfast.store.decoding import decode
+from holdfast.store.record import MAX_RECORD, Head, Record
 from holdfast.tensors.sources import ALIGNMENT, Bytes, aligned_bytes
 
 Array = np.ndarray[Any, Any]

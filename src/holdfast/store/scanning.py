@@ -10,8 +10,9 @@ from typing import Any, Final
 from holdfast.errors import FileError, HoldfastError, MissingFile
 from holdfast.store import names
 from holdfast.store.backend import Backend, Version
+from holdfast.store.decoding import decode_head
 from holdfast.store.marks import read_marks
-from holdfast.store.record import MAX_HEAD, Head, decode_head
+from holdfast.store.record import MAX_HEAD, Head
 from holdfast.store.runfile import read_run
 
 _SETTLED: Final = 2_000_000_000

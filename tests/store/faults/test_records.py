@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.errors import DamagedFile, HoldfastError, UnsupportedFile
 from holdfast.files import disk
+from holdfast.store.decoding import decode, decode_head
 from holdfast.store.local import LocalBackend
-from holdfast.store.record import decode, decode_head
 from tests.store.faults.damage import (
     HELD,
     NEWEST,
