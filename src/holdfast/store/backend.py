@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, Self
 from holdfast.errors import BadLabel, shortened
 from holdfast.files.source_file import SourceFile
 from holdfast.files.source_memory import SourceMemory
+from holdfast.store.names import is_text
 from holdfast.tensors.sources import Bytes
 
 Version = tuple[int, ...]
@@ -42,17 +43,6 @@ def checked(name: str) -> str:
             "without empty parts, '.', '..' and NUL"
         )
     return name
-
-
-def is_text(name: str) -> bool:
-    """Whether it can be written as UTF-8: a file's name may be any bytes."""
-    if name.isascii():
-        return True
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class NewFile(Protocol):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,7 +14,6 @@ import msgspec
 from holdfast.errors import (
     AmbiguousRef,
     BadLabel,
-    IndexMismatch,
     MissingFile,
     RefNotFound,
     TruncatedFile,
@@ -26,20 +24,17 @@ from holdfast.store.aliases import View
 from holdfast.store.changing import change_of
 from holdfast.store.export import Exported, export
 from holdfast.store.filling import Filling, LoadReport, move
+from holdfast.store.headers import check_header
 from holdfast.store.marks import Marks, Note, read_marks, write_marks
 from holdfast.store.reading import Data, gone, read_record
-from holdfast.store.record import STORAGE, Head, Record
+from holdfast.store.record import STORAGE, DataFile, Head, Record
 from holdfast.store.runfile import now
 from holdfast.store.scanning import read_head
-from holdfast.store.writing import seal_in
 from holdfast.tensors import TensorSpec, fill, tensor_of
-from holdfast.verbs.open import TensorFile
 
 if TYPE_CHECKING:
     from holdfast.store.run import Run
     from holdfast.store.store import Store
-
-_SEAL_SEEN: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +182,7 @@ class Checkpoint:
         """Read everything and check every byte; raises a DamagedFile that says what is wrong."""
         record = self.record
         for file in record.head.files:
-            self.check_header(file.name, file.size, file.digest)
+            self.check_header(file)
         with self.data() as data:
             data.check(progress)
         head = record.head
@@ -205,19 +200,12 @@ class Checkpoint:
                     f"{self.ref}: its file {file.name} has {size:,} bytes, not {file.size:,}"
                 )
 
-    def check_header(self, name: str, size: int, digest: str) -> None:
+    def check_header(self, file: DataFile) -> None:
         """Check that a data file is a whole safetensors file, and the one that was written."""
-        backend = self._store.backend
-        path = f"{names.run_folder(self.head.run)}/{name}"
         try:
-            head = backend.read(path, _SEAL_SEEN)
-            on_disk = backend.path(path)
-            with TensorFile(on_disk or BytesIO(backend.read(path)), mapped=False):
-                pass
+            check_header(self._store.backend, self.head.run, file)
         except MissingFile as error:
-            raise gone(backend, self.record.head, name) from error
-        if seal_in(head) != digest or backend.size(path) != size:
-            raise IndexMismatch(f"{path}: it is another file than the record speaks of")
+            raise gone(self._store.backend, self.record.head, file.name) from error
 
     @contextmanager
     def data(self, **options: Any) -> Iterator[Data]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from io import BytesIO
 from typing import NamedTuple
 
 from holdfast.errors import (
@@ -29,15 +28,14 @@ from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.changing import change_of
 from holdfast.store.extents import Extent, append, chunks_of, with_extents
+from holdfast.store.headers import check_header
 from holdfast.store.index import Index
 from holdfast.store.manifest import write_manifest
 from holdfast.store.reading import is_intact, read_record
 from holdfast.store.record import DataFile, Head, Record, encode
 from holdfast.store.removal import orphans, sweep
-from holdfast.store.runfile import RunFile, read_run
 from holdfast.store.runfile import encode as encode_run
-from holdfast.store.writing import seal_in
-from holdfast.verbs.open import TensorFile
+from holdfast.store.runfile import known_from, read_run
 
 Progress = Callable[[int], None]
 
@@ -159,8 +157,7 @@ class _Examination:
             pass
         except HoldfastError:  # a newer release may have written it: it is listed as it is
             return
-        file = RunFile(self._run, head.identity, None, None, head.time, None, None, head.software)
-        self._backend.replace(name, encode_run(file))
+        self._backend.replace(name, encode_run(known_from(head)))
         self._index.refresh()
         self._found.restored[name] = "made again from a record, without a name"
 
@@ -232,10 +229,7 @@ class _Examination:
 
     def _check_header(self, path: str, file: DataFile) -> None:
         try:
-            with TensorFile(self._backend.path(path) or BytesIO(self._backend.read(path))):
-                pass
-            if seal_in(self._backend.read(path, 4096)) != file.digest:
-                self._found.headers[path] = "its header is not the one that was written"
+            check_header(self._backend, self._run, file)
         except HoldfastError as error:
             self._found.headers[path] = str(error)
 

@@ -18,7 +18,8 @@ from holdfast.files.mapping import on_network
 from holdfast.files.source_file import SourceFile
 from holdfast.store import locks
 from holdfast.store.aside import SUFFIX, Aside, aside_name, is_aside, taken, writing
-from holdfast.store.backend import Entry, Version, checked, is_text
+from holdfast.store.backend import Entry, Version, checked
+from holdfast.store.names import is_text
 
 _OWN: Final = ".holdfast"
 """The folder for the cache and the locks."""

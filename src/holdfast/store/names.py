@@ -118,3 +118,14 @@ def key_text(key: object) -> str:
         return hex(key)  # Python refuses to write thousands of decimal digits
     text = str(key)
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def is_text(text: str) -> bool:
+    """Whether UTF-8 has the text: there is no lone surrogate in it."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.errors import BadField, DamagedFile, RefusedState
 from holdfast.store import names
 from holdfast.store.backend import Backend
-from holdfast.store.record import Place
+from holdfast.store.record import Head, Place
 from holdfast.store.sealed import seal, unseal
 
 FORMAT: Final = "holdfast run 1"
@@ -61,6 +61,11 @@ def read_run(backend: Backend, run: str) -> RunFile:
         error.args = (f"{path}: {error}", *error.args[1:])
         raise
     return file
+
+
+def known_from(head: Head) -> RunFile:
+    """What a record knows of its run, whose own file is lost."""
+    return RunFile(head.run, head.identity, None, None, head.time, None, None, head.software)
 
 
 def environment() -> dict[str, str]:

@@ -33,7 +33,7 @@ from holdfast.store.local import LocalBackend
 from holdfast.store.manifest import write_manifest
 from holdfast.store.marks import Marks, read_marks, write_marks
 from holdfast.store.run import Run, fell_back
-from holdfast.store.runfile import RunFile, encode, environment, now, read_run
+from holdfast.store.runfile import RunFile, encode, environment, known_from, now, read_run
 
 _SHORTEST: Final = 4
 """Of a hash, fewer characters than these are a typing error rather than a reference."""
@@ -184,9 +184,7 @@ class Store:
             if newest is None:
                 raise RefNotFound(f"{self.url} has no run {run}") from None
             head = newest.head  # records know what matters, and doctor makes the file again
-            return Run(
-                self, RunFile(run, head.identity, None, None, head.time, None, None, head.software)
-            )
+            return Run(self, known_from(head))
 
     def find_run(self, ref: str) -> Run:
         """The run that goes by a name or by the beginning of a hash."""

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from holdfast.errors import RefusedTensor
+from holdfast.store.names import is_text
 from holdfast.store.tree_decoding import decode
 from holdfast.store.tree_nodes import MAX_DEPTH, Leaf, Path, Ref, path_text
 from holdfast.store.tree_refusals import refused_key, refused_value, state_error
-from holdfast.store.tree_values import FORMS, KEY_TYPES, is_text
+from holdfast.store.tree_values import FORMS, KEY_TYPES
 from holdfast.tensors import kind_of
 
 __all__ = ["Leaf", "Path", "Ref", "build", "decode", "encode", "flatten", "path_text"]

@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from holdfast.errors import BadField, printable, shortened
+from holdfast.store.names import is_text
 
 KEY_TYPES: Final = frozenset({str, int, float, bool, type(None)})
 """The types that a key of a dict may have."""
@@ -26,17 +27,6 @@ _DECIMAL_BITS: Final = 2048
 """Longer integers are written in hexadecimal digits: decimal ones take quadratic time."""
 _DECIMAL_DIGITS: Final = 618
 """So many decimal digits, and a sign, those bits fill; Python reads 640 under any settings."""
-
-
-def is_text(text: str) -> bool:
-    """Whether UTF-8 has the text: there is no lone surrogate in it."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def is_small(number: int) -> bool:

@@ -103,7 +103,7 @@ class _RunCheck:
                     pieces.setdefault(extent.file, set()).add(piece)
         for name, (checkpoint, file) in files.items():
             try:
-                checkpoint.check_header(file.name, file.size, file.digest)
+                checkpoint.check_header(file)
                 self._check(name, sorted(pieces.get(name, ())))
             except (DamagedFile, FileError) as error:
                 self._lost[name] = str(getattr(error, "strerror", None) or error)

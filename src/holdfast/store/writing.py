@@ -21,17 +21,14 @@ from holdfast.files.digests import (
 )
 from holdfast.files.writer import write_growing
 from holdfast.formats.safetensors_growing import Growing
-from holdfast.formats.seal import KEY
 from holdfast.store import names
 from holdfast.store.backend import Backend, NewFile
 from holdfast.store.extents import Extent, append
+from holdfast.store.headers import seal_in
 from holdfast.store.known import SMALL, Known
 from holdfast.store.planning import Plan, PlannedFile, PlannedTensor
 from holdfast.store.record import DataFile
 from holdfast.tensors import Source
-
-_SEAL_AT: Final = 8 + len(b'{"__metadata__":{"%b":"' % KEY.encode())
-
 
 _FEW: Final = 4 << 20
 """Less than this is hashed by the caller alone."""
@@ -53,11 +50,6 @@ class Written:
         """Of each tensor that is no view."""
         self.digests: dict[int, bytes] = {}
         self.new: list[tuple[DataFile, NewFile]] = []
-
-
-def seal_in(header: bytes) -> str:
-    """The digest that a data file has of itself, out of its header."""
-    return header[_SEAL_AT : _SEAL_AT + 2 * DIGEST].decode("ascii", "replace")
 
 
 def write_data(
