@@ -8,7 +8,7 @@ SECONDS ?= 60
 .PHONY: help demo test test-all lint fuzz bench clean
 
 help:
-	@echo "make demo      save a state, damage one byte, see it found; speed beside other libraries"
+	@echo "make demo      kill a training run in a save, resume it, compare every byte"
 	@echo "make test      ruff, mypy --strict and the tests"
 	@echo "make test-all  the same with the long proofs"
 	@echo "make fuzz      fuzz the readers for SECONDS=$(SECONDS)"
@@ -18,7 +18,7 @@ help:
 $(VENV)/ready: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[torch,dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[torch,train,dev]"
 	@touch $@
 
 demo: $(VENV)/ready

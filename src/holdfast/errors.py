@@ -25,6 +25,11 @@
     ├── RefusedState (TypeError)           a leaf of a state that cannot be kept as it is
     ├── UnstableValue (TypeError)          an identity cannot be made of this value
     ├── StateMismatch (ValueError)         the saved state and the tree to fill differ
+    ├── BadOption (ValueError)             an argument that is none of those there are
+    ├── BadSchedule (ValueError)           `every` says no time to save at
+    ├── NotOpen (RuntimeError)             a Checkpointer used outside of its `with`
+    ├── SaveFailed (RuntimeError)          the process that wrote a checkpoint ended in the middle
+    ├── ProofFailed (RuntimeError)         a program of which nothing can be proved
     ├── StoreError                         what a store refuses to do
     │   ├── NotAStore (FileNotFoundError)
     │   ├── RefNotFound (LookupError)      no checkpoint goes by this name
@@ -32,6 +37,7 @@
     │   ├── BadLabel (ValueError)          no name for a run or a tag
     │   ├── StepExists (FileExistsError)   the step was saved already
     │   ├── RunBusy (RuntimeError)         another process writes into the run
+    │   ├── RunExists (FileExistsError)    a run that was to be new is there already
     │   ├── RunCollision (ValueError)      two identities with one short hash
     │   └── Protected (ValueError)         a checkpoint that must not be deleted
     └── DamagedFile (ValueError)           the file is not what a writer wrote
@@ -51,7 +57,7 @@
         ├── MissingData                    a file that a checkpoint consists of is not there
         └── DigestMismatch                 the bytes of a tensor are not those that were saved
 
-Two warnings stand beside the tree: NotVerified and FellBack (both UserWarning).
+Warnings stand beside the tree, each a UserWarning: NotVerified, FellBack, SlowSaves.
 """
 
 from __future__ import annotations
@@ -161,6 +167,33 @@ class StateMismatch(HoldfastError, ValueError):
     """The saved state and the tree that it should fill differ; nothing was filled."""
 
 
+class BadOption(HoldfastError, ValueError):
+    """An argument that is none of those there are."""
+
+
+class BadSchedule(HoldfastError, ValueError):
+    """What was given as `every` says no time to save at."""
+
+
+class NotOpen(HoldfastError, RuntimeError):
+    """A Checkpointer was used before its `with` was entered, or after it was left."""
+
+
+class SaveFailed(HoldfastError, RuntimeError):
+    """The helper process that wrote a checkpoint ended before it was done."""
+
+
+class ProofFailed(HoldfastError, RuntimeError):
+    """The program fails, or does not checkpoint in a way that lets anything be proved of it."""
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
+        """The last lines that the program printed."""
+        if output:
+            self.add_note(f"the end of what it printed:\n{output}")
+
+
 class StoreError(HoldfastError):
     """What a store refuses to do."""
 
@@ -187,6 +220,10 @@ class StepExists(StoreError, FileExistsError):
 
 class RunBusy(StoreError, RuntimeError):
     """Another process writes into the run."""
+
+
+class RunExists(StoreError, FileExistsError):
+    """A run that was to be a new one is there already."""
 
 
 class RunCollision(StoreError, ValueError):
@@ -275,6 +312,10 @@ class NotVerified(UserWarning):
 
 class FellBack(UserWarning):
     """The checkpoint that was asked for is damaged: an older one was taken."""
+
+
+class SlowSaves(UserWarning):
+    """Checkpoints slow the loop down more than they should; the message says why."""
 
 
 def printable(text: str) -> str:

@@ -11,6 +11,7 @@ import torch
 
 from holdfast.errors import (
     BadField,
+    StateMismatch,
     UnknownFramework,
     UnsupportedDType,
     UnsupportedTensor,
@@ -154,6 +155,18 @@ def fill(value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
             raise UnsupportedTensor(f"the tensor cannot be filled: {error}") from error
 
 
+def held(value: Any) -> Any:
+    """A copy of a tensor of one number; on an accelerator it is made when its turn comes."""
+    if not isinstance(value, torch.Tensor):
+        raise UnsupportedTensor(f"a {type(value).__qualname__} is not a tensor")
+    if value.numel() != 1 or value.is_complex() or value.is_meta or value.dtype not in _NAME_OF:
+        raise UnsupportedTensor(
+            f"a tensor of {value.dtype} and shape {list(value.shape)} on {value.device.type} is "
+            "not one real number: take its mean, or one of its elements"
+        )
+    return value.detach().clone()
+
+
 def _in_storage(tensor: torch.Tensor, start: int, stop: int) -> Source:
     storage = tensor.untyped_storage()
     flat = torch.empty(0, dtype=torch.uint8, device=tensor.device)
@@ -233,6 +246,7 @@ def describe(value: Any) -> Mapping[str, Any] | TensorSpec | None:
         return _described(value, "the tensor")
     if not isinstance(value, torch.nn.Module):
         return None
+    value = _inner(value)
     first: dict[int, str] = {}
     modules: dict[str, Any] = {}
     parameters: dict[str, Any] = {}
@@ -240,6 +254,7 @@ def describe(value: Any) -> Mapping[str, Any] | TensorSpec | None:
     waiting = [("", value)]
     while waiting:  # no recursion: models may be deep, and may hold themselves
         path, module = waiting.pop()
+        module = _inner(module)
         known = first.setdefault(id(module), path)
         if known != path:
             modules[path] = known
@@ -263,6 +278,133 @@ def _described_all(
             known = first.setdefault(id(tensor), path)
             found[path] = _described(tensor, path) if known == path else known
     return found
+
+
+_COMPILED: Final = "_orig_mod"
+"""Where a compiled module has the one that it was made of."""
+
+
+def unwrapped(value: Any) -> Any:
+    """The module in a compiled, parallel or distributed one, or one with compiled parts."""
+    if not isinstance(value, torch.nn.Module):
+        return value
+    inner = _inner(value)
+    names = (name for name, _ in inner.named_modules())
+    return _Unwrapped(inner) if any(_COMPILED in name.split(".") for name in names) else inner
+
+
+def _inner(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that others are wrapped around."""
+    parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    while True:
+        wrapped = module.module if isinstance(module, parallel) else module._modules.get(_COMPILED)
+        if not isinstance(wrapped, torch.nn.Module):
+            return module
+        module = wrapped
+
+
+class _Unwrapped:
+    """A module with compiled parts, whose state has the names that it had before."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self._module.state_dict()
+        renamed = type(state)((_without(name), value) for name, value in state.items())
+        metadata = getattr(state, "_metadata", {})
+        renamed._metadata = type(metadata)(  # type: ignore[attr-defined]
+            (_without(name), value) for name, value in metadata.items()
+        )
+        return renamed
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Any:
+        names = {_without(name): name for name in self._module.state_dict()}
+        return self._module.load_state_dict({names.get(k, k): v for k, v in state.items()})
+
+
+def _without(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part != _COMPILED)
+
+
+def random_states() -> dict[str, Any]:
+    """The state of the CPU's generator, and those of all CUDA devices if CUDA is in use."""
+    states: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def restore_random_states(states: Any) -> list[str]:
+    """Put the states of the generators of the CPU and of the CUDA devices that are here back."""
+    if not isinstance(states, Mapping) or not {"cpu"} <= set(states) <= {"cpu", "cuda"}:
+        raise BadField("torch's random states are 'cpu' and, where CUDA was used, 'cuda'")
+    devices = states.get("cuda", [])
+    if not isinstance(devices, list):
+        raise BadField(f"torch's CUDA states are a list, not a {type(devices).__name__}")
+    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    cpu = _checked_state(states["cpu"], torch.device("cpu"))
+    cuda = [
+        _checked_state(state, torch.device("cuda", number) if number < here else None)
+        for number, state in enumerate(devices)
+    ]
+    torch.set_rng_state(cpu)
+    for number, state in enumerate(cuda[:here]):
+        torch.cuda.set_rng_state(state, number)
+    return _differences(len(devices), here)
+
+
+def _differences(saved: int, here: int) -> list[str]:
+    if saved and saved != here:
+        return [
+            f"the checkpoint has the states of {saved} CUDA generators, and there are {here} "
+            f"devices here: {min(saved, here)} were put back"
+        ]
+    if not saved and torch.cuda.is_initialized():
+        return ["the checkpoint has no states of CUDA's generators"]
+    return []
+
+
+def generator_state(value: Any) -> Any | None:
+    """The state of a torch.Generator, and the kind of device that it is for."""
+    if not isinstance(value, torch.Generator):
+        return None
+    return {"device": value.device.type, "state": value.get_state()}
+
+
+def restore_generator(value: Any, state: Any) -> None:
+    """Put the state of a torch.Generator back into one for the same kind of device."""
+    if not isinstance(state, Mapping) or set(state) != {"device", "state"}:
+        raise BadField("the state of a torch.Generator has a 'device' and a 'state'")
+    if not isinstance(state["device"], str):
+        raise BadField(f"a device is text, not a {type(state['device']).__name__}")
+    if state["device"] != value.device.type:
+        raise StateMismatch(
+            f"the state is that of a torch.Generator on {state['device']!r:.40}, and this one is "
+            f"on {value.device.type!r}: make it on the same kind of device"
+        )
+    value.set_state(_checked_state(state["state"], value.device))
+
+
+def _checked_state(state: Any, device: torch.device | None) -> torch.Tensor:
+    """A copy of a state that a generator of the device takes, if that is here; else BadField."""
+    if type(state) is not torch.Tensor or state.dtype != torch.uint8 or not state.is_cpu:
+        raise BadField(f"torch's random states are uint8 tensors, not a {type(state).__name__}")
+    copy: torch.Tensor = state.clone()  # at no offset in its storage, which torch overlooks
+    if device is None:
+        return copy
+    try:
+        torch.Generator(device).set_state(copy)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise BadField(f"no random state of torch's generator on {device}: {reason}") from error
+    # Torch trusts that these two agree, and would read beyond its 624 words: a new generator has
+    # 1 left, and after that they count the same words, one down and one up.
+    if device.type == "cpu":
+        left, position = int(copy[8:12].view(torch.int32)), int(copy[16:24].view(torch.int64))
+        if (left, position) != (1, 0) and left + position != 625:
+            raise BadField(f"torch's CPU generator has {left} words left at position {position}")
+    return copy
 
 
 def plain(value: Any) -> str | None:

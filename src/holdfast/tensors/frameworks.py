@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple, Protocol, cast
@@ -62,6 +63,10 @@ class Framework(Protocol):
         """
         ...
 
+    def unwrapped(self, value: Any) -> Any:
+        """What a wrapper of this framework is around, with its names; others as they are."""
+        ...
+
     def plain(self, value: Any) -> str | None:
         """A value that is no more than a name, such as a dtype or a device, as text."""
         ...
@@ -91,6 +96,32 @@ class Framework(Protocol):
 
     def fill(self, value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
         """Copy an array into a tensor of the same spec; raises UnsupportedTensor if it cannot."""
+        ...
+
+    def held(self, value: Any) -> Any:
+        """A copy of a tensor of one number, made without waiting for it; `item()` reads it.
+
+        Raises UnsupportedTensor for any other value.
+        """
+        ...
+
+    def random_states(self) -> dict[str, Any]:
+        """Copies of the states of all generators that work unasked, as a tree."""
+        ...
+
+    def restore_random_states(self, states: Any) -> list[str]:
+        """Put back what `random_states` gave; sentences say what could not be.
+
+        Raises BadField, before anything is changed, for what it never gave.
+        """
+        ...
+
+    def generator_state(self, value: Any) -> Any | None:
+        """A copy of the state of a generator, as a tree; None for any other value."""
+        ...
+
+    def restore_generator(self, value: Any, state: Any) -> None:
+        """Put back what `generator_state` gave; raises BadField or StateMismatch."""
         ...
 
 
@@ -209,10 +240,40 @@ def fill(value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
     np.copyto(target, array.reshape(target.shape))
 
 
+def held(value: Any) -> Any:
+    """A copy of a tensor of one number, made without waiting for it; `item()` reads it.
+
+    Raises UnsupportedTensor for any other value.
+    """
+    return _adapter(value).held(value)
+
+
+def frameworks_in_use() -> dict[str, Framework]:
+    """Those of the registered frameworks that the program has imported, by name."""
+    return {name: framework(name) for name in _adapters if sys.modules.get(name) is not None}
+
+
+def generator_state(value: Any) -> Any | None:
+    """A copy of the state of a framework's random generator; None for any other value."""
+    adapter = _adapter_of(type(value))
+    return adapter.generator_state(value) if adapter else None
+
+
+def restore_generator(value: Any, state: Any) -> None:
+    """Put the state of a framework's generator back; raises BadField or StateMismatch."""
+    _adapter(value).restore_generator(value, state)
+
+
 def describe(value: Any) -> Mapping[str, Any] | TensorSpec | None:
     """What a model or a tensor of a framework is, whatever its values; None for other values."""
     adapter = _adapter_of(type(value))
     return adapter.describe(value) if adapter else None
+
+
+def unwrapped(value: Any) -> Any:
+    """The object whose names a wrapper, such as a compiled model, is saved under; others as is."""
+    adapter = _adapter_of(type(value))
+    return adapter.unwrapped(value) if adapter else value
 
 
 def plain(value: Any) -> str | None:

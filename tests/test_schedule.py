@@ -1,0 +1,238 @@
+"""When a checkpoint is due."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.errors import BadSchedule
+from holdfast.schedule import Schedule, cadence
+
+
+def test_a_schedule_is_due_every_interval_from_its_start() -> None:
+    schedule = Schedule(10, start=5)
+    assert [step for step in range(-20, 40) if schedule.should_checkpoint(step)] == [5, 15, 25, 35]
+
+
+def test_a_schedule_without_a_start_is_due_at_step_0() -> None:
+    assert [step for step in range(21) if Schedule(10).should_checkpoint(step)] == [0, 10, 20]
+
+
+@pytest.mark.parametrize("schedule", [Schedule(0), Schedule(1, enabled=False)], ids=str)
+def test_a_schedule_of_0_or_not_enabled_is_never_due(schedule: Schedule) -> None:
+    assert not any(schedule.should_checkpoint(step) for step in range(100))
+    assert not any(cadence(schedule).is_due(step, 0.0) for step in range(100))
+
+
+def test_a_schedule_takes_the_integers_of_numpy() -> None:
+    schedule = Schedule(np.int64(10), np.uint8(5))  # type: ignore[arg-type]
+    assert schedule == Schedule(10, 5)
+    assert type(schedule.interval) is int
+    due = schedule.should_checkpoint(np.int64(15))  # type: ignore[arg-type]
+    assert due is True
+
+
+@pytest.mark.parametrize(
+    "fields", [(-1,), (1.0,), ("10",), (None,), (True,), (10, 0.5), (10, False)], ids=repr
+)
+def test_a_schedule_refuses_what_is_no_number_of_steps(fields: tuple[Any, ...]) -> None:
+    with pytest.raises(BadSchedule, match="steps"):
+        Schedule(*fields)
+
+
+def test_by_steps_step_0_is_never_due() -> None:
+    every = cadence(100)
+    assert [step for step in range(301) if every.is_due(step, 0.0)] == [100, 200, 300]
+
+
+def test_by_steps_nothing_but_the_step_counts() -> None:
+    every = cadence(np.int32(3))
+    every.begin(10.0)
+    every.saved(2, 11.0, 0.5)
+    assert every.is_due(3, 11.0)
+    assert not every.is_due(4, 1e9)
+
+
+@pytest.mark.parametrize(
+    ("every", "by_steps"), [(100, True), (Schedule(5), True), ("1s", False), ("1%", False)]
+)
+def test_a_cadence_says_whether_the_steps_alone_decide(every: Any, by_steps: bool) -> None:
+    assert cadence(every).by_steps is by_steps
+
+
+def test_a_schedule_given_as_cadence_keeps_its_start() -> None:
+    every = cadence(Schedule(10, start=0))
+    assert [step for step in range(21) if every.is_due(step, 0.0)] == [0, 10, 20]
+
+
+def test_without_a_cadence_nothing_is_ever_due() -> None:
+    every = cadence(None)
+    every.begin(0.0)
+    assert not any(every.is_due(step, 1e9 * step) for step in range(100))
+
+
+SECONDS = {
+    "10min": 600.0,
+    "90s": 90.0,
+    "1.5h": 5400.0,
+    "2d": 172800.0,
+    "1h30min": 5400.0,
+    "1h 30min": 5400.0,
+    "500ms": 0.5,
+    " 10 min ": 600.0,
+}
+
+
+@pytest.mark.parametrize("text", SECONDS)
+def test_by_the_clock_it_is_due_when_the_time_has_passed_since_the_beginning(text: str) -> None:
+    every, interval = cadence(text), SECONDS[text]
+    every.begin(1000.0)
+    assert not every.is_due(1, 1000.0 + interval * 0.999)
+    assert every.is_due(2, 1000.0 + interval)
+
+
+def test_by_the_clock_each_save_starts_the_time_anew() -> None:
+    every = cadence(timedelta(minutes=1))
+    every.begin(0.0)
+    assert every.is_due(1, 60.0)
+    every.saved(1, 61.0, 1.0)
+    assert not every.is_due(2, 120.9)
+    assert every.is_due(3, 121.0)
+
+
+def test_by_the_clock_the_first_question_begins_it_if_nothing_else_did() -> None:
+    every = cadence("1s")
+    assert not every.is_due(1, 5000.0)
+    assert every.is_due(2, 5001.0)
+
+
+def test_by_budget_the_first_is_due_at_once_and_the_next_when_it_is_paid() -> None:
+    every = cadence("1%")
+    every.begin(0.0)
+    assert every.is_due(1, 0.0)
+    for step in range(1, 10):
+        every.saved(step, float(step), 1.0)
+    assert not every.is_due(10, 108.9)
+    assert every.is_due(10, 109.0)
+
+
+def test_by_budget_a_first_save_that_sets_things_up_does_not_delay_the_second_for_long() -> None:
+    every = cadence("1%")
+    every.saved(1, 0.0, 40.0)
+    assert not every.is_due(2, 1499.0)
+    assert every.is_due(3, 1500.0)
+
+
+def test_by_budget_a_free_save_is_not_followed_by_another_at_once() -> None:
+    every = cadence("1%")
+    for step in range(1, 10):
+        every.saved(step, float(step), 1.0)
+    every.saved(10, 10.0, 0.0)
+    assert not every.is_due(11, 70.0)
+
+
+def _steady() -> Iterator[float]:
+    while True:
+        yield 0.5
+
+
+def _noisy() -> Iterator[float]:
+    prices = random.Random(7)
+    while True:
+        yield prices.lognormvariate(-1, 1.5)
+
+
+def _now_and_then_dear() -> Iterator[float]:
+    while True:
+        yield from [0.0, 0.0, 0.0, 5.0]
+
+
+def _growing() -> Iterator[float]:
+    price = 0.1
+    while True:
+        yield price
+        price *= 1.02
+
+
+def _after_setting_up() -> Iterator[float]:
+    yield 20.0
+    yield from _steady()
+
+
+@pytest.mark.parametrize(
+    "prices", [_steady, _noisy, _now_and_then_dear, _growing, _after_setting_up]
+)
+@pytest.mark.parametrize("percent", [0.5, 3.0, 20.0])
+def test_by_budget_a_long_run_keeps_its_share(
+    prices: Callable[[], Iterator[float]], percent: float
+) -> None:
+    every = cadence(f"{percent}%")
+    price, now, held, paid = prices(), 0.0, 0.0, 0.0
+    saves = 0
+    every.begin(now)
+    for step in range(1, 100_001):
+        now += 0.3
+        if every.is_due(step, now):
+            paid, held = held, held + next(price)
+            now += held - paid
+            every.saved(step, now, held - paid)
+            saves += 1
+    assert saves > 10
+    # The last save is paid for by time that had yet to come.
+    assert paid / now <= percent / 100
+
+
+def test_by_budget_the_share_is_used_and_not_only_kept() -> None:
+    every = cadence("3%")
+    now, held = 0.0, 0.0
+    for step in range(1, 100_001):
+        now += 0.3
+        if every.is_due(step, now):
+            now += 0.5
+            held += 0.5
+            every.saved(step, now, 0.5)
+    assert held / now > 0.028
+
+
+REFUSED: list[Any] = [
+    *(0, -1, True, False, 10.0, float("nan"), b"10min", [], 1j),
+    *("", "100", "10", "min", "10 minutes", "-10min", "1e3s", "10min!", "nan", "nans", "inf%"),
+    *("0s", "0.0min", "0%", "0.0 %", "101%", "-3%", "3 % %", "%", "1h  30min", "٣s"),
+    *("9" * 400 + "d", "9" * 400 + "%", "999999999999999d", "1ms" * 10_000 + "x"),
+    *("\x1b[31m", "x" * 10_000, timedelta(0), timedelta(seconds=-1)),
+]
+
+
+@pytest.mark.parametrize("every", REFUSED, ids=lambda every: ascii(every)[:20])
+def test_what_says_no_time_to_save_at_is_refused_with_what_is_accepted(every: Any) -> None:
+    with pytest.raises(BadSchedule) as caught:
+        cadence(every)
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 600
+    assert "'10min'" in message or "at most 100 %" in message
+
+
+WORDS: dict[str, Any] = {
+    "every 100 steps": 100,
+    "every step": 1,
+    "every 10 steps from step 5 on": Schedule(10, start=5),
+    "every 7 steps": Schedule(7),
+    "never": None,
+    "every 10 min": "10min",
+    "every 1 h 30 min": "1.5h",
+    "every 1 d 500 ms": timedelta(days=1, milliseconds=500),
+    "every 250 µs": "0.25ms",
+    "3 % of the time": "3%",
+    "0.5 % of the time": "0.5 %",
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_a_cadence_says_in_words_when_it_saves(words: str) -> None:
+    assert str(cadence(WORDS[words])) == words
