@@ -50,7 +50,11 @@ def _says(store: Store) -> Any:
     store.index.refresh()
     return (
         [(each.run, each.step, each.head) for each in store.index.newest()],
-        [each.step for each in store.index.newest(best=True)],
+        [
+            listed and listed.step
+            for each in store.index.runs()
+            if (listed := store.index.best(each.run))
+        ],
         store.index.runs(),
         store.index.highest(),
         store.index.tagged("paper"),

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.errors import (
     AmbiguousRef,
@@ -26,6 +27,7 @@ from holdfast.store.export import Exported, export
 from holdfast.store.filling import Filling, LoadReport, move
 from holdfast.store.headers import check_header
 from holdfast.store.marks import Marks, Note, read_marks, write_marks
+from holdfast.store.metrics import checked_metrics
 from holdfast.store.reading import Data, gone, read_record
 from holdfast.store.record import STORAGE, DataFile, Head, Record
 from holdfast.store.runfile import now
@@ -85,8 +87,9 @@ class Checkpoint:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """The metrics that were saved with it."""
-        metrics: dict[str, Any] = tree.decode(msgspec.json.encode(self.head.metrics), 0)
+        """Its metrics, those that came after its commit too."""
+        node = {**self.head.metrics, **self._marks().metrics}
+        metrics: dict[str, Any] = tree.decode(msgspec.json.encode(node), 0)
         return metrics
 
     @property
@@ -244,7 +247,7 @@ class Checkpoint:
                     )
             marks = self._marks()
             if name not in marks.tags:
-                self._write(Marks(marks.run, marks.step, [*marks.tags, name], marks.notes))
+                self._write(replace(marks, tags=[*marks.tags, name]))
 
     def untag(self, name: str) -> None:
         """Take a tag away again; raises RefNotFound if it does not bear it."""
@@ -252,8 +255,7 @@ class Checkpoint:
             marks = self._marks()
             if name not in marks.tags:
                 raise RefNotFound(f"{self.ref} has no tag {name!r}")
-            left = [tag for tag in marks.tags if tag != name]
-            self._write(Marks(marks.run, marks.step, left, marks.notes))
+            self._write(replace(marks, tags=[tag for tag in marks.tags if tag != name]))
 
     def note(self, text: str) -> None:
         """Write something about it; notes are added, none is changed."""
@@ -261,8 +263,31 @@ class Checkpoint:
             raise BadLabel("a note is some text, and not empty")
         with change_of(self._store.backend, "tags"):
             marks = self._marks()
-            notes = [*marks.notes, Note(now(), text)]
-            self._write(Marks(marks.run, marks.step, marks.tags, notes))
+            self._write(replace(marks, notes=[*marks.notes, Note(now(), text)]))
+
+    def add_metrics(self, metrics: Mapping[str, Any], best: bool = False) -> None:
+        """Add metrics that became known after the commit; `best` makes it the best of its run."""
+        node = checked_metrics(metrics)
+        with change_of(self._store.backend, "tags"):
+            marks = self._marks()
+            self._store.index.refresh()
+            self._write(
+                replace(
+                    marks,
+                    metrics=marks.metrics | node,
+                    best=self._store.index.highest() if best else marks.best,
+                )
+            )
+            if best:
+                self._unmark_others()
+        vars(self).pop("metrics", None)
+
+    def _unmark_others(self) -> None:
+        """Of two that were made the best after the same commit, only the last one is."""
+        for step in self._store.index.made_best(self.head.run):
+            other = self._store.find(self.head.run, step)
+            if other is not None and other != self:
+                other._write(replace(other._marks(), best=None))
 
     def _marks(self) -> Marks:
         return read_marks(self._store.backend, self.head.run, self.head.step)

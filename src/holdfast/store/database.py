@@ -28,7 +28,7 @@ CREATE TABLE files (run TEXT, step INTEGER, name TEXT, size INTEGER, digest TEXT
     used INTEGER);
 CREATE INDEX by_file ON files (run, name);
 CREATE INDEX by_step ON files (run, step);
-CREATE TABLE marks (run TEXT, step INTEGER, stamp INTEGER, tags TEXT, problem TEXT,
+CREATE TABLE marks (run TEXT, step INTEGER, stamp INTEGER, tags TEXT, best INTEGER, problem TEXT,
     PRIMARY KEY (run, step)) WITHOUT ROWID;
 CREATE TABLE tags (tag TEXT, run TEXT, step INTEGER);
 CREATE INDEX by_tag ON tags (tag);
@@ -36,7 +36,7 @@ CREATE TABLE chunks (digest BLOB PRIMARY KEY, size INTEGER, run TEXT, name TEXT,
     WITHOUT ROWID;
 CREATE TABLE learned (run TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE distrusted (run TEXT, name TEXT, PRIMARY KEY (run, name)) WITHOUT ROWID;
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 """
 
 # To delete a file that others have open would pull its memory from under them: only what is
@@ -142,7 +142,7 @@ def _prepared(path: Path | str) -> sqlite3.Connection:
         with suppress(sqlite3.OperationalError):  # somebody else is doing so this moment
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        if connection.execute("PRAGMA user_version").fetchone() != (1,):
+        if connection.execute("PRAGMA user_version").fetchone() != (2,):
             connection.execute("BEGIN IMMEDIATE")
             _make_tables(connection)
             connection.commit()
@@ -154,7 +154,7 @@ def _prepared(path: Path | str) -> sqlite3.Connection:
 
 def _make_tables(connection: sqlite3.Connection) -> None:
     """Make all tables, unless another process did so meanwhile."""
-    if connection.execute("PRAGMA user_version").fetchone() == (1,):
+    if connection.execute("PRAGMA user_version").fetchone() == (2,):
         return
     if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
         raise sqlite3.DatabaseError("another version")

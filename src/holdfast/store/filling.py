@@ -155,7 +155,7 @@ class Filling:
 
     def _problem(self, mine: Any, saved: Any) -> str | None:
         """Why a leaf cannot take the place of another."""
-        spec = _spec_of(mine)
+        spec = spec_of(mine)
         if isinstance(saved, Ref):
             expected = self._spec(saved.tensor)
             if spec is None:
@@ -197,7 +197,8 @@ class Filling:
         return saved
 
 
-def _spec_of(leaf: Any) -> TensorSpec | None:
+def spec_of(leaf: Any) -> TensorSpec | None:
+    """The spec of a leaf that is a tensor."""
     if leaf is None or isinstance(leaf, bool | int | float | complex | str | bytes | dict | list):
         return None
     try:

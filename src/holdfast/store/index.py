@@ -82,9 +82,9 @@ class Index:
             self._one("SELECT coalesce(max(sequence), 0) FROM records WHERE problem IS NULL")
         )
 
-    def newest(self, run: str | None = None, *, best: bool = False) -> Iterator[Listed]:
+    def newest(self, run: str | None = None) -> Iterator[Listed]:
         """The records that can be read, of a run or of the store, the latest first."""
-        where = "problem IS NULL" + (" AND best" if best else "")
+        where = "problem IS NULL"
         chosen = [] if run is None else [run]
         where += " AND run = ?" if chosen else ""
         page = 32
@@ -97,6 +97,24 @@ class Index:
             yield from listed
             if len(listed) < page:
                 return
+
+    def best(self, run: str) -> Listed | None:
+        """The record that was made the best of a run last, by its save or by a metric after it."""
+        listed = self._listed(
+            "SELECT records.run, records.step, head FROM records "
+            "LEFT JOIN marks ON marks.run = records.run AND marks.step = records.step "
+            "WHERE records.run = ? AND records.problem IS NULL "
+            "AND (records.best OR marks.best IS NOT NULL) "
+            "ORDER BY max(coalesce(marks.best, 0), records.best * sequence) DESC, "
+            "marks.best IS NULL, records.step DESC LIMIT 1",
+            run,
+        )
+        return listed[0] if listed else None
+
+    def made_best(self, run: str) -> list[int]:
+        """The steps of a run that were made its best after their commit."""
+        query = "SELECT step FROM marks WHERE run = ? AND best IS NOT NULL"
+        return [step for (step,) in self._database.all(query, run)]
 
     def record(self, run: str, step: int) -> Listed | None:
         """One record, if it can be read."""

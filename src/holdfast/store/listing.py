@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.store import names
-from holdfast.store.index import Index
+from holdfast.store.index import Index, Listed
 from holdfast.store.record import Head
 
 _HASH: Final = 24
@@ -63,12 +63,15 @@ def checkpoints(index: Index, run: str | None = None, limit: int | None = None) 
 
 
 def _marked(index: Index, run: str | None) -> Iterator[tuple[Head, list[str]]]:
-    """The records from the newest on; so the first that was saved as the best of a run is it."""
-    latest, with_best = ["latest"], set()
+    """The records from the newest on."""
+    latest = ["latest"]
+    best: dict[str, Listed | None] = {}
     for listed in index.newest(run):
         marks, latest = latest, []
-        if listed.head.best and listed.run not in with_best:
-            with_best.add(listed.run)
+        if listed.run not in best:
+            best[listed.run] = index.best(listed.run)
+        found = best[listed.run]
+        if found is not None and found.step == listed.step:
             marks.append("best")
         yield listed.head, marks
 

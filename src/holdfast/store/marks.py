@@ -1,8 +1,8 @@
-"""What may change about a checkpoint after its commit: its tags and its notes."""
+"""What may change about a checkpoint after its commit: tags, notes, metrics that came late."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -23,12 +23,16 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Marks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tags and notes of a checkpoint."""
+    """What was added to a checkpoint."""
 
     run: str
     step: int
     tags: list[str] = []
     notes: list[Note] = []
+    metrics: dict[str, Any] = {}
+    """Those that came after its commit, in the form of the tree."""
+    best: int | None = None
+    """Set where these made it the best of its run: the highest sequence number of that time."""
 
 
 def read_marks(backend: Backend, run: str, step: int) -> Marks:
@@ -53,7 +57,10 @@ def read_marks(backend: Backend, run: str, step: int) -> Marks:
 
 def write_marks(backend: Backend, marks: Marks) -> None:
     """Put the marks in the place of the old ones, durably."""
-    text = seal(FORMAT, msgspec.structs.asdict(marks)) + b"\n"
+    fields = msgspec.structs.asdict(marks)
+    if not marks.metrics and marks.best is None:  # older releases read what has neither
+        del fields["metrics"], fields["best"]
+    text = seal(FORMAT, fields) + b"\n"
     if len(text) > MAX_SIZE:
         raise BadLabel(f"the notes would take {len(text):,} bytes, over {MAX_SIZE:,}")
     backend.replace(names.marks_file(marks.run, marks.step), text)

@@ -19,17 +19,18 @@ from holdfast.errors import (
     FellBack,
     Protected,
     RefNotFound,
-    RefusedState,
     UnreadableFile,
 )
-from holdfast.store import names, tree
+from holdfast.store import names
 from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.planning import plan_state
-from holdfast.store.record import Place
+from holdfast.store.metrics import checked_metrics
+from holdfast.store.planning import Plan, plan_state
+from holdfast.store.record import Head, Place
 from holdfast.store.removal import delete_checkpoints, delete_run
 from holdfast.store.runfile import RunFile, encode, read_run
-from holdfast.store.saving import Wanted, Writer, writer_of
+from holdfast.store.saving import Assemble, Wanted
+from holdfast.store.writers import Writer, writer_of
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
@@ -49,6 +50,11 @@ class Run:
         self._store = store
         self._file = file
         self._writer: Writer | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store that it is in."""
+        return self._store
 
     @property
     def hash(self) -> str:
@@ -84,19 +90,42 @@ class Run:
         What the store holds already is referred to, not written again. A step that was saved
         before is refused unless `replace` is given. `best` makes it the best of its run.
         """
-        wanted = Wanted(
+        wanted = self.wanted(step, metrics, epoch, best, replace)
+        head = self.commit(plan_state(state), wanted)
+        self._store.saved()
+        return Checkpoint(self._store, head)
+
+    def wanted(
+        self,
+        step: int,
+        metrics: Mapping[str, Any] | None = None,
+        epoch: int | None = None,
+        best: bool = False,
+        replace: bool = False,
+    ) -> Wanted:
+        """What `save` is asked for besides the state; what it would refuse of it is refused."""
+        return Wanted(
             _checked(step, "a step", 0),
-            _checked_metrics(metrics),
+            checked_metrics(metrics),
             None if epoch is None else _checked(epoch, "an epoch", -names.MAX_STEP),
             bool(best),
             bool(replace),
         )
-        plan = plan_state(state)
+
+    def commit(
+        self,
+        plan: Plan,
+        wanted: Wanted,
+        assemble: Assemble | None = None,
+        before_commit: Callable[[], None] | None = None,
+    ) -> Head:
+        """Commit a planned state, which `assemble` may have another process write.
+
+        `before_commit` is called when all of it is on the disk but its record.
+        """
         writer = self._own_writer()
         self._make_file()
-        head = writer.save(self._file, plan, wanted)
-        self._store.saved()
-        return Checkpoint(self._store, head)
+        return writer.save(self._file, plan, wanted, assemble, before_commit)
 
     def _own_writer(self) -> Writer:
         if self._writer is not None and self._writer.process != os.getpid():
@@ -293,24 +322,3 @@ def _checked(value: Any, what: str, least: int) -> int:
     if not least <= number < names.MAX_STEP:
         raise BadLabel(f"{what} is between {least} and 2^53: {number} is not")
     return number
-
-
-def _checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Metrics as plain numbers in the form of the tree."""
-    plain = {}
-    if metrics is not None and not isinstance(metrics, Mapping):
-        raise RefusedState(f"metrics is a {type(metrics).__name__}: it must be a mapping")
-    for name, value in (metrics or {}).items():
-        if not isinstance(name, str):
-            raise RefusedState(f"metrics: the key {name!r} is no str")
-        number = value
-        if hasattr(value, "item"):  # a scalar of NumPy, or a tensor of one element
-            with suppress(ValueError, RuntimeError, TypeError):
-                number = value.item()
-        if type(number) not in (int, float, bool):
-            raise RefusedState(
-                f"metrics[{name!r}] is a {type(value).__name__}: a metric is a number"
-            )
-        plain[name] = number
-    node: dict[str, Any] = tree.flatten(plain)[0]
-    return node

@@ -1,13 +1,10 @@
-"""The commit: data files, then the record, in an order in which a crash does no harm."""
+"""Assembling a checkpoint: data files, then the record, so that a crash at no point does harm."""
 
 from __future__ import annotations
 
 import errno
-import os
-import threading
-import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,25 +15,22 @@ from holdfast.errors import (
     MissingData,
     NotEnoughSpace,
     Protected,
-    RunBusy,
     StepExists,
     WriteFailed,
 )
 from holdfast.store import names
-from holdfast.store.backend import Backend, Lock
+from holdfast.store.backend import Backend
 from holdfast.store.changing import change_of
 from holdfast.store.extents import columns
 from holdfast.store.index import Index
 from holdfast.store.known import Known, remember
 from holdfast.store.planning import Plan
 from holdfast.store.reading import Data, read_record
-from holdfast.store.record import DataFile, Head, Record, encode
-from holdfast.store.removal import delete_unused, sweep
-from holdfast.store.runfile import RunFile, now, software
+from holdfast.store.record import DataFile, Head, Place, Record, encode
+from holdfast.store.removal import delete_unused
+from holdfast.store.runfile import now
 from holdfast.store.writing import Written, bytes_needed, write_data
 
-_HURRY: Final = 1.0
-"""How many seconds a writer waits for the run: somebody may be cleaning up in it."""
 _MARGIN: Final = 1 << 20
 """What a disk must have free beyond the data: records, folders, the file system's own."""
 
@@ -52,44 +46,49 @@ class Wanted:
     replace: bool
 
 
-class Writer:
-    """The one that writes into a run, in this process and among all; it holds the run's lock."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A checkpoint to be assembled, and what only the writer of the run knows."""
+
+    plan: Plan
+    wanted: Wanted
+    identity: Mapping[str, str | None]
+    origin: Place | None
+    """The checkpoint that the run came from."""
+    software: Mapping[str, str]
+    after: int
+    """A sequence number that has been used."""
+    claim: int
+    """How often the run was taken: in between, others may have written into it."""
+
+
+Commit = Callable[[Head, bytes, bool], None]
+"""Creates the record of a checkpoint, or replaces the one of its step, if the run is still ours."""
+
+Assemble = Callable[[Task, Commit], Head]
+"""Writes all of a checkpoint, and has it committed."""
+
+
+class Assembler:
+    """Does all the work of a save but the commit, which is for the one that holds the run's lock.
+
+    The two need not be in one process: a crash of this one loses the checkpoint that is being
+    assembled and nothing else.
+    """
 
     def __init__(self, backend: Backend, index: Index, run: str) -> None:
         self._backend = backend
         self._index = index
         self._run = run
-        self._guard = threading.Lock()
-        self._lock: Lock | None = None
+        self._claim = 0
         self._last: Record | None = None
-        self._sequence = 0
-        self._users = 0
-        self.process = os.getpid()
 
-    def is_locking(self) -> bool:
-        """Whether it keeps others out of the run."""
-        return self._lock is not None and self._lock.is_held()
-
-    def enter(self) -> None:
-        """Somebody writes into the run."""
-        with _writers_guard:
-            self._users += 1
-
-    def leave(self) -> None:
-        """Somebody does no more; with the last one, other processes may."""
-        with _writers_guard:
-            self._users -= 1
-            if not self._users:
-                self._release()
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def save(self, file: RunFile, plan: Plan, wanted: Wanted) -> Head:
-        """Commit a checkpoint; when this returns, it is durable."""
-        with self._guard, self._locked(), ExitStack() as stack:
+    def save(self, task: Task, commit: Commit) -> Head:
+        """Assemble a checkpoint and have it committed; when this returns, it is durable."""
+        if task.claim != self._claim:
+            self._claim, self._last = task.claim, None
+        plan, wanted = task.plan, task.wanted
+        with change_of(self._backend, self._run), ExitStack() as stack:
             self._index.refresh()
             replace = self._is_taken(wanted)
             parent = self._parent()
@@ -99,34 +98,11 @@ class Writer:
             stack.callback(lambda: self._unlink(known))
             self._preflight(plan, known)
             written = write_data(self._backend, self._run, wanted.step, plan, known, stack)
-            record = self._record(file, plan, wanted, written, known, parent)
-            self._commit(record, written, known, replace=replace)
-        self._last = record
-        self._sequence = record.head.sequence
-        self._tidy(record, written, replace)
+            record = self._record(task, written, known, parent)
+            self._commit(record, written, known, commit, replace=replace)
+            self._last = record
+            self._tidy(record, written, replace)
         return record.head
-
-    def claim(self) -> None:
-        """Keep other processes out of the run from now on, and clean up after dead ones."""
-        if self.is_locking():
-            return
-        self._release()
-        self._lock = self._backend.lock(self._run, _HURRY)
-        if self._lock is None:
-            raise RunBusy(
-                f"run {self._run}: {self._backend.holder(self._run)} writes into it; wait for it "
-                "to end, or give another `trial` to start a run of its own"
-            )
-        self._last = None
-        with change_of(self._backend, self._run):
-            sweep(self._backend, self._index, self._run)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the run's lock from the first save on, and keep deletions out during this one."""
-        self.claim()
-        with change_of(self._backend, self._run):
-            yield
 
     def _is_taken(self, wanted: Wanted) -> bool:
         """Whether the step has a record, which may be replaced; raises StepExists, Protected.
@@ -183,31 +159,24 @@ class Writer:
                 "free; nothing was written",
             )
 
-    def _record(
-        self,
-        file: RunFile,
-        plan: Plan,
-        wanted: Wanted,
-        written: Written,
-        known: Known,
-        parent: Record | None,
-    ) -> Record:
+    def _record(self, task: Task, written: Written, known: Known, parent: Record | None) -> Record:
+        plan, wanted = task.plan, task.wanted
         extents = [written.extents.get(number, []) for number in range(len(plan.tensors))]
         placed = columns(extents, known.files | {file.name: file for file, _ in written.new})
-        before = parent.head.place if parent else file.parent
+        before = parent.head.place if parent else task.origin
         if parent and parent.head.step == wanted.step:  # it is being replaced
             before = parent.head.parent
         head = Head(
             run=self._run,
-            identity=file.identity,
+            identity=dict(task.identity),
             step=wanted.step,
             epoch=wanted.epoch,
-            sequence=max(self._sequence, self._index.highest()) + 1,
+            sequence=max(task.after, self._index.highest()) + 1,
             time=now(),
             best=wanted.best,
             metrics=dict(wanted.metrics),
             parent=before,
-            software=software(),
+            software=dict(task.software),
             tensors=len(plan.tensors),
             nbytes=sum(tensor.nbytes for tensor in plan.tensors),
             parts=plan.parts,
@@ -227,9 +196,10 @@ class Writer:
             views={n: tensor.view for n, tensor in enumerate(plan.tensors) if tensor.view},
         )
 
-    def _commit(self, record: Record, written: Written, known: Known, *, replace: bool) -> None:
+    def _commit(
+        self, record: Record, written: Written, known: Known, commit: Commit, *, replace: bool
+    ) -> None:
         folder = names.run_folder(self._run)
-        name = names.record_file(self._run, record.head.step)
         placed = [f"{folder}/{link}" for link in known.linked]
         known.linked.clear()  # from here on they go with the new files: a record may need them
         try:
@@ -239,12 +209,7 @@ class Writer:
             if placed:
                 self._backend.sync(folder)
             self._check_files(record.head.files)
-            if not self.is_locking():
-                raise RunBusy(f"run {self._run}: its lock was deleted during the save; save again")
-            if replace:
-                self._backend.replace(name, encode(record))
-            else:
-                self._backend.create(name, encode(record))
+            commit(record.head, encode(record), replace)
         except AlreadyExists as error:
             self._take_back(placed)
             raise StepExists(
@@ -288,30 +253,6 @@ class Writer:
             if written.new and any(n >= 1 for n in record.counts):
                 remember(self._index, record, {file.name for file, _ in written.new})
             if replaced:
-                with change_of(self._backend, self._run):
-                    # What was written about the old one is not true of the new one.
-                    self._backend.delete([names.marks_file(self._run, record.head.step)])
-                    delete_unused(self._backend, self._index, self._run)
-
-
-_writers: weakref.WeakValueDictionary[tuple[str, str], Writer] = weakref.WeakValueDictionary()
-_writers_guard = threading.RLock()
-
-
-def writer_of(backend: Backend, index: Index, run: str) -> Writer:
-    """The writer of a run: one for all of a process, as long as somebody uses it."""
-    with _writers_guard:
-        writer = _writers.get((backend.url, run))
-        if writer is None or writer.process != os.getpid():
-            writer = _writers[backend.url, run] = Writer(backend, index, run)
-        return writer
-
-
-def _forget_parent() -> None:
-    """In a forked process: another thread may have held the guard, and the locks are not ours."""
-    global _writers_guard
-    _writers_guard = threading.RLock()
-    _writers.clear()
-
-
-os.register_at_fork(after_in_child=_forget_parent)
+                # What was written about the old one is not true of the new one.
+                self._backend.delete([names.marks_file(self._run, record.head.step)])
+                delete_unused(self._backend, self._index, self._run)

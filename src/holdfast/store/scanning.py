@@ -107,15 +107,16 @@ def _is_listed(backend: Backend, run: str, name: str) -> bool:
 
 def _take_marks(backend: Backend, db: sqlite3.Connection, run: str, step: int, stamp: int) -> bool:
     tags: list[str] = []
-    row: tuple[Any, ...] = (run, step, stamp, "[]", None)
+    row: tuple[Any, ...]
     whole = True
     try:
-        tags = read_marks(backend, run, step).tags
-        row = (run, step, stamp, json.dumps(tags), None)
+        marks = read_marks(backend, run, step)
+        tags = marks.tags
+        row = (run, step, stamp, json.dumps(tags), marks.best, None)
     except HoldfastError as error:
-        row = (run, step, _stamp(stamp, error), "[]", str(error))
+        row = (run, step, _stamp(stamp, error), "[]", None, str(error))
         whole = not isinstance(error, FileError)
-    db.execute("INSERT INTO marks VALUES (?, ?, ?, ?, ?)", row)
+    db.execute("INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?)", row)
     db.executemany("INSERT INTO tags VALUES (?, ?, ?)", [(tag, run, step) for tag in tags])
     return whole
 

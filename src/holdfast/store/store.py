@@ -31,7 +31,7 @@ from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.index import Index
 from holdfast.store.local import LocalBackend
 from holdfast.store.manifest import write_manifest
-from holdfast.store.marks import Marks, read_marks, write_marks
+from holdfast.store.marks import read_marks, write_marks
 from holdfast.store.run import Run, fell_back
 from holdfast.store.runfile import RunFile, encode, environment, known_from, now, read_run
 
@@ -75,6 +75,12 @@ class Store:
         """Where the store is."""
         return self.backend.url
 
+    @property
+    def logs(self) -> Path | None:
+        """The folder of the metrics logs, beside that of the checkpoints; None if it has none."""
+        models = self.backend.path(names.MODELS)
+        return models.parent.parent / "logs" if models else None
+
     # Runs
 
     def run(
@@ -86,22 +92,17 @@ class Store:
         trial: Any = None,
         *,
         volatile: Collection[str] = (),
+        parent: Checkpoint | None = None,
     ) -> Run:
         """The run of this identity: found if there is one, else made.
 
         A run is what its hyperparameters, model and data are; `trial` tells apart runs that are
         equal in these, and the keys in `volatile` do not count. Where none of the three is given,
         the name stands for them, and a run that was given this name is found as well. Otherwise
-        a name is a label, given when the run is made.
+        a name is a label, given when the run is made; so is the parent, the checkpoint that a new
+        run goes on from.
         """
-        if name is not None:
-            names.check_label(name, "a run's name")
-        identity = identify(
-            name=name, hp=hp, model=model, data=data, trial=trial, volatile=volatile
-        )
-        found = self._found(identity)
-        if found is None and hp is None and model is None and data is None and trial is None:
-            found = self._labelled(str(name))
+        identity, found = self._look_up(name, hp, model, data, trial, volatile)
         if found is not None:
             return Run(self, self._completed(found, name, hp))
         file = RunFile(
@@ -110,7 +111,7 @@ class Store:
             name=name,
             trial=None if trial is None else recorded(trial),
             created=now(),
-            parent=None,
+            parent=parent.head.place if parent else None,
             hyperparameters=recorded(hp),
             environment=environment(),
         )
@@ -124,6 +125,39 @@ class Store:
         self.index.close()  # now there is a folder for its file
         self.write_manifest()
         return Run(self, file)
+
+    def known_run(
+        self,
+        name: str | None = None,
+        hp: Any = None,
+        model: Any = None,
+        data: Any = None,
+        trial: Any = None,
+        *,
+        volatile: Collection[str] = (),
+    ) -> Run | None:
+        """The run that `run` would find; None if it would make one."""
+        _, found = self._look_up(name, hp, model, data, trial, volatile)
+        return Run(self, found) if found else None
+
+    def _look_up(
+        self,
+        name: str | None,
+        hp: Any,
+        model: Any,
+        data: Any,
+        trial: Any,
+        volatile: Collection[str],
+    ) -> tuple[Identity, RunFile | None]:
+        if name is not None:
+            names.check_label(name, "a run's name")
+        identity = identify(
+            name=name, hp=hp, model=model, data=data, trial=trial, volatile=volatile
+        )
+        found = self._found(identity)
+        if found is None and hp is None and model is None and data is None and trial is None:
+            found = self._labelled(str(name))
+        return identity, found
 
     def _found(self, identity: Identity) -> RunFile | None:
         """The run of this identity; raises RunCollision if another goes by the same hash."""
@@ -247,7 +281,7 @@ class Store:
             with change_of(self.backend, "tags"), change_of(self.backend, run):
                 marks = read_marks(self.backend, run, step)
                 left = [each for each in marks.tags if each != tag]
-                write_marks(self.backend, Marks(run, step, left, marks.notes))
+                write_marks(self.backend, msgspec.structs.replace(marks, tags=left))
 
     def find(self, run: str, step: int) -> Checkpoint | None:
         """The checkpoint of a run and a step, if there is one that can be read."""
@@ -277,7 +311,7 @@ class Store:
         self.index.refresh()
         problems = self._unreadable(run)
         for _ in range(_ATTEMPTS):
-            best = next(self.index.newest(run, best=True), None)
+            best = self.index.best(run)
             if best is None and not problems:
                 raise RefNotFound(f"run {run}: no checkpoint was saved with best=True")
             if best is None:

@@ -1,0 +1,150 @@
+"""Who writes into a run: one process, which holds the run's lock and commits under it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from holdfast.errors import HoldfastError, RunBusy, SaveFailed
+from holdfast.store import names
+from holdfast.store.backend import Backend, Lock
+from holdfast.store.changing import change_of
+from holdfast.store.index import Index
+from holdfast.store.planning import Plan
+from holdfast.store.record import Head
+from holdfast.store.removal import sweep
+from holdfast.store.runfile import RunFile, software
+from holdfast.store.saving import Assemble, Assembler, Task, Wanted
+
+_HURRY: Final = 1.0
+"""How many seconds a writer waits for the run: somebody may be cleaning up in it."""
+
+
+class Writer:
+    """The one that writes into a run, in this process and among all; it holds the run's lock."""
+
+    def __init__(self, backend: Backend, index: Index, run: str) -> None:
+        self._backend = backend
+        self._index = index
+        self._run = run
+        self._assembler = Assembler(backend, index, run)
+        self._guard = threading.Lock()
+        self._lock: Lock | None = None
+        self._claims = 0
+        self._sequence = 0
+        self._users = 0
+        self.process = os.getpid()
+
+    def is_locking(self) -> bool:
+        """Whether it keeps others out of the run."""
+        return self._lock is not None and self._lock.is_held()
+
+    def enter(self) -> None:
+        """Somebody writes into the run."""
+        with _writers_guard:
+            self._users += 1
+
+    def leave(self) -> None:
+        """Somebody does no more; with the last one, other processes may."""
+        with _writers_guard:
+            self._users -= 1
+            if not self._users:
+                self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def save(
+        self,
+        file: RunFile,
+        plan: Plan,
+        wanted: Wanted,
+        assemble: Assemble | None = None,
+        before_commit: Callable[[], None] | None = None,
+    ) -> Head:
+        """Commit a checkpoint; when this returns, it is durable.
+
+        It is assembled here, or by `assemble`, wherever that has it done.
+        """
+        with self._guard:
+            self.claim()
+            task = Task(
+                plan,
+                wanted,
+                file.identity,
+                file.parent,
+                software(),
+                after=self._sequence,
+                claim=self._claims,
+            )
+
+            def commit(head: Head, record: bytes, replace: bool) -> None:
+                if before_commit is not None:
+                    before_commit()
+                self._commit(head, record, replace)
+
+            try:
+                head = (assemble or self._assembler.save)(task, commit)
+            except SaveFailed:  # the one that assembled it died, and cleaned nothing up
+                with suppress(HoldfastError):
+                    self.sweep()
+                raise
+            self._sequence = head.sequence
+        return head
+
+    def _commit(self, head: Head, record: bytes, replace: bool) -> None:
+        if not self.is_locking():
+            raise RunBusy(f"run {self._run}: its lock was deleted during the save; save again")
+        name = names.record_file(self._run, head.step)
+        if replace:
+            self._backend.replace(name, record)
+        else:
+            self._backend.create(name, record)
+
+    def claim(self) -> None:
+        """Keep other processes out of the run from now on, and clean up after dead ones."""
+        if self.is_locking():
+            return
+        self._release()
+        self._lock = self._backend.lock(self._run, _HURRY)
+        if self._lock is None:
+            raise RunBusy(
+                f"run {self._run}: {self._backend.holder(self._run)} writes into it; wait for it "
+                "to end, or give another `trial` to start a run of its own"
+            )
+        self._claims += 1
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Clean up after those that died in the middle of a save; the run is claimed."""
+        with change_of(self._backend, self._run):
+            sweep(self._backend, self._index, self._run)
+
+
+_writers: weakref.WeakValueDictionary[tuple[str, str], Writer] = weakref.WeakValueDictionary()
+_writers_guard = threading.RLock()
+
+
+def writer_of(backend: Backend, index: Index, run: str) -> Writer:
+    """The writer of a run: one for all of a process, as long as somebody uses it."""
+    with _writers_guard:
+        writer = _writers.get((backend.url, run))
+        if writer is None or writer.process != os.getpid():
+            writer = _writers[backend.url, run] = Writer(backend, index, run)
+        return writer
+
+
+def _forget_parent() -> None:
+    """In a forked process: another thread may have held the guard, and the locks are not ours."""
+    global _writers_guard
+    _writers_guard = threading.RLock()
+    _writers.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
