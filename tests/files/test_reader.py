@@ -237,7 +237,7 @@ def _file_system_of(path: Path) -> str:
 def test_without_the_kernels_help_the_pages_come_by_themselves(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapping, "_populate", lambda part: errno.EINVAL)
+    monkeypatch.setattr(mapping, "populate", lambda part: errno.EINVAL)
     assert holdfast.load(path)["big"][4, 0] == 4
     _flip(path, "big", 0)
     with pytest.raises(DigestMismatch):
@@ -247,13 +247,13 @@ def test_without_the_kernels_help_the_pages_come_by_themselves(
 def test_a_file_that_is_cut_while_it_is_verified_is_an_error_not_a_crash(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = mapping._populate
+    real = mapping.populate
 
     def cut_first(part: Any) -> int:
         os.truncate(path, 8192)
         return real(part)
 
-    monkeypatch.setattr(mapping, "_populate", cut_first)
+    monkeypatch.setattr(mapping, "populate", cut_first)
     with pytest.raises(ChangedFile):
         holdfast.verify(path)
 
@@ -261,7 +261,7 @@ def test_a_file_that_is_cut_while_it_is_verified_is_an_error_not_a_crash(
 def test_a_part_that_cannot_be_read_is_an_error_not_a_crash(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapping, "_populate", lambda part: errno.EFAULT)
+    monkeypatch.setattr(mapping, "populate", lambda part: errno.EFAULT)
     with pytest.raises(UnreadableFile, match="a part of it cannot be read"):
         holdfast.verify(path)
 

@@ -85,7 +85,7 @@ class Digesting:
 
     def __init__(self, sources: Sequence[Source], pool: ThreadPoolExecutor) -> None:
         self._sources = sources
-        self._batches = list(_batches_of(sources))
+        self._batches = list(batches_of(sources))
         self._futures = [pool.submit(_digest_batch, sources, batch) for batch in self._batches]
         self._digests: bytes | None = None
 
@@ -126,7 +126,7 @@ class Digesting:
 
 def digests_in_order(sources: Sequence[Source]) -> Iterator[tuple[list[Chunk], bytes]]:
     """The same as `Digesting.in_order`, on the calling thread alone: for a few small tensors."""
-    for batch in _batches_of(sources):
+    for batch in batches_of(sources):
         yield batch, _digest_batch(sources, batch)
 
 
@@ -136,7 +136,7 @@ def digest_all(sources: Sequence[Source]) -> bytes:
         return Digesting(sources, pool).result()
 
 
-def _batches_of(sources: Sequence[Source]) -> Iterator[list[Chunk]]:
+def batches_of(sources: Sequence[Source]) -> Iterator[list[Chunk]]:
     """The work, in order; one thread goes through all of a source that is read in its order."""
     plain: list[Chunk] = []
     for i, source in enumerate(sources):

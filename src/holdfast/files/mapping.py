@@ -19,8 +19,9 @@ _NETWORK: Final = frozenset(
     "9p afs beegfs ceph cifs glusterfs gpfs lustre ncpfs nfs nfs4 smb3 smbfs".split()
 )
 _STEP: Final = 4 << 20
-_MADV_POPULATE_READ: Final = 22
-"""Linux 5.14; Python 3.11 has no name for it."""
+POPULATE_READ: Final = 22
+POPULATE_WRITE: Final = 23
+"""Linux 5.14; Python 3.11 has no names for them."""
 
 
 def map_file(fd: int, size: int, writable: bool) -> mmap.mmap | None:
@@ -104,7 +105,7 @@ class Prefetch:
     def _run(self) -> None:
         try:
             while self._reached < self._stop:
-                error = _populate(self._bytes[self._reached : self._reached + _STEP])
+                error = populate(self._bytes[self._reached : self._reached + _STEP])
                 if error:
                     # A kernel that does not know the advice is no reason not to go on.
                     self.failed = error != errno.EINVAL
@@ -118,13 +119,14 @@ class Prefetch:
                 self._moved.notify_all()
 
 
-def _populate(part: Bytes) -> int:
+def populate(part: Bytes, advice: int = POPULATE_READ) -> int:
     """Bring the pages of a part in without touching them; returns 0 or the number of the error.
 
-    ctypes, because the `madvise` of Python's mmap holds the GIL while the disk is read.
+    The part begins on a page. ctypes, because the `madvise` of Python's mmap holds the GIL while
+    the disk is read.
     """
     size = ctypes.c_size_t(part.size)
-    if _libc.madvise(ctypes.c_void_p(part.ctypes.data), size, _MADV_POPULATE_READ) == 0:
+    if _libc.madvise(ctypes.c_void_p(part.ctypes.data), size, advice) == 0:
         return 0
     return ctypes.get_errno()
 

@@ -1,0 +1,130 @@
+"""The helper process: writes the checkpoints of a run, so that the training process need not.
+
+    python -P -m holdfast.training.helper PARENT SOCKET STAGING STORE RUN
+
+It has a socket to the training process, its staging, and nothing else of it. It commits nothing,
+and does not outlive it: on Linux the kernel sees to that, elsewhere the end of the socket.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final, Never
+
+from holdfast.errors import HoldfastError, SaveFailed
+from holdfast.files.staging import Staged
+from holdfast.store.local import LocalBackend
+from holdfast.store.record import Head
+from holdfast.store.saving import Assembler, Task
+from holdfast.store.store import Store
+from holdfast.training.channel import STOPS, Channel, Hangup
+from holdfast.training.messages import (
+    Commit,
+    Committed,
+    Done,
+    Failure,
+    Job,
+    Message,
+    Ready,
+    Shape,
+    error_of,
+    failure_of,
+    plan_of,
+    specs_of,
+)
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main(parent: str, socket: str, staging: str, store: str, run: str) -> None:
+    """Serve until the training process hangs up or dies."""
+    die_with(int(parent))
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    Helper(
+        Channel(int(socket)), Staged(int(staging)), Store(LocalBackend(Path(store))), run
+    ).serve()
+
+
+def die_with(parent: int) -> None:
+    """End this process when its parent does, or now if that has happened already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class Helper:
+    """Does one job after the other."""
+
+    def __init__(self, channel: Channel, staged: Staged, store: Store, run: str) -> None:
+        self._channel = channel
+        self._staged = staged
+        self._store = store
+        self._assembler = Assembler(store.backend, store.index, run)
+        self._shape: Shape | None = None
+        self._inbox: SimpleQueue[Message | None] = SimpleQueue()
+        self._busy = False
+
+    def serve(self) -> None:
+        """Do jobs until there will be no more."""
+        threading.Thread(target=self._listen, daemon=True).start()
+        with suppress(Hangup):
+            self._channel.send(Ready())
+            while isinstance(job := self._inbox.get(), Job):
+                self._busy = True
+                self._channel.send(self._answer(job))
+                self._busy = False
+        self._store.index.close()
+
+    def _listen(self) -> None:
+        """Take in what the training process says; once it is gone, nobody waits for the rest."""
+        with suppress(Hangup):
+            while True:
+                self._inbox.put(self._channel.receive())
+        if self._busy:
+            os._exit(1)
+        self._inbox.put(None)
+
+    def _answer(self, job: Job) -> Done | Failure:
+        try:
+            head = self._assembler.save(self._task(job), self._commit)
+            with suppress(HoldfastError):  # a view, which the next save writes again
+                self._store.saved()
+            return Done(head)
+        except Hangup:
+            raise
+        except BaseException as error:
+            return failure_of(error)
+
+    def _task(self, job: Job) -> Task:
+        self._shape = shape = job.shape or self._shape
+        if shape is None:
+            raise SaveFailed("the helper process was given a state without its shape: save again")
+        plan = plan_of(shape, job.tree, self._staged.sources(specs_of(shape)))
+        return Task(plan, job.wanted, job.identity, job.origin, job.software, job.after, job.claim)
+
+    def _commit(self, head: Head, record: bytes, replace: bool) -> None:
+        """Have the training process commit, which alone holds the run's lock."""
+        self._channel.send(Commit(head, record, replace))
+        answer = self._inbox.get()
+        if isinstance(answer, Failure):
+            raise error_of(answer)
+        if not isinstance(answer, Committed):
+            raise Hangup("the training process gave no answer")
+
+
+def _run() -> Never:
+    main(*sys.argv[1:])
+    sys.exit()
+
+
+if __name__ == "__main__":
+    _run()

@@ -1,0 +1,175 @@
+"""What the training process and the helper process say to each other.
+
+training process                      helper process
+                                      Ready, once it runs
+Job: a plan, without its bytes    →
+                                      … writes the data files
+                                  ←   Commit: the record
+Committed, or Failure             →
+                                  ←   Done, or Failure
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast import errors
+from holdfast.errors import DigestMismatch, HoldfastError, SaveFailed
+from holdfast.store.aliases import View
+from holdfast.store.planning import Plan, PlannedFile, PlannedTensor
+from holdfast.store.record import Head, Part, Place
+from holdfast.store.saving import Wanted
+from holdfast.tensors import Source, TensorSpec
+
+
+class Tensor(Struct, array_like=True, frozen=True):
+    """A planned tensor."""
+
+    name: str
+    entry: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    stored: bool
+    """Whether it is in the staging."""
+    view: View | None
+
+
+class File(Struct, array_like=True, frozen=True):
+    """A planned file."""
+
+    label: str
+    prefix: str
+    tensors: list[int]
+    shared: dict[str, str]
+
+
+class Shape(Struct, tag=True, frozen=True):
+    """A plan without its tree: the same for all saves of a state whose tensors stay the same."""
+
+    tensors: list[Tensor]
+    parts: list[Part]
+    files: list[File]
+
+
+class Ready(Struct, tag=True, frozen=True):
+    """The helper runs."""
+
+
+class Job(Struct, tag=True, frozen=True):
+    """A checkpoint to be assembled of what is in the staging."""
+
+    shape: Shape | None
+    """None if it is that of the last job."""
+    tree: bytes
+    wanted: Wanted
+    identity: dict[str, str | None]
+    origin: Place | None
+    software: dict[str, str]
+    after: int
+    claim: int
+
+
+class Commit(Struct, tag=True, frozen=True):
+    """All but the record is on the disk: please commit it."""
+
+    head: Head
+    record: bytes
+    replace: bool
+
+
+class Committed(Struct, tag=True, frozen=True):
+    """It is committed."""
+
+
+class Done(Struct, tag=True, frozen=True):
+    """The job is done, and the staging free."""
+
+    head: Head
+
+
+class Failure(Struct, tag=True, frozen=True):
+    """An error, on its way to the other process."""
+
+    kind: str
+    number: int | None
+    text: str
+
+
+Message = Ready | Job | Commit | Committed | Done | Failure
+
+
+def shape_of(plan: Plan) -> Shape:
+    """The plan without its tree and its bytes."""
+    return Shape(
+        [
+            Tensor(
+                tensor.name,
+                tensor.entry,
+                tensor.kind,
+                tensor.spec.dtype,
+                tensor.spec.shape,
+                tensor.nbytes,
+                tensor.source is not None,
+                tensor.view,
+            )
+            for tensor in plan.tensors
+        ],
+        plan.parts,
+        [
+            File(file.label, file.prefix, list(file.tensors), dict(file.shared))
+            for file in plan.files
+        ],
+    )
+
+
+def specs_of(shape: Shape) -> list[TensorSpec]:
+    """The specs of what is in the staging, in its order."""
+    return [TensorSpec(each.dtype, each.shape) for each in shape.tensors if each.stored]
+
+
+def plan_of(shape: Shape, tree: bytes, sources: Sequence[Source]) -> Plan:
+    """The plan, with the sources of what is in the staging, in its order."""
+    rest = iter(sources)
+    tensors = [
+        PlannedTensor(
+            each.name,
+            each.entry,
+            each.kind,
+            TensorSpec(each.dtype, each.shape),
+            each.nbytes,
+            next(rest) if each.stored else None,
+            each.view,
+        )
+        for each in shape.tensors
+    ]
+    files = [
+        PlannedFile(each.label, each.prefix, each.tensors, each.shared) for each in shape.files
+    ]
+    return Plan(tree, tensors, shape.parts, files)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An error as a message."""
+    number, text = None, str(error)
+    if isinstance(error, OSError):
+        number, text = error.errno, error.strerror or text
+    return Failure(type(error).__name__, number, text)
+
+
+def error_of(failure: Failure) -> HoldfastError:
+    """The error again, of its own class if that is one of ours."""
+    kind: Any = getattr(errors, failure.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, HoldfastError)):
+        return SaveFailed(
+            f"the helper process could not write the checkpoint: {failure.kind}: {failure.text}"
+        )
+    if issubclass(kind, DigestMismatch):
+        return DigestMismatch(failure.text, ())
+    if issubclass(kind, OSError) and failure.number is not None:
+        return kind(failure.number, failure.text)
+    return kind(failure.text)
