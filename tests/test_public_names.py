@@ -14,15 +14,19 @@ from holdfast import errors
 def test_the_public_names_are_these() -> None:
     assert sorted(holdfast.__all__) == [
         "Checkpoint",
+        "Checkpointer",
         "Converted",
         "DamagedFile",
         "Diff",
         "HoldfastError",
         "Packed",
+        "ResumableLoader",
         "Run",
+        "Schedule",
         "Store",
         "TensorFile",
         "TensorSpec",
+        "TrainingState",
         "__version__",
         "convert",
         "diff",
@@ -31,8 +35,10 @@ def test_the_public_names_are_these() -> None:
         "open",
         "oxck",
         "save",
+        "tenzor",
         "verify",
     ]
+    assert all(hasattr(holdfast, name) for name in holdfast.__all__)
 
 
 def test_their_arguments_are_these() -> None:

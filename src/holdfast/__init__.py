@@ -8,11 +8,20 @@
     with holdfast.open("model.safetensors") as file:                  # reads the header alone
         rows = file.slice("embedding.weight")[:10]
 
+    state = holdfast.TrainingState(model=model, optimizer=optimizer, loader=loader)
+    with holdfast.Checkpointer("experiments", state, every=100) as ckpt:
+        for step in ckpt.steps(10_000):                               # goes on where it stopped
+            ckpt.step(step, loss=train_step())
+
 All that can go wrong is a HoldfastError; the tree of them is drawn in `holdfast.errors`.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from holdfast import errors, oxck
 from holdfast.errors import DamagedFile, HoldfastError
+from holdfast.schedule import Schedule
 from holdfast.store import Checkpoint, Run, Store
 from holdfast.tensors import Packed, TensorSpec, register_framework
 from holdfast.verbs.convert import Converted, convert
@@ -22,21 +31,48 @@ from holdfast.verbs.open import TensorFile, open
 from holdfast.verbs.save import save
 from holdfast.verbs.verify import verify
 
+if TYPE_CHECKING:
+    from holdfast import tenzor
+    from holdfast.adapters.torch_loader import ResumableLoader
+    from holdfast.training.checkpointer import Checkpointer
+    from holdfast.training.state import TrainingState
+
 __version__ = "0.1.0"
 
 register_framework("torch", "holdfast.adapters.torch")
 
+_LATER = {
+    "Checkpointer": "holdfast.training.checkpointer",
+    "ResumableLoader": "holdfast.adapters.torch_loader",
+    "TrainingState": "holdfast.training.state",
+}
+"""What is imported when it is first asked for: a command that lists a store needs none of it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "tenzor":
+        return importlib.import_module("holdfast.tenzor")
+    if name not in _LATER:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return value
+
+
 __all__ = [
     "Checkpoint",
+    "Checkpointer",
     "Converted",
     "DamagedFile",
     "Diff",
     "HoldfastError",
     "Packed",
+    "ResumableLoader",
     "Run",
+    "Schedule",
     "Store",
     "TensorFile",
     "TensorSpec",
+    "TrainingState",
     "__version__",
     "convert",
     "diff",
@@ -45,5 +81,6 @@ __all__ = [
     "open",
     "oxck",
     "save",
+    "tenzor",
     "verify",
 ]

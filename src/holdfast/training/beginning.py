@@ -1,0 +1,180 @@
+"""Which run a program goes on with, and from which checkpoint."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.errors import HoldfastError, RefNotFound, RunBusy, RunExists
+from holdfast.identity import Identity, identify, recorded
+from holdfast.store import Checkpoint, Run, Store
+from holdfast.store.runfile import RunFile
+
+MODES: Final = ("auto", "never", "must")
+_LOOKED_AT: Final = 64
+"""Of more runs than these, only the newest are looked at for the nearest."""
+_SHOWN: Final = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What makes a run the one it is."""
+
+    name: str | None
+    hp: Any
+    model: Any
+    data: Any
+    trial: Any
+    volatile: Collection[str]
+
+    def identity(self) -> Identity:
+        """The digests of these settings."""
+        return identify(
+            name=self.name,
+            hp=self.hp,
+            model=self.model,
+            data=self.data,
+            trial=self.trial,
+            volatile=self.volatile,
+        )
+
+    def known(self, store: Store, trial: Any) -> Run | None:
+        """The run with these settings, if there is one."""
+        return store.known_run(
+            self.name, self.hp, self.model, self.data, trial, volatile=self.volatile
+        )
+
+    def run(self, store: Store, trial: Any, parent: Checkpoint | None = None) -> Run:
+        """The run with these settings, made if need be."""
+        return store.run(
+            self.name,
+            self.hp,
+            self.model,
+            self.data,
+            trial,
+            volatile=self.volatile,
+            parent=parent,
+        )
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A run, and what it goes on from."""
+
+    run: Run
+    parent: Checkpoint | None = None
+    """The checkpoint of another run that it branches from, if it has none of its own yet."""
+    notes: tuple[str, ...] = ()
+
+
+def begin(store: Store, settings: Settings, resume: str) -> Beginning:
+    """The run to go on with; raises RefNotFound, RunExists or AmbiguousRef."""
+    if resume == "never":
+        return _new(store, settings)
+    if resume not in MODES:
+        return _branch(store, settings, store.resolve(resume))
+    run = settings.known(store, settings.trial)
+    if run is not None and (_has_checkpoints(store, run) or run.parent):
+        return Beginning(run, _parent(store, run))
+    if resume == "must":
+        wanted = f"run {run.hash} has no checkpoint yet" if run else "no run has this identity"
+        nearest = " ".join(_nearest(store, settings))
+        raise RefNotFound(f'{store.url}: {wanted}, and resume="must" was asked for. {nearest}')
+    notes = tuple(_nearest(store, settings)) if run is None else ()
+    return Beginning(settings.run(store, settings.trial), notes=notes)
+
+
+def _new(store: Store, settings: Settings) -> Beginning:
+    for trial in _trials(settings):
+        if settings.known(store, trial) is None:
+            run = settings.run(store, trial)
+            with suppress(RunBusy):  # another process took it at the same moment
+                run.__enter__()
+                return Beginning(run, notes=_trial_note(trial))
+    raise _taken(settings)
+
+
+def _branch(store: Store, settings: Settings, parent: Checkpoint) -> Beginning:
+    """A run that goes on from a checkpoint; one that did so before goes on with its own."""
+    for trial in _trials(settings):
+        known = settings.known(store, trial)
+        if known is None:
+            run = settings.run(store, trial, parent)
+            return Beginning(run, parent, _trial_note(trial))
+        if known.parent == parent.head.place:
+            return Beginning(known, _parent(store, known))
+    raise _taken(settings)
+
+
+def _parent(store: Store, run: Run) -> Checkpoint | None:
+    """Where a run that has no checkpoint of its own came from."""
+    if run.parent is None or _has_checkpoints(store, run):
+        return None
+    return store.checkpoint(run.parent.run, run.parent.step)
+
+
+def _has_checkpoints(store: Store, run: Run) -> bool:
+    store.index.refresh()
+    return store.index.count(run.hash) > 0
+
+
+def _trials(settings: Settings) -> Iterator[Any]:
+    """The trials to be tried: the one that was asked for, or one after the other."""
+    if settings.trial is not None:
+        return iter([settings.trial])
+    return itertools.chain([None], itertools.count(2))
+
+
+def _trial_note(trial: Any) -> tuple[str, ...]:
+    return () if trial is None else (f"it is trial {trial} of its settings",)
+
+
+def _taken(settings: Settings) -> RunExists:
+    return RunExists(
+        f"there is a run with these settings and trial {settings.trial!r} already: give another "
+        "trial, or none to take the next free one"
+    )
+
+
+def _nearest(store: Store, settings: Settings) -> Iterator[str]:
+    """The run of the store that is most like the one that was not found, and what differs."""
+    with suppress(HoldfastError):  # it is a courtesy
+        candidates = [run for run in store.runs()[:_LOOKED_AT] if store.index.count(run.hash)]
+        compared = [(run, list(_differences(settings, run.file))) for run in candidates]
+        if compared:
+            run, lines = min(compared, key=lambda pair: len(pair[1]))
+            label = f"{run.name!r} ({run.hash})" if run.name else run.hash
+            yield f"the nearest run with checkpoints is {label}; there it is"
+            yield from (f"  {line}" for line in lines[:_SHOWN])
+            if len(lines) > _SHOWN:
+                yield f"  and {len(lines) - _SHOWN} more differences"
+
+
+def _differences(settings: Settings, file: RunFile) -> Iterator[str]:
+    """What is another in a run than here, a line each."""
+    here, there = _flat(recorded(settings.hp), ""), _flat(file.hyperparameters, "")
+    for key in {**here, **there}:
+        if here.get(key) != there.get(key) and key not in settings.volatile:
+            yield f"{key}: {there.get(key, 'absent')}, and here {here.get(key, 'absent')}"
+    identity = settings.identity()
+    if identity.model != file.identity["model"]:
+        yield "another model"
+    if identity.data != file.identity["data"]:
+        yield "other data"
+    if recorded(settings.trial) != file.trial:
+        yield f"trial {file.trial}, and here {settings.trial}"
+    if settings.hp is None and settings.name != file.name:
+        yield f"called {file.name!r}, and here {settings.name!r}"
+
+
+def _flat(value: Any, path: str) -> dict[str, str]:
+    """Hyperparameters by their paths, as text."""
+    if isinstance(value, Mapping) and value:
+        flat: dict[str, str] = {}
+        for key, member in value.items():
+            flat |= _flat(member, f"{path}.{key}" if path else str(key))
+        return flat
+    return {path: repr(value)} if path or value is not None else {}

@@ -1,0 +1,47 @@
+"""The best checkpoint of a run, by one of its metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final, Literal
+
+from holdfast.errors import BadOption, HoldfastError
+from holdfast.store import Checkpoint
+
+Mode = Literal["min", "max"]
+_MODES: Final = ("min", "max")
+
+
+class Best:
+    """The value to beat: only a strictly better one does, and NaN never."""
+
+    def __init__(self, monitor: str | None, mode: Mode) -> None:
+        if mode not in _MODES:
+            raise BadOption(f"mode is 'min' or 'max', not {mode!r}")
+        self.monitor: Final = monitor
+        self._sign = 1 if mode == "min" else -1
+        self.value: float | None = None
+        self.step: int | None = None
+
+    def is_beaten(self, metrics: Mapping[str, Any]) -> bool:
+        """Whether a checkpoint with these metrics would be the best."""
+        value = metrics.get(self.monitor) if self.monitor else None
+        if value is None or math.isnan(value):
+            return False
+        return self.value is None or self._sign * value < self._sign * self.value
+
+    def take(self, step: int, metrics: Mapping[str, Any]) -> bool:
+        """Let a committed checkpoint be the best, if it is."""
+        beaten = self.is_beaten(metrics)
+        if beaten and self.monitor:
+            self.value, self.step = metrics[self.monitor], step
+        return beaten
+
+    def recall(self, checkpoints: Iterable[Checkpoint]) -> None:
+        """Take in the checkpoints of a run that goes on, from the first to the last."""
+        if self.monitor is not None:
+            for checkpoint in checkpoints:
+                with suppress(HoldfastError, TypeError):  # sealed by somebody, and no number
+                    self.take(checkpoint.step, checkpoint.metrics)

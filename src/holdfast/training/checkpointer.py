@@ -1,0 +1,370 @@
+"""The Checkpointer: what a training loop calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+
+from holdfast.errors import BadField, BadLabel, BadOption, HoldfastError, NotOpen
+from holdfast.schedule import Schedule, cadence
+from holdfast.store import Run, Store
+from holdfast.store.names import check_label
+from holdfast.training import loaders
+from holdfast.training.background import Held
+from holdfast.training.beginning import MODES, Settings, begin
+from holdfast.training.best import Best, Mode
+from holdfast.training.metrics import MetricsLog
+from holdfast.training.preemption import Preemption
+from holdfast.training.report import ResumeReport
+from holdfast.training.resuming import MIDWAY, Resumption
+from holdfast.training.saves import Saves
+from holdfast.training.state import TrainingState, model_of
+
+VOLATILE: Final = ("max_steps", "max_epochs", "epochs", "num_workers")
+"""Hyperparameters that say how long or with what, and do not make another run."""
+STORE: Final = "HOLDFAST_STORE"
+"""The environment variable that puts the checkpoints of a program elsewhere."""
+
+
+class Checkpointer:
+    """Saves the state of a training loop as it goes, and continues where the last run stopped.
+
+    >>> state = holdfast.TrainingState(model=model, optimizer=optimizer, loader=loader)
+    >>> with holdfast.Checkpointer("experiments", state, hp=config, every=100) as ckpt:
+    ...     for step in ckpt.steps(10_000):
+    ...         loss = train_step()
+    ...         ckpt.step(step, loss=loss)
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | Store,
+        state: TrainingState,
+        *,
+        name: str | None = None,
+        hp: Any = None,
+        data: Any = None,
+        trial: Any = None,
+        volatile: Collection[str] = VOLATILE,
+        resume: str = "auto",
+        every: int | str | timedelta | Schedule | None = "10min",
+        monitor: str | None = None,
+        mode: Mode = "min",
+        strict: bool = True,
+        asynchronous: bool = True,
+        quiet: bool = False,
+    ) -> None:
+        """The run is found or made, and the state restored, on entering the `with`.
+
+        `name`, `hp`, `data`, `trial` and the models in the state say which run it is, as in
+        `Store.run`; the keys in `volatile` do not count. `resume` is "auto" (continue this run, or
+        begin it), "must" (or raise), "never" (begin another trial of it), or a reference to a
+        checkpoint to branch from. `every` is a number of steps, a time ("10min"), a share of the
+        time ("3%"), a Schedule, or None. `monitor` names the metric whose best checkpoint is
+        remembered. `strict=False` restores what fits, `asynchronous=False` waits for each save,
+        and `quiet` keeps it from writing to standard error.
+        """
+        if not isinstance(state, TrainingState):
+            raise BadOption(
+                f"the state is a {type(state).__name__}: pass TrainingState(model=…, optimizer=…)"
+            )
+        if not isinstance(resume, str):
+            raise BadOption(f"resume is one of {', '.join(MODES)} or a reference, not {resume!r}")
+        self.store: Final = _store(store)
+        self.state: Final = state
+        model = model_of(state)
+        if name is None and hp is None and model is None and data is None:
+            name = _program()
+        self._settings = Settings(name, hp, model, data, trial, volatile)
+        self._resume = resume
+        self._cadence = cadence(every)
+        self._best = Best(monitor, mode)
+        self._strict = strict
+        self._asynchronous = asynchronous
+        self._quiet = quiet
+        self._preemption = Preemption()
+        self._run: Run | None = None
+        self._report: ResumeReport | None = None
+        self._resumption: Resumption | None = None
+        self._saves: Saves | None = None
+        self._log = MetricsLog(None)
+        self._step = 0
+        self._saved: int | None = None
+        """The step that was saved last."""
+        self._epoch: int | None = None
+        """The epoch that was handed out."""
+        self._first_epoch = 1
+        self._owes_save = False
+        """Whether a save fell due that waits for the end of the epoch."""
+        self._stopped = False
+
+    # Beginning and ending
+
+    def __enter__(self) -> Self:
+        if self._run is not None:
+            raise NotOpen("this Checkpointer was entered before: make another one")
+        beginning = begin(self.store, self._settings, self._resume)
+        self._run = beginning.run
+        with ExitStack() as undo:
+            undo.callback(self._run.close)
+            self._run.__enter__()
+            self._resumption = Resumption(self.store, self.state, beginning, self._strict)
+            report = self._report = self._resumption.restore()
+            self._step, self._first_epoch = report.step, report.epoch or 1
+            self._saved = None if report.ref is None or report.branched else report.step
+            logs = self.store.logs
+            self._log = MetricsLog(logs / f"{self.run.hash}_metrics.jsonl" if logs else None)
+            try:
+                self._log.cut(self._step)
+            except BadField as error:
+                self._say(f"{error}; it is not cut back, and the run goes on without its help")
+            self._best.recall(self.run.checkpoints())
+            saves = Saves(
+                self.run,
+                self.state,
+                self._log,
+                self._best,
+                self._cadence,
+                self._asynchronous,
+                self._say,
+            )
+            saves.start(self.store)
+            undo.pop_all()
+        self._saves = saves
+        self._say(str(report))
+        self._preemption.watch()
+        self._cadence.begin(time.monotonic())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        saves, self._saves = self._open(), None
+        try:
+            saves.close()
+        except HoldfastError as failure:
+            if error is None:
+                raise
+            error.add_note(f"besides, a save failed: {failure}")  # what the program raised counts
+        finally:
+            self._preemption.unwatch()
+            self.run.close()
+
+    # The loop
+
+    def steps(self, total: int) -> Iterator[int]:
+        """The steps that are left of 1 to `total`, one after the other.
+
+        When all are done, the last one is saved. The iteration ends early if `should_stop`.
+        """
+        for step in range(self.next_step, total + 1):
+            self._hand_out()
+            yield step
+            if self._step < step:  # the body did not call `step`
+                self.step(step)
+            if self.should_stop:
+                return
+        self._finish()
+
+    def epochs(self, total: int) -> Iterator[int]:
+        """The epochs that are left of 1 to `total`, one after the other.
+
+        A run that stopped in the middle of an epoch is handed that epoch again, and a loader in
+        its state the batches that are left of it. Without such a loader, saves that fall due
+        within an epoch are made at its end, where they are exact.
+        """
+        for epoch in range(self._first_epoch, total + 1):
+            self._hand_out()
+            before, self._epoch = self._step, epoch
+            is_rest = loaders.in_epoch(self.state)  # which may be no batch at all
+            yield epoch
+            if self._step == before and not is_rest:  # the body did not call `step`
+                self.step()
+            if self.should_stop:
+                return
+            if self._owes_save:
+                self._save()
+            self._first_epoch = epoch + 1
+        self._finish()
+
+    def _hand_out(self) -> None:
+        """Put the random states back once more: what was built since may have drawn from them."""
+        self._open()
+        if self._resumption is not None:
+            self._resumption.restore_random()
+            self._resumption = None
+
+    def _finish(self) -> None:
+        """All is done: save the last step, unless it is saved or nothing was left to do."""
+        if self._step > self.resume_report.step:
+            self._save()
+
+    def step(self, step: int | None = None, **metrics: Any) -> None:
+        """A step is done: note its metrics, and save if it is time to.
+
+        Call it last in the body of the loop. Without a number it is the step after the last one.
+        Metrics are numbers, tensors of one element, or None, which is left out. Raises what went
+        wrong with an earlier save.
+        """
+        saves = self._open()
+        saves.check()
+        is_first = self._step == self.resume_report.step
+        self._step = self._checked(step)
+        self._resumption = None
+        given = {name: value for name, value in metrics.items() if value is not None}
+        self._log.add(self._step, self._epoch, given)
+        if self._preemption.signal is not None and not self._stopped:
+            self._stop()
+        elif self.is_due(self._step):
+            if self._is_within_epoch():
+                self._owes_save = True
+            else:
+                self._save()
+        elif is_first:
+            saves.warm()
+
+    def _checked(self, step: int | None) -> int:
+        if step is None:
+            return self._step + 1
+        if isinstance(step, bool) or not isinstance(step, int | np.integer):
+            raise BadLabel(f"a step is an integer, not a {type(step).__name__}")
+        if step <= self._step:
+            raise BadLabel(
+                f"step {step} comes after step {self._step}: steps go up, and a run that goes on "
+                "begins at ckpt.next_step; ckpt.steps(n) hands out the right ones"
+            )
+        return int(step)
+
+    def is_due(self, step: int) -> bool:
+        """Whether a call of `step` with this number, now, would save."""
+        return self._cadence.is_due(step, time.monotonic()) and (
+            self._cadence.by_steps or self._open().is_idle()
+        )
+
+    def _is_within_epoch(self) -> bool:
+        """Whether a checkpoint now could not be continued: nobody knows how far the epoch is."""
+        return self._epoch is not None and not loaders.has_position(self.state)
+
+    def save(self) -> Held:
+        """Save the state now, as that of the last step, whatever the schedule says."""
+        return self._save()
+
+    def _save(self, epoch: int | None = None) -> Held:
+        saves = self._open()
+        if self._saved == self._step:
+            return Held(0.0, 0.0)
+        held = saves.save(self._step, self._epoch if epoch is None else epoch)
+        self._saved = self._step
+        self._owes_save = False
+        return held
+
+    def _stop(self) -> None:
+        """Save, wait until it is committed, and let the loop end."""
+        midway = self._is_within_epoch()
+        self._save(self._epoch - 1 if midway and self._epoch is not None else None)
+        self.wait()
+        checkpoint = self.run.checkpoint(self._step)
+        if midway:
+            checkpoint.note(MIDWAY)
+        self._stopped = True
+        self._say(
+            f"{self._preemption.signal}: step {self._step} is saved as {checkpoint.ref}, and the "
+            "loop ends here; start the program again to continue"
+        )
+
+    def report(self, step: int, **metrics: Any) -> None:
+        """Metrics of an earlier step that became known only now, such as those of a validation.
+
+        They go into the log, and to the checkpoint of that step if there is one, which may
+        become the best by them.
+        """
+        self._open()
+        if step > self._step:
+            raise BadLabel(f"step {step} is not done yet: the last one is {self._step}")
+        self._log.add(step, None, metrics)
+        self.wait()
+        self._open().log_metrics()  # the step may be saved already, and no save write them again
+        checkpoint = self.store.find(self.run.hash, step)
+        if checkpoint is not None:
+            numbers = {name: _number(value) for name, value in metrics.items()}
+            checkpoint.add_metrics(numbers, best=self._best.take(step, numbers))
+
+    def wait(self) -> None:
+        """Return when everything that was saved is committed; raises what went wrong."""
+        self._open().wait()
+
+    # What is known
+
+    @property
+    def run(self) -> Run:
+        """The run that is saved into."""
+        if self._run is None:
+            raise NotOpen("the run is known inside the `with`")
+        return self._run
+
+    @property
+    def resume_report(self) -> ResumeReport:
+        """How the run began: what was restored, and whether it continues exactly."""
+        if self._report is None:
+            raise NotOpen("the report is there inside the `with`")
+        return self._report
+
+    @property
+    def next_step(self) -> int:
+        """The step to be done next."""
+        return self._step + 1
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a signal asked the program to end, and all that was done is saved."""
+        return self._stopped
+
+    @property
+    def held(self) -> float:
+        """The seconds that saves have held the loop up so far."""
+        return self._open().held
+
+    def _open(self) -> Saves:
+        if self._saves is None:
+            raise NotOpen("a Checkpointer is used inside its `with`")
+        return self._saves
+
+    def _say(self, text: str) -> None:
+        if not self._quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def __repr__(self) -> str:
+        at = f"at step {self._step}" if self._saves else "closed"
+        return f"<checkpointer of {self._run!r}, {at}>" if self._run else "<checkpointer, not open>"
+
+
+def _store(place: str | os.PathLike[str] | Store) -> Store:
+    elsewhere = os.environ.get(STORE)
+    if elsewhere:
+        return Store(elsewhere)
+    return place if isinstance(place, Store) else Store(place)
+
+
+def _number(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _program() -> str:
+    """The name of the program, which stands for a run that nothing else identifies."""
+    stem = Path(sys.argv[0] if sys.argv else "").stem
+    try:
+        return "run" if stem.startswith("-") else check_label(stem, "the name of the program")
+    except BadLabel:
+        return "run"

@@ -1,0 +1,92 @@
+"""A saved state beside the one that it should be put into, leaf by leaf."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from holdfast.store.filling import LoadReport, leaves_of, spec_of
+from holdfast.tensors import Source, TensorSpec, source_of
+
+SpecOf = Callable[[Any], TensorSpec | None]
+"""The spec of a saved leaf, if it is a tensor."""
+
+
+def compare(mine: Any, saved: Any, saved_spec: SpecOf) -> LoadReport:
+    """What fits and what does not.
+
+    A container that is empty on one side is no difference: an optimizer has no state before its
+    first step.
+    """
+    report = LoadReport()
+    my_leaves, saved_leaves = leaves_of(mine), leaves_of(saved)
+    for path, leaf in my_leaves.items():
+        if path in saved_leaves:
+            problem = _problem(spec_of(leaf), saved_spec(saved_leaves[path]))
+            if problem:
+                report.mismatched.append(f"{path}: {problem}")
+            else:
+                report.loaded.append(path)
+    my_open, saved_open = _empty(my_leaves), _empty(saved_leaves)
+    my_containers, saved_containers = _containers(my_leaves), _containers(saved_leaves)
+    for path in saved_leaves.keys() - my_leaves.keys():
+        if not my_open.isdisjoint(_prefixes(path)):
+            report.loaded.append(path)
+        elif path not in saved_open or path not in my_containers:
+            report.unexpected.append(path)
+    for path in my_leaves.keys() - saved_leaves.keys():
+        is_filled = path in my_open and path in saved_containers
+        if not is_filled and saved_open.isdisjoint(_prefixes(path)):
+            report.missing.append(path)
+    for paths in (report.loaded, report.missing, report.unexpected):
+        paths.sort()
+    return report
+
+
+def _problem(mine: TensorSpec | None, saved: TensorSpec | None) -> str | None:
+    if mine == saved:
+        return None
+    if mine is None or saved is None:
+        was, given = ("a tensor", "a plain value") if saved else ("a plain value", "a tensor")
+        return f"{was} was saved, {given} is there now"
+    return f"{saved.dtype} {list(saved.shape)} was saved, {mine.dtype} {list(mine.shape)} is there"
+
+
+def _empty(leaves: dict[str, Any]) -> set[str]:
+    return {p for p, leaf in leaves.items() if isinstance(leaf, dict | list | tuple) and not leaf}
+
+
+def _containers(leaves: Iterable[str]) -> set[str]:
+    return {prefix for path in leaves for prefix in _prefixes(path)}
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    """The paths of the containers that a leaf lies in, and of some that there are not."""
+    return itertools.accumulate(path.split(".")[:-1], "{}.{}".format)
+
+
+def differences(mine: Any, saved: Any) -> Iterator[str]:
+    """The paths of the leaves that both have and that are not the same, bit for bit."""
+    saved_leaves = leaves_of(saved)
+    for path, leaf in leaves_of(mine).items():
+        if path in saved_leaves and not _same(leaf, saved_leaves[path]):
+            yield path
+
+
+def _same(mine: Any, saved: Any) -> bool:
+    if spec_of(mine) != spec_of(saved):
+        return False
+    if spec_of(mine) is None:
+        return type(mine) is type(saved) and (mine == saved or repr(mine) == repr(saved))
+    return np.array_equal(_bytes(source_of(mine)), _bytes(source_of(saved)))
+
+
+def _bytes(source: Source) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    flat = source.contiguous()
+    if flat is None:
+        flat = np.empty(source.spec.nbytes, np.uint8)
+        source.copy_to(flat, 0)
+    return flat

@@ -1,0 +1,160 @@
+"""The parts of a training state: how each becomes a tree, and takes one back."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from holdfast import randomness
+from holdfast.errors import HoldfastError, RefusedState, RefusedTensor, StateMismatch
+from holdfast.store.filling import spec_of
+from holdfast.tensors import fill, kind_of, source_of, why_not_fillable
+from holdfast.tensors.frameworks import unwrapped
+
+_CONTAINERS: Final = (dict, OrderedDict, list, tuple)
+
+Fits = Callable[[str], bool]
+"""Whether the leaf at a path may be taken from the checkpoint."""
+
+
+class Part(Protocol):
+    """One part of a training state."""
+
+    value: Any
+    """The object, as the program has it."""
+
+    def tree(self) -> Any:
+        """Its state now: tensors and plain values, not copied."""
+        ...
+
+    def restore(self, saved: Any) -> None:
+        """Put a saved tree back; raises StateMismatch if the object refuses it."""
+        ...
+
+
+def part_of(name: str, value: Any) -> Part:
+    """A part of a training state; raises RefusedState for what cannot be put back."""
+    if callable(getattr(value, "state_dict", None)):
+        if not callable(getattr(value, "load_state_dict", None)):
+            raise RefusedState(
+                f"{name}: a {type(value).__name__} has a state_dict and no load_state_dict, so "
+                "that its state could not be put back"
+            )
+        return _Stateful(name, value)
+    if randomness.is_generator(value):
+        return _Generator(value)
+    if value is None or isinstance(value, _CONTAINERS) or _is_fillable(value):
+        return _Tree(value)
+    raise RefusedState(
+        f"{name}: a {type(value).__name__} cannot be put back where it was: give an object with "
+        "state_dict and load_state_dict, a generator, tensors, or a dict that holds the value"
+    )
+
+
+def _is_fillable(value: Any) -> bool:
+    try:
+        kind_of(value)
+    except RefusedTensor:
+        return False
+    return why_not_fillable(value) is None
+
+
+class _Stateful:
+    """An object with `state_dict` and `load_state_dict`."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.value = value
+        self._name = name
+        self._stateful = unwrapped(value)
+
+    def tree(self) -> Any:
+        return self._stateful.state_dict()
+
+    def restore(self, saved: Any) -> None:
+        try:
+            self._stateful.load_state_dict(saved)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise StateMismatch(
+                f"{self._name}: {type(self.value).__name__}.load_state_dict refused what was "
+                f"saved: {error}"
+            ) from error
+
+
+class _Generator:
+    """A generator of random numbers of the program's own."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def tree(self) -> Any:
+        return randomness.state_of(self.value)
+
+    def restore(self, saved: Any) -> None:
+        randomness.put_back(self.value, saved)
+
+
+class _Tree:
+    """Tensors and plain values in containers, filled in place."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def tree(self) -> Any:
+        return self.value
+
+    def restore(self, saved: Any) -> None:
+        self.value = _filled(self.value, saved)
+
+
+def _filled(mine: Any, saved: Any) -> Any:
+    """A tree that was checked to fit, with everything that can be filled in place."""
+    if isinstance(mine, dict) and isinstance(saved, dict):
+        for key, member in saved.items():
+            mine[key] = _filled(mine[key], member) if key in mine else member
+        return mine
+    if isinstance(mine, list) and isinstance(saved, list):
+        mine[:] = _members(mine, saved)
+        return mine
+    if isinstance(mine, tuple) and isinstance(saved, tuple):
+        return tuple(_members(mine, saved))
+    if spec_of(mine) is not None and spec_of(saved) is not None:
+        source = source_of(saved)
+        flat = source.contiguous()
+        if flat is not None:
+            array = flat.view(source.spec.kind.numpy).reshape(source.spec.array_shape)
+            fill(mine, array, source.spec)
+            return mine
+    return saved
+
+
+def _members(mine: list[Any] | tuple[Any, ...], saved: list[Any] | tuple[Any, ...]) -> list[Any]:
+    if len(mine) != len(saved):  # it was empty, or it is now
+        return list(saved)
+    return [_filled(a, b) for a, b in zip(mine, saved, strict=True)]
+
+
+def merged(mine: Any, saved: Any, fits: Fits, path: str) -> Any:
+    """A tree with the leaves of another, where they fit, and its own elsewhere."""
+    if isinstance(mine, dict) and isinstance(saved, dict):
+        if not mine:
+            return saved
+        result = copy.copy(mine)  # of its class, with its attributes
+        for key in mine:
+            if key in saved:
+                result[key] = merged(mine[key], saved[key], fits, f"{path}.{key}")
+        return result
+    if isinstance(mine, list | tuple) and isinstance(saved, list | tuple):
+        if not mine:
+            return saved
+        if len(mine) != len(saved):
+            return mine
+        members = [
+            merged(a, b, fits, f"{path}.{i}")
+            for i, (a, b) in enumerate(zip(mine, saved, strict=True))
+        ]
+        return type(mine)(members) if type(mine) in (list, tuple) else mine
+    return saved if fits(path) else mine

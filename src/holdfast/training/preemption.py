@@ -1,0 +1,52 @@
+"""Signals that ask a program to end: the loop saves and stops, a second one ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any, Final
+
+_ASKING: Final = (signal.SIGTERM, signal.SIGUSR1)
+
+
+class Preemption:
+    """Notes the first signal that asks to end, and lets the handlers that were there have it too.
+
+    Handlers belong to the main thread: elsewhere, and for what a program ignores, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.signal: str | None = None
+        """The name of the signal that came, if one did."""
+        self._before: dict[int, Any] = {}
+
+    def watch(self) -> None:
+        """Take the signals over."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _ASKING:
+            before = signal.getsignal(number)
+            # None: set by something else than Python, which could not be put back.
+            if before is not None and before is not signal.SIG_IGN:
+                self._before[number] = before
+                signal.signal(number, self._asked)
+
+    def unwatch(self) -> None:
+        """Put the handlers back that were there before, where they are still ours."""
+        if threading.current_thread() is threading.main_thread():
+            for number, before in self._before.items():
+                if signal.getsignal(number) == self._asked:
+                    signal.signal(number, before)
+        self._before.clear()
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:  # the second one: do as if nobody had watched
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        self.signal = signal.Signals(number).name
+        before = self._before.get(number)
+        if callable(before):
+            before(number, frame)

@@ -1,0 +1,143 @@
+"""A checkpoint put back into the objects of a program, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from holdfast import randomness
+from holdfast.errors import StateMismatch
+from holdfast.store import Checkpoint
+from holdfast.store.filling import LoadReport
+from holdfast.store.runfile import software
+from holdfast.store.store import Store
+from holdfast.store.tree import Ref, decode
+from holdfast.tensors import TensorSpec
+from holdfast.training import loaders
+from holdfast.training.beginning import Beginning
+from holdfast.training.comparison import compare, differences
+from holdfast.training.parts import merged
+from holdfast.training.report import ResumeReport
+from holdfast.training.state import RANDOM, TrainingState, parts_of, trees_of
+
+MIDWAY: Final = (
+    "saved in the middle of an epoch, and no loader in the state knows where: the epoch begins anew"
+)
+"""The note on a checkpoint that a signal asked for at a bad moment."""
+_SHOWN: Final = 5
+
+
+class Resumption:
+    """The way of a run's last checkpoint, if it has one, into the state of a program."""
+
+    def __init__(
+        self, store: Store, state: TrainingState, beginning: Beginning, strict: bool
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._beginning = beginning
+        self._strict = strict
+        self._random: dict[str, Any] = {}
+
+    def restore(self) -> ResumeReport:
+        """Restore everything, the random states too; raises StateMismatch or a DamagedFile.
+
+        What does not fit is found before anything is changed.
+        """
+        found = self._load()
+        run = self._beginning.run.hash
+        if found is None:
+            return ResumeReport(run, step=0, notes=self._beginning.notes)
+        checkpoint, fits, tree = found
+        self._random = tree.pop(RANDOM, {})
+        self._put_back(tree, fits)
+        inexact = [*self._differing(tree, fits), *_other_software(checkpoint)]
+        inexact += self.restore_random()
+        inexact += [note.text for note in checkpoint.notes if note.text == MIDWAY]
+        epoch = checkpoint.epoch
+        return ResumeReport(
+            run=run,
+            step=checkpoint.step,
+            epoch=epoch if epoch is None or loaders.in_epoch(self._state) else epoch + 1,
+            ref=checkpoint.ref,
+            branched=checkpoint.head.run != run,
+            found=fits,
+            inexact=inexact,
+            notes=(*self._beginning.notes, *self._fallen_back(checkpoint)),
+        )
+
+    def restore_random(self) -> list[str]:
+        """Put the random states back, as they were saved; says what could not be."""
+        return randomness.restore(self._random) if self._random else []
+
+    def _load(self) -> tuple[Checkpoint, LoadReport, dict[str, Any]] | None:
+        """The checkpoint to go on from, what of it fits, and all of it, verified."""
+        if self._beginning.parent is not None:
+            return self._loaded(self._beginning.parent)
+        run = self._beginning.run.hash
+        if not self._store.index.count(run):
+            return None
+        return self._store.with_latest(self._loaded, run)
+
+    def _loaded(self, checkpoint: Checkpoint) -> tuple[Checkpoint, LoadReport, dict[str, Any]]:
+        fits = self._compared(checkpoint)
+        if self._strict and not fits.exact:
+            raise StateMismatch(
+                "\n".join(
+                    [
+                        f"{checkpoint.ref} does not fit the program; nothing was restored:",
+                        *fits.differences(),
+                        "strict=False restores what fits",
+                    ]
+                )
+            )
+        # Not mapped: what an object keeps of it must be memory of its own.
+        return checkpoint, fits, checkpoint.state(mapped=False)
+
+    def _compared(self, checkpoint: Checkpoint) -> LoadReport:
+        record = checkpoint.record
+        saved = decode(record.tree, len(record.names))
+        if not isinstance(saved, dict):
+            raise StateMismatch(f"{checkpoint.ref} holds no training state, but a single value")
+        saved.pop(RANDOM, None)
+
+        def spec(leaf: Any) -> TensorSpec | None:
+            return record.specs[leaf.tensor] if isinstance(leaf, Ref) else None
+
+        return compare(trees_of(self._state), saved, spec)
+
+    def _put_back(self, tree: dict[str, Any], fits: LoadReport) -> None:
+        accepted = set(fits.loaded)
+        for name, part in parts_of(self._state).items():
+            if name not in tree:
+                continue
+            saved = tree[name]
+            if not fits.exact:
+                saved = merged(part.tree(), saved, accepted.__contains__, name)
+            part.restore(saved)
+
+    def _differing(self, tree: dict[str, Any], fits: LoadReport) -> Iterator[str]:
+        """What is not as it was saved, now that it was put back: the objects are asked again."""
+        if not fits.exact:
+            yield "not everything was restored"
+        accepted = set(fits.loaded)
+        paths = [p for p in differences(trees_of(self._state), tree) if p in accepted]
+        for path in paths[:_SHOWN]:
+            yield f"{path} is not what was saved, though it was put back"
+        if len(paths) > _SHOWN:
+            yield f"and {len(paths) - _SHOWN:,} more leaves"
+
+    def _fallen_back(self, checkpoint: Checkpoint) -> Iterator[str]:
+        index = self._store.index
+        newest = next(index.newest(checkpoint.head.run), None)
+        if index.unreadable(checkpoint.head.run) or (
+            self._beginning.parent is None and newest and newest.step != checkpoint.step
+        ):
+            yield f"a newer checkpoint is damaged: {checkpoint.ref} is the newest intact one"
+
+
+def _other_software(checkpoint: Checkpoint) -> Iterator[str]:
+    here = software()
+    for name, version in checkpoint.head.software.items():
+        if name != "holdfast" and here.get(name, version) != version:
+            yield f"{name} {version} saved it, and {here[name]} is running"

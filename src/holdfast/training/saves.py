@@ -1,0 +1,150 @@
+"""The saves of a run, one after the other: each is copied by the loop and written beside it."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from holdfast.errors import NotEnoughSpace
+from holdfast.schedule import Cadence
+from holdfast.store import Run, Store
+from holdfast.store.planning import plan_state
+from holdfast.store.record import Head
+from holdfast.training.background import Background, Held
+from holdfast.training.best import Best
+from holdfast.training.metrics import Line, MetricsLog
+from holdfast.training.state import TrainingState, tree_of
+
+_SLOW: Final = 0.5
+"""A wait of more seconds than these for the save before is worth a word."""
+
+
+class Saves:
+    """Everything that is saved of a run: its state, and its metrics beside it."""
+
+    def __init__(
+        self,
+        run: Run,
+        state: TrainingState,
+        log: MetricsLog,
+        best: Best,
+        cadence: Cadence,
+        asynchronous: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self._run = run
+        self._state = state
+        self._log = log
+        self._best = best
+        self._cadence = cadence
+        self._say = say
+        self._background = Background(run) if asynchronous else None
+        self._unwritten: list[Line] = []
+        """The metrics that are known and not in the log yet."""
+        self._last: int | None = None
+        self.held = 0.0
+        """The seconds that the loop was held up so far."""
+
+    def start(self, store: Store) -> None:
+        """Get everything ready; raises NotEnoughSpace if a checkpoint would not fit now."""
+        needed, free = self._size(), store.backend.free()
+        if free is not None and free < needed:
+            raise NotEnoughSpace(
+                errno.ENOSPC,
+                f"{store.url}: a checkpoint needs {needed:,} bytes, and {free:,} are free; free "
+                "some before the training starts",
+            )
+        if self._background:
+            self._background.start()
+            self._background.warm(needed)
+
+    def warm(self) -> None:
+        """Have memory for the state as it is now; an optimizer's grows with its first step."""
+        if self._background:
+            self._background.warm(self._size())
+
+    def _size(self) -> int:
+        return plan_state(tree_of(self._state)).most
+
+    def save(self, step: int, epoch: int | None) -> Held:
+        """Save the state as that of a step; returns when it may change again.
+
+        Raises what went wrong with the save before.
+        """
+        begun = time.monotonic()
+        self.wait()
+        waited = time.monotonic() - begun
+        if waited > _SLOW:
+            self._say(
+                f"step {step} waited {waited:.1f} s for the save of step {self._last} to end; if "
+                "that goes on, save less often"
+            )
+        self._save(step, epoch)
+        done = time.monotonic()
+        self._last = step
+        self.held += done - begun
+        self._cadence.saved(step, done, done - begun)
+        return Held(waited, done - begun - waited)
+
+    def _save(self, step: int, epoch: int | None) -> None:
+        self._unwritten += self._log.settle()
+        metrics: dict[str, Any] = {}
+        for line in self._unwritten:
+            if line.step == step:
+                metrics |= line.metrics
+        # That of the save before is known: it was waited for.
+        best = self._best.is_beaten(metrics)
+        tree = tree_of(self._state)
+        if self._background is None:
+            self.write_metrics()
+            self._run.save(step, tree, metrics, epoch, best)
+            self._best.take(step, metrics)
+            return
+        self._background.save(
+            tree,
+            step,
+            metrics,
+            epoch,
+            best,
+            before_commit=self.write_metrics,
+            committed=partial(self._take, metrics),
+        )
+
+    def _take(self, metrics: dict[str, Any], head: Head) -> None:
+        self._best.take(head.step, metrics)
+
+    def log_metrics(self) -> None:
+        """Write all metrics into the log now; no save may be under way."""
+        self._unwritten += self._log.settle()
+        self.write_metrics()
+
+    def write_metrics(self) -> None:
+        """Write the metrics that are known into the log."""
+        lines = [*self._unwritten]
+        self._log.append(lines)
+        del self._unwritten[: len(lines)]
+
+    def check(self) -> None:
+        """Raise what went wrong with a save, if it is known by now."""
+        if self.is_idle():
+            self.wait()
+
+    def is_idle(self) -> bool:
+        """Whether no save is under way."""
+        return self._background is None or self._background.is_idle()
+
+    def wait(self) -> None:
+        """Return when all saves are committed; raises what went wrong."""
+        if self._background:
+            self._background.wait()
+
+    def close(self) -> None:
+        """Finish everything; raises what went wrong. May be called several times."""
+        try:
+            if self._background:
+                self._background.close()
+        finally:
+            self.log_metrics()

@@ -1,0 +1,85 @@
+"""What a training program is made of, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from holdfast import randomness
+from holdfast.errors import RefusedState
+from holdfast.store.filling import leaves_of, spec_of
+from holdfast.tensors.frameworks import describe
+from holdfast.training.parts import Part, part_of
+
+RANDOM: Final = "random"
+"""The name under which the states of the global generators are saved."""
+
+
+class TrainingState:
+    """Everything that a training run needs to go on, by the names it is saved under.
+
+    A part is anything with `state_dict` and `load_state_dict`, a generator of random numbers, or a
+    tree of tensors and plain values, which is filled in place. The global random states of Python,
+    NumPy and torch come with it.
+
+    >>> state = holdfast.TrainingState(model=model, optimizer=optimizer, loader=loader)
+    >>> state.model is model
+    True
+    """
+
+    # What is done with a state stands below the class: all other names are those of its parts.
+
+    def __init__(self, **parts: Any) -> None:
+        if RANDOM in parts:
+            raise RefusedState(
+                f"{RANDOM!r} is the name that the global random states are saved under: give a "
+                "generator of your own another one"
+            )
+        self.__parts: dict[str, Part] = {name: part_of(name, it) for name, it in parts.items()}
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_TrainingState__parts"][name].value
+        except KeyError:
+            raise AttributeError(f"the training state has no part {name!r}") from None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__parts[name].value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__parts)
+
+    def __repr__(self) -> str:
+        parts = (f"{name}={type(part.value).__name__}" for name, part in self.__parts.items())
+        return f"TrainingState({', '.join(parts)})"
+
+
+def parts_of(state: TrainingState) -> Mapping[str, Part]:
+    """The parts of a state, without the global random states."""
+    parts: Mapping[str, Part] = vars(state)["_TrainingState__parts"]
+    return parts
+
+
+def tree_of(state: TrainingState) -> dict[str, Any]:
+    """All that is saved of a state now; the tensors are those of the program, not copies."""
+    return {**trees_of(state), RANDOM: randomness.capture()}
+
+
+def trees_of(state: TrainingState) -> dict[str, Any]:
+    """The same without the global random states."""
+    return {name: part.tree() for name, part in parts_of(state).items()}
+
+
+def model_of(state: TrainingState) -> Any:
+    """What the identity of a run knows of a state: its modules, or its model's tensors by spec."""
+    parts = parts_of(state)
+    models: dict[str, Any] = {
+        name: part.value for name, part in parts.items() if isinstance(describe(part.value), dict)
+    }
+    if not models and "model" in parts:
+        # Values that change do not make another model.
+        leaves = leaves_of(parts["model"].tree())
+        models = {"model": {path: spec for path, leaf in leaves.items() if (spec := spec_of(leaf))}}
+    if list(models) == ["model"]:
+        return models["model"]
+    return models or None

@@ -1,0 +1,416 @@
+"""The metrics log: cheap to add to, exact to read, cut back on resume."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import json
+import math
+import os
+import struct
+import threading
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import BadField, MissingFile, RefusedState, UnreadableFile, WriteFailed
+from holdfast.files import disk
+from holdfast.files.lines import LONGEST
+from holdfast.training.metrics import Line, MetricsLog, read_metrics
+from tests.files.faults import FaultyDisk, raising
+
+TIME = "2026-01-02T03:04:05.678901Z"
+
+
+def _lines(*steps: int) -> list[Line]:
+    return [Line(step, 1, TIME, {"loss": step / 3}) for step in steps]
+
+
+def _written(path: Path, *steps: int) -> bytes:
+    MetricsLog(path).append(_lines(*steps))
+    return path.read_bytes()
+
+
+def _steps(path: Path) -> list[int]:
+    return [line.step for line in read_metrics(path)]
+
+
+def test_a_line_is_an_object_of_json(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    MetricsLog(path).append([Line(100, 2, TIME, {"loss": 0.25, "seen": 3, "best": True})])
+    assert path.read_text() == (
+        f'{{"step":100,"epoch":2,"time":"{TIME}","metrics":{{"loss":0.25,"seen":3,"best":true}}}}\n'
+    )
+
+
+def test_what_is_added_is_settled_once_and_comes_back_from_the_file(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "log.jsonl")
+    log.add(1, None, {"loss": 0.1, "seen": 64})
+    log.add(2, 5, {"loss": 0.2})
+    log.append(log.settle())
+    assert log.settle() == []
+    log.add(3, 5, {"loss": 0.3})
+    log.append(log.settle())
+    found = [(line.step, line.epoch, line.metrics) for line in read_metrics(tmp_path / "log.jsonl")]
+    assert found == [
+        (1, None, {"loss": 0.1, "seen": 64}),
+        (2, 5, {"loss": 0.2}),
+        (3, 5, {"loss": 0.3}),
+    ]
+    assert all(line.time.endswith("Z") for line in read_metrics(tmp_path / "log.jsonl"))
+
+
+def test_a_step_without_metrics_has_no_line(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "log.jsonl")
+    log.add(1, None, {})
+    assert log.settle() == []
+    log.append([])
+    assert not (tmp_path / "log.jsonl").exists()
+
+
+def test_without_a_path_values_are_kept_and_nothing_is_written() -> None:
+    log = MetricsLog(None)
+    log.add(1, None, {"loss": 0.1})
+    [line] = log.settle()
+    log.append([line])
+    log.cut(0)
+    assert line.metrics == {"loss": 0.1}
+
+
+class _Level(enum.IntEnum):
+    HIGH = 3
+
+
+VALUES: list[tuple[Any, Any]] = [
+    (np.float64(0.1), 0.1),
+    (np.float32(0.1), float(np.float32(0.1))),
+    (np.float16(0.1), float(np.float16(0.1))),
+    (np.longdouble(0.5), 0.5),
+    (ml_dtypes.bfloat16(0.5), 0.5),
+    (np.int8(-3), -3),
+    (np.uint64(2**64 - 1), 2**64 - 1),
+    (np.bool_(True), True),
+    (np.array(0.5), 0.5),
+    (np.array([[7]]), 7),
+    (_Level.HIGH, 3),
+    (torch.tensor(0.25), 0.25),
+    (torch.tensor([2.5], dtype=torch.bfloat16), 2.5),
+    (torch.tensor(True), True),
+    (torch.tensor(-(2**63)), -(2**63)),
+    (torch.nn.Parameter(torch.tensor(1.5)), 1.5),
+    (torch.tensor(3.0, requires_grad=True) * 2, 6.0),
+]
+
+
+@pytest.mark.parametrize(("value", "number"), VALUES)
+def test_numbers_of_any_kind_become_plain_ones(value: Any, number: Any) -> None:
+    log = MetricsLog(None)
+    log.add(1, None, {"loss": value})
+    [line] = log.settle()
+    assert line.metrics == {"loss": number}
+    assert type(line.metrics["loss"]) is type(number)
+
+
+@pytest.mark.parametrize("value", [torch.tensor(1.0), np.array(1.0), np.array([1.0])], ids=repr)
+def test_a_value_that_changes_in_place_is_logged_as_it_was(value: Any) -> None:
+    log = MetricsLog(None)
+    log.add(1, None, {"loss": value})
+    value += 5
+    assert log.settle()[0].metrics == {"loss": 1.0}
+
+
+REFUSED: list[Any] = [
+    *("0.5", None, 1j, [0.5], {"a": 1}, object, 2**64, -(2**63) - 1, b"1"),
+    *(np.zeros(2), np.zeros(0), np.array("x"), np.datetime64(1, "ns"), np.complex64(1)),
+    *(np.void(b"12345678"), np.array(None), np.ma.masked, np.zeros(1, [("a", "f4")])),
+    *(torch.zeros(2), torch.zeros(0), torch.zeros(1, dtype=torch.complex64)),
+    *(torch.zeros(1, device="meta"), torch.nn.Linear(1, 1), torch.float32),
+]
+
+
+@pytest.mark.parametrize("value", REFUSED, ids=lambda value: ascii(value)[:30].split(" at ")[0])
+def test_what_is_no_number_is_refused_at_once_by_its_name(value: Any) -> None:
+    log = MetricsLog(None)
+    with pytest.raises(RefusedState, match="'val_loss'"):
+        log.add(1, None, {"loss": 0.5, "val_loss": value})
+    assert log.settle() == []
+
+
+@pytest.mark.parametrize("name", [5, "", "\ud800", "x" * 201, None], ids=ascii)
+@pytest.mark.parametrize("value", [0.5, torch.tensor(0.5)], ids=["float", "tensor"])
+def test_a_name_that_is_none_is_refused(name: Any, value: Any) -> None:
+    with pytest.raises(RefusedState, match="name") as caught:
+        MetricsLog(None).add(1, None, {name: value})
+    assert str(caught.value).isprintable()
+
+
+def test_the_longest_line_that_is_taken_can_be_read(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "log.jsonl")
+    metrics = {f"{number:04}" + "\x01" * 196: -1.2345678901234567e-300 for number in range(852)}
+    log.add(1, None, metrics)
+    log.append(log.settle())
+    [line] = read_metrics(tmp_path / "log.jsonl")
+    assert line.metrics == metrics
+    with pytest.raises(RefusedState, match="fewer"):
+        log.add(1, None, metrics | {"x" * 200: 1.0, "y" * 200: 1.0})
+
+
+def _bits(value: Any) -> Any:
+    if type(value) is not float:
+        return type(value), value
+    return "NaN" if math.isnan(value) else struct.pack(">d", value)
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+        st.floats() | st.integers(-(2**63), 2**64 - 1) | st.booleans(),
+        min_size=1,
+    )
+)
+def test_every_number_comes_back_with_its_type_and_bits(
+    tmp_path_factory: pytest.TempPathFactory, metrics: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "log.jsonl"
+    log = MetricsLog(path)
+    log.add(1, 0, metrics)
+    log.append(log.settle())
+    assert json.loads(path.read_bytes())["step"] == 1  # for any reader of JSON
+    [line] = read_metrics(path)
+    assert {name: _bits(value) for name, value in line.metrics.items()} == {
+        name: _bits(value) for name, value in metrics.items()
+    }
+
+
+def test_what_is_not_finite_stands_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    MetricsLog(path).append([Line(1, None, TIME, {"a": math.nan, "b": math.inf, "c": -math.inf})])
+    assert '"metrics":{"a":"NaN","b":"Infinity","c":"-Infinity"}' in path.read_text()
+
+
+def test_the_folders_of_a_log_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "logs" / "log.jsonl"
+    _written(path, 1)
+    assert _steps(path) == [1]
+
+
+def test_lines_added_beside_a_settling_thread_are_lost_never_and_settled_once() -> None:
+    log = MetricsLog(None)
+    done = threading.Event()
+    found: list[int] = []
+
+    def settle() -> None:
+        while not done.is_set():
+            found.extend(line.step for line in log.settle())
+
+    thread = threading.Thread(target=settle)
+    thread.start()
+    for step in range(5000):
+        log.add(step, None, {"loss": 0.5})
+    done.set()
+    thread.join()
+    found.extend(line.step for line in log.settle())
+    assert found == list(range(5000))
+
+
+def test_a_cut_drops_the_lines_of_later_steps(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    wanted = _written(path, 1, 2, 3)
+    _written(path, 4, 5)
+    MetricsLog(path).append(_lines(2))  # one that came late
+    MetricsLog(path).cut(3)
+    assert path.read_bytes() == wanted + wanted.splitlines(keepends=True)[1]
+    MetricsLog(path).cut(0)
+    assert path.read_bytes() == b""
+
+
+def test_a_cut_of_nothing_leaves_the_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    _written(path, 1, 2)
+    before = path.stat()
+    MetricsLog(path).cut(2)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    MetricsLog(tmp_path / "none.jsonl").cut(2)
+    assert os.listdir(tmp_path) == ["log.jsonl"]
+
+
+def test_a_log_larger_than_a_block_is_cut_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    lines = [Line(step, 1, TIME, {"x" * 150: 0.5}) for step in range(12_000)]
+    MetricsLog(path).append(lines)
+    assert path.stat().st_size > 2 << 20
+    MetricsLog(path).cut(10_999)
+    assert list(read_metrics(path)) == lines[:11_000]
+
+
+@pytest.mark.parametrize("torn", [b'{"step":3,"ep', b"\0" * 5000, b"x" * (3 << 20)], ids=len)
+def test_a_torn_last_line_is_left_out_and_cut_off(torn: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    whole = _written(path, 1, 2)
+    path.write_bytes(whole + torn)
+    assert _steps(path) == [1, 2]
+    MetricsLog(path).cut(7)
+    assert path.read_bytes() == whole
+    path.write_bytes(whole + torn)
+    assert _written(path, 3).startswith(whole + b'{"step":3,')
+    assert _steps(path) == [1, 2, 3]
+
+
+def test_a_file_of_nothing_but_a_torn_line_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step"')
+    _written(path, 3)
+    assert _steps(path) == [3]
+
+
+def test_damage_after_the_last_line_that_stays_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    whole = _written(path, 1, 2)
+    path.write_bytes(whole + b"\0" * 100 + b"\n" + b"x" * (2 << 20) + b"\n")
+    _written(path, 5)
+    MetricsLog(path).cut(2)
+    assert path.read_bytes() == whole
+
+
+def test_damage_before_a_line_that_stays_is_named_and_the_log_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(_written(path, 1) + b"\0\n")
+    _written(path, 2)
+    before = path.read_bytes()
+    with pytest.raises(BadField, match="line 2"):
+        MetricsLog(path).cut(2)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["log.jsonl"]
+
+
+GOOD = {"step": 1, "epoch": 2, "time": TIME, "metrics": {"loss": 0.5}}
+
+
+def _with(**fields: Any) -> bytes:
+    return json.dumps(GOOD | fields).encode()
+
+
+DAMAGED: dict[str, bytes] = {
+    "empty": b"",
+    "no JSON": b"loss: 0.5",
+    "no object": b"[]",
+    "no UTF-8": b'{"step":1,"epoch":2,"time":"\xff","metrics":{}}',
+    "deep": b"[" * 100_000,
+    "too long": b" " * (LONGEST + 1),
+    "two objects": _with() + _with(),
+    "step missing": json.dumps({k: v for k, v in GOOD.items() if k != "step"}).encode(),
+    "step negative": _with(step=-1),
+    "step a float": _with(step=1.5),
+    "step a bool": _with(step=True),
+    "step huge": _with(step=1 << 62),
+    "epoch text": _with(epoch="1"),
+    "time a number": _with(time=5),
+    "time no time": _with(time="yesterday"),
+    "metrics a list": _with(metrics=[]),
+    "metric null": _with(metrics={"loss": None}),
+    "metric text": _with(metrics={"loss": "\x1b[31mnan"}),
+    "metric a list": _with(metrics={"loss": [1]}),
+    "metric without a name": _with(metrics={"": 1}),
+    "metric beyond a float": _with().replace(b"0.5", b"1e999"),
+    "metric of 10,000 digits": _with().replace(b"0.5", b"9" * 10_000),
+    "NaN as a word": _with(metrics={"loss": math.nan}),
+    "another field": _with(more=1),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_line_is_refused_by_its_number(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(_with() + b"\n" + DAMAGED[case] + b"\n" + _with() + b"\n")
+    lines = read_metrics(path)
+    assert next(lines).step == 1
+    with pytest.raises(BadField, match="line 2") as caught:
+        next(lines)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 600
+
+
+def test_a_line_without_end_takes_no_more_memory_than_a_long_one(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.touch()
+    os.truncate(path, 64 << 20)
+    tracemalloc.start()
+    try:
+        assert _steps(path) == []
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_log_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile):
+        next(read_metrics(tmp_path / "none.jsonl"))
+    with pytest.raises(UnreadableFile):
+        next(read_metrics(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(WriteFailed, match="not a file"):
+        _written(tmp_path / "pipe", 1)
+    (tmp_path / "file").touch()
+    with pytest.raises(WriteFailed):
+        _written(tmp_path / "file" / "log.jsonl", 1)
+
+
+def test_a_link_to_a_log_stays(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.jsonl", tmp_path / "link.jsonl"
+    _written(real, 1)
+    link.symlink_to(real)
+    _written(link, 2)
+    MetricsLog(link).cut(1)
+    assert link.is_symlink()
+    assert _steps(real) == [1]
+
+
+def _each_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object]
+) -> list[tuple[str, bytes]]:
+    """Fail each operation in turn; what struck, and the file after it."""
+    struck: list[tuple[str, bytes]] = []
+    for at in range(1, 100):
+        path = tmp_path / str(at) / "log.jsonl"
+        path.parent.mkdir()
+        path.write_bytes(_written(path, 1, 2) + b'{"st')
+        faulty = FaultyDisk(at, raising(OSError(errno.ENOSPC, "No space left on device")))
+        with monkeypatch.context() as patch, suppress(WriteFailed):
+            patch.setattr(disk, "LOCAL", faulty)
+            act(path)
+        if faulty.struck is None:
+            return struck
+        struck.append((faulty.struck, path.read_bytes()))
+        act(path)  # as if it were tried again
+    raise AssertionError("it never came to an end")
+
+
+def test_an_append_that_fails_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    struck = _each_fault(tmp_path, monkeypatch, lambda path: _written(path, 3))
+    names = [name for name, _ in struck]
+    assert names == ["open_lock", "truncate", "write", "sync", "close", "sync_folder"]
+    for name, left in struck:
+        assert left.count(b'"step":3') == (name in ("close", "sync_folder"))
+
+
+def test_a_cut_that_fails_leaves_the_old_log_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    struck = _each_fault(tmp_path, monkeypatch, lambda path: MetricsLog(path).cut(1))
+    assert {"create", "write", "sync", "rename", "sync_folder"} <= {name for name, _ in struck}
+    for name, left in struck:
+        assert left.startswith(b'{"step":1,')
+        assert (b'"step":2' in left) == (name not in ("close", "sync_folder"))
+    for folder in tmp_path.iterdir():
+        assert os.listdir(folder) == ["log.jsonl"]

@@ -1,0 +1,233 @@
+"""Torch's objects as parts of a training state."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import holdfast
+from holdfast import errors
+from tests.training.walk import checkpointer
+
+Model = torch.nn.Module
+
+
+def _model() -> Model:
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(8)
+    return torch.nn.Sequential(*layers, torch.nn.Linear(8, 1))
+
+
+def _bytes(model: Model) -> dict[str, bytes]:
+    return {name: value.numpy().tobytes() for name, value in model.state_dict().items()}
+
+
+def _train(model: Model, optimizer: Any) -> torch.Tensor:
+    batch = torch.randn(16, 4)
+    loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def _run(
+    store: Path, steps: int, wrap: Callable[[Model], Model] = copy.copy, **options: Any
+) -> tuple[Model, holdfast.Checkpointer]:
+    model = _model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)
+    state = holdfast.TrainingState(model=wrap(model), optimizer=optimizer, scheduler=scheduler)
+    with checkpointer(store, state, every=5, **options) as ckpt:
+        for step in ckpt.steps(steps):
+            loss = _train(model, optimizer)
+            scheduler.step()
+            ckpt.step(step, loss=loss)
+    return model, ckpt
+
+
+def test_a_model_with_optimizer_and_scheduler_goes_on_exactly(tmp_path: Path) -> None:
+    whole, _ = _run(tmp_path / "whole", 20)
+    _run(tmp_path / "parts", 7)
+    again, ckpt = _run(tmp_path / "parts", 20)
+    assert ckpt.resume_report.exact, ckpt.resume_report
+    assert ckpt.resume_report.step == 7
+    assert _bytes(again) == _bytes(whole)
+
+
+def test_a_metric_is_the_value_that_it_had(tmp_path: Path) -> None:
+    value = torch.tensor(1.5, requires_grad=True)
+    with checkpointer(tmp_path, holdfast.TrainingState(model=_model()), every=2) as ckpt:
+        ckpt.step(1, loss=value * 2)
+        with torch.no_grad():
+            value += 100
+        ckpt.step(2, loss=value)
+        assert ckpt.run.checkpoint(2).metrics == {"loss": 101.5}
+    from holdfast.training.metrics import read_metrics
+
+    log = next((tmp_path / "logs").iterdir())
+    assert [line.metrics for line in read_metrics(log)] == [{"loss": 3.0}, {"loss": 101.5}]
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Any:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def _with_compiled_part(model: Model) -> Model:
+    model[3] = torch.compile(model[3], backend="eager")  # type: ignore[operator,index]
+    return model
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        torch.nn.DataParallel,
+        torch.nn.parallel.DistributedDataParallel,
+        lambda model: torch.compile(model, backend="eager"),
+        _with_compiled_part,
+    ],
+    ids=["parallel", "distributed", "compiled", "compiled-part"],
+)
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_a_wrapped_model_is_saved_under_the_names_of_the_one_inside(
+    tmp_path: Path, wrap: Callable[[Model], Model]
+) -> None:
+    plain, first = _run(tmp_path, 10)
+    wrapped, ckpt = _run(tmp_path, 15, wrap)
+    assert ckpt.run.hash == first.run.hash
+    assert ckpt.resume_report.step == 10
+    assert ckpt.resume_report.exact, ckpt.resume_report
+    assert set(ckpt.run.load()["model"]) == set(plain.state_dict())
+    bare, last = _run(tmp_path, 15)  # and back without the wrapper
+    assert last.resume_report.exact, last.resume_report
+    assert sorted(_bytes(bare).values()) == sorted(_bytes(wrapped).values())
+
+
+def test_another_model_is_another_run_and_refused_as_the_same(tmp_path: Path) -> None:
+    _, ckpt = _run(tmp_path, 5)
+    other = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.Dropout(), torch.nn.Linear(9, 1))
+    state = holdfast.TrainingState(model=other)
+    with checkpointer(tmp_path, state) as fresh:
+        assert fresh.run.hash != ckpt.run.hash
+        assert "another model" in str(fresh.resume_report)
+    before = _bytes(other)
+    with (
+        pytest.raises(errors.StateMismatch, match=r"0\.weight: float32 \[8, 4\] was saved"),
+        checkpointer(tmp_path, state, trial=2, resume=ckpt.run.hash),
+    ):
+        pass
+    assert _bytes(other) == before
+
+
+def test_generators_are_parts(tmp_path: Path) -> None:
+    import random
+
+    import numpy as np
+
+    def parts() -> dict[str, Any]:
+        return {
+            "own": random.Random(1),
+            "numpy": np.random.default_rng(2),
+            "torch": torch.Generator().manual_seed(3),
+        }
+
+    def draws(given: dict[str, Any]) -> tuple[Any, ...]:
+        number = torch.rand((), generator=given["torch"]).item()
+        return given["own"].random(), given["numpy"].random(), number
+
+    given = parts()
+    with checkpointer(tmp_path, holdfast.TrainingState(**given), name="generators") as ckpt:
+        draws(given)
+        ckpt.step()
+        ckpt.save()
+    expected = draws(given)
+    given = parts()
+    with checkpointer(tmp_path, holdfast.TrainingState(**given), name="generators"):
+        assert draws(given) == expected
+
+
+# Loaders
+
+
+def _batches(store: Path, loader: Any, epochs: int, stop: int | None = None) -> list[Any]:
+    """What a program sees of its data, with a checkpoint after each batch."""
+    seen: list[Any] = []
+    state = holdfast.TrainingState(model=_model(), loader=loader)
+    batches = 0
+    with checkpointer(store, state, every=1) as ckpt:
+        for epoch in ckpt.epochs(epochs):
+            for (batch,) in loader:
+                seen.append((epoch, batch.tolist()))
+                ckpt.step()
+                batches += 1
+                if batches == stop:
+                    return seen
+            seen.append((epoch, "end"))
+    return seen
+
+
+def _resumable() -> Any:
+    data = TensorDataset(torch.arange(10))
+    return holdfast.ResumableLoader(data, batch_size=3, shuffle=True, seed=5)
+
+
+def _stateful() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torchdata.stateful_dataloader import StatefulDataLoader
+        from torchdata.stateful_dataloader.sampler import RandomSampler
+
+        data = TensorDataset(torch.arange(10))
+        sampler = RandomSampler(data, generator=torch.Generator().manual_seed(4))
+        return StatefulDataLoader(
+            data, batch_size=3, sampler=sampler, generator=torch.Generator().manual_seed(5)
+        )
+
+
+@pytest.mark.parametrize("make", [_resumable, _stateful], ids=["resumable", "torchdata"])
+@pytest.mark.parametrize("stop", [1, 3, 4, 5, 9])
+@pytest.mark.filterwarnings("ignore:'set_vital'")
+def test_an_epoch_goes_on_with_the_batches_that_are_left(
+    tmp_path: Path, make: Callable[[], Any], stop: int
+) -> None:
+    whole = _batches(tmp_path / "whole", make(), 3)
+    assert len(whole) == 3 * 5
+    first = _batches(tmp_path / "parts", make(), 3, stop)
+    rest = _batches(tmp_path / "parts", make(), 3)
+    assert first + rest == whole
+
+
+def test_steps_take_batches_over_the_ends_of_epochs(tmp_path: Path) -> None:
+    def batches(store: Path, *totals: int) -> list[Any]:
+        seen = []
+        for total in totals:
+            loader = _resumable()
+            endless = loader.forever()  # made before the state is restored
+            state = holdfast.TrainingState(model=_model(), loader=loader)
+            with checkpointer(store, state, every=1) as ckpt:
+                for step in ckpt.steps(total):
+                    seen.append(next(endless)[0].tolist())
+                    ckpt.step(step)
+        return seen
+
+    assert batches(tmp_path / "parts", 2, 4, 7, 13) == batches(tmp_path / "whole", 13)
+
+
+def test_a_loader_of_other_data_is_refused(tmp_path: Path) -> None:
+    _batches(tmp_path, _resumable(), 1)
+    loader = holdfast.ResumableLoader(TensorDataset(torch.arange(11)), batch_size=3, seed=5)
+    with pytest.raises(errors.StateMismatch):
+        _batches(tmp_path, loader, 2)
