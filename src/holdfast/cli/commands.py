@@ -104,3 +104,98 @@ def convert(
         tensors_only=tensors_only,
         as_json=json,
     )
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def prove(
+    command: Annotated[
+        list[str], typer.Argument(help="A program that uses a Checkpointer.", show_default=False)
+    ],
+    kills: Annotated[int, typer.Option(min=1, help="How often it is killed.")] = 5,
+    seed: Annotated[
+        int | None, typer.Option(help="Draw the moments of another proof.", show_default=False)
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Keep both stores and all output in this folder.", show_default=False),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a program whole, run it with kills, and compare all that both have saved."""
+    from holdfast.cli.prove import prove_command
+
+    raise typer.Exit(prove_command(command, kills=kills, seed=seed, keep=keep, as_json=json))
+
+
+@app.command()
+def train(
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Save checkpoints into this folder.", show_default=False)
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on from this checkpoint.", show_default=False)
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("-e", "--epochs", help="How many (10).", show_default=False)
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("-b", "--batch-size", help="Samples in a step (64).", show_default=False),
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option("-l", "--lr", help="The learning rate (0.01).", show_default=False),
+    ] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help="That of SGD (0.9).", show_default=False)
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="cosine (the default), step, constant.", show_default=False)
+    ] = None,
+    warmup: Annotated[
+        int | None, typer.Option(help="Steps of rising learning rate (0).", show_default=False)
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            help="Stop after so many epochs without a better one (0: never).", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("-s", "--seed", help="Of weights and order (42).", show_default=False),
+    ] = None,
+    data_dir: Annotated[
+        str | None,
+        typer.Option(
+            "-d",
+            "--data-dir",
+            help="Where MNIST lies (data/mnist); if nowhere, scikit-learn's digits are taken.",
+            show_default=False,
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        int | None, typer.Option(help="Save every so many epochs (1).", show_default=False)
+    ] = None,
+    no_tui: Annotated[bool, typer.Option("--no-tui", help="Print plain lines.")] = False,
+) -> None:
+    """Train LeNet-5 on digits, with checkpoints from which it goes on bit for bit.
+
+    Defaults are in brackets. On resuming, what is not given is as it was for the checkpoint.
+    """
+    from holdfast.cli.train import train_lenet
+
+    flags = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "momentum": momentum,
+        "scheduler": scheduler,
+        "warmup": warmup,
+        "patience": patience,
+        "seed": seed,
+        "data_dir": data_dir,
+        "checkpoint_every": checkpoint_every,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    train_lenet(given, folder=checkpoint, resume=resume, plain=no_tui)
