@@ -1,0 +1,317 @@
+"""`holdfast.tenzor.Checkpoint`: what is saved comes back, and what differs is named."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch import nn, optim
+
+import holdfast
+from holdfast.errors import (
+    ClosedFile,
+    DigestMismatch,
+    MissingFile,
+    NotVerified,
+    RefusedMetadata,
+    StateMismatch,
+    UnsupportedFile,
+    UnsupportedTensor,
+)
+from holdfast.formats.tenzor import checkpoint_metadata
+from holdfast.tenzor import Checkpoint, CheckpointMetadata
+from tests.formats.tenzor_builders import GOLDEN, lookup
+from tests.strategies import same_bytes
+from tests.tenzor.models import bits, new_model, train
+
+FIRST = GOLDEN / "tenzor_checkpoint.tenzor"
+METADATA = CheckpointMetadata(
+    epoch=5,
+    global_step=4685,
+    best_val_loss=0.198,
+    best_val_acc=0.963,
+    best_epoch=3,
+    learning_rate=0.0087,
+    model_name="lenet",
+    timestamp=1_700_000_000,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "epoch_5.tenzor"
+
+
+class Masked(nn.Module):
+    """Buffers of dtypes that the format has, and of some that it has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("mask", torch.tensor([[True, False], [False, True]]))
+        self.register_buffer("wave", torch.tensor([1 + 2j, 3j]))
+        self.register_buffer("small", torch.tensor([0.5, -2.0]).to(torch.float8_e4m3fn))
+        self.register_buffer("deep", torch.arange(64).reshape(2, 2, 2, 2, 2, 2))
+
+
+# Metadata
+
+
+def test_metadata_comes_back_exactly_and_reads_like_the_originals(path: Path) -> None:
+    Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
+    with Checkpoint.load(path) as loaded:
+        assert loaded.metadata == METADATA
+    members = holdfast.open(path).metadata
+    assert (members["epoch"], members["best_val_loss"]) == (5, 0.198)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, 1e-300, 1 / 3, -0.0])
+def test_every_number_comes_back(value: float, path: Path) -> None:
+    metadata = CheckpointMetadata(best_val_loss=value, best_val_acc=value, learning_rate=value)
+    Checkpoint.save(path, {}, None, metadata)
+    with Checkpoint.load(path) as loaded:
+        assert loaded.metadata == metadata
+        assert math.copysign(1, loaded.metadata.learning_rate) == math.copysign(1, value)
+
+
+def test_nan_comes_back(path: Path) -> None:
+    Checkpoint.save(path, {}, None, CheckpointMetadata(best_val_loss=math.nan))
+    with Checkpoint.load(path) as loaded:
+        assert math.isnan(loaded.metadata.best_val_loss)
+        assert loaded.metadata.best_val_acc == 0
+
+
+def test_scalars_of_libraries_are_numbers() -> None:
+    metadata = CheckpointMetadata(epoch=np.int64(3), best_val_acc=torch.tensor(0.5))  # type: ignore[arg-type]
+    assert (type(metadata.epoch), type(metadata.best_val_acc)) == (int, float)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("epoch", 1.5, "epoch: expected an integer, found 1.5"),
+        ("global_step", -1, "global_step: expected 0 or more, found -1"),
+        ("best_val_loss", "low", "best_val_loss: expected a number, found 'low'"),
+        ("model_name", None, "model_name: expected text, found None"),
+    ],
+)
+def test_metadata_that_is_none_is_refused(field: str, value: Any, message: str) -> None:
+    with pytest.raises(RefusedMetadata, match=message):
+        CheckpointMetadata(**{field: value})
+
+
+# Weights
+
+
+def test_a_module_comes_back_with_its_buffers(path: Path) -> None:
+    model, new = Masked(), Masked()
+    with torch.no_grad():
+        model.norm(torch.randn(4, 3))
+        for buffer in (new.mask, new.wave, new.small, new.deep):
+            buffer.zero_()
+    Checkpoint.save(path, model, None, METADATA)
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights(new)
+    assert bits(new.state_dict()) == bits(model.state_dict())
+    assert holdfast.verify(path).tensors == 9
+    assert "holdfast/bytes/mask" in holdfast.load(path)
+
+
+def test_a_mapping_is_filled_in_place(path: Path) -> None:
+    saved = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.ones(3, ml_dtypes.bfloat16),
+        "flags": np.array([True, False]),
+        "scalar": np.array(3.5),
+    }
+    Checkpoint.save(path, saved, None, METADATA)
+    mine = {name: np.zeros_like(array) for name, array in saved.items()}
+    kept = dict(mine)
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights(mine)
+    assert all(mine[name] is kept[name] for name in mine)
+    assert all(same_bytes(mine[name], saved[name]) for name in saved)
+
+
+def test_a_state_dict_fills_its_module(path: Path) -> None:
+    model, new = new_model(seed=1), new_model(seed=2)
+    Checkpoint.save(path, model.state_dict(), None, METADATA)
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights(new.state_dict())
+    assert bits(new.state_dict()) == bits(model.state_dict())
+
+
+def test_a_wrapped_module_has_the_names_of_the_one_it_wraps(path: Path) -> None:
+    model, new = new_model(seed=1), new_model(seed=2)
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train(model, optimizer, range(1))
+    Checkpoint.save(path, nn.DataParallel(model), optimizer, METADATA)
+    assert "optim/0.weight/v" in holdfast.load(path)
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights(new)
+        assert bits(new.state_dict()) == bits(model.state_dict())
+        loaded.load_weights(nn.DataParallel(new_model(seed=3)))
+
+
+def test_the_original_finds_weights_by_their_names(path: Path) -> None:
+    Checkpoint.save(path, {"conv1_weight": np.arange(3.0)}, None, METADATA)
+    found = lookup(path.read_bytes(), "conv1_weight")
+    assert found is not None
+    assert found.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_all_that_differs_is_named_and_nothing_is_filled(path: Path) -> None:
+    Checkpoint.save(path, {"a": np.ones(2), "b": np.ones(3), "c": np.ones(4)}, None, METADATA)
+    mine = {"a": np.zeros(2), "b": np.zeros(3, np.float32), "d": np.zeros(5)}
+    with Checkpoint.load(path) as loaded, pytest.raises(StateMismatch) as refused:
+        loaded.load_weights(mine)
+    assert str(refused.value).splitlines() == [
+        "the checkpoint and the weights differ, and nothing was filled:",
+        "missing in the checkpoint: d",
+        "unexpected in the checkpoint: c",
+        "different: b: float64 [3] was saved, float32 [3] is given",
+    ]
+    assert not any(array.any() for array in mine.values())
+
+
+def test_damage_is_found_before_anything_is_filled(path: Path) -> None:
+    Checkpoint.save(path, {"a": np.ones(2), "b": np.ones(3)}, None, METADATA)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    mine = {"a": np.zeros(2), "b": np.zeros(3)}
+    with Checkpoint.load(path) as loaded, pytest.raises(DigestMismatch, match="'b' is damaged"):
+        loaded.load_weights(mine)
+    assert not mine["a"].any()
+
+
+def test_what_are_no_weights_is_refused(path: Path) -> None:
+    with pytest.raises(UnsupportedTensor, match="not a list"):
+        Checkpoint.save(path, [np.ones(2)], None, METADATA)
+    with pytest.raises(UnsupportedTensor, match=r"'a': a builtins\.float"):
+        Checkpoint.save(path, {"a": 1.5}, None, METADATA)
+    assert not path.exists()
+
+
+# Anything else
+
+
+def test_extra_comes_back_with_its_types(path: Path) -> None:
+    extra = {"random": {"words": np.arange(3), "gauss": None}, "at": (1, 2.5), 3: b"\0"}
+    Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA, extra=extra)
+    with Checkpoint.load(path) as loaded:
+        found = loaded.extra
+        loaded.load_weights({"w": np.zeros(2)})
+    assert found["random"]["words"].tolist() == [0, 1, 2]
+    assert (found["at"], found[3], found["random"]["gauss"]) == ((1, 2.5), b"\0", None)
+    assert "holdfast/random/words" in holdfast.load(path)
+
+
+def test_a_file_that_is_there_is_replaced_or_kept_whole(path: Path) -> None:
+    Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
+    before = path.read_bytes()
+    with pytest.raises(UnsupportedTensor):
+        Checkpoint.save(path, {"w": "text"}, None, METADATA)
+    assert path.read_bytes() == before
+    Checkpoint.save(path, {"w": np.zeros(2)}, None, METADATA)
+    assert holdfast.load(path)["w"].tolist() == [0.0, 0.0]
+
+
+def test_a_closed_checkpoint_gives_nothing(path: Path) -> None:
+    Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
+    loaded = Checkpoint.load(path)
+    loaded.close()
+    with pytest.raises(ClosedFile):
+        loaded.load_weights({"w": np.zeros(2)})
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="there is no file"):
+        Checkpoint.load(tmp_path / "epoch_9.tenzor")
+    holdfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)})
+    with pytest.raises(UnsupportedFile, match=r"a safetensors file, not a \.tenzor file"):
+        Checkpoint.load(tmp_path / "a.safetensors")
+    holdfast.save(tmp_path / "b.tenzor", {"w": np.ones(2)}, {"epoch": 3})
+    with pytest.raises(UnsupportedFile, match=r"b.tenzor: no training checkpoint.*global_step"):
+        Checkpoint.load(tmp_path / "b.tenzor")
+
+
+# The original's files
+
+
+def _original() -> dict[str, Any]:
+    weight = (np.arange(150, dtype=np.float32) * 0.01 - 0.5).astype(np.float32)
+    bias = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], np.float32)
+    return {"conv1_weight": weight.reshape(6, 1, 5, 5), "conv1_bias": bias}
+
+
+class First(nn.Module):
+    """A layer that calls its weights as the original does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1_weight = nn.Parameter(torch.zeros(6, 1, 5, 5))
+        self.conv1_bias = nn.Parameter(torch.zeros(6))
+
+
+def test_a_checkpoint_of_the_original_is_loaded() -> None:
+    model = First()
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with pytest.warns(NotVerified, match="holds no digests"):
+        loaded = Checkpoint.load(FIRST)
+    with loaded:
+        assert loaded.metadata == METADATA
+        assert loaded.extra == {}
+        loaded.load_weights(model)
+        loaded.resume_optimizer(optimizer)
+    for name, array in _original().items():
+        parameter = model.get_parameter(name)
+        assert np.allclose(parameter.detach().numpy(), array, atol=1e-6)
+        velocity = optimizer.state[parameter]["momentum_buffer"]
+        assert bits(velocity) == bits(parameter.detach())
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_slots_of_the_original_need_the_names_of_the_parameters() -> None:
+    model = First()
+    optimizer = optim.SGD(model.parameters(), momentum=0.9)
+    with pytest.warns(NotVerified):
+        loaded = Checkpoint.load(FIRST)
+    with loaded, pytest.raises(StateMismatch, match=r"call load_weights\(model\) first"):
+        loaded.resume_optimizer(optimizer)
+
+
+def test_a_foreign_file_must_have_the_weights() -> None:
+    with pytest.warns(NotVerified):
+        loaded = Checkpoint.load(FIRST)
+    with loaded, pytest.raises(StateMismatch) as refused:
+        loaded.load_weights({"conv1_weight": np.zeros((6, 1, 5, 5), np.float32), "x": np.ones(1)})
+    assert "missing in the checkpoint: x" in str(refused.value)
+    assert "unexpected in the checkpoint: 0x" in str(refused.value)
+
+
+def test_adam_goes_on_from_the_moments_of_the_original(path: Path) -> None:
+    model = new_model()
+    weights = model.state_dict()
+    moments = {
+        f"optim/{name}/{slot}": torch.full_like(tensor, value)
+        for name, tensor in weights.items()
+        for slot, value in (("m", 0.25), ("v_hat", 0.5))
+    }
+    fields = {name: getattr(METADATA, name) for name in METADATA.__slots__}
+    holdfast.save(path, weights | moments, checkpoint_metadata(**fields))
+    optimizer = optim.Adam(model.parameters())
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights(model)
+        loaded.resume_optimizer(optimizer)
+    for parameter in model.parameters():
+        state = optimizer.state[parameter]
+        assert bits(state["exp_avg"]) == bits(torch.full_like(parameter, 0.25).detach())
+        assert state["step"].item() == 4685
+    train(model, optimizer, range(1))
+    assert optimizer.state[next(model.parameters())]["step"].item() == 4686

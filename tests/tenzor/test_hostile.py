@@ -1,0 +1,123 @@
+"""Documents that no writer of ours wrote: each is refused by an error of ours, or harmless."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import optim
+
+import holdfast
+from holdfast.errors import BadField, HoldfastError, LimitExceeded, SizeMismatch, UnsupportedFile
+from holdfast.tenzor import Checkpoint, CheckpointMetadata
+from tests.tenzor.models import new_model, train
+
+VALUES: list[Any] = [
+    *(None, True, -1, 2**62, 0.5, "", "torch:Parameter", [], {}, [[]], {"$tensor": 0}),
+    *({"$tensor": 99}, {"$float": "x"}, {"$bytes": "AA=="}, {"": {}}),
+]
+
+
+def _file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tensors and the metadata of a sound checkpoint."""
+    model = new_model()
+    optimizer = optim.Adam(model.parameters())
+    train(model, optimizer, range(1))
+    weights = {**model.state_dict(), "mask": np.array([True, False])}
+    Checkpoint.save(path, weights, optimizer, CheckpointMetadata(), extra={"x": np.arange(2)})
+    with holdfast.open(path) as file:
+        return file.arrays(), file.metadata
+
+
+def _places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(node, dict):
+        for key, member in node.items():
+            yield from _places(member, (*path, key))
+    elif isinstance(node, list):
+        for i, member in enumerate(node):
+            yield from _places(member, (*path, i))
+
+
+def _with(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    changed = copy.copy(document)
+    changed[path[0]] = _with(document[path[0]], path[1:], value)
+    return changed
+
+
+def _use(path: Path) -> None:
+    """All that a checkpoint can be asked for."""
+    model = new_model()
+    with Checkpoint.load(path) as loaded:
+        assert isinstance(loaded.extra, dict)
+        weights = {**model.state_dict(), "mask": np.array([False, False])}
+        loaded.load_weights(weights)
+        loaded.resume_optimizer(optim.Adam(model.parameters()))
+
+
+def test_a_sound_document_is_used(tmp_path: Path) -> None:
+    tensors, metadata = _file(tmp_path / "it.tenzor")
+    holdfast.save(tmp_path / "again.tenzor", tensors, metadata)
+    _use(tmp_path / "again.tenzor")
+    assert metadata["holdfast"]["version"] == 1
+
+
+def test_any_value_at_any_place_raises_our_errors_alone(tmp_path: Path) -> None:
+    path = tmp_path / "it.tenzor"
+    tensors, metadata = _file(path)
+    document = metadata["holdfast"]
+    places = list(_places(document))
+    random = np.random.default_rng(0)
+    refused = 0
+    for at in places:
+        for i in random.choice(len(VALUES), 2, replace=False):
+            changed = metadata | {"holdfast": _with(document, at, VALUES[i])}
+            stream = io.BytesIO()
+            holdfast.save(stream, tensors, changed, format="tenzor")
+            path.write_bytes(stream.getvalue())
+            try:
+                _use(path)
+            except HoldfastError:
+                refused += 1
+    assert len(places) > 100
+    assert refused > len(places)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "error", "message"),
+    [
+        (("version",), 2, UnsupportedFile, "version 2; this release knows 1"),
+        (("version",), "1", BadField, "Expected `int`, got `str`"),
+        (("tensors", 0, "name"), "nowhere", BadField, "there is no tensor 'nowhere'"),
+        (("bytes", "mask", "dtype"), "bool4", BadField, "no dtype is called 'bool4'"),
+        (("bytes", "mask", "shape"), [3], SizeMismatch, "expected 3 bytes, found uint8"),
+        (("bytes", "mask", "shape"), [-1], LimitExceeded, "no array can have the shape"),
+        (("bytes", "none"), {"dtype": "bool", "shape": [2]}, BadField, "holdfast/bytes/none"),
+        (("state", "metadata"), [], BadField, "has no object 'metadata'"),
+        (("state", "extra"), 3, BadField, "has no object 'extra'"),
+        (("state", "metadata", "epoch"), "five", BadField, "epoch: expected an integer"),
+        (("state", "optimizer", "class"), 1, BadField, "the saved optimizer"),
+        (("state", "optimizer", "groups"), [2, 3], HoldfastError, "groups of"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    place: tuple[Any, ...], value: Any, error: type[HoldfastError], message: str, tmp_path: Path
+) -> None:
+    tensors, metadata = _file(tmp_path / "it.tenzor")
+    changed = copy.deepcopy(metadata)
+    where = changed["holdfast"]
+    for key in place[:-1]:
+        where = where[key]
+    where[place[-1]] = value
+    assert json.dumps(changed) != json.dumps(metadata)
+    holdfast.save(tmp_path / "it.tenzor", tensors, changed)
+    with pytest.raises(error, match=message):
+        _use(tmp_path / "it.tenzor")

@@ -1,0 +1,340 @@
+"""The trainer: learning rates, the best epoch, early stopping, and exact resuming."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import optim
+
+import holdfast
+from holdfast.errors import AlreadyExists, StateMismatch, WriteFailed
+from holdfast.tenzor import (
+    BadConfig,
+    Checkpoint,
+    CheckpointMetadata,
+    Trainer,
+    TrainerConfig,
+    TrainStats,
+)
+from tests.tenzor.models import bits, new_model, train
+
+
+def new_trainer(folder: Path | None, seed: int = 0, **settings: Any) -> Trainer:
+    model = new_model(seed=seed)
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    config = TrainerConfig(checkpoint_dir=folder, **settings)
+    return Trainer(config, model=model, optimizer=optimizer)
+
+
+def run_epoch(trainer: Trainer, val_acc: float = 0.5, val_loss: float = 1.0) -> list[str]:
+    """An epoch of two batches, which draws from every random generator."""
+    trainer.begin_epoch(total_batches=2)
+    for _ in range(2):
+        draw = random.random() + np.random.rand() + torch.rand(1).item()
+        with torch.no_grad():
+            for parameter in trainer.model.parameters():
+                parameter += draw
+        step = trainer.state.global_step
+        train(trainer.model, trainer.optimizer, range(step, step + 1))
+        trainer.record_batch(draw, 0.5)
+    return [path.name for path in trainer.end_epoch(val_loss, val_acc)]
+
+
+# Learning rates
+
+
+def _rates(trainer: Trainer, epochs: int, batches: int) -> list[float]:
+    rates = []
+    for _ in range(epochs):
+        trainer.begin_epoch(total_batches=batches)
+        for _ in range(batches):
+            assert trainer.state.lr == trainer.get_lr() == trainer.optimizer.param_groups[0]["lr"]
+            rates.append(trainer.get_lr())
+            trainer.record_batch(0.0)
+        trainer.end_epoch(0.0, 0.0)
+    return rates
+
+
+def test_a_constant_rate_stays() -> None:
+    assert _rates(new_trainer(None, scheduler="constant"), 2, 2) == [0.1] * 4
+
+
+def test_a_step_falls_every_so_many_steps() -> None:
+    trainer = new_trainer(None, scheduler="step", step_size=2, gamma=0.5, learning_rate=0.4)
+    assert _rates(trainer, 2, 3) == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
+
+
+def test_a_cosine_falls_from_the_rate_to_the_least() -> None:
+    trainer = new_trainer(None, epochs=2, min_lr=0.02)
+    rates = _rates(trainer, 2, 4)
+    expected = [0.02 + 0.08 * 0.5 * (1 + math.cos(math.pi * i / 8)) for i in range(8)]
+    assert rates == expected
+    assert trainer.get_lr() == pytest.approx(0.02)
+
+
+def test_without_the_number_of_batches_the_cosine_falls_by_epochs() -> None:
+    trainer = new_trainer(None, epochs=2, min_lr=0.0)
+    rates = []
+    for _ in range(2):
+        trainer.begin_epoch()
+        rates.append(trainer.get_lr())
+        trainer.record_batch(0.0)
+        trainer.end_epoch(0.0, 0.0)
+    assert rates == pytest.approx([0.1, 0.05])
+
+
+@pytest.mark.parametrize("scheduler", ["constant", "step", "cosine"])
+def test_every_schedule_warms_up(scheduler: Any) -> None:
+    trainer = new_trainer(None, epochs=1, scheduler=scheduler, warmup_steps=4, learning_rate=0.4)
+    rates = _rates(trainer, 1, 5)
+    assert rates[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    assert rates[4] == pytest.approx(0.4)
+
+
+def test_each_group_has_its_own_rate_unless_one_is_given() -> None:
+    parameters = list(new_model().parameters())
+    groups = [{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:], "lr": 0.4}]
+    optimizer = optim.SGD(groups)
+    config = TrainerConfig(scheduler="step", step_size=1, gamma=0.5)
+    trainer = Trainer(config, optimizer=optimizer)
+    trainer.begin_epoch()
+    trainer.record_batch(0.0)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.2]
+    Trainer(TrainerConfig(learning_rate=0.3), optimizer=optimizer).begin_epoch()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.3, 0.3]
+
+
+def test_a_rate_that_is_a_tensor_stays_one() -> None:
+    rate = torch.tensor(0.5)
+    optimizer = optim.Adam(new_model().parameters(), lr=rate)
+    trainer = Trainer(TrainerConfig(scheduler="step", step_size=1), optimizer=optimizer)
+    trainer.begin_epoch()
+    trainer.record_batch(0.0)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert rate.item() == pytest.approx(0.05)
+
+
+# Counting
+
+
+def test_figures_are_means_of_the_epoch() -> None:
+    trainer = Trainer(TrainerConfig(batch_size=4, epochs=3))
+    assert trainer.begin_epoch(total_batches=2) == 1
+    trainer.record_batch(torch.tensor(1.0), correct=torch.tensor(2))
+    trainer.record_batch(3.0, 1.0, count=12)
+    state = trainer.state
+    assert (state.epoch, state.batch, state.global_step, state.total_batches) == (1, 2, 2, 2)
+    assert (state.train_loss, state.train_acc) == (2.5, 0.875)
+    trainer.end_epoch(0.5, 0.25)
+    stats = trainer.get_stats()
+    assert isinstance(stats, TrainStats)
+    assert (stats.final_epoch, stats.final_train_loss, stats.final_val_loss) == (1, 2.5, 0.5)
+    assert (stats.best_val_acc, stats.best_epoch, stats.stopped_early) == (0.25, 1, False)
+    trainer.begin_epoch()
+    assert (state.epoch, state.batch, state.global_step) == (2, 0, 2)
+
+
+def test_it_goes_on_until_the_last_epoch_or_until_it_is_told_to_stop() -> None:
+    trainer = Trainer(TrainerConfig(epochs=2))
+    for _ in range(2):
+        assert trainer.should_continue()
+        trainer.begin_epoch()
+        trainer.end_epoch(0.0, 0.0)
+    assert not trainer.should_continue()
+    other = Trainer()
+    other.state.should_stop = True
+    assert not other.should_continue()
+
+
+def test_patience_ends_a_training_without_progress() -> None:
+    trainer = Trainer(TrainerConfig(epochs=9, early_stopping_patience=2))
+    for accuracy in (0.5, 0.5, 0.6, math.nan, 0.6):
+        assert trainer.should_continue()
+        trainer.begin_epoch()
+        trainer.end_epoch(1.0, accuracy)
+    assert not trainer.should_continue()
+    assert (trainer.get_stats().stopped_early, trainer.state.best_epoch) == (True, 3)
+
+
+# Checkpoints
+
+
+def test_each_epoch_and_the_best_are_saved(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "checkpoints"
+    trainer = new_trainer(folder, epochs=5)
+    accuracies = [0.5, 0.7, 0.7, math.nan, 0.6]
+    written = [run_epoch(trainer, accuracy) for accuracy in accuracies]
+    assert written == [
+        ["best.tenzor", "epoch_1.tenzor"],
+        ["best.tenzor", "epoch_2.tenzor"],
+        ["epoch_3.tenzor"],
+        ["epoch_4.tenzor"],
+        ["epoch_5.tenzor"],
+    ]
+    with Checkpoint.load(folder / "best.tenzor") as best:
+        assert (best.metadata.epoch, best.metadata.best_val_acc) == (2, 0.7)
+    with Checkpoint.load(folder / "epoch_5.tenzor") as last:
+        assert (last.metadata.best_epoch, last.metadata.global_step) == (2, 10)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "best.tenzor",
+        *(f"epoch_{n}.tenzor" for n in range(1, 6)),
+    ]
+
+
+def test_every_other_epoch_and_the_last_are_saved(tmp_path: Path) -> None:
+    trainer = new_trainer(tmp_path, epochs=5, checkpoint_every=2)
+    written = [run_epoch(trainer, 0.0) for _ in range(5)]
+    assert written == [[], ["epoch_2.tenzor"], [], ["epoch_4.tenzor"], ["epoch_5.tenzor"]]
+
+
+def test_a_caller_may_track_the_best_too(tmp_path: Path) -> None:
+    trainer = new_trainer(tmp_path, epochs=2)
+    for val_acc in (0.5, 0.4):
+        epoch = trainer.begin_epoch()
+        if val_acc > trainer.state.best_val_acc:
+            trainer.state.best_val_acc = val_acc
+            trainer.state.best_epoch = epoch
+        trainer.end_epoch(1.0, val_acc)
+    assert (trainer.state.best_val_acc, trainer.state.best_epoch) == (0.5, 1)
+    with Checkpoint.load(tmp_path / "best.tenzor") as best:
+        assert best.metadata.epoch == 1
+
+
+def _files(folder: Path) -> dict[str, Any]:
+    tensors = holdfast.load(folder / "epoch_4.tenzor")
+    return {name: (a.dtype, a.shape, a.tobytes()) for name, a in tensors.items()}
+
+
+@pytest.mark.parametrize("start", ["epoch_1.tenzor", "epoch_2.tenzor", "best.tenzor"])
+def test_a_resumed_training_ends_with_the_same_bits(start: str, tmp_path: Path) -> None:
+    whole = new_trainer(tmp_path / "whole", epochs=4)
+    for accuracy in (0.5, 0.2, 0.4, 0.6):
+        run_epoch(whole, accuracy)
+        if start == "best.tenzor" and accuracy == 0.5:
+            best = (tmp_path / "whole" / "best.tenzor").read_bytes()
+    path = tmp_path / "whole" / start
+    if start == "best.tenzor":
+        path = tmp_path / "best.tenzor"
+        path.write_bytes(best)
+    random.seed(99)
+    torch.rand(3)
+    resumed = new_trainer(tmp_path / "again", seed=5, epochs=4)
+    assert resumed.resume(path) == []
+    for accuracy in (0.5, 0.2, 0.4, 0.6)[resumed.state.epoch :]:
+        run_epoch(resumed, accuracy)
+    assert _files(tmp_path / "again") == _files(tmp_path / "whole")
+    assert bits(resumed.optimizer.state_dict()) == bits(whole.optimizer.state_dict())
+    assert resumed.state == whole.state
+    assert resumed.history == whole.history
+
+
+class Counter:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+def test_what_else_has_a_state_is_saved_and_resumed(tmp_path: Path) -> None:
+    config = TrainerConfig(checkpoint_dir=tmp_path, epochs=1)
+    trainer = Trainer(config, model=new_model(), extra={"loader": Counter(7)})
+    run = [trainer.begin_epoch(), trainer.end_epoch(1.0, 0.5)]
+    assert run[0] == 1
+    counter = Counter(0)
+    Trainer(config, model=new_model(), extra={"loader": counter}).resume(
+        tmp_path / "epoch_1.tenzor"
+    )
+    assert counter.count == 7
+    with pytest.raises(StateMismatch, match=r"extra: \['loader'\] was saved, \[\] is given"):
+        Trainer(config, model=new_model()).resume(tmp_path / "epoch_1.tenzor")
+
+
+def test_a_mismatch_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    run_epoch(new_trainer(tmp_path, epochs=1))
+    model = new_model(seed=3)
+    trainer = Trainer(TrainerConfig(), model=model, optimizer=optim.Adam(model.parameters()))
+    before = bits(model.state_dict())
+    with pytest.raises(StateMismatch, match="the state of SGD was saved, Adam is given"):
+        trainer.resume(tmp_path / "epoch_1.tenzor")
+    assert bits(model.state_dict()) == before
+    assert trainer.state.epoch == 0
+
+
+def test_a_checkpoint_of_no_trainer_is_resumed_as_far_as_it_goes(tmp_path: Path) -> None:
+    model = new_model(seed=3)
+    metadata = CheckpointMetadata(epoch=3, global_step=30, best_val_acc=0.75, best_epoch=2)
+    Checkpoint.save(tmp_path / "it.tenzor", model, None, metadata)
+    trainer = Trainer(TrainerConfig(), model=new_model())
+    notes = trainer.resume(tmp_path / "it.tenzor")
+    assert bits(trainer.model.state_dict()) == bits(model.state_dict())
+    assert (trainer.state.epoch, trainer.state.best_val_acc) == (3, 0.75)
+    assert notes == [
+        "the checkpoint has no random states",
+        "it was not saved by a Trainer: only its metadata is known",
+    ]
+
+
+def test_a_longer_training_goes_on_and_patience_is_asked_anew(tmp_path: Path) -> None:
+    first = new_trainer(tmp_path, epochs=3, early_stopping_patience=1)
+    run_epoch(first, 0.5)
+    run_epoch(first, 0.5)
+    assert first.state.should_stop
+    same = new_trainer(tmp_path, epochs=3, early_stopping_patience=1)
+    same.resume(tmp_path / "epoch_2.tenzor")
+    assert not same.should_continue()
+    patient = new_trainer(tmp_path, epochs=9, early_stopping_patience=2)
+    patient.resume(tmp_path / "epoch_2.tenzor")
+    assert patient.should_continue()
+    assert patient.state.total_epochs == 9
+
+
+# Refusals
+
+
+def test_a_new_training_does_not_begin_among_old_checkpoints(tmp_path: Path) -> None:
+    run_epoch(new_trainer(tmp_path, epochs=1))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    other = new_trainer(tmp_path, epochs=1)
+    with pytest.raises(AlreadyExists, match=r"resume from .*epoch_1.tenzor, or name another"):
+        other.begin_epoch()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_folder_that_cannot_be_is_found_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteFailed, match="cannot write checkpoints to"):
+        new_trainer(tmp_path / "file")
+    with pytest.raises(WriteFailed, match="Not a directory"):
+        new_trainer(tmp_path / "file" / "below")
+
+
+def test_a_folder_needs_a_model(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="there is no model to save"):
+        Trainer(TrainerConfig(checkpoint_dir=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"epochs": 0}, "epochs: expected a whole number of 1 or more, found 0"),
+        ({"batch_size": 1.5}, "batch_size: expected a whole number"),
+        ({"learning_rate": 0}, "learning_rate: expected a number above 0, found 0"),
+        ({"learning_rate": math.nan}, "learning_rate: expected a number above 0, found nan"),
+        ({"scheduler": "linear"}, "scheduler: expected one of constant, step, cosine"),
+        ({"early_stopping_patience": -1}, "early_stopping_patience: expected"),
+        ({"gamma": math.inf}, "gamma: expected 0 or more, found inf"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        TrainerConfig(**setting)
