@@ -1,28 +1,34 @@
-"""Save a state, damage it, see that it is found; the same in a store; the speed beside others.
+"""A training run is killed in the middle of a save, and ends bit for bit like one that was not.
 
 Run it with `make demo`.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import statistics
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import safetensors.torch
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 import holdfast
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
+PROGRAM = Path(__file__).with_name("train.py")
+STEPS = 120
 ROUNDS = 5
 
 
@@ -32,80 +38,199 @@ def main() -> None:
     build.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=build) as folder:
         os.chdir(folder)
-        state = make_state()
-        tell_the_damage(state)
-        tell_the_conversion(state)
-        tell_the_store(state)
-        tell_the_speed(state)
+        train_whole()
+        killed_at = train_with_a_kill()
+        tensors, nbytes = compare()
+        look_around()
+        damage_and_resume()
+        tell_the_cost()
+    console.print(
+        f"Proved: a run that was killed in the middle of saving step {killed_at}, and started "
+        f"again, ended with the same weights, moments and random states as one that was never "
+        f"stopped: {tensors} tensors, {nbytes / 1e6:.0f} MB, bit for bit.",
+        style="bold green",
+    )
 
 
-def make_state() -> dict[str, torch.Tensor]:
-    """A transformer of 8 layers with Adam's moments: 529 MB."""
+def train_whole() -> None:
+    """The run to compare with."""
+    say(f"A network is trained for {STEPS} steps, with a checkpoint every 10, and never stopped.")
+    with program("whole") as process:
+        if process.wait() != 0:
+            sys.exit("the training failed")
+
+
+def train_with_a_kill() -> int:
+    """The same once more, with SIGKILL while a checkpoint is being written."""
+    say("The same program in another store. While it writes a checkpoint, it gets SIGKILL:")
+    with program("killed") as process:
+        step = wait_for_a_save(Path("killed"), after=STEPS // 2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    left = len(unfinished(Path("killed")))
+    latest = holdfast.Store("killed").resolve("latest").step
+    console.print(
+        f"  killed while step {step} was being written: {left} unfinished file"
+        f"{'' if left == 1 else 's'}, and the latest checkpoint is that of step {latest}\n",
+        style="red",
+    )
+    say("It is started again, and goes on by itself:")
+    with program("killed") as process:
+        if process.wait() != 0:
+            sys.exit("the training failed")
+    if unfinished(Path("killed")):
+        sys.exit("an unfinished file was left behind")
+    return step
+
+
+@contextmanager
+def program(store: str) -> Iterator[subprocess.Popen[str]]:
+    """The training program at work; `$HOLDFAST_STORE` says where its checkpoints go."""
+    command = [sys.executable, str(PROGRAM), "--steps", str(STEPS)]
+    show_command(f"HOLDFAST_STORE={store} python examples/train.py --steps {STEPS}")
+    environment = {**os.environ, "HOLDFAST_STORE": store}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        yield process
+        assert process.stdout is not None
+        for line in process.stdout:
+            console.print(f"  {line.rstrip()}", markup=False, soft_wrap=True)
+    console.print()
+
+
+def wait_for_a_save(store: Path, after: int) -> int:
+    """Return the step of a checkpoint of which some bytes are written and the record is not."""
+    for _ in range(120_000):
+        steps = [int(path.stem.rpartition("_")[2]) for path in store.rglob("*_step_??????.json")]
+        if max(steps, default=0) >= after and unfinished(store):
+            return max(steps) + 10
+        time.sleep(0.001)
+    sys.exit("no save was seen in two minutes")
+
+
+def unfinished(store: Path) -> list[Path]:
+    """The files on their way into a store."""
+    return list(store.rglob(".*.holdfast"))
+
+
+def compare() -> tuple[int, int]:
+    """Every tensor and value of both last checkpoints, in bytes."""
+    say("Both last checkpoints, compared tensor by tensor:")
+    whole, killed = (holdfast.Store(name).resolve("latest") for name in ("whole", "killed"))
+    if whole.record.digests != killed.record.digests or whole.record.tree != killed.record.tree:
+        sys.exit("the two runs differ")
+    killed.verify()
+    console.print(
+        f"  step {whole.step}: {len(whole.tensors)} tensors with the same digests, and every byte "
+        "read back to match them\n",
+        style="green",
+    )
+    return len(whole.tensors), whole.nbytes
+
+
+def look_around() -> None:
+    """What the store has, whether it is sound, and what ten steps changed."""
+    say("What is in the store, is it sound, and what did the last ten steps change?")
+    run("ls", "--store", "killed", "-n", "4")
+    run("verify", "--store", "killed", f"digits@{STEPS}")
+    run("diff", "--store", "killed", f"digits@{STEPS - 10}", f"digits@{STEPS}", lines=18)
+
+
+def damage_and_resume() -> None:
+    """One bit of the newest checkpoint flips, and the one before it is taken."""
+    say("One bit of the last checkpoint flips, as disks do now and then. Start again:")
+    data = max(Path("killed").rglob(f"*_step_{STEPS:06d}.*.model.safetensors"))
+    flip_a_bit(data)
+    with program("killed") as process:
+        process.wait()
+    compare_again()
+
+
+def compare_again() -> None:
+    """The step that was damaged, trained once more, is what it was."""
+    whole, killed = (holdfast.Store(name).resolve("latest") for name in ("whole", "killed"))
+    killed.verify()
+    if whole.record.digests != killed.record.digests:
+        sys.exit("the run differs after the damage")
+    console.print(f"  step {killed.step} is whole again, with the same bytes\n", style="green")
+
+
+def tell_the_cost() -> None:
+    """How long a loop is held up by a save of ours and by those of others, in rounds."""
+    state = make_state()
+    nbytes = sum(tensor.nbytes for part in state.values() for tensor in part.values())
+    say(f"How long is a loop held up by saving {nbytes / 1e6:.0f} MB? The medians of {ROUNDS}:")
+    with (
+        warnings.catch_warnings(),
+        holdfast.Checkpointer(
+            "cost", holdfast.TrainingState(**state), name="cost", every=1, quiet=True
+        ) as ckpt,
+    ):
+        warnings.simplefilter("ignore")  # torch's, about a single process
+        time.sleep(2)  # in which a program would load its data
+        numbers = itertools.count()
+        stager = DefaultStager(StagingOptions(False, False, False, False))
+        saving: list[Any] = []
+
+        def dcp_async() -> None:
+            saving[:] = [
+                async_save(
+                    state, checkpoint_id=f"dcp{next(numbers)}", async_stager=stager, no_dist=True
+                )
+            ]
+
+        def settle() -> None:
+            ckpt.wait()
+            for response in saving:
+                getattr(response, "upload_completion", response).result()
+
+        table = measure(
+            {
+                "Checkpointer.step": ckpt.step,
+                "dcp.async_save": dcp_async,
+                "dcp.save": lambda: save(state, checkpoint_id=f"dcp{next(numbers)}", no_dist=True),
+                "torch.save": lambda: torch.save(state, "state.pt"),
+            },
+            settle,
+        )
+        stager.close()
+    console.print(table)
+    console.print()
+
+
+def make_state() -> dict[str, dict[str, torch.Tensor]]:
+    """A transformer of 8 layers with Adam's moments."""
     layer = torch.nn.TransformerEncoderLayer(d_model=768, nhead=12, dim_feedforward=2048)
     model = torch.nn.TransformerEncoder(layer, num_layers=8, enable_nested_tensor=False)
-    state = {f"model.{name}": value for name, value in model.state_dict().items()}
-    for moment in ("exp_avg", "exp_avg_sq"):
-        for name, value in model.state_dict().items():
-            state[f"optimizer.{name}.{moment}"] = torch.randn_like(value)
-    return state
+    weights = dict(model.state_dict())
+    moments = {
+        f"{name}.{moment}": torch.randn_like(value)
+        for name, value in weights.items()
+        for moment in ("exp_avg", "exp_avg_sq")
+    }
+    return {"model": weights, "optimizer": moments}
 
 
-def tell_the_damage(state: dict[str, torch.Tensor]) -> None:
-    """Save, verify, flip one bit, verify again."""
-    nbytes = sum(tensor.nbytes for tensor in state.values())
-    say(f"A training state of {len(state)} tensors, {nbytes / 1e6:.0f} MB, saved with its digests.")
-    show_code('holdfast.save("step_100.safetensors", state, {"step": 100, "loss": 0.25})')
-    holdfast.save("step_100.safetensors", state, {"step": 100, "loss": 0.25})
-    run("verify", "step_100.safetensors")
-
-    say("One bit of it flips, as disks and networks do now and then.")
-    flip_a_bit(Path("step_100.safetensors"))
-    safetensors.torch.load_file("step_100.safetensors")
-    say("safetensors loads the file without a word. Holdfast does not:")
-    run("verify", "step_100.safetensors")
-    try:
-        holdfast.load("step_100.safetensors", framework="torch")
-    except holdfast.DamagedFile as error:
-        console.print(f"  holdfast.load raised {type(error).__name__}\n", style="bold red")
-    else:
-        sys.exit("the damage was not found")
-
-
-def tell_the_conversion(state: dict[str, torch.Tensor]) -> None:
-    """From torch's own format and back to numbers that differ."""
-    say("A file of torch.save, read without torch's unpickler, converted and compared:")
-    state = {name: state[name] for name in list(state)[:12]}
-    torch.save({"model": state, "epoch": 3}, "model.pt")
-    run("convert", "model.pt", "model.safetensors")
-    name = next(iter(state))
-    state[name] = state[name].clone()
-    state[name][0, :3] += 0.5
-    holdfast.save("tuned.npz", {f"model.{name}": value for name, value in state.items()})
-    say("Three elements of one tensor are changed. Where, and by how much?")
-    run("diff", "model.safetensors", "tuned.npz")
-
-
-def tell_the_store(state: dict[str, torch.Tensor]) -> None:
-    """Save two steps into a store, damage the second, see the first come back."""
-    say("A store keeps a run step by step. One tensor differs in the second step:")
-    show_code('run = holdfast.Store("experiments").run("demo", hp={"lr": 3e-4})')
-    training = holdfast.Store("experiments").run("demo", hp={"lr": 3e-4})
-    training.save(100, state, metrics={"loss": 0.25})
-    name = next(name for name, tensor in state.items() if tensor.nbytes > 1 << 20)
-    training.save(200, {**state, name: state[name] + 1}, metrics={"loss": 0.2}, best=True)
-    run("ls", "--store", "experiments")
-
-    say("One bit of the second step flips.")
-    [data] = Path("experiments/checkpoints/models").glob("*/*_step_000200.*.safetensors")
-    flip_a_bit(data)
-    show_code('run.load("latest")')
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        loaded = training.load("latest")
-    console.print(f"  {said[0].category.__name__}: {said[0].message}\n", style="yellow")
-    if not all(torch.equal(loaded[name], tensor) for name, tensor in state.items()):
-        sys.exit("the step before it did not come back")
-    say(f"Step 100 came back, all {len(state)} tensors of it, bit for bit.")
+def measure(ways: dict[str, Callable[[], object]], settle: Callable[[], None]) -> Table:
+    """The medians; what is written in the background is waited for before the next begins."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():  # the first time each sets things up
+        way()
+        settle()
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            start = time.perf_counter()
+            way()
+            seconds[name].append(time.perf_counter() - start)
+            settle()
+    table = Table(box=None, padding=(0, 3), show_header=False)
+    table.add_column(style="cyan")
+    table.add_column(justify="right")
+    for name, taken in seconds.items():
+        table.add_row(name, f"{sorted(taken)[ROUNDS // 2] * 1e3:,.0f} ms")
+    return table
 
 
 def flip_a_bit(path: Path) -> None:
@@ -119,93 +244,25 @@ def flip_a_bit(path: Path) -> None:
     console.print(f"  byte {at:,}: {byte:#04x} is now {byte ^ 1:#04x}\n", style="dim")
 
 
-def tell_the_speed(state: dict[str, torch.Tensor]) -> None:
-    """Durable saves and verified loads beside those of others, in interleaved rounds."""
-    say("What does it cost? The same state, durable on the disk, then loaded cold:")
-
-    def save_safetensors() -> None:
-        safetensors.torch.save_file(state, "b.safetensors")
-        fsync("b.safetensors")
-
-    def save_torch() -> None:
-        torch.save(state, "c.pt")
-        fsync("c.pt")
-
-    ways: dict[str, tuple[str, Callable[[], object], Callable[[], object]]] = {
-        "holdfast, digests written and checked": (
-            "a.safetensors",
-            lambda: holdfast.save("a.safetensors", state),
-            lambda: holdfast.load("a.safetensors", framework="torch"),
-        ),
-        "safetensors + fsync, nothing checked": (
-            "b.safetensors",
-            save_safetensors,
-            lambda: touch(safetensors.torch.load_file("b.safetensors")),
-        ),
-        "torch.save + fsync, nothing checked": (
-            "c.pt",
-            save_torch,
-            lambda: torch.load("c.pt", weights_only=True),
-        ),
-    }
-    seconds: dict[tuple[str, int], list[float]] = {}
-    for _ in range(ROUNDS):
-        for name, (path, save, load) in ways.items():
-            for which, act in enumerate((save, load)):
-                start = time.perf_counter()
-                act()
-                seconds.setdefault((name, which), []).append(time.perf_counter() - start)
-                forget(path)
-    size = sum(tensor.nbytes for tensor in state.values()) / 1e9
-    table = Table(box=None, header_style="bold")
-    table.add_column()
-    for column in ("durable save", "cold load"):
-        table.add_column(column, justify="right", min_width=14)
-    for name in ways:
-        speeds = (size / statistics.median(seconds[name, which]) for which in (0, 1))
-        table.add_row(f"  {name}", *(f"{speed:.2f} GB/s" for speed in speeds))
-    console.print(table)
-    console.print(f"\n  Medians of {ROUNDS} rounds. `make bench` measures this with care.")
+def run(*arguments: str, lines: int = 100) -> None:
+    """A command as the reader would type it, and what it prints, or the first lines of it."""
+    show_command(f"holdfast {' '.join(arguments)}")
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    printed = (done.stdout + done.stderr).splitlines()
+    for line in [*printed[:lines], *(["…"] if len(printed) > lines else [])]:
+        console.print(f"  {line}", markup=False, soft_wrap=True)
+    console.print()
 
 
-def fsync(path: str) -> None:
-    """Wait until a file is on the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.close(fd)
-
-
-def forget(path: str) -> None:
-    """Drop a file from the page cache, as a restart would."""
-    fd = os.open(path, os.O_RDONLY)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
-
-
-def touch(tensors: dict[str, torch.Tensor]) -> None:
-    """Read one byte of every page, so that mapped tensors are really there."""
-    for tensor in tensors.values():
-        tensor.reshape(-1).view(torch.uint8)[::4096].sum()
+def show_command(text: str) -> None:
+    """What a user would type."""
+    console.print(f"  $ {text}", style="cyan")
 
 
 def say(text: str) -> None:
     """A sentence of the story."""
     console.print(text, style="bold", soft_wrap=True)
-
-
-def show_code(code: str) -> None:
-    """A line of Python as the reader would type it."""
-    console.print(f"  >>> {code}\n", markup=False, style="cyan")
-
-
-def run(*arguments: str) -> None:
-    """A command as the reader would type it, and what it prints."""
-    console.print(f"  $ holdfast {' '.join(arguments)}", style="cyan")
-    command = [sys.executable, "-c", "from holdfast.cli import main; main()", *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    for line in (done.stdout + done.stderr).splitlines():
-        console.print(f"  {line}", markup=False, soft_wrap=True)
-    console.print(f"  exit code {done.returncode}\n", style="dim")
 
 
 if __name__ == "__main__":
