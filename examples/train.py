@@ -48,7 +48,8 @@ def main() -> None:
             optimizer.step()
             scheduler.step()
             ckpt.step(step, loss=loss)
-        print(f"done at step {ckpt.next_step - 1}, held up for {ckpt.held:.2f} s by saves")
+        if not ckpt.should_stop:
+            print(f"done at step {ckpt.next_step - 1}, held up for {ckpt.held:.2f} s by saves")
 
 
 def make_model(width: int) -> nn.Module:

@@ -58,13 +58,13 @@ def test_a_program_that_is_not_exact_ends_with_one_and_the_first_difference() ->
 
 
 def test_differences_are_printed_for_people_too() -> None:
-    done = call(*prove("--kills", "1", program=walk("--leave-out", "seed")))
+    done = call(*prove("--kills", "1", program=walk("--leave-out", "restoring")))
     assert done.code == 1, done
-    keep, verdict, why, first = done.lines[2:]
+    keep, verdict, first = done.lines[2:]
     assert keep.startswith("--keep FOLDER")
-    assert verdict.startswith("not exact: 3 differences in 3 checkpoints × 4 tensors")
-    assert "a generator that it does not seed" in why
-    assert first.startswith("the first difference: step 4, random.python.words: uint32 [625]")
+    assert verdict.startswith("not exact: ")
+    assert "3 checkpoints × 4 tensors" in verdict
+    assert first.startswith("the first difference: step 8, count.drawn: ")
 
 
 def test_a_program_that_fails_is_shown_with_its_last_words() -> None:

@@ -123,7 +123,7 @@ def test_a_finished_run_hands_out_nothing_and_a_longer_one_goes_on(tmp_path: Pat
 def test_a_step_that_was_done_is_refused(tmp_path: Path) -> None:
     walk(tmp_path, 20)
     with checkpointer(tmp_path, Walk().state) as ckpt:
-        with pytest.raises(errors.BadLabel, match="step 1 comes after step 20"):
+        with pytest.raises(errors.BadLabel, match="step 1 cannot be next: step 20 is done"):
             ckpt.step(1)
         with pytest.raises(errors.BadLabel, match="integer"):
             ckpt.step(21.0)  # type: ignore[arg-type]
@@ -537,3 +537,84 @@ def test_what_is_printed_is_the_report(tmp_path: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr().err
     assert "begins" in printed
     assert "continues after step 10, exactly as it was" in printed
+
+
+# What programs do
+
+
+def test_a_report_of_the_last_step_is_in_the_checkpoint_that_follows(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, Walk().state, every=None, monitor="val") as ckpt:
+        for epoch in range(1, 4):
+            ckpt.step(loss=1.0)
+            ckpt.step(loss=0.5)
+            ckpt.report(val=1.0 / epoch)
+            ckpt.save()
+        assert [c.metrics for c in ckpt.run.checkpoints()] == [
+            {"loss": 0.5, "val": 1.0 / epoch} for epoch in range(1, 4)
+        ]
+        assert ckpt.run.checkpoint("best").step == 6
+
+
+def test_a_metric_that_is_monitored_and_never_comes_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    walk(tmp_path / "a", 10, monitor="vla_loss", quiet=False)
+    assert "no step that was saved came with 'vla_loss'" in capsys.readouterr().err
+    walk(tmp_path / "b", 10, monitor="value", quiet=False)
+    assert "no step that was saved" not in capsys.readouterr().err
+
+
+def test_two_checkpointers_do_not_share_a_run(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, Walk().state, name="one"):
+        with (
+            pytest.raises(errors.RunBusy, match="another Checkpointer of this process"),
+            checkpointer(tmp_path, Walk().state, name="one"),
+        ):
+            pass
+        with checkpointer(tmp_path, Walk().state, name="two"):
+            pass
+    with checkpointer(tmp_path, Walk().state, name="one"):
+        pass
+
+
+def test_a_branch_goes_on_by_the_name_that_it_shares_with_its_parent(tmp_path: Path) -> None:
+    walk(tmp_path, 20, name="a", hp={"lr": 1})
+    walk(tmp_path, 30, name="a", hp={"lr": 2}, resume="a@10")
+    with checkpointer(tmp_path, Walk().state, name="a", hp={"lr": 2}, resume="a@10") as ckpt:
+        assert ckpt.next_step == 31
+
+
+def test_a_reference_to_nothing_says_what_can_be_given(tmp_path: Path) -> None:
+    with (
+        pytest.raises(errors.RefNotFound, match="resume='yes' is none of 'auto', 'never', 'must'"),
+        checkpointer(tmp_path, Walk().state, resume="yes"),
+    ):
+        pass
+
+
+def test_hyperparameters_that_do_not_count_are_recorded_as_they_are_now(tmp_path: Path) -> None:
+    walk(tmp_path, 10, hp={"lr": 1, "max_steps": 10})
+    with checkpointer(tmp_path, Walk().state, hp={"lr": 1, "max_steps": 20}) as ckpt:
+        assert "max_steps: 10, and here 20" in str(ckpt.resume_report)
+    assert holdfast.Store(tmp_path).runs()[0].hyperparameters == {"lr": 1, "max_steps": 20}
+
+
+def test_a_run_that_is_done_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    walk(tmp_path, 10)
+    walk(tmp_path, 10, quiet=False)
+    assert "nothing is left to do: step 10 of 10 is done" in capsys.readouterr().err
+
+
+def test_an_error_says_where_the_run_can_be_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _crash(tmp_path, at=15, quiet=False)
+    assert "Stop: the last checkpoint is that of step 10" in capsys.readouterr().err
+
+
+def test_the_number_of_steps_is_an_integer(tmp_path: Path) -> None:
+    with (
+        checkpointer(tmp_path, Walk().state) as ckpt,
+        pytest.raises(errors.BadOption, match="an integer, not a float"),
+    ):
+        next(ckpt.steps(1e3))  # type: ignore[arg-type]

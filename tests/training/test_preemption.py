@@ -98,6 +98,18 @@ def test_a_second_signal_ends_the_program_at_once(tmp_path: Path) -> None:
     assert holdfast.Store(tmp_path).runs()[0].checkpoints() == []
 
 
+def test_a_program_that_does_not_look_is_ended_at_its_next_step(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, Walk().state, every=100) as ckpt:
+        ckpt.step()
+        os.kill(os.getpid(), signal.SIGTERM)
+        ckpt.step()
+        assert ckpt.should_stop
+        with pytest.raises(SystemExit) as ended:
+            ckpt.step()
+        assert ended.value.code == 143
+        assert [checkpoint.step for checkpoint in ckpt.run.checkpoints()] == [2]
+
+
 def test_the_handlers_are_put_back(tmp_path: Path) -> None:
     def handler(number: int, frame: Any) -> None:
         pass

@@ -101,16 +101,18 @@ def test_a_plain_value_that_is_not_restored_is_found() -> None:
 
 def test_a_program_that_never_does_the_same_is_told_from_one_that_resumes_badly() -> None:
     proof = walk("--leave-out", "seed", kills=1)
-    assert proof.is_unsteady
     assert {each.what for each in proof.compared.differences} == {"random.python.words"}
-    # Nothing depends on it. Did anything differ besides, it would count too.
+    # Nothing depends on it. What differs besides counts, and alone says how.
     assert proof.exact
     assert str(proof).endswith("; random.python aside, which is not seeded and not used")
-    other = Difference(RUN, 24, "model.position", "somehow", is_tensor=True)
-    compared = replace(proof.compared, differences=[*proof.compared.differences, other])
-    proof = replace(proof, compared=compared)
-    assert not proof.exact
-    assert "a generator that it does not seed" in str(proof)
+    for step, unsteady in ((24, False), (1, True)):
+        other = Difference(RUN, step, "model.position", "somehow", is_tensor=True)
+        found = sorted([*proof.compared.differences, other], key=lambda each: each.step)
+        faulty = replace(proof, compared=replace(proof.compared, differences=found))
+        assert not faulty.exact
+        assert faulty.first == other
+        assert faulty.is_unsteady is unsteady
+        assert ("does it draw from random.python" in str(faulty)) is unsteady
 
 
 def test_a_step_that_one_run_has_alone_is_listed_and_the_last_must_be_shared(

@@ -102,6 +102,12 @@ def test_an_object_that_only_gives_its_state_is_refused() -> None:
         holdfast.TrainingState(half=Half())
 
 
+def test_parts_have_names() -> None:
+    for make in (holdfast.TrainingState, lambda: holdfast.TrainingState(Counter())):
+        with pytest.raises(errors.RefusedState, match=r"TrainingState\(model=model"):
+            make()
+
+
 def test_the_name_of_the_random_states_is_taken() -> None:
     with pytest.raises(errors.RefusedState, match="random"):
         holdfast.TrainingState(random=random.Random())

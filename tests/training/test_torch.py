@@ -132,6 +132,26 @@ def test_another_model_is_another_run_and_refused_as_the_same(tmp_path: Path) ->
     assert _bytes(other) == before
 
 
+def test_settings_that_the_checkpoint_overrules_are_listed(tmp_path: Path) -> None:
+    def go(lr: float, **options: Any) -> str:
+        model = _model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+        parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+        state = holdfast.TrainingState(**parts)
+        with checkpointer(tmp_path, state, name="a", hp={"lr": lr}, **options) as ckpt:
+            for step in ckpt.steps(3):
+                ckpt.step(step)
+            return str(ckpt.resume_report)
+
+    go(0.1)
+    assert "overruled" not in go(0.1)
+    said = go(0.001, resume="a@3")
+    assert "lr: 0.1, and here 0.001" in said
+    assert "optimizer.param_groups.0.initial_lr: 0.1 is restored, 0.001 was set" in said
+    assert "last_epoch" not in said
+
+
 def test_generators_are_parts(tmp_path: Path) -> None:
     import random
 

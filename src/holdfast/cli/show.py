@@ -18,7 +18,7 @@ from holdfast.cli.output import (
     shape_text,
     size_text,
 )
-from holdfast.errors import printable
+from holdfast.errors import printable, shortened
 from holdfast.tensors import TensorSpec
 from holdfast.verbs.open import TensorFile, open
 
@@ -82,7 +82,8 @@ def print_values(values: Iterable[tuple[str, Any]], every: bool) -> None:
     """Print plain values by name, all of them or the first."""
     pairs = list(values)
     for key, value in pairs if every else pairs[:ROWS]:
-        say(printable(f"  {key}: {value_text(value)}"))
+        text = value_text(value)
+        say(printable(f"  {key}: {text if every else shortened(text)}"))
     if not every:
         say_more(len(pairs) - ROWS)
 

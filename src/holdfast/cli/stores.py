@@ -42,10 +42,12 @@ def find_store(given: Path | None, *, new: bool = False) -> Store:
     for folder in (here, *here.parents):
         if (folder / _INSIDE).is_dir():
             return Store(folder)
+    beside = [path.parent.parent.name for path in sorted(here.glob(f"*/{_INSIDE}"))]
+    hint = f", such as --store {beside[0]}" if beside else ""
     raise NotAStore(
         errno.ENOENT,
         f"neither {here} nor a folder above it is a store, with {_INSIDE} in it: name one by "
-        f"--store or ${VARIABLE}",
+        f"--store or ${VARIABLE}{hint}",
     )
 
 

@@ -21,6 +21,7 @@ from holdfast.errors import (
     RefNotFound,
     UnreadableFile,
 )
+from holdfast.identity import recorded
 from holdfast.store import names
 from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
@@ -205,6 +206,15 @@ class Run:
             self._store.backend.replace(names.run_file(self.hash), encode(file))
         self._file = file
         self._store.write_manifest()
+
+    def describe(self, hp: Any) -> None:
+        """Record the hyperparameters as they are now: those that do not count may have changed."""
+        if recorded(hp) == self._file.hyperparameters:
+            return
+        with change_of(self._store.backend, self.hash):
+            file = read_run(self._store.backend, self.hash)
+            self._file = msgspec.structs.replace(file, hyperparameters=recorded(hp))
+            self._store.backend.replace(names.run_file(self.hash), encode(self._file))
 
     def delete(self, *steps: int) -> None:
         """Delete checkpoints, and what only they refer to.

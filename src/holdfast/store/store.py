@@ -35,7 +35,7 @@ from holdfast.store.marks import read_marks, write_marks
 from holdfast.store.run import Run, fell_back
 from holdfast.store.runfile import RunFile, encode, environment, known_from, now, read_run
 
-_SHORTEST: Final = 4
+SHORTEST: Final = 4
 """Of a hash, fewer characters than these are a typing error rather than a reference."""
 _ATTEMPTS: Final = 10
 """How often a checkpoint is looked for that others delete or replace at the same time."""
@@ -230,7 +230,7 @@ class Store:
         found = self.index.runs(name=ref)
         found = [each for each in found if each.used] or found  # those that have a checkpoint
         prefix = ref.replace("_", "")
-        if not found and len(prefix) >= _SHORTEST:
+        if not found and len(prefix) >= SHORTEST:
             found = self.index.runs(prefix=prefix)
         if not found:
             raise RefNotFound(f"{self.url}: no run goes by {ref!r}")
@@ -313,7 +313,7 @@ class Store:
         for _ in range(_ATTEMPTS):
             best = self.index.best(run)
             if best is None and not problems:
-                raise RefNotFound(f"run {run}: no checkpoint was saved with best=True")
+                raise RefNotFound(f"run {run}: no checkpoint of it was the best")
             if best is None:
                 break
             checkpoint = Checkpoint(self, best.head)

@@ -110,11 +110,11 @@ class Trainer:
         """
         size = self.config.batch_size if count is None else count
         if accuracy is None and correct is not None:
-            accuracy = float(correct) / max(size, 1)
+            accuracy = _number(correct) / max(size, 1)
         state = self.state
         state.batch += 1
         state.global_step += 1
-        self._sums.add(float(loss), None if accuracy is None else float(accuracy), size)
+        self._sums.add(_number(loss), None if accuracy is None else _number(accuracy), size)
         state.train_loss, state.train_acc = self._sums.loss, self._sums.accuracy
         self._set_rate()
 
@@ -128,7 +128,7 @@ class Trainer:
         that whoever resumes from `epoch_<n>.tenzor` has both.
         """
         state = self.state
-        state.val_loss, state.val_acc = float(val_loss), float(val_acc)
+        state.val_loss, state.val_acc = _number(val_loss), _number(val_acc)
         is_best = state.val_acc > self._best_before
         if is_best:
             state.best_val_acc = state.val_acc
@@ -275,3 +275,8 @@ class Trainer:
                 group["lr"].fill_(self._rate(base))
             else:
                 group["lr"] = self._rate(base)
+
+
+def _number(value: Any) -> float:
+    """A number; of a tensor that has gradients, torch would warn."""
+    return float(value.detach() if hasattr(value, "detach") else value)

@@ -8,10 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError, RefNotFound, RunBusy, RunExists
+from holdfast.errors import HoldfastError, NotAStore, RefNotFound, RunBusy, RunExists
 from holdfast.identity import Identity, identify, recorded
 from holdfast.store import Checkpoint, Run, Store
+from holdfast.store.record import Place
 from holdfast.store.runfile import RunFile
+from holdfast.store.store import SHORTEST
 
 MODES: Final = ("auto", "never", "must")
 _LOOKED_AT: Final = 64
@@ -65,6 +67,8 @@ class Beginning:
     """A run, and what it goes on from."""
 
     run: Run
+    hp: Any
+    """The hyperparameters that the program has now."""
     parent: Checkpoint | None = None
     """The checkpoint of another run that it branches from, if it has none of its own yet."""
     notes: tuple[str, ...] = ()
@@ -75,16 +79,16 @@ def begin(store: Store, settings: Settings, resume: str) -> Beginning:
     if resume == "never":
         return _new(store, settings)
     if resume not in MODES:
-        return _branch(store, settings, store.resolve(resume))
+        return _branch(store, settings, resume)
     run = settings.known(store, settings.trial)
     if run is not None and (_has_checkpoints(store, run) or run.parent):
-        return Beginning(run, _parent(store, run))
+        return Beginning(run, settings.hp, _parent(store, run))
     if resume == "must":
         wanted = f"run {run.hash} has no checkpoint yet" if run else "no run has this identity"
-        nearest = " ".join(_nearest(store, settings))
-        raise RefNotFound(f'{store.url}: {wanted}, and resume="must" was asked for. {nearest}')
+        lines = [f'{store.url}: {wanted}, and resume="must" was asked for']
+        raise RefNotFound("\n".join([*lines, *_nearest(store, settings)]))
     notes = tuple(_nearest(store, settings)) if run is None else ()
-    return Beginning(settings.run(store, settings.trial), notes=notes)
+    return Beginning(settings.run(store, settings.trial), settings.hp, notes=notes)
 
 
 def _new(store: Store, settings: Settings) -> Beginning:
@@ -93,20 +97,47 @@ def _new(store: Store, settings: Settings) -> Beginning:
             run = settings.run(store, trial)
             with suppress(RunBusy):  # another process took it at the same moment
                 run.__enter__()
-                return Beginning(run, notes=_trial_note(trial))
+                return Beginning(run, settings.hp, notes=_trial_note(trial))
     raise _taken(settings)
 
 
-def _branch(store: Store, settings: Settings, parent: Checkpoint) -> Beginning:
+def _branch(store: Store, settings: Settings, ref: str) -> Beginning:
     """A run that goes on from a checkpoint; one that did so before goes on with its own."""
     for trial in _trials(settings):
         known = settings.known(store, trial)
         if known is None:
+            parent = _resolved(store, ref)
             run = settings.run(store, trial, parent)
-            return Beginning(run, parent, _trial_note(trial))
-        if known.parent == parent.head.place:
-            return Beginning(known, _parent(store, known))
+            return Beginning(run, settings.hp, parent, _trial_note(trial))
+        if known.parent is not None and _is_meant(store, ref, known.parent):
+            return Beginning(known, settings.hp, _parent(store, known))
     raise _taken(settings)
+
+
+def _resolved(store: Store, ref: str) -> Checkpoint:
+    try:
+        return store.resolve(ref)
+    except (NotAStore, RefNotFound) as error:
+        raise RefNotFound(
+            f"resume={ref!r} is none of {', '.join(map(repr, MODES))}, and no checkpoint goes by "
+            f"it: {error}"
+        ) from error
+
+
+def _is_meant(store: Store, ref: str, place: Place) -> bool:
+    """Whether a reference may have led to this checkpoint when the branch was made.
+
+    By now it may lead elsewhere, or to several: a branch can bear the name of its parent's run.
+    """
+    run, _, step = ref.partition("@")
+    prefix = run.replace("_", "")
+    with suppress(HoldfastError):
+        is_hash = len(prefix) >= SHORTEST and place.run.startswith(prefix)
+        if is_hash or store.open_run(place.run).name == run:
+            return step == str(place.step) or not step.isdecimal()
+    with suppress(HoldfastError):
+        return store.resolve(ref).head.place == place
+    return False
 
 
 def _parent(store: Store, run: Run) -> Checkpoint | None:
@@ -155,10 +186,7 @@ def _nearest(store: Store, settings: Settings) -> Iterator[str]:
 
 def _differences(settings: Settings, file: RunFile) -> Iterator[str]:
     """What is another in a run than here, a line each."""
-    here, there = _flat(recorded(settings.hp), ""), _flat(file.hyperparameters, "")
-    for key in {**here, **there}:
-        if here.get(key) != there.get(key) and key not in settings.volatile:
-            yield f"{key}: {there.get(key, 'absent')}, and here {here.get(key, 'absent')}"
+    yield from changed_settings(settings.hp, file.hyperparameters, settings.volatile)
     identity = settings.identity()
     if identity.model != file.identity["model"]:
         yield "another model"
@@ -168,6 +196,14 @@ def _differences(settings: Settings, file: RunFile) -> Iterator[str]:
         yield f"trial {file.trial}, and here {settings.trial}"
     if settings.hp is None and settings.name != file.name:
         yield f"called {file.name!r}, and here {settings.name!r}"
+
+
+def changed_settings(hp: Any, recorded_hp: Any, volatile: Collection[str] = ()) -> Iterator[str]:
+    """The hyperparameters that are others than the recorded ones, a line each."""
+    here, there = _flat(recorded(hp), ""), _flat(recorded_hp, "")
+    for key in {**here, **there}:
+        if here.get(key) != there.get(key) and key not in volatile:
+            yield f"{key}: {there.get(key, 'absent')}, and here {here.get(key, 'absent')}"
 
 
 def _flat(value: Any, path: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from holdfast.errors import BadField, BadLabel, BadOption, HoldfastError, NotOpen
+from holdfast.errors import BadField, BadLabel, BadOption, HoldfastError, NotOpen, RunBusy
 from holdfast.schedule import Schedule, cadence
 from holdfast.store import Run, Store
 from holdfast.store.names import check_label
@@ -115,7 +115,8 @@ class Checkpointer:
         beginning = begin(self.store, self._settings, self._resume)
         self._run = beginning.run
         with ExitStack() as undo:
-            undo.callback(self._run.close)
+            self._take(self._run)
+            undo.callback(self._let_go, self._run)
             self._run.__enter__()
             self._resumption = Resumption(self.store, self.state, beginning, self._strict)
             report = self._report = self._resumption.restore()
@@ -138,6 +139,8 @@ class Checkpointer:
                 self._say,
             )
             saves.start(self.store)
+            if self._settings.hp is not None:
+                self.run.describe(self._settings.hp)
             undo.pop_all()
         self._saves = saves
         self._say(str(report))
@@ -160,7 +163,23 @@ class Checkpointer:
             error.add_note(f"besides, a save failed: {failure}")  # what the program raised counts
         finally:
             self._preemption.unwatch()
-            self.run.close()
+            self._let_go(self.run)
+        if error is not None and self._saved is not None and not self._stopped:
+            self._say(
+                f"{type(error).__name__}: the last checkpoint is that of step {self._saved}; start "
+                "the program again to continue from there"
+            )
+
+    def _take(self, run: Run) -> None:
+        """In a process, too, one Checkpointer saves into a run."""
+        key = (self.store.url, run.hash)
+        if key in _taken:
+            raise RunBusy(f"run {run.hash}: another Checkpointer of this process saves into it")
+        _taken.add(key)
+
+    def _let_go(self, run: Run) -> None:
+        run.close()
+        _taken.discard((self.store.url, run.hash))
 
     # The loop
 
@@ -169,7 +188,7 @@ class Checkpointer:
 
         When all are done, the last one is saved. The iteration ends early if `should_stop`.
         """
-        for step in range(self.next_step, total + 1):
+        for step in self._left(self.next_step, total, "step"):
             self._hand_out()
             yield step
             if self._step < step:  # the body did not call `step`
@@ -185,7 +204,7 @@ class Checkpointer:
         its state the batches that are left of it. Without such a loader, saves that fall due
         within an epoch are made at its end, where they are exact.
         """
-        for epoch in range(self._first_epoch, total + 1):
+        for epoch in self._left(self._first_epoch, total, "epoch"):
             self._hand_out()
             before, self._epoch = self._step, epoch
             is_rest = loaders.in_epoch(self.state)  # which may be no batch at all
@@ -198,6 +217,14 @@ class Checkpointer:
                 self._save()
             self._first_epoch = epoch + 1
         self._finish()
+
+    def _left(self, first: int, total: int, what: str) -> range:
+        self._open()
+        if isinstance(total, bool) or not isinstance(total, int | np.integer):
+            raise BadOption(f"the number of {what}s is an integer, not a {type(total).__name__}")
+        if first > total and self.resume_report.ref is not None:
+            self._say(f"nothing is left to do: {what} {first - 1} of {total} is done")
+        return range(first, int(total) + 1)
 
     def _hand_out(self) -> None:
         """Put the random states back once more: what was built since may have drawn from them."""
@@ -216,10 +243,13 @@ class Checkpointer:
 
         Call it last in the body of the loop. Without a number it is the step after the last one.
         Metrics are numbers, tensors of one element, or None, which is left out. Raises what went
-        wrong with an earlier save.
+        wrong with an earlier save; after a signal, a program that goes on in spite of `should_stop`
+        is ended here.
         """
         saves = self._open()
         saves.check()
+        if self._stopped:
+            raise SystemExit(self._preemption.exit_code)
         is_first = self._step == self.resume_report.step
         self._step = self._checked(step)
         self._resumption = None
@@ -241,9 +271,9 @@ class Checkpointer:
         if isinstance(step, bool) or not isinstance(step, int | np.integer):
             raise BadLabel(f"a step is an integer, not a {type(step).__name__}")
         if step <= self._step:
+            done = f"step {self._step} is done" if self._step else "steps count from 1"
             raise BadLabel(
-                f"step {step} comes after step {self._step}: steps go up, and a run that goes on "
-                "begins at ckpt.next_step; ckpt.steps(n) hands out the right ones"
+                f"step {step} cannot be next: {done}; begin at ckpt.next_step, as ckpt.steps does"
             )
         return int(step)
 
@@ -281,19 +311,20 @@ class Checkpointer:
         self._stopped = True
         self._say(
             f"{self._preemption.signal}: step {self._step} is saved as {checkpoint.ref}, and the "
-            "loop ends here; start the program again to continue"
+            "training stops; start the program again to continue"
         )
 
-    def report(self, step: int, **metrics: Any) -> None:
-        """Metrics of an earlier step that became known only now, such as those of a validation.
+    def report(self, step: int | None = None, **metrics: Any) -> None:
+        """Metrics of the last step, or an earlier one, that became known only now.
 
-        They go into the log, and to the checkpoint of that step if there is one, which may
-        become the best by them.
+        They go into the log, and to the checkpoint of that step if there is one, or will be, which
+        may become the best by them.
         """
         self._open()
+        step = self._step if step is None else step
         if step > self._step:
             raise BadLabel(f"step {step} is not done yet: the last one is {self._step}")
-        self._log.add(step, None, metrics)
+        self._log.add(step, self._epoch if step == self._step else None, metrics)
         self.wait()
         self._open().log_metrics()  # the step may be saved already, and no save write them again
         checkpoint = self.store.find(self.run.hash, step)
@@ -348,6 +379,10 @@ class Checkpointer:
     def __repr__(self) -> str:
         at = f"at step {self._step}" if self._saves else "closed"
         return f"<checkpointer of {self._run!r}, {at}>" if self._run else "<checkpointer, not open>"
+
+
+_taken: set[tuple[str, str]] = set()
+"""The runs that Checkpointers of this process save into."""
 
 
 def _store(place: str | os.PathLike[str] | Store) -> Store:

@@ -9,7 +9,7 @@ from holdfast.training.state import TrainingState, parts_of
 
 def has_position(state: TrainingState) -> bool:
     """Whether an epoch can be continued in its middle: a loader is part of the state."""
-    return any(_is_loader(part.value) for part in parts_of(state).values())
+    return any(is_loader(part.value) for part in parts_of(state).values())
 
 
 def in_epoch(state: TrainingState) -> bool:
@@ -20,14 +20,15 @@ def in_epoch(state: TrainingState) -> bool:
     return any(_in_epoch(part.value) for part in parts_of(state).values())
 
 
-def _is_loader(value: Any) -> bool:
+def is_loader(value: Any) -> bool:
+    """Whether this hands out batches, and knows how far it is."""
     return hasattr(value, "state_dict") and hasattr(value, "__iter__") and hasattr(value, "dataset")
 
 
 def _in_epoch(value: Any) -> bool:
     if hasattr(value, "in_epoch"):
         return bool(value.in_epoch)
-    if not _is_loader(value):
+    if not is_loader(value):
         return False
     # That of torchdata keeps these in its state.
     state = value.state_dict()

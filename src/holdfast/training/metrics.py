@@ -134,6 +134,9 @@ def _held(name: Any, value: Any) -> Any:
         try:
             return held(value)
         except UnsupportedTensor as error:
+            if isinstance(value, str | bytes | list | tuple | dict | set):
+                kind = type(value).__name__
+                raise _refused(name, f"a {kind} is not a number, nor a tensor of one") from error
             raise _refused(name, str(error)) from error
     if type(number) is int and not -(1 << 63) <= number < 1 << 64:
         raise _refused(name, "it is an integer of more than 64 bits: make it a float")

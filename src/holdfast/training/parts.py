@@ -24,6 +24,8 @@ class Part(Protocol):
 
     value: Any
     """The object, as the program has it."""
+    is_set_up: bool
+    """Whether its state has settings of the program in it, beside what changes."""
 
     def tree(self) -> Any:
         """Its state now: tensors and plain values, not copied."""
@@ -64,6 +66,8 @@ def _is_fillable(value: Any) -> bool:
 class _Stateful:
     """An object with `state_dict` and `load_state_dict`."""
 
+    is_set_up = True
+
     def __init__(self, name: str, value: Any) -> None:
         self.value = value
         self._name = name
@@ -87,6 +91,8 @@ class _Stateful:
 class _Generator:
     """A generator of random numbers of the program's own."""
 
+    is_set_up = False
+
     def __init__(self, value: Any) -> None:
         self.value = value
 
@@ -99,6 +105,8 @@ class _Generator:
 
 class _Tree:
     """Tensors and plain values in containers, filled in place."""
+
+    is_set_up = False
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -20,6 +20,8 @@ class Preemption:
     def __init__(self) -> None:
         self.signal: str | None = None
         """The name of the signal that came, if one did."""
+        self.exit_code = 0
+        """What a shell gives for a program that this signal ended."""
         self._before: dict[int, Any] = {}
 
     def watch(self) -> None:
@@ -47,6 +49,7 @@ class Preemption:
             os.kill(os.getpid(), number)
             return
         self.signal = signal.Signals(number).name
+        self.exit_code = 128 + number
         before = self._before.get(number)
         if callable(before):
             before(number, frame)

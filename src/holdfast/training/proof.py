@@ -43,8 +43,13 @@ class Proof:
     @property
     def exact(self) -> bool:
         """Whether nothing differs, but for generators that nobody seeds and nothing depends on."""
-        idle = self.unseeded
-        return all(_generator(each.what) in idle for each in self.compared.differences)
+        return not self.differences
+
+    @property
+    def differences(self) -> list[Difference]:
+        """What differs, the first step first, without the states of unseeded generators."""
+        unseeded = self.unseeded
+        return [d for d in self.compared.differences if _generator(d.what) not in unseeded]
 
     @property
     def unseeded(self) -> list[str]:
@@ -64,12 +69,12 @@ class Proof:
     @property
     def first(self) -> Difference | None:
         """The first thing that differs, which may be a metric between two checkpoints."""
-        return next(iter(self.compared.differences), None)
+        return next(iter(self.differences), None)
 
     @property
     def first_tensor(self) -> Difference | None:
         """The first tensor that differs."""
-        return next((each for each in self.compared.differences if each.is_tensor), None)
+        return next((each for each in self.differences if each.is_tensor), None)
 
     @property
     def is_unsteady(self) -> bool:
@@ -77,17 +82,17 @@ class Proof:
         return self.first is not None and self.first.step <= self.kills[0].step
 
     def __str__(self) -> str:
-        if self.exact:
+        if self.first is None:
             proved = f"proved: {self._size()} are identical, in every byte, {self._kills()}"
             idle = ", ".join(self.unseeded)
             return f"{proved}; {idle} aside, which is not seeded and not used" if idle else proved
-        assert self.first is not None
-        differences = _counted(len(self.compared.differences), "difference")
+        differences = _counted(len(self.differences), "difference")
         lines = [f"not exact: {differences} in {self._size()} {self._kills()}"]
         if self.is_unsteady:
+            unseeded = ", ".join(self.unseeded) or "a generator of its own"
             lines.append(
                 f"step {self.first.step} was done before the first kill: the program does not do "
-                "the same twice, killed or not; is there a generator that it does not seed?"
+                f"the same twice, killed or not; does it draw from {unseeded}, and not seed it?"
             )
         lines.append(f"the first difference: {self.first}")
         if self.first_tensor not in (self.first, None):

@@ -15,7 +15,9 @@ class ResumeReport:
 
     run: str
     """Its hash."""
-    step: int
+    name: str | None
+    """Its label, if it has one."""
+    step: int = 0
     """The last step that is done; 0 if it begins."""
     epoch: int | None = None
     """The epoch that it goes on with, if its checkpoint knows epochs."""
@@ -59,13 +61,12 @@ class ResumeReport:
         return "\n".join([self._first_line(), *(f"  {line}" for line in self._more_lines())])
 
     def _first_line(self) -> str:
+        run = f"run {self.name} ({self.run})" if self.name else f"run {self.run}"
         if self.ref is None:
-            return f"run {self.run} begins"
-        verb = "branches" if self.branched else "continues"
-        after = f"after step {self.step}"
-        if self.exact:
-            return f"run {self.run} {verb} {after}, exactly as it was in {self.ref}"
-        return f"run {self.run} {verb} {after} of {self.ref}, and may not be exact"
+            return f"{run} begins"
+        verb = f"branches from {self.ref}" if self.branched else "continues"
+        exact = "exactly as it was" if self.exact else "which may not be exact"
+        return f"{run} {verb} after step {self.step}, {exact}"
 
     def _more_lines(self) -> list[str]:
         lines = []

@@ -8,13 +8,14 @@ from typing import Any, Final
 from holdfast import randomness
 from holdfast.errors import StateMismatch
 from holdfast.store import Checkpoint
-from holdfast.store.filling import LoadReport
+from holdfast.store.filling import LoadReport, leaves_of, spec_of
 from holdfast.store.runfile import software
 from holdfast.store.store import Store
 from holdfast.store.tree import Ref, decode
 from holdfast.tensors import TensorSpec
+from holdfast.tensors.frameworks import frameworks_in_use
 from holdfast.training import loaders
-from holdfast.training.beginning import Beginning
+from holdfast.training.beginning import Beginning, changed_settings
 from holdfast.training.comparison import compare, differences
 from holdfast.training.parts import merged
 from holdfast.training.report import ResumeReport
@@ -25,6 +26,8 @@ MIDWAY: Final = (
 )
 """The note on a checkpoint that a signal asked for at a bad moment."""
 _SHOWN: Final = 5
+_MOVING: Final = frozenset({"last_epoch", "_step_count", "num_bad_epochs", "best", "0"})
+"""What changes as a scheduler goes on; `0` is the rate in its list of last rates."""
 
 
 class Resumption:
@@ -45,25 +48,32 @@ class Resumption:
         What does not fit is found before anything is changed.
         """
         found = self._load()
-        run = self._beginning.run.hash
+        run = self._beginning.run
         if found is None:
-            return ResumeReport(run, step=0, notes=self._beginning.notes)
+            return ResumeReport(run.hash, run.name, notes=self._beginning.notes)
         checkpoint, fits, tree = found
         self._random = tree.pop(RANDOM, {})
+        before = self._settings_now()
         self._put_back(tree, fits)
         inexact = [*self._differing(tree, fits), *_other_software(checkpoint)]
         inexact += self.restore_random()
         inexact += [note.text for note in checkpoint.notes if note.text == MIDWAY]
         epoch = checkpoint.epoch
         return ResumeReport(
-            run=run,
+            run=run.hash,
+            name=run.name,
             step=checkpoint.step,
             epoch=epoch if epoch is None or loaders.in_epoch(self._state) else epoch + 1,
             ref=checkpoint.ref,
-            branched=checkpoint.head.run != run,
+            branched=checkpoint.head.run != run.hash,
             found=fits,
             inexact=inexact,
-            notes=(*self._beginning.notes, *self._fallen_back(checkpoint)),
+            notes=(
+                *self._beginning.notes,
+                *self._fallen_back(checkpoint),
+                *self._overruled(checkpoint, before),
+                *self._without_loader(),
+            ),
         )
 
     def restore_random(self) -> list[str]:
@@ -133,7 +143,44 @@ class Resumption:
         if index.unreadable(checkpoint.head.run) or (
             self._beginning.parent is None and newest and newest.step != checkpoint.step
         ):
-            yield f"a newer checkpoint is damaged: {checkpoint.ref} is the newest intact one"
+            yield f"a checkpoint of the run is damaged: {checkpoint.ref} is the newest intact one"
+
+    def _overruled(self, checkpoint: Checkpoint, before: dict[str, Any]) -> Iterator[str]:
+        """What other hyperparameters may have set, and the checkpoint has set back."""
+        changed = [*changed_settings(self._beginning.hp, checkpoint.run.hyperparameters)]
+        if not changed:
+            return
+        yield "its hyperparameters are others than those of the checkpoint:"
+        yield from (f"  {line}" for line in changed[:_SHOWN])
+        after = self._settings_now()
+        replaced = [
+            f"  {path}: {after[path]!r:.40} is restored, {value!r:.40} was set"
+            for path, value in before.items()
+            if path in after and repr(after[path]) != repr(value)
+        ]
+        if replaced:
+            yield "what the program had set before is overruled; set it again inside the `with`:"
+            yield from replaced[:_SHOWN]
+            if len(replaced) > _SHOWN:
+                yield f"  and {len(replaced) - _SHOWN:,} more"
+
+    def _settings_now(self) -> dict[str, Any]:
+        """What a program may have set in its objects, by path: plain values that stay the same."""
+        found: dict[str, Any] = {}
+        for name, part in parts_of(self._state).items():
+            if not part.is_set_up or loaders.is_loader(part.value):
+                continue
+            leaves = leaves_of({name: part.tree()})
+            for path, leaf in leaves.items():
+                container, _, key = path.rpartition(".")
+                scheduled = key == "lr" and f"{container}.initial_lr" in leaves
+                if key not in _MOVING and not scheduled and spec_of(leaf) is None:
+                    found[path] = leaf
+        return found
+
+    def _without_loader(self) -> Iterator[str]:
+        if frameworks_in_use() and not loaders.has_position(self._state):
+            yield "no loader is in the state: where the data goes on is for the program to see to"
 
 
 def _other_software(checkpoint: Checkpoint) -> Iterator[str]:

@@ -44,6 +44,11 @@ class Saves:
         self._background = Background(run) if asynchronous else None
         self._unwritten: list[Line] = []
         """The metrics that are known and not in the log yet."""
+        self._metrics: dict[str, Any] = {}
+        """The metrics of the newest step that has any."""
+        self._metrics_step = 0
+        self._monitored = False
+        """Whether the metric that decides on the best has come with a step that was saved."""
         self._last: int | None = None
         self.held = 0.0
         """The seconds that the loop was held up so far."""
@@ -90,11 +95,9 @@ class Saves:
         return Held(waited, done - begun - waited)
 
     def _save(self, step: int, epoch: int | None) -> None:
-        self._unwritten += self._log.settle()
-        metrics: dict[str, Any] = {}
-        for line in self._unwritten:
-            if line.step == step:
-                metrics |= line.metrics
+        self._settle()
+        metrics = self._metrics if self._metrics_step == step else {}
+        self._monitored |= self._best.monitor in metrics
         # That of the save before is known: it was waited for.
         best = self._best.is_beaten(metrics)
         tree = tree_of(self._state)
@@ -116,9 +119,17 @@ class Saves:
     def _take(self, metrics: dict[str, Any], head: Head) -> None:
         self._best.take(head.step, metrics)
 
+    def _settle(self) -> None:
+        for line in self._log.settle():
+            self._unwritten.append(line)
+            if line.step > self._metrics_step:
+                self._metrics_step, self._metrics = line.step, {}
+            if line.step == self._metrics_step:
+                self._metrics = {**self._metrics, **line.metrics}
+
     def log_metrics(self) -> None:
         """Write all metrics into the log now; no save may be under way."""
-        self._unwritten += self._log.settle()
+        self._settle()
         self.write_metrics()
 
     def write_metrics(self) -> None:
@@ -143,6 +154,11 @@ class Saves:
 
     def close(self) -> None:
         """Finish everything; raises what went wrong. May be called several times."""
+        if self._best.monitor is not None and self._last is not None and not self._monitored:
+            self._say(
+                f"no step that was saved came with {self._best.monitor!r}, the metric that decides "
+                "on the best: give it to ckpt.step or ckpt.report for such steps"
+            )
         try:
             if self._background:
                 self._background.close()

@@ -29,7 +29,11 @@ class TrainingState:
 
     # What is done with a state stands below the class: all other names are those of its parts.
 
-    def __init__(self, **parts: Any) -> None:
+    def __init__(self, *unnamed: Any, **parts: Any) -> None:
+        if unnamed or not parts:
+            raise RefusedState(
+                "a training state is made of parts by name: TrainingState(model=model, …)"
+            )
         if RANDOM in parts:
             raise RefusedState(
                 f"{RANDOM!r} is the name that the global random states are saved under: give a "
