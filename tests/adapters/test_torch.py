@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import holdfast
 from holdfast.errors import UnknownFramework, UnsupportedTensor
 from holdfast.formats.safetensors import CODE_OF
+from holdfast.tensors import source_of
 
 DTYPES = [getattr(torch, name) for name in CODE_OF if hasattr(torch, name)]
 
@@ -134,3 +136,22 @@ def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes() -> None:
     specs = [(name, source.spec) for name, source in zip(tensors, sources, strict=True)]
     write_stream(piecewise, safetensors.layout(specs, {}, True), sources)
     assert piecewise.getvalue() == direct.getvalue()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a stream is what a GPU has")
+def test_what_another_stream_is_still_writing_is_waited_for() -> None:
+    from holdfast.files.staging import SharedStaging
+
+    staging = SharedStaging()
+    busy = torch.randn(8192, 8192, device="cuda")
+    tensor = torch.zeros(64 << 20, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for value in range(1, 6):
+            for _ in range(10):
+                busy = busy @ busy * 1e-3
+            tensor.fill_(value)
+            [copy] = staging.stage([source_of(tensor)])
+            data = copy.contiguous()
+            assert data is not None
+            assert set(data.view(np.float32)[:: 1 << 16]) == {float(value)}
+    staging.close()

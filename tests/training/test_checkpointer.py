@@ -618,3 +618,158 @@ def test_the_number_of_steps_is_an_integer(tmp_path: Path) -> None:
         pytest.raises(errors.BadOption, match="an integer, not a float"),
     ):
         next(ckpt.steps(1e3))  # type: ignore[arg-type]
+
+
+# What goes wrong and is put right
+
+
+def test_a_save_that_failed_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.store.local import LocalBackend
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise errors.WriteFailed(28, "disk full")
+
+    with checkpointer(tmp_path, Walk().state, every=1, asynchronous=True) as ckpt:
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalBackend, "create", refuse)
+            ckpt.step(1)
+            with pytest.raises(errors.WriteFailed, match="disk full"):
+                ckpt.wait()
+        ckpt.save()
+        ckpt.wait()
+        assert _steps(ckpt) == [1]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_state_that_was_saved_and_changed_is_saved_again(
+    tmp_path: Path, asynchronous: bool
+) -> None:
+    program = Walk()
+    options: dict[str, Any] = {"monitor": "loss", "asynchronous": asynchronous, "every": 1}
+    with checkpointer(tmp_path, program.state, **options) as ckpt:
+        ckpt.step(1, loss=1.0)
+        program.weights += 7
+        ckpt.save()
+        ckpt.wait()
+        assert ckpt.run.load()["walk"]["weights"].tolist() == [7.0] * 4
+        assert ckpt.run.checkpoint("best").metrics == {"loss": 1.0}
+
+
+def test_a_save_within_an_epoch_that_no_loader_knows_is_made_at_its_end(tmp_path: Path) -> None:
+    def run(stop: int | None) -> list[tuple[int, int]]:
+        seen = []
+        with checkpointer(tmp_path, Walk().state, every=None) as ckpt:
+            for epoch in ckpt.epochs(3):
+                for batch in range(3):
+                    seen.append((epoch, batch))
+                    ckpt.step()
+                    ckpt.save()
+                    if len(seen) == stop:
+                        return seen
+        return seen
+
+    assert run(stop=5) == [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
+    assert run(stop=None) == [(e, b) for e in (2, 3) for b in range(3)]
+
+
+def test_steps_after_epochs_are_saved_on_schedule(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, Walk().state, every=5) as ckpt:
+        for _ in ckpt.epochs(2):
+            ckpt.step()
+        for step in ckpt.steps(12):
+            ckpt.step(step)
+        assert _steps(ckpt) == [2, 5, 10, 12]
+        assert ckpt.run.checkpoint(12).epoch == 2
+
+
+def test_a_refused_branch_leaves_nothing_behind(tmp_path: Path) -> None:
+    walk(tmp_path, 10, name="old")
+    other = {"name": "new", "hp": {"wide": 1}}
+    with (
+        pytest.raises(errors.StateMismatch),
+        checkpointer(tmp_path, Walk(size=5).state, resume="old@10", **other),
+    ):
+        pass
+    with checkpointer(tmp_path, Walk(size=5).state, **other) as ckpt:
+        assert ckpt.next_step == 1
+
+
+def test_a_branch_of_the_latest_goes_on_when_started_again(tmp_path: Path) -> None:
+    walk(tmp_path, 10, name="old")
+    for total in (15, 20, 25):
+        walk(tmp_path, total, hp={"lr": 2}, resume="latest")
+    assert len(holdfast.Store(tmp_path).runs()) == 2
+
+
+def test_the_best_is_that_of_the_steps_that_stay(tmp_path: Path) -> None:
+    def run(steps: int, **options: Any) -> None:
+        with checkpointer(tmp_path, Walk().state, every=1, **options) as ckpt:
+            for step in ckpt.steps(steps):
+                ckpt.step(step, loss=[3.0, 2.0, 1.0, 4.0][step - 1])
+
+    run(3, monitor="loss")
+    newest = max(tmp_path.rglob("*step_000003*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with pytest.warns(errors.FellBack):
+        run(3, monitor="loss")
+    best = holdfast.Store(tmp_path).runs()[0].checkpoint("best")
+    assert best.step == 3
+    run(4, monitor="loss", mode="max")
+    assert holdfast.Store(tmp_path).runs()[0].checkpoint("best").step == 4
+    with checkpointer(tmp_path, Walk().state, monitor="loss", mode="min") as ckpt:
+        assert ckpt.run.checkpoint("best").step == 3
+
+
+def test_reports_are_checked(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, Walk().state, every=1) as ckpt:
+        ckpt.step(1)
+        ckpt.report(np.int64(1), value=1.0, other=None)
+        assert ckpt.run.checkpoint(1).metrics == {"value": 1.0}
+        for step in (-1, 2, 1.0, True):
+            with pytest.raises(errors.BadLabel):
+                ckpt.report(step, value=1.0)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_without_random_states_is_called_inexact(tmp_path: Path) -> None:
+    run = holdfast.Store(tmp_path).run("bare")
+    run.save(1, {"walk": {"weights": np.ones(4), "steps": 1}})
+    run.close()
+    with checkpointer(tmp_path, Walk().state, name="bare") as ckpt:
+        assert ckpt.next_step == 2
+        assert "no state of Python's generator" in " ".join(ckpt.resume_report.inexact)
+
+
+def test_metrics_do_not_pile_up_between_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.training.metrics import read_metrics
+
+    monkeypatch.setattr("holdfast.training.checkpointer._MANY", 10)
+    with checkpointer(tmp_path, Walk().state, every=None) as ckpt:
+        for step in range(1, 31):
+            ckpt.step(step, value=float(step))
+        log = next((tmp_path / "logs").iterdir())
+        assert len(list(read_metrics(log))) >= 20
+        ckpt.save()
+        assert ckpt.run.checkpoint(30).metrics == {"value": 30.0}
+
+
+def test_a_forked_child_that_leaves_the_with_writes_nothing(tmp_path: Path) -> None:
+    import os
+
+    from holdfast.training.metrics import read_metrics
+
+    with checkpointer(tmp_path, Walk().state, every=None) as ckpt:
+        ckpt.step(1, value=1.0)
+        child = os.fork()
+        if child == 0:
+            try:
+                ckpt.__exit__(None, None, None)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        ckpt.step(2, value=2.0)
+    log = next((tmp_path / "logs").iterdir())
+    assert [line.step for line in read_metrics(log)] == [1, 2]

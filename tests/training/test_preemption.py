@@ -15,12 +15,16 @@ from typing import IO, Any
 import pytest
 
 import holdfast
+from holdfast import errors
+from holdfast.store.local import LocalBackend
 from tests.training.walk import Walk, checkpointer
 
 PROGRAM = """
 import signal, sys, time
 import numpy as np
 import holdfast
+from holdfast import errors
+from holdfast.store.local import LocalBackend
 
 heard = []
 if "--handler" in sys.argv:
@@ -123,7 +127,7 @@ def test_the_handlers_are_put_back(tmp_path: Path) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_signal_within_an_epoch_that_no_loader_knows_saves_with_a_note(tmp_path: Path) -> None:
+def test_a_signal_within_an_epoch_that_no_loader_knows_says_so(tmp_path: Path) -> None:
     def run(stop: int | None) -> list[int]:
         program, seen = Walk(), []
         with checkpointer(tmp_path, program.state, every=1) as ckpt:
@@ -143,6 +147,73 @@ def test_a_signal_within_an_epoch_that_no_loader_knows_saves_with_a_note(tmp_pat
     assert run(stop=5) == [1, 1, 1, 1, 2, 2]
     checkpoint = holdfast.Store(tmp_path).resolve("latest")
     assert (checkpoint.step, checkpoint.epoch) == (6, 1)
-    assert "the epoch begins anew" in checkpoint.notes[0].text
     assert run(stop=None) == [2, 2, 2, 2, 3, 3, 3, 3]
     assert not reports[1].exact
+    assert "it was saved in the middle of epoch 2" in str(reports[1])
+
+
+@pytest.mark.parametrize(("by_hand", "stop"), [(True, 2), (False, 3)])
+def test_a_step_at_the_end_of_each_epoch_is_not_the_middle_of_one(
+    tmp_path: Path, by_hand: bool, stop: int
+) -> None:
+    def run(signal_at: int | None) -> list[int]:
+        program, seen = Walk(), []
+        with checkpointer(tmp_path, program.state, every=1) as ckpt:
+            for epoch in ckpt.epochs(4):
+                program.train()
+                seen.append(epoch)
+                if epoch == signal_at:
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                if by_hand:
+                    ckpt.step(epoch)
+            assert ckpt.resume_report.exact
+        return seen
+
+    assert run(stop) + run(None) == [1, 2, 3, 4]
+
+
+def test_a_forked_child_ends_at_a_signal(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, Walk().state):
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+            os._exit(0)
+        time.sleep(0.1)
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+
+
+def test_a_signal_that_no_step_obeys_comes_after_the_with(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, numpy as np, holdfast\n"
+        "state = holdfast.TrainingState(walk={'w': np.zeros(2)})\n"
+        "with holdfast.Checkpointer(sys.argv[1], state, quiet=True) as ckpt:\n"
+        "    for step in ckpt.steps(3): pass\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print('still here')\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.stdout == ""
+    assert done.returncode == -signal.SIGTERM
+    assert holdfast.Store(tmp_path).resolve("latest").step == 3
+
+
+def test_an_earlier_failure_does_not_keep_a_signal_from_saving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise errors.WriteFailed(28, "no space, for a moment")
+
+    with checkpointer(tmp_path, Walk().state, every=1, asynchronous=True) as ckpt:
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalBackend, "create", refuse)
+            ckpt.step(1)
+            while not ckpt._open().is_idle():
+                time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(errors.WriteFailed, match="for a moment"):
+            ckpt.step(2)
+        assert ckpt.should_stop
+        assert [checkpoint.step for checkpoint in ckpt.run.checkpoints()] == [2]

@@ -155,3 +155,10 @@ def test_all_that_differs_is_listed() -> None:
         "a: float64 [4] was saved, float64 [3] is there",
         "b: a tensor was saved, a plain value is there now",
     ]
+
+
+def test_a_container_that_was_empty_is_emptied_and_a_list_may_have_grown(tmp_path: Path) -> None:
+    _saved(tmp_path, counts={}, history=[1, 2])
+    state = _restored(tmp_path, counts={"a": 1}, history=[1, 2, 3, 4])
+    assert state.counts == {}
+    assert state.history == [1, 2]

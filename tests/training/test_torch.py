@@ -175,7 +175,9 @@ def test_generators_are_parts(tmp_path: Path) -> None:
         ckpt.save()
     expected = draws(given)
     given = parts()
-    with checkpointer(tmp_path, holdfast.TrainingState(**given), name="generators"):
+    with checkpointer(tmp_path, holdfast.TrainingState(**given), name="generators") as ckpt:
+        draws(given)  # what is built before the first step may draw
+        assert next(ckpt.steps(2)) == 2
         assert draws(given) == expected
 
 
@@ -246,8 +248,92 @@ def test_steps_take_batches_over_the_ends_of_epochs(tmp_path: Path) -> None:
     assert batches(tmp_path / "parts", 2, 4, 7, 13) == batches(tmp_path / "whole", 13)
 
 
-def test_a_loader_of_other_data_is_refused(tmp_path: Path) -> None:
+def test_a_loader_of_other_data_is_refused_before_anything_is_changed(tmp_path: Path) -> None:
     _batches(tmp_path, _resumable(), 1)
     loader = holdfast.ResumableLoader(TensorDataset(torch.arange(11)), batch_size=3, seed=5)
-    with pytest.raises(errors.StateMismatch):
-        _batches(tmp_path, loader, 2)
+    model = _model()
+    torch.nn.init.zeros_(model[0].weight)  # type: ignore[index,arg-type]
+    before = _bytes(model)
+    state = holdfast.TrainingState(model=model, loader=loader)
+    with pytest.raises(errors.StateMismatch), checkpointer(tmp_path, state):
+        pass
+    assert _bytes(model) == before
+    with checkpointer(tmp_path, state, strict=False) as ckpt:
+        assert not ckpt.resume_report.exact
+        assert "length 10 instead of 11" in str(ckpt.resume_report)
+    assert loader.epoch == 0
+    assert _bytes(model) != before
+
+
+def test_moments_of_another_model_are_not_restored(tmp_path: Path) -> None:
+    def run(width: int, **options: Any) -> Any:
+        model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, width))
+        optimizer = torch.optim.Adam(model.parameters())
+        state = holdfast.TrainingState(model=model, optimizer=optimizer)
+        with checkpointer(tmp_path, state, name="a", hp={"w": width}, **options) as ckpt:
+            for step in ckpt.steps(ckpt.next_step):
+                model(torch.ones(2, 4)).sum().backward()
+                optimizer.step()
+                ckpt.step(step)
+            return ckpt.resume_report
+
+    run(3)
+    report = run(5, resume="a@1", strict=False)
+    assert "optimizer.state.0.exp_avg" in report.unexpected
+    assert "model.0.weight" in report.restored
+    assert len(report.mismatched) == 2
+    assert not report.exact
+
+
+class _Stop(Exception):
+    """Ends a program as a crash would."""
+
+
+def _recipe(store: Path, stop: int | None = None) -> tuple[dict[str, bytes], list[Any]]:
+    """The program of docs/training.md: epochs, validation, early stopping."""
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    data = TensorDataset(torch.randn(22, 4, generator=torch.Generator().manual_seed(1)))
+    loader = holdfast.ResumableLoader(data, batch_size=4, shuffle=True, seed=2)
+    stopper = {"best": float("inf"), "bad": 0}
+    state = holdfast.TrainingState(
+        model=model, optimizer=optimizer, scheduler=scheduler, loader=loader, stopper=stopper
+    )
+    batches = 0
+    with checkpointer(store, state, name="recipe", every=4, monitor="val_loss") as ckpt:
+        for _ in ckpt.epochs(12):
+            if stopper["bad"] == 3:
+                break
+            for (batch,) in loader:
+                loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                ckpt.step(loss=loss)
+                batches += 1
+                if batches == stop:
+                    raise _Stop
+            model.eval()
+            with torch.no_grad():
+                val_loss = float((model(data.tensors[0]) * (1 + torch.rand(()))).square().mean())
+            model.train()
+            scheduler.step(val_loss)
+            is_better = val_loss < stopper["best"]
+            stopper["best"] = min(val_loss, stopper["best"])
+            stopper["bad"] = 0 if is_better else stopper["bad"] + 1
+            ckpt.report(val_loss=val_loss)
+            ckpt.save()
+        saved = [(c.step, c.epoch, c.metrics) for c in ckpt.run.checkpoints()]
+        return _bytes(model), [*saved, ckpt.run.checkpoint("best").step, stopper]
+
+
+@pytest.mark.parametrize("stop", [1, 5, 6, 7, 12, 13, 17])
+def test_a_program_with_validation_and_early_stopping_goes_on_exactly(
+    tmp_path: Path, stop: int
+) -> None:
+    whole = _recipe(tmp_path / "whole")
+    with pytest.raises(_Stop):
+        _recipe(tmp_path / "stopped", stop)
+    assert _recipe(tmp_path / "stopped") == whole
+    assert _recipe(tmp_path / "stopped") == whole  # it had ended, and does nothing more

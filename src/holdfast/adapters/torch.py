@@ -229,11 +229,17 @@ class _DeviceSource:
     def __init__(self, tensor: torch.Tensor, spec: TensorSpec) -> None:
         self.spec = spec
         self._bytes = tensor.reshape(-1).view(torch.uint8)
+        # Another thread copies on another stream, which does not wait for that of this one.
+        self._written = None
+        if tensor.is_cuda:
+            self._written = torch.cuda.current_stream(tensor.device).record_event()
 
     def contiguous(self) -> Bytes | None:
         return None
 
     def copy_to(self, out: Bytes, start: int) -> None:
+        if self._written is not None:
+            torch.cuda.current_stream(self._bytes.device).wait_event(self._written)
         torch.from_numpy(out).copy_(self._bytes[start : start + out.size])
 
 

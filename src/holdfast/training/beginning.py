@@ -72,6 +72,8 @@ class Beginning:
     parent: Checkpoint | None = None
     """The checkpoint of another run that it branches from, if it has none of its own yet."""
     notes: tuple[str, ...] = ()
+    is_new: bool = False
+    """Whether the run was made for this."""
 
 
 def begin(store: Store, settings: Settings, resume: str) -> Beginning:
@@ -88,7 +90,8 @@ def begin(store: Store, settings: Settings, resume: str) -> Beginning:
         lines = [f'{store.url}: {wanted}, and resume="must" was asked for']
         raise RefNotFound("\n".join([*lines, *_nearest(store, settings)]))
     notes = tuple(_nearest(store, settings)) if run is None else ()
-    return Beginning(settings.run(store, settings.trial), settings.hp, notes=notes)
+    made = settings.run(store, settings.trial)
+    return Beginning(made, settings.hp, None, notes, is_new=run is None)
 
 
 def _new(store: Store, settings: Settings) -> Beginning:
@@ -97,7 +100,7 @@ def _new(store: Store, settings: Settings) -> Beginning:
             run = settings.run(store, trial)
             with suppress(RunBusy):  # another process took it at the same moment
                 run.__enter__()
-                return Beginning(run, settings.hp, notes=_trial_note(trial))
+                return Beginning(run, settings.hp, None, _trial_note(trial), is_new=True)
     raise _taken(settings)
 
 
@@ -108,7 +111,7 @@ def _branch(store: Store, settings: Settings, ref: str) -> Beginning:
         if known is None:
             parent = _resolved(store, ref)
             run = settings.run(store, trial, parent)
-            return Beginning(run, settings.hp, parent, _trial_note(trial))
+            return Beginning(run, settings.hp, parent, _trial_note(trial), is_new=True)
         if known.parent is not None and _is_meant(store, ref, known.parent):
             return Beginning(known, settings.hp, _parent(store, known))
     raise _taken(settings)
@@ -129,6 +132,8 @@ def _is_meant(store: Store, ref: str, place: Place) -> bool:
 
     By now it may lead elsewhere, or to several: a branch can bear the name of its parent's run.
     """
+    if ref == "latest":  # of the store, and so of the branch itself by now
+        return True
     run, _, step = ref.partition("@")
     prefix = run.replace("_", "")
     with suppress(HoldfastError):

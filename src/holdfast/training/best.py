@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Literal
 
 from holdfast.errors import BadOption, HoldfastError
-from holdfast.store import Checkpoint
+from holdfast.store import Run
 
 Mode = Literal["min", "max"]
 _MODES: Final = ("min", "max")
@@ -39,9 +39,14 @@ class Best:
             self.value, self.step = metrics[self.monitor], step
         return beaten
 
-    def recall(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Take in the checkpoints of a run that goes on, from the first to the last."""
-        if self.monitor is not None:
-            for checkpoint in checkpoints:
-                with suppress(HoldfastError, TypeError):  # sealed by somebody, and no number
-                    self.take(checkpoint.step, checkpoint.metrics)
+    def recall(self, run: Run, step: int) -> None:
+        """Take in what a run has that goes on after a step; its best is marked by this metric."""
+        if self.monitor is None:
+            return
+        checkpoints = {each.step: each for each in run.checkpoints() if each.step <= step}
+        for checkpoint in checkpoints.values():
+            with suppress(HoldfastError, TypeError):  # sealed by somebody, and no number
+                self.take(checkpoint.step, checkpoint.metrics)
+        marked = run.store.index.best(run.hash)
+        if self.step is not None and (marked is None or marked.step != self.step):
+            checkpoints[self.step].add_metrics({}, best=True)  # another metric decided before

@@ -25,7 +25,7 @@ from holdfast.training.best import Best, Mode
 from holdfast.training.metrics import MetricsLog
 from holdfast.training.preemption import Preemption
 from holdfast.training.report import ResumeReport
-from holdfast.training.resuming import MIDWAY, Resumption
+from holdfast.training.resuming import Resumption
 from holdfast.training.saves import Saves
 from holdfast.training.state import TrainingState, model_of
 
@@ -33,6 +33,8 @@ VOLATILE: Final = ("max_steps", "max_epochs", "epochs", "num_workers")
 """Hyperparameters that say how long or with what, and do not make another run."""
 STORE: Final = "HOLDFAST_STORE"
 """The environment variable that puts the checkpoints of a program elsewhere."""
+_MANY: Final = 4096
+"""So many steps' metrics wait for a save; more are written without one."""
 
 
 class Checkpointer:
@@ -97,11 +99,13 @@ class Checkpointer:
         self._resumption: Resumption | None = None
         self._saves: Saves | None = None
         self._log = MetricsLog(None)
+        self._process = os.getpid()
         self._step = 0
-        self._saved: int | None = None
-        """The step that was saved last."""
         self._epoch: int | None = None
-        """The epoch that was handed out."""
+        """The epoch that was handed out last."""
+        self._epoch_is_over = False
+        self._positions: list[Any] = []
+        """Where the loaders were when it was handed out."""
         self._first_epoch = 1
         self._owes_save = False
         """Whether a save fell due that waits for the end of the epoch."""
@@ -117,18 +121,20 @@ class Checkpointer:
         with ExitStack() as undo:
             self._take(self._run)
             undo.callback(self._let_go, self._run)
+            if beginning.is_new:
+                undo.callback(self._run.delete_all)
             self._run.__enter__()
             self._resumption = Resumption(self.store, self.state, beginning, self._strict)
             report = self._report = self._resumption.restore()
             self._step, self._first_epoch = report.step, report.epoch or 1
-            self._saved = None if report.ref is None or report.branched else report.step
             logs = self.store.logs
             self._log = MetricsLog(logs / f"{self.run.hash}_metrics.jsonl" if logs else None)
+            self._log.prepare()
             try:
                 self._log.cut(self._step)
             except BadField as error:
                 self._say(f"{error}; it is not cut back, and the run goes on without its help")
-            self._best.recall(self.run.checkpoints())
+            self._best.recall(self.run, self._step)
             saves = Saves(
                 self.run,
                 self.state,
@@ -139,6 +145,8 @@ class Checkpointer:
                 self._say,
             )
             saves.start(self.store)
+            if report.ref is not None and not report.branched:
+                saves.recall(self.store.checkpoint(self.run.hash, report.step))
             if self._settings.hp is not None:
                 self.run.describe(self._settings.hp)
             undo.pop_all()
@@ -155,6 +163,8 @@ class Checkpointer:
         at: TracebackType | None,
     ) -> None:
         saves, self._saves = self._open(), None
+        if self._process != os.getpid():  # a forked child that leaves it: all is its parent's
+            return
         try:
             saves.close()
         except HoldfastError as failure:
@@ -162,13 +172,13 @@ class Checkpointer:
                 raise
             error.add_note(f"besides, a save failed: {failure}")  # what the program raised counts
         finally:
-            self._preemption.unwatch()
             self._let_go(self.run)
-        if error is not None and self._saved is not None and not self._stopped:
-            self._say(
-                f"{type(error).__name__}: the last checkpoint is that of step {self._saved}; start "
-                "the program again to continue from there"
-            )
+            if error is not None and saves.last is not None and not self._stopped:
+                self._say(
+                    f"{type(error).__name__}: the last checkpoint is that of step {saves.last}; "
+                    "start the program again to continue from there"
+                )
+            self._preemption.unwatch(obeyed=self._stopped)
 
     def _take(self, run: Run) -> None:
         """In a process, too, one Checkpointer saves into a run."""
@@ -207,8 +217,11 @@ class Checkpointer:
         for epoch in self._left(self._first_epoch, total, "epoch"):
             self._hand_out()
             before, self._epoch = self._step, epoch
+            self._epoch_is_over = False
+            self._positions = loaders.positions(self.state)
             is_rest = loaders.in_epoch(self.state)  # which may be no batch at all
             yield epoch
+            self._epoch_is_over = True
             if self._step == before and not is_rest:  # the body did not call `step`
                 self.step()
             if self.should_stop:
@@ -235,7 +248,7 @@ class Checkpointer:
 
     def _finish(self) -> None:
         """All is done: save the last step, unless it is saved or nothing was left to do."""
-        if self._step > self.resume_report.step:
+        if self._step > self.resume_report.step and self._open().last != self._step:
             self._save()
 
     def step(self, step: int | None = None, **metrics: Any) -> None:
@@ -247,35 +260,34 @@ class Checkpointer:
         is ended here.
         """
         saves = self._open()
-        saves.check()
         if self._stopped:
             raise SystemExit(self._preemption.exit_code)
+        if self._preemption.signal is None:
+            saves.check()
         is_first = self._step == self.resume_report.step
         self._step = self._checked(step)
         self._resumption = None
         given = {name: value for name, value in metrics.items() if value is not None}
         self._log.add(self._step, self._epoch, given)
-        if self._preemption.signal is not None and not self._stopped:
+        if self._preemption.signal is not None:
             self._stop()
         elif self.is_due(self._step):
-            if self._is_within_epoch():
-                self._owes_save = True
-            else:
-                self._save()
+            self._save_or_owe()
         elif is_first:
             saves.warm()
+        elif self._log.waiting > _MANY and saves.is_idle():
+            saves.log_metrics()
 
     def _checked(self, step: int | None) -> int:
         if step is None:
             return self._step + 1
-        if isinstance(step, bool) or not isinstance(step, int | np.integer):
-            raise BadLabel(f"a step is an integer, not a {type(step).__name__}")
+        step = _whole(step)
         if step <= self._step:
             done = f"step {self._step} is done" if self._step else "steps count from 1"
             raise BadLabel(
                 f"step {step} cannot be next: {done}; begin at ckpt.next_step, as ckpt.steps does"
             )
-        return int(step)
+        return step
 
     def is_due(self, step: int) -> bool:
         """Whether a call of `step` with this number, now, would save."""
@@ -283,36 +295,46 @@ class Checkpointer:
             self._cadence.by_steps or self._open().is_idle()
         )
 
-    def _is_within_epoch(self) -> bool:
-        """Whether a checkpoint now could not be continued: nobody knows how far the epoch is."""
-        return self._epoch is not None and not loaders.has_position(self.state)
+    def _is_midway(self) -> bool:
+        """Whether nobody knows how far the epoch is: no loader of the state has moved in it."""
+        if self._epoch is None or self._epoch_is_over:
+            return False
+        return loaders.positions(self.state) == self._positions
 
     def save(self) -> Held:
-        """Save the state now, as that of the last step, whatever the schedule says."""
+        """Save the state now, as that of the last step, whatever the schedule says.
+
+        A checkpoint that the step has is replaced. Within an epoch that no loader in the state
+        knows the middle of, it is made at the end of the epoch.
+        """
+        return self._save_or_owe()
+
+    def _save_or_owe(self) -> Held:
+        if self._is_midway():
+            self._owes_save = True
+            return Held(0.0, 0.0)
         return self._save()
 
-    def _save(self, epoch: int | None = None) -> Held:
-        saves = self._open()
-        if self._saved == self._step:
-            return Held(0.0, 0.0)
-        held = saves.save(self._step, self._epoch if epoch is None else epoch)
-        self._saved = self._step
+    def _save(self, midway: bool = False) -> Held:
         self._owes_save = False
-        return held
+        return self._open().save(self._step, self._epoch, midway)
 
     def _stop(self) -> None:
         """Save, wait until it is committed, and let the loop end."""
-        midway = self._is_within_epoch()
-        self._save(self._epoch - 1 if midway and self._epoch is not None else None)
+        saves = self._open()
+        failure = saves.failure()  # of an earlier save, which shall not keep this one from trying
+        # With as many steps as epochs, `step` is called once an epoch, at its end.
+        once = self._step == self._epoch and self._step > 1
+        self._save(midway=self._is_midway() and not once)
         self.wait()
         checkpoint = self.run.checkpoint(self._step)
-        if midway:
-            checkpoint.note(MIDWAY)
         self._stopped = True
         self._say(
             f"{self._preemption.signal}: step {self._step} is saved as {checkpoint.ref}, and the "
             "training stops; start the program again to continue"
         )
+        if failure is not None:
+            raise failure
 
     def report(self, step: int | None = None, **metrics: Any) -> None:
         """Metrics of the last step, or an earlier one, that became known only now.
@@ -320,16 +342,19 @@ class Checkpointer:
         They go into the log, and to the checkpoint of that step if there is one, or will be, which
         may become the best by them.
         """
-        self._open()
-        step = self._step if step is None else step
-        if step > self._step:
+        saves = self._open()
+        step = self._step if step is None else _whole(step)
+        if not 0 <= step <= self._step:
             raise BadLabel(f"step {step} is not done yet: the last one is {self._step}")
-        self._log.add(step, self._epoch if step == self._step else None, metrics)
-        self.wait()
-        self._open().log_metrics()  # the step may be saved already, and no save write them again
+        given = {name: value for name, value in metrics.items() if value is not None}
+        self._log.add(step, self._epoch if step == self._step else None, given)
+        if saves.last == step:
+            saves.wait()
         checkpoint = self.store.find(self.run.hash, step)
-        if checkpoint is not None:
-            numbers = {name: _number(value) for name, value in metrics.items()}
+        if checkpoint is not None and given:
+            saves.wait()
+            saves.log_metrics()  # no save of the step will write them
+            numbers = {name: _number(value) for name, value in given.items()}
             checkpoint.add_metrics(numbers, best=self._best.take(step, numbers))
 
     def wait(self) -> None:
@@ -390,6 +415,12 @@ def _store(place: str | os.PathLike[str] | Store) -> Store:
     if elsewhere:
         return Store(elsewhere)
     return place if isinstance(place, Store) else Store(place)
+
+
+def _whole(step: Any) -> int:
+    if isinstance(step, bool) or not isinstance(step, int | np.integer):
+        raise BadLabel(f"a step is an integer, not a {type(step).__name__}")
+    return int(step)
 
 
 def _number(value: Any) -> Any:

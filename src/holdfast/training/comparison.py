@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,11 @@ SpecOf = Callable[[Any], TensorSpec | None]
 """The spec of a saved leaf, if it is a tensor."""
 
 
-def compare(mine: Any, saved: Any, saved_spec: SpecOf) -> LoadReport:
+def compare(mine: Any, saved: Any, saved_spec: SpecOf, trees: Collection[str] = ()) -> LoadReport:
     """What fits and what does not.
 
     A container that is empty on one side is no difference: an optimizer has no state before its
-    first step.
+    first step. Nor is, in the parts named in `trees`, the length of a list: a history grows.
     """
     report = LoadReport()
     my_leaves, saved_leaves = leaves_of(mine), leaves_of(saved)
@@ -33,17 +33,24 @@ def compare(mine: Any, saved: Any, saved_spec: SpecOf) -> LoadReport:
     my_open, saved_open = _empty(my_leaves), _empty(saved_leaves)
     my_containers, saved_containers = _containers(my_leaves), _containers(saved_leaves)
     for path in saved_leaves.keys() - my_leaves.keys():
-        if not my_open.isdisjoint(_prefixes(path)):
+        if _is_item(path, trees, my_containers) or not my_open.isdisjoint(_prefixes(path)):
             report.loaded.append(path)
         elif path not in saved_open or path not in my_containers:
             report.unexpected.append(path)
     for path in my_leaves.keys() - saved_leaves.keys():
         is_filled = path in my_open and path in saved_containers
+        is_filled |= _is_item(path, trees, saved_containers)
         if not is_filled and saved_open.isdisjoint(_prefixes(path)):
             report.missing.append(path)
     for paths in (report.loaded, report.missing, report.unexpected):
         paths.sort()
     return report
+
+
+def _is_item(path: str, trees: Collection[str], others: set[str]) -> bool:
+    """Whether this is an item of a list of the program's own, which the other side has as well."""
+    container, _, key = path.rpartition(".")
+    return key.isdecimal() and path.partition(".")[0] in trees and container in others
 
 
 def _problem(mine: TensorSpec | None, saved: TensorSpec | None) -> str | None:

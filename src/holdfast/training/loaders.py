@@ -7,9 +7,23 @@ from typing import Any
 from holdfast.training.state import TrainingState, parts_of
 
 
-def has_position(state: TrainingState) -> bool:
-    """Whether an epoch can be continued in its middle: a loader is part of the state."""
+def has_loader(state: TrainingState) -> bool:
+    """Whether a loader is part of the state."""
     return any(is_loader(part.value) for part in parts_of(state).values())
+
+
+def positions(state: TrainingState) -> list[Any]:
+    """Where the loaders of the state are: another answer if one of them has moved."""
+    values = [part.value for part in parts_of(state).values() if is_loader(part.value)]
+    return [
+        (value.epoch, value.batch) if hasattr(value, "in_epoch") else repr(value.state_dict())
+        for value in values
+    ]
+
+
+def count_in_epoch(state: TrainingState) -> int:
+    """How many loaders have begun an epoch and not ended it."""
+    return sum(_in_epoch(part.value) for part in parts_of(state).values())
 
 
 def in_epoch(state: TrainingState) -> bool:
@@ -17,7 +31,7 @@ def in_epoch(state: TrainingState) -> bool:
 
     One that has handed out its last batch is still in the epoch until its loop has seen the end.
     """
-    return any(_in_epoch(part.value) for part in parts_of(state).values())
+    return count_in_epoch(state) > 0
 
 
 def is_loader(value: Any) -> bool:

@@ -48,6 +48,11 @@ class MetricsLog:
         self._added: deque[tuple[int, int | None, float, dict[str, Any]]] = deque()
         self._writing = threading.Lock()
 
+    @property
+    def waiting(self) -> int:
+        """How many steps' metrics wait to be settled."""
+        return len(self._added)
+
     def add(self, step: int, epoch: int | None, metrics: Mapping[str, Any]) -> None:
         """Note metrics: numbers, or tensors of one, which are copied and read later.
 
@@ -80,6 +85,11 @@ class MetricsLog:
         if self._path is not None and encoded:
             with self._writing:
                 append_lines(self._path, encoded, disk.LOCAL)
+
+    def prepare(self) -> None:
+        """Make the log, if there is none; raises WriteFailed now rather than hours later."""
+        if self._path is not None:
+            append_lines(self._path, [], disk.LOCAL)
 
     def cut(self, step: int) -> None:
         """Drop the lines of all later steps from the log, and what a kill left at its end.

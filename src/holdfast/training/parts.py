@@ -24,8 +24,8 @@ class Part(Protocol):
 
     value: Any
     """The object, as the program has it."""
-    is_set_up: bool
-    """Whether its state has settings of the program in it, beside what changes."""
+    is_tree: bool
+    """Whether it is containers of the program's own, rather than the state of an object."""
 
     def tree(self) -> Any:
         """Its state now: tensors and plain values, not copied."""
@@ -66,7 +66,7 @@ def _is_fillable(value: Any) -> bool:
 class _Stateful:
     """An object with `state_dict` and `load_state_dict`."""
 
-    is_set_up = True
+    is_tree = False
 
     def __init__(self, name: str, value: Any) -> None:
         self.value = value
@@ -91,7 +91,7 @@ class _Stateful:
 class _Generator:
     """A generator of random numbers of the program's own."""
 
-    is_set_up = False
+    is_tree = False
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -106,7 +106,7 @@ class _Generator:
 class _Tree:
     """Tensors and plain values in containers, filled in place."""
 
-    is_set_up = False
+    is_tree = True
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -121,6 +121,8 @@ class _Tree:
 def _filled(mine: Any, saved: Any) -> Any:
     """A tree that was checked to fit, with everything that can be filled in place."""
     if isinstance(mine, dict) and isinstance(saved, dict):
+        for key in mine.keys() - saved.keys():
+            del mine[key]  # it was not there when it was saved
         for key, member in saved.items():
             mine[key] = _filled(mine[key], member) if key in mine else member
         return mine
@@ -146,18 +148,17 @@ def _members(mine: list[Any] | tuple[Any, ...], saved: list[Any] | tuple[Any, ..
 
 
 def merged(mine: Any, saved: Any, fits: Fits, path: str) -> Any:
-    """A tree with the leaves of another, where they fit, and its own elsewhere."""
+    """A tree with the leaves of another, where they fit, and its own elsewhere.
+
+    What is empty stays so: the moments of an optimizer may be those of another model.
+    """
     if isinstance(mine, dict) and isinstance(saved, dict):
-        if not mine:
-            return saved
         result = copy.copy(mine)  # of its class, with its attributes
         for key in mine:
             if key in saved:
                 result[key] = merged(mine[key], saved[key], fits, f"{path}.{key}")
         return result
     if isinstance(mine, list | tuple) and isinstance(saved, list | tuple):
-        if not mine:
-            return saved
         if len(mine) != len(saved):
             return mine
         members = [

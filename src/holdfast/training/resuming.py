@@ -21,10 +21,9 @@ from holdfast.training.parts import merged
 from holdfast.training.report import ResumeReport
 from holdfast.training.state import RANDOM, TrainingState, parts_of, trees_of
 
-MIDWAY: Final = (
-    "saved in the middle of an epoch, and no loader in the state knows where: the epoch begins anew"
-)
-"""The note on a checkpoint that a signal asked for at a bad moment."""
+MIDWAY: Final = "holdfast.midway"
+"""The name under which a checkpoint has the epoch that it was saved in the middle of, if no loader
+knows where."""
 _SHOWN: Final = 5
 _MOVING: Final = frozenset({"last_epoch", "_step_count", "num_bad_epochs", "best", "0"})
 """What changes as a scheduler goes on; `0` is the rate in its list of last rates."""
@@ -40,7 +39,8 @@ class Resumption:
         self._state = state
         self._beginning = beginning
         self._strict = strict
-        self._random: dict[str, Any] = {}
+        self._random: dict[str, Any] | None = None
+        self._generators: dict[str, Any] = {}
 
     def restore(self) -> ResumeReport:
         """Restore everything, the random states too; raises StateMismatch or a DamagedFile.
@@ -53,11 +53,12 @@ class Resumption:
             return ResumeReport(run.hash, run.name, notes=self._beginning.notes)
         checkpoint, fits, tree = found
         self._random = tree.pop(RANDOM, {})
+        midway = tree.pop(MIDWAY, None)
         before = self._settings_now()
         self._put_back(tree, fits)
         inexact = [*self._differing(tree, fits), *_other_software(checkpoint)]
         inexact += self.restore_random()
-        inexact += [note.text for note in checkpoint.notes if note.text == MIDWAY]
+        inexact += self._unsure_of_data(midway)
         epoch = checkpoint.epoch
         return ResumeReport(
             run=run.hash,
@@ -78,7 +79,11 @@ class Resumption:
 
     def restore_random(self) -> list[str]:
         """Put the random states back, as they were saved; says what could not be."""
-        return randomness.restore(self._random) if self._random else []
+        if self._random is None:
+            return []
+        for name, saved in self._generators.items():
+            parts_of(self._state)[name].restore(saved)
+        return randomness.restore(self._random)
 
     def _load(self) -> tuple[Checkpoint, LoadReport, dict[str, Any]] | None:
         """The checkpoint to go on from, what of it fits, and all of it, verified."""
@@ -110,21 +115,46 @@ class Resumption:
         if not isinstance(saved, dict):
             raise StateMismatch(f"{checkpoint.ref} holds no training state, but a single value")
         saved.pop(RANDOM, None)
+        saved.pop(MIDWAY, None)
 
         def spec(leaf: Any) -> TensorSpec | None:
             return record.specs[leaf.tensor] if isinstance(leaf, Ref) else None
 
-        return compare(trees_of(self._state), saved, spec)
+        mine, parts = trees_of(self._state), parts_of(self._state)
+        report = compare(mine, saved, spec, [name for name in parts if parts[name].is_tree])
+        if not report.exact:  # then what an object has not yet is not taken either
+            own = leaves_of(mine)
+            report.unexpected.extend(path for path in report.loaded if path not in own)
+            report.loaded[:] = [path for path in report.loaded if path in own]
+        return report
 
     def _put_back(self, tree: dict[str, Any], fits: LoadReport) -> None:
-        accepted = set(fits.loaded)
-        for name, part in parts_of(self._state).items():
+        exact, accepted = fits.exact, set(fits.loaded)
+        parts = parts_of(self._state)
+        # Loaders first: they refuse what was saved of other data, before anything is changed.
+        for name in sorted(parts, key=lambda name: not loaders.is_loader(parts[name].value)):
             if name not in tree:
                 continue
-            saved = tree[name]
-            if not fits.exact:
+            part, saved = parts[name], tree[name]
+            if not exact:
                 saved = merged(part.tree(), saved, accepted.__contains__, name)
-            part.restore(saved)
+            try:
+                part.restore(saved)
+            except StateMismatch as error:
+                if self._strict:
+                    raise
+                fits.mismatched.append(f"{name}: {error}")
+            if randomness.is_generator(part.value):
+                self._generators[name] = saved
+
+    def _unsure_of_data(self, midway: Any) -> Iterator[str]:
+        if midway is not None:
+            yield (
+                f"it was saved in the middle of epoch {midway}, and no loader in the state knows "
+                "where: the epoch begins anew"
+            )
+        if loaders.count_in_epoch(self._state) > 1:
+            yield "several loaders were in the middle of an epoch, which may have been another each"
 
     def _differing(self, tree: dict[str, Any], fits: LoadReport) -> Iterator[str]:
         """What is not as it was saved, now that it was put back: the objects are asked again."""
@@ -168,7 +198,7 @@ class Resumption:
         """What a program may have set in its objects, by path: plain values that stay the same."""
         found: dict[str, Any] = {}
         for name, part in parts_of(self._state).items():
-            if not part.is_set_up or loaders.is_loader(part.value):
+            if part.is_tree or loaders.is_loader(part.value) or name in self._generators:
                 continue
             leaves = leaves_of({name: part.tree()})
             for path, leaf in leaves.items():
@@ -179,7 +209,7 @@ class Resumption:
         return found
 
     def _without_loader(self) -> Iterator[str]:
-        if frameworks_in_use() and not loaders.has_position(self._state):
+        if frameworks_in_use() and not loaders.has_loader(self._state):
             yield "no loader is in the state: where the data goes on is for the program to see to"
 
 

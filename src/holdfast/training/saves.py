@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from holdfast.errors import NotEnoughSpace
+from holdfast.errors import DamagedFile, HoldfastError, NotEnoughSpace
 from holdfast.schedule import Cadence
-from holdfast.store import Run, Store
+from holdfast.store import Checkpoint, Run, Store
 from holdfast.store.planning import plan_state
 from holdfast.store.record import Head
 from holdfast.training.background import Background, Held
 from holdfast.training.best import Best
 from holdfast.training.metrics import Line, MetricsLog
+from holdfast.training.resuming import MIDWAY
 from holdfast.training.state import TrainingState, tree_of
 
 _SLOW: Final = 0.5
@@ -49,7 +51,9 @@ class Saves:
         self._metrics_step = 0
         self._monitored = False
         """Whether the metric that decides on the best has come with a step that was saved."""
-        self._last: int | None = None
+        self._saved_any = False
+        self.last: int | None = None
+        """The step that was handed over last, unless its save is known to have failed."""
         self.held = 0.0
         """The seconds that the loop was held up so far."""
 
@@ -66,6 +70,12 @@ class Saves:
             self._background.start()
             self._background.warm(needed)
 
+    def recall(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of this run: that of its step may be saved once more."""
+        self.last = self._metrics_step = checkpoint.step
+        with suppress(DamagedFile):  # sealed by somebody, and no metrics
+            self._metrics = checkpoint.metrics
+
     def warm(self) -> None:
         """Have memory for the state as it is now; an optimizer's grows with its first step."""
         if self._background:
@@ -74,36 +84,41 @@ class Saves:
     def _size(self) -> int:
         return plan_state(tree_of(self._state)).most
 
-    def save(self, step: int, epoch: int | None) -> Held:
+    def save(self, step: int, epoch: int | None, midway: bool) -> Held:
         """Save the state as that of a step; returns when it may change again.
 
-        Raises what went wrong with the save before.
+        `midway` says that it is somewhere in the middle of the epoch, which is noted with it. A
+        checkpoint of the step is replaced. Raises what went wrong with the save before.
         """
         begun = time.monotonic()
         self.wait()
         waited = time.monotonic() - begun
         if waited > _SLOW:
             self._say(
-                f"step {step} waited {waited:.1f} s for the save of step {self._last} to end; if "
+                f"step {step} waited {waited:.1f} s for the save of step {self.last} to end; if "
                 "that goes on, save less often"
             )
-        self._save(step, epoch)
+        self._save(step, epoch, midway)
         done = time.monotonic()
-        self._last = step
+        self.last = step
+        self._saved_any = True
         self.held += done - begun
         self._cadence.saved(step, done, done - begun)
         return Held(waited, done - begun - waited)
 
-    def _save(self, step: int, epoch: int | None) -> None:
+    def _save(self, step: int, epoch: int | None, midway: bool) -> None:
         self._settle()
         metrics = self._metrics if self._metrics_step == step else {}
         self._monitored |= self._best.monitor in metrics
-        # That of the save before is known: it was waited for.
-        best = self._best.is_beaten(metrics)
+        # The best is known: the save before was waited for.
+        best = self._best.is_beaten(metrics) or self._best.step == step
+        replace = self.last == step
         tree = tree_of(self._state)
+        if midway and epoch is not None:
+            tree[MIDWAY], epoch = epoch, epoch - 1
         if self._background is None:
             self.write_metrics()
-            self._run.save(step, tree, metrics, epoch, best)
+            self._run.save(step, tree, metrics, epoch, best, replace)
             self._best.take(step, metrics)
             return
         self._background.save(
@@ -112,6 +127,7 @@ class Saves:
             metrics,
             epoch,
             best,
+            replace,
             before_commit=self.write_metrics,
             committed=partial(self._take, metrics),
         )
@@ -150,11 +166,23 @@ class Saves:
     def wait(self) -> None:
         """Return when all saves are committed; raises what went wrong."""
         if self._background:
-            self._background.wait()
+            try:
+                self._background.wait()
+            except HoldfastError:
+                self.last = None
+                raise
+
+    def failure(self) -> HoldfastError | None:
+        """What `wait` raises."""
+        try:
+            self.wait()
+        except HoldfastError as error:
+            return error
+        return None
 
     def close(self) -> None:
         """Finish everything; raises what went wrong. May be called several times."""
-        if self._best.monitor is not None and self._last is not None and not self._monitored:
+        if self._best.monitor is not None and self._saved_any and not self._monitored:
             self._say(
                 f"no step that was saved came with {self._best.monitor!r}, the metric that decides "
                 "on the best: give it to ckpt.step or ckpt.report for such steps"
