@@ -32,6 +32,7 @@ PIECE = 8 << 20
 WARMING = 5.0
 """Seconds after which the memory for the first save is ready, as it is in any real program."""
 BETWEEN_SAVES = 20
+LOOP_ROUNDS = 5
 SMALL_SAVES = 1000
 
 
@@ -141,7 +142,7 @@ def held_up(folder: Path, state: State) -> Section:
             "Checkpointer.step": (settled, ours.save),
             "dcp.async_save, reused stager": (settled, theirs.save),
         },
-        2 * ROUNDS,
+        ROUNDS,
     )
     settled()
     ours.close()
@@ -271,7 +272,7 @@ def loop(folder: Path) -> Section:
         "torch.save": lambda: torch.save(training.state_dict(), path),
     }
     contenders = {name: (settled, partial(training.steps, save)) for name, save in names.items()}
-    rounds = run_rounds(contenders, ROUNDS)
+    rounds = run_rounds(contenders, LOOP_ROUNDS)
     settled()
     ours.close()
     theirs.close()

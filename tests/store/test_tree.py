@@ -8,6 +8,7 @@ import math
 import struct
 from collections import Counter, OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +18,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import RefusedState
+import holdfast
+from holdfast.errors import RefusedState, StateMismatch
 from holdfast.store.tree import Ref, build, decode, encode, flatten, path_text
 from holdfast.tensors import Packed
 
@@ -99,6 +101,7 @@ states = st.recursive(
             st.lists(st.tuples(keys, inner), max_size=3),
             st.just(...) | inner,
         )
+        | st.dictionaries(keys, inner, max_size=3).map(Counter)
     ),
     max_leaves=12,
 )
@@ -134,6 +137,7 @@ def test_the_tags() -> None:
     state = {
         "ordered": _with_metadata([("a", 1)], {"": {"version": 1}}),
         "keys": {1: "x", "$y": None},
+        "counter": Counter({30: 1, 20: 2}),
         "tuple": (1, ()),
         "large": [2**63, -(10**22), 1 << 2048],
         "not finite": [math.inf, _nan(0x7FF8000000000001)],
@@ -146,6 +150,7 @@ def test_the_tags() -> None:
     assert json.loads(encode(flatten(state)[0], [17])) == {
         "ordered": {"$ordered": [["a", 1]], "$metadata": {"": {"version": 1}}},
         "keys": {"$dict": [[1, "x"], ["$y", None]]},
+        "counter": {"$counter": [[30, 1], [20, 2]]},
         "tuple": {"$tuple": [1, {"$tuple": []}]},
         "large": [
             {"$int": "9223372036854775808"},
@@ -201,12 +206,16 @@ class Text(str):
     pass
 
 
+class Tally(Counter[str]):
+    pass
+
+
 Point = namedtuple("Point", "x y")
 
 REFUSED = [
     (Point(1, 2), r"Point .*tuple\(value\)"),
     (defaultdict(list), r"collections.defaultdict .*dict\(value\)"),
-    (Counter("a"), r"collections.Counter .*dict\(value\)"),
+    (Tally("a"), r"Tally .*Counter\(value\) or dict\(value\)"),
     (Color.RED, r"Color .*\.value"),
     (Mode.FAST, r"Mode .*\.value"),
     (Text("a"), r"Text .*str\(value\)"),
@@ -249,6 +258,8 @@ def test_keys_of_other_types_are_refused(key: Any, advice: str) -> None:
         flatten({"model": [{key: 1}]})
     with pytest.raises(RefusedState, match=r"^state: its key"):
         flatten(OrderedDict([(key, 1)]))
+    with pytest.raises(RefusedState, match=r"^state: its key"):
+        flatten(Counter([key]))
 
 
 def test_an_ordered_dict_with_other_attributes_is_refused() -> None:
@@ -256,6 +267,46 @@ def test_an_ordered_dict_with_other_attributes_is_refused() -> None:
     ordered.note = "x"  # type: ignore[attr-defined]
     with pytest.raises(RefusedState, match=r"model: it has the attribute 'note'.*OrderedDict"):
         flatten({"model": ordered})
+
+
+def test_a_counter_keeps_its_order_and_counts_of_every_sign_and_type() -> None:
+    milestones = Counter({30: 2, "$a": 0, None: -1, 10: 0.5})
+    back = _round_trip(milestones)
+    assert _same(back, milestones)
+    assert list(back) == [30, "$a", None, 10]
+    assert back["never seen"] == 0
+    assert _same(_round_trip(Counter()), Counter())
+
+
+def test_tensors_lie_in_a_counter_as_in_any_dict() -> None:
+    weight = np.ones(1)
+    node, (leaf,) = flatten({"sums": Counter({"w": weight})})
+    assert path_text(leaf.path) == "sums.w"
+    assert decode(encode(node, [4]), 5) == {"sums": Counter({"w": Ref(4)})}
+    assert _round_trip(Counter({"w": weight}))["w"] is weight
+
+
+def test_a_counter_with_attributes_is_refused() -> None:
+    counter = Counter(a=1)
+    counter.note = "x"  # type: ignore[attr-defined]
+    with pytest.raises(RefusedState, match=r"milestones: it has the attribute 'note'.*Counter"):
+        flatten({"milestones": counter})
+
+
+def test_what_a_container_was_declared_to_hold_is_no_attribute() -> None:
+    for declared, plain in ((Counter[str](), Counter()), (OrderedDict[str, int](), OrderedDict())):
+        assert "__orig_class__" in vars(declared)
+        assert _same(_round_trip(declared), plain)
+
+
+def test_a_counter_in_a_given_tree_is_filled_where_it_lies(tmp_path: Path) -> None:
+    run = holdfast.Store(tmp_path).run("counters")
+    run.save(1, {"seen": Counter(b=2, a=1)})
+    mine = Counter(a=7, b=8)
+    assert run.load(1, into={"seen": mine})["seen"] is mine
+    assert mine == Counter(a=1, b=2)
+    with pytest.raises(StateMismatch, match=r"missing in the checkpoint: seen\.c"):
+        run.load(1, into={"seen": Counter(a=7, b=8, c=9)})
 
 
 def _nested(depth: int, wrap: Any) -> Any:
@@ -270,6 +321,7 @@ WRAPS = {
     "tuple": lambda inner: (inner,),
     "dict": lambda inner: {0: inner},
     "ordered": lambda inner: _with_metadata([("a", 1)], inner),
+    "counter": lambda inner: Counter({"a": inner}),
 }
 
 

@@ -30,6 +30,7 @@ BAD = {
     "equal dict keys": (b'{"$dict":[[1,0],[1.0,0]]}', DuplicateKey, "the key 1 stands twice"),
     "True is 1": (b'{"$dict":[[true,0],[1,0]]}', DuplicateKey, "stands twice"),
     "equal ordered keys": (b'{"$ordered":[["a",0],["a",1]]}', DuplicateKey, "'a' stands twice"),
+    "equal counted keys": (b'{"$counter":[[1,2],[1.0,2]]}', DuplicateKey, "1 stands twice"),
     "an unknown tag": (b'{"x":{"$set":[1]}}', BadField, r"^x: '\$set'"),
     "an empty tag": (b'{"$":1}', BadField, r"'\$'"),
     "a tag among keys": (b'{"a":1,"$int":"1"}', BadField, "stands among others: a, "),
@@ -41,6 +42,12 @@ BAD = {
     "half a tensor": (b'{"$tensor":0.5}', BadField, "found 0.5"),
     "pairs that are none": (b'{"$dict":[[1]]}', BadField, "list of pairs"),
     "pairs of three": (b'{"$ordered":[[1,2,3]]}', BadField, "list of pairs"),
+    "counts without keys": (b'{"x":{"$counter":[1,2]}}', BadField, r"^x: .*list of pairs"),
+    "a counter of three": (b'{"$counter":[[1,2,3]]}', BadField, "list of pairs"),
+    "a counter of text": (b'{"$counter":"aab"}', BadField, "list of pairs"),
+    "a counter of an object": (b'{"$counter":{"a":1}}', BadField, "list of pairs"),
+    "a list that is counted": (b'{"$counter":[[[1],2]]}', BadField, "expected keys"),
+    "a counter with metadata": (b'{"$counter":[],"$metadata":1}', BadField, "among others"),
     "an object of pairs": (b'{"$dict":{"a":1}}', BadField, "list of pairs"),
     "a list as key": (b'{"$dict":[[[1],2]]}', BadField, "expected keys"),
     "a tensor as key": (b'{"$dict":[[{"$tensor":0},2]]}', BadField, "expected keys"),
@@ -92,6 +99,8 @@ def test_the_place_is_that_of_the_first_thing_wrong() -> None:
         decode(text, 0)  # b is wrong as a whole: one of its keys is
     with pytest.raises(BadField, match=r"^b\.c\.d\.1: '\$x'"):
         decode(text.replace(b'{"$y":1}', b"0").replace(b"NaN", b'{"$z":0}'), 0)
+    with pytest.raises(BadField, match=r"^c\.7\.1: '\$x'"):
+        decode(b'{"c":{"$counter":[[7,[0,{"$x":1}]]]}}', 0)
     with pytest.raises(BadField, match=r"^m\._metadata\.v: '\$x'"):
         decode(b'{"m":{"$ordered":[],"$metadata":{"v":{"$x":1}}}}', 0)
 
@@ -100,6 +109,7 @@ DEEP = {
     "lists": (b"[" * 101 + b"]" * 101, "deeper than 100"),
     "tuples": (b'{"$tuple":[' * 101 + b"]}" * 101, "deeper than 100"),
     "metadata": (b'{"$ordered":[],"$metadata":' * 101 + b"0" + b"}" * 101, "deeper than 100"),
+    "counters": (b'{"$counter":[[0,' * 101 + b"0" + b"]]}" * 101, "deeper than 100"),
     "a million lists": (b"[" * 10**6 + b"]" * 10**6, "deeper than 303"),
     "a million objects": (b'{"a":' * 10**6, "deeper than 303"),
     "behind strings": (b'["]]]]]]","\\"]]]]",' * 10**4, "deeper than 303"),
@@ -138,7 +148,7 @@ def test_a_number_in_a_string_does_not_change_how_numbers_are_read() -> None:
 
 
 fragments = st.sampled_from(
-    "$int $float $dict $ordered $metadata $tuple $complex $bytes $str $numpy $tensor "
+    "$int $float $dict $ordered $metadata $counter $tuple $complex $bytes $str $numpy $tensor "
     "a YQ== 7ff8000000000000 int8 99999999999999999999".split()
 )
 nodes = st.recursive(

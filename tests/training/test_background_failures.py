@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Run, Store
-from holdfast.errors import RunBusy, SaveFailed, WriteFailed
+from holdfast.errors import RunBusy, SaveFailed, SlowSaves, WriteFailed
 from holdfast.store import names
 from holdfast.training.background import Background
 from holdfast.training.helper import die_with
@@ -109,6 +109,49 @@ def test_a_helper_killed_while_it_is_idle_is_replaced_without_a_word(
     background.save(sized(2, SIZE), 2)
     background.wait()
     assert is_sound(run, SIZE) == 2
+
+
+def test_what_was_started_and_is_no_helper_is_killed_and_done_without(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, processes = tmp_path / "program", tmp_path / "processes"
+    program.write_text(f"#!/bin/sh\nsleep 600 &\necho $$ $! > {processes}\nwait\n")
+    program.chmod(0o700)
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setattr("holdfast.training.process._TIME_TO_START", 0.5)
+    background = Background(run)
+    background.save(sized(1, SIZE), 1)
+    with pytest.warns(SlowSaves, match=r"\(it was not ready after 0\.5 seconds\)"):
+        background.wait()
+    assert background._helpers.current is None
+    started = [*map(int, processes.read_text().split())]
+    assert len(started) == 2
+    assert all(map(ends, started))
+    background.save(sized(2, SIZE), 2)
+    background.close()
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [1, 2]
+    assert is_sound(run, SIZE) == 2
+
+
+def test_a_helper_that_was_never_sent_a_shape_is_sent_it_with_the_next_job(
+    run: Run, background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert background._helpers.current is not None
+    number, channel = helper(background), background._helpers.current._channel
+    other = SIZE + MIB  # another shape than that of step 1
+
+    def refuse(message: Message) -> None:
+        raise MemoryError("no room for the message")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(channel, "send", refuse)
+        background.save(sized(2, other), 2)
+        with pytest.raises(MemoryError):
+            background.wait()
+    background.save(sized(3, other), 3)
+    background.wait()
+    assert helper(background) == number
+    assert same(run.load(3), sized(3, other))
 
 
 def test_an_error_of_the_callback_is_raised_as_it_is_and_nothing_committed(

@@ -7,7 +7,7 @@ Back: text → `decode` → tree with a `Ref` for each tensor → `build` → st
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -88,12 +88,12 @@ class _Flattening:
         attributes = vars(value)
         if "_metadata" in attributes:  # the versions of the modules of a torch state dict
             node["$metadata"] = self.node(attributes["_metadata"], (*path, "_metadata"))
-        others = [name for name in attributes if name != "_metadata"]
-        if others:
-            raise state_error(
-                path_text(path), f"it has the attribute {others[0]!r}", "save OrderedDict(value)"
-            )
+        _refuse_attributes(attributes, path, {"_metadata"}, "save OrderedDict(value)")
         return node
+
+    def _counter(self, value: Counter[Any], path: Path) -> Any:
+        _refuse_attributes(vars(value), path, set(), "save Counter(value)")
+        return {"$counter": self._pairs(value, path)}
 
     def _pairs(self, value: dict[Any, Any], path: Path) -> Any:
         for key in value:
@@ -106,9 +106,16 @@ class _Flattening:
 _CONTAINERS: Final[dict[type, Callable[[_Flattening, Any, Path], Any]]] = {
     dict: _Flattening._dict,
     OrderedDict: _Flattening._ordered,
+    Counter: _Flattening._counter,
     list: _Flattening._list,
     tuple: _Flattening._tuple,
 }
+
+
+def _refuse_attributes(names: Iterable[str], path: Path, kept: set[str], advice: str) -> None:
+    for name in names:
+        if name not in kept and name != "__orig_class__":  # Counter[str]() has that one
+            raise state_error(path_text(path), f"it has the attribute {name!r}", advice)
 
 
 def _are_names(keys: Iterable[Any]) -> bool:
@@ -154,4 +161,6 @@ def build(tree: Any, tensor: Callable[[int], Any]) -> Any:
         for name, value in vars(tree).items():
             setattr(copy, name, build(value, tensor))
         return copy
+    if type_ is Counter:
+        return Counter({key: build(member, tensor) for key, member in tree.items()})
     return tree

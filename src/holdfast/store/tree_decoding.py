@@ -148,6 +148,8 @@ def _tagged(members: dict[str, Any]) -> Any:
         return read_value(tag, content)
     if tag == "$dict":
         return _pairs(content)
+    if tag == "$counter":
+        return Counter(_pairs(content))
     if tag == "$tuple" and type(content) is list:
         return tuple(content)
     if tag == "$complex" and type(content) is list and [*map(type, content)] == [float, float]:
@@ -190,21 +192,21 @@ def _check_depth(tree: Any) -> None:
     raise LimitExceeded(f"state: it is deeper than {MAX_DEPTH} levels")
 
 
-_CONTAINERS: Final = frozenset({dict, OrderedDict, list, tuple})
+_CONTAINERS: Final = frozenset({dict, OrderedDict, Counter, list, tuple})
 
 
 def _contents(node: Any) -> Iterable[Any]:
     """What lies in a container."""
     if type(node) is OrderedDict:
         return [*node.values(), *vars(node).values()]
-    return node.values() if type(node) is dict else node
+    return node.values() if isinstance(node, dict) else node
 
 
 def _keys(node: Any) -> Iterable[Any]:
     """The key, position or attribute of each thing that lies in a container."""
     if type(node) is OrderedDict:
         return [*node, *vars(node)]
-    return node if type(node) is dict else range(len(node))
+    return node if isinstance(node, dict) else range(len(node))
 
 
 def _path_of_broken(text: bytes, values: _Values) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from argparse import Namespace
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Set
 from enum import Enum
 from typing import Any, Final
@@ -22,6 +22,7 @@ _INSTEAD: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     (np.str_, "save str(value)"),
     (np.generic, "save its fields, or value.tobytes()"),
     (OrderedDict, "save OrderedDict(value) or dict(value)"),
+    (Counter, "save Counter(value) or dict(value)"),
     (dict, "save dict(value)"),
     (tuple, "save tuple(value)"),
     ((list, deque, range), "save list(value)"),

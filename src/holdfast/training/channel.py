@@ -48,6 +48,13 @@ class Channel:
             raise Hangup(str(error)) from error
         return message
 
+    def wait(self, timeout: float) -> bool:
+        """Wait until `receive` has something to say; False if that took too many seconds."""
+        try:
+            return self._connection.poll(timeout)
+        except OSError as error:
+            raise Hangup(str(error)) from error
+
     def close(self) -> None:
         """Hang up. May be called several times."""
         self._connection.close()

@@ -21,6 +21,8 @@ from holdfast.training import messages
 from holdfast.training.channel import STOPS, Channel, Hangup
 from holdfast.training.messages import Committed, Done, Failure, Job, Message, Ready
 
+_TIME_TO_START: Final = 60.0
+"""How many seconds it has to be ready: what was started may be no Python, and say nothing ever."""
 _PATIENCE: Final = 5.0
 """How many seconds a helper has to end, once nobody needs it any more."""
 
@@ -35,6 +37,7 @@ class HelperProcess:
         self._process = process
         self._channel = channel
         self._ready = False
+        self._late = False
         self._sent: Sequence[PlannedFile] | None = None
         """The files of the plan whose shape the helper has; the same object, the same shape."""
         _alive.add(self)
@@ -71,10 +74,14 @@ class HelperProcess:
         return self._process.poll() is None
 
     def wait_until_ready(self) -> bool:
-        """Wait until it can be given a job; False if it ended before it could."""
+        """Wait until it can be given a job; False if it ended, or was killed as too slow."""
         if not self._ready:
             with suppress(Hangup):
-                self._ready = isinstance(self._channel.receive(), Ready)
+                self._late = not self._channel.wait(_TIME_TO_START)
+                if self._late:
+                    self._kill()
+                else:
+                    self._ready = isinstance(self._channel.receive(), Ready)
         return self._ready
 
     def assemble(self, task: Task, commit: Commit) -> Head:
@@ -82,7 +89,9 @@ class HelperProcess:
         committed: Head | None = None
         refusal: BaseException | None = None
         try:
-            answer = self._ask(self._job(task))
+            self._channel.send(self._job(task))
+            self._sent = task.plan.files
+            answer = self._channel.receive()
             while isinstance(answer, messages.Commit):
                 reply: Message = Committed()
                 try:
@@ -114,7 +123,6 @@ class HelperProcess:
     def _job(self, task: Task) -> Job:
         plan = task.plan
         shape = None if plan.files is self._sent else messages.shape_of(plan)
-        self._sent = plan.files
         return Job(
             shape,
             plan.tree,
@@ -132,12 +140,19 @@ class HelperProcess:
         try:
             self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._kill()
+
+    def _kill(self) -> None:
+        with suppress(OSError):  # what it started has the staging and the line open as well
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
 
     def how_it_ended(self) -> str:
         """What became of it, for a message."""
         self.end()
+        if self._late:
+            return f"was not ready after {_TIME_TO_START:g} seconds"
         code = self._process.returncode
         if code >= 0:
             return f"ended with exit code {code}"

@@ -1,0 +1,118 @@
+"""Every scheduler of torch goes on, from a checkpoint, with the rates it would have had."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+import holdfast
+from tests.training.walk import checkpointer
+
+STOP, STEPS = 7, 15
+
+Make = Callable[[torch.optim.Optimizer], Any]
+
+
+def _one_after_the_other(optimizer: torch.optim.Optimizer) -> Any:
+    first = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4)
+    second = lr_scheduler.MultiStepLR(optimizer, [2, 5], gamma=0.7)
+    third = lr_scheduler.ExponentialLR(optimizer, 0.9)
+    return lr_scheduler.SequentialLR(optimizer, [first, second, third], [4, 10])
+
+
+def _one_in_the_other(optimizer: torch.optim.Optimizer) -> Any:
+    milestones = lr_scheduler.MultiStepLR(optimizer, [3, 9], gamma=0.3)
+    return lr_scheduler.ChainedScheduler(
+        [milestones, lr_scheduler.ExponentialLR(optimizer, 0.97)], optimizer
+    )
+
+
+SCHEDULERS: dict[str, Make] = {
+    "StepLR": lambda optimizer: lr_scheduler.StepLR(optimizer, 3, gamma=0.7),
+    "MultiStepLR": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [4, 8, 8, 12], gamma=0.7),
+    "ConstantLR": lambda optimizer: lr_scheduler.ConstantLR(optimizer, 0.3, total_iters=9),
+    "LinearLR": lambda optimizer: lr_scheduler.LinearLR(optimizer, 0.1, total_iters=11),
+    "ExponentialLR": lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.93),
+    "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 10, 1e-3),
+    "CosineAnnealingWarmRestarts": lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(
+        optimizer, 3, T_mult=2
+    ),
+    "PolynomialLR": lambda optimizer: lr_scheduler.PolynomialLR(optimizer, 14, power=1.7),
+    "CyclicLR": lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.3, step_size_up=4),
+    "OneCycleLR": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=STEPS + 1),
+    "ReduceLROnPlateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(
+        optimizer, patience=1, cooldown=1, factor=0.7
+    ),
+    "LambdaLR": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch),
+    "MultiplicativeLR": lambda optimizer: lr_scheduler.MultiplicativeLR(
+        optimizer, lambda epoch: 1 - 0.1 / epoch
+    ),
+    "SequentialLR": _one_after_the_other,
+    "ChainedScheduler": _one_in_the_other,
+}
+
+
+def _rates(store: Path, make: Make, steps: int) -> list[tuple[str, str]]:
+    """The learning rate and momentum after every step that was left, to the last bit."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = make(optimizer)
+    state = holdfast.TrainingState(model=model, optimizer=optimizer, scheduler=scheduler)
+    rates = []
+    with checkpointer(store, state, hp={"lr": 0.1}, every=1) as ckpt:
+        for step in ckpt.steps(steps):
+            optimizer.step()
+            if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+                scheduler.step(max(5 - step, 0))  # a loss that gets no better from step 5 on
+            else:
+                scheduler.step()
+            ckpt.step(step)
+            group = optimizer.param_groups[0]
+            rates.append((float(group["lr"]).hex(), float(group["momentum"]).hex()))
+        assert ckpt.resume_report.exact, ckpt.resume_report
+    return rates
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_learning_rates_go_on_as_if_nothing_had_been(tmp_path: Path, name: str) -> None:
+    whole = _rates(tmp_path / "whole", SCHEDULERS[name], STEPS)
+    first = _rates(tmp_path / "parts", SCHEDULERS[name], STOP)
+    rest = _rates(tmp_path / "parts", SCHEDULERS[name], STEPS)
+    assert len(rest) == STEPS - STOP
+    assert first + rest == whole
+    assert rest != whole[: len(rest)], "a scheduler that began anew would not show"
+
+
+def test_no_scheduler_of_torch_was_forgotten() -> None:
+    assert set(lr_scheduler.__all__) - set(SCHEDULERS) == {"LRScheduler"}  # the base of all
+
+
+def test_milestones_come_back_as_a_counter_wherever_they_lie(tmp_path: Path) -> None:
+    for name, nested in {"MultiStepLR": None, "SequentialLR": 1, "ChainedScheduler": 0}.items():
+        _rates(tmp_path / name, SCHEDULERS[name], 1)
+        (run,) = holdfast.Store(tmp_path / name).runs()
+        saved = run.load()["scheduler"]
+        found = saved if nested is None else saved["_schedulers"][nested]
+        assert type(found["milestones"]) is Counter
+
+
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "lax"])
+def test_a_counter_of_the_program_is_filled_where_it_lies(tmp_path: Path, strict: bool) -> None:
+    def go(words: Counter[str]) -> holdfast.Checkpointer:
+        state = holdfast.TrainingState(seen={"words": words})
+        with checkpointer(tmp_path, state, name="words", every=1, strict=strict) as ckpt:
+            for step in ckpt.steps(1):
+                words.update("abba")
+                ckpt.step(step)
+        return ckpt
+
+    go(Counter())
+    again = Counter[str]()
+    assert go(again).resume_report.exact
+    assert again == {"a": 2, "b": 2}
