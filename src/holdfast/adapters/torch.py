@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import torch
 
+from holdfast.adapters.torch_modules import describe, unwrapped
+from holdfast.adapters.torch_random import (
+    generator_state,
+    random_states,
+    restore_generator,
+    restore_random_states,
+)
 from holdfast.errors import (
     BadField,
-    StateMismatch,
     UnknownFramework,
     UnsupportedDType,
     UnsupportedTensor,
@@ -20,6 +25,26 @@ from holdfast.errors import (
 from holdfast.tensors import DTYPES, ArraySource, Source, TensorSpec
 from holdfast.tensors.frameworks import Memory, memory_source
 from holdfast.tensors.sources import Bytes
+
+__all__ = [
+    "as_kind",
+    "describe",
+    "fill",
+    "generator_state",
+    "held",
+    "kind",
+    "memory",
+    "plain",
+    "random_states",
+    "restore_generator",
+    "restore_random_states",
+    "source",
+    "stretch",
+    "tensor",
+    "unwrapped",
+    "why_not_fillable",
+]
+"""What an adapter provides: `tensors.frameworks.Framework`."""
 
 _NAME_OF: Final = {getattr(torch, name): name for name in DTYPES if hasattr(torch, name)}
 _DTYPE_OF: Final = {name: dtype for dtype, name in _NAME_OF.items()}
@@ -243,189 +268,7 @@ class _DeviceSource:
         torch.from_numpy(out).copy_(self._bytes[start : start + out.size])
 
 
-def describe(value: Any) -> Mapping[str, Any] | TensorSpec | None:
-    """A model's modules by class, its parameters and buffers by spec; a tensor's spec.
-
-    What stands under several names, such as a tied weight, has its first name for its others.
-    """
-    if isinstance(value, torch.Tensor):
-        return _described(value, "the tensor")
-    if not isinstance(value, torch.nn.Module):
-        return None
-    value = _inner(value)
-    first: dict[int, str] = {}
-    modules: dict[str, Any] = {}
-    parameters: dict[str, Any] = {}
-    buffers: dict[str, Any] = {}
-    waiting = [("", value)]
-    while waiting:  # no recursion: models may be deep, and may hold themselves
-        path, module = waiting.pop()
-        module = _inner(module)
-        known = first.setdefault(id(module), path)
-        if known != path:
-            modules[path] = known
-            continue
-        modules[path] = type(module)
-        prefix = f"{path}." if path else ""
-        parameters |= _described_all(module._parameters, prefix, first)
-        buffers |= _described_all(module._buffers, prefix, first)
-        children = [(prefix + key, child) for key, child in module._modules.items()]
-        waiting += [(name, child) for name, child in reversed(children) if child is not None]
-    return {"modules": modules, "parameters": parameters, "buffers": buffers}
-
-
-def _described_all(
-    tensors: Mapping[str, torch.Tensor | None], prefix: str, first: dict[int, str]
-) -> dict[str, TensorSpec | str]:
-    found: dict[str, TensorSpec | str] = {}
-    for key, tensor in tensors.items():
-        if tensor is not None:
-            path = prefix + key
-            known = first.setdefault(id(tensor), path)
-            found[path] = _described(tensor, path) if known == path else known
-    return found
-
-
-_COMPILED: Final = "_orig_mod"
-"""Where a compiled module has the one that it was made of."""
-
-
-def unwrapped(value: Any) -> Any:
-    """The module in a compiled, parallel or distributed one, or one with compiled parts."""
-    if not isinstance(value, torch.nn.Module):
-        return value
-    inner = _inner(value)
-    names = (name for name, _ in inner.named_modules())
-    return _Unwrapped(inner) if any(_COMPILED in name.split(".") for name in names) else inner
-
-
-def _inner(module: torch.nn.Module) -> torch.nn.Module:
-    """The module that others are wrapped around."""
-    parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
-    while True:
-        wrapped = module.module if isinstance(module, parallel) else module._modules.get(_COMPILED)
-        if not isinstance(wrapped, torch.nn.Module):
-            return module
-        module = wrapped
-
-
-class _Unwrapped:
-    """A module with compiled parts, whose state has the names that it had before."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._module = module
-
-    def state_dict(self) -> dict[str, Any]:
-        state = self._module.state_dict()
-        renamed = type(state)((_without(name), value) for name, value in state.items())
-        metadata = getattr(state, "_metadata", {})
-        renamed._metadata = type(metadata)(  # type: ignore[attr-defined]
-            (_without(name), value) for name, value in metadata.items()
-        )
-        return renamed
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> Any:
-        names = {_without(name): name for name in self._module.state_dict()}
-        return self._module.load_state_dict({names.get(k, k): v for k, v in state.items()})
-
-
-def _without(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part != _COMPILED)
-
-
-def random_states() -> dict[str, Any]:
-    """The state of the CPU's generator, and those of all CUDA devices if CUDA is in use."""
-    states: dict[str, Any] = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_initialized():
-        states["cuda"] = torch.cuda.get_rng_state_all()
-    return states
-
-
-def restore_random_states(states: Any) -> list[str]:
-    """Put the states of the generators of the CPU and of the CUDA devices that are here back."""
-    if not isinstance(states, Mapping) or not {"cpu"} <= set(states) <= {"cpu", "cuda"}:
-        raise BadField("torch's random states are 'cpu' and, where CUDA was used, 'cuda'")
-    devices = states.get("cuda", [])
-    if not isinstance(devices, list):
-        raise BadField(f"torch's CUDA states are a list, not a {type(devices).__name__}")
-    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    cpu = _checked_state(states["cpu"], torch.device("cpu"))
-    cuda = [
-        _checked_state(state, torch.device("cuda", number) if number < here else None)
-        for number, state in enumerate(devices)
-    ]
-    torch.set_rng_state(cpu)
-    for number, state in enumerate(cuda[:here]):
-        torch.cuda.set_rng_state(state, number)
-    return _differences(len(devices), here)
-
-
-def _differences(saved: int, here: int) -> list[str]:
-    if saved and saved != here:
-        return [
-            f"the checkpoint has the states of {saved} CUDA generators, and there are {here} "
-            f"devices here: {min(saved, here)} were put back"
-        ]
-    if not saved and torch.cuda.is_initialized():
-        return ["the checkpoint has no states of CUDA's generators"]
-    return []
-
-
-def generator_state(value: Any) -> Any | None:
-    """The state of a torch.Generator, and the kind of device that it is for."""
-    if not isinstance(value, torch.Generator):
-        return None
-    return {"device": value.device.type, "state": value.get_state()}
-
-
-def restore_generator(value: Any, state: Any) -> None:
-    """Put the state of a torch.Generator back into one for the same kind of device."""
-    if not isinstance(state, Mapping) or set(state) != {"device", "state"}:
-        raise BadField("the state of a torch.Generator has a 'device' and a 'state'")
-    if not isinstance(state["device"], str):
-        raise BadField(f"a device is text, not a {type(state['device']).__name__}")
-    if state["device"] != value.device.type:
-        raise StateMismatch(
-            f"the state is that of a torch.Generator on {state['device']!r:.40}, and this one is "
-            f"on {value.device.type!r}: make it on the same kind of device"
-        )
-    value.set_state(_checked_state(state["state"], value.device))
-
-
-def _checked_state(state: Any, device: torch.device | None) -> torch.Tensor:
-    """A copy of a state that a generator of the device takes, if that is here; else BadField."""
-    if type(state) is not torch.Tensor or state.dtype != torch.uint8 or not state.is_cpu:
-        raise BadField(f"torch's random states are uint8 tensors, not a {type(state).__name__}")
-    copy: torch.Tensor = state.clone()  # at no offset in its storage, which torch overlooks
-    if device is None:
-        return copy
-    try:
-        torch.Generator(device).set_state(copy)
-    except (RuntimeError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise BadField(f"no random state of torch's generator on {device}: {reason}") from error
-    # Torch trusts that these two agree, and would read beyond its 624 words: a new generator has
-    # 1 left, and after that they count the same words, one down and one up.
-    if device.type == "cpu":
-        left, position = int(copy[8:12].view(torch.int32)), int(copy[16:24].view(torch.int64))
-        if (left, position) != (1, 0) and left + position != 625:
-            raise BadField(f"torch's CPU generator has {left} words left at position {position}")
-    return copy
-
-
 def plain(value: Any) -> str | None:
     """A dtype, device, layout or memory format as the text that torch writes for it."""
     kinds = torch.dtype | torch.device | torch.layout | torch.memory_format
     return str(value) if isinstance(value, kinds) else None
-
-
-def _described(tensor: torch.Tensor, path: str) -> TensorSpec:
-    # The dtype may be one that cannot be saved, and counts all the same.
-    if torch.nn.parameter.is_lazy(tensor) or tensor.is_nested:
-        raise UnsupportedTensor(f"{path} has no shape yet: run the lazy module once first")
-    return _spec(tensor.dtype, tensor.shape)
-
-
-@lru_cache(maxsize=4096)  # the layers of a model repeat a few
-def _spec(dtype: torch.dtype, shape: torch.Size) -> TensorSpec:
-    return TensorSpec(str(dtype).removeprefix("torch."), tuple(shape))

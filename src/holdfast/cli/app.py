@@ -1,8 +1,9 @@
 """The command line, and the exit codes that all commands share.
 
-0: all is well. 1: damage was found. 2: wrong use, a file or checkpoint that is missing,
-unreadable or of no known format, one with nothing to verify against, tensors that a format cannot
-hold, what a store refuses. 3: `diff` found differences.
+0: all is well. 1: damage was found, or `prove` found a difference. 2: wrong use, a file or
+checkpoint that is missing, unreadable or of no known format, one with nothing to verify against,
+tensors that a format cannot hold, what a store refuses, a program of which nothing can be proved.
+3: `diff` found differences. 130: `train` was interrupted.
 """
 
 from __future__ import annotations

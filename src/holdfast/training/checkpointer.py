@@ -18,10 +18,10 @@ from holdfast.errors import BadField, BadLabel, BadOption, HoldfastError, NotOpe
 from holdfast.schedule import Schedule, cadence
 from holdfast.store import Run, Store
 from holdfast.store.names import check_label
-from holdfast.training import loaders
 from holdfast.training.background import Held
 from holdfast.training.beginning import MODES, Settings, begin
 from holdfast.training.best import Best, Mode
+from holdfast.training.epoch import Epoch
 from holdfast.training.metrics import MetricsLog
 from holdfast.training.preemption import Preemption
 from holdfast.training.report import ResumeReport
@@ -101,12 +101,7 @@ class Checkpointer:
         self._log = MetricsLog(None)
         self._process = os.getpid()
         self._step = 0
-        self._epoch: int | None = None
-        """The epoch that was handed out last."""
-        self._epoch_is_over = False
-        self._positions: list[Any] = []
-        """Where the loaders were when it was handed out."""
-        self._first_epoch = 1
+        self._epoch = Epoch(state)
         self._owes_save = False
         """Whether a save fell due that waits for the end of the epoch."""
         self._stopped = False
@@ -126,7 +121,7 @@ class Checkpointer:
             self._run.__enter__()
             self._resumption = Resumption(self.store, self.state, beginning, self._strict)
             report = self._report = self._resumption.restore()
-            self._step, self._first_epoch = report.step, report.epoch or 1
+            self._step, self._epoch.next = report.step, report.epoch or 1
             logs = self.store.logs
             self._log = MetricsLog(logs / f"{self.run.hash}_metrics.jsonl" if logs else None)
             self._log.prepare()
@@ -214,21 +209,18 @@ class Checkpointer:
         its state the batches that are left of it. Without such a loader, saves that fall due
         within an epoch are made at its end, where they are exact.
         """
-        for epoch in self._left(self._first_epoch, total, "epoch"):
+        for epoch in self._left(self._epoch.next, total, "epoch"):
             self._hand_out()
-            before, self._epoch = self._step, epoch
-            self._epoch_is_over = False
-            self._positions = loaders.positions(self.state)
-            is_rest = loaders.in_epoch(self.state)  # which may be no batch at all
+            before = self._step
+            is_rest = self._epoch.begin(epoch)  # which may be no batch at all
             yield epoch
-            self._epoch_is_over = True
+            self._epoch.end()
             if self._step == before and not is_rest:  # the body did not call `step`
                 self.step()
             if self.should_stop:
                 return
             if self._owes_save:
                 self._save()
-            self._first_epoch = epoch + 1
         self._finish()
 
     def _left(self, first: int, total: int, what: str) -> range:
@@ -268,7 +260,7 @@ class Checkpointer:
         self._step = self._checked(step)
         self._resumption = None
         given = {name: value for name, value in metrics.items() if value is not None}
-        self._log.add(self._step, self._epoch, given)
+        self._log.add(self._step, self._epoch.number, given)
         if self._preemption.signal is not None:
             self._stop()
         elif self.is_due(self._step):
@@ -295,12 +287,6 @@ class Checkpointer:
             self._cadence.by_steps or self._open().is_idle()
         )
 
-    def _is_midway(self) -> bool:
-        """Whether nobody knows how far the epoch is: no loader of the state has moved in it."""
-        if self._epoch is None or self._epoch_is_over:
-            return False
-        return loaders.positions(self.state) == self._positions
-
     def save(self) -> Held:
         """Save the state now, as that of the last step, whatever the schedule says.
 
@@ -310,22 +296,22 @@ class Checkpointer:
         return self._save_or_owe()
 
     def _save_or_owe(self) -> Held:
-        if self._is_midway():
+        if self._epoch.is_midway():
             self._owes_save = True
             return Held(0.0, 0.0)
         return self._save()
 
     def _save(self, midway: bool = False) -> Held:
         self._owes_save = False
-        return self._open().save(self._step, self._epoch, midway)
+        return self._open().save(self._step, self._epoch.number, midway)
 
     def _stop(self) -> None:
         """Save, wait until it is committed, and let the loop end."""
         saves = self._open()
         failure = saves.failure()  # of an earlier save, which shall not keep this one from trying
         # With as many steps as epochs, `step` is called once an epoch, at its end.
-        once = self._step == self._epoch and self._step > 1
-        self._save(midway=self._is_midway() and not once)
+        once = self._step == self._epoch.number and self._step > 1
+        self._save(midway=self._epoch.is_midway() and not once)
         self.wait()
         checkpoint = self.run.checkpoint(self._step)
         self._stopped = True
@@ -347,7 +333,7 @@ class Checkpointer:
         if not 0 <= step <= self._step:
             raise BadLabel(f"step {step} is not done yet: the last one is {self._step}")
         given = {name: value for name, value in metrics.items() if value is not None}
-        self._log.add(step, self._epoch if step == self._step else None, given)
+        self._log.add(step, self._epoch.number if step == self._step else None, given)
         if saves.last == step:
             saves.wait()
         checkpoint = self.store.find(self.run.hash, step)
