@@ -323,3 +323,16 @@ def test_the_manifest_is_rebuilt_with_the_next_run(store: Store, run: Run) -> No
         assert f"'{run.hash}'" in text
         assert "name: 'a'" in text
     assert same(run.load()["step"], 3)
+
+
+def test_a_file_that_is_given_up_leaves_no_shared_memory_behind(store: Store, run: Run) -> None:
+    # Beside a new file, SQLite would cut it under those who have it for the old one: SIGBUS.
+    store.index.refresh()
+    reader = _again(store)
+    reader.index.refresh()
+    path = _file(store)
+    path.with_name(f"{path.name}-wal").unlink()
+    assert path.with_name(f"{path.name}-shm").exists()
+    reader.index._database._delete()
+    assert not list(path.parent.glob(f"{path.name}*"))
+    assert _says(_again(store)) == _says(reader)

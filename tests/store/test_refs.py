@@ -96,7 +96,7 @@ def test_a_step_may_be_latest_best_or_a_tag(store: Store) -> None:
 
 def test_best_is_the_last_that_was_saved_so(store: Store) -> None:
     run = _saved(store, "a", 1)
-    with pytest.raises(RefNotFound, match="best=True"):
+    with pytest.raises(RefNotFound, match="was the best"):
         run.load("best")
     run.save(5, {"step": 5}, best=True)
     run.save(2, {"step": 2}, best=True)

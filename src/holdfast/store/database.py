@@ -129,9 +129,13 @@ class Database:
     def _delete(self) -> None:
         cache = self._backend.cache
         if cache is not None:
-            for suffix in ("", "-wal", "-shm"):
+            # The shared memory first: found beside a new database, SQLite would cut it under those
+            # who still have it for the old one.
+            for suffix in ("-shm", "-wal", ""):
                 try:
                     disk.LOCAL.remove(cache / f"{NAME}{suffix}")
+                except FileNotFoundError:
+                    continue
                 except OSError:  # then it lives in memory
                     return
 
