@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import Run, Store
 from holdfast.errors import RefNotFound
+from holdfast.files import disk
 from holdfast.store import database, names, scanning
 from tests.store.stores import folder, overwrite, random_bytes, record_path, same
 
@@ -325,14 +326,23 @@ def test_the_manifest_is_rebuilt_with_the_next_run(store: Store, run: Run) -> No
     assert same(run.load()["step"], 3)
 
 
-def test_a_file_that_is_given_up_leaves_no_shared_memory_behind(store: Store, run: Run) -> None:
+def test_a_file_that_is_given_up_goes_after_its_shared_memory(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Beside a new file, SQLite would cut it under those who have it for the old one: SIGBUS.
     store.index.refresh()
-    reader = _again(store)
-    reader.index.refresh()
-    path = _file(store)
-    path.with_name(f"{path.name}-wal").unlink()
-    assert path.with_name(f"{path.name}-shm").exists()
-    reader.index._database._delete()
-    assert not list(path.parent.glob(f"{path.name}*"))
-    assert _says(_again(store)) == _says(reader)
+    removed: list[str] = []
+    remove = disk.LOCAL.remove
+
+    def noted(path: Path) -> None:
+        removed.append(path.name.removeprefix(database.NAME))
+        remove(path)
+
+    monkeypatch.setattr(disk.LOCAL, "remove", noted)
+    store.index._database._delete()
+    assert removed == ["-shm", "-wal", ""]
+    assert not list(_file_folder(store).glob(f"{database.NAME}*"))
+
+
+def _file_folder(store: Store) -> Path:
+    return Path(store.url) / ".holdfast"

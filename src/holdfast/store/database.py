@@ -134,8 +134,6 @@ class Database:
             for suffix in ("-shm", "-wal", ""):
                 try:
                     disk.LOCAL.remove(cache / f"{NAME}{suffix}")
-                except FileNotFoundError:
-                    continue
                 except OSError:  # then it lives in memory
                     return
 
