@@ -70,7 +70,9 @@ def test_lenet_is_exact_after_three_kills_aimed_at_saves() -> None:
 
 
 def test_gpt_is_exact_after_two_kills_at_random_moments() -> None:
-    check(killed("gpt", steps=20, kills=2, in_saves=0), kills=2, steps=20)
+    proof = killed("gpt", steps=20, kills=2, in_saves=0)
+    check(proof, kills=2, steps=20)
+    assert proof.unseeded == []
 
 
 @pytest.mark.long
