@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -773,3 +774,36 @@ def test_a_forked_child_that_leaves_the_with_writes_nothing(tmp_path: Path) -> N
         ckpt.step(2, value=2.0)
     log = next((tmp_path / "logs").iterdir())
     assert [line.step for line in read_metrics(log)] == [1, 2]
+
+
+# When
+
+
+def test_saves_by_the_clock_and_by_a_share_of_the_time(tmp_path: Path) -> None:
+    for every in ("60ms", "50%"):
+        with checkpointer(tmp_path / every, Walk().state, every=every) as ckpt:
+            for step in ckpt.steps(40):
+                time.sleep(0.01)
+                ckpt.step(step)
+            steps = _steps(ckpt)
+        assert 2 <= len(steps) < 40
+        assert steps[-1] == 40
+
+
+def test_a_save_that_waits_for_the_one_before_says_how_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from holdfast.store.local import LocalBackend
+
+    create = LocalBackend.create
+
+    def slowly(self: LocalBackend, name: str, data: bytes) -> None:
+        time.sleep(0.8)
+        create(self, name, data)
+
+    options: dict[str, Any] = {"every": 1, "asynchronous": True, "quiet": False}
+    with checkpointer(tmp_path, Walk().state, **options) as ckpt:
+        monkeypatch.setattr(LocalBackend, "create", slowly)
+        ckpt.step(1)
+        ckpt.step(2)
+    assert "step 2 waited " in capsys.readouterr().err

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import NotAStore, RefNotFound
 from holdfast.formats import FORMATS
+from holdfast.store.names import VARIABLE
 
 if TYPE_CHECKING:
     from holdfast.store import Checkpoint, Store
 
-VARIABLE: Final = "HOLDFAST_STORE"
 _INSIDE: Final = Path("checkpoints", "models")
 
 

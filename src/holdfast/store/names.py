@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 from holdfast.errors import BadLabel, shortened
 
+VARIABLE: Final = "HOLDFAST_STORE"
+"""The environment variable that says where the store is."""
 MODELS: Final = "models"
 MANIFEST: Final = "manifest.yaml"
 MAX_STEP: Final = 1 << 53

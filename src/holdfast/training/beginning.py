@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError, NotAStore, RefNotFound, RunBusy, RunExists
+from holdfast.errors import BadLabel, HoldfastError, NotAStore, RefNotFound, RunBusy, RunExists
 from holdfast.identity import Identity, identify, recorded
-from holdfast.store import Checkpoint, Run, Store
+from holdfast.store import Checkpoint, Run, Store, names
 from holdfast.store.record import Place
 from holdfast.store.runfile import RunFile
 from holdfast.store.store import SHORTEST
@@ -74,6 +77,23 @@ class Beginning:
     notes: tuple[str, ...] = ()
     is_new: bool = False
     """Whether the run was made for this."""
+
+
+def store_of(place: str | os.PathLike[str] | Store) -> Store:
+    """The store that a program names, or the one that the environment puts in its place."""
+    elsewhere = os.environ.get(names.VARIABLE)
+    if elsewhere:
+        return Store(elsewhere)
+    return place if isinstance(place, Store) else Store(place)
+
+
+def program_name() -> str:
+    """The name of the program, which stands for a run that nothing else identifies."""
+    stem = Path(sys.argv[0] if sys.argv else "").stem
+    try:
+        return "run" if stem.startswith("-") else names.check_label(stem, "the name of the program")
+    except BadLabel:
+        return "run"
 
 
 def begin(store: Store, settings: Settings, resume: str) -> Beginning:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -17,9 +16,8 @@ import numpy as np
 from holdfast.errors import BadField, BadLabel, BadOption, HoldfastError, NotOpen, RunBusy
 from holdfast.schedule import Schedule, cadence
 from holdfast.store import Run, Store
-from holdfast.store.names import check_label
 from holdfast.training.background import Held
-from holdfast.training.beginning import MODES, Settings, begin
+from holdfast.training.beginning import MODES, Settings, begin, program_name, store_of
 from holdfast.training.best import Best, Mode
 from holdfast.training.epoch import Epoch
 from holdfast.training.metrics import MetricsLog
@@ -31,8 +29,6 @@ from holdfast.training.state import TrainingState, model_of
 
 VOLATILE: Final = ("max_steps", "max_epochs", "epochs", "num_workers")
 """Hyperparameters that say how long or with what, and do not make another run."""
-STORE: Final = "HOLDFAST_STORE"
-"""The environment variable that puts the checkpoints of a program elsewhere."""
 _MANY: Final = 4096
 """So many steps' metrics wait for a save; more are written without one."""
 
@@ -81,11 +77,11 @@ class Checkpointer:
             )
         if not isinstance(resume, str):
             raise BadOption(f"resume is one of {', '.join(MODES)} or a reference, not {resume!r}")
-        self.store: Final = _store(store)
+        self.store: Final = store_of(store)
         self.state: Final = state
         model = model_of(state)
         if name is None and hp is None and model is None and data is None:
-            name = _program()
+            name = program_name()
         self._settings = Settings(name, hp, model, data, trial, volatile)
         self._resume = resume
         self._cadence = cadence(every)
@@ -396,13 +392,6 @@ _taken: set[tuple[str, str]] = set()
 """The runs that Checkpointers of this process save into."""
 
 
-def _store(place: str | os.PathLike[str] | Store) -> Store:
-    elsewhere = os.environ.get(STORE)
-    if elsewhere:
-        return Store(elsewhere)
-    return place if isinstance(place, Store) else Store(place)
-
-
 def _whole(step: Any) -> int:
     if isinstance(step, bool) or not isinstance(step, int | np.integer):
         raise BadLabel(f"a step is an integer, not a {type(step).__name__}")
@@ -411,12 +400,3 @@ def _whole(step: Any) -> int:
 
 def _number(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
-
-
-def _program() -> str:
-    """The name of the program, which stands for a run that nothing else identifies."""
-    stem = Path(sys.argv[0] if sys.argv else "").stem
-    try:
-        return "run" if stem.startswith("-") else check_label(stem, "the name of the program")
-    except BadLabel:
-        return "run"

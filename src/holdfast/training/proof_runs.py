@@ -17,7 +17,6 @@ from holdfast.errors import ProofFailed
 from holdfast.store import names
 from holdfast.training.proof_moments import Moment, Pace, Seen, look_at
 
-STORE: Final = "HOLDFAST_STORE"
 _PAUSE: Final = 0.001
 _PATIENCE: Final = 60.0
 """A program that was resumed has at least so many seconds until it commits something."""
@@ -65,7 +64,7 @@ class Program:
         self._command = [*command]
         self._store = store
         self._log = log
-        self._environment = {**os.environ, **environment, STORE: str(store)}
+        self._environment = {**os.environ, **environment, names.VARIABLE: str(store)}
 
     def run_whole(self, patience: float | None) -> tuple[float, Pace]:
         """Run it to its end; how long it took, and how fast it saved. Raises ProofFailed."""
@@ -86,8 +85,8 @@ class Program:
         count = len(look_at(self._store).committed)
         if count == 0:
             raise self._failed(
-                f"the program ended well and committed no checkpoint to the store that ${STORE} "
-                "names, as every Checkpointer does: does it use one?"
+                "the program ended well and committed no checkpoint to the store that "
+                f"${names.VARIABLE} names, as every Checkpointer does: does it use one?"
             )
         if count == 1:
             raise self._failed(
