@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def test_differences_are_printed_for_people_too() -> None:
     assert keep.startswith("--keep FOLDER")
     assert verdict.startswith("not exact: ")
     assert "3 checkpoints × 4 tensors" in verdict
-    assert first.startswith("the first difference: step 8, count.drawn: ")
+    # The kill may come before step 8 is saved or after it.
+    assert re.match(r"the first difference: step (8|12), count\.drawn: ", first)
 
 
 def test_a_program_that_fails_is_shown_with_its_last_words() -> None:

@@ -242,6 +242,7 @@ def test_ctrl_c_while_waiting_for_a_thread_waits_for_it_all_the_same(
     staging: SharedStaging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging_module, "worker_count", lambda: 2)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job of a shell has none
     main = threading.get_ident()
     finished: list[float] = []
     together = threading.Barrier(2)
@@ -254,8 +255,11 @@ def test_ctrl_c_while_waiting_for_a_thread_waits_for_it_all_the_same(
             time.sleep(0.2)
             finished.append(time.monotonic())
 
-    with pytest.raises(KeyboardInterrupt):
-        staging.stage([Slow(16 * MIB, during) for _ in range(2)])
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            staging.stage([Slow(16 * MIB, during) for _ in range(2)])
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert len(finished) == 1
 
 
