@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +195,8 @@ def test_close_gives_the_memory_back(staging: SharedStaging) -> None:
     staging.close()
     gc.collect()
     assert mappings(file) == 0
-    with pytest.raises(OSError):
-        os.fstat(fd)
+    with suppress(OSError):  # its number may be that of another file by now
+        assert os.fstat(fd).st_ino != file
 
 
 def test_a_helping_thread_finishes_what_it_took(

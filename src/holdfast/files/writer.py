@@ -160,6 +160,29 @@ def write_growing(
     return file
 
 
+def write_layout(
+    file: GrowingFile, layout: Layout, sources: Sequence[Source], beside: Sequence[Source] = ()
+) -> bytes:
+    """Write all of a file that has no name yet; when this returns its content is durable.
+
+    Returns the digests of all chunks of the sources, and then of those `beside`, which are hashed
+    and not written.
+    """
+    with ThreadPoolExecutor(worker_count(spare=1), "holdfast-digest") as hashers:
+        sums = _Sums([*sources, *beside], hashers, digested=True)
+        try:
+            file.reserve(layout.size)
+            with Ring(file.write) as ring:
+                _fill(ring, layout, sources, sums)
+            digests = sums.digests()
+            file.finish(layout.size)
+        except BaseException:
+            hashers.shutdown(cancel_futures=True)
+            file.discard()
+            raise
+    return digests
+
+
 def _reserve(file: GrowingFile, needed: int, wanted: int) -> None:
     """Take the space that is wanted, or that which is needed, if there is no more."""
     try:

@@ -83,40 +83,60 @@ class ArchiveBuilder:
         self._listed.append(_Planned(name, self._at, len(data), lambda sums: crc))
         self._append(whole_entry(name, data, self._at))
 
-    def add_tensor(self, name: str, before: bytes, nbytes: int) -> None:
-        """Append an entry of the bytes `before` and then the next tensor, which has `nbytes`."""
+    def add_tensor(self, name: str, before: bytes, nbytes: int) -> int:
+        """Append an entry of the bytes `before` and then the next tensor, which has `nbytes`.
+
+        Returns where in the file the tensor begins.
+        """
         number, size = len(self._sizes), len(before) + nbytes
         self._listed.append(_Planned(name, self._at, size, lambda sums: sums.crc(number)))
         self._append(local_header(name, size, self._at, ALIGN) + before)
+        start = self._at
         self._body.append(number)
         self._at += nbytes
         self._sizes.append(nbytes)
         self._crcs.append(zlib.crc32(before))
         length = len(descriptor(0, size))
         self._append(Late(length, lambda sums: descriptor(sums.crc(number), size)))
+        return start
 
-    def add_own(self, name: str, metadata: Mapping[str, Any], listed: bool) -> None:
-        """Append our entry; one that is not listed is passed over by other programs."""
+    def add_own(
+        self,
+        name: str,
+        metadata: Mapping[str, Any],
+        listed: bool,
+        told: Callable[[bytes], bytes] | None = None,
+        chunks: int | None = None,
+    ) -> None:
+        """Append our entry; one that is not listed is passed over by other programs.
+
+        It has the digests of all tensors, or those `chunks` ones that `told` makes of what the
+        writer knows.
+        """
         check_metadata(metadata)
         at = self._at
+        count = chunk_count(self._sizes) if chunks is None else chunks
 
-        def text(digests: bytes) -> bytes:
-            members = {CHUNKS_KEY: chunks_text(digests).decode(), "metadata": dict(metadata)}
+        def digests(sums: Sums) -> bytes:
+            return told(sums.digests()) if told else sums.digests()
+
+        def text(known: bytes) -> bytes:
+            members = {CHUNKS_KEY: chunks_text(known).decode(), "metadata": dict(metadata)}
             return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
 
-        def whole(digests: bytes) -> bytes:
-            data = text(digests)
+        def whole(known: bytes) -> bytes:
+            data = text(known)
             if listed:
                 return whole_entry(name, data, at)
             return unlisted_header(name, zlib.crc32(data), len(data)) + data
 
         def crc(sums: Sums) -> int:
-            return zlib.crc32(text(sums.digests()))
+            return zlib.crc32(text(digests(sums)))
 
-        zeros = bytes(chunk_count(self._sizes) * DIGEST)
+        zeros = bytes(count * DIGEST)
         if listed:
             self._listed.append(_Planned(name, at, len(text(zeros)), crc))
-        self._append(Late(len(whole(zeros)), lambda sums: whole(sums.digests())))
+        self._append(Late(len(whole(zeros)), lambda sums: whole(digests(sums))))
 
     def layout(self, is_sealed: bool) -> Layout:
         """The whole file; sealed if our entry is in it."""
@@ -200,6 +220,11 @@ def check_digests(
     digits = archive.comment[len(_COMMENT) :].decode("latin-1")
     check_seal(digits, others[-1], len(others[-1]) - len(ZEROS), before=others[:-1])
     return parse_chunks(own[CHUNKS_KEY], sizes)
+
+
+def seal_of(archive: Archive) -> str:
+    """The digest that a file of ours has of itself."""
+    return archive.comment.removeprefix(_COMMENT).decode("latin-1")
 
 
 def columns(values: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.errors import BadArchive, BadField, BadRange, UnsupportedFile, shortened
+from holdfast.errors import (
+    BadArchive,
+    BadField,
+    BadRange,
+    IndexMismatch,
+    UnsupportedFile,
+    shortened,
+)
 from holdfast.files.layout import Form, Index, Layout, Row
 from holdfast.formats.archives import (
     ArchiveBuilder,
@@ -17,14 +24,16 @@ from holdfast.formats.archives import (
     read_entry,
     read_own,
     refuse_bare_metadata,
+    seal_of,
 )
 from holdfast.formats.reading import Options, Read
 from holdfast.formats.refusals import MAX_RANK as MAX_RANK
 from holdfast.formats.refusals import refuse
 from holdfast.formats.torch_pickle import read_pickle
 from holdfast.formats.torch_pickle_writer import write_pickle
+from holdfast.formats.torch_tensors import is_plain, reach
 from holdfast.formats.torch_values import TORCH_DTYPES, StoredTensor, Stub
-from holdfast.formats.trees import leaves, with_leaves
+from holdfast.formats.trees import ROOT, leaves, walk, with_leaves
 from holdfast.formats.zip_archive import Archive, Entry, read_archive
 from holdfast.tensors import TensorSpec
 
@@ -35,8 +44,8 @@ STRINGS_ONLY: Final = False
 BARE_KEYS: Final[frozenset[str] | None] = frozenset()
 SEEKS: Final = True
 
-_ROOT: Final = "archive"
-_OWN: Final = "holdfast.json"
+FOLDER: Final = "archive"
+OWN_ENTRY: Final = "holdfast.json"
 _LEGACY: Final = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """How torch began a file before 1.6: the pickle of a number."""
 
@@ -64,13 +73,13 @@ def layout(
     """Where these tensors go: a pickle that names them, then an entry each."""
     refuse(tensors, NAME, DTYPES)
     builder = ArchiveBuilder()
-    builder.add(f"{_ROOT}/data.pkl", write_pickle(tensors))
-    builder.add(f"{_ROOT}/byteorder", b"little")
+    builder.add(f"{FOLDER}/data.pkl", write_pickle(tensors))
+    builder.add(f"{FOLDER}/byteorder", b"little")
     for i, (_, spec) in enumerate(tensors):
-        builder.add_tensor(f"{_ROOT}/data/{i}", b"", spec.nbytes)
-    builder.add(f"{_ROOT}/version", b"3\n")
+        builder.add_tensor(f"{FOLDER}/data/{i}", b"", spec.nbytes)
+    builder.add(f"{FOLDER}/version", b"3\n")
     if extras:
-        builder.add_own(f"{_ROOT}/{_OWN}", metadata, listed=True)
+        builder.add_own(f"{FOLDER}/{OWN_ENTRY}", metadata, listed=True)
     else:
         refuse_bare_metadata(metadata)
     return builder.layout(extras)
@@ -82,13 +91,7 @@ def layout(
 def read_index(read: Read, size: int | None, options: Options) -> Index:
     """The index of a file of `size` bytes: its tensors and plain values by their paths."""
     assert size is not None
-    if read(0, min(size, len(_LEGACY))) == _LEGACY:
-        raise UnsupportedFile(
-            "a file of torch before 1.6, which is not a zip archive: load it with torch and save "
-            "it again"
-        )
-    archive = read_archive(read, size)
-    root, entries = _entries(archive)
+    archive, root, entries = _read_entries(read, size)
     pickle = read_entry(read, entries["data.pkl"])
     tree = read_pickle(pickle, tensors_only=options.tensors_only)
     found = leaves(tree, len(pickle))
@@ -102,7 +105,7 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
     big_endian = _is_big_endian(read, entries)
     places = [_place(tensor, entries, root, path) for path, tensor in tensors.items()]
     starts, sizes = columns([a for a, _ in places]), columns([b for _, b in places])
-    own = read_own(read, entries[_OWN]) if _OWN in entries else None
+    own = read_own(read, entries[OWN_ENTRY]) if OWN_ENTRY in entries else None
     plain = {
         path: leaf for path, leaf in found.items() if not isinstance(leaf, StoredTensor | Stub)
     }
@@ -124,6 +127,35 @@ def read_index(read: Read, size: int | None, options: Options) -> Index:
         left_out={path: leaf.what for path, leaf in found.items() if isinstance(leaf, Stub)},
         tree=(with_leaves(tree, as_row),),
     )
+
+
+def check(read: Read, size: int) -> str:
+    """The seal of a file that we wrote, once all in it but its tensors is known to be as it was.
+
+    Unlike an index it does not ask that every leaf have a path of its own.
+    """
+    archive, root, entries = _read_entries(read, size)
+    tree = read_pickle(read_entry(read, entries["data.pkl"]))
+    places = [
+        _place(node, entries, root, path)
+        for path, node in walk(tree, ROOT, 0)
+        if isinstance(node, StoredTensor)
+    ]
+    own = read_own(read, entries[OWN_ENTRY]) if OWN_ENTRY in entries else None
+    starts, sizes = columns([a for a, _ in places]), columns([b for _, b in places])
+    if check_digests(read, size, archive, own, starts, sizes) is None:
+        raise IndexMismatch("it has no digests of Holdfast's: another program wrote it")
+    return seal_of(archive)
+
+
+def _read_entries(read: Read, size: int) -> tuple[Archive, str, dict[str, Entry]]:
+    if read(0, min(size, len(_LEGACY))) == _LEGACY:
+        raise UnsupportedFile(
+            "a file of torch before 1.6, which is not a zip archive: load it with torch and save "
+            "it again"
+        )
+    archive = read_archive(read, size)
+    return archive, *_entries(archive)
 
 
 def _entries(archive: Archive) -> tuple[str, dict[str, Entry]]:
@@ -174,32 +206,11 @@ def _place(
             f"{where}: its storage has {tensor.storage_bytes:,} bytes, but entry "
             f"{shortened(entry.name)!r} (offset {entry.header_at:,}) has {entry.size:,}"
         )
-    return entry.data_at + tensor.offset, _reach(tensor)
-
-
-def _reach(tensor: StoredTensor) -> int:
-    """How many bytes of its storage a tensor spans from its first element on."""
-    spec = TensorSpec(tensor.dtype, tensor.shape)
-    if not spec.nbytes:
-        return 0
-    if _is_plain(tensor, spec):
-        return spec.nbytes
-    steps = zip(spec.array_shape, tensor.strides, strict=True)
-    return sum((n - 1) * stride for n, stride in steps) + spec.kind.numpy.itemsize
-
-
-def _is_plain(tensor: StoredTensor, spec: TensorSpec) -> bool:
-    """Whether the elements lie in C order; the step along a dimension of one is never taken."""
-    expected = spec.kind.numpy.itemsize
-    for n, stride in zip(reversed(spec.array_shape), reversed(tensor.strides), strict=True):
-        if n > 1 and stride != expected:
-            return False
-        expected *= n
-    return True
+    return entry.data_at + tensor.offset, reach(tensor)
 
 
 def _form(tensor: StoredTensor, big_endian: bool) -> Form | None:
     spec = TensorSpec(tensor.dtype, tensor.shape)
-    strides = None if not spec.nbytes or _is_plain(tensor, spec) else tensor.strides
+    strides = None if not spec.nbytes or is_plain(tensor, spec) else tensor.strides
     swapped = big_endian and spec.kind.numpy.itemsize > 1
     return Form(strides, swapped) if strides is not None or swapped else None

@@ -9,7 +9,9 @@ from holdfast.errors import BadName, DuplicateName, UnsupportedDType, Unsupporte
 from holdfast.formats.torch_values import FLOAT4, MAX_RANK, STORAGE_OF, TORCH_DTYPES
 from holdfast.tensors import TensorSpec
 
-_TORCH_NAME: Final = {dtype: name.removeprefix("torch.") for name, dtype in TORCH_DTYPES.items()}
+TORCH_NAME: Final = {dtype: name.removeprefix("torch.") for name, dtype in TORCH_DTYPES.items()}
+TRUE: Final = b"\x88"
+FALSE: Final = b"\x89"
 
 
 def write_pickle(tensors: Sequence[tuple[str, TensorSpec]]) -> bytes:
@@ -17,7 +19,7 @@ def write_pickle(tensors: Sequence[tuple[str, TensorSpec]]) -> bytes:
 
     The bytes of tensor i are those of storage str(i): the archive's entry `data/<i>`.
     """
-    heads = _Heads()
+    heads = Heads()
     names = set()
     sizes: dict[TensorSpec, bytes] = {}
     parts = [b"\x80\x02}("]
@@ -27,44 +29,51 @@ def write_pickle(tensors: Sequence[tuple[str, TensorSpec]]) -> bytes:
         names.add(name)
         head, location, tail = heads.of(name, spec.dtype)
         if spec not in sizes:
-            _refuse_shape(name, spec)
+            refuse_shape(name, spec)
             sizes[spec] = _size(spec)
-        parts += (_name(name), head, _text(str(i)), location, sizes[spec], tail)
+        parts += (_name(name), head, write_text(str(i)), location, sizes[spec], tail)
     parts.append(b"u.")
     return b"".join(parts)
 
 
-class _Heads:
+class Heads:
     """What is the same in all tensors of a dtype, with what was said before put as a memo."""
 
     def __init__(self) -> None:
         self._memo: dict[bytes, bytes] = {}
-        self._of_dtype: dict[str, tuple[bytes, bytes, bytes]] = {}
+        self._known: dict[tuple[str, bool, bool], tuple[bytes, bytes, bytes]] = {}
 
-    def of(self, name: str, dtype: str) -> tuple[bytes, bytes, bytes]:
-        """What stands before the key of a tensor's storage, before its sizes, and after them."""
-        if known := self._of_dtype.get(dtype):
+    def of(
+        self, name: str, dtype: str, typed: bool = True, wants_gradient: bool = False
+    ) -> tuple[bytes, bytes, bytes]:
+        """What stands before the key of a tensor's storage, before its sizes, and after them.
+
+        The storage has the tensor's dtype, if torch has a class for such ones and `typed` is not
+        denied; otherwise it is one of bytes.
+        """
+        kind = (dtype, typed and dtype in STORAGE_OF, wants_gradient)
+        if known := self._known.get(kind):
             return known
-        if dtype not in _TORCH_NAME:
+        if dtype not in TORCH_NAME:
             raise UnsupportedDType(f"tensor {name!r}: torch has no dtype {dtype}")
-        first = self._build(dtype)
-        self._of_dtype[dtype] = self._build(dtype)
+        first = self._build(*kind)
+        self._known[kind] = self._build(*kind)
         return first
 
-    def _build(self, dtype: str) -> tuple[bytes, bytes, bytes]:
-        typed = dtype in STORAGE_OF
-        rebuild = self._once(_global("torch._utils", f"_rebuild_tensor_v{2 if typed else 3}"))
-        word = self._once(_text("storage"))
+    def _build(self, dtype: str, typed: bool, wants_gradient: bool) -> tuple[bytes, bytes, bytes]:
+        rebuild = self.once(write_global("torch._utils", f"_rebuild_tensor_v{2 if typed else 3}"))
+        word = self.once(write_text("storage"))
         if typed:
-            storage = self._once(_global("torch", STORAGE_OF[dtype]))
+            storage = self.once(write_global("torch", STORAGE_OF[dtype]))
         else:
-            storage = self._once(_global("torch.storage", "UntypedStorage"))
-        location = self._once(_text("cpu"))
-        hooks = self._once(_global("collections", "OrderedDict")) + b")R"
-        last = b"" if typed else self._once(_global("torch", _TORCH_NAME[dtype]))
-        return rebuild + b"((" + word + storage, location, b"\x89" + hooks + last + b"tR"
+            storage = self.once(write_global("torch.storage", "UntypedStorage"))
+        location = self.once(write_text("cpu"))
+        hooks = self.once(write_global("collections", "OrderedDict")) + b")R"
+        last = b"" if typed else self.once(write_global("torch", TORCH_NAME[dtype]))
+        gradient = TRUE if wants_gradient else FALSE
+        return rebuild + b"((" + word + storage, location, gradient + hooks + last + b"tR"
 
-    def _once(self, value: bytes) -> bytes:
+    def once(self, value: bytes) -> bytes:
         """The opcodes of a value the first time, and then its place in the memo."""
         if value in self._memo:
             return self._memo[value]
@@ -81,16 +90,18 @@ def _size(spec: TensorSpec) -> bytes:
         strides.append(step)
         step *= max(1, length)
     count = spec.size if spec.dtype in STORAGE_OF else spec.nbytes
-    return _integer(count) + b"tQK\x00" + _integers(shape) + _integers(strides[::-1])
+    return write_integer(count) + b"tQK\x00" + write_integers(shape) + write_integers(strides[::-1])
 
 
-def _integers(values: Sequence[int]) -> bytes:
-    parts = b"".join(map(_integer, values))
+def write_integers(values: Sequence[int]) -> bytes:
+    """A tuple of integers that are not negative."""
+    parts = b"".join(map(write_integer, values))
     short = {0: b")", 1: b"\x85", 2: b"\x86", 3: b"\x87"}.get(len(values))
     return parts + short if short else b"(" + parts + b"t"
 
 
-def _integer(value: int) -> bytes:
+def write_integer(value: int) -> bytes:
+    """An integer that is not negative."""
     if value < 1 << 8:
         return b"K" + value.to_bytes(1, "little")
     if value < 1 << 16:
@@ -100,23 +111,26 @@ def _integer(value: int) -> bytes:
     return b"\x8a\x08" + value.to_bytes(8, "little")
 
 
-def _text(text: str) -> bytes:
+def write_text(text: str) -> bytes:
+    """Text; raises UnicodeEncodeError, or OverflowError beyond 4 GiB."""
     encoded = text.encode()
     return b"X" + len(encoded).to_bytes(4, "little") + encoded
 
 
-def _global(module: str, name: str) -> bytes:
+def write_global(module: str, name: str) -> bytes:
+    """What a module has under this name."""
     return f"c{module}\n{name}\n".encode()
 
 
 def _name(name: str) -> bytes:
     try:
-        return _text(name)
+        return write_text(name)
     except UnicodeEncodeError as error:
         raise BadName(f"tensor {name!r}: the name is not valid Unicode ({error})") from error
 
 
-def _refuse_shape(name: str, spec: TensorSpec) -> None:
+def refuse_shape(name: str, spec: TensorSpec) -> None:
+    """Raise UnsupportedShape if torch has no tensor of such a shape."""
     if len(spec.shape) > MAX_RANK:
         raise UnsupportedShape(f"tensor {name!r}: {len(spec.shape)} dimensions, over {MAX_RANK}")
     if spec.dtype == FLOAT4 and (not spec.shape or spec.shape[-1] % 2):

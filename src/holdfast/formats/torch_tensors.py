@@ -24,6 +24,7 @@ from holdfast.formats.torch_values import (
     kind_of,
     unexpected,
 )
+from holdfast.tensors import TensorSpec
 
 
 def tensor(storage: Any, offset: Any, size: Any, steps: Any, dtype: str | None) -> StoredTensor:
@@ -111,3 +112,24 @@ def refuse_difference(storage: Storage, first: Storage) -> None:
             f"storage {storage.key!r}: of {storage.dtype} here, "
             f"of {first.dtype} where it first stands"
         )
+
+
+def reach(tensor: StoredTensor) -> int:
+    """How many bytes of its storage a tensor spans from its first element on."""
+    spec = TensorSpec(tensor.dtype, tensor.shape)
+    if not spec.nbytes:
+        return 0
+    if is_plain(tensor, spec):
+        return spec.nbytes
+    steps = zip(spec.array_shape, tensor.strides, strict=True)
+    return sum((n - 1) * stride for n, stride in steps) + spec.kind.numpy.itemsize
+
+
+def is_plain(tensor: StoredTensor, spec: TensorSpec) -> bool:
+    """Whether the elements lie in C order; the step along a dimension of one is never taken."""
+    expected = spec.kind.numpy.itemsize
+    for n, stride in zip(reversed(spec.array_shape), reversed(tensor.strides), strict=True):
+        if n > 1 and stride != expected:
+            return False
+        expected *= n
+    return True

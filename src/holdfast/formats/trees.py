@@ -28,7 +28,7 @@ def leaves(tree: Any, size: int) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     nodes, letters = NODES + NODES_PER_BYTE * size, LETTERS + LETTERS_PER_BYTE * size
-    for path, node in _walk(tree, ROOT, 0):
+    for path, node in walk(tree, ROOT, 0):
         nodes -= 1
         if nodes < 0:
             raise LimitExceeded("the same values hang on the tree again and again")
@@ -46,8 +46,8 @@ def leaves(tree: Any, size: int) -> dict[str, Any]:
     return found
 
 
-def _walk(tree: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """All nodes, each before those below it."""
+def walk(tree: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """All nodes by their paths, each before those below it; begin with ROOT and 0."""
     if depth > MAX_DEPTH:
         raise LimitExceeded(f"{shortened(path)!r}: a tree of more than {MAX_DEPTH} levels")
     yield path, tree
@@ -58,7 +58,7 @@ def _walk(tree: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
     else:
         return
     for key, member in members:
-        yield from _walk(member, f"{path}.{key}" if depth else str(key), depth + 1)
+        yield from walk(member, f"{path}.{key}" if depth else str(key), depth + 1)
 
 
 def with_leaves(tree: Any, replace: Callable[[Any], Any]) -> Any:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from io import BytesIO
 from typing import Final
 
-from holdfast.errors import IndexMismatch
+from holdfast.errors import DamagedFile, IndexMismatch
 from holdfast.files.digests import DIGEST
+from holdfast.formats import torch
 from holdfast.formats.seal import KEY
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.record import DataFile
+from holdfast.store.whole import SUFFIX
 from holdfast.verbs.open import TensorFile
 
 _SEAL_AT: Final = 8 + len(b'{"__metadata__":{"%b":"' % KEY.encode())
@@ -22,13 +25,26 @@ def seal_in(header: bytes) -> str:
 
 
 def check_header(backend: Backend, run: str, file: DataFile) -> None:
-    """Check that a data file is a whole safetensors file, and the one that was written.
+    """Check that a data file is sound for other programs too, and the one that was written.
 
     Raises MissingFile, or a DamagedFile that says what is wrong.
     """
     path = f"{names.run_folder(run)}/{file.name}"
-    head = backend.read(path, _SEAL_AT + 2 * DIGEST)
-    with TensorFile(backend.path(path) or BytesIO(backend.read(path)), mapped=False):
-        pass
-    if seal_in(head) != file.digest or backend.size(path) != file.size:
+    if file.name.endswith(SUFFIX):
+        seal = _torch_seal(backend, path)
+    else:
+        seal = seal_in(backend.read(path, _SEAL_AT + 2 * DIGEST))
+        with TensorFile(backend.path(path) or BytesIO(backend.read(path)), mapped=False):
+            pass
+    if seal != file.digest or backend.size(path) != file.size:
         raise IndexMismatch(f"{path}: it is another file than the record speaks of")
+
+
+def _torch_seal(backend: Backend, path: str) -> str:
+    """The digest that a torch file has of itself, once all around its tensors was checked."""
+    with closing(backend.open(path)) as opened:
+        try:
+            return torch.check(opened.read, opened.size)
+        except DamagedFile as error:
+            error.args = (f"{path}: {error}", *error.args[1:])
+            raise

@@ -36,6 +36,7 @@ class Known:
         """What is known of the data files that may be referred to."""
         self._usable: dict[str, bool] = dict.fromkeys(index.distrusted(run), False)
         self._give_up_small_files(parent)
+        self._given_up: tuple[str, str] | None = None
         self.linked: list[str] = []
         """The files of other runs that were linked in, by their names here."""
 
@@ -45,7 +46,7 @@ class Known:
         if extent is not None and extent.size == size and self._is_usable(extent.file):
             return extent
         hint = self._index.find_chunk(digest, size)
-        if hint is None:
+        if hint is None or self._is_given_up(hint.name):
             return None
         if hint.run != self._run and hint.name not in self._usable:
             self._usable[hint.name] = self._link(hint.run, hint.name)
@@ -69,6 +70,16 @@ class Known:
         if len(files) > MOST_FILES:
             self._usable |= {file.name: False for file in files[MOST_FILES // 2 :]}
 
+    def give_up(self, beginning: str, end: str) -> None:
+        """Refer to no file whose name begins and ends so, in no run's folder."""
+        self._given_up = (beginning, end)
+
+    def _is_given_up(self, name: str) -> bool:
+        if self._given_up is None:
+            return False
+        beginning, end = self._given_up
+        return name.startswith(beginning) and name.endswith(end)
+
     def add(self, digest: bytes, extent: Extent) -> None:
         """A chunk that was written just now."""
         self._here[digest] = extent
@@ -79,6 +90,7 @@ class Known:
             file = self.files.get(name)
             self._usable[name] = (
                 file is not None
+                and not self._is_given_up(name)
                 # A file of which less than half is used is given up, so that its space comes
                 # back once the checkpoints that still use it are deleted.
                 and 2 * file.used >= file.held

@@ -29,8 +29,16 @@ from holdfast.store.reading import Data, read_record
 from holdfast.store.record import DataFile, Head, Place, Record, encode
 from holdfast.store.removal import delete_unused
 from holdfast.store.runfile import now
+from holdfast.store.trash import Trash
+from holdfast.store.whole import SUFFIX as WHOLE
+from holdfast.store.whole import name_whole_file
+from holdfast.store.whole_writing import WholeFile
 from holdfast.store.writing import Written, bytes_needed, write_data
 
+SAFETENSORS: Final = "safetensors"
+TORCH: Final = "torch"
+FORMATS: Final = (SAFETENSORS, TORCH)
+"""What data files can be: one for each part and what it changes, or one that is whole."""
 _MARGIN: Final = 1 << 20
 """What a disk must have free beyond the data: records, folders, the file system's own."""
 
@@ -44,6 +52,7 @@ class Wanted:
     epoch: int | None
     best: bool
     replace: bool
+    format: str = SAFETENSORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +97,35 @@ class Assembler:
         if task.claim != self._claim:
             self._claim, self._last = task.claim, None
         plan, wanted = task.plan, task.wanted
+        whole = WholeFile(plan, self._run, wanted.step) if wanted.format == TORCH else None
         with change_of(self._backend, self._run), ExitStack() as stack:
             self._index.refresh()
             replace = self._is_taken(wanted)
             parent = self._parent()
             known = Known(self._backend, self._index, self._run, parent)
-            if parent is None and plan.shares:
-                known.learn()
             stack.callback(lambda: self._unlink(known))
-            self._preflight(plan, known)
-            written = write_data(self._backend, self._run, wanted.step, plan, known, stack)
+            if whole is not None:
+                self._check_space(whole.size + _MARGIN)
+                written = whole.write(self._backend, stack)
+            else:
+                written = self._write_data(task, known, parent, stack)
             record = self._record(task, written, known, parent)
             self._commit(record, written, known, commit, replace=replace)
             self._last = record
             self._tidy(record, written, replace)
         return record.head
+
+    def _write_data(
+        self, task: Task, known: Known, parent: Record | None, stack: ExitStack
+    ) -> Written:
+        """Write what the store does not hold."""
+        plan, step = task.plan, task.wanted.step
+        if parent is None and plan.shares:
+            known.learn()
+        # A whole file that bears this step is known as its checkpoint: see `whole_of`.
+        known.give_up(f"{self._run}_step_{step:06d}.", WHOLE)
+        self._preflight(plan, step, known)
+        return write_data(self._backend, self._run, step, plan, known, stack)
 
     def _is_taken(self, wanted: Wanted) -> bool:
         """Whether the step has a record, which may be replaced; raises StepExists, Protected.
@@ -145,14 +168,23 @@ class Assembler:
                 return read_record(self._backend, self._run, listed.step)
         return None
 
-    def _preflight(self, plan: Plan, known: Known) -> None:
+    def _preflight(self, plan: Plan, step: int, known: Known) -> None:
         free = self._backend.free()
         if free is None or plan.most + _MARGIN <= free:
             return
         trial = Known(self._backend, self._index, self._run, self._parent())
+        trial.give_up(f"{self._run}_step_{step:06d}.", WHOLE)
         needed = bytes_needed(plan, trial) + _MARGIN
         known.linked += trial.linked
-        if needed > free:
+        self._check_space(needed)
+
+    def _check_space(self, needed: int) -> None:
+        free = self._backend.free()
+        if free is not None and needed > free:
+            with suppress(HoldfastError):  # then there is too little space
+                Trash(self._backend).empty(need=needed - free)
+            free = self._backend.free()
+        if free is not None and needed > free:
             raise NotEnoughSpace(
                 errno.ENOSPC,
                 f"{self._backend.url}: the checkpoint needs {needed:,} bytes, and {free:,} are "
@@ -163,6 +195,9 @@ class Assembler:
         plan, wanted = task.plan, task.wanted
         extents = [written.extents.get(number, []) for number in range(len(plan.tensors))]
         placed = columns(extents, known.files | {file.name: file for file, _ in written.new})
+        named = {file.name for file in placed.data_files}
+        # A whole file counts, whether there is any tensor in it or not.
+        unnamed = [file for file, _ in written.new if file.name not in named]
         before = parent.head.place if parent else task.origin
         if parent and parent.head.step == wanted.step:  # it is being replaced
             before = parent.head.parent
@@ -180,7 +215,7 @@ class Assembler:
             tensors=len(plan.tensors),
             nbytes=sum(tensor.nbytes for tensor in plan.tensors),
             parts=plan.parts,
-            files=placed.data_files,
+            files=[*placed.data_files, *unnamed],
         )
         return Record(
             head=head,
@@ -252,6 +287,9 @@ class Assembler:
         with suppress(HoldfastError):
             if written.new and any(n >= 1 for n in record.counts):
                 remember(self._index, record, {file.name for file, _ in written.new})
+            # Before the old file is deleted, by which its name is known to be ours: if this fails,
+            # so must that.
+            name_whole_file(self._backend, record.head)
             if replaced:
                 # What was written about the old one is not true of the new one.
                 self._backend.delete([names.marks_file(self._run, record.head.step)])
