@@ -13,6 +13,8 @@ ROOMS = [
     "errors",
     "tensors",
     "schedule",
+    "retention",
+    "conventions",
     "randomness",
     "files",
     "formats",
@@ -23,6 +25,7 @@ ROOMS = [
     "adapters",
     "oxck",
     "tenzor",
+    "experiments",
     "cli",
 ]
 """From the bottom up; the package itself, which hands out the public names, is on top."""

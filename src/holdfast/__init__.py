@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import errors, oxck
 from holdfast.errors import DamagedFile, HoldfastError
+from holdfast.retention import KeepAll, KeepBest, KeepEvery, KeepLast, KeepTagged
 from holdfast.schedule import Schedule
 from holdfast.store import Checkpoint, Run, Store
 from holdfast.tensors import Packed, TensorSpec, register_framework
@@ -32,7 +33,7 @@ from holdfast.verbs.save import save
 from holdfast.verbs.verify import verify
 
 if TYPE_CHECKING:
-    from holdfast import tenzor
+    from holdfast import experiments, tenzor
     from holdfast.adapters.torch_loader import ResumableLoader
     from holdfast.training.checkpointer import Checkpointer
     from holdfast.training.state import TrainingState
@@ -50,8 +51,8 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "tenzor":
-        return importlib.import_module("holdfast.tenzor")
+    if name in ("experiments", "tenzor"):
+        return importlib.import_module(f"holdfast.{name}")
     if name not in _LATER:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
@@ -65,6 +66,11 @@ __all__ = [
     "DamagedFile",
     "Diff",
     "HoldfastError",
+    "KeepAll",
+    "KeepBest",
+    "KeepEvery",
+    "KeepLast",
+    "KeepTagged",
     "Packed",
     "ResumableLoader",
     "Run",
@@ -77,6 +83,7 @@ __all__ = [
     "convert",
     "diff",
     "errors",
+    "experiments",
     "load",
     "open",
     "oxck",

@@ -27,7 +27,7 @@
     ├── StateMismatch (ValueError)         the saved state and the tree to fill differ
     ├── BadOption (ValueError)             an argument that is none of those there are
     ├── BadSchedule (ValueError)           `every` says no time to save at
-    ├── NotOpen (RuntimeError)             a Checkpointer used outside of its `with`
+    ├── NotOpen (RuntimeError)             a Checkpointer outside of its `with`, or nothing to save
     ├── SaveFailed (RuntimeError)          the process that wrote a checkpoint ended in the middle
     ├── ProofFailed (RuntimeError)         a program of which nothing can be proved
     ├── StoreError                         what a store refuses to do
@@ -57,7 +57,8 @@
         ├── MissingData                    a file that a checkpoint consists of is not there
         └── DigestMismatch                 the bytes of a tensor are not those that were saved
 
-Warnings stand beside the tree, each a UserWarning: NotVerified, FellBack, SlowSaves.
+Warnings stand beside the tree, each a UserWarning: NotVerified, FellBack, SlowSaves,
+NotDeleted.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class BadSchedule(HoldfastError, ValueError):
 
 
 class NotOpen(HoldfastError, RuntimeError):
-    """A Checkpointer was used before its `with` was entered, or after it was left."""
+    """A Checkpointer was used outside of its `with`, or there is no experiment or model to save."""
 
 
 class SaveFailed(HoldfastError, RuntimeError):
@@ -312,6 +313,10 @@ class NotVerified(UserWarning):
 
 class FellBack(UserWarning):
     """The checkpoint that was asked for is damaged: an older one was taken."""
+
+
+class NotDeleted(UserWarning):
+    """Checkpoints that a run does not keep could not be deleted; the message says why."""
 
 
 class SlowSaves(UserWarning):

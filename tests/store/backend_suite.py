@@ -393,6 +393,23 @@ class BackendSuite:
             list(pool.map(work, range(12)))
         assert most == [1] * 12
 
+    def test_the_locks_that_are_held_can_be_listed(self, backend: Backend) -> None:
+        assert list(backend.locked("")) == []
+        first, second, other = (
+            backend.lock(name, passing=True) for name in ("a.pin.1", "a.pin.2", "b.pin.1")
+        )
+        assert first is not None
+        assert second is not None
+        assert other is not None
+        assert sorted(backend.locked("a.pin.")) == ["a.pin.1", "a.pin.2"]
+        assert first.is_held(), "it was looked at, not taken"
+        first.release()
+        assert list(backend.locked("a.pin.")) == ["a.pin.2"]
+        assert list(backend.locked("b")) == ["b.pin.1"]
+        second.release()
+        other.release()
+        assert list(backend.locked("")) == []
+
     def test_locks_are_no_objects(self, backend: Backend) -> None:
         backend.create("models/a", b"x")
         lock = backend.lock("a")

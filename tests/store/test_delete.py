@@ -163,7 +163,7 @@ def test_foreign_files_stay(run: Run) -> None:
     run.save(1, _state(1))
     foreign = {
         "notes.txt": b"mine",
-        f"{run.hash}_architecture.json": b"{}",
+        f"{run.hash}_architecture.yaml": b"{}",
         f"{run.hash}_step_000001.pt": b"x",
         f"{run.hash}_step_000001.json.bak": b"x",
         ".hidden": b"x",

@@ -23,6 +23,9 @@ def test_files_have_the_names_that_the_format_gives_them() -> None:
     assert names.marks_file(RUN, 0) == f"models/{RUN}/{RUN}_step_000000.marks.json"
     name = names.data_file(RUN, 7, "0123abcd", "model")
     assert name == f"{RUN}_step_000007.0123abcd.model.safetensors"
+    assert names.whole_file(RUN, 100) == f"models/{RUN}/{RUN}_step_000100.pt"
+    assert names.config_file(RUN) == f"HP/{RUN}/{RUN}_config.yaml"
+    assert names.data_state_file(RUN) == f"data/{RUN}/{RUN}_data_state.yaml"
 
 
 @given(st.integers(0, 2**53 - 1))
@@ -31,9 +34,14 @@ def test_every_name_that_is_made_is_read_back(step: int) -> None:
         ("record", names.record_file(RUN, step)),
         ("marks", names.marks_file(RUN, step)),
         ("data", names.data_file(RUN, step, "0123abcd", "model-2_x")),
+        ("data", names.data_file(RUN, step, "0123abcd", "state", ".pth")),
+        ("name", names.whole_file(RUN, step)),
     ):
         assert names.parse(path.rpartition("/")[2], RUN) == names.Named(kind, RUN, step)
     assert names.parse(f"{RUN}_run.json", RUN) == names.Named("run", RUN, 0)
+    for suffix in (".json", ".pkl"):
+        name = names.architecture_file(RUN, suffix).rpartition("/")[2]
+        assert names.parse(name, RUN) == names.Named("architecture", RUN, 0)
 
 
 def test_in_a_folder_only_data_may_be_that_of_another_run() -> None:
@@ -60,7 +68,9 @@ def test_in_a_folder_only_data_may_be_that_of_another_run() -> None:
         f"{RUN}_step_٠٠٠١٠٠.json",
         f"{RUN}_step_-00100.json",
         f"{RUN}_step_{10**20}.json",
-        f"{RUN}_step_000100.pt",
+        f"{RUN}_step_000100.pth",
+        f"{RUN}_step_000100.0123abcd.pt",
+        f"{RUN}_step_000100.0123abcd.state.pt",
         f"{RUN}_step_000100.safetensors",
         f"{RUN}_step_000100.0123ABCD.model.safetensors",
         f"{RUN}_step_000100.0123abc.model.safetensors",
@@ -68,7 +78,7 @@ def test_in_a_folder_only_data_may_be_that_of_another_run() -> None:
         f"{RUN}_step_000100.0123abcd.Model.safetensors",
         f"{RUN}_step_000100.0123abcd.a/b.safetensors",
         f"{RUN}_step_000100.0123abcd.{'x' * 41}.safetensors",
-        f"{RUN}_architecture.json",
+        f"{RUN}_architecture.yaml",
         f"{RUN}_step_000100.marks.json.holdfast",
     ],
 )

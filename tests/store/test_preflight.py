@@ -11,6 +11,7 @@ import pytest
 from holdfast import Run, Store
 from holdfast.errors import NotEnoughSpace
 from holdfast.files.disk import Disk
+from holdfast.store.trash import Trash
 from tests.store.stores import MIB, data_files, data_path, folder, random_bytes, same
 
 BIG = 8 * MIB
@@ -95,3 +96,26 @@ def test_a_small_save_on_a_full_disk_is_refused_too(
     with pytest.raises(NotEnoughSpace):
         run.save(2, {"x": np.ones(3)})
     assert run.checkpoint().step == 1
+
+
+def test_the_trash_is_emptied_when_its_space_is_needed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.save(2, {"x": random_bytes(BIG, 2)})
+    run.save(3, {"x": random_bytes(BIG, 3)})
+    run.delete(1, trash="rm")
+    run.delete(2, trash="rm")
+    root = folder(run).parent.parent
+
+    def free(*_: object) -> int:
+        """A disk on which three such checkpoints fit, and half of a fourth."""
+        files = {p.stat().st_ino: p.stat().st_size for p in root.rglob("*.safetensors")}
+        return 7 * BIG // 2 - sum(files.values())
+
+    monkeypatch.setattr(Disk, "free", free)
+    trash = Trash(run.store.backend)
+    assert [entry.steps for entry in trash.entries()] == [[1], [2]]
+    run.save(4, {"x": random_bytes(BIG, 4)})
+    assert [entry.steps for entry in trash.entries()] == [[2]], "no more than is needed"
+    with pytest.raises(NotEnoughSpace):
+        run.save(5, {"x": random_bytes(3 * BIG, 5)})

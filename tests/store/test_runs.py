@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +251,17 @@ def test_a_store_says_where_it_is(tmp_path: Path) -> None:
     assert "'a'" in repr(run)
     assert checkpoint.ref in repr(checkpoint)
     assert run.parent is None
+
+
+def test_a_program_that_ends_with_runs_open_says_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys, holdfast, numpy\n"
+        "run = holdfast.Store(sys.argv[1]).run('a')\n"
+        "run.save(1, {'x': numpy.zeros(3)})\n"
+        "keep = [run, holdfast.Store(sys.argv[1]).run('a')]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert "latest_hash" in (tmp_path / "checkpoints" / "manifest.yaml").read_text()

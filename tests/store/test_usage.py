@@ -9,7 +9,8 @@ import numpy as np
 import holdfast
 from holdfast.store.listing import checkpoints, short_hashes, written
 from holdfast.store.memory import MemoryBackend
-from holdfast.store.usage import deleted_with, deleted_with_run, freed, measure
+from holdfast.store.space import Space
+from holdfast.store.usage import measure
 
 WEIGHT = np.random.default_rng(0).random((128, 256))
 
@@ -21,25 +22,6 @@ def filled(store: holdfast.Store) -> holdfast.Store:
                 run.save(step, {"w": WEIGHT, "step": np.array(step)})
     store.index.refresh()
     return store
-
-
-def test_a_record_that_cannot_be_read_keeps_all_data_files(tmp_path: Path) -> None:
-    store = filled(holdfast.Store(tmp_path))
-    run = store.find_run("one").hash
-    assert any(name.endswith(".safetensors") for name in deleted_with(store.index, run, [2]))
-    record = Path(store.url, "models", run, f"{run}_step_000001.json")
-    new = record.with_name("new")
-    new.write_bytes(b"nothing")
-    new.rename(record)
-    store.index.refresh()
-    assert not any(name.endswith(".safetensors") for name in deleted_with(store.index, run, [2]))
-    both = deleted_with(store.index, run, [1, 2])
-    assert any(name.endswith(".safetensors") for name in both)
-    with store.find_run("one") as opened:
-        before = {path.name for path in record.parent.iterdir()}
-        opened.delete(1)
-    gone = before - {path.name for path in record.parent.iterdir()}
-    assert gone == {record.name}
 
 
 def test_data_files_that_no_record_refers_to_are_orphans(tmp_path: Path) -> None:
@@ -65,9 +47,8 @@ def test_a_store_that_is_no_folder_is_measured_too() -> None:
     assert usage.total.checkpoints == 4
     assert usage.total.logical == 4 * (WEIGHT.nbytes + 8)
     run = store.find_run("one").hash
-    everything = deleted_with_run(store.backend, run)
-    assert freed(store.backend, everything) == usage.runs[run].on_disk > 0
-    assert freed(store.backend, ["models/none"]) == 0
+    space = Space(store.backend, store.index, [run])
+    assert space.total == space.delete_run(run) == usage.runs[run].on_disk > 0
 
 
 def test_what_was_written_for_a_checkpoint(tmp_path: Path) -> None:

@@ -196,11 +196,15 @@ class Backend(Protocol):
         """
         ...
 
-    def lock(self, name: str, wait: float = 0.0) -> Lock | None:
+    def lock(self, name: str, wait: float = 0.0, *, passing: bool = False) -> Lock | None:
         """Take the lock of this name; None if another process has it for `wait` seconds more.
 
-        Within a process, too, a lock is held once.
+        Within a process, too, a lock is held once. One that is `passing` leaves nothing behind.
         """
+        ...
+
+    def locked(self, prefix: str) -> Sequence[str]:
+        """The names of the locks that somebody holds now, of those that begin so."""
         ...
 
     def holder(self, name: str) -> str | None:

@@ -28,6 +28,7 @@ from holdfast.store.filling import Filling, LoadReport, move
 from holdfast.store.headers import check_header
 from holdfast.store.marks import Marks, Note, read_marks, write_marks
 from holdfast.store.metrics import checked_metrics
+from holdfast.store.pins import pinned
 from holdfast.store.reading import Data, gone, read_record
 from holdfast.store.record import STORAGE, DataFile, Head, Record
 from holdfast.store.runfile import now
@@ -217,7 +218,11 @@ class Checkpoint:
         def distrust(name: str) -> None:
             self._store.index.distrust(self.head.run, name)
 
-        with Data(self._store.backend, self.record, damaged=distrust, **options) as data:
+        backend = self._store.backend
+        with (
+            pinned(backend, self.head.place),
+            Data(backend, self.record, damaged=distrust, **options) as data,
+        ):
             yield data
 
     def export(

@@ -17,8 +17,8 @@ from holdfast.store.backend import Backend
 NAME: Final = "index.sqlite"
 _SCHEMA: Final = """
 CREATE TABLE folders (run TEXT PRIMARY KEY, version TEXT, settled INTEGER) WITHOUT ROWID;
-CREATE TABLE runs (run TEXT PRIMARY KEY, stamp INTEGER, name TEXT, created TEXT, problem TEXT)
-    WITHOUT ROWID;
+CREATE TABLE runs (run TEXT PRIMARY KEY, stamp INTEGER, name TEXT, created TEXT, file BLOB,
+    problem TEXT) WITHOUT ROWID;
 CREATE TABLE records (run TEXT, step INTEGER, stamp INTEGER, sequence INTEGER, time TEXT,
     best INTEGER, head BLOB, problem TEXT, PRIMARY KEY (run, step)) WITHOUT ROWID;
 CREATE INDEX by_sequence ON records (sequence, run) WHERE problem IS NULL;
@@ -28,15 +28,17 @@ CREATE TABLE files (run TEXT, step INTEGER, name TEXT, size INTEGER, digest TEXT
     used INTEGER);
 CREATE INDEX by_file ON files (run, name);
 CREATE INDEX by_step ON files (run, step);
-CREATE TABLE marks (run TEXT, step INTEGER, stamp INTEGER, tags TEXT, best INTEGER, problem TEXT,
-    PRIMARY KEY (run, step)) WITHOUT ROWID;
+CREATE TABLE marks (run TEXT, step INTEGER, stamp INTEGER, tags TEXT, best INTEGER, metrics BLOB,
+    problem TEXT, PRIMARY KEY (run, step)) WITHOUT ROWID;
 CREATE TABLE tags (tag TEXT, run TEXT, step INTEGER);
 CREATE INDEX by_tag ON tags (tag);
 CREATE TABLE chunks (digest BLOB PRIMARY KEY, size INTEGER, run TEXT, name TEXT, start INTEGER)
     WITHOUT ROWID;
 CREATE TABLE learned (run TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE distrusted (run TEXT, name TEXT, PRIMARY KEY (run, name)) WITHOUT ROWID;
-PRAGMA user_version = 2;
+CREATE TABLE verified (run TEXT, step INTEGER, sequence INTEGER, PRIMARY KEY (run, step))
+    WITHOUT ROWID;
+PRAGMA user_version = 3;
 """
 
 # To delete a file that others have open would pull its memory from under them: only what is
@@ -144,7 +146,7 @@ def _prepared(path: Path | str) -> sqlite3.Connection:
         with suppress(sqlite3.OperationalError):  # somebody else is doing so this moment
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        if connection.execute("PRAGMA user_version").fetchone() != (2,):
+        if connection.execute("PRAGMA user_version").fetchone() != (3,):
             connection.execute("BEGIN IMMEDIATE")
             _make_tables(connection)
             connection.commit()
@@ -156,7 +158,7 @@ def _prepared(path: Path | str) -> sqlite3.Connection:
 
 def _make_tables(connection: sqlite3.Connection) -> None:
     """Make all tables, unless another process did so meanwhile."""
-    if connection.execute("PRAGMA user_version").fetchone() == (2,):
+    if connection.execute("PRAGMA user_version").fetchone() == (3,):
         return
     if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
         raise sqlite3.DatabaseError("another version")

@@ -28,6 +28,7 @@ from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.changing import change_of
 from holdfast.store.extents import Extent, append, chunks_of, with_extents
+from holdfast.store.foreign import is_foreign_store
 from holdfast.store.headers import check_header
 from holdfast.store.index import Index
 from holdfast.store.manifest import write_manifest
@@ -36,6 +37,10 @@ from holdfast.store.record import DataFile, Head, Record, encode
 from holdfast.store.removal import orphans, sweep
 from holdfast.store.runfile import encode as encode_run
 from holdfast.store.runfile import known_from, read_run
+from holdfast.store.settings import NAME as SETTINGS
+from holdfast.store.settings import read_settings
+from holdfast.store.whole import SUFFIX as WHOLE
+from holdfast.store.whole import name_whole_files, our_names
 
 Progress = Callable[[int], None]
 
@@ -74,6 +79,10 @@ def examine(backend: Backend, index: Index, progress: Progress | None = None) ->
         _Examination(backend, index, listed.run, found, progress).run()
     for name, problem in index.problems():
         found.damaged.setdefault(name, problem)
+    try:
+        read_settings(backend)
+    except (DamagedFile, FileError) as error:
+        found.damaged[SETTINGS] = str(error)
     index.refresh()
     write_manifest(backend, index)
     return found
@@ -81,6 +90,8 @@ def examine(backend: Backend, index: Index, progress: Progress | None = None) ->
 
 def clean(backend: Backend, index: Index) -> None:
     """Delete what crashes have left in the runs that nobody writes into."""
+    if is_foreign_store(backend):
+        return
     index.refresh()
     for listed in index.runs(empty=True):
         lock = backend.lock(listed.run)
@@ -123,6 +134,7 @@ class _Examination:
                 chunks.setdefault(extent.file, set()).add((extent, digest_))
         if first is not None:
             self._restore_run_file(first)
+        self._name_whole_files()
         self._list_files()
         for name, file in files.items():
             found = sorted(chunks.get(name, ()))
@@ -165,9 +177,18 @@ class _Examination:
         for name in orphans(self._backend, self._index, self._run):
             path = f"{self._folder}/{name}"
             self._found.orphans[path] = self._backend.size(path) or 0
+        ours = our_names(self._backend, self._run)
         for name, _ in self._backend.list(self._folder):
-            if names.parse(name, self._run) is None:
+            named = names.parse(name, self._run)
+            if named is None or (named.kind == "name" and name not in ours):
                 self._found.foreign.append(f"{self._folder}/{name}")
+
+    def _name_whole_files(self) -> None:
+        if self._backend.list(self._folder, WHOLE):
+            with change_of(self._backend, self._run):
+                self._index.refresh()
+                for name in name_whole_files(self._backend, self._index, self._run):
+                    self._found.restored[name] = "the name of a whole file, put right by its record"
 
     # Data files
 

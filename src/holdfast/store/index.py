@@ -6,18 +6,23 @@ garbled or out of date, it is made again; where it cannot be written, it lives i
 
 from __future__ import annotations
 
-import itertools
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.database import Database
 from holdfast.store.decoding import decode_head
-from holdfast.store.record import DataFile, Head
+from holdfast.store.record import DataFile, Head, Place
+from holdfast.store.runfile import RunFile
 from holdfast.store.scanning import forget_all, take_in
+
+_MOST: Final = 4096
+"""How many records are held in memory to be listed."""
 
 
 class Listed(NamedTuple):
@@ -87,8 +92,8 @@ class Index:
         where = "problem IS NULL"
         chosen = [] if run is None else [run]
         where += " AND run = ?" if chosen else ""
-        page = 32
-        for offset in itertools.count(0, page):
+        offset, page = 0, 32
+        while True:
             listed = self._listed(
                 f"SELECT run, step, head FROM records WHERE {where} "
                 f"ORDER BY sequence DESC, run DESC, step DESC LIMIT {page} OFFSET {offset}",
@@ -97,6 +102,8 @@ class Index:
             yield from listed
             if len(listed) < page:
                 return
+            offset += page
+            page = min(2 * page, _MOST)  # each page goes past all those before it
 
     def best(self, run: str) -> Listed | None:
         """The record that was made the best of a run last, by its save or by a metric after it."""
@@ -141,6 +148,11 @@ class Index:
             )
         ]
 
+    def sequences(self, run: str) -> dict[int, int]:
+        """The sequence numbers of a run's records that can be read, by step."""
+        query = "SELECT step, sequence FROM records WHERE run = ? AND problem IS NULL"
+        return dict(self._database.all(query, run))
+
     def count(self, run: str | None = None) -> int:
         """How many records there are."""
         if run is None:
@@ -173,6 +185,16 @@ class Index:
             )
         ]
 
+    def run_files(self) -> dict[str, RunFile]:
+        """What the runs are, by their hashes, as far as their files can be read."""
+        rows = self._database.all("SELECT run, file FROM runs WHERE file IS NOT NULL")
+        return {run: msgspec.json.decode(file, type=RunFile) for run, file in rows}
+
+    def run_file(self, run: str) -> RunFile | None:
+        """What one run is; None if its file cannot be read."""
+        rows = self._database.all("SELECT file FROM runs WHERE run = ? AND file IS NOT NULL", run)
+        return msgspec.json.decode(rows[0][0], type=RunFile) if rows else None
+
     def tagged(self, tag: str) -> list[tuple[str, int]]:
         """The checkpoints that bear a tag: one, unless two writers gave it at the same moment."""
         return self._database.all("SELECT run, step FROM tags WHERE tag = ?", tag)
@@ -181,6 +203,15 @@ class Index:
         """The tags of a run's checkpoints, by step."""
         rows = self._database.all("SELECT step, tags FROM marks WHERE run = ?", run)
         return {step: json.loads(tags) for step, tags in rows}
+
+    def marked(self, run: str) -> set[int]:
+        """The steps of a run that have marks."""
+        return {step for (step,) in self._database.all("SELECT step FROM marks WHERE run = ?", run)}
+
+    def late_metrics(self, run: str) -> dict[int, dict[str, Any]]:
+        """The metrics that came after the commits of a run's checkpoints, by step."""
+        rows = self._database.all("SELECT step, metrics FROM marks WHERE run = ?", run)
+        return {step: msgspec.json.decode(metrics) for step, metrics in rows}
 
     def protected(self, run: str) -> dict[int, str]:
         """The steps that must be kept, and why: for a tag, or for marks that nobody can read."""
@@ -205,6 +236,12 @@ class Index:
             for row in self._database.all(f"{query} WHERE problem IS NOT NULL")
         ]
         return sorted(found)
+
+    def references(self, run: str | None = None) -> list[tuple[str, int, str]]:
+        """Run, step and the name of each data file that records refer to, of a run or of all."""
+        chosen = [] if run is None else [run]
+        where = " WHERE run = ?" if chosen else ""
+        return self._database.all(f"SELECT run, step, name FROM files{where}", *chosen)
 
     def files(self, run: str) -> dict[str, DataFile]:
         """The data files that a run's records refer to, each as the one that uses most of it."""
@@ -257,6 +294,23 @@ class Index:
         return {
             name for (name,) in self._database.all("SELECT name FROM distrusted WHERE run = ?", run)
         }
+
+    def set_verified(self, place: Place) -> None:
+        """Every byte of a checkpoint was read and found to be what was saved."""
+        row = (place.run, place.step, place.sequence)
+        self._database.do(
+            lambda connection: connection.execute(
+                "INSERT OR REPLACE INTO verified VALUES (?, ?, ?)", row
+            )
+        )
+
+    def verified(self, run: str) -> dict[int, int]:
+        """The checkpoints of a run that were verified once, by step: the sequence number of each.
+
+        It is another number than the checkpoint has if that was replaced since.
+        """
+        query = "SELECT step, sequence FROM verified WHERE run = ?"
+        return dict(self._database.all(query, run))
 
     def _one(self, query: str, *arguments: Any) -> Any:
         return self._database.all(query, *arguments)[0][0]

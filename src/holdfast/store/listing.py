@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
-from holdfast.store import names
+import msgspec
+
+from holdfast.errors import DamagedFile
+from holdfast.store import names, tree
 from holdfast.store.index import Index, Listed
 from holdfast.store.record import Head
 
+ORDERS: Final = ("step", "time", "size")
 _HASH: Final = 24
 """The characters of a whole hash."""
 
@@ -28,45 +35,100 @@ class Entry:
     head: Head | None
     marks: tuple[str, ...] = ()
     """`latest`, `best`, its tags, and whether a file of it was found damaged."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Those that came late too."""
     problem: str | None = None
     """Why the record cannot be read."""
 
 
-def checkpoints(index: Index, run: str | None = None, limit: int | None = None) -> list[Entry]:
-    """The newest checkpoints of a run or of the store, the newest first.
+@dataclass(frozen=True)
+class Order:
+    """What checkpoints are sorted by."""
+
+    by: str
+    """`step`, `time` or `size`, each with the highest first, or the name of a metric."""
+    reverse: bool = False
+    rated: bool = False
+    """Whether those without the metric are left out, whatever it is called."""
+
+    @property
+    def metric(self) -> str | None:
+        """The metric, if it is one."""
+        return self.by if self.rated or self.by not in ORDERS else None
+
+
+def checkpoints(
+    index: Index,
+    runs: str | Collection[str] | None = None,
+    limit: int | None = None,
+    order: Order | None = None,
+) -> list[Entry]:
+    """The checkpoints of some runs or of the store, the newest first, or in another order.
 
     After them come all records that cannot be read.
     """
-    runs = index.runs()
-    short = short_hashes(each.run for each in runs)
-    labels = {each.run: each.name for each in runs}
-    tags: dict[str, dict[int, list[str]]] = {}
-    distrusted: dict[str, set[str]] = {}
-
-    def entry(run: str, step: int, head: Head | None, *first: str, problem: str | None) -> Entry:
-        if run not in tags:
-            tags[run] = index.tags(run)
-            distrusted[run] = index.distrusted(run)
-        marks = (*first, *tags[run].get(step, ()))
-        if head is not None and distrusted[run] & {file.name for file in head.files}:
-            marks = (*marks, "under suspicion")
-        return Entry(run, short.get(run, run), labels.get(run), step, head, marks, problem)
-
-    entries = [
-        entry(head.run, head.step, head, *marks, problem=None)
-        for head, marks in itertools.islice(_marked(index, run), limit)
-    ]
-    entries += [
-        entry(run, step, None, problem=problem) for run, step, problem in index.unreadable(run)
-    ]
+    runs = [runs] if isinstance(runs, str) else runs
+    known = _Known(index)
+    if order is None or order == Order("time"):
+        chosen = itertools.islice(_marked(index, runs), limit)
+        entries = [known.entry(head, marks) for head, marks in chosen]
+    else:
+        entries = [known.entry(head, marks) for head, marks in _marked(index, runs)]
+        entries = _sorted(entries, order)[:limit]
+    if order is None or not order.rated:
+        entries += [
+            known.unreadable(run, step, problem)
+            for each in ([None] if runs is None else runs)
+            for run, step, problem in index.unreadable(each)
+        ]
     return entries
 
 
-def _marked(index: Index, run: str | None) -> Iterator[tuple[Head, list[str]]]:
+class _Known:
+    """What the index knows of the runs whose checkpoints are listed, asked for once a run."""
+
+    def __init__(self, index: Index) -> None:
+        runs = index.runs()
+        self._index = index
+        self._short = short_hashes(each.run for each in runs)
+        self._labels = {each.run: each.name for each in runs}
+        self._of: dict[str, _OfRun] = {}
+
+    def entry(self, head: Head, first: Sequence[str]) -> Entry:
+        of_run = self._of_run(head.run)
+        marks = (*first, *of_run.tags.get(head.step, ()))
+        if of_run.distrusted & {file.name for file in head.files}:
+            marks = (*marks, "under suspicion")
+        short, label = self._named(head.run)
+        metrics = metrics_of(head, of_run.late.get(head.step))
+        return Entry(head.run, short, label, head.step, head, marks, metrics)
+
+    def unreadable(self, run: str, step: int, problem: str) -> Entry:
+        short, label = self._named(run)
+        marks = tuple(self._of_run(run).tags.get(step, ()))
+        return Entry(run, short, label, step, None, marks, {}, problem)
+
+    def _named(self, run: str) -> tuple[str, str | None]:
+        return self._short.get(run, run), self._labels.get(run)
+
+    def _of_run(self, run: str) -> _OfRun:
+        if run not in self._of:
+            index = self._index
+            self._of[run] = _OfRun(index.tags(run), index.distrusted(run), index.late_metrics(run))
+        return self._of[run]
+
+
+class _OfRun(NamedTuple):
+    tags: Mapping[int, Sequence[str]]
+    distrusted: Set[str]
+    late: Mapping[int, Mapping[str, Any]]
+
+
+def _marked(index: Index, runs: Collection[str] | None) -> Iterator[tuple[Head, list[str]]]:
     """The records from the newest on."""
     latest = ["latest"]
     best: dict[str, Listed | None] = {}
-    for listed in index.newest(run):
+    for listed in _newest(index, runs):
         marks, latest = latest, []
         if listed.run not in best:
             best[listed.run] = index.best(listed.run)
@@ -74,6 +136,52 @@ def _marked(index: Index, run: str | None) -> Iterator[tuple[Head, list[str]]]:
         if found is not None and found.step == listed.step:
             marks.append("best")
         yield listed.head, marks
+
+
+def _newest(index: Index, runs: Collection[str] | None) -> Iterator[Listed]:
+    if runs is None:
+        return index.newest()
+    return heapq.merge(*map(index.newest, runs), key=_place, reverse=True)
+
+
+def _place(listed: Listed) -> tuple[int, str, int]:
+    return listed.head.sequence, listed.run, listed.step
+
+
+def _sorted(entries: list[Entry], order: Order) -> list[Entry]:
+    """In another order; those that have no number to be sorted by come last."""
+    numbers = [_number(entry, order) for entry in entries]
+    rated = [at for at, number in enumerate(numbers) if number is not None]
+    # The newest come first, and stay so among equals.
+    rated.sort(key=lambda at: numbers[at] or 0, reverse=order.reverse)
+    others = [] if order.rated else [at for at, number in enumerate(numbers) if number is None]
+    return [entries[at] for at in (*rated, *others)]
+
+
+def _number(entry: Entry, order: Order) -> float | None:
+    """What an entry is sorted by, the least first."""
+    assert entry.head is not None
+    if order.metric is not None:
+        return as_number(entry.metrics.get(order.metric))
+    fields = {"step": entry.step, "time": entry.head.sequence, "size": entry.head.nbytes}
+    return -fields[order.by]
+
+
+def metrics_of(head: Head, late: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The metrics of a checkpoint, with those that came late; none, if somebody sealed others."""
+    node = {**head.metrics, **(late or {})}
+    if all(type(value) in (int, float) for value in node.values()):
+        return node
+    with suppress(DamagedFile):
+        metrics: dict[str, Any] = tree.decode(msgspec.json.encode(node), 0)
+        return metrics
+    return {}
+
+
+def as_number(value: Any) -> float | None:
+    """A metric that can be compared with others; None for one that is no number."""
+    is_number = isinstance(value, int) or (isinstance(value, float) and not math.isnan(value))
+    return value if is_number else None
 
 
 def written(head: Head) -> int:

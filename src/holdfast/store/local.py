@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -19,10 +19,12 @@ from holdfast.files.source_file import SourceFile
 from holdfast.store import locks
 from holdfast.store.aside import SUFFIX, Aside, aside_name, is_aside, taken, writing
 from holdfast.store.backend import Entry, Version, checked
+from holdfast.store.foreign import is_foreign_layout
 from holdfast.store.names import is_text
 
 _OWN: Final = ".holdfast"
 """The folder for the cache and the locks."""
+_LOCK: Final = ".lock"
 
 _NO_LINKS: Final = frozenset(
     {
@@ -52,7 +54,7 @@ class LocalBackend:
 
     @property
     def cache(self) -> Path | None:
-        """In the folder itself, or the user's own where that is read-only or on a network."""
+        """In the folder itself, or the user's own if that is read-only, foreign or on a network."""
         try:
             root = os.open(self._root, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -61,7 +63,7 @@ class LocalBackend:
             remote = on_network(root)
         finally:
             os.close(root)
-        here = [] if remote else [self._root / _OWN]
+        here = [] if remote or is_foreign_layout(self._root) else [self._root / _OWN]
         return next(filter(_is_writable, [*here, *_user_cache(self._root)]), None)
 
     def path(self, name: str) -> Path:
@@ -205,13 +207,24 @@ class LocalBackend:
                 return False
         return True
 
-    def lock(self, name: str, wait: float = 0.0) -> locks.FileLock | None:
+    def lock(self, name: str, wait: float = 0.0, *, passing: bool = False) -> locks.FileLock | None:
         """Take the lock of this name; None if somebody has it for `wait` seconds more."""
         path = self._lock_file(name)
         with writing(path, "lock"):
             self._make_ready(self._root)
             _make_all(path.parent)
-        return locks.take(path, wait)
+        return locks.take(path, wait, passing=passing)
+
+    def locked(self, prefix: str) -> Sequence[str]:
+        """The names of the locks that somebody holds now; files that dead ones left are deleted."""
+        folder = self._lock_file("any").parent
+        with _reading(folder):
+            found = [entry.name for entry in _entries(folder) if entry.name.startswith(prefix)]
+        return [
+            name.removesuffix(_LOCK)
+            for name in found
+            if name.endswith(_LOCK) and locks.is_held(folder / name)
+        ]
 
     def holder(self, name: str) -> str | None:
         """The process and the machine that took the lock last and did not release it."""
@@ -243,7 +256,7 @@ class LocalBackend:
         return self.path(folder) if folder else self._root
 
     def _lock_file(self, name: str) -> Path:
-        return self._root / _OWN / "locks" / f"{checked(name)}.lock"
+        return self._root / _OWN / "locks" / f"{checked(name)}{_LOCK}"
 
     def _make_ready(self, folder: Path) -> None:
         """Make a folder and those above it, and let all their names be durable.

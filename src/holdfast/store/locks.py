@@ -38,6 +38,8 @@ class FileLock:
     def __init__(self, path: Path, fd: int, identity: _Identity) -> None:
         self._path = path
         self._fd = fd
+        self.passing = False
+        """Whether the file goes with it: nobody else will ask for a lock of this name."""
         self._identity = identity
         self._process = os.getpid()
         self.note = _leave_note(fd)
@@ -63,7 +65,10 @@ class FileLock:
                 return
             try:
                 _held.pop(self._identity, None)
-                if self.note is not None and self.note == _read_note(self._fd):
+                if self.passing and _identity_at(self._path) == self._identity:
+                    with suppress(OSError):
+                        disk.LOCAL.remove(self._path)
+                elif self.note is not None and self.note == _read_note(self._fd):
                     with suppress(OSError):
                         disk.LOCAL.truncate(self._fd, 0)
             finally:
@@ -92,10 +97,11 @@ _held: dict[_Identity, FileLock] = {}
 """The locks that this process holds."""
 
 
-def take(path: Path, wait: float = 0.0) -> FileLock | None:
+def take(path: Path, wait: float = 0.0, *, passing: bool = False) -> FileLock | None:
     """Lock a file, made if there is none; None if somebody has it for `wait` seconds more.
 
-    The folder must be there. Raises WriteFailed where there can be no lock.
+    The folder must be there. A file that is `passing` is deleted with the release. Raises
+    WriteFailed where there can be no lock.
     """
     deadline = time.monotonic() + wait
     while True:
@@ -108,9 +114,26 @@ def take(path: Path, wait: float = 0.0) -> FileLock | None:
                 error.errno, f"cannot lock {path}: {error.strerror or error}{hint}"
             ) from error
         left = deadline - time.monotonic()
+        if lock is not None:
+            lock.passing = passing
         if lock is not None or left <= 0:
             return lock
         time.sleep(min(_PAUSE, left))
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody holds the lock on the file of a passing lock; one that was left is deleted.
+
+    What cannot be looked at may be held.
+    """
+    try:
+        lock = take(path, passing=True)
+    except WriteFailed:
+        return True
+    if lock is None:
+        return True
+    lock.release()
+    return False
 
 
 def holder(path: Path) -> str | None:

@@ -6,7 +6,7 @@ import errno
 import itertools
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -131,7 +131,12 @@ class MemoryBackend:
                 self._put(target, found)
             return self._get(target) is found
 
-    def lock(self, name: str, wait: float = 0.0) -> MemoryLock | None:
+    def locked(self, prefix: str) -> Sequence[str]:
+        """The names of the locks that somebody holds now, of those that begin so."""
+        with self._released:
+            return [name for name in self._locks if name.startswith(prefix)]
+
+    def lock(self, name: str, wait: float = 0.0, *, passing: bool = False) -> MemoryLock | None:
         """Take the lock of this name; None if somebody has it for `wait` seconds more."""
         checked(name)
         deadline = time.monotonic() + wait

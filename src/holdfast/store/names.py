@@ -10,6 +10,9 @@ from holdfast.errors import BadLabel, shortened
 VARIABLE: Final = "HOLDFAST_STORE"
 """The environment variable that says where the store is."""
 MODELS: Final = "models"
+SETTINGS: Final = "HP"
+SAMPLES: Final = "data"
+TRASH: Final = ".holdfast/trash"
 MANIFEST: Final = "manifest.yaml"
 MAX_STEP: Final = 1 << 53
 RESERVED: Final = frozenset({"latest", "best"})
@@ -19,9 +22,10 @@ LONGEST: Final = 200
 _RUN: Final = re.compile("[0-9a-z]{24}")
 _OWN: Final = re.compile(
     r"(?P<run>[0-9a-z]{24})"
-    r"(?:(?P<file>_run\.json)|_step_(?P<step>[0-9]{6}|[1-9][0-9]{6,15})"
-    r"(?:(?P<record>\.json)|(?P<marks>\.marks\.json)"
-    r"|\.[0-9a-f]{8}\.[a-z0-9_-]{1,40}\.safetensors))"
+    r"(?:(?P<file>_run\.json)|(?P<architecture>_architecture\.(?:json|pkl))"
+    r"|_step_(?P<step>[0-9]{6}|[1-9][0-9]{6,15})"
+    r"(?:(?P<record>\.json)|(?P<marks>\.marks\.json)|(?P<name>\.pt)"
+    r"|\.[0-9a-f]{8}\.[a-z0-9_-]{1,40}\.(?:safetensors|pth)))"
 )
 
 
@@ -29,7 +33,7 @@ class Named(NamedTuple):
     """A file of ours in the folder of a run, by its name."""
 
     kind: str
-    """`run`, `record`, `marks` or `data`."""
+    """`run`, `architecture`, `record`, `marks`, `data`, or `name`: the one that V3 gives it."""
     run: str
     step: int
 
@@ -59,9 +63,29 @@ def marks_file(run: str, step: int) -> str:
     return f"{MODELS}/{run}/{run}_step_{step:06d}.marks.json"
 
 
-def data_file(run: str, step: int, token: str, label: str) -> str:
+def data_file(run: str, step: int, token: str, label: str, suffix: str = ".safetensors") -> str:
     """A data file, by its name within the folder of its run."""
-    return f"{run}_step_{step:06d}.{token}.{label}.safetensors"
+    return f"{run}_step_{step:06d}.{token}.{label}{suffix}"
+
+
+def whole_file(run: str, step: int) -> str:
+    """The name that layout V3 has for a checkpoint which is one torch file."""
+    return f"{MODELS}/{run}/{run}_step_{step:06d}.pt"
+
+
+def architecture_file(run: str, suffix: str = ".json") -> str:
+    """What the model of a run is; with the suffix `.pkl`, the model itself, pickled."""
+    return f"{MODELS}/{run}/{run}_architecture{suffix}"
+
+
+def config_file(run: str) -> str:
+    """The hyperparameters of a run, for people and for programs that know layout V3."""
+    return f"{SETTINGS}/{run}/{run}_config.yaml"
+
+
+def data_state_file(run: str) -> str:
+    """The samples of a run, likewise."""
+    return f"{SAMPLES}/{run}/{run}_data_state.yaml"
 
 
 def parse(name: str, folder: str) -> Named | None:
@@ -72,7 +96,9 @@ def parse(name: str, folder: str) -> Named | None:
     match = _OWN.fullmatch(name)
     if match is None:
         return None
-    kind = next((kind for kind in ("record", "marks") if match[kind]), "data")
+    kind = next(
+        (kind for kind in ("record", "marks", "name", "architecture") if match[kind]), "data"
+    )
     if match["file"]:
         kind = "run"
     if kind != "data" and match["run"] != folder:

@@ -82,6 +82,8 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nbytes: int
     parts: list[Part]
     files: list[DataFile]
+    dropped: list[str] = []
+    """The parts that were deleted from it since, by their keys; not there if none was."""
 
     @property
     def place(self) -> Place:
@@ -178,7 +180,10 @@ def encode(record: Record) -> bytes:
 
 def encode_head(head: Head) -> bytes:
     """The first line, without the line break."""
-    return seal(FORMAT, msgspec.structs.asdict(head))
+    fields = msgspec.structs.asdict(head)
+    if not head.dropped:  # older releases read what is whole
+        del fields["dropped"]
+    return seal(FORMAT, fields)
 
 
 def _numbered(values: Sequence[str]) -> tuple[list[str], list[int]]:

@@ -9,6 +9,8 @@ from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.index import Index
 from holdfast.store.scanning import read_head
+from holdfast.store.trash import KEPT, Trash
+from holdfast.store.whole import name_whole_files, our_names
 
 
 def delete_checkpoints(backend: Backend, index: Index, run: str, steps: Iterable[int]) -> None:
@@ -19,9 +21,12 @@ def delete_checkpoints(backend: Backend, index: Index, run: str, steps: Iterable
     """
     folder = names.run_folder(run)
     steps = list(steps)
+    # A record without its V3 name gets it again; a name without a record would be taken for one.
+    ours = {f"{folder}/{name}" for name in our_names(backend, run)}
+    backend.delete(name for step in steps if (name := names.whole_file(run, step)) in ours)
     backend.delete(names.record_file(run, step) for step in steps)
     backend.sync(folder)  # no record may come back that refers to what is deleted next
-    backend.delete(names.marks_file(run, step) for step in steps)
+    backend.delete(names.marks_file(run, step) for step in index.marked(run) & set(steps))
     delete_unused(backend, index, run)
 
 
@@ -34,14 +39,21 @@ def delete_run(backend: Backend, index: Index, run: str) -> None:
     ours = [
         f"{folder}/{name}"
         for name, _ in backend.list(folder)
-        if (named := names.parse(name, run)) and named.kind != "record"
+        if (named := names.parse(name, run)) and named.kind not in ("record", "name")
     ]
+    backend.delete([f"{folder}/{name}" for name in our_names(backend, run)])
     backend.delete(names.record_file(run, step) for step in index.steps(run))
     backend.sync(folder)
     backend.delete(ours)
     backend.sweep(folder)
     backend.sync(folder)
     backend.delete_folder(folder)
+    for beside in (names.config_file(run), names.data_state_file(run)):
+        folder = beside.rpartition("/")[0]
+        if backend.version(folder) is not None:
+            backend.delete([beside])
+            backend.sweep(folder)
+            backend.delete_folder(folder)
 
 
 def delete_unused(backend: Backend, index: Index, run: str) -> None:
@@ -79,7 +91,7 @@ def orphans(backend: Backend, index: Index, run: str) -> list[str]:
         return []
     used = index.files(run).keys()
     found = []
-    for name, _ in backend.list(names.run_folder(run), ".safetensors"):
+    for name, _ in backend.list(names.run_folder(run)):
         named = names.parse(name, run)
         if named is not None and named.kind == "data" and name not in used:
             found.append(name)
@@ -91,11 +103,15 @@ def sweep(backend: Backend, index: Index, run: str) -> None:
     folder = names.run_folder(run)
     if backend.version(folder) is None:
         return
-    backend.sweep(folder)
+    for each in (folder, f"{names.SETTINGS}/{run}", f"{names.SAMPLES}/{run}"):
+        backend.sweep(each)
     backend.sweep("")  # where the manifest is
     index.refresh()
     backend.delete(_stale_marks(backend, index, run))
+    name_whole_files(backend, index, run)
     delete_unused(backend, index, run)
+    if backend.folders(names.TRASH):
+        Trash(backend).empty(older_than=KEPT)
 
 
 def _stale_marks(backend: Backend, index: Index, run: str) -> list[str]:

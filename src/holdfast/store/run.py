@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
+from holdfast.conventions import translate
 from holdfast.errors import (
     AlreadyExists,
     BadLabel,
-    DamagedFile,
-    FellBack,
+    BadOption,
+    HoldfastError,
+    MissingFile,
+    NotDeleted,
     Protected,
     RefNotFound,
-    UnreadableFile,
 )
 from holdfast.identity import recorded
-from holdfast.store import names
+from holdfast.retention import Mode, Policies, Policy, Retention, retention
+from holdfast.store import deleting, names, retaining, verdicts
+from holdfast.store.beside import write_config
 from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
+from holdfast.store.deleting import Command
 from holdfast.store.metrics import checked_metrics
 from holdfast.store.planning import Plan, plan_state
 from holdfast.store.record import Head, Place
-from holdfast.store.removal import delete_checkpoints, delete_run
+from holdfast.store.retaining import Retained
 from holdfast.store.runfile import RunFile, encode, read_run
-from holdfast.store.saving import Assemble, Wanted
+from holdfast.store.saving import FORMATS, SAFETENSORS, Assemble, Wanted
+from holdfast.store.verdicts import Verdict
 from holdfast.store.writers import Writer, writer_of
 
 if TYPE_CHECKING:
@@ -51,6 +58,7 @@ class Run:
         self._store = store
         self._file = file
         self._writer: Writer | None = None
+        self._has_saved = False
 
     @property
     def store(self) -> Store:
@@ -85,16 +93,32 @@ class Run:
         epoch: int | None = None,
         best: bool = False,
         replace: bool = False,
+        format: str = SAFETENSORS,
     ) -> Checkpoint:
         """Commit a state as the checkpoint of a step; when this returns, it is durable.
 
         What the store holds already is referred to, not written again. A step that was saved
-        before is refused unless `replace` is given. `best` makes it the best of its run.
+        before is refused unless `replace` is given. `best` makes it the best of its run. With
+        format="torch" it is one whole file, which `torch.load` reads as `{run}_step_000100.pt`.
         """
-        wanted = self.wanted(step, metrics, epoch, best, replace)
+        wanted = self.wanted(step, metrics, epoch, best, replace, format)
         head = self.commit(plan_state(state), wanted)
         self._store.saved()
+        self._retain()
         return Checkpoint(self._store, head)
+
+    def _retain(self) -> None:
+        """Delete what the run does not keep, if it was told what it does."""
+        if self.is_limited():
+            for problem in retaining.after_save(self._store, self.hash).problems:
+                warnings.warn(f"old checkpoints: {problem}", NotDeleted, stacklevel=3)
+
+    def is_limited(self) -> bool:
+        """Whether a save may have something deleted: the run or the store keeps not everything."""
+        try:
+            return self._file.retention is not None or self._store.budget is not None
+        except HoldfastError:  # nobody knows: whoever tries to keep it will say so
+            return True
 
     def wanted(
         self,
@@ -103,14 +127,18 @@ class Run:
         epoch: int | None = None,
         best: bool = False,
         replace: bool = False,
+        format: str = SAFETENSORS,
     ) -> Wanted:
         """What `save` is asked for besides the state; what it would refuse of it is refused."""
+        if format not in FORMATS:
+            raise BadOption(f"format={format!r}: there are {' and '.join(FORMATS)}")
         return Wanted(
             _checked(step, "a step", 0),
             checked_metrics(metrics),
             None if epoch is None else _checked(epoch, "an epoch", -names.MAX_STEP),
             bool(best),
             bool(replace),
+            format,
         )
 
     def commit(
@@ -126,7 +154,10 @@ class Run:
         """
         writer = self._own_writer()
         self._make_file()
-        return writer.save(self._file, plan, wanted, assemble, before_commit)
+        head = writer.save(self._file, plan, wanted, assemble, before_commit)
+        self._store.will_tell()
+        self._has_saved = True
+        return head
 
     def _own_writer(self) -> Writer:
         if self._writer is not None and self._writer.process != os.getpid():
@@ -201,69 +232,85 @@ class Run:
     def rename(self, name: str) -> None:
         """Give the run another label."""
         names.check_label(name, "a run's name")
-        with change_of(self._store.backend, self.hash):
-            file = msgspec.structs.replace(read_run(self._store.backend, self.hash), name=name)
-            self._store.backend.replace(names.run_file(self.hash), encode(file))
-        self._file = file
+        self._change_file(name=name)
         self._store.write_manifest()
 
     def describe(self, hp: Any) -> None:
         """Record the hyperparameters as they are now: those that do not count may have changed."""
         if recorded(hp) == self._file.hyperparameters:
             return
+        self._change_file(hyperparameters=recorded(hp))
+        write_config(self._store.backend, self.hash, hp)
+
+    @property
+    def retention(self) -> Retention | None:
+        """Which of its checkpoints are kept; None if nobody ever said."""
+        return self._file.retention
+
+    def retain(
+        self,
+        keep: Policy | Policies | None = None,
+        *,
+        budget: int | float | str | None = None,
+        monitor: str | None = None,
+        mode: Mode | None = None,
+        **conventions: Any,
+    ) -> Retained:
+        """Delete all checkpoints that are not kept, now and after every save from now on.
+
+        `keep` is a policy or several put together by `|`; `budget` is what the run may take on
+        the disk ("50GB"): beyond it the oldest go. Both are stored with the run, until they are
+        given again; without either, what is stored is done. The latest, the best, tagged ones and
+        those in use always stay. The deletion is immediate. The names of Lightning and
+        Transformers (`save_top_k`, `save_total_limit`, …) are taken too: see docs/retention.md.
+        """
+        told = translate(conventions, monitor, mode)
+        wanted = retention(keep or told.keep, budget, told.monitor, told.mode or "min")
+        if wanted is not None:
+            self.set_retention(wanted)
+        done = retaining.retain(self._store, self.hash)
+        if done:
+            self._store.saved()
+        return done
+
+    def verdicts(
+        self, keep: Policy | Policies | None = None, *, budget: int | float | str | None = None
+    ) -> list[Verdict]:
+        """What `retain` would do with each checkpoint, and why, the newest first."""
+        return verdicts.verdicts(self._store, self.hash, retention(keep, budget))
+
+    def set_retention(self, wanted: Retention) -> None:
+        """Store which checkpoints are kept, and delete none."""
+        if wanted != self._file.retention:
+            self._change_file(retention=wanted)
+
+    def _change_file(self, **fields: Any) -> None:
+        """Replace some of what the run file says."""
         with change_of(self._store.backend, self.hash):
-            file = read_run(self._store.backend, self.hash)
-            self._file = msgspec.structs.replace(file, hyperparameters=recorded(hp))
+            try:
+                file = read_run(self._store.backend, self.hash)
+            except MissingFile:  # it is made with the first save
+                file = self._file
+            self._file = msgspec.structs.replace(file, **fields)
             self._store.backend.replace(names.run_file(self.hash), encode(self._file))
 
-    def delete(self, *steps: int) -> None:
+    def delete(self, *steps: int, trash: Command | None = None, why: str = "") -> None:
         """Delete checkpoints, and what only they refer to.
 
         Tagged ones are refused. One of those that are left must be intact, which is verified, the
-        newest first: `delete_all` deletes a run.
+        newest first: `delete_all` deletes a run. With `trash`, they go there first.
         """
-        if not steps:
-            return
-        kept = self.check_delete(*steps)
-        with change_of(self._store.backend, self.hash):
-            self._check_delete(steps, kept)
-            delete_checkpoints(self._store.backend, self._store.index, self.hash, steps)
-        self._store.write_manifest()
+        if steps:
+            deleting.delete(self._store, self.hash, steps, trash, why)
+            self._store.write_manifest()
 
     def check_delete(self, *steps: int) -> int:
         """Raise what `delete` would, and delete nothing; returns an intact step that is left."""
-        self._store.index.refresh()
-        kept = self._intact_step(set(self._store.index.steps(self.hash)) - set(steps))
-        return self._check_delete(steps, kept)
+        return deleting.check_delete(self._store, self.hash, steps)
 
-    def _check_delete(self, steps: Sequence[int], kept: int | None) -> int:
-        self._store.index.refresh()
-        protected = self._store.index.protected(self.hash)
-        known = set(self._store.index.steps(self.hash))
-        for step in steps:
-            if step not in known:
-                raise RefNotFound(f"run {self.hash} has no checkpoint of step {step}")
-            if step in protected:
-                raise Protected(f"step {step} of run {self.hash} {protected[step]}")
-        if kept is None or kept not in known:
-            raise Protected(
-                f"run {self.hash} would have no intact checkpoint left: delete the whole run "
-                "if it is not needed"
-            )
-        return kept
-
-    def _intact_step(self, steps: set[int]) -> int | None:
-        """The newest of these steps that is intact, every byte of it."""
-        for listed in self._store.index.newest(self.hash):
-            if listed.step in steps:
-                with suppress(DamagedFile, UnreadableFile, RefNotFound):
-                    Checkpoint(self._store, listed.head).verify()
-                    return listed.step
-        return None
-
-    def delete_all(self) -> None:
+    def delete_all(self, trash: Command | None = None) -> None:
         """Delete the run with all its checkpoints; files that are not ours stay."""
-        backend, index = self._store.backend, self._store.index
+        backend = self._store.backend
         with ExitStack() as stack:
             if self._writer is None or not self._writer.is_locking():
                 lock = backend.lock(self.hash)
@@ -271,11 +318,7 @@ class Run:
                     holder = backend.holder(self.hash)
                     raise Protected(f"run {self.hash}: {holder} writes into it; end that first")
                 stack.enter_context(lock)
-            stack.enter_context(change_of(backend, self.hash))
-            index.refresh()
-            for step, why in index.protected(self.hash).items():
-                raise Protected(f"step {step} of run {self.hash} {why}")
-            delete_run(backend, index, self.hash)
+            deleting.delete_all(self._store, self.hash, trash)
         self.close()
         self._store.write_manifest()
 
@@ -285,13 +328,24 @@ class Run:
         return self._file.parent
 
     def close(self) -> None:
-        """Let other processes write into the run; a later save takes it again."""
+        """Let other processes write into the run; a later save takes it again.
+
+        If this object has saved, the manifest tells of it when this returns.
+        """
+        self._leave()
+        if self._has_saved:
+            self._has_saved = False
+            self._store.flush()
+
+    def _leave(self) -> None:
         if self._writer is not None:
             self._writer.leave()
             self._writer = None
 
     def __del__(self) -> None:
-        self.close()
+        # When the interpreter ends, modules lose their names, and locks go with the process.
+        if sys is not None and not sys.is_finalizing():
+            self._leave()
 
     def __enter__(self) -> Self:
         """Take the run for this process; raises RunBusy if another one writes into it."""
@@ -309,17 +363,6 @@ class Run:
     def __repr__(self) -> str:
         label = f" {self.name!r}" if self.name else ""
         return f"<run {self.hash}{label} of {self._store.url!r}>"
-
-
-def fell_back(problems: list[str], to: Checkpoint) -> None:
-    """Say that not the checkpoint that was asked for was taken."""
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    warnings.warn(
-        f"{problems[0]}{more}: fell back to {to.ref}, the newest intact checkpoint; "
-        "`holdfast doctor` looks into it",
-        FellBack,
-        stacklevel=6,
-    )
 
 
 def _checked(value: Any, what: str, least: int) -> int:

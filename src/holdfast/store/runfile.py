@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import BadField, DamagedFile, RefusedState
+from holdfast.retention import Retention
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.record import Head, Place
@@ -33,11 +34,16 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The checkpoint that the run came from."""
     hyperparameters: Any
     environment: dict[str, str]
+    retention: Retention | None = None
+    """Which of its checkpoints are kept; not in the file of a run that never said."""
 
 
 def encode(file: RunFile) -> bytes:
     """The whole file."""
-    text = seal(FORMAT, msgspec.structs.asdict(file)) + b"\n"
+    fields = msgspec.structs.asdict(file)
+    if file.retention is None:  # older releases read what has none
+        del fields["retention"]
+    text = seal(FORMAT, fields) + b"\n"
     if len(text) > MAX_SIZE:
         raise RefusedState(
             f"the hyperparameters take {len(text):,} bytes as text, over {MAX_SIZE:,}: what is "

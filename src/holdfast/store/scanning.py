@@ -7,6 +7,8 @@ import sqlite3
 import time
 from typing import Any, Final
 
+import msgspec
+
 from holdfast.errors import FileError, HoldfastError, MissingFile
 from holdfast.store import names
 from holdfast.store.backend import Backend, Version
@@ -57,7 +59,7 @@ def _scan(backend: Backend, connection: sqlite3.Connection, run: str) -> bool:
     folder = names.run_folder(run)
     for name, stamp in backend.list(folder, ".json"):
         named = names.parse(name, run)
-        if named is not None:
+        if named is not None and named.kind in found:
             found[named.kind][named.step] = stamp
     for table, kind, take in (
         ("records", "record", _take_record),
@@ -95,6 +97,9 @@ def _take_record(backend: Backend, db: sqlite3.Connection, run: str, step: int, 
     return True
 
 
+_json = msgspec.json.encode
+
+
 def _stamp(stamp: int, error: HoldfastError) -> int | None:
     """The stamp of a file that is damaged for good; of one that cannot be read now, none."""
     return None if isinstance(error, FileError) else stamp
@@ -112,11 +117,11 @@ def _take_marks(backend: Backend, db: sqlite3.Connection, run: str, step: int, s
     try:
         marks = read_marks(backend, run, step)
         tags = marks.tags
-        row = (run, step, stamp, json.dumps(tags), marks.best, None)
+        row = (run, step, stamp, json.dumps(tags), marks.best, _json(marks.metrics), None)
     except HoldfastError as error:
-        row = (run, step, _stamp(stamp, error), "[]", None, str(error))
+        row = (run, step, _stamp(stamp, error), "[]", None, b"{}", str(error))
         whole = not isinstance(error, FileError)
-    db.execute("INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?)", row)
+    db.execute("INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?, ?)", row)
     db.executemany("INSERT INTO tags VALUES (?, ?, ?)", [(tag, run, step) for tag in tags])
     return whole
 
@@ -126,11 +131,11 @@ def _take_run(backend: Backend, db: sqlite3.Connection, run: str, _: int, stamp:
     row: tuple[Any, ...]
     try:
         file = read_run(backend, run)
-        row = (run, stamp, file.name, file.created, None)
+        row = (run, stamp, file.name, file.created, _json(file), None)
     except HoldfastError as error:
-        row = (run, _stamp(stamp, error), None, None, str(error))
+        row = (run, _stamp(stamp, error), None, None, None, str(error))
         whole = not isinstance(error, FileError)
-    db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?)", row)
+    db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", row)
     return whole
 
 
@@ -159,6 +164,7 @@ def _drop(connection: sqlite3.Connection, run: str) -> None:
         "tags",
         "learned",
         "distrusted",
+        "verified",
     ):
         connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -20,38 +20,29 @@ from holdfast.errors import (
     NotAStore,
     RefNotFound,
     RunCollision,
-    UnreadableFile,
     WriteFailed,
 )
 from holdfast.identity import Identity, identify, recorded
-from holdfast.store import names
+from holdfast.retention import Retention, as_bytes
+from holdfast.store import choosing, names
 from holdfast.store.backend import Backend
+from holdfast.store.beside import write_beside, write_config
 from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
+from holdfast.store.foreign import is_foreign_store
 from holdfast.store.index import Index
 from holdfast.store.local import LocalBackend
-from holdfast.store.manifest import write_manifest
+from holdfast.store.manifest import Manifest
 from holdfast.store.marks import read_marks, write_marks
-from holdfast.store.run import Run, fell_back
+from holdfast.store.retaining import Retained, keep_within
+from holdfast.store.run import Run
 from holdfast.store.runfile import RunFile, encode, environment, known_from, now, read_run
+from holdfast.store.settings import Settings, read_settings, write_settings
 
 SHORTEST: Final = 4
 """Of a hash, fewer characters than these are a typing error rather than a reference."""
-_ATTEMPTS: Final = 10
-"""How often a checkpoint is looked for that others delete or replace at the same time."""
-_REFRESHED: Final = 60.0
-"""How many seconds a manifest is left as it is while runs are being saved into."""
 
 Result = TypeVar("Result")
-
-
-def _is_damage(error: DamagedFile | UnreadableFile) -> bool:
-    """Whether an older checkpoint is better than none: the disk has not what was written.
-
-    It fails to read it, or has something else than a file in its place. That there are too many
-    open files, or no right to read, says nothing about the checkpoint.
-    """
-    return isinstance(error, DamagedFile) or error.errno in (errno.EIO, errno.EINVAL)
 
 
 class Store:
@@ -68,7 +59,7 @@ class Store:
             path = LocalBackend(Path(path) / "checkpoints")
         self.backend: Final[Backend] = path
         self.index: Final = Index(path)
-        self._manifest_written = 0.0
+        self._manifest: Final = Manifest(path)
 
     @property
     def url(self) -> str:
@@ -80,6 +71,23 @@ class Store:
         """The folder of the metrics logs, beside that of the checkpoints; None if it has none."""
         models = self.backend.path(names.MODELS)
         return models.parent.parent / "logs" if models else None
+
+    @property
+    def budget(self) -> int | None:
+        """The bytes that all runs and the trash may take; beyond them the oldest checkpoints go.
+
+        It holds after every save into the store, until it is set to None: see `retain`.
+        """
+        return read_settings(self.backend).budget
+
+    @budget.setter
+    def budget(self, budget: int | float | str | None) -> None:
+        self.check_exists()
+        write_settings(self.backend, Settings(as_bytes(budget)))
+
+    def retain(self) -> Retained:
+        """Delete what the runs do not keep, and the oldest of all until the budget is kept."""
+        return keep_within(self, self.budget)
 
     # Runs
 
@@ -105,6 +113,12 @@ class Store:
         identity, found = self._look_up(name, hp, model, data, trial, volatile)
         if found is not None:
             return Run(self, self._completed(found, name, hp))
+        if is_foreign_store(self.backend):
+            raise NotAStore(
+                errno.EPERM,
+                f"{self.url} was written by another program, and Holdfast writes nothing into it: "
+                "make a store of its checkpoints elsewhere with `holdfast import`",
+            )
         file = RunFile(
             run=identity.hash,
             identity=_digests(identity),
@@ -114,9 +128,12 @@ class Store:
             parent=parent.head.place if parent else None,
             hyperparameters=recorded(hp),
             environment=environment(),
+            retention=self._retention_of(parent) if parent else None,
         )
+        encoded = encode(file)
+        write_beside(self.backend, file.run, hp, model, data)
         try:
-            self.backend.create(names.run_file(file.run), encode(file))
+            self.backend.create(names.run_file(file.run), encoded)
         except AlreadyExists:  # another process was faster
             found = self._found(identity)
             if found is None:
@@ -125,6 +142,11 @@ class Store:
         self.index.close()  # now there is a folder for its file
         self.write_manifest()
         return Run(self, file)
+
+    def _retention_of(self, parent: Checkpoint) -> Retention | None:
+        """What the run of a checkpoint keeps, which a branch of it takes over."""
+        file = self.index.run_file(parent.head.run)
+        return file.retention if file else None
 
     def known_run(
         self,
@@ -189,6 +211,8 @@ class Store:
         )
         with suppress(WriteFailed):  # in a store that can only be read
             self.backend.replace(names.run_file(file.run), encode(new))
+            if new.hyperparameters != file.hyperparameters:
+                write_config(self.backend, file.run, hp)
         return new
 
     def _labelled(self, name: str) -> RunFile | None:
@@ -304,78 +328,46 @@ class Store:
     def with_latest(self, action: Callable[[Checkpoint], Result], run: str | None = None) -> Result:
         """Do it with the latest checkpoint, of a run or of the store, that it can be done with."""
         self.index.refresh()
-        return self._with_newest(action, run, self._unreadable(run))
+        return choosing.with_latest(self, action, run)
 
     def with_best(self, action: Callable[[Checkpoint], Result], run: str) -> Result:
         """Do it with the best checkpoint of a run, or if that is damaged with the latest."""
         self.index.refresh()
-        problems = self._unreadable(run)
-        for _ in range(_ATTEMPTS):
-            best = self.index.best(run)
-            if best is None and not problems:
-                raise RefNotFound(f"run {run}: no checkpoint of it was the best")
-            if best is None:
-                break
-            checkpoint = Checkpoint(self, best.head)
-            try:
-                result = action(checkpoint)
-                if problems:  # one of those that cannot be read may have been the best
-                    fell_back(problems, checkpoint)
-                return result
-            except (DamagedFile, UnreadableFile) as error:
-                if not _is_damage(error):
-                    raise
-                problems.insert(0, str(error))
-                break
-            except RefNotFound:
-                self.index.refresh()  # deleted or replaced this moment
-        return self._with_newest(action, run, problems)
-
-    def _unreadable(self, run: str | None) -> list[str]:
-        return [
-            f"{names.record_file(damaged, step)}: {problem}"
-            for damaged, step, problem in self.index.unreadable(run)
-        ]
-
-    def _with_newest(
-        self, action: Callable[[Checkpoint], Result], run: str | None, problems: list[str]
-    ) -> Result:
-        where = f"run {run}" if run else self.url
-        for _ in range(_ATTEMPTS):
-            found = [*problems]
-            for listed in self.index.newest(run):
-                checkpoint = Checkpoint(self, listed.head)
-                try:
-                    result = action(checkpoint)
-                except (DamagedFile, UnreadableFile) as error:
-                    if not _is_damage(error):
-                        raise
-                    found.append(str(error))
-                    continue
-                except RefNotFound:
-                    break  # deleted or replaced this moment: look again
-                if found:
-                    fell_back(found, checkpoint)
-                return result
-            else:
-                if found:
-                    raise DamagedFile(f"{where} has no intact checkpoint: {'; '.join(found[:3])}")
-                raise RefNotFound(f"{where} has no checkpoint yet")
-            self.index.refresh()
-        raise RefNotFound(f"{where}: its checkpoints come and go faster than they can be read")
+        return choosing.with_best(self, action, run)
 
     # Views
 
     def saved(self) -> None:
-        """A checkpoint was saved: the manifest is written again once in a while."""
-        if time.monotonic() - self._manifest_written > _REFRESHED:
-            self.write_manifest()
+        """A checkpoint was saved: the manifest is written again once in a while, by a thread."""
+        self._manifest.refresh()
+
+    def will_tell(self) -> None:
+        """A checkpoint was saved: `flush` writes the manifest, if nobody does before."""
+        self._manifest.mark()
 
     def write_manifest(self) -> None:
-        """Write the manifest anew."""
-        self.index.refresh()
-        write_manifest(self.backend, self.index)
-        self._manifest_written = time.monotonic()
+        """Write the manifest anew, now."""
+        self._manifest.write(self.index)
+
+    def flush(self) -> None:
+        """Return once the manifest tells of all that this process has saved."""
+        self._manifest.close()
+
+    def close(self) -> None:
+        """Let the manifest be up to date, and let go of the index; the next call opens it again."""
+        self.flush()
+        self.index.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def check_exists(self) -> None:
         """Raise NotAStore if there is none at this place."""

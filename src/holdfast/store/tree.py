@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.errors import RefusedTensor
@@ -129,7 +129,7 @@ def _are_names(keys: Iterable[Any]) -> bool:
 _TEXT: Final = frozenset({str})
 
 
-def encode(node: Any, numbers: Sequence[int]) -> bytes:
+def encode(node: Any, numbers: Sequence[int] | Mapping[int, int]) -> bytes:
     """What `flatten` gave as one line of JSON; `numbers` has that of each leaf's tensor."""
 
     def reference(ref: Ref) -> dict[str, int]:

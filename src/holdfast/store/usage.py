@@ -11,6 +11,7 @@ from holdfast.errors import UnreadableFile
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.index import Index
+from holdfast.store.whole import our_names
 
 Inode = tuple[int | str, ...]
 """What a file is known by, whatever it is called."""
@@ -79,11 +80,11 @@ def _measure_run(
     used = index.files(run)
     orphans = {}
     here: set[Inode] = set()
-    for name, kind in _our_files(backend, run):
-        path = f"{names.run_folder(run)}/{name}"
+    for path, kind in _our_files(backend, run):
         status = status_of(backend, path)
         if status is None:
             continue
+        name = path.rpartition("/")[2]
         held = used[name].held if name in used else 0
         for each, known in ((own, here), (total, seen)):
             if status.inode not in known:
@@ -93,25 +94,6 @@ def _measure_run(
         if kind == "data" and name not in used:
             orphans[path] = status.size
     return orphans
-
-
-def deleted_with(index: Index, run: str, steps: Iterable[int]) -> list[str]:
-    """What deleting checkpoints of a run deletes: their records and what only these refer to."""
-    steps = set(steps)
-    folder = names.run_folder(run)
-    small = [name(run, step) for step in steps for name in (names.record_file, names.marks_file)]
-    if any(step not in steps for _, step, _ in index.unreadable(run)):
-        return small  # nobody knows what such a record refers to
-    gone: set[str] = set()
-    kept: set[str] = set()
-    for listed in index.newest(run):
-        (gone if listed.step in steps else kept).update(file.name for file in listed.head.files)
-    return small + [f"{folder}/{name}" for name in sorted(gone - kept)]
-
-
-def deleted_with_run(backend: Backend, run: str) -> list[str]:
-    """What deleting a run deletes: all that is ours in its folder."""
-    return [f"{names.run_folder(run)}/{name}" for name, _ in _our_files(backend, run)]
 
 
 def freed(backend: Backend, deleted: Iterable[str]) -> int:
@@ -127,10 +109,25 @@ def freed(backend: Backend, deleted: Iterable[str]) -> int:
 
 def status_of(backend: Backend, name: str) -> Status | None:
     """The file of this name; None if there is none."""
-    path = backend.path(name)
-    if path is None:
-        size = backend.size(name)
-        return None if size is None else Status((name,), size, 1)
+    folder, _, last = name.rpartition("/")
+    return next((status for _, status in statuses(backend, folder, [last])), None)
+
+
+def statuses(backend: Backend, folder: str, files: Iterable[str]) -> Iterator[tuple[str, Status]]:
+    """Those of some files in a folder that are there, each with its whole name."""
+    above = backend.path(folder)
+    for file in files:
+        name = f"{folder}/{file}"
+        if above is None:
+            size = backend.size(name)
+            status = None if size is None else Status((name,), size, 1)
+        else:
+            status = _status_at(f"{above}/{file}")
+        if status is not None:
+            yield name, status
+
+
+def _status_at(path: str) -> Status | None:
     try:
         status = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
@@ -141,8 +138,11 @@ def status_of(backend: Backend, name: str) -> Status | None:
 
 
 def _our_files(backend: Backend, run: str) -> Iterator[tuple[str, str]]:
-    """The files of ours in the folder of a run, with their kinds."""
-    for name, _ in backend.list(names.run_folder(run)):
+    """The files of a run, with their kinds."""
+    folder = names.run_folder(run)
+    whole = our_names(backend, run)
+    for name, _ in backend.list(folder):
         named = names.parse(name, run)
-        if named is not None:
-            yield name, named.kind
+        if named is not None and (named.kind != "name" or name in whole):
+            yield f"{folder}/{name}", named.kind
+    yield from ((name, "view") for name in (names.config_file(run), names.data_state_file(run)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ class CheckpointView:
         saved = tree.decode(self._record.tree, len(self._record.names))
         if self._part is not None:
             saved = _within(saved, self._part.key)
-        return _by_name(plain_leaves(saved))
+        return named_leaves(saved)
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
@@ -75,6 +75,18 @@ class CheckpointView:
             if stored is not None:
                 digests[name] = self._record.chunk_digests(stored)
         return digests
+
+    def chunks(self, name: str) -> Callable[[int], Array] | None:
+        """What gives the bytes of one chunk of a tensor, verified; None if it is read whole."""
+        stored = _stored(self._record, self._number(name))
+        if stored is None:
+            return None
+
+        def chunk(number: int) -> Array:
+            with self._checkpoint.data(tensors=[stored]) as data:
+                return data.chunk(stored, number)
+
+        return chunk
 
     def arrays(self, progress: Progress | None = None) -> dict[str, Array]:
         """All tensors at once, read on several threads."""
@@ -160,6 +172,11 @@ def plain_leaves(node: Any) -> Iterator[tuple[Path, Any]]:
             waiting.extend(((*path, i), node[i]) for i in reversed(range(len(node))))
         elif type(node) is not Ref:
             yield path, node
+
+
+def named_leaves(node: Any) -> dict[str, Any]:
+    """The plain values of a decoded tree by their paths as text."""
+    return _by_name(plain_leaves(node))
 
 
 def _is_more(member: Any) -> bool:

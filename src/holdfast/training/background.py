@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError, NotOpen, SlowSaves
 from holdfast.files.staging import SharedStaging
 from holdfast.store.planning import Plan, plan_state
 from holdfast.store.record import Head
+from holdfast.store.retaining import after_save
 from holdfast.store.run import Run
 from holdfast.store.saving import Wanted
 from holdfast.training.helpers import Helpers
@@ -66,6 +67,9 @@ class Background:
         self._room = 0
         """How large the staging shall be."""
         self._failure: BaseException | None = None
+        self._retaining = False
+        """Whether old checkpoints are being deleted, after a save that is done."""
+        self._problems: list[str] = []
         self._closing = False
         self._thread: threading.Thread | None = None
         self._helpers = Helpers(run, self._staging)
@@ -150,6 +154,18 @@ class Background:
             self._changed.wait_for(self.is_idle, timeout)
         self._raise_failure()
 
+    def wait_for_deletions(self) -> list[str]:
+        """Wait until what is not kept any more is deleted; returns what could not be, once."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._retaining)
+            return self.problems()
+
+    def problems(self) -> list[str]:
+        """What could not be deleted so far, once."""
+        with self._changed:
+            problems, self._problems = self._problems, []
+        return problems
+
     def close(self) -> None:
         """Wait, then end the thread and the helper and give the memory back.
 
@@ -219,7 +235,12 @@ class Background:
     def _do_next(self) -> bool:
         work = self._next()
         if isinstance(work, _Job):
-            self._done(self._save(work))
+            failure = self._save(work)
+            with self._changed:
+                self._retaining = failure is None and self._run.is_limited()
+                self._done(failure)
+            if self._retaining:
+                self._retain()
         elif work is not None:
             with suppress(HoldfastError):  # the save that needs it will say so
                 self._staging.reserve(work)
@@ -252,6 +273,23 @@ class Background:
         except BaseException as error:
             return error
         return None
+
+    def _retain(self) -> None:
+        """Delete what is not kept any more; the next state may be copied meanwhile."""
+        helper = self._helpers.current
+        try:
+            with short_turns():
+                problems = (
+                    helper.retain()
+                    if helper
+                    else after_save(self._run.store, self._run.hash).problems
+                )
+        except BaseException as error:
+            problems = [f"old checkpoints could not be deleted: {error}"]
+        with self._changed:
+            self._problems += problems
+            self._retaining = False
+            self._changed.notify_all()
 
     def _done(self, failure: BaseException | None) -> None:
         with self._changed:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from holdfast.errors import BadOption, HoldfastError
+from holdfast.retention import Mode
 from holdfast.store import Run
 
-Mode = Literal["min", "max"]
 _MODES: Final = ("min", "max")
 
 

@@ -13,12 +13,17 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from holdfast.conventions import translate
 from holdfast.errors import BadField, BadLabel, BadOption, HoldfastError, NotOpen, RunBusy
+from holdfast.retention import Mode, Policies, Policy, retention
 from holdfast.schedule import Schedule, cadence
 from holdfast.store import Run, Store
+from holdfast.store.backend import Lock
+from holdfast.store.pins import pin
+from holdfast.store.retaining import after_save
 from holdfast.training.background import Held
 from holdfast.training.beginning import MODES, Settings, begin, program_name, store_of
-from holdfast.training.best import Best, Mode
+from holdfast.training.best import Best
 from holdfast.training.epoch import Epoch
 from holdfast.training.metrics import MetricsLog
 from holdfast.training.preemption import Preemption
@@ -56,10 +61,13 @@ class Checkpointer:
         resume: str = "auto",
         every: int | str | timedelta | Schedule | None = "10min",
         monitor: str | None = None,
-        mode: Mode = "min",
+        mode: Mode | None = None,
+        keep: Policy | Policies | None = None,
+        budget: int | float | str | None = None,
         strict: bool = True,
         asynchronous: bool = True,
         quiet: bool = False,
+        **conventions: Any,
     ) -> None:
         """The run is found or made, and the state restored, on entering the `with`.
 
@@ -68,8 +76,12 @@ class Checkpointer:
         begin it), "must" (or raise), "never" (begin another trial of it), or a reference to a
         checkpoint to branch from. `every` is a number of steps, a time ("10min"), a share of the
         time ("3%"), a Schedule, or None. `monitor` names the metric whose best checkpoint is
-        remembered. `strict=False` restores what fits, `asynchronous=False` waits for each save,
-        and `quiet` keeps it from writing to standard error.
+        remembered, `mode` says whether "min" or "max" is best. `keep` is a policy, such as
+        `KeepLast(3) | KeepBest(2)`, and `budget` what the run may take on the disk ("50GB"): see
+        `Run.retain`; without them a run keeps what it, or the one it branches from, was told to.
+        The names of Lightning and Transformers (`save_top_k`, …) are taken too. `strict=False`
+        restores what fits, `asynchronous=False` waits for each save, and `quiet` keeps it from
+        writing to standard error.
         """
         if not isinstance(state, TrainingState):
             raise BadOption(
@@ -84,8 +96,10 @@ class Checkpointer:
             name = program_name()
         self._settings = Settings(name, hp, model, data, trial, volatile)
         self._resume = resume
-        self._cadence = cadence(every)
-        self._best = Best(monitor, mode)
+        told = translate(conventions, monitor, mode)
+        self._cadence = cadence(every if told.every is None else told.every)
+        self._best = Best(told.monitor, told.mode or "min")
+        self._retention = retention(keep or told.keep, budget, told.monitor, told.mode or "min")
         self._strict = strict
         self._asynchronous = asynchronous
         self._quiet = quiet
@@ -101,6 +115,8 @@ class Checkpointer:
         self._owes_save = False
         """Whether a save fell due that waits for the end of the epoch."""
         self._stopped = False
+        self._pin: Lock | None = None
+        """Keeps the checkpoint that the run came from."""
 
     # Beginning and ending
 
@@ -118,6 +134,8 @@ class Checkpointer:
             self._resumption = Resumption(self.store, self.state, beginning, self._strict)
             report = self._report = self._resumption.restore()
             self._step, self._epoch.next = report.step, report.epoch or 1
+            if report.ref is not None:
+                self._pin = pin(self.store.backend, self.store.resolve(report.ref).head.place)
             logs = self.store.logs
             self._log = MetricsLog(logs / f"{self.run.hash}_metrics.jsonl" if logs else None)
             self._log.prepare()
@@ -135,6 +153,8 @@ class Checkpointer:
                 self._asynchronous,
                 self._say,
             )
+            if self._retention is not None:
+                self.run.set_retention(self._retention)
             saves.start(self.store)
             if report.ref is not None and not report.branched:
                 saves.recall(self.store.checkpoint(self.run.hash, report.step))
@@ -158,6 +178,7 @@ class Checkpointer:
             return
         try:
             saves.close()
+            self._forget_the_past()
         except HoldfastError as failure:
             if error is None:
                 raise
@@ -171,6 +192,14 @@ class Checkpointer:
                 )
             self._preemption.unwatch(obeyed=self._stopped)
 
+    def _forget_the_past(self) -> None:
+        """Delete what is not kept, now that all metrics are in and the past is not needed."""
+        if self._pin is not None:
+            self._pin.release()
+        if self.run.is_limited():
+            for problem in after_save(self.store, self.run.hash).problems:
+                self._say(f"old checkpoints: {problem}")
+
     def _take(self, run: Run) -> None:
         """In a process, too, one Checkpointer saves into a run."""
         key = (self.store.url, run.hash)
@@ -179,6 +208,8 @@ class Checkpointer:
         _taken.add(key)
 
     def _let_go(self, run: Run) -> None:
+        if self._pin is not None:
+            self._pin.release()
         run.close()
         _taken.discard((self.store.url, run.hash))
 
@@ -340,8 +371,12 @@ class Checkpointer:
             checkpoint.add_metrics(numbers, best=self._best.take(step, numbers))
 
     def wait(self) -> None:
-        """Return when everything that was saved is committed; raises what went wrong."""
+        """Return when everything that was saved is committed; raises what went wrong.
+
+        What is not kept any more is deleted by then.
+        """
         self._open().wait()
+        self._open().wait_for_deletions()
 
     # What is known
 

@@ -22,6 +22,7 @@ from holdfast.errors import HoldfastError, SaveFailed
 from holdfast.files.staging import Staged
 from holdfast.store.local import LocalBackend
 from holdfast.store.record import Head
+from holdfast.store.retaining import after_save
 from holdfast.store.saving import Assembler, Task
 from holdfast.store.store import Store
 from holdfast.training.channel import STOPS, Channel, Hangup
@@ -33,6 +34,8 @@ from holdfast.training.messages import (
     Job,
     Message,
     Ready,
+    Retain,
+    Retained,
     Shape,
     error_of,
     failure_of,
@@ -68,6 +71,7 @@ class Helper:
         self._channel = channel
         self._staged = staged
         self._store = store
+        self._run = run
         self._assembler = Assembler(store.backend, store.index, run)
         self._shape: Shape | None = None
         self._inbox: SimpleQueue[Message | None] = SimpleQueue()
@@ -78,9 +82,9 @@ class Helper:
         threading.Thread(target=self._listen, daemon=True).start()
         with suppress(Hangup):
             self._channel.send(Ready())
-            while isinstance(job := self._inbox.get(), Job):
+            while isinstance(job := self._inbox.get(), Job | Retain):
                 self._busy = True
-                self._channel.send(self._answer(job))
+                self._channel.send(self._answer(job) if isinstance(job, Job) else self._retain())
                 self._busy = False
         self._store.index.close()
 
@@ -101,6 +105,12 @@ class Helper:
             return Done(head)
         except Hangup:
             raise
+        except BaseException as error:
+            return failure_of(error)
+
+    def _retain(self) -> Retained | Failure:
+        try:
+            return Retained(after_save(self._store, self._run).problems)
         except BaseException as error:
             return failure_of(error)
 

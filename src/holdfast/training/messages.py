@@ -7,6 +7,9 @@ Job: a plan, without its bytes    →
                                   ←   Commit: the record
 Committed, or Failure             →
                                   ←   Done, or Failure
+Retain                            →
+                                      … deletes what the run does not keep
+                                  ←   Retained, or Failure
 """
 
 from __future__ import annotations
@@ -92,6 +95,16 @@ class Done(Struct, tag=True, frozen=True):
     head: Head
 
 
+class Retain(Struct, tag=True, frozen=True):
+    """Please delete what is not kept."""
+
+
+class Retained(Struct, tag=True, frozen=True):
+    """That is done."""
+
+    problems: list[str]
+
+
 class Failure(Struct, tag=True, frozen=True):
     """An error, on its way to the other process."""
 
@@ -100,7 +113,7 @@ class Failure(Struct, tag=True, frozen=True):
     text: str
 
 
-Message = Ready | Job | Commit | Committed | Done | Failure
+Message = Ready | Job | Commit | Committed | Done | Retain | Retained | Failure
 
 
 def shape_of(plan: Plan) -> Shape:

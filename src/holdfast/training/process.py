@@ -116,6 +116,19 @@ class HelperProcess:
             raise messages.error_of(answer) from refusal
         raise SaveFailed(f"the helper process answered with {type(answer).__name__}: save again")
 
+    def retain(self) -> list[str]:
+        """Have it delete what the run does not keep; returns what went wrong."""
+        try:
+            answer = self._ask(messages.Retain())
+        except Hangup:
+            self.end()
+            return [f"the helper process that deletes old checkpoints {self.how_it_ended()}"]
+        if isinstance(answer, messages.Retained):
+            return answer.problems
+        if isinstance(answer, Failure):
+            return [str(messages.error_of(answer))]
+        return [f"the helper process answered with {type(answer).__name__}"]
+
     def _ask(self, message: Message) -> Message:
         self._channel.send(message)
         return self._channel.receive()

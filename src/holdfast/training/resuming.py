@@ -102,6 +102,7 @@ class Resumption:
                     [
                         f"{checkpoint.ref} does not fit the program; nothing was restored:",
                         *fits.differences(),
+                        *_dropped(checkpoint),
                         "strict=False restores what fits",
                     ]
                 )
@@ -211,6 +212,11 @@ class Resumption:
     def _without_loader(self) -> Iterator[str]:
         if frameworks_in_use() and not loaders.has_loader(self._state):
             yield "no loader is in the state: where the data goes on is for the program to see to"
+
+
+def _dropped(checkpoint: Checkpoint) -> Iterator[str]:
+    for part in checkpoint.head.dropped:
+        yield f"its {part} was deleted, because the run does not keep that of old checkpoints"
 
 
 def _other_software(checkpoint: Checkpoint) -> Iterator[str]:

@@ -14,6 +14,7 @@ from holdfast.schedule import Cadence
 from holdfast.store import Checkpoint, Run, Store
 from holdfast.store.planning import plan_state
 from holdfast.store.record import Head
+from holdfast.store.trash import Trash
 from holdfast.training.background import Background, Held
 from holdfast.training.best import Best
 from holdfast.training.metrics import Line, MetricsLog
@@ -60,7 +61,7 @@ class Saves:
     def start(self, store: Store) -> None:
         """Get everything ready; raises NotEnoughSpace if a checkpoint would not fit now."""
         needed, free = self._size(), store.backend.free()
-        if free is not None and free < needed:
+        if free is not None and free + Trash(store.backend).nbytes() < needed:
             raise NotEnoughSpace(
                 errno.ENOSPC,
                 f"{store.url}: a checkpoint needs {needed:,} bytes, and {free:,} are free; free "
@@ -98,6 +99,8 @@ class Saves:
                 f"step {step} waited {waited:.1f} s for the save of step {self.last} to end; if "
                 "that goes on, save less often"
             )
+        if self._background:
+            self._report(self._background.problems())
         self._save(step, epoch, midway)
         done = time.monotonic()
         self.last = step
@@ -172,6 +175,15 @@ class Saves:
                 self.last = None
                 raise
 
+    def wait_for_deletions(self) -> None:
+        """Return when all that is not kept any more is deleted."""
+        if self._background:
+            self._report(self._background.wait_for_deletions())
+
+    def _report(self, problems: list[str]) -> None:
+        for problem in problems:
+            self._say(f"old checkpoints: {problem}")
+
     def failure(self) -> HoldfastError | None:
         """What `wait` raises."""
         try:
@@ -190,5 +202,6 @@ class Saves:
         try:
             if self._background:
                 self._background.close()
+                self.wait_for_deletions()
         finally:
             self.log_metrics()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast import KeepAll, KeepLast
+from holdfast.errors import WriteFailed
+from holdfast.retention import Policies, Policy, retention
 from holdfast.store import Store, names
 from holdfast.store.doctor import examine
+from holdfast.store.retaining import retain
 from tests.store.faults.states import DAMAGED, TAG, Contents, state
 
 
@@ -86,6 +91,19 @@ def _save_into(
     return act
 
 
+def _retain(keep: Policy | Policies) -> Callable[[Store], None]:
+    def act(store: Store) -> None:
+        done = retain(store, store.run("first").hash, retention(keep))
+        for problem in done.problems:
+            raise WriteFailed(errno.EIO, problem)
+
+    return act
+
+
+def _without_optimizer(each: Contents) -> Contents:
+    return {key: {k: v for k, v in each[key].items() if k != "optimizer"} for key in each}  # type: ignore[union-attr]
+
+
 def _examine(store: Store) -> None:
     examine(store.backend, store.index)
 
@@ -112,6 +130,21 @@ CHANGES = {
         lambda store: store.run("first").delete_all(),
         SHARED,
         {key: each for key, each in SHARED.items() if key[0] == "second"},
+    ),
+    "a policy that deletes": Change(
+        _with_a_note,
+        _retain(KeepLast(2)),
+        THREE,
+        {key: each for key, each in THREE.items() if key != ("first", 1)},
+    ),
+    "a policy that deletes a part": Change(
+        saved(TWO), _retain(KeepAll(without="optimizer")), TWO, TWO | _without_optimizer(ONE)
+    ),
+    "a delete into the trash": Change(
+        _with_a_note,
+        lambda store: store.run("first").delete(2, trash="rm"),
+        THREE,
+        {key: each for key, each in THREE.items() if key != ("first", 2)},
     ),
     "a doctor's repair": Change(_with_damage, _examine, UNREPAIRED, REPAIRED),
     "a tag": Change(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.store.manifest import Manifest
 from tests.store.faults.states import make_small
 
 MEMORY = Path("/dev/shm")
@@ -21,3 +22,9 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     make_small(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _manifest_at_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread of the manifest's: its operations would come at another moment each time."""
+    monkeypatch.setattr(Manifest, "refresh", Manifest.mark)

@@ -63,8 +63,8 @@ class Logged:
 
     def _verdict(self, tree: Tree) -> bool | str:
         """Whether the new state is there, else the old one; what is wrong if neither is."""
-        # No reader looks at what is aside, or at the manifest: two trees that differ in these are
-        # one to all of them.
+        # No reader looks at what is aside, or at the views of layout V3: two trees that differ in
+        # these are one to all of them.
         key = frozenset(item for item in tree.items() if not _is_beside(item[0]))
         if key not in self._verdicts:
             path = self.laid_out(tree)
@@ -101,12 +101,13 @@ class Logged:
         asides = {op.file: op.name for op in self.log if op.kind == "create"}
         targets = {op.name: op.target for op in self.log if op.kind in ("rename", "link")}
         for i, operation in enumerate(self.log):
-            if operation.kind == "sync_folder" and names.is_run(operation.name.split("/")[-1]):
+            above, name = ["", *operation.name.split("/")][-2:]
+            if operation.kind == "sync_folder" and above == names.MODELS and names.is_run(name):
                 yield i, "folder"
             if operation.kind == "sync":
                 *_, run, name = targets[asides[operation.file]].split("/")
                 named = names.parse(name, run)
-                if named:  # else it is the manifest, which may be lost
+                if named:  # else it is one of the views, which may be lost
                     yield i, named.kind
 
     def placed(self, kind: str) -> int:
@@ -121,7 +122,7 @@ class Logged:
 
 def _is_beside(name: str) -> bool:
     last = name.split("/")[-1]
-    return is_aside(last) or last == names.MANIFEST
+    return is_aside(last) or last.endswith(".yaml")
 
 
 SYNCS = {

@@ -93,8 +93,9 @@ def test_the_manifest_comes_back_with_the_next_save(store: Damaged) -> None:
     manifest.write_bytes(b"garbage")
     run = store.run()
     run.save(50, state(50))
+    run.close()
     text = manifest.read_text()
-    assert text.startswith(f"latest_hash: '{run.hash}'\n")
+    assert f"\nlatest_hash: '{run.hash}'\n" in text
     assert store.run("second").hash in text
 
 

@@ -1,0 +1,44 @@
+"""Checkpoints that are in use: while somebody reads one, or goes on from it, no policy deletes it.
+
+A pin is a lock of its own, and so dies with its process. Where there can be no locks, as in a
+store that can only be read, nothing is pinned; who reads has the files open all the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from holdfast.errors import HoldfastError
+from holdfast.store.backend import Backend, Lock
+from holdfast.store.record import Place
+
+_PIN: Final = ".pin."
+
+
+def pin(backend: Backend, place: Place) -> Lock | None:
+    """Keep policies from deleting a checkpoint until the lock is released, if that can be."""
+    name = f"{place.run}{_PIN}{place.step}.{os.urandom(4).hex()}"
+    with suppress(HoldfastError):
+        return backend.lock(name, passing=True)
+    return None
+
+
+@contextmanager
+def pinned(backend: Backend, place: Place) -> Iterator[None]:
+    """Pin a checkpoint for a while."""
+    lock = pin(backend, place)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def pinned_steps(backend: Backend, run: str) -> set[int]:
+    """The steps of a run that are in use."""
+    prefix = f"{run}{_PIN}"
+    held = (name.removeprefix(prefix).partition(".")[0] for name in backend.locked(prefix))
+    return {int(step) for step in held if step.isdecimal() and len(step) <= 16}

@@ -1,0 +1,140 @@
+"""What becomes of each checkpoint of a run, and why.
+
+What the run's policies want is one thing; what is never deleted, whatever they want, another:
+the latest checkpoint of the run, its best, those that bear a tag or are in use. These stay whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.errors import DamagedFile
+from holdfast.retention import Candidate, Retention, Wish, judge
+from holdfast.store import tree
+from holdfast.store.index import Listed
+from holdfast.store.pins import pinned_steps
+from holdfast.store.space import Space
+
+if TYPE_CHECKING:
+    from holdfast.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a checkpoint."""
+
+    step: int
+    sequence: int
+    keep: bool
+    why: tuple[str, ...]
+    """Why it stays, or goes."""
+    protected: bool = False
+    """Whether nothing may delete it now."""
+    drop: tuple[str, ...] = ()
+    """If it stays, the parts of it that go."""
+    by: Literal["policy", "budget"] = "policy"
+    """What it goes by, if it does."""
+
+
+def protections(store: Store, run: str) -> dict[int, str]:
+    """The steps of a run that nothing may delete now, and why."""
+    index = store.index
+    found: dict[int, str] = {}
+    for step, why in index.protected(run).items():
+        found[step] = why.partition(": remove")[0].removeprefix("is ")
+    for step in pinned_steps(store.backend, run):
+        found.setdefault(step, "in use: it is being read, or a run that is running came from it")
+    best = index.best(run)
+    if best is not None:
+        found.setdefault(best.step, "the best of its run")
+    latest = next(index.newest(run), None)
+    if latest is not None:
+        found.setdefault(latest.step, "the latest of its run")
+    return found
+
+
+def verdicts(store: Store, run: str, retention: Retention | None = None) -> list[Verdict]:
+    """What becomes of each checkpoint of a run, the newest first.
+
+    Without a retention it is that of the run; a run that has none keeps everything.
+    """
+    store.index.refresh()
+    return judged(store, run, retention or stored(store, run))
+
+
+def judged(store: Store, run: str, retention: Retention) -> list[Verdict]:
+    """The same, with the index as it is."""
+    listed = list(store.index.newest(run))
+    wishes = judge(retention.keep, _candidates(store, run, listed))
+    protected = protections(store, run)
+    limits = str(Retention(retention.keep))
+    found = [_verdict(each, wishes[each.step], protected, limits) for each in listed]
+    return found if retention.budget is None else _within(store, run, found, retention.budget)
+
+
+def stored(store: Store, run: str) -> Retention:
+    """What a run was told to keep."""
+    file = store.index.run_file(run)
+    return (file.retention if file else None) or Retention()
+
+
+def _verdict(listed: Listed, wish: Wish, protected: dict[int, str], limits: str) -> Verdict:
+    step, sequence = listed.step, listed.head.sequence
+    if step in protected:
+        return Verdict(step, sequence, True, (protected[step], *wish.reasons), protected=True)
+    if wish.reasons:
+        parts = {part.key for part in listed.head.parts}
+        drop = tuple(sorted(wish.without & parts))
+        return Verdict(step, sequence, True, wish.reasons, drop=drop)
+    return Verdict(step, sequence, False, (f"not among those that are kept: {limits}",))
+
+
+def _candidates(store: Store, run: str, listed: Sequence[Listed]) -> list[Candidate]:
+    late, tags = store.index.late_metrics(run), store.index.tags(run)
+    return [
+        Candidate(
+            each.step,
+            _seconds(each.head.time),
+            _numbers({**each.head.metrics, **late.get(each.step, {})}),
+            bool(tags.get(each.step)),
+        )
+        for each in reversed(listed)
+    ]
+
+
+def _numbers(node: dict[str, Any]) -> dict[str, Any]:
+    """Metrics out of the form of the tree, which most of them are in as they are."""
+    if not any(isinstance(value, dict) for value in node.values()):
+        return node
+    with suppress(DamagedFile):  # sealed by somebody, and no metrics
+        decoded: dict[str, Any] = tree.decode(json.dumps(node).encode(), 0)
+        return decoded
+    return {}
+
+
+def _seconds(time: str) -> float:
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except ValueError:  # text out of a file
+        return 0.0
+
+
+def _within(store: Store, run: str, found: list[Verdict], budget: int) -> list[Verdict]:
+    """The same, but that the oldest go until the run takes no more than the budget."""
+    space = Space(store.backend, store.index, [run])
+    for each in found:
+        if not each.keep:
+            space.delete(run, each.step)
+    left: list[Verdict] = []
+    for each in reversed(found):
+        if each.keep and not each.protected and space.total > budget:
+            space.delete(run, each.step)
+            why = f"the run takes more than its budget of {budget:,} bytes, and the oldest go first"
+            each = replace(each, keep=False, why=(why,), drop=(), by="budget")
+        left.append(each)
+    return left[::-1]
