@@ -1,4 +1,4 @@
-"""`holdfast import`: a folder of checkpoints that another program wrote becomes a run."""
+"""`holdfast import`: checkpoints that another program wrote become a run, or several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.cli.output import count_text, print_json, say, size_text
 from holdfast.errors import printable
 from holdfast.store import Store
-from holdfast.store.importing import Imported, Taken, import_folder
+from holdfast.store.importing import Imported, Problem, Taken, import_folder, import_root
 
 
 def import_run(store: Store, folder: Path, name: str | None, *, as_json: bool) -> None:
@@ -16,17 +16,33 @@ def import_run(store: Store, folder: Path, name: str | None, *, as_json: bool) -
     if as_json:
         print_json(_as_json(import_folder(store, folder, name)))
         return
-    done = import_folder(store, folder, name, _print_taken)
+    _print_done(import_folder(store, folder, name, _print_taken))
+
+
+def import_runs(store: Store, root: Path, name: str | None, *, as_json: bool) -> int:
+    """Import a root that weightslab wrote, and print what was taken; 1 if not all could be read."""
+    if as_json:
+        done = import_root(store, root, name)
+        runs = [{"experiment": each.experiment, **_as_json(each)} for each in done.runs]
+        print_json({"kind": "weightslab", "runs": runs, "ignored": _problems_json(done.problems)})
+    else:
+        done = import_root(store, root, name, _print_taken, _print_done)
+        _print_problems(done.problems)
+    return 1 if done.problems or any(each.ignored for each in done.runs) else 0
+
+
+def _print_done(done: Imported) -> None:
     for step in done.skipped:
         say(("skipped     ", "dim"), f"step {step}: the run has it already")
-    for path, why in done.ignored:
+    _print_problems(done.ignored)
+    of = f", experiment {done.experiment}" if done.experiment else ""
+    count = count_text(len(done.taken), "checkpoint")
+    say(printable(f"{done.kind}{of}: {count} into run {done.run.hash} ({done.run.name})"))
+
+
+def _print_problems(problems: list[Problem]) -> None:
+    for path, why in problems:
         say(("ignored     ", "yellow"), printable(f"{path}: {why}"))
-    say(
-        printable(
-            f"{done.kind}: {count_text(len(done.taken), 'checkpoint')} into run {done.run.hash} "
-            f"({done.run.name})"
-        )
-    )
 
 
 def _print_taken(taken: Taken) -> None:
@@ -55,5 +71,9 @@ def _as_json(done: Imported) -> dict[str, Any]:
             for taken in done.taken
         ],
         "skipped": done.skipped,
-        "ignored": [{"path": str(path), "why": why} for path, why in done.ignored],
+        "ignored": _problems_json(done.ignored),
     }
+
+
+def _problems_json(problems: list[Problem]) -> list[dict[str, str]]:
+    return [{"path": str(path), "why": why} for path, why in problems]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,10 +28,39 @@ def is_file(argument: str) -> bool:
 def find_store(given: Path | None, *, new: bool = False) -> Store:
     """The store of `--store`, of the environment, or around the current folder.
 
-    With `new`, one that is named and is not there yet will be made.
+    With `new`, one that is named and is not there yet will be made. Raises NotAStore for a root
+    of another program, which is never written to.
     """
     from holdfast.store import Store
+    from holdfast.store.foreign import is_foreign
 
+    folder = _find_folder(given, new)
+    if is_foreign(folder):
+        raise NotAStore(
+            errno.EINVAL,
+            f"{folder} was written by weightslab, and is read only: `holdfast ls` and `holdfast "
+            f"show` read it, and {takeover(folder)}",
+        )
+    return Store(folder)
+
+
+def find_foreign(given: Path | None) -> Path | None:
+    """The root that is meant, if another program wrote it; None if it is a store, or missing."""
+    from holdfast.store.foreign import is_foreign
+
+    with suppress(NotAStore):
+        folder = _find_folder(given, new=False)
+        return folder if is_foreign(folder) else None
+    return None
+
+
+def takeover(root: Path) -> str:
+    """The advice for who wants more of a foreign root than to look at it."""
+    return f"`holdfast import {shlex.quote(str(root))} --store STORE` takes it over"
+
+
+def _find_folder(given: Path | None, new: bool) -> Path:
+    """The folder of `--store`, of the environment, or around the current one."""
     named = given if given is not None else os.environ.get(VARIABLE)
     if named:
         where = "--store" if given is not None else f"${VARIABLE}"
@@ -37,11 +68,11 @@ def find_store(given: Path | None, *, new: bool = False) -> Store:
             raise NotAStore(
                 errno.ENOENT, f"{where}: {named} is no store: it has no folder {_INSIDE}"
             )
-        return Store(named)
+        return Path(named)
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / _INSIDE).is_dir():
-            return Store(folder)
+            return folder
     beside = [path.parent.parent.name for path in sorted(here.glob(f"*/{_INSIDE}"))]
     hint = f", such as --store {beside[0]}" if beside else ""
     raise NotAStore(

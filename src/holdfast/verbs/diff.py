@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -13,14 +12,12 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from holdfast.files.digests import worker_count
-from holdfast.tensors import ArraySource, TensorSpec
+from holdfast.files.digests import DIGEST, worker_count
+from holdfast.tensors import TensorSpec
+from holdfast.verbs.distances import Apart, Measured, pieces_apart, put_together
 from holdfast.verbs.open import TensorFile
 
 Array = np.ndarray[Any, Any]
-
-_PIECE: Final = 1 << 18
-"""Elements compared at a time."""
 
 
 class _Absent(Enum):
@@ -92,6 +89,10 @@ class Comparable(Protocol):
         """The chunk digests that are known without reading a tensor, by name."""
         ...
 
+    def chunks(self, name: str) -> Callable[[int], Array] | None:
+        """What gives the bytes of one chunk of a tensor, verified; None if it is read whole."""
+        ...
+
     def __iter__(self) -> Iterator[str]: ...
 
     def __contains__(self, name: object, /) -> bool: ...
@@ -125,124 +126,92 @@ def compare(old: Comparable, new: Comparable) -> Diff:
     """Compare what is open already."""
     both = [name for name in old if name in new]
     differing = _differing(both, old, new)
-    stop = threading.Event()
-    with ThreadPoolExecutor(worker_count(), "holdfast-diff") as pool:
-        try:
-            changes = list(pool.map(lambda name: _compare(name, old, new, stop), differing))
-        except BaseException:  # Ctrl-C too: nobody waits for what is left
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
-    changed = [change for change in changes if change is not None]
+    measured = _measure_all(differing, old, new)
+    changes = [
+        Change(name, old.spec(name), new.spec(name), *measured[name])
+        for name in differing
+        if measured[name].share != 0 or old.spec(name) != new.spec(name)
+    ]
     return Diff(
         added={name: new.spec(name) for name in new if name not in old},
         removed={name: old.spec(name) for name in old if name not in new},
-        changed=sorted(changed, key=_badness, reverse=True),
-        same=len(both) - len(changed),
+        changed=sorted(changes, key=_badness, reverse=True),
+        same=len(both) - len(changes),
         by_digests=len(both) - len(differing),
         metadata=differences(old.metadata, new.metadata),
     )
 
 
-def _differing(names: list[str], old: Comparable, new: Comparable) -> list[str]:
-    """Those that the digests in both do not show to be equal."""
+def _differing(names: list[str], old: Comparable, new: Comparable) -> dict[str, list[int] | None]:
+    """Those that the digests in both do not show to be equal, with the chunks that differ.
+
+    None stands for all of a tensor: of another spec, of one chunk, or without digests.
+    """
     before, after = old.stored_digests(), new.stored_digests()
-    return [
-        name
-        for name in names
-        if name not in before or before[name] != after.get(name) or old.spec(name) != new.spec(name)
+    differing: dict[str, list[int] | None] = {}
+    for name in names:
+        a, b = before.get(name), after.get(name)
+        if a is None or b is None or old.spec(name) != new.spec(name):
+            differing[name] = None
+        elif a != b:
+            chunks = range(0, len(a), DIGEST)
+            unequal = [at // DIGEST for at in chunks if a[at : at + DIGEST] != b[at : at + DIGEST]]
+            differing[name] = unequal if len(chunks) > 1 else None
+    return differing
+
+
+def _measure_all(
+    differing: Mapping[str, list[int] | None], old: Comparable, new: Comparable
+) -> dict[str, Measured]:
+    """How far apart tensors are, on several threads, the chunks of one tensor too."""
+    stop = threading.Event()
+    readers = {name: _readers(name, old, new) for name, chunks in differing.items() if chunks}
+    tasks = [
+        (name, number)
+        for name, chunks in differing.items()
+        for number in (chunks if chunks and readers[name] else [None])
     ]
 
+    def measure(task: tuple[str, int | None]) -> list[Apart] | None:
+        name, number = task
+        if number is None:
+            return _measure_whole(name, old, new, stop)
+        kind = old.spec(name).kind
+        a, b = (read(number).view(kind.numpy) for read in readers[name])
+        return pieces_apart(a, b, not kind.packed, stop)
 
-def _compare(name: str, old: Comparable, new: Comparable, stop: threading.Event) -> Change | None:
+    with ThreadPoolExecutor(worker_count(), "holdfast-diff") as pool:
+        try:
+            found = list(pool.map(measure, tasks))
+        except BaseException:  # Ctrl-C too: nobody waits for what is left
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    apart: dict[str, list[Apart] | None] = {name: [] for name in differing}
+    for (name, _), pieces in zip(tasks, found, strict=True):
+        so_far = apart[name]
+        apart[name] = None if pieces is None or so_far is None else so_far + pieces
+    return {name: put_together(pieces, old.spec(name)) for name, pieces in apart.items()}
+
+
+def _readers(name: str, old: Comparable, new: Comparable) -> list[Callable[[int], Array]]:
+    """What gives the chunks of a tensor in both; nothing if one of them gives it whole."""
+    readers = [old.chunks(name), new.chunks(name)]
+    return [read for read in readers if read] if all(readers) else []
+
+
+def _measure_whole(
+    name: str, old: Comparable, new: Comparable, stop: threading.Event
+) -> list[Apart] | None:
+    """A tensor that is read whole; None if its elements cannot be compared."""
     before, after = old.spec(name), new.spec(name)
     if before.shape != after.shape:
-        return Change(name, before, after, None, None, None)
+        return None
     a, b = old[name], new[name]
     if before.dtype != after.dtype and (before.kind.packed or after.kind.packed):
-        return Change(name, before, after, None, None, None)
-    numbers = not before.kind.packed and a.dtype.names is None
-    measured = _measure(_pieces(a), _pieces(b), numbers, stop)
-    if before == after and measured[2] == 0:
         return None
-    return Change(name, before, after, *measured)
-
-
-def _pieces(array: Array) -> Iterator[Array]:
-    """All elements in a row, some at a time; what is no number as bytes."""
-    if array.dtype.names is not None:
-        array = np.ascontiguousarray(array).view(np.uint8)
-    if array.flags.c_contiguous:
-        flat = array.reshape(-1)
-        yield from (flat[at : at + _PIECE] for at in range(0, flat.size, _PIECE))
-        return
-    width = array.dtype.itemsize
-    source = ArraySource(array, TensorSpec("uint8", (array.nbytes,)))
-    for at in range(0, array.size, _PIECE):
-        piece = np.empty(min(_PIECE, array.size - at) * width, np.uint8)
-        source.copy_to(piece, at * width)
-        yield piece.view(array.dtype)
-
-
-def _measure(
-    before: Iterator[Array],
-    after: Iterator[Array],
-    numbers: bool,
-    stop: threading.Event,
-) -> tuple[float | None, float | None, float]:
-    """The largest and the mean difference, and the share of elements that differ."""
-    largest, total, count, seen = 0.0, 0.0, 0, 0
-    for x, y in zip(before, after, strict=True):
-        if stop.is_set():
-            break
-        seen += x.size
-        unequal = _unequal(x, y)
-        if not unequal.any():
-            continue
-        count += int(np.count_nonzero(unequal))
-        if numbers:
-            distance = _distance(x[unequal], y[unequal])
-            with np.errstate(over="ignore"):
-                largest = max(largest, float(distance.max()))
-                total += float(distance.sum())
-    share = count / max(1, seen)
-    return (largest, total / max(1, seen), share) if numbers else (None, None, share)
-
-
-def _unequal(x: Array, y: Array) -> Array:
-    if x.dtype != y.dtype:
-        a, b = _wide(x, y)
-        return np.asarray(~((a == b) | (np.isnan(a) & np.isnan(b))))
-    width = x.dtype.itemsize
-    bits = np.ascontiguousarray(x).view(np.uint8).reshape(-1, width)
-    differs: Array = (bits != np.ascontiguousarray(y).view(np.uint8).reshape(-1, width)).any(axis=1)
-    return differs
-
-
-def _distance(x: Array, y: Array) -> Array:
-    """How far apart elements are; infinitely, if just one of two is no number."""
-    if x.dtype.kind in "iu" and x.dtype == y.dtype:
-        # The modulus of the unsigned type makes the difference right whatever the signs are.
-        high, low = np.maximum(x, y), np.minimum(x, y)
-        return (high.astype(np.uint64) - low.astype(np.uint64)).astype(np.float64)
-    with np.errstate(all="ignore"):
-        a, b = _wide(x, y)
-        distance: Array = np.abs(a - b).astype(np.float64)
-    distance[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
-    distance[np.isnan(distance)] = math.inf
-    return distance
-
-
-def _wide(x: Array, y: Array) -> tuple[Array, Array]:
-    """Both in one dtype that has the values of both: of 64-bit integers too, where there is one."""
-    is_complex = "c" in (x.dtype.kind, y.dtype.kind)
-    is_integer = "i" in (x.dtype.kind, y.dtype.kind) or "u" in (x.dtype.kind, y.dtype.kind)
-    wide: Any = np.longdouble if is_integer else np.float64
-    if is_complex:
-        wide = np.clongdouble if is_integer else np.complex128
-    # What ml_dtypes has can be cast to float32 and float64 alone.
-    x, y = (each if each.dtype.kind in "biufc" else each.astype(np.float64) for each in (x, y))
-    return x.astype(wide), y.astype(wide)
+    numbers = not before.kind.packed and a.dtype.names is None
+    return pieces_apart(a, b, numbers, stop)
 
 
 def _badness(change: Change) -> tuple[bool, float, float]:
@@ -260,12 +229,22 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
 
 def _same(a: Any, b: Any) -> bool:
     """Equal, and of equal types all the way down: 1 is not True here, and nan is nan."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and np.array_equal(a, b)
-    return bool(a == b or (a != a and b != b))
+    waiting = [(a, b)]
+    while waiting:  # no recursion: a file may hold lists in lists as deep as it likes
+        a, b = waiting.pop()
+        if type(a) is not type(b):
+            return False
+        if isinstance(a, dict):
+            if list(a) != list(b):
+                return False
+            waiting.extend((a[key], b[key]) for key in a)
+        elif isinstance(a, list | tuple):
+            if len(a) != len(b):
+                return False
+            waiting.extend(zip(a, b, strict=True))
+        elif isinstance(a, np.ndarray):
+            if a.dtype != b.dtype or not np.array_equal(a, b):
+                return False
+        elif not (a == b or (a != a and b != b)):
+            return False
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -16,7 +16,7 @@ from holdfast.errors import (
     TensorNotFound,
     UnsupportedFile,
 )
-from holdfast.files.digests import DIGEST
+from holdfast.files.digests import CHUNK, DIGEST
 from holdfast.files.forms import as_array
 from holdfast.files.layout import Index, Row
 from holdfast.files.read_back import digests_on_disk
@@ -151,6 +151,19 @@ class TensorFile(Mapping[str, Array]):
             for name, row in self._index.rows.items()
             if row not in forms or forms[row].record is not None
         }
+
+    def chunks(self, name: str) -> Callable[[int], Bytes] | None:
+        """What gives the bytes of one chunk of a tensor, verified; None if it is read whole."""
+        row = self._row(name)
+        if self._index.digests is None or row in self._index.forms:
+            return None
+        size = int(self._index.sizes[row])
+
+        def chunk(number: int) -> Bytes:
+            start = number * CHUNK
+            return self._reader.part(row, [(start, min(start + CHUNK, size))])[0]
+
+        return chunk
 
     def _by_tensor(self, digests: bytes) -> dict[str, bytes]:
         ends = (self._index.first_chunks * DIGEST).tolist()

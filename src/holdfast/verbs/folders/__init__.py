@@ -11,6 +11,9 @@ from holdfast.verbs.folders.found import entries, shown
 from holdfast.verbs.folders.lightning import read_lightning
 from holdfast.verbs.folders.torch import read_torch
 from holdfast.verbs.folders.transformers import read_transformers
+from holdfast.verbs.folders.weightslab import Root as Root
+from holdfast.verbs.folders.weightslab import read_root as read_root
+from holdfast.verbs.folders.weightslab_experiment import Experiment as Experiment
 
 
 def read_folder(path: str | os.PathLike[str], tensors_only: bool = True) -> Folder:
