@@ -1,0 +1,586 @@
+"""`CheckpointManagerV2`: what it writes and when, and what comes back."""
+
+from __future__ import annotations
+
+import warnings
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+import holdfast
+from holdfast.errors import (
+    BadOption,
+    DamagedFile,
+    MissingFile,
+    NotOpen,
+    NotVerified,
+    RefNotFound,
+    RefusedPickle,
+    StateMismatch,
+    WriteFailed,
+)
+from holdfast.experiments import CheckpointManagerV2, watch
+from holdfast.experiments.watching import watched
+from holdfast.identity import identify
+from tests.experiments.models import (
+    DATA,
+    HP,
+    bits,
+    fill,
+    new_model,
+    new_optimizer,
+    train_step,
+    tree,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "experiments"
+
+
+@pytest.fixture
+def manager(root: Path) -> CheckpointManagerV2:
+    return CheckpointManagerV2(root)
+
+
+def test_the_folders_of_the_layout_are_made(root: Path, manager: CheckpointManagerV2) -> None:
+    assert {"data", "logs", "checkpoints/models", "checkpoints/HP", "checkpoints/data"} < tree(root)
+    assert manager.root_log_dir == root
+    assert manager.checkpoints_dir == root / "checkpoints"
+    assert manager.models_dir == root / "checkpoints/models"
+    assert manager.hp_dir == root / "checkpoints/HP"
+    assert manager.data_checkpoint_dir == root / "checkpoints/data"
+    assert manager.manifest_file == root / "checkpoints/manifest.yaml"
+    assert manager.current_exp_hash is None
+
+
+def test_an_empty_root_has_no_experiments(manager: CheckpointManagerV2) -> None:
+    assert manager.get_latest_hash() is None
+    assert manager.get_all_hashes() == []
+    assert manager.list_experiment_hashes() == []
+    assert manager.get_hashes_by_component(hp_hash="00000000") == []
+    with pytest.raises(RefNotFound, match="no experiment"):
+        manager.load_latest_checkpoint()
+    with pytest.raises(RefNotFound):
+        manager.load_checkpoint("a" * 24)
+
+
+def test_nothing_is_written_until_training_goes_on(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    before = tree(root)
+    model = new_model()
+    made = manager.update_experiment_hash(model, HP, DATA)
+    expected = identify(hp=HP, model=model, data=DATA).hash
+    assert made == (expected, True, {"hp", "model", "data"})
+    assert manager.current_exp_hash == expected
+    assert manager.has_pending_changes() == (True, {"hp", "model", "data"})
+    assert tree(root) == before
+
+    manager.save_model_checkpoint(model, step=1)
+    assert manager.has_pending_changes() == (False, set())
+    assert manager.list_experiment_hashes() == [expected]
+
+
+def test_what_is_not_given_stays_what_it_was(manager: CheckpointManagerV2) -> None:
+    model = new_model()
+    first, _, _ = manager.update_experiment_hash(model, HP, DATA)
+    second, is_new, changed = manager.update_experiment_hash(hp_snapshot={"lr": 1.0})
+    assert (is_new, changed) == (True, {"hp"})
+    assert second[8:] == first[8:]
+    assert manager.update_experiment_hash() == (second, False, set())
+    assert manager.update_experiment_hash(hp_snapshot=HP) == (first, True, {"hp"})
+
+
+def test_a_change_that_is_taken_back_is_not_pending(manager: CheckpointManagerV2) -> None:
+    manager.update_experiment_hash(hp_snapshot=HP, dump_immediately=True)
+    manager.update_experiment_hash(hp_snapshot={"lr": 5})
+    assert manager.has_pending_changes() == (True, {"hp"})
+    manager.update_experiment_hash(hp_snapshot=HP)
+    assert manager.has_pending_changes() == (False, set())
+    assert manager.dump_pending_changes() is False
+
+
+def test_a_snapshot_does_not_change_with_what_it_was_taken_of(
+    manager: CheckpointManagerV2,
+) -> None:
+    hp = {"lr": 0.1, "layers": [1, 2]}
+    data: dict[str, Any] = {"uids": ["a"], "discarded": [], "tags": {"a": ["x"]}}
+    made, _, _ = manager.update_experiment_hash(hp_snapshot=hp, dfm_snapshot=data)
+    hp["layers"].append(3)  # type: ignore[attr-defined]
+    data["tags"]["a"].append("y")
+    assert manager.dump_pending_changes() is True
+    assert manager.list_experiment_hashes() == [made]
+    assert manager.load_config(made) == {"lr": 0.1, "layers": [1, 2]}
+    assert manager.load_checkpoint(made, load_weights=False)["data_state"]["tags"] == {"a": ["x"]}
+
+
+def test_force_counts_everything_as_changed(manager: CheckpointManagerV2) -> None:
+    made, _, _ = manager.update_experiment_hash(hp_snapshot=HP, dump_immediately=True)
+    assert manager.update_experiment_hash(force=True) == (made, True, {"hp"})
+    assert manager.has_pending_changes() == (True, {"hp"})
+    assert manager.dump_pending_changes() is True
+    assert manager.has_pending_changes() == (False, set())
+    assert manager.dump_pending_changes(force=True) is True
+
+
+def test_an_experiment_is_needed_before_a_checkpoint(manager: CheckpointManagerV2) -> None:
+    assert manager.dump_pending_changes() is False
+    with pytest.raises(NotOpen, match="update_experiment_hash"):
+        manager.save_model_checkpoint(new_model(), step=1)
+    with pytest.raises(NotOpen, match="update_experiment_hash"):
+        manager.dump_pending_changes(force=True)
+    with pytest.raises(BadOption, match="hp_snapshot"):
+        manager.update_experiment_hash()
+    manager.update_experiment_hash(hp_snapshot=HP)
+    with pytest.raises(NotOpen, match="watch"):
+        manager.save_model_checkpoint(step=1)
+
+
+def test_a_checkpoint_is_a_whole_torch_file(manager: CheckpointManagerV2) -> None:
+    model = new_model()
+    optimizer = new_optimizer(model)
+    made, _, _ = manager.update_experiment_hash(model, HP, DATA)
+    train_step(model, optimizer, 1)
+    path = manager.save_model_checkpoint(
+        model, 100, metadata={"note": "first", "loss": 0.5}, optimizer=optimizer
+    )
+    assert path == manager.models_dir / made / f"{made}_step_000100.pt"
+    saved = torch.load(path, weights_only=True)
+    assert set(saved) == {
+        *("step", "model_state_dict", "optimizer_state_dict", "timestamp", "exp_hash", "metadata")
+    }
+    assert (saved["step"], saved["exp_hash"]) == (100, made)
+    assert saved["metadata"] == {"note": "first", "loss": 0.5}
+    assert bits(saved["model_state_dict"]) == bits(model.state_dict())
+    other = new_optimizer(new_model())
+    other.load_state_dict(saved["optimizer_state_dict"])
+    assert holdfast.load(path)["model_state_dict.0.weight"].shape == (8, 10)
+
+
+def test_the_optimizer_is_left_out_when_it_is_not_wanted(manager: CheckpointManagerV2) -> None:
+    model = new_model()
+    manager.update_experiment_hash(model)
+    path = manager.save_model_checkpoint(
+        model, 1, save_optimizer=False, optimizer=new_optimizer(model)
+    )
+    assert set(torch.load(path)) == {"step", "model_state_dict", "timestamp", "exp_hash"}
+
+
+def test_the_files_of_an_experiment_are_those_of_the_layout(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    made = fill(root, 100)
+    config = yaml.safe_load((manager.hp_dir / made / f"{made}_config.yaml").read_text())
+    assert config["hyperparameters"] == HP
+    assert config["exp_hash"] == made
+    data_file = manager.data_checkpoint_dir / made / f"{made}_data_state.yaml"
+    assert yaml.safe_load(data_file.read_text()) == DATA
+    assert (manager.models_dir / made / f"{made}_architecture.json").exists()
+    assert not (manager.models_dir / made / f"{made}_architecture.pkl").exists()
+    manager.get_latest_hash()
+    manifest = yaml.safe_load(manager.manifest_file.read_text())
+    assert manifest["latest_hash"] == made
+    assert manifest["experiments"][made]["hp_hash"] == made[:8]
+
+
+def test_a_step_that_is_saved_again_is_replaced(root: Path, manager: CheckpointManagerV2) -> None:
+    made = fill(root, 1, 2)
+    model = new_model(seed=5)
+    manager.update_experiment_hash(model, HP, DATA)
+    path = manager.save_model_checkpoint(model, 2)
+    assert bits(torch.load(path)["model_state_dict"]) == bits(model.state_dict())
+    assert manager.get_checkpoint_info(made)["steps"] == [1, 2]
+
+
+def test_without_a_step_it_counts_on(root: Path, manager: CheckpointManagerV2) -> None:
+    model = new_model()
+    made, _, _ = manager.update_experiment_hash(model, HP, DATA)
+    assert manager.save_model_checkpoint(model).name == f"{made}_step_000001.pt"
+    manager.save_model_checkpoint(model, np.int64(7))
+    assert manager.save_model_checkpoint(model).name == f"{made}_step_000008.pt"
+    manager.load_checkpoint(made, target_step=1)
+    assert manager.save_model_checkpoint().name == f"{made}_step_000002.pt"
+    with pytest.raises(BadOption, match="whole number"):
+        manager.save_model_checkpoint(model, 1.5)  # type: ignore[arg-type]
+
+
+def test_a_model_that_was_changed_is_another_experiment(manager: CheckpointManagerV2) -> None:
+    model = new_model()
+    made, _, _ = manager.update_experiment_hash(model, HP)
+    manager.save_model_checkpoint(model, 1)
+    model[0] = nn.Linear(10, 16)
+    model[2] = nn.Linear(16, 3)
+    path = manager.save_model_checkpoint(model, 2)
+    assert manager.current_exp_hash == path.name[:24] != made
+    assert made[:8] == path.name[:8]
+    assert manager.get_checkpoint_info(path.name[:24])["parent"] == f"{made}@1"
+
+
+def test_a_model_that_was_changed_without_a_word_counts_as_it_is(
+    manager: CheckpointManagerV2,
+) -> None:
+    model = new_model()
+    made, _, _ = manager.update_experiment_hash(model, HP)
+    manager.save_model_checkpoint(model, 1)
+    model.append(nn.ReLU())
+    manager.dump_pending_changes(force=True)
+    expected = identify(hp=HP, model=model).hash
+    assert manager.current_exp_hash == expected
+    assert manager.list_experiment_hashes() == sorted([made, expected])
+    assert manager.get_checkpoint_info(expected)["parent"] == f"{made}@1"
+    assert manager.has_pending_changes() == (False, set())
+
+
+def test_an_experiment_without_a_model_holds_any(manager: CheckpointManagerV2) -> None:
+    made, _, _ = manager.update_experiment_hash(hp_snapshot=HP)
+    assert manager.save_model_checkpoint(new_model(), 1).parent.name == made
+    assert made[8:] == "0" * 16
+
+
+def test_a_branch_knows_the_checkpoint_that_it_came_from(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    first = fill(root, 1, 2, 3)
+    model = new_model()
+    manager.update_experiment_hash(model, HP, DATA, dump_immediately=True)
+    second, _, _ = manager.update_experiment_hash(
+        hp_snapshot={"lr": 2}, dump_immediately=True
+    )  # the latest of the experiment before
+    assert manager.get_checkpoint_info(second)["parent"] == f"{first}@3"
+    manager.load_checkpoint(first, target_step=1)
+    third, _, _ = manager.update_experiment_hash(hp_snapshot={"lr": 3}, dump_immediately=True)
+    assert manager.get_checkpoint_info(third)["parent"] == f"{first}@1"
+    assert manager.get_checkpoint_info(first)["parent"] is None
+
+
+def test_a_first_experiment_has_no_parent(root: Path, manager: CheckpointManagerV2) -> None:
+    fill(root, 1)
+    made, _, _ = manager.update_experiment_hash(hp_snapshot={"lr": 9}, dump_immediately=True)
+    assert manager.get_checkpoint_info(made)["parent"] is None
+
+
+def test_the_closest_step_is_loaded_and_of_two_the_higher(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    made = fill(root, 10, 20, 40)
+    expected = {0: 10, 14: 10, 15: 20, 29: 20, 30: 40, 1000: 40, 20: 20}
+    found = {
+        target: manager.load_checkpoint(made, target_step=target)["weights"]["step"]
+        for target in expected
+    }
+    assert found == expected
+    with pytest.raises(BadOption, match="target_step"):
+        manager.load_checkpoint(made, target_step="20")  # type: ignore[arg-type]
+
+
+def test_what_is_asked_for_is_loaded(root: Path, manager: CheckpointManagerV2) -> None:
+    made = fill(root, 10)
+    everything = manager.load_checkpoint(made)
+    assert everything["loaded_components"] == {"weights", "config", "data"}
+    assert everything["exp_hash"] == made
+    assert everything["model"] is None
+    assert everything["config"] == HP
+    assert everything["data_state"] == DATA
+    assert everything["weights"]["step"] == 10
+    none = manager.load_checkpoint(made, load_weights=False, load_config=False, load_data=False)
+    assert none["loaded_components"] == set()
+    assert none["weights"] is none["config"] is none["data_state"] is None
+
+
+def test_a_part_that_an_experiment_lacks_is_not_loaded(manager: CheckpointManagerV2) -> None:
+    model = new_model()
+    made, _, _ = manager.update_experiment_hash(model)
+    manager.save_model_checkpoint(model, 1)
+    assert manager.load_checkpoint(made)["loaded_components"] == {"weights"}
+    assert manager.load_config(made) is None
+
+
+def test_an_experiment_goes_by_the_beginning_of_its_hash_and_with_underscores(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    made = fill(root, 10)
+    for name in (made, f"{made[:8]}_{made[8:16]}_{made[16:]}", made[:8], made[:12]):
+        assert manager.load_checkpoint(name)["exp_hash"] == made
+        assert manager.load_config(name) == HP
+        assert manager.get_checkpoint_info(name)["hash"] == made
+        assert manager.load_latest_checkpoint(exp_hash=name)["step"] == 10
+
+
+def test_an_experiment_without_checkpoints_has_no_weights(manager: CheckpointManagerV2) -> None:
+    made, _, _ = manager.update_experiment_hash(hp_snapshot=HP, dump_immediately=True)
+    with pytest.raises(RefNotFound, match="no checkpoint"):
+        manager.load_checkpoint(made)
+    with pytest.raises(RefNotFound, match="no checkpoint"):
+        manager.load_checkpoint(made, target_step=3)
+    assert manager.load_checkpoint(made, load_weights=False)["config"] == HP
+
+
+def test_the_latest_checkpoint_is_put_into_model_and_optimizer(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    fill(root, 1, 2, 3)
+    trained = new_model()
+    steps = new_optimizer(trained)
+    for step in (1, 2, 3, 4):
+        train_step(trained, steps, step)
+
+    model = new_model(seed=9)
+    optimizer = new_optimizer(model)
+    assert manager.load_latest_checkpoint(model, optimizer=optimizer)["step"] == 3
+    train_step(model, optimizer, 4)
+    assert bits(model.state_dict()) == bits(trained.state_dict())
+
+
+def test_without_its_optimizer_only_the_model_is_loaded(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    fill(root, 1)
+    model = new_model(seed=9)
+    optimizer = new_optimizer(model)
+    manager.load_latest_checkpoint(model, load_optimizer=False, optimizer=optimizer)
+    assert optimizer.state_dict()["state"] == {}
+    with pytest.raises(StateMismatch, match="model"):
+        manager.load_latest_checkpoint(new_model(width=4))
+
+
+def test_the_current_experiment_comes_before_the_latest(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    first = fill(root, 1)
+    second = fill(root, 2, hp={"lr": 2})
+    assert manager.load_latest_checkpoint()["exp_hash"] == second
+    manager.update_experiment_hash(new_model(), HP, DATA)
+    assert manager.load_latest_checkpoint()["exp_hash"] == first
+    manager.update_experiment_hash(hp_snapshot={"lr": 77})
+    with pytest.raises(RefNotFound):
+        manager.load_latest_checkpoint()
+
+
+def test_what_is_watched_is_saved_and_filled(root: Path, manager: CheckpointManagerV2) -> None:
+    model = new_model()
+    try:
+        watch(model=model, optimizer=new_optimizer(model))
+        manager.update_experiment_hash(hp_snapshot=HP)
+        path = manager.save_model_checkpoint(step=1)
+        assert "optimizer_state_dict" in torch.load(path)
+        before = bits(model.state_dict())
+        with torch.no_grad():
+            model[0].weight.zero_()
+        manager.load_latest_checkpoint()
+        assert bits(model.state_dict()) == before
+    finally:
+        watched.forget()
+
+
+def test_a_model_with_compiled_parts_is_saved_under_its_own_names(
+    manager: CheckpointManagerV2,
+) -> None:
+    model = nn.DataParallel(new_model())
+    manager.update_experiment_hash(model)
+    path = manager.save_model_checkpoint(model, 1)
+    assert list(torch.load(path)["model_state_dict"]) == list(new_model().state_dict())
+
+
+def test_configs_and_data_are_written_on_their_own(manager: CheckpointManagerV2) -> None:
+    path = manager.save_config(HP)
+    assert yaml.safe_load(path.read_text())["hyperparameters"] == HP
+    path = manager.save_data_snapshot(DATA)
+    made = manager.current_exp_hash
+    assert made is not None
+    assert path == manager.data_checkpoint_dir / made / f"{made}_data_state.yaml"
+    assert yaml.safe_load(path.read_text()) == DATA
+    assert made == identify(hp=HP, data=DATA).hash
+
+
+def test_settings_that_do_not_count_are_recorded_as_they_are_now(
+    manager: CheckpointManagerV2,
+) -> None:
+    made, _, _ = manager.update_experiment_hash(hp_snapshot=HP, dump_immediately=True)
+    path = manager.save_config(HP | {"pause_at_step": 30})
+    assert manager.current_exp_hash == made
+    assert manager.load_config(made) == HP | {"pause_at_step": 30}
+    assert yaml.safe_load(path.read_text())["hyperparameters"]["pause_at_step"] == 30
+
+
+def test_hyperparameters_may_be_a_namespace(manager: CheckpointManagerV2) -> None:
+    hp = Namespace(**HP)
+    made, _, _ = manager.update_experiment_hash(hp_snapshot=hp)
+    hp.lr = 7.0  # after the snapshot
+    manager.dump_pending_changes()
+    assert manager.load_config(made) == HP
+    assert manager.update_experiment_hash(hp_snapshot=HP) == (made, False, set())
+
+
+def test_an_architecture_is_pickled_when_asked_for(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    made = fill(root, 1)
+    with pytest.raises(MissingFile, match="save_model_architecture"):
+        manager.load_checkpoint(made, load_model=True, trust_architecture=True)
+    manager.update_experiment_hash(new_model(), HP, DATA)
+    path = manager.save_model_architecture(new_model())
+    assert path == manager.models_dir / made / f"{made}_architecture.pkl"
+    found = manager.load_checkpoint(made, load_model=True, trust_architecture=True)
+    assert "model" in found["loaded_components"]
+    found["model"].load_state_dict(found["weights"]["model_state_dict"])
+    with pytest.raises(RefusedPickle, match="trust_architecture"):
+        manager.load_checkpoint(made, load_model=True)
+
+
+def test_a_switch_pickles_every_architecture(root: Path) -> None:
+    manager = CheckpointManagerV2(root, pickle_architectures=True)
+    made, _, _ = manager.update_experiment_hash(new_model(), HP, dump_immediately=True)
+    assert (manager.models_dir / made / f"{made}_architecture.pkl").exists()
+
+
+def test_every_query_brings_the_manifest_up_to_date(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    made = fill(root, 1)
+    for query in (
+        manager.get_latest_hash,
+        manager.get_all_hashes,
+        manager.get_hashes_by_component,
+        manager.list_experiment_hashes,
+    ):
+        manager.manifest_file.unlink()
+        query()
+        assert list(yaml.safe_load(manager.manifest_file.read_text())["experiments"]) == [made]
+
+
+def test_lists_are_newest_first(root: Path, manager: CheckpointManagerV2) -> None:
+    first = fill(root, 1)
+    second = fill(root, 1, hp={"lr": 2})
+    fill(root, 2)
+    by_creation = manager.get_all_hashes(sort_by="created")
+    assert [entry["hash"] for entry in by_creation] == [second, first]
+    by_use = manager.get_all_hashes(sort_by="last_used")
+    assert [entry["hash"] for entry in by_use] == [first, second]
+    assert set(by_use[0]) == {
+        *("hash", "hp_hash", "model_hash", "data_hash", "created", "last_used")
+    }
+    assert by_use[0]["model_hash"] == first[8:16]
+    assert by_use[0]["created"] < by_use[0]["last_used"]
+    assert manager.list_experiment_hashes() == sorted([first, second])
+    with pytest.raises(BadOption, match="last_used"):
+        manager.get_all_hashes(sort_by="name")
+
+
+def test_experiments_are_found_by_their_parts(root: Path, manager: CheckpointManagerV2) -> None:
+    first = fill(root, 1)
+    second = fill(root, 1, hp={"lr": 2})
+    assert manager.get_hashes_by_component(hp_hash=first[:8]) == [first]
+    assert manager.get_hashes_by_component(model_hash=first[8:16]) == [second, first]
+    assert manager.get_hashes_by_component(second[:8], second[8:16], second[16:]) == [second]
+    assert manager.get_hashes_by_component(first[:8], data_hash="00000000") == []
+
+
+def test_the_info_says_what_there_is(root: Path, manager: CheckpointManagerV2) -> None:
+    made = fill(root, 1, 2, 3, best=2)
+    info = manager.get_checkpoint_info(made)
+    assert info["hash"] == made
+    assert (info["hp_hash"], info["data_hash"]) == (made[:8], made[16:])
+    assert info["steps"] == [1, 2, 3]
+    assert (info["latest_step"], info["best_step"]) == (3, 2)
+    assert info["config"] == HP
+    assert info["nbytes"] == sum(each["nbytes"] for each in info["checkpoints"]) > 0
+    assert [each["step"] for each in info["checkpoints"]] == [1, 2, 3]
+    assert info["checkpoints"][0]["metrics"]["loss"] > 0
+    assert info["checkpoints"][0]["path"] == manager.models_dir / made / f"{made}_step_000001.pt"
+
+
+def test_a_store_and_a_manager_see_the_same_runs(root: Path, manager: CheckpointManagerV2) -> None:
+    made = fill(root, 1)
+    store = holdfast.Store(root)
+    assert [run.hash for run in store.runs()] == [made]
+    state = store.resolve("latest").state()
+    assert state["exp_hash"] == made
+    run = store.run(hp={"by": "hand"})
+    run.save(5, {"model": new_model(seed=3).state_dict()})
+    assert manager.get_latest_hash() == run.hash
+    model = new_model()
+    manager.load_latest_checkpoint(model)
+    assert bits(model.state_dict()) == bits(new_model(seed=3).state_dict())
+    run.save(6, {"weights": {}})
+    with pytest.raises(RefNotFound, match="model_state_dict"):
+        manager.load_latest_checkpoint(model)
+
+
+def test_a_damaged_data_state_is_no_data_state(root: Path, manager: CheckpointManagerV2) -> None:
+    made = fill(root, 1)
+    path = manager.data_checkpoint_dir / made / f"{made}_data_state.yaml"
+    path.write_bytes(b"!!python/object/apply:os.system ['echo']")
+    with pytest.raises(DamagedFile):
+        manager.load_checkpoint(made)
+    path.unlink()
+    with pytest.raises(MissingFile, match="load_data=False"):
+        manager.load_checkpoint(made)
+    assert manager.load_checkpoint(made, load_data=False)["weights"]["step"] == 1
+
+
+def test_a_data_state_that_was_changed_is_not_passed_off_as_the_one_that_was_saved(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    made = fill(root, 1)
+    path = manager.data_checkpoint_dir / made / f"{made}_data_state.yaml"
+    path.write_text(path.read_text().replace("night", "light"))
+    with pytest.warns(NotVerified, match="data_state") as warned:
+        state = manager.load_checkpoint(made)["data_state"]
+    assert state["tags"]["a"] == ["hard", "light"]
+    assert warned[0].filename == __file__
+
+
+def test_data_of_any_other_form_comes_back_under_a_key(manager: CheckpointManagerV2) -> None:
+    manager.save_data_snapshot({"folder": "images", "version": 3})
+    state = manager.load_checkpoint(load_weights=False)["data_state"]
+    assert state["data"] == {"folder": "images", "version": 3}
+
+
+def test_files_that_were_lost_are_written_by_the_next_dump(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    made = fill(root, 1)
+    files = [manager.hp_dir / made / f"{made}_config.yaml"]
+    files.append(manager.data_checkpoint_dir / made / f"{made}_data_state.yaml")
+    for file in files:
+        before = file.read_text()
+        file.unlink()
+        CheckpointManagerV2(root).update_experiment_hash(
+            new_model(), HP, DATA, dump_immediately=True
+        )
+        assert yaml.safe_load(file.read_text()).keys() == yaml.safe_load(before).keys()
+
+
+def test_a_parent_that_was_deleted_is_none(root: Path, manager: CheckpointManagerV2) -> None:
+    made = fill(root, 1)
+    manager.load_checkpoint(made)
+    holdfast.Store(root).find_run(made).delete_all()
+    other, _, _ = manager.update_experiment_hash(hp_snapshot={"lr": 2}, dump_immediately=True)
+    assert manager.get_checkpoint_info(other)["parent"] is None
+
+
+def test_a_root_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteFailed, match="cannot make the folder"):
+        CheckpointManagerV2(tmp_path / "file")
+
+
+def test_closing_lets_another_process_in_and_writes_the_manifest(root: Path) -> None:
+    manager = CheckpointManagerV2(root)
+    model = new_model()
+    made, _, _ = manager.update_experiment_hash(model)
+    manager.save_model_checkpoint(model, 1)
+    manager.manifest_file.unlink()
+    manager.close()
+    assert yaml.safe_load(manager.manifest_file.read_text())["latest_hash"] == made
+    assert manager.store.backend.lock(made) is not None
+    with warnings.catch_warnings():
+        manager.close()  # again

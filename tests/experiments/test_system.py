@@ -1,0 +1,246 @@
+"""The checkpoint system: one for a process, which saves what is watched when it is due."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import holdfast
+from holdfast.errors import BadOption, NotOpen, RunBusy
+from holdfast.experiments import CheckpointSystem, get_checkpoint_system, watch
+from holdfast.experiments.watching import watched
+from holdfast.identity import identify
+from tests.experiments.models import DATA, HP, bits, fill, new_model, new_optimizer, train_step
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "experiments"
+
+
+@pytest.fixture
+def system(root: Path) -> Iterator[CheckpointSystem]:
+    system = get_checkpoint_system(root, checkpoint_frequency=10)
+    yield system
+    system.close()
+
+
+def steps_of(system: CheckpointSystem, exp_hash: str) -> Any:
+    return system.manager.get_checkpoint_info(exp_hash)["steps"]
+
+
+def test_a_process_has_one_system(root: Path, system: CheckpointSystem) -> None:
+    assert get_checkpoint_system(root, 10) is system
+    assert get_checkpoint_system(os.path.relpath(root)) is system
+    with pytest.raises(BadOption, match="close"):
+        get_checkpoint_system(root / "other")
+    with pytest.raises(BadOption, match="every 10"):
+        get_checkpoint_system(root, 20)
+
+
+def test_a_system_that_is_closed_makes_way_for_another(root: Path, tmp_path: Path) -> None:
+    first = get_checkpoint_system(root)
+    watch(model=new_model())
+    first.close()
+    assert watched.names() == []
+    second = get_checkpoint_system(tmp_path / "other", 5)
+    first.close()  # again, which does not end the other
+    assert get_checkpoint_system(tmp_path / "other") is second is not first
+    second.close()
+
+
+@pytest.mark.parametrize("frequency", [0, -1, 1.5, True])
+def test_a_frequency_is_a_positive_whole_number(root: Path, frequency: Any) -> None:
+    with pytest.raises(BadOption, match="checkpoint_frequency"):
+        get_checkpoint_system(root, frequency)
+    get_checkpoint_system(root, 1).close()  # none was left behind
+
+
+def test_multiples_of_the_frequency_are_saved(system: CheckpointSystem) -> None:
+    model = new_model()
+    optimizer = new_optimizer(model)
+    watch(model=model, optimizer=optimizer, hyperparameters=HP, data_state=DATA)
+    made = identify(hp=HP, model=model, data=DATA).hash
+    saved = {}
+    for step in range(1, 26):
+        train_step(model, optimizer, step)
+        path = system.on_training_step(step)
+        if path is not None:
+            saved[step] = path
+            content = torch.load(path)  # it is committed
+            assert bits(content["model_state_dict"]) == bits(model.state_dict())
+            assert "optimizer_state_dict" in content
+    assert list(saved) == [10, 20]
+    assert saved[10].name == f"{made}_step_000010.pt"
+    assert steps_of(system, made) == [10, 20]
+
+
+def test_a_step_is_saved_once(system: CheckpointSystem) -> None:
+    watch(model=new_model())
+    assert system.on_training_step(10) is not None
+    assert system.on_training_step(10) is None
+    assert system.on_training_step(11) is None
+    assert system.on_training_step(10) is not None  # somebody went back
+
+
+def test_without_a_step_it_counts_by_itself(system: CheckpointSystem) -> None:
+    watch(model=new_model(), hyperparameters=HP)
+    saved = [path for _ in range(20) if (path := system.on_training_step())]
+    assert [path.name[-9:] for path in saved] == ["000010.pt", "000020.pt"]
+    system.on_training_step(28)
+    assert system.on_training_step() is None
+    assert system.on_training_step() is not None
+    assert system.get_status()["step"] == 30
+
+
+def test_it_counts_on_from_the_latest_checkpoint(root: Path, system: CheckpointSystem) -> None:
+    made = fill(root, 19)
+    watch(model=new_model(), hyperparameters=HP, data_state=DATA)
+    assert system.on_training_step() is not None
+    assert steps_of(system, made) == [19, 20]
+
+
+def test_with_nothing_watched_the_first_due_step_raises(system: CheckpointSystem) -> None:
+    for _ in range(9):
+        assert system.on_training_step() is None
+    with pytest.raises(NotOpen, match="watch"):
+        system.on_training_step()
+    with pytest.raises(NotOpen, match="watch"):
+        system.on_training_step(100)
+    with pytest.raises(BadOption):
+        watch()
+
+
+def test_the_objects_may_be_watched_before_and_after(root: Path) -> None:
+    watch(model=new_model())
+    system = get_checkpoint_system(root, 1)
+    try:
+        watch(hyperparameters=HP)
+        path = system.on_training_step(1)
+        assert path is not None
+        assert path.name[:24] == identify(hp=HP, model=new_model()).hash
+    finally:
+        system.close()
+
+
+def test_what_is_changed_in_place_is_seen_when_a_step_is_due(system: CheckpointSystem) -> None:
+    hp = dict(HP)
+    data = {"uids": ["a", "b"], "discarded": [], "tags": {}}
+    watch(model=new_model(), hyperparameters=hp, data_state=data)
+    first = system.on_training_step(10)
+    hp["lr"] = 0.5
+    data["tags"] = {"a": ["hard"]}  # type: ignore[assignment]
+    second = system.on_training_step(20)
+    assert first is not None
+    assert second is not None
+    expected = identify(hp=hp, model=new_model(), data=data).hash
+    assert second.name[:24] == expected
+    info = system.manager.get_checkpoint_info(expected)
+    assert info["parent"] == f"{first.name[:24]}@10"
+    assert steps_of(system, first.name[:24]) == [10]
+
+
+def test_changes_are_pending_until_training_goes_on(system: CheckpointSystem) -> None:
+    hp = dict(HP)
+    watch(model=new_model(), hyperparameters=hp)
+    system.on_training_step(10)
+    before = system.manager.list_experiment_hashes()
+    hp["lr"] = 0.5
+    made, is_new, changed = system.on_config_change()
+    assert (is_new, changed) == (True, {"hp"})
+    status = system.get_status()
+    assert status["has_pending_changes"] is True
+    assert status["pending_components"] == {"hp"}
+    assert system.manager.list_experiment_hashes() == before
+    assert system.on_training_step(11) is None  # training goes on
+    assert system.manager.list_experiment_hashes() == sorted([*before, made])
+    assert system.get_status()["has_pending_changes"] is False
+
+
+def test_others_are_watched_from_a_change_on(system: CheckpointSystem) -> None:
+    watch(model=new_model(), hyperparameters=HP)
+    assert system.on_model_change(new_model(width=4))[2] == {"hp", "model"}
+    assert system.on_config_change({"lr": 3})[2] == {"hp"}
+    assert system.on_data_change(DATA)[2] == {"data"}
+    path = system.on_training_step(10)
+    assert path is not None
+    assert path.name[:24] == identify(hp={"lr": 3}, model=new_model(width=4), data=DATA).hash
+    assert torch.load(path)["model_state_dict"]["0.weight"].shape == (4, 10)
+
+
+def test_an_event_is_in_the_metadata_of_the_next_checkpoint(system: CheckpointSystem) -> None:
+    model = new_model()
+    watch(model=model)
+    first = system.on_training_step(10)
+    model.append(nn.ReLU())
+    assert system.on_model_state_change("layer added")[1:] == (True, {"model"})
+    second, third = system.on_training_step(20), system.on_training_step(30)
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert torch.load(second)["metadata"] == {"events": ["layer added"]}
+    assert "metadata" not in torch.load(first) | torch.load(third)
+    assert first.name[:24] != second.name[:24]
+
+
+def test_a_dump_can_be_forced_at_any_step(system: CheckpointSystem) -> None:
+    watch(model=new_model(), hyperparameters=HP)
+    assert system.on_training_step(3, force_dump=True) is None
+    made = identify(hp=HP, model=new_model()).hash
+    assert system.manager.list_experiment_hashes() == [made]
+    assert steps_of(system, made) == []
+
+
+def test_the_status_says_where_it_stands(root: Path, system: CheckpointSystem) -> None:
+    assert system.get_status() == {
+        "root_log_dir": str(root),
+        "checkpoint_frequency": 10,
+        "step": None,
+        "last_saved_step": None,
+        "exp_hash": None,
+        "has_pending_changes": False,
+        "pending_components": set(),
+        "watched": [],
+    }
+    watch(model=new_model(), hyperparameters=HP)
+    system.on_training_step(10)
+    system.on_training_step(12)
+    status = system.get_status()
+    assert (status["step"], status["last_saved_step"]) == (12, 10)
+    assert status["exp_hash"] == system.manager.get_latest_hash()
+    assert status["watched"] == ["model", "hyperparameters"]
+
+
+def test_a_save_that_failed_is_made_again_at_the_same_step(
+    root: Path, system: CheckpointSystem
+) -> None:
+    model = new_model()
+    watch(model=model)
+    system.on_model_change()
+    system.on_training_step(1)
+    lock = holdfast.Store(root).backend.lock(str(system.manager.current_exp_hash))
+    assert lock is not None
+    with lock, pytest.raises(RunBusy):
+        system.on_training_step(10)
+    assert system.on_training_step(10) is not None
+
+
+def test_a_forked_process_has_no_system(system: CheckpointSystem, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            get_checkpoint_system(tmp_path / "child")  # BadOption if it were the parent's
+            os.write(write, b"made")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        assert pipe.read() == b"made"
