@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.store.local import LocalBackend
 from tests.cli.stores import call, data_files, flip_in, make_store, put
 
 
@@ -21,12 +22,13 @@ def at(store: holdfast.Store) -> tuple[str, str]:
 
 
 def on_disk(store: holdfast.Store) -> int:
-    """The bytes of all files of runs, each once."""
+    """The bytes of all files of runs and of the trash, each once."""
     found = {}
-    for path in Path(store.url, "models").rglob("*"):
-        status = path.stat()
-        if path.is_file():
-            found[status.st_ino] = status.st_size
+    for top in ("models", "HP", "data", ".holdfast/trash"):
+        for path in Path(store.url, top).rglob("*"):
+            status = path.stat()
+            if path.is_file():
+                found[status.st_ino] = status.st_size
     return sum(found.values())
 
 
@@ -42,14 +44,18 @@ def files(store: holdfast.Store) -> set[str]:
     [["gpt@100"], ["gpt@300"], ["gpt@100", "gpt@200"], ["bert"], ["gpt"], ["gpt", "bert"]],
     ids=" ".join,
 )
-def test_rm_frees_what_it_said(store: holdfast.Store, refs: list[str]) -> None:
+def test_rm_frees_what_it_said_once_the_trash_is_emptied(
+    store: holdfast.Store, refs: list[str]
+) -> None:
     before, there = on_disk(store), files(store)
     promised = call("rm", *refs, "--json", *at(store)).json
     assert promised["deleted"] is False
     assert files(store) == there
     done = call("rm", *refs, "--yes", "--json", *at(store))
     assert done.code == 0
-    assert done.json["deleted"] is True
+    assert done.json["deleted"] is done.json["in_trash"] is True
+    assert on_disk(store) > before
+    assert call("gc", "--empty", "--yes", *at(store)).code == 0
     assert before - on_disk(store) == promised["bytes"] == done.json["bytes"] > 0
     assert call("verify", "--all", *at(store)).code == (2 if refs == ["gpt", "bert"] else 0)
 
@@ -64,10 +70,13 @@ def test_rm_shows_what_would_go(store: holdfast.Store) -> None:
         f"would go    run {bert} (bert) with 1 checkpoint",
         done.lines[-1],
     ]
-    assert done.lines[-1].endswith("would be freed; --yes deletes")
+    assert done.lines[-1].endswith("would be free once the trash is emptied; --yes moves it there")
     done = call("rm", "gpt@100", "--yes", *at(store))
     assert done.lines[0] == f"deleted     {gpt}@100 (gpt)"
-    assert done.lines[1].endswith(" freed")
+    assert done.lines[1].startswith(
+        "            moved to the trash; `holdfast restore gpt@100` brings it back, "
+        "`holdfast gc --empty --yes` frees 26"
+    )
     assert [c.step for c in store.find_run("gpt").checkpoints()] == [200, 300]
 
 
@@ -100,8 +109,20 @@ def test_rm_says_what_is_gone_when_a_later_one_is_refused(store: holdfast.Store)
     store.resolve("gpt@200").tag("paper")
     done = call("rm", "bert", "gpt@200", "--yes", *at(store))
     assert done.code == 2
-    assert len(done.lines) == 1
+    assert len(done.lines) == 2
     assert done.lines[0].startswith("deleted     run")
+    assert "`holdfast restore bert`" in done.lines[1]
+
+
+def test_rm_says_so_where_there_is_no_trash(
+    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
+    promised = call("rm", "gpt@100", "--json", *at(store)).json["bytes"]
+    before = on_disk(store)
+    done = call("rm", "gpt@100", "--yes", *at(store))
+    assert done.lines[1].endswith(" freed: without hard links there is no trash here")
+    assert before - on_disk(store) == promised
 
 
 def test_rm_wants_runs_and_steps(store: holdfast.Store) -> None:

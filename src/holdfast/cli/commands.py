@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.options import Cast, Either, Every, Format, Json, StorePath, TensorsOnly
-from holdfast.cli.stores import find_store, is_file, resolve
+from holdfast.cli.stores import find_foreign, find_store, is_file, resolve
 from holdfast.errors import UnknownFormat
 
 app = typer.Typer()
@@ -30,6 +30,10 @@ def show(
         from holdfast.cli.show import show_file
 
         show_file(Path(what), as_json=json, every=every, tensors_only=tensors_only)
+    elif foreign := find_foreign(store):
+        from holdfast.cli.foreign import show_in_root
+
+        show_in_root(foreign, what, as_json=json, every=every, tensors_only=tensors_only)
     else:
         from holdfast.cli.show_checkpoint import show_checkpoint
 
@@ -65,7 +69,7 @@ def diff(
     tensors_only: TensorsOnly = False,
     store: StorePath = None,
 ) -> None:
-    """Show which tensors and values differ, and by how much, the worst first."""
+    """Show what differs between two files, checkpoints or runs, and by how much."""
     from holdfast.cli.diff import diff_two
 
     raise typer.Exit(

@@ -11,7 +11,8 @@ from typing import Annotated, Final
 import typer
 
 from holdfast.cli.options import Cast, Format, Json, Ref, StorePath, Yes
-from holdfast.cli.stores import find_store, resolve
+from holdfast.cli.stores import find_foreign, find_store, resolve, takeover
+from holdfast.errors import BadOption
 
 app = typer.Typer()
 
@@ -26,8 +27,42 @@ Run = Annotated[
 @app.command(rich_help_panel=PANEL)
 def ls(
     run: Annotated[
-        str | None, typer.Argument(help="List this run alone.", show_default=False)
+        str | None, typer.Argument(help="List the runs of this name alone.", show_default=False)
     ] = None,
+    hp: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only runs with this hyperparameter: lr=0.1, optimizer.name=adam, lr.",
+            show_default=False,
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Only runs of the model with this hash.", show_default=False),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Only runs on the data with this hash.", show_default=False),
+    ] = None,
+    best: Annotated[
+        str | None,
+        typer.Option(
+            help="Those with this metric, the best first: less is better.",
+            show_default=False,
+            metavar="METRIC",
+        ),
+    ] = None,
+    more: Annotated[bool, typer.Option("--max", help="Of that metric, more is better.")] = False,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            help="By step, time or size, the highest first, or by a metric, the least first.",
+            show_default=False,
+            metavar="BY",
+        ),
+    ] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
     number: Annotated[int, typer.Option("-n", "--number", min=1, help="How many.")] = NEWEST,
     every: Annotated[bool, typer.Option("--all", help="List all of them.")] = False,
     json: Json = False,
@@ -35,8 +70,59 @@ def ls(
 ) -> None:
     """List checkpoints, the newest first."""
     from holdfast.cli.ls import list_checkpoints
+    from holdfast.store.filters import Filter, Hyperparameter
+    from holdfast.store.listing import Order
 
-    list_checkpoints(find_store(store), run, number=None if every else number, as_json=json)
+    if best is not None and (sort is not None or reverse):
+        raise typer.BadParameter("--best METRIC is an order itself; --max turns it round")
+    if more and best is None:
+        raise typer.BadParameter("--max says what is best: give --best METRIC too")
+    if foreign := find_foreign(store):
+        from holdfast.cli.foreign import list_root
+
+        if hp or model or data or best or sort or reverse:
+            raise BadOption(
+                f"a root of another program is listed by RUN alone; {takeover(foreign)}"
+            )
+        list_root(foreign, run, number=None if every else number, as_json=json)
+        return
+    order = Order(sort or "time", reverse) if sort is not None or reverse else None
+    if best is not None:
+        order = Order(best, reverse=more, rated=True)
+    chosen = Filter(run, tuple(map(Hyperparameter.parse, hp or ())), model, data)
+    list_checkpoints(
+        find_store(store), chosen, number=None if every else number, as_json=json, order=order
+    )
+
+
+@app.command(rich_help_panel=PANEL)
+def log(
+    run: Annotated[
+        str | None, typer.Argument(help="Tell the history of this run.", show_default=False)
+    ] = None,
+    retention: Annotated[
+        bool, typer.Option("--retention", help="Why checkpoints are kept, or were deleted.")
+    ] = False,
+    number: Annotated[int, typer.Option("-n", "--number", min=1, help="How many.")] = NEWEST,
+    every: Annotated[bool, typer.Option("--all", help="List all of them.")] = False,
+    json: Json = False,
+    store: StorePath = None,
+) -> None:
+    """Show which runs came from which, or the history of one, back to the beginning."""
+    if retention:
+        from holdfast.cli.log_retention import print_retention
+
+        print_retention(find_store(store), run, as_json=json)
+        return
+    most = None if every else number
+    if run is None:
+        from holdfast.cli.log import print_lineage
+
+        print_lineage(find_store(store), number=most, as_json=json)
+    else:
+        from holdfast.cli.log_history import print_history
+
+        print_history(find_store(store), run, number=most, as_json=json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -74,7 +160,8 @@ def import_(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="A folder of torch, Transformers or Lightning checkpoints.", show_default=False
+            help="A folder of torch, Transformers or Lightning checkpoints, or weightslab's root.",
+            show_default=False,
         ),
     ],
     name: Annotated[
@@ -84,9 +171,13 @@ def import_(
     store: StorePath = None,
 ) -> None:
     """Save a folder of checkpoints into a run; steps that it has are skipped."""
-    from holdfast.cli.importing import import_run
+    from holdfast.cli.importing import import_run, import_runs
+    from holdfast.store.foreign import is_foreign
 
-    import_run(find_store(store, new=True), folder, name, as_json=json)
+    into = find_store(store, new=True)
+    if is_foreign(folder):
+        raise typer.Exit(import_runs(into, folder, name, as_json=json))
+    import_run(into, folder, name, as_json=json)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -148,10 +239,76 @@ def rm(
     json: Json = False,
     store: StorePath = None,
 ) -> None:
-    """Show what deleting would free; with --yes, delete."""
+    """Show what deleting would free; with --yes, move it to the trash."""
     from holdfast.cli.rm import remove
 
     remove(find_store(store), refs, yes=yes, as_json=json)
+
+
+@app.command(rich_help_panel=PANEL)
+def restore(
+    refs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="RUN@STEP for a checkpoint, RUN for all of a run; none lists the trash.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+    store: StorePath = None,
+) -> None:
+    """Bring back what is in the trash; without arguments, list it."""
+    from holdfast.cli.restore import bring_back, list_trash
+
+    if not refs:
+        list_trash(find_store(store), as_json=json)
+        return
+    raise typer.Exit(bring_back(find_store(store), refs, as_json=json))
+
+
+@app.command(rich_help_panel=PANEL)
+def gc(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Collect in these runs alone.", show_default=False),
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--keep-last", help="Keep the newest N.", show_default=False)
+    ] = None,
+    best: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep-best", help="Keep the best by METRIC, or by METRIC:max.", show_default=False
+        ),
+    ] = None,
+    every: Annotated[
+        int | None,
+        typer.Option("--keep-every", help="Keep one every so many steps.", show_default=False),
+    ] = None,
+    tagged: Annotated[
+        bool, typer.Option("--keep-tagged", help="Keep those with a tag, and no others.")
+    ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", help="Delete the oldest until the store takes this: 50GB.", show_default=False
+        ),
+    ] = None,
+    empty: Annotated[bool, typer.Option("--empty", help="Empty the trash.")] = False,
+    yes: Yes = False,
+    json: Json = False,
+    store: StorePath = None,
+) -> None:
+    """Show which checkpoints are not kept, and what they free; with --yes, delete them."""
+    from holdfast.cli.gc import collect, empty_trash, keep_wanted
+
+    wanted = keep_wanted(last, best or [], every, tagged)
+    if empty:
+        if runs or wanted or to:
+            raise typer.BadParameter("--empty takes no runs, and no --keep or --to")
+        empty_trash(find_store(store), yes=yes, as_json=json)
+        return
+    raise typer.Exit(collect(find_store(store), runs or [], wanted, to, yes=yes, as_json=json))
 
 
 @app.command(rich_help_panel=PANEL)

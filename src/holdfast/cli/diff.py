@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.cli.changes import value_text
 from holdfast.cli.output import (
     ROWS,
     count_text,
     on_terminal,
-    plain,
     print_json,
     print_table,
     say,
@@ -22,7 +22,7 @@ from holdfast.cli.output import (
 from holdfast.cli.stores import is_file, resolve
 from holdfast.errors import printable
 from holdfast.tensors import TensorSpec
-from holdfast.verbs.diff import ABSENT, Change, Comparable, Diff, compare, differences
+from holdfast.verbs.diff import Change, Comparable, Diff, compare, differences
 from holdfast.verbs.open import TensorFile
 
 _DEPTH: Final = 4
@@ -39,25 +39,20 @@ def diff_two(
     every: bool,
 ) -> int:
     """Print the differences; returns the exit code."""
-    found = _found(before, after, store, tensors_only)
-    if as_json:
-        print_json({"before": before, "after": after, **_as_json(found)})
-    else:
-        files = is_file(before) or is_file(after)
-        _print(found, "metadata " if files else "", every or not on_terminal())
-    return 3 if found else 0
-
-
-def _found(before: str, after: str, store: Path | None, tensors_only: bool) -> Diff:
     if not is_file(before) and not is_file(after):
-        from holdfast.store.view import diff_checkpoints
+        from holdfast.cli.diff_runs import diff_runs
 
-        return diff_checkpoints(resolve(before, store), resolve(after, store))
+        return diff_runs(before, after, store=store, as_json=as_json, every=every)
     with (
         _opened(before, store, tensors_only) as old,
         _opened(after, store, tensors_only) as new,
     ):
-        return compare(old, new)
+        found = compare(old, new)
+    if as_json:
+        print_json({"before": before, "after": after, **diff_json(found)})
+    else:
+        _print(found, every or not on_terminal())
+    return 3 if found else 0
 
 
 def _opened(
@@ -70,7 +65,8 @@ def _opened(
     return nullcontext(CheckpointView(resolve(argument, store)))
 
 
-def _as_json(found: Diff) -> dict[str, Any]:
+def diff_json(found: Diff) -> dict[str, Any]:
+    """All differences, for scripts."""
     return {
         "same": found.same,
         "same_by_digests": found.by_digests,
@@ -83,12 +79,17 @@ def _as_json(found: Diff) -> dict[str, Any]:
     }
 
 
-def _print(found: Diff, beside: str, every: bool) -> None:
-    lines = list(_values(found.metadata, beside))
+def _print(found: Diff, every: bool) -> None:
+    lines = list(value_lines(found.metadata, "metadata "))
     for line in lines if every else lines[:ROWS]:
         say(printable(line))
     if not every:
         say_more(len(lines) - ROWS)
+    print_tensors(found, every)
+
+
+def print_tensors(found: Diff, every: bool) -> None:
+    """Print a table of the tensors that differ, and how many are the same."""
     rows = [_row(change) for change in found.changed]
     rows += [(name, "new", _spec_text(spec), "", "", "") for name, spec in found.added.items()]
     rows += [(name, "gone", _spec_text(spec), "", "", "") for name, spec in found.removed.items()]
@@ -107,16 +108,18 @@ def _print(found: Diff, beside: str, every: bool) -> None:
     say((f"{count_text(found.same, 'tensor')} {verb} the same{how}", "dim"))
 
 
-def _values(changes: Mapping[str, tuple[Any, Any]], within: str, depth: int = 0) -> Iterator[str]:
+def value_lines(
+    changes: Mapping[str, tuple[Any, Any]], within: str, depth: int = 0
+) -> Iterator[str]:
     """A line for each plain value that differs; of dicts, for each one in them."""
     for key, (old, new) in changes.items():
         if isinstance(old, dict) and isinstance(new, dict) and depth < _DEPTH:
             inner = differences(old, new)
-            yield from _values(inner, f"{within}{key}.", depth + 1)
+            yield from value_lines(inner, f"{within}{key}.", depth + 1)
             if not inner:
                 yield f"{within}{key}: its keys are in another order"
         else:
-            yield f"{within}{key}: {_value_text(old)} → {_value_text(new)}"
+            yield f"{within}{key}: {value_text(old)} → {value_text(new)}"
 
 
 def _row(change: Change) -> tuple[str, str, str, str, str, str]:
@@ -144,12 +147,3 @@ def _number_text(value: float | None) -> str:
 def _share_text(share: float) -> str:
     # A single element of many is not none of them.
     return "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"
-
-
-def _value_text(value: Any) -> str:
-    if value is ABSENT:
-        return "—"
-    try:
-        return f"{value!r:.100}"
-    except ValueError:  # an integer of thousands of digits
-        return f"{plain(value)!r:.100}"

@@ -8,6 +8,7 @@ from holdfast.cli.output import count_text, print_json, print_table, say, size_t
 from holdfast.errors import printable
 from holdfast.store import Store
 from holdfast.store.listing import short_hashes
+from holdfast.store.trash import Trash
 from holdfast.store.usage import StoreUsage, Usage, measure
 
 
@@ -15,9 +16,10 @@ def print_usage(store: Store, *, as_json: bool) -> None:
     """Print what each run takes, and all of them together."""
     store.index.refresh()
     usage = measure(store.backend, store.index)
+    trash = Trash(store.backend).nbytes()
     labels = {listed.run: listed.name for listed in store.index.runs()}
     if as_json:
-        print_json(_as_json(usage, labels))
+        print_json({**_as_json(usage, labels), "trash": trash})
         return
     short = short_hashes(usage.runs)
     rows = [
@@ -38,6 +40,11 @@ def print_usage(store: Store, *, as_json: bool) -> None:
                 f"{size_text(sum(usage.orphans.values()))}: `holdfast doctor` lists them",
                 "yellow",
             )
+        )
+    if trash:
+        say(
+            f"the trash holds {size_text(trash)} more: `holdfast restore` lists it, "
+            "`holdfast gc --empty --yes` frees it"
         )
 
 

@@ -2,112 +2,175 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import suppress
+import itertools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.cli.output import (
     age_text,
+    count_text,
+    hash_text,
+    metric_text,
     on_terminal,
-    plain,
     print_json,
     print_table,
     say,
     size_text,
     time_text,
+    width,
 )
-from holdfast.errors import DamagedFile, printable
-from holdfast.store import Checkpoint, Store
-from holdfast.store.listing import Entry, checkpoints, written
+from holdfast.errors import printable
+from holdfast.store import Store
+from holdfast.store.filters import Filter, chosen_runs
+from holdfast.store.listing import Entry, Order, checkpoints, written
 from holdfast.store.record import Head
 
-_AT: Final = 4
-"""The column of the metrics."""
-_WIDEST: Final = 48
-"""The characters that metrics get in a table at most."""
+_MOST: Final = 12
+"""A pipe gets columns for this many metrics."""
+_LONGEST: Final = 24
+"""The characters of a run's name that a terminal shows."""
 
 
-def list_checkpoints(store: Store, run: str | None, *, number: int | None, as_json: bool) -> None:
-    """Print checkpoints of all runs or of one, so many of them at most."""
+def list_checkpoints(
+    store: Store,
+    chosen: Filter,
+    *,
+    number: int | None,
+    as_json: bool,
+    order: Order | None = None,
+) -> None:
+    """Print checkpoints of all runs or of some, so many of them at most."""
     store.index.refresh()
-    only = None if run is None else store.find_run(run).hash
-    entries = checkpoints(store.index, only, number)
+    runs = chosen_runs(store.index, chosen)
+    entries = checkpoints(store.index, runs, number, order)
     if as_json:
-        print_json([_as_json(store, entry) for entry in entries])
-        return
-    if not entries:
-        say("no checkpoints yet")
-        return
-    when = "age" if on_terminal() else "saved"
-    columns = ["run", "hash", "step", "epoch", "size", "written", when, "marks"]
-    rows = [_row(entry) for entry in entries]
-    room = _room_for_metrics(columns, rows)
-    if room >= len("metrics"):
-        columns.insert(_AT, "metrics")
-        for entry, row in zip(entries, rows, strict=True):
-            metrics = _metrics(store, entry.head) if entry.head else {}
-            row.insert(_AT, _metrics_text(metrics, room))
+        print_json([entry_json(entry) for entry in entries])
+    elif not entries:
+        say("no checkpoint fits" if chosen or order else "no checkpoints yet")
+    else:
+        one_run = on_terminal() and len({entry.run for entry in entries}) == 1
+        if one_run:
+            say((printable(entries[0].name or "—"), "bold"), f"  {hash_text(entries[0].run)}")
+        print_checkpoints(entries, order.metric if order else None, one_run=one_run)
+        if on_terminal() and number is not None and len(entries) >= number:
+            left = _count(store, runs, order) - len(entries)
+            if left > 0:
+                say((f"… and {left:,} {'more' if order else 'older'}; --all lists them", "dim"))
+
+
+def _count(store: Store, runs: list[str] | None, order: Order | None) -> int:
+    """How many checkpoints are meant."""
+    if order is not None and order.rated:
+        return len(checkpoints(store.index, runs, None, order))
+    return sum(store.index.count(run) for run in ([None] if runs is None else runs))
+
+
+@dataclass(frozen=True)
+class _Column:
+    title: str
+    cells: Sequence[str]
+    is_number: bool = False
+
+    @property
+    def width(self) -> int:
+        """The characters that it takes with the space beside it."""
+        return 2 + max(map(len, (self.title, *self.cells)))
+
+
+def print_checkpoints(
+    entries: Sequence[Entry], metric: str | None = None, *, one_run: bool = False
+) -> None:
+    """Print a table of checkpoints, with a column for each metric, the given one first.
+
+    With `one_run` they are all of a run that was named already.
+    """
+    columns, metrics = _columns(entries), _metrics(entries, metric)
+    fitting = metrics[:_MOST]
+    if one_run:  # which need not be said in every line
+        columns = [column for column in columns if column.title not in ("run", "hash")]
+    if on_terminal():
+        columns = [column for column in columns if any(column.cells)]
+        if _room(columns) < sum(column.width for column in metrics):  # `show` tells it too
+            columns = [column for column in columns if column.title != "written"]
+        fitting = _fitting(metrics, _room(columns))
+    at = next((at for at, column in enumerate(columns) if column.title == "size"), len(columns))
+    columns[at:at] = fitting
     print_table(
-        columns,
-        rows,
-        right=f"step epoch size written {when}",
+        [column.title for column in columns],
+        list(zip(*(column.cells for column in columns), strict=True)),
+        right=[column.title for column in columns if column.is_number],
         styles=["red" if entry.head is None else "" for entry in entries],
     )
-    left = store.index.count(only) - len(entries)
-    if left > 0 and on_terminal():
-        say((f"… and {left:,} older; --all lists them", "dim"))
+    if len(fitting) < len(metrics) and on_terminal():
+        more = count_text(len(metrics) - len(fitting), "more metric")
+        say((f"… {more}; --json has all of them", "dim"))
 
 
-def _row(entry: Entry) -> list[str]:
-    """A line of the table, without metrics."""
-    name, marks = printable(entry.name or "—"), printable(", ".join(entry.marks))
-    if entry.head is None:
-        damage = ", ".join(filter(None, ("damaged", marks)))
-        return [name, entry.short, str(entry.step), "", "", "", "", damage]
-    head = entry.head
+def _room(columns: Sequence[_Column]) -> int:
+    """The characters that a line of the terminal has left."""
+    return width() - sum(column.width for column in columns)
+
+
+def _fitting(columns: Sequence[_Column], room: int) -> list[_Column]:
+    """As many as there is room for."""
+    ends = itertools.accumulate(column.width for column in columns)
+    return [column for column, end in zip(columns, ends, strict=True) if end <= room]
+
+
+def _columns(entries: Sequence[Entry]) -> list[_Column]:
+    """All but the metrics."""
+
+    def column(title: str, cell: Callable[[Entry], str], is_number: bool = False) -> _Column:
+        return _Column(title, list(map(cell, entries)), is_number)
+
+    def of_head(title: str, cell: Callable[[Head], str]) -> _Column:
+        # Empty where the record cannot be read.
+        return column(title, lambda entry: cell(entry.head) if entry.head else "", True)
+
     return [
-        name,
-        entry.short,
-        str(head.step),
-        "" if head.epoch is None else str(head.epoch),
-        size_text(head.nbytes),
-        size_text(written(head)),
-        age_text(head.time) if on_terminal() else printable(time_text(head.time)),
-        marks,
+        column("run", _name),
+        column("hash", lambda entry: entry.short),
+        column("step", lambda entry: str(entry.step), is_number=True),
+        of_head("epoch", lambda head: "" if head.epoch is None else str(head.epoch)),
+        of_head("size", lambda head: size_text(head.nbytes)),
+        of_head("written", lambda head: size_text(written(head))),
+        of_head("age", lambda head: age_text(head.time))
+        if on_terminal()
+        else of_head("saved", lambda head: printable(time_text(head.time))),
+        column("marks", _marks),
     ]
 
 
-def _room_for_metrics(columns: list[str], rows: list[list[str]]) -> int:
-    """The characters that a terminal has left for them; a pipe has room."""
-    if not on_terminal():
-        return _WIDEST
-    others = sum(2 + max(map(len, cells)) for cells in zip(columns, *rows, strict=True))
-    return min(_WIDEST, shutil.get_terminal_size().columns - others - 2)
+def _metrics(entries: Sequence[Entry], first: str | None) -> list[_Column]:
+    """A column for each metric: first the one asked for, then those that most have."""
+    counts = Counter(name for entry in entries for name in entry.metrics)
+    ordered = [name for name, _ in counts.most_common() if name != first]
+    return [
+        _Column(printable(name), [_metric(entry, name) for entry in entries], is_number=True)
+        for name in ([] if first is None else [first]) + ordered
+    ]
 
 
-def _metrics(store: Store, head: Head) -> dict[str, Any]:
-    """The metrics of a checkpoint; none, if somebody sealed what are no metrics."""
-    with suppress(DamagedFile):
-        return Checkpoint(store, head).metrics
-    return {}
+def _metric(entry: Entry, name: str) -> str:
+    return printable(metric_text(entry.metrics[name])) if name in entry.metrics else ""
 
 
-def _metrics_text(metrics: dict[str, Any], room: int) -> str:
-    """As many metrics as there is room for."""
-    text = ""
-    for at, (name, value) in enumerate(metrics.items()):
-        shown = f"{value:.4g}" if isinstance(value, float) else f"{plain(value)!s:.20}"
-        longer = f"{text}  {name} {shown}" if text else f"{name} {shown}"
-        more = " …" if at < len(metrics) - 1 else ""
-        if len(longer) + len(more) > room:
-            return printable(f"{text} …") if text else "…"
-        text = longer
-    return printable(text)
+def _name(entry: Entry) -> str:
+    name = printable(entry.name or "—")
+    return name if len(name) <= _LONGEST or not on_terminal() else f"{name[: _LONGEST - 1]}…"
 
 
-def _as_json(store: Store, entry: Entry) -> dict[str, Any]:
+def _marks(entry: Entry) -> str:
+    damage = ["damaged"] if entry.head is None else []
+    return printable(", ".join((*damage, *entry.marks)))
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """A checkpoint of a list, for scripts."""
     found: dict[str, Any] = {
         "ref": f"{entry.run}@{entry.step}",
         "run": entry.run,
@@ -123,9 +186,10 @@ def _as_json(store: Store, entry: Entry) -> dict[str, Any]:
         "epoch": head.epoch,
         "sequence": head.sequence,
         "time": head.time,
-        "metrics": _metrics(store, head),
+        "metrics": entry.metrics,
         "best": head.best,
         "parent": msgspec.to_builtins(head.parent),
+        "dropped": head.dropped,
         "tensors": head.tensors,
         "nbytes": head.nbytes,
         "written": written(head),

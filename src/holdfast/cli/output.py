@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 ROWS: Final = 40
 """A terminal shows this many lines of a table unless it is asked for all."""
 
+_DEEPEST: Final = 250
+"""Containers within each other beyond this many are no longer printed."""
 _OPTIONS: Final = {
     "tensors_only=True": "--tensors-only",
     "cast=True": "--cast",
@@ -85,12 +88,14 @@ def print_json(value: Any) -> None:
     print(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, depth: int = 0) -> Any:
     """A value as JSON has it, or as text."""
+    if isinstance(value, dict | list | tuple) and depth > _DEEPEST:
+        return "…"
     if isinstance(value, dict):
-        return {_key(key): plain(member) for key, member in value.items()}
+        return {_key(key): plain(member, depth + 1) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(member) for member in value]
+        return [plain(member, depth + 1) for member in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, int) and value.bit_length() > 64:
@@ -102,30 +107,39 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else str(key)
 
 
+def width() -> int:
+    """The characters in a line of the terminal."""
+    return shutil.get_terminal_size().columns
+
+
 def print_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
-    right: str = "",
+    right: str | Collection[str] = "",
     styles: Sequence[str] = (),
 ) -> None:
     """Print a table; the columns named in `right` are numbers, `styles` those of the rows.
 
     On a terminal it has colours, elsewhere plain columns.
     """
+    right = right.split() if isinstance(right, str) else right
     if on_terminal():
-        _print_rich_table(columns, rows, right.split(), styles)
+        _print_rich_table(columns, rows, right, styles)
         return
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     for row in (columns, *rows):
         cells = (
-            cell.rjust(width) if column in right.split() else cell.ljust(width)
+            cell.rjust(width) if column in right else cell.ljust(width)
             for cell, width, column in zip(row, widths, columns, strict=True)
         )
         print("  ".join(cells).rstrip())
 
 
 def _print_rich_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], right: list[str], styles: Sequence[str]
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Collection[str],
+    styles: Sequence[str],
 ) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -141,6 +155,11 @@ def _print_rich_table(
     _console().print(table, soft_wrap=False)
 
 
+def cut(text: str, length: int) -> str:
+    """As much of a text as there is room for."""
+    return text if len(text) <= length else f"{text[: max(0, length - 1)]}…"
+
+
 def shape_text(shape: Sequence[int]) -> str:
     """A shape for people: 768×3072."""
     return "×".join(map(str, shape)) or "scalar"
@@ -154,6 +173,21 @@ def size_text(nbytes: int) -> str:
             break
         size /= 1000
     return f"{size:.3g} {unit}" if unit != "B" else f"{nbytes} B"
+
+
+def hash_groups(run: str) -> tuple[str, str, str]:
+    """The parts of a run's hash: of its hyperparameters, its model and its data."""
+    return run[:8], run[8:16], run[16:]
+
+
+def hash_text(run: str) -> str:
+    """A run's hash as its three groups; in this form too it refers to the run."""
+    return "_".join(hash_groups(run))
+
+
+def metric_text(value: Any) -> str:
+    """A metric for people, to four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else f"{plain(value)!s:.20}"
 
 
 def count_text(count: int, what: str) -> str:

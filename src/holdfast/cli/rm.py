@@ -1,7 +1,8 @@
-"""`holdfast rm`: checkpoints and runs are deleted, once it was shown what would go."""
+"""`holdfast rm`: checkpoints and runs go to the trash, once it was shown what would go."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from holdfast.cli.output import count_text, print_json, say, size_text
 from holdfast.errors import AmbiguousRef, Protected, RefNotFound, printable
 from holdfast.store import Run, Store
-from holdfast.store.usage import deleted_with, deleted_with_run, freed
+from holdfast.store.space import Space
+from holdfast.store.trash import Trash
 
 
 @dataclass
@@ -28,31 +30,62 @@ class Doomed:
         else:
             yield from (f"{self.run.hash}@{step}{name}" for step in self.steps)
 
+    def refs(self) -> list[str]:
+        """What it is called on the command line."""
+        label = self.run.name or self.run.hash
+        return [label] if self.whole else [f"{label}@{step}" for step in self.steps]
+
 
 def remove(store: Store, refs: Sequence[str], *, yes: bool, as_json: bool) -> None:
-    """Print what would be deleted, or with `yes` delete it."""
+    """Print what would be deleted, or with `yes` put it into the trash."""
     store.index.refresh()
     doomed = _doomed(store, refs)
-    nbytes = freed(store.backend, _files(store, doomed))
+    nbytes = _frees(store, doomed)
     if not yes:
         _report(store, doomed, nbytes, as_json)
         return
-    done = []
+    done: list[Doomed] = []
     try:
         for each in doomed:
             if each.whole:
-                each.run.delete_all()
+                each.run.delete_all(trash="rm")
             else:
-                each.run.delete(*each.steps)
+                each.run.delete(*each.steps, trash="rm")
             done.append(each)
     finally:  # if one is refused, those before it are gone
         if as_json:
             print_json(_as_json(store, done, nbytes, deleted=True))
         else:
-            for line in _lines(done):
-                say(("deleted     ", "green"), line)
-            if len(done) == len(doomed):
-                say(f"            {size_text(nbytes)} freed")
+            _print_done(store, done, nbytes)
+
+
+def _print_done(store: Store, done: list[Doomed], nbytes: int) -> None:
+    for line in _lines(done):
+        say(("deleted     ", "green"), line)
+    if not done:
+        return
+    if not _is_in_trash(store, done):
+        say(f"            {size_text(nbytes)} freed: without hard links there is no trash here")
+        return
+    refs = [shlex.quote(ref) for each in done for ref in each.refs()]
+    back = f"holdfast restore {' '.join(refs)}" if len(refs) <= 3 else "holdfast restore"
+    how = "brings it back" if len(refs) <= 3 else "lists what can come back"
+    size = size_text(Trash(store.backend).nbytes())
+    say(
+        printable(
+            f"            moved to the trash; `{back}` {how}, `holdfast gc --empty --yes` "
+            f"frees {size}"
+        )
+    )
+
+
+def _is_in_trash(store: Store, done: Iterable[Doomed]) -> bool:
+    """Whether what was deleted can come back."""
+    trash = Trash(store.backend)
+    return all(
+        any({*each.steps} <= {*entry.steps} for entry in trash.entries(each.run.hash))
+        for each in done
+    )
 
 
 def _doomed(store: Store, refs: Iterable[str]) -> list[Doomed]:
@@ -85,12 +118,15 @@ def _target(store: Store, ref: str) -> tuple[Run, int | None]:
     return run, int(step)
 
 
-def _files(store: Store, doomed: Iterable[Doomed]) -> Iterator[str]:
-    for each in doomed:
-        if each.whole:
-            yield from deleted_with_run(store.backend, each.run.hash)
-        else:
-            yield from deleted_with(store.index, each.run.hash, each.steps)
+def _frees(store: Store, doomed: Iterable[Doomed]) -> int:
+    """The bytes that are free once all of it is deleted, and the trash emptied."""
+    space = Space(store.backend, store.index, {each.run.hash for each in doomed})
+    return sum(
+        space.delete_run(each.run.hash)
+        if each.whole
+        else sum(space.delete(each.run.hash, step) for step in each.steps)
+        for each in doomed
+    )
 
 
 def _lines(doomed: Iterable[Doomed]) -> Iterator[str]:
@@ -112,7 +148,8 @@ def _report(store: Store, doomed: list[Doomed], nbytes: int, as_json: bool) -> N
     for why in protected:
         say(("protected   ", "yellow"), printable(why))
     if not protected:
-        say(f"            {size_text(nbytes)} would be freed; --yes deletes")
+        size = size_text(nbytes)
+        say(f"            {size} would be free once the trash is emptied; --yes moves it there")
 
 
 def _protected(store: Store, each: Doomed) -> Iterator[str]:
@@ -129,6 +166,7 @@ def _protected(store: Store, each: Doomed) -> Iterator[str]:
 def _as_json(store: Store, doomed: list[Doomed], nbytes: int, *, deleted: bool) -> dict[str, Any]:
     return {
         "deleted": deleted,
+        "in_trash": deleted and _is_in_trash(store, doomed),
         "what": [
             {
                 "run": each.run.hash,

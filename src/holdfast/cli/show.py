@@ -27,12 +27,13 @@ def show_file(path: Path, *, as_json: bool, every: bool, tensors_only: bool) -> 
     """Print a file's format, metadata and tensors."""
     with open(path, tensors_only=tensors_only) as file:
         if as_json:
-            print_json(_as_json(path, file))
+            print_json(file_json(path, file))
         else:
             _print(path, file, every or not on_terminal())
 
 
-def _as_json(path: Path, file: TensorFile) -> dict[str, object]:
+def file_json(path: Path, file: TensorFile) -> dict[str, object]:
+    """A file for scripts."""
     return {
         "path": str(path),
         "format": file.format,

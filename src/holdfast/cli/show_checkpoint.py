@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
+from holdfast.cli.log_retention import verdict_text
 from holdfast.cli.output import (
     age_text,
     count_text,
+    hash_text,
     on_terminal,
     print_json,
     print_table,
@@ -17,9 +21,10 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.show import print_tensors, tensors_json, value_text
 from holdfast.errors import printable, shortened
-from holdfast.store import Checkpoint
+from holdfast.store import Checkpoint, Run
 from holdfast.store.listing import written
 from holdfast.store.record import summary
+from holdfast.store.verdicts import Verdict, verdicts
 from holdfast.store.view import CheckpointView, run_of
 
 
@@ -41,6 +46,7 @@ def _as_json(checkpoint: Checkpoint, view: CheckpointView) -> dict[str, Any]:
         "metrics": checkpoint.metrics,
         "hyperparameters": run.hyperparameters if run else None,
         "written": written(checkpoint.head),
+        "retention": _retention_json(run, checkpoint),
         "tags": checkpoint.tags,
         "notes": [{"time": note.time, "text": note.text} for note in checkpoint.notes],
         "values": view.values,
@@ -77,7 +83,7 @@ def _print(checkpoint: Checkpoint, view: CheckpointView, every: bool) -> None:
 
 def _facts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     head = checkpoint.head
-    yield "run", head.run
+    yield "run", hash_text(head.run)
     yield "step", f"{head.step}"
     if head.epoch is not None:
         yield "epoch", f"{head.epoch}"
@@ -96,7 +102,32 @@ def _facts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
         yield "tags", ", ".join(checkpoint.tags)
     for note in checkpoint.notes:
         yield f"note of {time_text(note.time)}", note.text
+    if head.dropped:
+        yield "deleted parts", ", ".join(head.dropped)
+    yield from _kept(run, checkpoint)
     yield "software", ", ".join(f"{name} {version}" for name, version in head.software.items())
+
+
+def _kept(run: Run | None, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    """What its run keeps, and what becomes of it."""
+    if run is not None and run.file.retention is not None:
+        yield "its run keeps", str(run.file.retention)
+    verdict = _verdict(run, checkpoint)
+    if verdict is not None:
+        yield verdict_text(verdict), "; ".join(verdict.why)
+
+
+def _verdict(run: Run | None, checkpoint: Checkpoint) -> Verdict | None:
+    found = verdicts(run.store, run.hash) if run else []
+    return next((each for each in found if each.sequence == checkpoint.sequence), None)
+
+
+def _retention_json(run: Run | None, checkpoint: Checkpoint) -> dict[str, Any]:
+    retention, verdict = run.file.retention if run else None, _verdict(run, checkpoint)
+    return {
+        "run": None if retention is None else msgspec.to_builtins(retention),
+        "checkpoint": None if verdict is None else msgspec.to_builtins(verdict),
+    }
 
 
 def _parts(checkpoint: Checkpoint) -> Iterator[tuple[str, int, int]]:

@@ -1,0 +1,197 @@
+"""`holdfast gc`: what runs do not keep is collected, once it was shown what would go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from holdfast.cli.output import count_text, print_json, print_table, say, size_text
+from holdfast.errors import BadOption, printable
+from holdfast.retention import (
+    AnyPolicy,
+    KeepBest,
+    KeepEvery,
+    KeepLast,
+    KeepTagged,
+    Retention,
+    as_bytes,
+)
+from holdfast.store import Store
+from holdfast.store.collection import Done, Line, Plan, carry_out, plan
+from holdfast.store.listing import short_hashes
+from holdfast.store.trash import KEPT, Trash
+
+_DAYS = count_text(int(KEPT // 86400), "day")
+_UNTIL = f"to be freed after {_DAYS}, or by `holdfast gc --empty --yes`"
+_SHOWN = 100
+"""Of so many lines, all are shown; of more, the first and a count."""
+
+
+def keep_wanted(
+    last: int | None, best: Sequence[str], every: int | None, tagged: bool
+) -> Retention | None:
+    """What `--keep-…` asks for; None if nothing does."""
+    policies: list[AnyPolicy] = []
+    if last is not None:
+        policies.append(KeepLast(last))
+    policies += map(_best, best)
+    if every is not None:
+        policies.append(KeepEvery(steps=every))
+    if tagged:
+        policies.append(KeepTagged())
+    return Retention(tuple(policies)) if policies else None
+
+
+def _best(text: str) -> KeepBest:
+    metric, _, mode = text.partition(":")
+    if not metric or mode not in ("", "min", "max"):
+        raise BadOption(f"--keep-best {text}: give METRIC, METRIC:min or METRIC:max")
+    return KeepBest(1, metric, "max" if mode == "max" else "min")
+
+
+def collect(
+    store: Store,
+    runs: Sequence[str],
+    retention: Retention | None,
+    to: str | None,
+    *,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Print what would go, or with `yes` delete it; returns the exit code."""
+    chosen = [store.find_run(ref).hash for ref in runs] or None
+    made = plan(store, chosen, retention, as_bytes(to))
+    done = carry_out(store, made) if yes and made.lines else None
+    if as_json:
+        print_json(_as_json(made, done))
+    elif done is None:
+        _print_plan(store, made)
+    else:
+        _print_done(store, made, done)
+    if made.short or (done is not None and done.problems):
+        return 2
+    return 1 if made.problems else 0
+
+
+def empty_trash(store: Store, *, yes: bool, as_json: bool) -> None:
+    """Print what the trash holds, or with `yes` empty it."""
+    trash = Trash(store.backend)
+    entries, nbytes = trash.entries(), trash.nbytes()
+    if yes:
+        nbytes = trash.empty()
+    if as_json:
+        print_json({"emptied": yes, "entries": len(entries), "bytes": nbytes})
+    elif not entries:
+        say("the trash is empty")
+    elif yes:
+        say(("emptied     ", "green"), f"the trash: {size_text(nbytes)} freed")
+    else:
+        say("would go    ", f"{count_text(len(entries), 'deletion')} in the trash")
+        say(f"            {size_text(nbytes)} would be freed; --yes empties it")
+
+
+def _print_plan(store: Store, made: Plan) -> None:
+    _print_problems(made.problems)
+    if made.lines:
+        _print_lines(store, made.lines)
+    else:
+        trash = Trash(store.backend).nbytes()
+        within = f", {size_text(trash)} of it in the trash" if trash else ""
+        say(f"nothing to do: the store takes {size_text(made.total)}{within}")
+    if made.trashed:
+        say(f"{size_text(made.trashed)} would go to the trash, {_UNTIL}")
+    elif made.to is not None and any(line.kind == "checkpoint" for line in made.lines):
+        say("the trash would be emptied for the space: what goes does not come back")
+    _print_reached(made, made.after, "would take" if made.lines else "takes")
+    if made.lines:
+        say("--yes does it")
+
+
+def _print_done(store: Store, made: Plan, done: Done) -> None:
+    _print_problems({**made.problems, **done.problems})
+    if done.lines:
+        _print_lines(store, done.lines)
+    for line, why in done.stayed.items():
+        say(("stays       ", "yellow"), printable(f"{_what(line)}: {why}"))
+    count = sum(line.kind == "checkpoint" for line in done.lines)
+    freed = f", {size_text(done.freed)} freed" if done.freed else ""
+    say((f"{count_text(count, 'checkpoint')} deleted{freed}", "green"))
+    if done.trashed:
+        say(f"the trash holds {size_text(done.trashed)}, {_UNTIL}")
+    _print_reached(made, done.total, "takes")
+
+
+def _print_reached(made: Plan, nbytes: int, takes: str) -> None:
+    if made.to is None:
+        return
+    if made.lines:
+        say(f"the store {takes} {size_text(nbytes)}, the trash included")
+    if nbytes > made.to:
+        say((f"short       {size_text(nbytes - made.to)} over {size_text(made.to)}", "yellow"))
+        for why, count in made.protecting.items():
+            stays = "stays" if count == 1 else "stay"
+            say(f"            {count_text(count, 'checkpoint')} {stays}: {printable(why)}")
+
+
+def _print_problems(problems: dict[str, str]) -> None:
+    for run, why in problems.items():
+        say(("let be      ", "bold red"), printable(f"{run}: {why}"))
+
+
+def _print_lines(store: Store, lines: Sequence[Line]) -> None:
+    labels = {listed.run: listed.name for listed in store.index.runs()}
+    short = short_hashes({*labels, *(line.run for line in lines)})
+    rows = [
+        (
+            printable(labels.get(line.run) or "—"),
+            short[line.run],
+            _step(line),
+            size_text(line.nbytes),
+            printable(line.why),
+        )
+        for line in lines[:_SHOWN]
+    ]
+    rows.append(("total", "", "", size_text(sum(line.nbytes for line in lines)), ""))
+    print_table(
+        ("run", "hash", "step", "frees", "why"),
+        rows,
+        right="step frees",
+        styles=[*[""] * (len(rows) - 1), "bold"],
+    )
+    if len(lines) > _SHOWN:
+        say((f"… and {len(lines) - _SHOWN:,} more; --json lists them", "dim"))
+
+
+def _step(line: Line) -> str:
+    return str(line.step) if line.kind == "checkpoint" else line.kind
+
+
+def _what(line: Line) -> str:
+    return f"{line.run}@{line.step}" if line.kind == "checkpoint" else f"{line.kind} of {line.run}"
+
+
+def _as_json(made: Plan, done: Done | None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "done": done is not None,
+        "lines": _lines(made.lines if done is None else done.lines),
+        "bytes": sum(line.nbytes for line in (made.lines if done is None else done.lines)),
+        "to_trash": made.trashed,
+        "total_before": made.total,
+        "total_after": made.after if done is None else done.total,
+        "to": made.to,
+        "short": made.short,
+        "protecting": made.protecting,
+        "problems": {**made.problems, **(done.problems if done else {})},
+    }
+    if done is not None:
+        found |= {
+            "freed": done.freed,
+            "in_trash": done.trashed,
+            "stayed": [{**asdict(line), "stays": why} for line, why in done.stayed.items()],
+        }
+    return found
+
+
+def _lines(lines: Iterable[Line]) -> list[dict[str, Any]]:
+    return [asdict(line) for line in lines]

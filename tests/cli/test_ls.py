@@ -1,0 +1,148 @@
+"""`ls`: which checkpoints are listed, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.cli.experiments import make_experiments
+from tests.cli.stores import call
+from tests.cli.test_cli import run_in_terminal
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> holdfast.Store:
+    return make_experiments(tmp_path_factory.mktemp("ls") / "store")
+
+
+def at(store: holdfast.Store) -> tuple[str, str]:
+    return "--store", str(Path(store.url).parent)
+
+
+def listed(store: holdfast.Store, *arguments: str) -> list[tuple[str, int]]:
+    done = call("ls", *arguments, "--json", *at(store))
+    assert done.code == 0, done.err
+    return [(each["name"], each["step"]) for each in done.json]
+
+
+def names_of(store: holdfast.Store, *arguments: str) -> list[str]:
+    """Those of the runs, each once, the newest first."""
+    return list(dict.fromkeys(name for name, _ in listed(store, *arguments)))
+
+
+def test_a_name_stands_for_all_runs_that_have_it(store: holdfast.Store) -> None:
+    shown = call("ls", "sweep", "--json", *at(store)).json
+    assert [each["step"] for each in shown] == [30, 20, 10, 30, 20, 10]
+    assert len({each["run"] for each in shown}) == 2
+    assert [each["marks"] for each in shown] == [["latest", "best"], [], [], ["best"], [], []]
+
+
+@pytest.mark.parametrize(
+    ("hyperparameter", "expected"),
+    [
+        ("lr=0.01", ["less", "low"]),
+        ("lr=1", ["sweep"]),
+        ("lr=1.0", ["sweep"]),
+        ("lr=.01", ["less", "low"]),
+        ("lr=1e-2", ["less", "low"]),
+        ("lr=true", []),
+        ("warm.up=true", ["sweep"]),
+        ("warm.up=1", []),
+        ("warm", ["sweep"]),
+        ("warm.down", []),
+        ("optimizer.name=adam", ["sweep", "less", "wide", "low", "base"]),
+        ("optimizer.betas=[0.9, 0.99]", ["sweep", "less", "wide", "low", "base"]),
+        ("optimizer.betas.1=0.99", ["sweep", "less", "wide", "low", "base"]),
+        ("optimizer.betas.2", []),
+        ("version=1.0", ["sweep", "less", "wide", "low", "base"]),
+        ("version=1", []),
+        ('optimizer={"betas": [0.9, 0.99], "name": "adam"}', None),
+        ("lr=", []),
+    ],
+)
+def test_runs_by_a_hyperparameter(
+    store: holdfast.Store, hyperparameter: str, expected: list[str] | None
+) -> None:
+    if expected is None:
+        expected = ["sweep", "less", "wide", "low", "base"]
+    assert names_of(store, "--hp", hyperparameter) == expected
+
+
+def test_several_filters_are_all_to_fit(store: holdfast.Store) -> None:
+    base, wide, less = (store.find_run(name).hash for name in ("base", "wide", "less"))
+    assert names_of(store, "--model", wide[8:16]) == ["wide"]
+    assert names_of(store, "--model", wide[8:12].upper()) == ["wide"]
+    assert names_of(store, "--data", less[16:]) == ["less"]
+    assert names_of(store, "--data", base[16:20], "--hp", "lr=0.01") == ["low"]
+    assert names_of(store, "--hp", "lr=0.01", "--hp", "version", "low") == ["low"]
+    assert names_of(store, "--hp", "lr=0.01", "base") == []
+
+
+def test_what_is_no_filter_is_refused(store: holdfast.Store) -> None:
+    for arguments, words in (
+        (("--model", "abc"), "'abc' is too short for the hash of a model"),
+        (("--hp", "=1"), "KEY=VALUE or KEY, not '=1'"),
+        (("nobody",), "no run goes by 'nobody'"),
+        (("--max",), "give --best METRIC too"),
+        (("--best", "loss", "--sort", "step"), "--best METRIC is an order itself"),
+    ):
+        done = call("ls", *arguments, *at(store))
+        assert done.code == 2
+        assert words in " ".join(done.err.replace("│", "").split())
+    done = call("ls", "--hp", "lr=7", *at(store))
+    assert (done.code, done.out) == (0, "no checkpoint fits\n")
+
+
+def test_the_best_by_a_metric_come_first(store: holdfast.Store) -> None:
+    assert listed(store, "--best", "loss", "-n", "3") == [
+        ("less", 500),
+        ("low", 400),
+        ("base", 400),
+    ]
+    assert listed(store, "--best", "loss", "--max", "sweep", "-n", "2") == [("sweep", 10)] * 2
+    assert listed(store, "--best", "nothing") == []
+    heading, first, *_ = call("ls", "--best", "accuracy", "--max", *at(store)).lines
+    assert heading.split()[2:6] == ["step", "epoch", "accuracy", "loss"]
+    assert first.split()[:1] == ["less"]
+
+
+def test_other_orders(store: holdfast.Store) -> None:
+    steps = [step for _, step in listed(store, "--sort", "step")]
+    assert steps == sorted(steps, reverse=True)
+    assert [step for _, step in listed(store, "--sort", "step", "--reverse")] == steps[::-1]
+    assert listed(store, "--reverse", "-n", "2") == [("base", 100), ("base", 200)]
+    assert listed(store, "--sort", "size", "-n", "1") == [("wide", 300)]
+    assert listed(store, "--sort", "loss") == listed(store, "--best", "loss")
+    assert listed(store, "--sort", "time") == listed(store)
+
+
+def test_values_that_cannot_be_compared_come_last(tmp_path: Path) -> None:
+    store = holdfast.Store(tmp_path / "store")
+    values: list[Any] = [float("nan"), None, 2, True, float("-inf"), 10**400]
+    with store.run("odd") as run:
+        for step, value in enumerate(values):
+            run.save(step, {}, {} if value is None else {"x": value})
+    run.checkpoint(1).add_metrics({"x": 1.5})  # after its commit
+    order = [step for _, step in listed(store, "--sort", "x")]
+    assert order == [4, 3, 1, 2, 5, 0]
+    assert [step for _, step in listed(store, "--best", "x", "--max")] == [5, 2, 1, 3, 4]
+
+
+def test_a_terminal_has_no_column_that_says_nothing(store: holdfast.Store) -> None:
+    shown = run_in_terminal("ls", "low", *at(store))
+    title, heading, row, *_ = shown.splitlines()
+    assert "low" in title
+    assert store.find_run("low").hash[:8] in title
+    assert "epoch" not in heading
+    assert "hash" not in heading
+    assert row.split()[:3] == ["400", "0.25", "0.975"]
+    assert "run" in run_in_terminal("ls", *at(store)).splitlines()[0]
+
+
+def test_a_terminal_says_how_many_more_have_a_metric(store: holdfast.Store) -> None:
+    assert "… and 12 more; --all lists them" in run_in_terminal(
+        "ls", "--best", "loss", "-n", "2", *at(store)
+    )

@@ -1,0 +1,41 @@
+"""The README's story of two runs is what the commands print."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cli.stores import call
+
+ROOT = Path(__file__).parents[2]
+
+
+def _story() -> dict[str, list[str]]:
+    """What the README shows, by command."""
+    text = (ROOT / "README.md").read_text()
+    block = text.partition("### What changed between these two runs")[2].split("```")[1]
+    shown: dict[str, list[str]] = {}
+    for line in block.strip().splitlines():
+        if line.startswith("$ "):
+            shown[line[2:]] = []
+        elif line != "…":
+            shown[[*shown][-1]].append(line)
+    return shown
+
+
+def _same_on_every_machine(lines: list[str]) -> list[str]:
+    """Without times, and without figures that depend on the processor."""
+    return [re.sub(r"  20\d\d-[-0-9: ]{14}|0\.\d{4,}", "…", line) for line in lines]
+
+
+def test_it_is_what_the_commands_print(tmp_path: Path) -> None:
+    example = [sys.executable, ROOT / "examples" / "compare.py", tmp_path / "runs"]
+    subprocess.run(example, check=True)
+    story = _story()
+    assert list(story) == ["holdfast log --store runs", "holdfast diff blobs wide --store runs"]
+    for command, shown in story.items():
+        arguments = [*command.split()[1:-1], str(tmp_path / "runs")]
+        printed = call(*arguments).lines[: len(shown)]
+        assert _same_on_every_machine(printed) == _same_on_every_machine(shown)
