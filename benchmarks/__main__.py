@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import files, formats, store, training
+from benchmarks import experiments, files, formats, store, training
 from benchmarks.machine import describe
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("build/bench"))
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"))
-    parser.add_argument("--only", default="", help="files, formats, store or training")
+    parser.add_argument("--only", default="", help="files, formats, store, experiments or training")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     console = Console(width=100)
@@ -26,7 +26,11 @@ def main() -> None:
     console.print("GPT-2 124M with Adam moments: 444 tensors, 1.49 GB", style="bold")
     console.print(", ".join(f"{key} {value}" for key, value in machine.items()), style="dim")
     console.print()
-    parts = [part for part in (files, formats, store, training) if arguments.only in part.__name__]
+    parts = [
+        part
+        for part in (files, formats, store, experiments, training)
+        if arguments.only in part.__name__
+    ]
     sections = []
     try:
         for section in chain.from_iterable(part.sections(arguments.folder) for part in parts):
