@@ -26,6 +26,9 @@ NAMES: Final = (
 )
 
 
+_EVERY: Final = ("every_n_train_steps", "save_steps", "train_time_interval")
+
+
 @dataclass(frozen=True)
 class Translated:
     """What options come down to; None for what they do not speak of."""
@@ -37,27 +40,45 @@ class Translated:
 
 
 def translate(
-    options: Mapping[str, Any], monitor: str | None = None, mode: Mode | None = None
+    options: Mapping[str, Any],
+    monitor: str | None = None,
+    mode: Mode | None = None,
+    keep: Policy | Policies | None = None,
 ) -> Translated:
-    """What these options mean, beside a metric that is monitored; raises BadOption."""
-    for name in options.keys() - set(NAMES):
-        near = difflib.get_close_matches(name, NAMES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise BadOption(f"there is no argument {name!r}{hint}")
+    """What these options mean, beside what was said in our own terms; raises BadOption."""
+    _refuse_unknown(options)
     given = {name: value for name, value in options.items() if value is not None}
     if "metric_for_best_model" in given:
+        _refuse_two("monitor", monitor, "metric_for_best_model", given["metric_for_best_model"])
         monitor = given["metric_for_best_model"]
-        mode = mode or ("min" if "loss" in str(monitor) else "max")
     if "greater_is_better" in given:
-        mode = "max" if given["greater_is_better"] else "min"
-    every = [
-        given[name]
-        for name in ("every_n_train_steps", "save_steps", "train_time_interval")
-        if name in given
-    ]
+        said: Mode = "max" if given["greater_is_better"] else "min"
+        _refuse_two("mode", mode, "greater_is_better", said)
+        mode = said
+    if "metric_for_best_model" in given:
+        mode = mode or ("min" if "loss" in str(monitor) else "max")
+    every = [name for name in _EVERY if name in given]
     if len(every) > 1:
-        raise BadOption("every_n_train_steps, save_steps and train_time_interval: give one of them")
-    return Translated(_kept(given, monitor, mode), monitor, mode, every[0] if every else None)
+        raise BadOption(f"{' and '.join(every)} say the same: give one of them")
+    kept = _kept(given, monitor, mode)
+    if kept is not None and keep is not None:
+        raise BadOption("keep says what is kept, and save_top_k and its like do too: give one")
+    kept = keep if kept is None else kept
+    return Translated(kept, monitor, mode, given[every[0]] if every else None)
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    for name in options.keys() - set(NAMES):
+        near = difflib.get_close_matches(name, NAMES, 1, cutoff=0.8)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        if "keep" in name:
+            hint = "; what is kept is said by keep=KeepLast(3) and its like"
+        raise BadOption(f"there is no argument {name!r}{hint}")
+
+
+def _refuse_two(name: str, value: Any, other: str, also: Any) -> None:
+    if value is not None and value != also:
+        raise BadOption(f"{name}={value!r} and {other} contradict each other: give one of them")
 
 
 def _kept(
@@ -66,6 +87,8 @@ def _kept(
     keep: list[Policy] = []
     if "save_top_k" in given:
         keep.append(_top(given["save_top_k"], monitor, mode))
+    if not isinstance(given.get("save_last", False), bool):
+        raise BadOption(f"save_last is True or False, not {given['save_last']!r}")
     if given.get("save_last"):
         keep.append(KeepLast(1))
     if "save_total_limit" in given:

@@ -152,7 +152,7 @@ class KeepEvery(Policy, tag="every", frozen=True, omit_defaults=True, kw_only=Tr
 
 
 class KeepTagged(Policy, tag="tagged", frozen=True, omit_defaults=True, kw_only=True):
-    """Keeps those with a tag, which a store never deletes anyway, and no others."""
+    """Keeps those with a tag, which a store never deletes anyway."""
 
     def keeps(self, candidates: Sequence[Candidate]) -> Kept:
         """All that have one."""
@@ -208,6 +208,10 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
     keep: tuple[AnyPolicy, ...] = ()
     budget: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and self.budget < 0:
+            raise BadOption(f"a budget is a number of bytes, not {self.budget}")
 
     def __str__(self) -> str:
         keep = ", ".join(_described(policy) for policy in self.keep)

@@ -123,6 +123,14 @@ def test_what_is_not_in_the_hash_is_said_to_be_so(tmp_path: Path) -> None:
         "lr: 0.1 → 1",
         "root_log_dir: 'a' → 'b' (not in the hash)",
     ]
+    store.run("three", HP, data=1, trial=2)
+    for name, steps in (("four", 10), ("five", 20)):
+        store.run(name, {"steps": steps}, data=name, volatile=["steps"])
+    assert section(call("diff", "four", "five", *at(store)).lines, "hyperparameters") == [
+        "steps: 10 → 20 (not in the hash)"
+    ]
+    lines = call("diff", "one", "three", *at(store)).lines
+    assert section(lines, "hyperparameters")[-1] == "trial: — → 2"
 
 
 def test_metrics_that_look_the_same_have_all_their_digits(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.cli.output import size_text
-from holdfast.retention import KeepLast, Retention
+from holdfast.retention import KeepBest, KeepLast, Retention
 from holdfast.store.trash import Trash
 from tests.cli.stores import call, flip, make_store, put, record_of
 from tests.cli.test_store_space import at, files, on_disk
@@ -28,12 +29,11 @@ def test_without_yes_it_shows_what_would_go(store: holdfast.Store) -> None:
     there = files(store)
     done = call("gc", "--keep-last", "1", *at(store))
     assert done.code == 0
-    assert done.lines[0].split() == ["run", "hash", "step", "frees", "why"]
     gpt = store.find_run("gpt").hash
-    assert done.lines[1].split()[:5] == ["gpt", gpt[:8], "100", "268", "kB"]
-    assert done.lines[1].endswith("not among those that are kept: the last")
-    assert done.lines[2].split() == ["total", "268", "kB"]
-    assert done.lines[3:] == [
+    assert done.lines == [
+        f"gpt {gpt[:8]}: not among those that are kept: the last",
+        "  100  268 kB",
+        "total  268 kB",
         "268 kB would go to the trash, to be freed after 7 days, or by `holdfast gc --empty --yes`",
         "--yes does it",
     ]
@@ -114,7 +114,7 @@ def test_wrong_options_are_refused(store: holdfast.Store) -> None:
 
 def test_a_store_is_brought_down_to_a_number_of_bytes(store: holdfast.Store) -> None:
     done = call("gc", "--to", "300kB", *at(store))
-    assert done.lines[1].endswith("the space is needed, and the oldest go first")
+    assert done.lines[0].endswith("the space is needed, and the oldest go first")
     assert done.lines[3:] == [
         "the trash would be emptied for the space: what goes does not come back",
         done.lines[4],
@@ -148,6 +148,88 @@ def test_what_cannot_be_reached_is_said(store: holdfast.Store) -> None:
     again = call("gc", "--to", "1kB", "--json", *at(store))
     assert (again.code, again.json["lines"]) == (2, [])
     assert again.json["short"] == again.json["total_before"] - 1000
+
+
+def test_what_goes_stands_under_its_run_and_the_reason(store: holdfast.Store) -> None:
+    gpt, bert = store.find_run("gpt"), store.find_run("bert")
+    gpt.save(1000, {"step": 1000})
+    bert.save(8, {"step": 8})
+    lines = call("gc", "--keep-last", "1", *at(store)).lines
+    why = "not among those that are kept: the last"
+    shown = [re.sub("  +[0-9.]+ k?B", "  size", line) for line in lines]
+    assert shown[:6] == [
+        f"bert {bert.hash[:8]}: {why}",
+        "    7  size",
+        f"gpt {gpt.hash[:8]}: {why}",
+        "  100  size",
+        "  300  size",
+        "total  size",
+    ]
+
+
+def test_the_budget_of_the_store_counts(store: holdfast.Store) -> None:
+    store.budget = 300_000
+    before = size_text(on_disk(store))
+    done = call("gc", *at(store))
+    assert done.lines[0] == f"the store takes {before}, its budget is 300 kB"
+    assert done.lines[1].endswith("the space is needed, and the oldest go first")
+    assert call("gc", "--json", *at(store)).json["to"] == 300_000
+    assert call("gc", "--to", "1MB", *at(store)).lines[0].startswith("nothing ")
+    assert call("gc", "--yes", *at(store)).code == 0
+    assert on_disk(store) <= 300_000
+    assert call("gc", *at(store)).lines[1].startswith("nothing to do")
+    store.budget = 1000
+    done = call("gc", "--yes", *at(store))
+    assert done.code == 2
+    assert done.lines[1].startswith("nothing goes: the store takes ")
+    assert done.lines[2].endswith("over 1 kB")
+
+
+def test_runs_that_are_named_do_not_pay_for_the_others(store: holdfast.Store) -> None:
+    store.budget = 1000
+    done = call("gc", "gpt", "--yes", *at(store))
+    assert done.code == 0
+    assert done.lines[0].endswith(
+        ", its budget is 1 kB: `holdfast gc` without a run brings it down to that"
+    )
+    assert done.lines[1].startswith("nothing goes")
+    assert steps(store, "gpt") == [100, 200, 300]
+
+
+def test_a_budget_that_cannot_be_read_is_named(store: holdfast.Store) -> None:
+    put(Path(store.url, "store.json"), b"nothing")
+    done = call("gc", "--keep-last", "1", *at(store))
+    assert done.code == 1
+    assert done.lines[0].startswith("let be      the budget of the store: store.json: ")
+    assert "  100  268 kB" in done.lines
+    assert call("gc", "--to", "1MB", *at(store)).code == 0
+
+
+def test_a_metric_that_no_checkpoint_has_is_a_typing_error(store: holdfast.Store) -> None:
+    gpt, bert = store.find_run("gpt"), store.find_run("bert")
+    done = call("gc", "gpt", "--keep-best", "los", "--to", "1kB", "--yes", *at(store))
+    assert done.code == 2
+    assert done.lines[0].startswith(
+        f"in doubt    {gpt.hash}: nobody knows which is the best: no checkpoint has the metric "
+        "'los'; there are accuracy, loss"
+    )
+    assert done.lines[1].startswith("nothing goes")
+    assert steps(store, "gpt") == [100, 200, 300]
+    assert call("gc", "gpt", "--keep-best", "los", *at(store)).code == 2
+    bert.save(8, {}, {"los": 1})
+    bert.save(9, {}, {"los": 2})
+    found = call("gc", "--keep-best", "los", "--json", *at(store))
+    assert found.code == 0
+    assert list(found.json["problems"]) == [gpt.hash]
+    assert [line["step"] for line in found.json["lines"]] == [7]
+
+
+def test_a_metric_that_is_yet_to_come_is_none(store: holdfast.Store) -> None:
+    store.find_run("gpt").set_retention(Retention((KeepBest(1, "bleu"),)))
+    done = call("gc", *at(store))
+    assert (done.code, done.lines[0][:8]) == (0, "in doubt")
+    found = call("gc", "--to", "300kB", "--json", *at(store)).json
+    assert [line["step"] for line in found["lines"]] == [100]
 
 
 def test_a_run_that_is_let_be_is_named(store: holdfast.Store) -> None:

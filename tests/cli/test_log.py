@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import holdfast
-from holdfast import KeepLast
+from holdfast import KeepBest, KeepLast
 from holdfast.cli.output import hash_text
 from holdfast.store import names
 from holdfast.store.record import Place
@@ -124,13 +124,65 @@ def test_run_files_that_lie_are_printed_all_the_same(store: holdfast.Store, tmp_
     assert "\x1b[2J" not in call("log", "wide", *at(copy)).out
 
 
+def test_roots_of_one_name_are_told_apart_by_what_counts_first(tmp_path: Path) -> None:
+    store = holdfast.Store(tmp_path / "store")
+    first = store.run("run", {"a": 1, "root_log_dir": "x", "lr": 0.1})
+    store.run("run", {"a": 1, "root_log_dir": "y", "lr": 0.1}, trial=2)
+    store.run("run", {"a": 1, "root_log_dir": "y", "lr": 0.2})
+    details = {line.strip() for line in call("log", *at(store)).lines if line.startswith(" ")}
+    assert details == {
+        "lr 0.1, root_log_dir 'x' (not in the hash)",
+        "lr 0.1, trial 2, root_log_dir 'y' (not in the hash)",
+        "lr 0.2, root_log_dir 'y' (not in the hash)",
+    }
+    first.save(1, {})
+    store.run("again", {"a": 1, "root_log_dir": "z", "lr": 0.1}, trial=3, parent=first.checkpoint())
+    text = "from 1: trial — → 3, root_log_dir 'x' → 'z' (not in the hash)"
+    assert text in call("log", *at(store)).out
+
+
+def test_the_best_is_told_by_the_metric_that_decides(store: holdfast.Store, tmp_path: Path) -> None:
+    copy = copy_of(store, tmp_path / "copy")
+    copy.find_run("base").retain(KeepBest(9, "accuracy", "max"))
+    assert "best 400: accuracy 0.975" in call("log", *at(copy)).out
+    copy.find_run("base").set_monitor("loss", "min")
+    assert "best 400: loss 0.25" in call("log", *at(copy)).out
+
+
+def test_a_narrow_terminal_cuts_what_changed_before_the_best(tmp_path: Path) -> None:
+    store = holdfast.Store(tmp_path / "store")
+    first = store.run("first", {"schedule": "x" * 30})
+    first.save(1, {})
+    second = store.run(
+        "second", {"schedule": "y" * 30, "other": "z" * 30}, parent=first.checkpoint()
+    )
+    second.save(2, {}, {"loss": 0.125}, best=True)
+    (line,) = (line for line in run_in_terminal("log", *at(store)).splitlines() if "best" in line)
+    assert re.search(r"from 1: schedule 'x+' → '.*…; best 2: loss 0\.125", line)
+
+
 def test_an_empty_store_and_a_run_without_checkpoints(
     store: holdfast.Store, tmp_path: Path
 ) -> None:
     (tmp_path / "checkpoints" / "models").mkdir(parents=True)
     assert call("log", "--store", tmp_path).out == "no runs yet\n"
     assert call("log", "empty", *at(store)).lines[1:] == ["no checkpoint"]
-    assert call("log", "sweep", *at(store)).code == 2  # which of them?
+
+
+def test_a_name_stands_for_all_runs_that_have_it(store: holdfast.Store) -> None:
+    runs = [each.run for each in store.index.runs(name="sweep")]
+    done = call("log", "sweep", *at(store))
+    assert done.code == 0
+    assert [line for line in done.lines if "sweep" in line] == [
+        f"sweep  {hash_text(run)}" for run in runs
+    ]
+    assert [line.split()[0] for line in done.lines if line[:4].strip().isdecimal()] == [
+        *("30", "20", "10"),
+        *("30", "20", "10"),
+    ]
+    found = call("log", "sweep", "--json", *at(store)).json
+    assert [each["history_of"] for each in found] == [each["run"] for each in found] == runs
+    assert call("log", "nobody", *at(store)).code == 2
 
 
 def test_why_checkpoints_are_kept_and_why_others_were_deleted(
@@ -142,7 +194,7 @@ def test_why_checkpoints_are_kept_and_why_others_were_deleted(
     lines = call("log", "--retention", *at(copy)).lines
     assert lines[:2] == [f"base  {hash_text(copy.find_run('base').hash)}", "keeps the last"]
     told = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[3:]}
-    assert told["400"] == "kept the best of its run; the newest"
+    assert told["400"] == "kept the latest of its run; the best of its run; the newest"
     assert told["100"] == "kept tagged 'paper'"
     assert re.fullmatch(
         r"deleted by policy \d{4}-\d\d-\d\d [\d:]{8} [\d.]+ kB not among those that are kept",

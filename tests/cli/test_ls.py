@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
+from holdfast import KeepBest
 from tests.cli.experiments import make_experiments
 from tests.cli.stores import call
 from tests.cli.test_cli import run_in_terminal
@@ -52,11 +54,9 @@ def test_a_name_stands_for_all_runs_that_have_it(store: holdfast.Store) -> None:
         ("warm.up=true", ["sweep"]),
         ("warm.up=1", []),
         ("warm", ["sweep"]),
-        ("warm.down", []),
         ("optimizer.name=adam", ["sweep", "less", "wide", "low", "base"]),
         ("optimizer.betas=[0.9, 0.99]", ["sweep", "less", "wide", "low", "base"]),
         ("optimizer.betas.1=0.99", ["sweep", "less", "wide", "low", "base"]),
-        ("optimizer.betas.2", []),
         ("version=1.0", ["sweep", "less", "wide", "low", "base"]),
         ("version=1", []),
         ('optimizer={"betas": [0.9, 0.99], "name": "adam"}', None),
@@ -96,6 +96,75 @@ def test_what_is_no_filter_is_refused(store: holdfast.Store) -> None:
     assert (done.code, done.out) == (0, "no checkpoint fits\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("--hp", "lrr=0.1"),
+            "no run has the hyperparameter 'lrr'; did you mean lr? There are lr, optimizer.name, "
+            "optimizer.betas, version, warm.up",
+        ),
+        (("--hp", "warm.down"), "'warm.down'; did you mean warm.up? There are warm.up, lr"),
+        (("--hp", "optimizer.betas.2", "low"), "no run has the hyperparameter 'optimizer.betas.2'"),
+        (("--hp", "lr>0.01"), "'lr>0.01': hyperparameters are compared by = alone"),
+        (("--hp", "lr>=0.01"), "'lr>=0.01': hyperparameters are compared by = alone"),
+        (("--hp", "lr==0.01"), "'lr==0.01': hyperparameters are compared by = alone"),
+        (
+            ("--best", "los"),
+            "no checkpoint has the metric 'los'; did you mean loss? There are loss, accuracy",
+        ),
+        (("--best", "step"), "no checkpoint has the metric 'step'; there are loss, accuracy"),
+        (("--sort", "stepp"), "did you mean step? There are step, time, size, loss, accuracy"),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)
+def test_a_key_or_metric_that_nobody_has_is_a_typing_error(
+    store: holdfast.Store, arguments: tuple[str, ...], words: str
+) -> None:
+    done = call("ls", *arguments, *at(store))
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+
+
+def test_what_another_run_has_is_no_typing_error(store: holdfast.Store, tmp_path: Path) -> None:
+    done = call("ls", "low", "--hp", "warm.up", *at(store))
+    assert (done.code, done.out) == (0, "no checkpoint fits\n")
+    other = holdfast.Store(tmp_path / "store")
+    other.run("rated", hp={"a>b": 1}).save(1, {}, {"loss": 1.0})
+    other.run("late").save(1, {})
+    other.find_run("late").checkpoint().add_metrics({"bleu": float("nan")})
+    for arguments in (("late", "--best", "loss"), ("--best", "bleu"), ("rated", "--best", "bleu")):
+        done = call("ls", *arguments, *at(other))
+        assert (done.code, done.out) == (0, "no checkpoint fits\n")
+    assert listed(other, "--hp", "a>b=1") == [("rated", 1)]
+
+
+def test_at_most_ten_names_are_listed(tmp_path: Path) -> None:
+    store = holdfast.Store(tmp_path / "store")
+    store.run("wide", hp={f"key{number:02}": 0 for number in range(15)}).save(1, {})
+    done = call("ls", "--hp", "other", *at(store))
+    assert done.err.endswith(
+        "; there are " + ", ".join(f"key0{n}" for n in range(10)) + ", and 5 more\n"
+    )
+
+
+def test_the_metric_that_decides_on_the_best_has_the_first_column(
+    store: holdfast.Store, tmp_path: Path
+) -> None:
+    shutil.copytree(Path(store.url).parent, tmp_path / "copy")
+    copy = holdfast.Store(tmp_path / "copy")
+    assert call("ls", "base", *at(copy)).lines[0].split()[4:6] == ["loss", "accuracy"]
+    copy.find_run("base").set_monitor("accuracy", "max")
+    for command in ("ls", "log"):
+        heading = next(line for line in call(command, "base", *at(copy)).lines if "step" in line)
+        assert heading.index("accuracy") < heading.index("loss")
+    lines = call("ls", "base", "--best", "loss", *at(copy)).lines
+    assert lines[0].index("loss") < lines[0].index("accuracy")
+    low = copy.find_run("low")
+    low.retain(KeepBest(5, "accuracy", "max"))
+    assert call("ls", "low", *at(copy)).lines[0].split()[4:6] == ["accuracy", "loss"]
+
+
 def test_the_best_by_a_metric_come_first(store: holdfast.Store) -> None:
     assert listed(store, "--best", "loss", "-n", "3") == [
         ("less", 500),
@@ -103,7 +172,6 @@ def test_the_best_by_a_metric_come_first(store: holdfast.Store) -> None:
         ("base", 400),
     ]
     assert listed(store, "--best", "loss", "--max", "sweep", "-n", "2") == [("sweep", 10)] * 2
-    assert listed(store, "--best", "nothing") == []
     heading, first, *_ = call("ls", "--best", "accuracy", "--max", *at(store)).lines
     assert heading.split()[2:6] == ["step", "epoch", "accuracy", "loss"]
     assert first.split()[:1] == ["less"]

@@ -183,7 +183,7 @@ def test_show_prints_what_a_checkpoint_is_and_holds(store: holdfast.Store) -> No
         "  metric loss: 0.5",
         f"  parent: {run}@100",
         "  tags: paper",
-        "  kept: tagged 'paper'; all are kept",
+        "  kept: the best of its run; tagged 'paper'; all are kept",
         "  best: saved as the best of its run",
         "  optimizer.lr: 0.5",
         r"  key: b'\x00\x01'",

@@ -109,3 +109,11 @@ def test_a_torn_or_changed_text_gives_a_value_or_an_error_of_ours() -> None:
             except HoldfastError as error:
                 outcomes.add(type(error))
     assert {dict, BadField} <= outcomes
+
+
+def test_integer_keys_that_share_a_hash_are_refused() -> None:
+    keys = "\n".join(f"{i * (2**61 - 1)}: 1" for i in range(1, 100_000))
+    began = time.monotonic()
+    with pytest.raises(LimitExceeded, match="an integer of more than 64 bits"):
+        read_yaml(keys.encode(), "a file")
+    assert time.monotonic() - began < 10

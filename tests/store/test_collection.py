@@ -17,8 +17,9 @@ from holdfast.store.doctor import examine
 from holdfast.store.history import read_deletions
 from holdfast.store.local import LocalBackend
 from holdfast.store.memory import MemoryBackend
-from holdfast.store.pins import pinned
+from holdfast.store.pins import pin, pinned
 from holdfast.store.trash import Trash
+from holdfast.store.trash_entry import encode
 from tests.store.stores import folder, overwrite, record_path, same
 from tests.store.test_space import on_disk
 
@@ -137,7 +138,7 @@ def test_what_became_protected_meanwhile_stays(store: Store) -> None:
 
 def test_what_is_being_read_stays(store: Store) -> None:
     run = store.find_run("a")
-    with pinned(store.backend, run.checkpoint(2).head.place):
+    with pinned(store.backend, run.hash, 2):
         made = plan(store, [run.hash], LAST)
         assert going(store, made) == [("a", 1)]
     assert going(store, plan(store, [run.hash], LAST)) == [("a", 1), ("a", 2)]
@@ -279,3 +280,48 @@ def test_a_store_in_memory() -> None:
     assert Trash(store.backend).entries()[0].steps == [1, 2]
     carry_out(store, plan(store, to=0))
     assert Trash(store.backend).entries() == []
+
+
+def test_what_is_put_into_the_trash_holds_what_an_older_entry_has(tmp_path: Path) -> None:
+    store = Store(tmp_path / "shared")
+    run = store.run("a")
+    base = np.random.default_rng(0).standard_normal(200_000)
+    for step in range(4):
+        run.save(step, {"base": base, "head": np.full(30_000, float(step))})
+    run.save(10, {"head": np.full(30_000, 10.0)})
+    run.delete(0, trash="rm")
+    for to in (None, 1_500_000, 900_000):
+        made = plan(store, None, LAST, to=to)
+        done = carry_out(store, made)
+        entries = Trash(store.backend).entries()
+        said = sum(len(encode(entry)) for entry in entries[1:])  # what entries say of themselves
+        assert done.total == made.after + (said if to is None else 0)
+        assert len(entries) == (2 if to is None else 0)
+
+
+def test_what_comes_into_use_while_one_is_read_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.find_run("a")
+    made = plan(store, [run.hash], LAST)
+    assert going(store, made) == [("a", 1), ("a", 2)]
+    locks = []
+
+    def slow(store: Store, hash: str, steps: object) -> int:
+        """Reading takes its time, in which somebody reads one and finds another to be best."""
+        if not locks:
+            locks.append(pin(store.backend, hash, 1))
+            run.checkpoint(2).add_metrics({"loss": 0.0}, best=True)
+        return 3
+
+    monkeypatch.setattr("holdfast.store.deleting.intact_before", slow)
+    done = carry_out(store, made)
+    assert done.lines == []
+    assert sorted(each.step for each in run.checkpoints()) == [1, 2, 3]
+    assert sorted(done.stayed.values()) == [
+        "in use: it is being read, or a run that is running came from it",
+        "the best of its run",
+    ]
+    for lock in locks:
+        assert lock is not None
+        lock.release()

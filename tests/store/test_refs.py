@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import holdfast
-from holdfast import Run, Store
+from holdfast import KeepLast, Run, Store
 from holdfast.errors import (
     AmbiguousRef,
+    BadLabel,
     DamagedFile,
     FellBack,
     MissingData,
@@ -132,11 +133,36 @@ def test_a_tag_comes_before_a_name_and_a_name_before_a_hash(store: Store) -> Non
     first, second, third = (_saved(store, name, 1) for name in ("a", "b", "c"))
     third.rename(first.hash[:6])
     assert store.resolve(first.hash[:6]).head.run == third.hash
-    second.checkpoint(1).tag(first.hash[:6])
-    assert store.resolve(first.hash[:6]).head.run == second.hash
-    store.untag(first.hash[:6])
-    third.rename("c")
+    second.checkpoint(1).tag("later")
+    third.rename("later")
+    assert store.resolve("later").head.run == second.hash
+    store.untag("later")
+    assert store.resolve("later").head.run == third.hash
     assert store.resolve(first.hash[:6]).head.run == first.hash
+
+
+def test_a_tag_hides_no_step_and_no_run(store: Store) -> None:
+    run = _saved(store, "a", 1)
+    run.save(300, {})
+    for tag, said in (("300", "a step"), ("a", "hide run"), (run.hash[:6], "hide run")):
+        with pytest.raises(BadLabel, match=said):
+            run.checkpoint(1).tag(tag)
+    assert store.resolve("a@300").step == 300
+    assert run.checkpoint("300").step == 300
+
+
+def test_a_step_that_is_gone_says_why(store: Store) -> None:
+    run = _saved(store, "a", 1)
+    run.save(2, {})
+    run.retain(KeepLast(1))
+    with pytest.raises(RefNotFound, match=r"step 1 \(it was deleted by policy on 20.*the last\)"):
+        store.resolve("a@1")
+
+
+def test_a_hash_that_is_too_short_is_said_to_be(store: Store) -> None:
+    run = _saved(store, "a", 1)
+    with pytest.raises(RefNotFound, match="at least 4 characters"):
+        store.resolve(run.hash[:3])
 
 
 def test_latest_comes_before_all(store: Store) -> None:

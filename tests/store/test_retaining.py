@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,31 @@ import pytest
 
 import holdfast
 from holdfast import KeepAll, KeepBest, KeepLast, KeepTagged, Run, Store
-from holdfast.errors import BadField, BadOption, DamagedFile, NotDeleted
+from holdfast.errors import (
+    BadField,
+    BadOption,
+    DamagedFile,
+    FellBack,
+    NotDeleted,
+    Protected,
+    UnreadableFile,
+)
+from holdfast.retention import retention
 from holdfast.store import retaining
 from holdfast.store.doctor import examine
 from holdfast.store.history import read_deletions
 from holdfast.store.pins import pin, pinned_steps
 from holdfast.store.trash import Trash
-from tests.store.stores import MIB, data_files, data_path, flip, folder, random_bytes, same
+from tests.store.stores import (
+    MIB,
+    data_files,
+    data_path,
+    flip,
+    folder,
+    random_bytes,
+    record_path,
+    same,
+)
 
 
 @pytest.fixture
@@ -202,7 +221,7 @@ def test_a_replaced_checkpoint_is_not_the_one_that_was_verified(run: Run) -> Non
 
 def test_a_checkpoint_in_use_stays_and_goes_when_it_is_not(run: Run) -> None:
     fill(run, 10, 20, 30)
-    lock = pin(run.store.backend, run.checkpoint(10).head.place)
+    lock = pin(run.store.backend, run.hash, 10)
     assert lock is not None
     with run.checkpoint(20).data() as data:
         assert pinned_steps(run.store.backend, run.hash) == {10, 20}
@@ -484,3 +503,181 @@ def test_settings_that_are_damaged_are_found_by_the_doctor(store: Store, run: Ru
     assert path is not None
     flip(path, 40)
     assert list(examine(store.backend, store.index).damaged) == ["store.json"]
+
+
+def test_what_becomes_protected_in_the_last_moment_stays(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(run, 10, 20, 30, 40)
+    check = retaining._check_intact
+
+    def slow(*given: Any) -> None:
+        """Somebody tags one, deletes one and replaces one while a checkpoint is being read."""
+        monkeypatch.setattr(retaining, "_check_intact", check)
+        check(*given)
+        run.checkpoint(10).tag("paper")
+        run.delete(20)
+        run.save(30, state(31), replace=True)
+
+    monkeypatch.setattr(retaining, "_check_intact", slow)
+    retaining.retain(run.store, run.hash, retention(KeepLast(1)))
+    assert steps(run) == [10, 30], "which is the last by now"
+    assert same(run.load(30), state(31))
+
+
+def test_the_names_of_other_frameworks_are_taken(run: Run) -> None:
+    fill(run, 10, 20, 30, 40)
+    run.retain(save_top_k=2, monitor="loss", mode="max")
+    assert str(run.retention) == "the best 2 by loss"
+    assert steps(run) == [10, 20, 40]
+    with pytest.raises(BadOption, match="save_top_k"):
+        run.retain(save_topk=1)
+
+
+def test_a_metric_that_no_checkpoint_has_deletes_nothing(run: Run) -> None:
+    fill(run, 10, 20, 30)
+    done = run.retain(KeepLast(1) | KeepBest(1, "los"))
+    assert steps(run) == [10, 20, 30]
+    (problem,) = done.problems
+    assert problem == (
+        "nobody knows which is the best: no checkpoint has the metric 'los'; there are loss; "
+        "nothing is deleted"
+    )
+    with pytest.warns(NotDeleted, match="nobody knows"):
+        fill(run, 40)
+    run.checkpoint(20).add_metrics({"los": 1.0})
+    run.retain()
+    assert steps(run) == [20, 40]
+
+
+def test_a_part_that_no_checkpoint_has_is_said(run: Run) -> None:
+    fill(run, 10, 20)
+    (problem,) = run.retain(KeepAll(without="optimiser")).problems
+    assert problem == (
+        "no part of the latest checkpoint is called 'optimiser'; there are model, optimizer"
+    )
+
+
+def test_one_that_was_verified_and_is_damaged_by_now_does_not_count(run: Run) -> None:
+    fill(run, 10, 20, 30, 40)
+    run.retain(KeepLast(3))
+    assert 40 in run.store.index.verified(run.hash)
+    run.retain(KeepAll())
+    fill(run, 50)
+    for step in (40, 50):
+        flip(data_path(run, step, "model"))
+    with pytest.warns(FellBack):
+        run.load()
+    assert run.retain(KeepLast(2)).problems
+    assert 30 in steps(run), "the only one that is intact"
+
+
+def test_a_number_is_not_used_twice(run: Run, tmp_path: Path) -> None:
+    fill(run, 1, 2)
+    run.delete(2)
+    run.close()
+    again = Store(tmp_path).run("a")
+    assert again.save(2, state(5)).sequence == 3
+    again.delete_all()
+    other = Store(tmp_path).run("b")
+    assert other.save(1, state(6)).sequence == 4
+
+
+def test_what_other_runs_share_does_not_count_against_a_budget_once_it_is_deleted(
+    store: Store, run: Run
+) -> None:
+    fill(run, *range(1, 11))
+    other = store.run("b")
+    fill(other, *range(1, 11))
+    assert taken(other) > 30 * MIB
+    done = other.retain(budget=26 * MIB)
+    assert done.deleted == [2, 1]
+    assert done.problems == []
+    assert done.freed < MIB, "the other run has it still"
+
+
+def test_a_backup_by_links_does_not_make_a_budget_delete_more(
+    store: Store, run: Run, tmp_path: Path
+) -> None:
+    fill(run, *range(1, 11))
+    subprocess.run(["cp", "-al", str(tmp_path), f"{tmp_path}.backup"], check=True)
+    store.budget = 26 * MIB
+    assert store.retain().problems == []
+    assert steps(run) == [3, 4, 5, 6, 7, 8, 9, 10]
+
+
+def test_of_a_run_with_a_record_that_cannot_be_read_nothing_is_deleted(run: Run) -> None:
+    fill(run, 10, 20, 30, 40)
+    flip(record_path(run, 20), 100)
+    for options in ({"keep": KeepLast(1)}, {"budget": 4 * MIB}):
+        done = run.retain(**options)  # type: ignore[arg-type]
+        assert "its record of step 20 cannot be read" in done.problems[0]
+        assert steps(run) == [10, 30, 40]
+
+
+def test_the_parent_of_a_run_that_is_written_into_stays(store: Store, run: Run) -> None:
+    fill(run, 10, 20, 30)
+    branch = store.run("b", parent=run.checkpoint(10))
+    fill(branch, 11)
+    run.retain(KeepLast(1))
+    assert steps(run) == [10, 30]
+    with pytest.raises(Protected, match="in use"):
+        run.delete(10)
+    branch.close()
+    run.retain()
+    assert steps(run) == [30]
+
+
+def test_of_a_whole_file_no_part_goes(run: Run) -> None:
+    torch = pytest.importorskip("torch")
+    for step in (1, 2, 3):
+        given = {"model": {"w": torch.ones(9)}, "optimizer": {"m": torch.ones(9) * step}}
+        run.save(step, given, format="torch")
+    done = run.retain(KeepAll(without="optimizer"))
+    assert done.dropped == {}
+    assert len(list(folder(run).glob("*.pt"))) == 3
+    assert run.load(1)["optimizer"]["m"].tolist() == [1.0] * 9
+
+
+def test_a_save_is_not_failed_by_what_goes_wrong_with_old_checkpoints(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(run, 10)
+    run.retain(KeepLast(1), budget=1)
+    store.budget = 1
+
+    def broken(*_: object, **__: object) -> None:
+        raise UnreadableFile(13, "cannot read the folder of another run")
+
+    monkeypatch.setattr("holdfast.store.collection.plan", broken)
+    with pytest.warns(NotDeleted) as warned:
+        fill(run, 20)
+    said = " ".join(str(each.message) for each in warned)
+    assert "cannot read the folder of another run" in said
+    assert "over its budget of 1:" in said, "what is wrong with the run itself is said too"
+
+
+def test_a_save_does_not_wait_for_another_run_to_keep_the_budget_of_the_store(
+    store: Store, run: Run
+) -> None:
+    fill(run, 10, 20)
+    store.budget = 7 * MIB
+    other = store.run("b")
+    busy = store.backend.lock(f"{run.hash}.change")
+    assert busy is not None
+    began = time.monotonic()
+    with busy, pytest.warns(NotDeleted, match="is changing it"):
+        fill(other, 1)
+    assert time.monotonic() - began < 60
+    assert steps(run) == [10, 20]
+
+
+def test_the_best_is_the_best_of_what_there_is(store: Store, run: Run) -> None:
+    run.set_monitor("loss", "min")
+    for step, loss in ((1, 0.5), (2, 0.1), (3, 0.3), (4, 0.7)):
+        run.save(step, state(step), metrics={"loss": loss}, best=step in (1, 2))
+    assert run.checkpoint("best").step == 2
+    run.delete(2, trash="rm")
+    assert run.checkpoint("best").step == 3
+    store.restore(run.hash)
+    assert run.checkpoint("best").step == 2

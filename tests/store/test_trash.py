@@ -384,3 +384,15 @@ def test_the_second_name_of_a_whole_file_is_made_again(run: Run) -> None:
 def _resealed(record: bytes) -> bytes:
     text, _, _ = record.rpartition(b'{"digest":"')
     return text + b'{"digest":"' + blake3(text).hexdigest().encode() + b'"}\n'
+
+
+def test_a_link_in_the_trash_leads_nowhere(run: Run, tmp_path: Path) -> None:
+    other = filled(Store(tmp_path / "other"))
+    before = sorted(path.name for path in folder(other).iterdir())
+    run.delete(1, trash="rm")
+    trash = path_of(run, only_entry(run)).parent
+    (trash / f"{other.hash}.00000000").symlink_to(folder(other))
+    run.save(4, state(4))
+    trash_of(run).empty()
+    assert sorted(path.name for path in folder(other).iterdir()) == before
+    assert steps(other) == [1, 2, 3]

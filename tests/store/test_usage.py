@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,25 @@ def test_a_store_that_is_no_folder_is_measured_too() -> None:
     run = store.find_run("one").hash
     space = Space(store.backend, store.index, [run])
     assert space.total == space.delete_run(run) == usage.runs[run].on_disk > 0
+
+
+def test_whole_files_of_weights_that_differ_save_nothing(tmp_path: Path) -> None:
+    store = holdfast.Store(tmp_path)
+    weights = [WEIGHT, WEIGHT + 1]
+    with store.run("whole") as run:
+        for step, weight in enumerate(weights):
+            run.save(step, {"w": weight}, format="torch")
+    store.index.refresh()
+    usage = measure(store.backend, store.index)
+    assert usage.total.held == usage.runs[run.hash].held == usage.total.logical
+    assert usage.total.saved == 0
+    files = {file.st_ino: file.st_size for file in _statuses(store)}
+    assert usage.total.on_disk == sum(files.values())
+
+
+def _statuses(store: holdfast.Store) -> list[os.stat_result]:
+    tops = (Path(store.url, top) for top in ("models", "HP", "data"))
+    return [path.stat() for top in tops for path in top.rglob("*") if path.is_file()]
 
 
 def test_what_was_written_for_a_checkpoint(tmp_path: Path) -> None:

@@ -424,3 +424,31 @@ def test_a_failure_at_any_operation_leaves_the_old_file_or_the_new_one(
         again.close()
     assert at > 8
     assert outcomes == ({1.0, 2.0} if replace else {2.0})
+
+
+@pytest.mark.parametrize("format", ["torch", "safetensors"])
+@pytest.mark.parametrize("then", ["delete", "retain"])
+def test_whoever_deletes_after_a_kill_puts_the_name_right_first(
+    run: Run, tmp_path: Path, format: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2, 3):
+        run.save(step, weight(step), format="torch")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.store.saving.name_whole_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run.save(2, weight(22), format=format, replace=True)
+    assert same(loaded(named(run, 2)), weight(2)), "the record is new, and its name old"
+    other = Store(run.store.url.removesuffix("/checkpoints")).run("whole")
+    if then == "delete":
+        other.delete(3)
+    else:
+        other.retain(holdfast.KeepLast(2))
+    if format == "torch":
+        assert same(loaded(named(run, 2)), weight(22))
+    else:
+        assert not named(run, 2).exists()
+    assert examine(run.store.backend, run.store.index).foreign == []

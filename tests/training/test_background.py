@@ -225,9 +225,13 @@ def test_the_helper_has_nothing_of_this_process_but_a_socket_and_the_staging(
     background.save(state(1), 1)
     background.wait()
     process = Path("/proc", str(number(background)))
-    links = {int(fd.name): os.readlink(fd) for fd in (process / "fd").iterdir()}
+    links = {}
+    for fd in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):  # its thread for the manifest opens and closes some
+            links[int(fd.name)] = os.readlink(fd)
     assert [links[fd] for fd in (0, 1, 2)] == ["/dev/null"] * 3
-    kinds = {link.split(":")[0] for fd, link in links.items() if fd > 2 and ".holdfast" not in link}
+    store = background._run.store.url
+    kinds = {link.split(":")[0] for fd, link in links.items() if fd > 2 and store not in link}
     assert kinds == {"socket", "/memfd"}, links
     assert os.getsid(number(background)) == number(background)
     assert "libtorch" not in (process / "maps").read_text()

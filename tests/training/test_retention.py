@@ -20,6 +20,7 @@ from holdfast.errors import BadOption, NotDeleted, StateMismatch
 from holdfast.store import retaining
 from holdfast.store.doctor import examine
 from holdfast.store.pins import pinned_steps
+from holdfast.training.checkpointer import EVERY
 from tests.training.walk import Walk, checkpointer
 
 
@@ -112,7 +113,9 @@ def test_the_names_of_other_frameworks(tmp_path: Path) -> None:
     options: dict[str, Any] = {"save_top_k": 2, "monitor": "loss", "mode": "max"}
     assert _train(tmp_path / "lightning", 4, losses, **options) == [1, 3, 4]
     options = {"save_total_limit": 2, "metric_for_best_model": "loss", "save_steps": 2}
-    assert _train(tmp_path / "transformers", 9, losses, **options) == [2, 9]
+    assert _train(tmp_path / "transformers", 9, losses, every=EVERY, **options) == [2, 9]
+    with pytest.raises(BadOption, match="give one"):
+        checkpointer(tmp_path, Walk().state, save_steps=2)
     with pytest.raises(BadOption, match="did you mean 'save_top_k'"):
         checkpointer(tmp_path, Walk().state, save_topk=2)
     with pytest.raises(BadOption, match="by which metric"):

@@ -13,6 +13,8 @@ from holdfast.verbs.diff import ABSENT, differences
 
 _FEW: Final = 5
 """Of the samples of one kind, so many are named."""
+UNCOUNTED: Final = " (not in the hash)"
+"""What is said of a hyperparameter that is no part of a run's identity."""
 _KINDS: Final = ("added", "removed", "discarded", "restored")
 _SHORT: Final = 3
 """Of the hyperparameters, so many are named on one line."""
@@ -34,11 +36,8 @@ def changes_text(found: RunChanges) -> str:
 
 
 def _short_texts(found: RunChanges) -> Iterator[str]:
-    pairs = dict(found.hyperparameters)
-    if found.trial:
-        pairs["trial"] = found.trial
-    if pairs:
-        texts = [f"{key} {_pair_text(pair, _short_text)}" for key, pair in pairs.items()]
+    texts = list(_setting_texts(found))
+    if texts:
         more = f" and {len(texts) - _SHORT:,} more" if len(texts) > _SHORT else ""
         yield ", ".join(texts[:_SHORT]) + more
     elif "hp" in found.identity:
@@ -52,6 +51,21 @@ def _short_texts(found: RunChanges) -> Iterator[str]:
         yield f"data: {count_text(count, 'sample')}" if count else "other data"
 
 
+def _setting_texts(found: RunChanges) -> Iterator[str]:
+    """Hyperparameters and the trial; those that do not count come last."""
+    counted = {key: pair for key, pair in found.hyperparameters.items() if _counts(found, key)}
+    if found.trial:
+        counted["trial"] = found.trial
+    yield from (f"{key} {_pair_text(pair, _short_text)}" for key, pair in counted.items())
+    for key, pair in found.hyperparameters.items():
+        if not _counts(found, key):
+            yield f"{key} {_pair_text(pair, _short_text)}{UNCOUNTED}"
+
+
+def _counts(found: RunChanges, key: str) -> bool:
+    return key not in found.uncounted
+
+
 def _short_text(value: Any) -> str:
     return value_text(value, 32)
 
@@ -63,7 +77,7 @@ def changes_json(found: RunChanges | None) -> dict[str, Any]:
     return {
         "identity": found.identity,
         "hyperparameters": {
-            key: {**_pair_json(pair), "counts": key not in found.uncounted}
+            key: {**_pair_json(pair), "counts": _counts(found, key)}
             for key, pair in found.hyperparameters.items()
         },
         "trial": _pair_json(found.trial) if found.trial else None,
@@ -100,8 +114,7 @@ def _pair_json(pair: Pair) -> dict[str, Any]:
 def hyperparameter_lines(found: RunChanges) -> Iterator[str]:
     """A line for each hyperparameter that differs."""
     for key, pair in found.hyperparameters.items():
-        beside = " (not in the hash)" if key in found.uncounted else ""
-        yield f"{key}: {_pair_text(pair)}{beside}"
+        yield f"{key}: {_pair_text(pair)}{'' if _counts(found, key) else UNCOUNTED}"
     if found.trial:
         yield f"trial: {_pair_text(found.trial)}"
     if "hp" in found.identity and not found.hyperparameters and not found.trial:

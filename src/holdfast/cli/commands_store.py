@@ -242,7 +242,7 @@ def rm(
     """Show what deleting would free; with --yes, move it to the trash."""
     from holdfast.cli.rm import remove
 
-    remove(find_store(store), refs, yes=yes, as_json=json)
+    raise typer.Exit(remove(find_store(store), refs, yes=yes, as_json=json))
 
 
 @app.command(rich_help_panel=PANEL)
@@ -286,12 +286,18 @@ def gc(
         typer.Option("--keep-every", help="Keep one every so many steps.", show_default=False),
     ] = None,
     tagged: Annotated[
-        bool, typer.Option("--keep-tagged", help="Keep those with a tag, and no others.")
+        bool,
+        typer.Option(
+            "--keep-tagged",
+            help="Keep those with a tag, which stay anyway: by itself it keeps no others.",
+        ),
     ] = False,
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", help="Delete the oldest until the store takes this: 50GB.", show_default=False
+            "--to",
+            help="Delete the oldest until the store takes this: 50GB; else its budget.",
+            show_default=False,
         ),
     ] = None,
     empty: Annotated[bool, typer.Option("--empty", help="Empty the trash.")] = False,
@@ -316,7 +322,7 @@ def du(json: Json = False, store: StorePath = None) -> None:
     """Show what runs take on the disk, and what was saved by writing nothing twice."""
     from holdfast.cli.du import print_usage
 
-    print_usage(find_store(store), as_json=json)
+    raise typer.Exit(print_usage(find_store(store), as_json=json))
 
 
 @app.command(rich_help_panel=PANEL)

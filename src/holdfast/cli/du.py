@@ -2,37 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.cli.output import count_text, print_json, print_table, say, size_text
-from holdfast.errors import printable
+from holdfast.errors import DamagedFile, printable
 from holdfast.store import Store
 from holdfast.store.listing import short_hashes
 from holdfast.store.trash import Trash
 from holdfast.store.usage import StoreUsage, Usage, measure
 
 
-def print_usage(store: Store, *, as_json: bool) -> None:
-    """Print what each run takes, and all of them together."""
+@dataclass(frozen=True)
+class _Budgets:
+    """The bytes that may be taken, where somebody has set them."""
+
+    runs: Mapping[str, int]
+    store: int | None
+    problem: str | None
+    """Why nobody knows that of the store."""
+
+    def __bool__(self) -> bool:
+        return bool(self.runs) or self.store is not None
+
+
+def print_usage(store: Store, *, as_json: bool) -> int:
+    """Print what each run takes, and all of them together; returns the exit code."""
     store.index.refresh()
     usage = measure(store.backend, store.index)
+    budgets = _budgets(store)
     trash = Trash(store.backend).nbytes()
     labels = {listed.run: listed.name for listed in store.index.runs()}
     if as_json:
-        print_json({**_as_json(usage, labels), "trash": trash})
-        return
+        print_json({**_as_json(usage, labels, budgets), "trash": trash})
+    else:
+        _print_table(usage, labels, budgets)
+        _print_rest(usage, budgets, trash)
+    return 1 if budgets.problem else 0
+
+
+def _budgets(store: Store) -> _Budgets:
+    of_store, problem = None, None
+    try:
+        of_store = store.budget
+    except DamagedFile as error:
+        problem = str(error)
+    runs = {
+        run: file.retention.budget
+        for run, file in store.index.run_files().items()
+        if file.retention is not None and file.retention.budget is not None
+    }
+    return _Budgets(runs, of_store, problem)
+
+
+def _print_table(usage: StoreUsage, labels: Mapping[str, str | None], budgets: _Budgets) -> None:
     short = short_hashes(usage.runs)
     rows = [
-        (printable(labels.get(run) or "—"), short[run], *_figures(own))
+        (
+            printable(labels.get(run) or "—"),
+            short[run],
+            *_figures(own),
+            _budget(budgets.runs.get(run)),
+        )
         for run, own in usage.runs.items()
     ]
-    rows.append(("total", "", *_figures(usage.total)))
+    rows.append(("total", "", *_figures(usage.total), _budget(budgets.store)))
+    columns = ("run", "hash", "checkpoints", "logical", "disk", "saved", "budget")
+    shown = len(columns) if budgets else -1
     print_table(
-        ("run", "hash", "checkpoints", "logical", "disk", "saved"),
-        rows,
-        right="checkpoints logical disk saved",
+        columns[:shown],
+        [row[:shown] for row in rows],
+        right="checkpoints logical disk saved budget",
         styles=[*[""] * len(usage.runs), "bold"],
     )
+
+
+def _print_rest(usage: StoreUsage, budgets: _Budgets, trash: int) -> None:
+    if budgets.problem:
+        say(("damaged     ", "bold red"), printable(f"the budget of the store: {budgets.problem}"))
     if usage.orphans:
         say(
             (
@@ -48,6 +96,10 @@ def print_usage(store: Store, *, as_json: bool) -> None:
         )
 
 
+def _budget(nbytes: int | None) -> str:
+    return "" if nbytes is None else size_text(nbytes)
+
+
 def _figures(usage: Usage) -> tuple[str, str, str, str]:
     return (
         f"{usage.checkpoints:,}",
@@ -57,13 +109,21 @@ def _figures(usage: Usage) -> tuple[str, str, str, str]:
     )
 
 
-def _as_json(usage: StoreUsage, labels: dict[str, str | None]) -> dict[str, Any]:
+def _as_json(
+    usage: StoreUsage, labels: Mapping[str, str | None], budgets: _Budgets
+) -> dict[str, Any]:
     return {
         "runs": [
-            {"run": run, "name": labels.get(run), **_numbers(own)}
+            {
+                "run": run,
+                "name": labels.get(run),
+                **_numbers(own),
+                "budget": budgets.runs.get(run),
+            }
             for run, own in usage.runs.items()
         ],
-        "total": _numbers(usage.total),
+        "total": {**_numbers(usage.total), "budget": budgets.store},
+        "problem": budgets.problem,
         "orphans": usage.orphans,
     }
 

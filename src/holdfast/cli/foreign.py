@@ -25,7 +25,7 @@ from holdfast.errors import (
     printable,
     shortened,
 )
-from holdfast.store.store import SHORTEST
+from holdfast.store.names import SHORTEST
 from holdfast.verbs.folders import Experiment, Root, read_root
 from holdfast.verbs.open import open
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.cli.output import count_text, print_json, print_table, say, size_text
-from holdfast.errors import BadOption, printable
+from holdfast.cli.output import count_text, print_json, say, size_text
+from holdfast.errors import BadOption, DamagedFile, printable
 from holdfast.retention import (
     AnyPolicy,
     KeepBest,
@@ -21,6 +21,7 @@ from holdfast.store import Store
 from holdfast.store.collection import Done, Line, Plan, carry_out, plan
 from holdfast.store.listing import short_hashes
 from holdfast.store.trash import KEPT, Trash
+from holdfast.store.verdicts import NOBODY_KNOWS
 
 _DAYS = count_text(int(KEPT // 86400), "day")
 _UNTIL = f"to be freed after {_DAYS}, or by `holdfast gc --empty --yes`"
@@ -59,19 +60,48 @@ def collect(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Print what would go, or with `yes` delete it; returns the exit code."""
+    """Print what would go, or with `yes` delete it; returns the exit code.
+
+    Without `to` the budget of the store counts, unless runs are named: what others take is not
+    for these to make up for.
+    """
     chosen = [store.find_run(ref).hash for ref in runs] or None
-    made = plan(store, chosen, retention, as_bytes(to))
+    limit, budget, problems = as_bytes(to), *_budget(store)
+    if to is None and chosen is None:
+        limit = budget
+    made = plan(store, chosen, retention, limit)
+    made.problems |= problems if to is None else {}
     done = carry_out(store, made) if yes and made.lines else None
     if as_json:
         print_json(_as_json(made, done))
-    elif done is None:
-        _print_plan(store, made)
+        return _exit_code(made, done)
+    if to is None and budget is not None:
+        _print_budget(made, budget)
+    if done is None:
+        _print_plan(store, made, budget)
     else:
         _print_done(store, made, done)
+    return _exit_code(made, done)
+
+
+def _budget(store: Store) -> tuple[int | None, dict[str, str]]:
+    """What a store may take, or why nobody knows."""
+    try:
+        return store.budget, {}
+    except DamagedFile as error:
+        return None, {"the budget of the store": str(error)}
+
+
+def _exit_code(made: Plan, done: Done | None) -> int:
+    """1 for damage, 2 for what could not be done."""
     if made.short or (done is not None and done.problems):
         return 2
-    return 1 if made.problems else 0
+    unknown = [why for why in made.problems.values() if why.startswith(NOBODY_KNOWS)]
+    if len(unknown) < len(made.problems):
+        return 1
+    # A metric of the command line that no run has is a typing error; one that a run was told to
+    # look at may come with its next checkpoint.
+    return 2 if unknown and made.retention is not None and not made.lines else 0
 
 
 def empty_trash(store: Store, *, yes: bool, as_json: bool) -> None:
@@ -91,14 +121,24 @@ def empty_trash(store: Store, *, yes: bool, as_json: bool) -> None:
         say(f"            {size_text(nbytes)} would be freed; --yes empties it")
 
 
-def _print_plan(store: Store, made: Plan) -> None:
+def _print_budget(made: Plan, budget: int) -> None:
+    takes = f"the store takes {size_text(made.total)}, its budget is {size_text(budget)}"
+    if made.to is None and made.total > budget:
+        say((f"{takes}: `holdfast gc` without a run brings it down to that", "yellow"))
+    else:
+        say(takes)
+
+
+def _print_plan(store: Store, made: Plan, budget: int | None) -> None:
     _print_problems(made.problems)
     if made.lines:
         _print_lines(store, made.lines)
     else:
         trash = Trash(store.backend).nbytes()
         within = f", {size_text(trash)} of it in the trash" if trash else ""
-        say(f"nothing to do: the store takes {size_text(made.total)}{within}")
+        is_over = made.short or (budget is not None and made.total > budget)
+        nothing = "nothing goes" if is_over or made.problems else "nothing to do"
+        say(f"{nothing}: the store takes {size_text(made.total)}{within}")
     if made.trashed:
         say(f"{size_text(made.trashed)} would go to the trash, {_UNTIL}")
     elif made.to is not None and any(line.kind == "checkpoint" for line in made.lines):
@@ -134,31 +174,28 @@ def _print_reached(made: Plan, nbytes: int, takes: str) -> None:
             say(f"            {count_text(count, 'checkpoint')} {stays}: {printable(why)}")
 
 
-def _print_problems(problems: dict[str, str]) -> None:
+def _print_problems(problems: Mapping[str, str]) -> None:
     for run, why in problems.items():
-        say(("let be      ", "bold red"), printable(f"{run}: {why}"))
+        label = "in doubt    " if why.startswith(NOBODY_KNOWS) else "let be      "
+        say((label, "bold red"), printable(f"{run}: {why}"))
 
 
 def _print_lines(store: Store, lines: Sequence[Line]) -> None:
+    """Print what goes, under a line for each run and reason."""
     labels = {listed.run: listed.name for listed in store.index.runs()}
     short = short_hashes({*labels, *(line.run for line in lines)})
-    rows = [
-        (
-            printable(labels.get(line.run) or "—"),
-            short[line.run],
-            _step(line),
-            size_text(line.nbytes),
-            printable(line.why),
-        )
-        for line in lines[:_SHOWN]
-    ]
-    rows.append(("total", "", "", size_text(sum(line.nbytes for line in lines)), ""))
-    print_table(
-        ("run", "hash", "step", "frees", "why"),
-        rows,
-        right="step frees",
-        styles=[*[""] * (len(rows) - 1), "bold"],
-    )
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in lines[:_SHOWN]:
+        groups.setdefault((line.run, line.why), []).append(line)
+    total = size_text(sum(line.nbytes for line in lines))
+    steps = max(len("total"), *(len(_step(line)) + 2 for line in lines))
+    sizes = max(len(total), *(len(size_text(line.nbytes)) for line in lines))
+    for (run, why), those in groups.items():
+        name = printable(labels.get(run) or "—")
+        say((name, "bold"), printable(f" {short[run]}: {why}"))
+        for line in those:
+            say(f"{_step(line):>{steps}}  {size_text(line.nbytes):>{sizes}}")
+    say((f"{'total':{steps}}  {total:>{sizes}}", "bold"))
     if len(lines) > _SHOWN:
         say((f"… and {len(lines) - _SHOWN:,} more; --json lists them", "dim"))
 

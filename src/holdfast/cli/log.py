@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.cli.changes import changes_json, changes_text, value_text
+from holdfast.cli.changes import UNCOUNTED, changes_json, changes_text, value_text
 from holdfast.cli.output import (
     age_text,
     count_text,
@@ -21,10 +21,9 @@ from holdfast.cli.output import (
     width,
 )
 from holdfast.errors import printable
-from holdfast.retention import KeepBest
 from holdfast.store import Run, Store
-from holdfast.store.changes import RunChanges, changes, named_hyperparameters
-from holdfast.store.lineage import Branch, Lineage, Node, lineage
+from holdfast.store.changes import RunChanges, changes, named_hyperparameters, uncounted, varying
+from holdfast.store.lineage import Branch, Lineage, Node, lineage, monitored
 from holdfast.store.runfile import RunFile
 
 _LARGEST: Final = 4 << 20
@@ -47,17 +46,17 @@ def print_lineage(store: Store, *, number: int | None, as_json: bool) -> None:
         return
     branches = list(found.branches())
     shown = branches[:number]
-    varying = _varying(found)
+    apart = _told_apart(found)
     length = max(len(_left(branch)) for branch in shown)
     for at, branch in enumerate(shown):
         has_more = at + 1 < len(branches) and branches[at + 1].parent is branch.node
-        _print_branch(store, branch, min(length, _WIDEST), has_more, varying)
+        _print_branch(store, branch, min(length, _WIDEST), has_more, apart)
     if len(shown) < len(branches):
         say((f"… and {len(branches) - len(shown):,} more; --all lists them", "dim"))
 
 
 def _print_branch(
-    store: Store, branch: Branch, length: int, has_more: bool, varying: Mapping[str, str]
+    store: Store, branch: Branch, length: int, has_more: bool, apart: Mapping[str, str]
 ) -> None:
     node, above = branch.node, branch.parent
     left = _left(branch)
@@ -70,12 +69,21 @@ def _print_branch(
         f"  {_extent(node)}",
         (f"  {_when(node.time)}", "dim"),
     )
-    details = "; ".join(filter(None, (*_origin(store, branch), varying.get(node.run), _best(node))))
-    if details:
+    changed = "; ".join(filter(None, (*_origin(store, branch), apart.get(node.run))))
+    best = _best(node)
+    if changed or best:
         under = "".join("   " if last else "│  " for last in branch.lasts)
         under += "│  " if has_more else "   "
-        text = printable(details)
-        say((under, "dim"), cut(text, width() - len(under)) if on_terminal() else text)
+        room = width() - len(under) if on_terminal() else None
+        say((under, "dim"), _details(printable(changed), printable(best), room))
+
+
+def _details(changed: str, best: str, room: int | None) -> str:
+    """What a run changed, and its best, for which there is room first."""
+    if room is None or not changed or not best:
+        text = "; ".join(filter(None, (changed, best)))
+        return text if room is None else cut(text, room)
+    return cut(f"{cut(changed, max(1, room - len(best) - 2))}; {best}", room)
 
 
 def _depth(branch: Branch) -> int:
@@ -146,15 +154,13 @@ def _best(node: Node) -> str:
 
 def _monitored(node: Node) -> str | None:
     """The metric by which the best of a run is chosen, or else its first."""
-    retention = node.file.retention if node.file else None
-    for policy in retention.keep if retention else ():
-        if isinstance(policy, KeepBest) and policy.metric in node.metrics:
-            return policy.metric
-    return next(iter(node.metrics), None)
+    return next(
+        (name for name in (*monitored(node.file), *node.metrics) if name in node.metrics), None
+    )
 
 
-def _varying(found: Lineage) -> dict[str, str]:
-    """Of roots that have one name, the hyperparameters that tell them apart."""
+def _told_apart(found: Lineage) -> dict[str, str]:
+    """Of roots that have one name, what tells them apart: hyperparameters, and the trial."""
     named: dict[str, list[Node]] = {}
     for root in found.roots():
         if root.name is not None and root.file is not None:
@@ -167,20 +173,26 @@ def _varying(found: Lineage) -> dict[str, str]:
 
 
 def _differing(roots: Sequence[Node]) -> dict[str, str]:
-    settings = [named_hyperparameters(root.file.hyperparameters) for root in roots if root.file]
-    keys = [
-        key
-        for key in dict.fromkeys(key for each in settings for key in each)
-        if len({repr(each.get(key)) for each in settings}) > 1
+    """What differs, those that do not count last."""
+    files = [root.file for root in roots if root.file]
+    settings = [named_hyperparameters(file.hyperparameters) for file in files]
+    keys, last = varying(settings), uncounted(files)
+    trials = [{} if file.trial is None else {"trial": file.trial} for file in files]
+    texts: dict[str, str] = {}
+    parts = [
+        *((key, settings, "") for key in keys if key not in last),
+        *(("trial", trials, "") for _ in varying(trials)),
+        *((key, settings, UNCOUNTED) for key in keys if key in last),
     ]
-    more = f" and {len(keys) - _VARYING:,} more" if len(keys) > _VARYING else ""
-    return {
-        root.run: ", ".join(
-            f"{key} {value_text(each[key])}" for key in keys[:_VARYING] if key in each
+    more = f" and {len(parts) - _VARYING:,} more" if len(parts) > _VARYING else ""
+    for at, file in enumerate(files):
+        shown = (
+            f"{key} {value_text(values[at][key])}{beside}"
+            for key, values, beside in parts[:_VARYING]
+            if key in values[at]
         )
-        + more
-        for root, each in zip(roots, settings, strict=True)
-    }
+        texts[file.run] = ", ".join(shown) + more
+    return texts
 
 
 def _branch_json(store: Store, branch: Branch) -> dict[str, Any]:

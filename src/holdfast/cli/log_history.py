@@ -13,16 +13,29 @@ from holdfast.cli.ls import entry_json, print_checkpoints
 from holdfast.cli.output import hash_text, print_json, say
 from holdfast.errors import printable
 from holdfast.store import Store
-from holdfast.store.lineage import Stretch, history
+from holdfast.store.filters import Filter, chosen_runs
+from holdfast.store.lineage import Stretch, history, monitored
 from holdfast.store.record import Place
 
 
 def print_history(store: Store, ref: str, *, number: int | None, as_json: bool) -> None:
-    """Print the checkpoints of a run, those of the run that it came from, and so on."""
-    stretches = list(history(store.index, store.find_run(ref).hash))
+    """Print the checkpoints of a run, those of the run that it came from, and so on.
+
+    Where several runs go by the name, it is done for each of them.
+    """
+    store.index.refresh()
+    runs = chosen_runs(store.index, Filter(ref)) or []
+    histories = {run: list(history(store.index, run)) for run in runs}
     if as_json:
-        print_json([_stretch_json(each) for each in stretches])
+        print_json([_stretch_json(run, each) for run in runs for each in histories[run]])
         return
+    for at, run in enumerate(runs):
+        if at:
+            say()
+        _print_stretches(store, histories[run], number)
+
+
+def _print_stretches(store: Store, stretches: list[Stretch], number: int | None) -> None:
     if stretches[-1].file is None and not stretches[-1].entries and len(stretches) > 1:
         stretches.pop()  # a run that is gone: the line that names it says so
     left = number
@@ -31,7 +44,7 @@ def print_history(store: Store, ref: str, *, number: int | None, as_json: bool) 
         say((printable(name or "—"), "bold"), printable(f"  {hash_text(stretch.run)}"))
         shown = stretch.entries[:left]
         if shown:
-            print_checkpoints(shown, one_run=True)
+            print_checkpoints(shown, monitored(stretch.file), one_run=True)
         elif not stretch.entries:
             say("no checkpoint")
         if left is not None:
@@ -62,8 +75,9 @@ def _is_there(store: Store, place: Place) -> bool:
     return listed is not None and listed.head.sequence == place.sequence
 
 
-def _stretch_json(stretch: Stretch) -> dict[str, Any]:
+def _stretch_json(run: str, stretch: Stretch) -> dict[str, Any]:
     return {
+        "history_of": run,
         "run": stretch.run,
         "name": stretch.file.name if stretch.file else None,
         "checkpoints": [entry_json(entry) for entry in stretch.entries],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from holdfast.cli.output import (
 from holdfast.errors import printable
 from holdfast.store import Store
 from holdfast.store.filters import Filter, chosen_runs
+from holdfast.store.lineage import monitored
 from holdfast.store.listing import Entry, Order, checkpoints, written
 from holdfast.store.record import Head
 
@@ -55,7 +56,8 @@ def list_checkpoints(
         one_run = on_terminal() and len({entry.run for entry in entries}) == 1
         if one_run:
             say((printable(entries[0].name or "—"), "bold"), f"  {hash_text(entries[0].run)}")
-        print_checkpoints(entries, order.metric if order else None, one_run=one_run)
+        first = [order.metric] if order and order.metric is not None else []
+        print_checkpoints(entries, [*first, *_monitored(store, entries)], one_run=one_run)
         if on_terminal() and number is not None and len(entries) >= number:
             left = _count(store, runs, order) - len(entries)
             if left > 0:
@@ -67,6 +69,14 @@ def _count(store: Store, runs: list[str] | None, order: Order | None) -> int:
     if order is not None and order.rated:
         return len(checkpoints(store.index, runs, None, order))
     return sum(store.index.count(run) for run in ([None] if runs is None else runs))
+
+
+def _monitored(store: Store, entries: Sequence[Entry]) -> list[str]:
+    """The metrics that decide on the best of the runs, the one of most checkpoints first."""
+    counts: Counter[str] = Counter()
+    for run, count in Counter(entry.run for entry in entries).items():
+        counts.update(dict.fromkeys(monitored(store.index.run_file(run)), count))
+    return [name for name, _ in counts.most_common()]
 
 
 @dataclass(frozen=True)
@@ -82,13 +92,13 @@ class _Column:
 
 
 def print_checkpoints(
-    entries: Sequence[Entry], metric: str | None = None, *, one_run: bool = False
+    entries: Sequence[Entry], first: Sequence[str] = (), *, one_run: bool = False
 ) -> None:
-    """Print a table of checkpoints, with a column for each metric, the given one first.
+    """Print a table of checkpoints, with a column for each metric, the given ones first.
 
     With `one_run` they are all of a run that was named already.
     """
-    columns, metrics = _columns(entries), _metrics(entries, metric)
+    columns, metrics = _columns(entries), _metrics(entries, first)
     fitting = metrics[:_MOST]
     if one_run:  # which need not be said in every line
         columns = [column for column in columns if column.title not in ("run", "hash")]
@@ -145,13 +155,13 @@ def _columns(entries: Sequence[Entry]) -> list[_Column]:
     ]
 
 
-def _metrics(entries: Sequence[Entry], first: str | None) -> list[_Column]:
-    """A column for each metric: first the one asked for, then those that most have."""
+def _metrics(entries: Sequence[Entry], first: Iterable[str]) -> list[_Column]:
+    """A column for each metric that there is: the given ones, then those that most have."""
     counts = Counter(name for entry in entries for name in entry.metrics)
-    ordered = [name for name, _ in counts.most_common() if name != first]
+    given = [name for name in first if name in counts]
     return [
         _Column(printable(name), [_metric(entry, name) for entry in entries], is_number=True)
-        for name in ([] if first is None else [first]) + ordered
+        for name in dict.fromkeys((*given, *(name for name, _ in counts.most_common())))
     ]
 
 

@@ -18,9 +18,9 @@ from holdfast.cli.output import (
 from holdfast.errors import AmbiguousRef, RefNotFound, printable
 from holdfast.store import Store
 from holdfast.store.listing import short_hashes
-from holdfast.store.restoring import Restored, restore
+from holdfast.store.names import SHORTEST
+from holdfast.store.restoring import Restored
 from holdfast.store.space import Space
-from holdfast.store.store import SHORTEST
 from holdfast.store.trash import KEPT, Trash
 from holdfast.store.trash_entry import Entry
 
@@ -66,7 +66,7 @@ def bring_back(store: Store, refs: Sequence[str], *, as_json: bool) -> int:
     try:
         for ref in refs:
             run, step = _target(store, ref)
-            done.append(restore(store.backend, run, None if step is None else [step]))
+            done.append(store.restore(run, *([] if step is None else [step])))
     finally:  # if one is refused, those before it are back
         if done:
             store.index.refresh()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.cli.output import count_text, print_json, say, size_text
 from holdfast.errors import AmbiguousRef, Protected, RefNotFound, printable
 from holdfast.store import Run, Store
+from holdfast.store.collection import is_idle
 from holdfast.store.space import Space
 from holdfast.store.trash import Trash
+from holdfast.store.verdicts import IN_USE, protections
 
 
 @dataclass
@@ -21,14 +23,18 @@ class Doomed:
     run: Run
     steps: list[int] = field(default_factory=list)
     whole: bool = False
+    frees: int = 0
+    """The bytes that are free once it is gone, what comes before it too, and the trash emptied."""
 
-    def lines(self) -> Iterator[str]:
-        """What it is, for people."""
+    def lines(self, hints: Mapping[int, Iterable[str]] | None = None) -> Iterator[str]:
+        """What it is, for people, and what of it should be known."""
         name = f" ({self.run.name})" if self.run.name else ""
         if self.whole:
             yield f"run {self.run.hash}{name} with {count_text(len(self.steps), 'checkpoint')}"
-        else:
-            yield from (f"{self.run.hash}@{step}{name}" for step in self.steps)
+            return
+        for step in self.steps:
+            hint = "; ".join((hints or {}).get(step, ()))
+            yield f"{self.run.hash}@{step}{name}{f': {hint}' if hint else ''}"
 
     def refs(self) -> list[str]:
         """What it is called on the command line."""
@@ -36,14 +42,13 @@ class Doomed:
         return [label] if self.whole else [f"{label}@{step}" for step in self.steps]
 
 
-def remove(store: Store, refs: Sequence[str], *, yes: bool, as_json: bool) -> None:
-    """Print what would be deleted, or with `yes` put it into the trash."""
+def remove(store: Store, refs: Sequence[str], *, yes: bool, as_json: bool) -> int:
+    """Print what would be deleted, or with `yes` put it into the trash; returns the exit code."""
     store.index.refresh()
     doomed = _doomed(store, refs)
-    nbytes = _frees(store, doomed)
+    _measure(store, doomed)
     if not yes:
-        _report(store, doomed, nbytes, as_json)
-        return
+        return _report(store, doomed, as_json)
     done: list[Doomed] = []
     try:
         for each in doomed:
@@ -54,18 +59,21 @@ def remove(store: Store, refs: Sequence[str], *, yes: bool, as_json: bool) -> No
             done.append(each)
     finally:  # if one is refused, those before it are gone
         if as_json:
-            print_json(_as_json(store, done, nbytes, deleted=True))
+            print_json(_as_json(store, done, deleted=True))
         else:
-            _print_done(store, done, nbytes)
+            _print_done(store, done)
+    return 0
 
 
-def _print_done(store: Store, done: list[Doomed], nbytes: int) -> None:
-    for line in _lines(done):
-        say(("deleted     ", "green"), line)
+def _print_done(store: Store, done: list[Doomed]) -> None:
+    for each in done:
+        for line in each.lines():
+            say(("deleted     ", "green"), printable(line))
     if not done:
         return
     if not _is_in_trash(store, done):
-        say(f"            {size_text(nbytes)} freed: without hard links there is no trash here")
+        size = size_text(sum(each.frees for each in done))
+        say(f"            {size} freed: without hard links there is no trash here")
         return
     refs = [shlex.quote(ref) for each in done for ref in each.refs()]
     back = f"holdfast restore {' '.join(refs)}" if len(refs) <= 3 else "holdfast restore"
@@ -73,8 +81,8 @@ def _print_done(store: Store, done: list[Doomed], nbytes: int) -> None:
     size = size_text(Trash(store.backend).nbytes())
     say(
         printable(
-            f"            moved to the trash; `{back}` {how}, `holdfast gc --empty --yes` "
-            f"frees {size}"
+            f"            moved to the trash; `{back}` {how}; the whole trash holds {size}, "
+            "which `holdfast gc --empty --yes` frees"
         )
     )
 
@@ -118,64 +126,79 @@ def _target(store: Store, ref: str) -> tuple[Run, int | None]:
     return run, int(step)
 
 
-def _frees(store: Store, doomed: Iterable[Doomed]) -> int:
-    """The bytes that are free once all of it is deleted, and the trash emptied."""
+def _measure(store: Store, doomed: Iterable[Doomed]) -> None:
     space = Space(store.backend, store.index, {each.run.hash for each in doomed})
-    return sum(
-        space.delete_run(each.run.hash)
-        if each.whole
-        else sum(space.delete(each.run.hash, step) for step in each.steps)
-        for each in doomed
-    )
+    for each in doomed:
+        if each.whole:
+            each.frees = space.delete_run(each.run.hash)
+        else:
+            each.frees = sum(space.delete(each.run.hash, step) for step in each.steps)
 
 
-def _lines(doomed: Iterable[Doomed]) -> Iterator[str]:
-    return (printable(line) for each in doomed for line in each.lines())
-
-
-def _tags(store: Store, each: Doomed) -> list[str]:
-    tags = store.index.tags(each.run.hash)
-    return [tag for step in each.steps for tag in tags.get(step, ())]
-
-
-def _report(store: Store, doomed: list[Doomed], nbytes: int, as_json: bool) -> None:
+def _report(store: Store, doomed: list[Doomed], as_json: bool) -> int:
+    """Print what `--yes` would do, which stops at the first that is refused."""
+    going: list[Doomed] = []
+    refusals: list[str] = []
+    for each in doomed:
+        refusals = list(_refusals(store, each))
+        if refusals:
+            break
+        going.append(each)
     if as_json:
-        print_json(_as_json(store, doomed, nbytes, deleted=False))
+        print_json({**_as_json(store, going, deleted=False), "refused": refusals})
+    else:
+        for each in going:
+            for line in each.lines(protections(store, each.run.hash)):
+                say("would go    ", printable(line))
+        for why in refusals:
+            say(("refused     ", "yellow"), printable(why))
+        staying = [line for each in doomed[len(going) :] for line in each.lines()]
+        if len(staying) > 1:  # else the refusal names it
+            for line in staying:
+                say("would stay  ", printable(line))
+        if going:
+            size = size_text(sum(each.frees for each in going))
+            say(f"            {size} would be free once the trash is emptied; --yes moves it there")
+    return 2 if refusals else 0
+
+
+def _refusals(store: Store, each: Doomed) -> Iterator[str]:
+    """Why it would not be deleted."""
+    run = each.run.hash
+    protected = store.index.protected(run)
+    kept = [step for step in protected if each.whole or step in each.steps]
+    yield from (f"step {step} of run {run} {protected[step]}" for step in kept)
+    if kept:
         return
-    for line in _lines(doomed):
-        say("would go    ", line)
-    protected = [why for each in doomed for why in _protected(store, each)]
-    for why in protected:
-        say(("protected   ", "yellow"), printable(why))
-    if not protected:
-        size = size_text(nbytes)
-        say(f"            {size} would be free once the trash is emptied; --yes moves it there")
+    if each.whole:
+        used = [step for step, why in protections(store, run).items() if IN_USE in why]
+        yield from (f"step {step} of run {run} is {IN_USE}" for step in used)
+        if not is_idle(store.backend, run):
+            yield f"run {run}: {store.backend.holder(run)} writes into it; end that first"
+        return
+    try:
+        each.run.check_delete(*each.steps)
+    except (Protected, RefNotFound) as error:
+        yield str(error)
 
 
-def _protected(store: Store, each: Doomed) -> Iterator[str]:
-    """Why it cannot be deleted."""
-    tags = _tags(store, each)
-    yield from (f"by the tag {tag}, which is to go first" for tag in tags)
-    if not each.whole and not tags:
-        try:
-            each.run.check_delete(*each.steps)
-        except Protected as error:
-            yield str(error)
-
-
-def _as_json(store: Store, doomed: list[Doomed], nbytes: int, *, deleted: bool) -> dict[str, Any]:
+def _as_json(store: Store, doomed: list[Doomed], *, deleted: bool) -> dict[str, Any]:
     return {
         "deleted": deleted,
         "in_trash": deleted and _is_in_trash(store, doomed),
-        "what": [
-            {
-                "run": each.run.hash,
-                "name": each.run.name,
-                "steps": each.steps,
-                "whole_run": each.whole,
-                "tags": _tags(store, each),
-            }
-            for each in doomed
-        ],
-        "bytes": nbytes,
+        "what": [_doomed_json(store, each, deleted) for each in doomed],
+        "bytes": sum(each.frees for each in doomed),
     }
+
+
+def _doomed_json(store: Store, each: Doomed, deleted: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "run": each.run.hash,
+        "name": each.run.name,
+        "steps": each.steps,
+        "whole_run": each.whole,
+    }
+    if not deleted:
+        hints = protections(store, each.run.hash)
+        found["hints"] = {step: hints[step] for step in each.steps if step in hints}
+    return found

@@ -27,17 +27,17 @@ def pickle_architecture(store: Store, run: str, model: Any) -> None:
 
 def load_architecture(path: Path, trusted: bool) -> Any:
     """The pickled model; raises RefusedPickle unless the caller says that the file is trusted."""
-    if not trusted:
-        raise RefusedPickle(
-            f"{path}: to load a pickled model runs whatever code the file holds, and nobody said "
-            "that it can be trusted: create the model in the program and load its weights, or, if "
-            "you know who wrote the file, pass trust_architecture=True"
-        )
     if not path.is_file():
         raise MissingFile(
             errno.ENOENT,
             f"there is no {path}: architectures are pickled by save_model_architecture, or with "
             "pickle_architectures=True; create the model in the program, and load its weights",
+        )
+    if not trusted:
+        raise RefusedPickle(
+            f"{path}: to load a pickled model runs whatever code the file holds, and nobody said "
+            "that it can be trusted: create the model in the program and load its weights, or, if "
+            "you know who wrote the file, pass trust_architecture=True"
         )
     dill = _dill()
     try:

@@ -100,6 +100,8 @@ class _Builder:
         if type(container) is list:
             container.append(value)
         elif self._keys[-1] is _NO_KEY:
+            if type(value) is int and value.bit_length() > 64:  # many may share one hash
+                raise LimitExceeded(f"{self._what}: a key is an integer of more than 64 bits")
             if value in container:
                 raise DuplicateKey(f"{self._what}: the key {_shown(value)} stands twice")
             self._keys[-1] = value

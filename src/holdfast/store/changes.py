@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -17,6 +17,7 @@ from holdfast.verbs.diff import ABSENT, differences
 
 if TYPE_CHECKING:
     from holdfast.store.run import Run
+    from holdfast.store.runfile import RunFile
 
 PARTS: Final = ("hp", "model", "data")
 """What a run is, in the order of its hash."""
@@ -100,7 +101,6 @@ def changes(before: Run, after: Run, largest: int | None = None) -> RunChanges:
     hyperparameters = differences(
         named_hyperparameters(old.hyperparameters), named_hyperparameters(new.hyperparameters)
     )
-    uncounted = {key for key in hyperparameters if "hp" not in identity or _is_ignored(key)}
     layers: LayerChanges | None = LayerChanges()
     samples: SampleChanges | None = SampleChanges()
     if "model" in identity:
@@ -110,8 +110,8 @@ def changes(before: Run, after: Run, largest: int | None = None) -> RunChanges:
     return RunChanges(
         identity,
         hyperparameters,
-        frozenset(uncounted),
-        differences({"trial": old.trial}, {"trial": new.trial}).get("trial"),
+        frozenset(hyperparameters.keys() & uncounted((old, new))),
+        differences(_trial(old), _trial(new)).get("trial"),
         layers,
         samples,
     )
@@ -139,8 +139,37 @@ def named_hyperparameters(hyperparameters: Any) -> dict[str, Any]:
     return named_leaves(hyperparameters) if hyperparameters else {}
 
 
+def varying(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys whose values are not the same in all of them."""
+    return [
+        key
+        for key in dict.fromkeys(key for each in settings for key in each)
+        if len({repr(each.get(key, ABSENT)) for each in settings}) > 1
+    ]
+
+
+def uncounted(files: Iterable[RunFile]) -> set[str]:
+    """Those of the hyperparameters of runs that are surely no part of their identities.
+
+    One in which two runs differ whose digests are equal is; where these differ too, nobody knows
+    by which of them.
+    """
+    of_digest: dict[str | None, list[dict[str, Any]]] = {}
+    for file in files:
+        named = named_hyperparameters(file.hyperparameters)
+        of_digest.setdefault(file.identity.get("hp"), []).append(named)
+    groups = of_digest.values()
+    ignored = {key for group in groups for each in group for key in each if _is_ignored(key)}
+    return ignored.union(*map(varying, groups))
+
+
 def _is_ignored(key: str) -> bool:
-    return key in IGNORED or key.rpartition(".")[2] in IGNORED
+    """Whether a hyperparameter never counts: only entries at the top can be such."""
+    return key.partition(".")[0] in IGNORED
+
+
+def _trial(file: RunFile) -> dict[str, Any]:
+    return {} if file.trial is None else {"trial": file.trial}
 
 
 def layer_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> LayerChanges:

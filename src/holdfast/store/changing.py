@@ -9,14 +9,14 @@ from typing import Final
 from holdfast.errors import RunBusy
 from holdfast.store.backend import Backend
 
-_PATIENCE: Final = 600.0
+PATIENCE: Final = 600.0
 """How many seconds one waits for another, who may be in the middle of a long save."""
 
 
 @contextmanager
-def change_of(backend: Backend, run: str) -> Iterator[None]:
+def change_of(backend: Backend, run: str, wait: float = PATIENCE) -> Iterator[None]:
     """Hold the lock of those who add to a run or delete from it, for a moment."""
-    lock = backend.lock(f"{run}.change", _PATIENCE)
+    lock = backend.lock(f"{run}.change", wait)
     if lock is None:
         raise RunBusy(f"run {run}: {backend.holder(f'{run}.change')} is changing it; try again")
     with lock:

@@ -220,7 +220,7 @@ class Checkpoint:
 
         backend = self._store.backend
         with (
-            pinned(backend, self.head.place),
+            pinned(backend, self.head.run, self.head.step),
             Data(backend, self.record, damaged=distrust, **options) as data,
         ):
             yield data
@@ -242,8 +242,11 @@ class Checkpoint:
     def tag(self, name: str) -> None:
         """Give it a name of its own in the store; a tagged checkpoint is not deleted."""
         names.check_label(name, "a tag")
+        if name.isdecimal():
+            raise BadLabel(f"a tag {name!r} would be taken for a step: give it a letter")
         with change_of(self._store.backend, "tags"):
             self._store.index.refresh()
+            self._refuse_names_of_runs(name)
             for run, step in self._store.index.tagged(name):
                 if (run, step) != (self.head.run, self.head.step):
                     raise AmbiguousRef(
@@ -253,6 +256,14 @@ class Checkpoint:
             marks = self._marks()
             if name not in marks.tags:
                 self._write(replace(marks, tags=[*marks.tags, name]))
+
+    def _refuse_names_of_runs(self, tag: str) -> None:
+        prefix = tag.replace("_", "")
+        runs = self._store.index.runs(name=tag)
+        if not runs and len(prefix) >= names.SHORTEST:
+            runs = self._store.index.runs(prefix=prefix)
+        if runs:
+            raise BadLabel(f"a tag {tag!r} would hide run {runs[0].run}, which goes by it too")
 
     def untag(self, name: str) -> None:
         """Take a tag away again; raises RefNotFound if it does not bear it."""

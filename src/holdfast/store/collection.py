@@ -16,12 +16,13 @@ from typing import Literal
 from holdfast.errors import HoldfastError, WriteFailed
 from holdfast.retention import Retention
 from holdfast.store.backend import Backend
-from holdfast.store.changing import change_of
+from holdfast.store.changing import PATIENCE, change_of
+from holdfast.store.deleting import collect
 from holdfast.store.removal import sweep
 from holdfast.store.space import Space
 from holdfast.store.store import Store
 from holdfast.store.trash import KEPT, Trash
-from holdfast.store.verdicts import Verdict, verdicts
+from holdfast.store.verdicts import NOBODY_KNOWS, Verdict, verdicts
 
 EXPIRED = "it has been in the trash for its time"
 NEEDED = "the space is needed"
@@ -60,7 +61,7 @@ class Plan:
     protecting: dict[str, int] = field(default_factory=dict)
     """What protects the checkpoints that must stay, and how many it protects."""
     problems: dict[str, str] = field(default_factory=dict)
-    """The runs of which nothing is deleted, and why."""
+    """The runs of which nothing is deleted, or nobody knows what should be, and why."""
 
     @property
     def short(self) -> int:
@@ -122,10 +123,16 @@ def _plan_run(
         _, step, problem = unreadable[0]
         made.problems[run] = f"its record of step {step} cannot be read ({problem})"
         return
-    if space.orphans(run) and _is_idle(store.backend, run):
+    if space.orphans(run) and is_idle(store.backend, run):
         made.lines.append(Line("leftovers", run, LEFT, space.sweep(run)))
-    judged[run] = verdicts(store, run, made.retention)
-    for each in reversed(judged[run]):
+    found = verdicts(store, run, made.retention)
+    unknown = (why for each in found for why in each.why if why.startswith(NOBODY_KNOWS))
+    if doubt := next(unknown, None):
+        made.problems[run] = doubt
+        if made.retention is not None:  # somebody mistyped a metric: the space is no excuse
+            return
+    judged[run] = found
+    for each in reversed(found):
         if not each.keep:
             made.lines.append(_line(run, each, each.why, space.put_in_trash(run, each.step)))
 
@@ -156,7 +163,7 @@ def _trash_line(space: Space, run: str, folder: str, why: str) -> Line:
     return Line("trash", run, why, space.empty(folder), entry=folder)
 
 
-def _is_idle(backend: Backend, run: str) -> bool:
+def is_idle(backend: Backend, run: str) -> bool:
     """Whether nobody writes into a run."""
     with suppress(WriteFailed):  # in a store that can only be read
         lock = backend.lock(run)
@@ -166,12 +173,15 @@ def _is_idle(backend: Backend, run: str) -> bool:
     return True
 
 
-def carry_out(store: Store, plan: Plan) -> Done:
-    """Delete what a plan says, as far as it still may be; what fails does not keep the rest."""
+def carry_out(store: Store, plan: Plan, wait: float = PATIENCE) -> Done:
+    """Delete what a plan says, as far as it still may be; what fails does not keep the rest.
+
+    A run that somebody changes is waited for so many seconds, and then let be.
+    """
     done = Done()
     for run in dict.fromkeys(line.run for line in plan.lines if line.kind != "trash"):
         try:
-            _carry_out_run(store, run, plan, done)
+            _carry_out_run(store, run, plan, done, wait)
         except HoldfastError as error:
             done.problems[run] = str(error)
     try:
@@ -184,11 +194,11 @@ def carry_out(store: Store, plan: Plan) -> Done:
     return done
 
 
-def _carry_out_run(store: Store, run: str, plan: Plan, done: Done) -> None:
+def _carry_out_run(store: Store, run: str, plan: Plan, done: Done, wait: float) -> None:
     lines = [line for line in plan.lines if line.run == run]
     for line in lines:
         if line.kind == "leftovers":
-            _sweep(store, line, done)
+            _sweep(store, line, done, wait)
     now = {each.step: each for each in verdicts(store, run, plan.retention)}
     going: dict[str, list[Line]] = {}
     for line in lines:
@@ -199,8 +209,9 @@ def _carry_out_run(store: Store, run: str, plan: Plan, done: Done) -> None:
             else:
                 going.setdefault(line.why, []).append(line)
     for why, chosen in going.items():
-        store.open_run(run).delete(*(line.step for line in chosen), trash="gc", why=why)
-        done.lines += chosen
+        stayed = collect(store, run, [line.step for line in chosen], why, wait)
+        done.lines += [line for line in chosen if line.step not in stayed]
+        done.stayed |= {line: stayed[line.step] for line in chosen if line.step in stayed}
 
 
 def _reason_to_stay(line: Line, verdict: Verdict) -> str | None:
@@ -212,12 +223,12 @@ def _reason_to_stay(line: Line, verdict: Verdict) -> str | None:
     return None
 
 
-def _sweep(store: Store, line: Line, done: Done) -> None:
+def _sweep(store: Store, line: Line, done: Done, wait: float) -> None:
     lock = store.backend.lock(line.run)
     if lock is None:
         done.stayed[line] = f"{store.backend.holder(line.run)} writes into the run"
         return
-    with lock, change_of(store.backend, line.run):
+    with lock, change_of(store.backend, line.run, wait):
         sweep(store.backend, store.index, line.run)
     done.lines.append(line)
 

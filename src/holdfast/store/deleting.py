@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from holdfast.errors import Protected, RefNotFound, WriteFailed
-from holdfast.store.changing import change_of
+from holdfast.store.changing import PATIENCE, change_of
 from holdfast.store.history import Deletion, note_deletions
+from holdfast.store.pins import pinned_steps
 from holdfast.store.removal import delete_checkpoints, delete_run
-from holdfast.store.retaining import intact_step
+from holdfast.store.retaining import intact_before, intact_step
 from holdfast.store.runfile import now
 from holdfast.store.space import Space
 from holdfast.store.trash import Trash
+from holdfast.store.verdicts import IN_USE, protections
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
@@ -42,9 +44,33 @@ def delete(
         delete_checkpoints(store.backend, store.index, run, steps)
 
 
+def collect(
+    store: Store, run: str, steps: Collection[int], why: str, wait: float = PATIENCE
+) -> dict[int, str]:
+    """Put checkpoints into the trash, as far as they may go; returns why the others stay.
+
+    Raises Protected if no intact one would be left, and RunBusy if somebody changes the run.
+    """
+    store.index.refresh()
+    intact_before(store, run, set(store.index.steps(run)) - set(steps))
+    with change_of(store.backend, run, wait):
+        store.index.refresh()
+        known = set(store.index.steps(run))
+        protected = protections(store, run)
+        stay = {step: "; ".join(protected[step]) for step in steps if step in protected}
+        going = [step for step in steps if step in known and step not in stay]
+        intact_before(store, run, known - set(going))
+        if going:
+            Trash(store.backend).put(run, going, "gc", why)
+            _note(store, run, going, "gc", why)
+            delete_checkpoints(store.backend, store.index, run, going)
+    return stay
+
+
 def _check(store: Store, run: str, steps: Sequence[int], kept: int | None = None) -> None:
     store.index.refresh()
-    protected = store.index.protected(run)
+    used = pinned_steps(store.backend, run)
+    protected = dict.fromkeys(used, f"is {IN_USE}") | store.index.protected(run)
     known = set(store.index.steps(run))
     for step in steps:
         if step not in known:
@@ -81,6 +107,8 @@ def delete_all(store: Store, run: str, trash: Command | None = None) -> None:
         store.index.refresh()
         for step, why in store.index.protected(run).items():
             raise Protected(f"step {step} of run {run} {why}")
+        for step in pinned_steps(store.backend, run):
+            raise Protected(f"step {step} of run {run} is {IN_USE}")
         if trash is not None:
             Trash(store.backend).put(run, None, trash, _ASKED)
         delete_run(store.backend, store.index, run)

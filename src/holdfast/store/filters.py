@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.errors import BadOption, RefNotFound
+from holdfast.errors import BadOption, RefNotFound, shortened
 from holdfast.store.index import Index
+from holdfast.store.names import SHORTEST
 from holdfast.store.runfile import RunFile
 
-SHORTEST: Final = 4
-"""Of a hash, fewer characters than these are a typing error rather than a choice."""
 _MISSING: Final = object()
+_COMPARES: Final = re.compile(r"[<>!~]")
+_COMPARED: Final = 1000
+_LONGEST: Final = 100
+"""So many names of so many characters are looked at for the one that may be meant."""
+_MOST: Final = 10
+"""Of the names that there are, so many are listed."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,8 @@ class Hyperparameter:
         key, equals, text = given.partition("=")
         if not key:
             raise BadOption(f"a hyperparameter is given as KEY=VALUE or KEY, not {given!r}")
+        if text.startswith("="):
+            raise _only_equality(given)
         return cls(key, _value(text), text) if equals else cls(key)
 
     def fits(self, hyperparameters: Any) -> bool:
@@ -39,6 +48,39 @@ class Hyperparameter:
         if self.value is _MISSING or found is _MISSING:
             return found is not _MISSING
         return found == self.text if isinstance(found, str) else _equal(found, self.value)
+
+    def check_known(self, files: Iterable[RunFile]) -> None:
+        """Raise BadOption if none of the runs has such a hyperparameter, whatever its value."""
+        files = list(files)
+        anything = Hyperparameter(self.key)
+        if not files or any(anything.fits(file.hyperparameters) for file in files):
+            return
+        if _COMPARES.search(self.key):
+            raise _only_equality(f"{self.key}={self.text}" if self.text else self.key)
+        from holdfast.store.changes import named_hyperparameters  # which a list need not wait for
+
+        names = (name for file in files for name in named_hyperparameters(file.hyperparameters))
+        raise BadOption(f"no run has the hyperparameter {among(self.key, names)}")
+
+
+def _only_equality(given: str) -> BadOption:
+    return BadOption(
+        f"{given!r}: hyperparameters are compared by = alone: give KEY=VALUE, or KEY for any value"
+    )
+
+
+def among(wanted: str, names: Iterable[str]) -> str:
+    """A name that there is not, those that may be meant, and those that there are."""
+    known = list(dict.fromkeys(names))
+    short = [name for name in known[:_COMPARED] if len(name) <= _LONGEST]
+    near = difflib.get_close_matches(wanted[:_LONGEST], short)
+    meant = f"; did you mean {' or '.join(map(shortened, near))}?" if near else ""
+    listed = ", ".join(
+        map(shortened, [*near, *(name for name in known if name not in near)][:_MOST])
+    )
+    more = f", and {len(known) - _MOST:,} more" if len(known) > _MOST else ""
+    there = f"{' There' if near else '; there'} are {listed}{more}" if known else ": there are none"
+    return f"{shortened(wanted)!r}{meant}{there}"
 
 
 def _value(text: str) -> Any:
@@ -107,6 +149,8 @@ def chosen_runs(index: Index, chosen: Filter) -> list[str] | None:
         return None
     runs = [run.run for run in index.runs()] if chosen.run is None else _named(index, chosen.run)
     files = index.run_files() if chosen.hyperparameters else {}
+    for each in chosen.hyperparameters:
+        each.check_known(files.values())
     return [run for run in runs if _fits(chosen, run, files.get(run))]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.retention import KeepBest
 from holdfast.store.index import Index, ListedRun
 from holdfast.store.listing import Entry, checkpoints, metrics_of
 from holdfast.store.record import Head, Place
@@ -120,6 +121,16 @@ def _node(index: Index, listed: ListedRun, file: RunFile | None) -> Node:
         metrics=metrics_of(best.head, late.get(best.step)) if best else {},
         parent=file.parent if file else None,
     )
+
+
+def monitored(file: RunFile | None) -> list[str]:
+    """The metrics by which the best of a run is chosen, the one that decides first."""
+    if file is None:
+        return []
+    decides = [file.monitor.metric] if file.monitor else []
+    kept = file.retention.keep if file.retention else ()
+    by_policy = [policy.metric for policy in kept if isinstance(policy, KeepBest) and policy.metric]
+    return list(dict.fromkeys((*decides, *by_policy)))
 
 
 @dataclass(frozen=True)

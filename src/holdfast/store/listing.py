@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from holdfast.errors import DamagedFile
+from holdfast.errors import BadOption, DamagedFile
 from holdfast.store import names, tree
+from holdfast.store.filters import among
 from holdfast.store.index import Index, Listed
 from holdfast.store.record import Head
 
@@ -65,7 +66,8 @@ def checkpoints(
 ) -> list[Entry]:
     """The checkpoints of some runs or of the store, the newest first, or in another order.
 
-    After them come all records that cannot be read.
+    After them come all records that cannot be read. Raises BadOption for an order by a metric
+    that no checkpoint of the store has.
     """
     runs = [runs] if isinstance(runs, str) else runs
     known = _Known(index)
@@ -74,6 +76,8 @@ def checkpoints(
         entries = [known.entry(head, marks) for head, marks in chosen]
     else:
         entries = [known.entry(head, marks) for head, marks in _marked(index, runs)]
+        if order.metric is not None:
+            _check_known(index, order, entries)
         entries = _sorted(entries, order)[:limit]
     if order is None or not order.rated:
         entries += [
@@ -82,6 +86,26 @@ def checkpoints(
             for run, step, problem in index.unreadable(each)
         ]
     return entries
+
+
+def _check_known(index: Index, order: Order, entries: Sequence[Entry]) -> None:
+    if any(order.metric in entry.metrics for entry in entries):
+        return
+    metrics = _all_metrics(index)
+    if order.metric not in metrics and index.count():
+        known = metrics if order.rated else {**dict.fromkeys(ORDERS), **metrics}
+        raise BadOption(f"no checkpoint has the metric {among(str(order.metric), known)}")
+
+
+def _all_metrics(index: Index) -> dict[str, None]:
+    """The names of all metrics in the store, those of the newest checkpoints first."""
+    late: dict[str, Mapping[int, Mapping[str, Any]]] = {}
+    found: dict[str, None] = {}
+    for run, step, head in index.newest():
+        if run not in late:
+            late[run] = index.late_metrics(run)
+        found |= dict.fromkeys(metrics_of(head, late[run].get(step)))
+    return found
 
 
 class _Known:

@@ -18,6 +18,8 @@ MAX_STEP: Final = 1 << 53
 RESERVED: Final = frozenset({"latest", "best"})
 """What refers to a checkpoint by itself, and so is no name."""
 LONGEST: Final = 200
+SHORTEST: Final = 4
+"""Of a hash, fewer characters than these are a typing error rather than a reference."""
 
 _RUN: Final = re.compile("[0-9a-z]{24}")
 _OWN: Final = re.compile(

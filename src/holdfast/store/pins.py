@@ -13,23 +13,25 @@ from typing import Final
 
 from holdfast.errors import HoldfastError
 from holdfast.store.backend import Backend, Lock
-from holdfast.store.record import Place
 
 _PIN: Final = ".pin."
+_ATTEMPTS: Final = 10
 
 
-def pin(backend: Backend, place: Place) -> Lock | None:
-    """Keep policies from deleting a checkpoint until the lock is released, if that can be."""
-    name = f"{place.run}{_PIN}{place.step}.{os.urandom(4).hex()}"
+def pin(backend: Backend, run: str, step: int) -> Lock | None:
+    """Keep a checkpoint from being deleted until the lock is released, if that can be."""
     with suppress(HoldfastError):
-        return backend.lock(name, passing=True)
+        for _ in range(_ATTEMPTS):  # who looks whether it is held has it for that moment
+            lock = backend.lock(f"{run}{_PIN}{step}.{os.urandom(4).hex()}", passing=True)
+            if lock is not None:
+                return lock
     return None
 
 
 @contextmanager
-def pinned(backend: Backend, place: Place) -> Iterator[None]:
+def pinned(backend: Backend, run: str, step: int) -> Iterator[None]:
     """Pin a checkpoint for a while."""
-    lock = pin(backend, place)
+    lock = pin(backend, run, step)
     try:
         yield
     finally:

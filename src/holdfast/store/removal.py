@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import DamagedFile, HoldfastError
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.index import Index
 from holdfast.store.scanning import read_head
+from holdfast.store.settings import remember_highest
 from holdfast.store.trash import KEPT, Trash
 from holdfast.store.whole import name_whole_files, our_names
 
@@ -21,6 +23,7 @@ def delete_checkpoints(backend: Backend, index: Index, run: str, steps: Iterable
     """
     folder = names.run_folder(run)
     steps = list(steps)
+    _remember_highest(backend, index, run, steps)
     # A record without its V3 name gets it again; a name without a record would be taken for one.
     ours = {f"{folder}/{name}" for name in our_names(backend, run)}
     backend.delete(name for step in steps if (name := names.whole_file(run, step)) in ours)
@@ -36,6 +39,7 @@ def delete_run(backend: Backend, index: Index, run: str) -> None:
     The caller holds the run's locks.
     """
     folder = names.run_folder(run)
+    _remember_highest(backend, index, run, index.steps(run))
     ours = [
         f"{folder}/{name}"
         for name, _ in backend.list(folder)
@@ -56,6 +60,15 @@ def delete_run(backend: Backend, index: Index, run: str) -> None:
             backend.delete_folder(folder)
 
 
+def _remember_highest(backend: Backend, index: Index, run: str, steps: Iterable[int]) -> None:
+    """Let the latest number of the store stay used, if its checkpoint goes."""
+    sequences = index.sequences(run)
+    highest = max((sequences.get(step, 0) for step in steps), default=0)
+    if highest >= index.highest() > 0:
+        with suppress(DamagedFile):  # the settings cannot be read: `doctor` tells of it
+            remember_highest(backend, highest)
+
+
 def delete_unused(backend: Backend, index: Index, run: str) -> None:
     """Delete the data files that no record of the run refers to.
 
@@ -63,6 +76,8 @@ def delete_unused(backend: Backend, index: Index, run: str) -> None:
     which may be unused; before anything is deleted, the records themselves are asked.
     """
     index.refresh()
+    # The V3 name of a whole file is known to be ours by that file: first it must be right.
+    name_whole_files(backend, index, run)
     left = orphans(backend, index, run)
     if left:
         used = _used_files(backend, run)
@@ -108,10 +123,10 @@ def sweep(backend: Backend, index: Index, run: str) -> None:
     backend.sweep("")  # where the manifest is
     index.refresh()
     backend.delete(_stale_marks(backend, index, run))
-    name_whole_files(backend, index, run)
     delete_unused(backend, index, run)
-    if backend.folders(names.TRASH):
-        Trash(backend).empty(older_than=KEPT)
+    with suppress(HoldfastError):  # what another user put into the trash is for them to empty
+        if backend.folders(names.TRASH):
+            Trash(backend).empty(older_than=KEPT)
 
 
 def _stale_marks(backend: Backend, index: Index, run: str) -> list[str]:

@@ -6,9 +6,10 @@ docs/decisions/0016-the-last-verified.md.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.errors import (
@@ -19,9 +20,9 @@ from holdfast.errors import (
     UnreadableFile,
     WriteFailed,
 )
-from holdfast.retention import Retention
+from holdfast.retention import Retention, parts_of
 from holdfast.store import names
-from holdfast.store.changing import change_of
+from holdfast.store.changing import PATIENCE, change_of
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.dropping import without_parts
 from holdfast.store.history import Deletion, note_deletions
@@ -32,7 +33,7 @@ from holdfast.store.runfile import now
 from holdfast.store.space import Space
 from holdfast.store.trash import Trash
 from holdfast.store.usage import freed as bytes_freed
-from holdfast.store.verdicts import Verdict, judged, protections, stored
+from holdfast.store.verdicts import NOBODY_KNOWS, Verdict, judged, stored
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
@@ -56,16 +57,19 @@ class Retained:
 def retain(store: Store, run: str, retention: Retention | None = None) -> Retained:
     """Delete what is not kept, at once; what goes wrong is reported and does no harm."""
     done = Retained()
-    store.index.refresh()
-    retention = retention or stored(store, run)
     try:
+        store.index.refresh()
+        retention = retention or stored(store, run)
+        _refuse_unreadable(store, run, retention)
         if retention.budget is not None:
             _empty_trash(store, run, retention.budget)
         found = judged(store, run, retention)
+        done.problems += _doubts(store, run, retention, found)
         if any(_to_do(found)):
-            _check_verified(store, run, found)
+            _check_intact(store, run, found)
             with change_of(store.backend, run):
-                _carry_out(store, run, list(_still_true(store, run, found)), done)
+                store.index.refresh()  # tags, metrics and readers may have come meanwhile
+                _carry_out(store, run, judged(store, run, retention), done)
         if retention.budget is not None:
             _check_budget(store, run, retention.budget)
     except HoldfastError as error:
@@ -73,25 +77,42 @@ def retain(store: Store, run: str, retention: Retention | None = None) -> Retain
     return done
 
 
+def _refuse_unreadable(store: Store, run: str, retention: Retention) -> None:
+    """Of a run with a record that nobody can read, nobody knows what it refers to."""
+    for _, step, problem in store.index.unreadable(run):
+        if retention != Retention():
+            raise Protected(
+                f"run {run}: its record of step {step} cannot be read ({problem}), and nothing of "
+                "the run is deleted; `holdfast doctor` looks into it"
+            )
+
+
 def after_save(store: Store, run: str) -> Retained:
     """Delete what a run does not keep, and what the store has no room for, after a save."""
     done = retain(store, run)
     try:
         budget = store.budget
+        if budget is not None:
+            more = keep_within(store, budget, wait=0.0)  # no save waits for another
+            done.deleted += more.deleted
+            done.freed += more.freed
+            done.problems += more.problems
     except HoldfastError as error:
         done.problems.append(_said(error))
-        return done
-    return done if budget is None else keep_within(store, budget)
+    return done
 
 
-def keep_within(store: Store, budget: int | None) -> Retained:
-    """Delete what all runs do not keep, and the oldest until the store takes no more than that."""
+def keep_within(store: Store, budget: int | None, wait: float = PATIENCE) -> Retained:
+    """Delete what all runs do not keep, and the oldest until the store takes no more than that.
+
+    A run that somebody changes is waited for, and then let be.
+    """
     from holdfast.store.collection import carry_out, plan  # which stands on what is in here
 
     done = Retained()
     made = plan(store, to=budget)
-    if budget is None or made.total > budget or made.lines:
-        carried = carry_out(store, made)
+    if made.lines:
+        carried = carry_out(store, made, wait)
         done.freed = carried.freed
         done.deleted = [line.step for line in carried.lines if line.kind == "checkpoint"]
         done.problems += [f"{what}: {why}" for what, why in carried.problems.items()]
@@ -126,33 +147,40 @@ def _check_budget(store: Store, run: str, budget: int) -> None:
         )
 
 
+def _doubts(
+    store: Store, run: str, retention: Retention, found: Sequence[Verdict]
+) -> Iterator[str]:
+    """What of the retention cannot be meant: a metric, or a part, that no checkpoint has."""
+    unknown = (why for each in found for why in each.why if why.startswith(NOBODY_KNOWS))
+    yield from (f"{why}; nothing is deleted" for why in itertools.islice(unknown, 1))
+    newest = next(store.index.newest(run), None)
+    if newest is not None:
+        there = {part.key for part in newest.head.parts if part.key}
+        for part in sorted({part for policy in retention.keep for part in parts_of(policy)}):
+            if part not in there:
+                known = ", ".join(sorted(map(str, there)))
+                yield f"no part of the latest checkpoint is called {part!r}; there are {known}"
+
+
 def _to_do(found: Sequence[Verdict]) -> Iterator[Verdict]:
     return (each for each in found if not each.keep or each.drop)
 
 
-def _still_true(store: Store, run: str, found: Sequence[Verdict]) -> Iterator[Verdict]:
-    """The verdicts on checkpoints that are what they were; what has come into use since, stays."""
-    store.index.refresh()
-    sequences = store.index.sequences(run)
-    protected = protections(store, run)
-    for each in found:
-        if sequences.get(each.step) == each.sequence:
-            if each.step in protected and not each.protected:
-                each = replace(each, keep=True, drop=())
-            yield each
+def _check_intact(store: Store, run: str, found: Sequence[Verdict]) -> None:
+    """See to it that one of those that stay, whole, is known to be intact; raises Protected."""
+    intact_before(store, run, {each.step for each in found if each.keep and not each.drop})
 
 
-def _check_verified(store: Store, run: str, found: Sequence[Verdict]) -> None:
-    """See to it that one of those that stay is known to be intact; raises Protected.
+def intact_before(store: Store, run: str, steps: Collection[int]) -> int:
+    """One of these steps that was verified before, or else is so now; raises Protected.
 
-    One that was verified before will do: of the last n that are kept, one is read now and then.
+    Of the last n that are kept, one is thus read now and then.
     """
-    staying = [each for each in found if each.keep and not each.drop]
-    known = store.index.verified(run)
-    for each in staying:
-        if known.get(each.step) == each.sequence and _has_files(store, run, each.step):
-            return
-    intact_step(store, run, [each.step for each in staying])
+    sequences = store.index.sequences(run)
+    for step, sequence in store.index.verified(run).items():
+        if step in steps and sequences.get(step) == sequence and _is_trusted(store, run, step):
+            return step
+    return intact_step(store, run, steps)
 
 
 def intact_step(store: Store, run: str, steps: Collection[int]) -> int:
@@ -172,18 +200,20 @@ def intact_step(store: Store, run: str, steps: Collection[int]) -> int:
     )
 
 
-def _has_files(store: Store, run: str, step: int) -> bool:
+def _is_trusted(store: Store, run: str, step: int) -> bool:
+    """Whether nothing speaks against a checkpoint that was intact once."""
     listed = store.index.record(run, step)
+    if listed is None or store.index.distrusted(run) & {file.name for file in listed.head.files}:
+        return False
     with suppress(HoldfastError):
-        if listed is not None:
-            Checkpoint(store, listed.head).check_files()
-            return True
+        Checkpoint(store, listed.head).check_files()
+        return True
     return False
 
 
 def _carry_out(store: Store, run: str, found: Sequence[Verdict], done: Retained) -> None:
     """Delete, with the lock of the run's changes held."""
-    _check_verified(store, run, found)  # of what is there now
+    _check_intact(store, run, found)  # of what is there now
     space = Space(store.backend, store.index, [run])
     gone = [each for each in found if not each.keep]
     freed = {each.step: space.delete(run, each.step) for each in gone}

@@ -27,17 +27,19 @@ from holdfast.errors import (
 from holdfast.identity import recorded
 from holdfast.retention import Mode, Policies, Policy, Retention, retention
 from holdfast.store import deleting, names, retaining, verdicts
+from holdfast.store.backend import Lock
 from holdfast.store.beside import write_config
 from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.deleting import Command
 from holdfast.store.metrics import checked_metrics
+from holdfast.store.pins import pin
 from holdfast.store.planning import Plan, plan_state
 from holdfast.store.record import Head, Place
 from holdfast.store.retaining import Retained
-from holdfast.store.runfile import RunFile, encode, read_run
+from holdfast.store.runfile import Monitor, RunFile, encode, read_run
 from holdfast.store.saving import FORMATS, SAFETENSORS, Assemble, Wanted
-from holdfast.store.verdicts import Verdict
+from holdfast.store.verdicts import Verdict, best_by
 from holdfast.store.writers import Writer, writer_of
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class Run:
         self._store = store
         self._file = file
         self._writer: Writer | None = None
+        self._pin: Lock | None = None
+        """Keeps the checkpoint that the run came from, while it is written into."""
         self._has_saved = False
 
     @property
@@ -165,6 +169,8 @@ class Run:
         if self._writer is None:
             self._writer = writer_of(self._store.backend, self._store.index, self.hash)
             self._writer.enter()
+            if self.parent is not None:
+                self._pin = pin(self._store.backend, self.parent.run, self.parent.step)
         return self._writer
 
     def _make_file(self) -> None:
@@ -211,15 +217,15 @@ class Run:
         if ref == "best":
             return self._store.with_best(action, self.hash)
         self._store.index.refresh()
+        if isinstance(ref, str) and ref.isdecimal() and len(ref) <= 16:  # no step has more digits
+            ref = int(ref)
         if isinstance(ref, str):
             tagged = self._store.tagged(ref)
             if tagged is not None:
                 if tagged.head.run != self.hash:
                     raise RefNotFound(f"the tag {ref!r} is on {tagged.ref}, in another run")
                 return action(tagged)
-            if not ref.isdecimal() or len(ref) > 16:  # no step has more digits
-                raise RefNotFound(f"run {self.hash} has no tag {ref!r}")
-            ref = int(ref)
+            raise RefNotFound(f"run {self.hash} has no tag {ref!r}")
         step = _checked(ref, "a step", 0)
         return action(self._store.checkpoint(self.hash, step))
 
@@ -264,8 +270,8 @@ class Run:
         those in use always stay. The deletion is immediate. The names of Lightning and
         Transformers (`save_top_k`, `save_total_limit`, …) are taken too: see docs/retention.md.
         """
-        told = translate(conventions, monitor, mode)
-        wanted = retention(keep or told.keep, budget, told.monitor, told.mode or "min")
+        told = translate(conventions, monitor, mode, keep)
+        wanted = retention(told.keep, budget, told.monitor, told.mode or "min")
         if wanted is not None:
             self.set_retention(wanted)
         done = retaining.retain(self._store, self.hash)
@@ -283,6 +289,22 @@ class Run:
         """Store which checkpoints are kept, and delete none."""
         if wanted != self._file.retention:
             self._change_file(retention=wanted)
+
+    def set_monitor(self, metric: str, mode: Mode) -> None:
+        """Store which metric decides on the best checkpoint."""
+        wanted = Monitor(metric, mode)
+        if wanted != self._file.monitor:
+            self._change_file(monitor=wanted)
+
+    def mark_best(self) -> None:
+        """Let the best by the run's metric be its best, now that others have come or gone."""
+        monitor = self._file.monitor
+        if monitor is None:
+            return
+        self._store.index.refresh()
+        step, marked = best_by(self._store, self.hash, monitor), self._store.index.best(self.hash)
+        if step is not None and (marked is None or marked.step != step):
+            self._store.checkpoint(self.hash, step).add_metrics({}, best=True)
 
     def _change_file(self, **fields: Any) -> None:
         """Replace some of what the run file says."""
@@ -302,6 +324,7 @@ class Run:
         """
         if steps:
             deleting.delete(self._store, self.hash, steps, trash, why)
+            self.mark_best()
             self._store.write_manifest()
 
     def check_delete(self, *steps: int) -> int:
@@ -338,6 +361,9 @@ class Run:
             self._store.flush()
 
     def _leave(self) -> None:
+        if self._pin is not None:
+            self._pin.release()
+            self._pin = None
         if self._writer is not None:
             self._writer.leave()
             self._writer = None

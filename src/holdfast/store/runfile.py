@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import BadField, DamagedFile, RefusedState
-from holdfast.retention import Retention
+from holdfast.retention import Mode, Retention
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.record import Head, Place
@@ -19,6 +19,13 @@ from holdfast.store.sealed import seal, unseal
 
 FORMAT: Final = "holdfast run 1"
 MAX_SIZE: Final = 64 << 20
+
+
+class Monitor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The metric that decides which checkpoint of a run is its best."""
+
+    metric: str
+    mode: Mode = "min"
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,13 +43,16 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment: dict[str, str]
     retention: Retention | None = None
     """Which of its checkpoints are kept; not in the file of a run that never said."""
+    monitor: Monitor | None = None
+    """What decides on its best; not there if nothing does."""
 
 
 def encode(file: RunFile) -> bytes:
     """The whole file."""
     fields = msgspec.structs.asdict(file)
-    if file.retention is None:  # older releases read what has none
-        del fields["retention"]
+    for name in ("retention", "monitor"):
+        if fields[name] is None:  # older releases read what has neither
+            del fields[name]
     text = seal(FORMAT, fields) + b"\n"
     if len(text) > MAX_SIZE:
         raise RefusedState(

@@ -29,6 +29,7 @@ from holdfast.store.reading import Data, read_record
 from holdfast.store.record import DataFile, Head, Place, Record, encode
 from holdfast.store.removal import delete_unused
 from holdfast.store.runfile import now
+from holdfast.store.settings import read_settings
 from holdfast.store.trash import Trash
 from holdfast.store.whole import SUFFIX as WHOLE
 from holdfast.store.whole import name_whole_file
@@ -206,7 +207,7 @@ class Assembler:
             identity=dict(task.identity),
             step=wanted.step,
             epoch=wanted.epoch,
-            sequence=max(task.after, self._index.highest()) + 1,
+            sequence=max(task.after, self._index.highest(), self._highest_deleted()) + 1,
             time=now(),
             best=wanted.best,
             metrics=dict(wanted.metrics),
@@ -230,6 +231,12 @@ class Assembler:
             digests=b"".join(written.digests.get(n, b"") for n in range(len(plan.tensors))),
             views={n: tensor.view for n, tensor in enumerate(plan.tensors) if tensor.view},
         )
+
+    def _highest_deleted(self) -> int:
+        try:
+            return read_settings(self._backend).highest
+        except DamagedFile:  # `doctor` tells of it; no reason to lose a checkpoint
+            return 0
 
     def _commit(
         self, record: Record, written: Written, known: Known, commit: Commit, *, replace: bool

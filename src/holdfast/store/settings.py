@@ -1,4 +1,4 @@
-"""What holds for a whole store: how many bytes it may take. It is in `store.json`, once set."""
+"""What holds for a whole store, in `store.json`: how many bytes it may take, how far it counted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.errors import BadField, DamagedFile, MissingFile
 from holdfast.store.backend import Backend
+from holdfast.store.changing import change_of
 from holdfast.store.sealed import seal, unseal
 
 FORMAT: Final = "holdfast store 1"
@@ -20,6 +21,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     budget: int | None = None
     """The bytes that it may take, its trash included."""
+    highest: int = 0
+    """The highest sequence number of a checkpoint that was deleted: none is used twice."""
 
 
 def read_settings(backend: Backend) -> Settings:
@@ -38,6 +41,14 @@ def read_settings(backend: Backend) -> Settings:
         raise
 
 
-def write_settings(backend: Backend, settings: Settings) -> None:
-    """Put them in the place of the old ones, durably."""
-    backend.replace(NAME, seal(FORMAT, msgspec.structs.asdict(settings)) + b"\n")
+def change_settings(backend: Backend, **fields: int | None) -> None:
+    """Set some of them, durably."""
+    with change_of(backend, NAME):
+        settings = msgspec.structs.replace(read_settings(backend), **fields)
+        backend.replace(NAME, seal(FORMAT, msgspec.structs.asdict(settings)) + b"\n")
+
+
+def remember_highest(backend: Backend, sequence: int) -> None:
+    """Before the latest checkpoint of a store is deleted: no other shall get its number."""
+    if sequence > read_settings(backend).highest:
+        change_settings(backend, highest=sequence)

@@ -25,6 +25,11 @@ class Space:
         self._files: dict[str, Status] = {}
         self._left: dict[Inode, int] = {}
         """How many names each file still has, here and elsewhere."""
+        self._here: Counter[Inode] = Counter()
+        """How many of these are in what is looked at."""
+        self._put_links: Counter[Inode] = Counter()
+        """How many it would have in the trash by what `put_in_trash` has put there."""
+        self._put_files: list[Status] = []
         self._data: dict[str, set[str]] = {}
         """The data files in the folder of each run."""
         self._entries: dict[str, list[str]] = {}
@@ -72,6 +77,7 @@ class Space:
 
     def _take(self, path: str, status: Status) -> None:
         self._files[path] = status
+        self._here[status.inode] += 1
         if status.inode not in self._left:
             self._left[status.inode] = status.links
             self.total += status.size
@@ -103,25 +109,37 @@ class Space:
 
     def delete(self, run: str, step: int) -> int:
         """Delete a checkpoint; returns the bytes that are free then."""
-        freed = self.put_in_trash(run, step)
-        self.put -= freed
-        self.total -= freed
-        return freed
+        return self._delete(self._forget(run, step))
 
     def put_in_trash(self, run: str, step: int) -> int:
         """Put a checkpoint into the trash; returns what is free once that is emptied."""
-        gone = list(self._gone(run, step))
-        self._users.subtract(self._refers.pop((run, step), ()))
-        self._unreadable.get(run, set()).discard(step)
-        freed = self._remove(gone)
+        needed = [names.record_file(run, step), names.marks_file(run, step)]
+        needed += self._refers.get((run, step), ())
+        linked = [self._files[path] for path in needed if path in self._files]
+        gone = self._forget(run, step)
+        freed = self._freed(gone, links=False)
+        for status in linked:
+            self._put_links[status.inode] += 1
+        self._put_files += linked
+        self._remove(gone)
         self.put += freed
         return freed
 
     def empty_put(self) -> int:
         """Delete all that was put into the trash here; returns what that frees."""
-        freed, self.put = self.put, 0
-        self.total -= freed
-        return freed
+        linked = {status.inode: status.size for status in self._put_files}
+        self._put_links.clear()
+        self._put_files.clear()
+        self.put = 0
+        self.total -= sum(size for inode, size in linked.items() if not self._here[inode])
+        return sum(size for inode, size in linked.items() if not self._left[inode])
+
+    def _forget(self, run: str, step: int) -> list[str]:
+        """The files that go with a checkpoint, which nothing refers to any more."""
+        gone = list(self._gone(run, step))
+        self._users.subtract(self._refers.pop((run, step), ()))
+        self._unreadable.get(run, set()).discard(step)
+        return gone
 
     def sweep(self, run: str) -> int:
         """Delete the data files of a run that no record refers to; returns what that frees."""
@@ -159,23 +177,34 @@ class Space:
         if not self._unreadable.get(run):
             yield from (path for path in self._data.get(run, ()) if not self._users[path])
 
-    def _freed(self, gone: Iterable[str]) -> int:
+    def _freed(self, gone: Iterable[str], links: bool = True) -> int:
+        """The bytes that are free on the disk without these names; with `links`, those besides
+        that were put into the trash count as names too."""
         found = [self._files[path] for path in gone]
         names_gone = Counter(status.inode for status in found)
         sizes = {status.inode: status.size for status in found}
         return sum(
-            sizes[inode] for inode, count in names_gone.items() if count >= self._left[inode]
+            sizes[inode]
+            for inode, count in names_gone.items()
+            if count >= self._left[inode] and not (links and self._put_links[inode])
         )
 
     def _delete(self, gone: Collection[str]) -> int:
-        freed = self._remove(gone)
-        self.total -= freed
+        freed = self._freed(gone)
+        sizes = {self._files[path].inode: self._files[path].size for path in gone}
+        self._remove(gone)
+        # What other names elsewhere keep on the disk is no more taken by what is looked at.
+        self.total -= sum(
+            size
+            for inode, size in sizes.items()
+            if not self._here[inode] and not self._put_links[inode]
+        )
         return freed
 
-    def _remove(self, gone: Collection[str]) -> int:
-        freed = self._freed(gone)
+    def _remove(self, gone: Collection[str]) -> None:
         for path in gone:
-            self._left[self._files.pop(path).inode] -= 1
+            inode = self._files.pop(path).inode
+            self._left[inode] -= 1
+            self._here[inode] -= 1
             folder, _, _ = path.rpartition("/")
             self._data.get(folder.rpartition("/")[2], set()).discard(path)
-        return freed

@@ -16,6 +16,7 @@ from holdfast.errors import (
     AlreadyExists,
     AmbiguousRef,
     DamagedFile,
+    HoldfastError,
     MissingFile,
     NotAStore,
     RefNotFound,
@@ -30,17 +31,16 @@ from holdfast.store.beside import write_beside, write_config
 from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.foreign import is_foreign_store
+from holdfast.store.history import read_deletions
 from holdfast.store.index import Index
 from holdfast.store.local import LocalBackend
 from holdfast.store.manifest import Manifest
 from holdfast.store.marks import read_marks, write_marks
+from holdfast.store.restoring import Restored, restore
 from holdfast.store.retaining import Retained, keep_within
 from holdfast.store.run import Run
 from holdfast.store.runfile import RunFile, encode, environment, known_from, now, read_run
-from holdfast.store.settings import Settings, read_settings, write_settings
-
-SHORTEST: Final = 4
-"""Of a hash, fewer characters than these are a typing error rather than a reference."""
+from holdfast.store.settings import change_settings, read_settings
 
 Result = TypeVar("Result")
 
@@ -83,11 +83,18 @@ class Store:
     @budget.setter
     def budget(self, budget: int | float | str | None) -> None:
         self.check_exists()
-        write_settings(self.backend, Settings(as_bytes(budget)))
+        change_settings(self.backend, budget=as_bytes(budget))
 
     def retain(self) -> Retained:
         """Delete what the runs do not keep, and the oldest of all until the budget is kept."""
         return keep_within(self, self.budget)
+
+    def restore(self, run: str, *steps: int) -> Restored:
+        """Bring back from the trash these steps of a run, by its whole hash, or all there is."""
+        restored = restore(self.backend, run, steps or None)
+        self.open_run(run).mark_best()
+        self.write_manifest()
+        return restored
 
     # Runs
 
@@ -254,15 +261,18 @@ class Store:
         found = self.index.runs(name=ref)
         found = [each for each in found if each.used] or found  # those that have a checkpoint
         prefix = ref.replace("_", "")
-        if not found and len(prefix) >= SHORTEST:
+        if not found and len(prefix) >= names.SHORTEST:
             found = self.index.runs(prefix=prefix)
         if not found:
-            raise RefNotFound(f"{self.url}: no run goes by {ref!r}")
+            short = len(prefix) < names.SHORTEST and self.index.runs(prefix=prefix)
+            hint = f": of a hash, give at least {names.SHORTEST} characters" if short else ""
+            raise RefNotFound(f"{self.url}: no run goes by {ref!r}{hint}")
         if len(found) > 1:
             more = ", …" if len(found) > 5 else ""
+            shown = ", ".join(f"{each.run} (saved {_day(each.used)})" for each in found[:5])
             raise AmbiguousRef(
-                f"{len(found)} runs go by {ref!r}: {', '.join(r.run for r in found[:5])}{more}; "
-                "use the beginning of a hash"
+                f"{len(found)} runs go by {ref!r}: {shown}{more}; use the beginning of a hash, and "
+                "`holdfast log` to see how they differ"
             )
         return self.open_run(found[0].run)
 
@@ -323,7 +333,17 @@ class Store:
                 raise DamagedFile(f"{names.record_file(run, step)}: {problem}")
         steps = self.index.steps(run)
         shown = ", ".join(map(str, steps if len(steps) < 8 else [*steps[:3], "…", *steps[-3:]]))
-        raise RefNotFound(f"run {run} has no checkpoint of step {step}; it has {shown or 'none'}")
+        raise RefNotFound(
+            f"run {run} has no checkpoint of step {step}{self._why_gone(run, step)}; it has "
+            f"{shown or 'none'}"
+        )
+
+    def _why_gone(self, run: str, step: int) -> str:
+        with suppress(HoldfastError):  # it is a courtesy
+            for each in read_deletions(self, run):
+                if each.step == step and not each.parts:
+                    return f" (it was deleted by {each.by} on {_day(each.time)}: {each.why})"
+        return ""
 
     def with_latest(self, action: Callable[[Checkpoint], Result], run: str | None = None) -> Result:
         """Do it with the latest checkpoint, of a run or of the store, that it can be done with."""
@@ -383,6 +403,10 @@ class Store:
 def _checked(checkpoint: Checkpoint) -> Checkpoint:
     checkpoint.check_files()
     return checkpoint
+
+
+def _day(time: str | None) -> str:
+    return time[:19].replace("T", " ") if time else "never"
 
 
 def _digests(identity: Identity) -> dict[str, str | None]:

@@ -38,17 +38,23 @@ class Trash:
     def entries(self, run: str | None = None) -> list[Entry]:
         """All entries, or those of a run, the oldest first; before them those that are damaged."""
         found = []
-        for folder in self._backend.folders(names.TRASH):
-            of_run = run_of(folder)
-            if of_run and run in (None, of_run) and self._backend.exists(file_of(folder)):
+        for folder in self._folders():
+            if run in (None, run_of(folder)) and self._backend.exists(file_of(folder)):
                 found.append(read_entry(self._backend, folder))
         return sorted(found, key=lambda entry: (entry.time, entry.folder))
+
+    def _folders(self) -> Iterator[str]:
+        """The folders of the trash; a link to one elsewhere is none of ours."""
+        for folder in self._backend.folders(names.TRASH):
+            path = self._backend.path(f"{names.TRASH}/{folder}")
+            if run_of(folder) and not (path is not None and path.is_symlink()):
+                yield folder
 
     def nbytes(self) -> int:
         """The bytes that only the trash holds."""
         counts: Counter[Inode] = Counter()
         sizes: dict[Inode, int] = {}
-        for folder in self._backend.folders(names.TRASH):
+        for folder in self._folders():
             path = f"{names.TRASH}/{folder}"
             listed = [name for name, _ in self._backend.list(path)]
             for _, status in statuses(self._backend, path, listed):
@@ -175,7 +181,7 @@ class Trash:
     def _sweep(self) -> int:
         """Delete what dead processes left; returns the bytes that are free then."""
         total = 0
-        for folder in filter(run_of, self._backend.folders(names.TRASH)):
+        for folder in self._folders():
             if self._backend.exists(file_of(folder)):
                 self._backend.sweep(f"{names.TRASH}/{folder}")
             else:

@@ -138,11 +138,14 @@ def _status_at(path: str) -> Status | None:
 
 
 def _our_files(backend: Backend, run: str) -> Iterator[tuple[str, str]]:
-    """The files of a run, with their kinds."""
+    """The files of a run, with their kinds; second names of whole files come last.
+
+    Where there are links, these are data files, about which more is known by their first names.
+    """
     folder = names.run_folder(run)
-    whole = our_names(backend, run)
     for name, _ in backend.list(folder):
         named = names.parse(name, run)
-        if named is not None and (named.kind != "name" or name in whole):
+        if named is not None and named.kind != "name":
             yield f"{folder}/{name}", named.kind
+    yield from ((f"{folder}/{name}", "name") for name in our_names(backend, run))
     yield from ((name, "view") for name in (names.config_file(run), names.data_state_file(run)))

@@ -11,17 +11,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from holdfast.errors import DamagedFile
-from holdfast.retention import Candidate, Retention, Wish, judge
+from holdfast.retention import Candidate, KeepBest, Retention, Wish, judge
 from holdfast.store import tree
 from holdfast.store.index import Listed
 from holdfast.store.pins import pinned_steps
+from holdfast.store.runfile import Monitor
 from holdfast.store.space import Space
+from holdfast.store.whole import whole_of
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
+
+IN_USE: Final = "in use: it is being read, or a run that is running came from it"
+NOBODY_KNOWS: Final = "nobody knows which is the best"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +46,20 @@ class Verdict:
     """What it goes by, if it does."""
 
 
-def protections(store: Store, run: str) -> dict[int, str]:
+def protections(store: Store, run: str) -> dict[int, tuple[str, ...]]:
     """The steps of a run that nothing may delete now, and why."""
     index = store.index
-    found: dict[int, str] = {}
-    for step, why in index.protected(run).items():
-        found[step] = why.partition(": remove")[0].removeprefix("is ")
-    for step in pinned_steps(store.backend, run):
-        found.setdefault(step, "in use: it is being read, or a run that is running came from it")
-    best = index.best(run)
-    if best is not None:
-        found.setdefault(best.step, "the best of its run")
-    latest = next(index.newest(run), None)
+    found: dict[int, tuple[str, ...]] = {}
+    latest, best = next(index.newest(run), None), index.best(run)
     if latest is not None:
-        found.setdefault(latest.step, "the latest of its run")
+        found[latest.step] = ("the latest of its run",)
+    if best is not None:
+        found[best.step] = (*found.get(best.step, ()), "the best of its run")
+    for step, why in index.protected(run).items():
+        said = why.partition(": remove")[0].removeprefix("is ")
+        found[step] = (*found.get(step, ()), said)
+    for step in pinned_steps(store.backend, run):
+        found[step] = (*found.get(step, ()), IN_USE)
     return found
 
 
@@ -70,11 +75,31 @@ def verdicts(store: Store, run: str, retention: Retention | None = None) -> list
 def judged(store: Store, run: str, retention: Retention) -> list[Verdict]:
     """The same, with the index as it is."""
     listed = list(store.index.newest(run))
-    wishes = judge(retention.keep, _candidates(store, run, listed))
+    candidates = _candidates(store, run, listed)
+    wishes = judge(retention.keep, candidates)
     protected = protections(store, run)
     limits = str(Retention(retention.keep))
     found = [_verdict(each, wishes[each.step], protected, limits) for each in listed]
-    return found if retention.budget is None else _within(store, run, found, retention.budget)
+    unknown = _unknown_metric(retention, candidates)
+    if unknown is not None:
+        found = [each if each.keep else replace(each, keep=True, why=(unknown,)) for each in found]
+    return found if retention.budget is None else _within(store, run, found, retention)
+
+
+def best_by(store: Store, run: str, monitor: Monitor) -> int | None:
+    """The step of a run that is the best by a metric; None if no checkpoint has it."""
+    candidates = _candidates(store, run, list(store.index.newest(run)))
+    return next(iter(KeepBest(1, monitor.metric, monitor.mode).keeps(candidates)), None)
+
+
+def _unknown_metric(retention: Retention, candidates: Sequence[Candidate]) -> str | None:
+    """Why the best cannot be told from the others, if no checkpoint has the metric."""
+    known = {name for each in candidates for name in each.metrics}
+    for policy in retention.keep:
+        if isinstance(policy, KeepBest) and policy.metric not in known:
+            there = f"; there are {', '.join(sorted(known)[:10])}" if known else ""
+            return f"{NOBODY_KNOWS}: no checkpoint has the metric {policy.metric!r}{there}"
+    return None
 
 
 def stored(store: Store, run: str) -> Retention:
@@ -83,12 +108,15 @@ def stored(store: Store, run: str) -> Retention:
     return (file.retention if file else None) or Retention()
 
 
-def _verdict(listed: Listed, wish: Wish, protected: dict[int, str], limits: str) -> Verdict:
+def _verdict(
+    listed: Listed, wish: Wish, protected: dict[int, tuple[str, ...]], limits: str
+) -> Verdict:
     step, sequence = listed.step, listed.head.sequence
     if step in protected:
-        return Verdict(step, sequence, True, (protected[step], *wish.reasons), protected=True)
+        return Verdict(step, sequence, True, (*protected[step], *wish.reasons), protected=True)
     if wish.reasons:
-        parts = {part.key for part in listed.head.parts}
+        # Of a whole file nothing can go: it would still have it all.
+        parts = set() if whole_of(listed.head) else {part.key for part in listed.head.parts}
         drop = tuple(sorted(wish.without & parts))
         return Verdict(step, sequence, True, wish.reasons, drop=drop)
     return Verdict(step, sequence, False, (f"not among those that are kept: {limits}",))
@@ -124,8 +152,9 @@ def _seconds(time: str) -> float:
         return 0.0
 
 
-def _within(store: Store, run: str, found: list[Verdict], budget: int) -> list[Verdict]:
+def _within(store: Store, run: str, found: list[Verdict], retention: Retention) -> list[Verdict]:
     """The same, but that the oldest go until the run takes no more than the budget."""
+    budget = retention.budget or 0
     space = Space(store.backend, store.index, [run])
     for each in found:
         if not each.keep:
@@ -136,5 +165,7 @@ def _within(store: Store, run: str, found: list[Verdict], budget: int) -> list[V
             space.delete(run, each.step)
             why = f"the run takes more than its budget of {budget:,} bytes, and the oldest go first"
             each = replace(each, keep=False, why=(why,), drop=(), by="budget")
+        elif each.keep and not retention.keep:
+            each = replace(each, why=(*each.why[:-1], "within the budget"))
         left.append(each)
     return left[::-1]

@@ -147,8 +147,11 @@ def _copy(backend: Backend, file: str, name: str) -> None:
 def _is_copy(backend: Backend, folder: str, name: str, file: str) -> bool:
     """Whether a V3 name is a copy of a data file, made where there are no links."""
     path = backend.path(f"{folder}/{file}")
-    if path is not None and os.stat(path, follow_symlinks=False).st_nlink > 1:
-        return False  # there are links, and this is none
+    try:
+        if path is not None and os.stat(path, follow_symlinks=False).st_nlink > 1:
+            return False  # there are links, and this is none
+    except OSError:  # deleted this moment
+        return False
     if backend.size(f"{folder}/{name}") != backend.size(f"{folder}/{file}"):
         return False
     return _seal(backend, f"{folder}/{name}") == _seal(backend, f"{folder}/{file}")

@@ -16,7 +16,6 @@ from holdfast.identity import Identity, identify, recorded
 from holdfast.store import Checkpoint, Run, Store, names
 from holdfast.store.record import Place
 from holdfast.store.runfile import RunFile
-from holdfast.store.store import SHORTEST
 
 MODES: Final = ("auto", "never", "must")
 _LOOKED_AT: Final = 64
@@ -157,7 +156,7 @@ def _is_meant(store: Store, ref: str, place: Place) -> bool:
     run, _, step = ref.partition("@")
     prefix = run.replace("_", "")
     with suppress(HoldfastError):
-        is_hash = len(prefix) >= SHORTEST and place.run.startswith(prefix)
+        is_hash = len(prefix) >= names.SHORTEST and place.run.startswith(prefix)
         if is_hash or store.open_run(place.run).name == run:
             return step == str(place.step) or not step.isdecimal()
     with suppress(HoldfastError):

@@ -21,6 +21,7 @@ class Best:
         if mode not in _MODES:
             raise BadOption(f"mode is 'min' or 'max', not {mode!r}")
         self.monitor: Final = monitor
+        self.mode: Final = mode
         self._sign = 1 if mode == "min" else -1
         self.value: float | None = None
         self.step: int | None = None

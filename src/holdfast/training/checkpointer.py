@@ -34,6 +34,7 @@ from holdfast.training.state import TrainingState, model_of
 
 VOLATILE: Final = ("max_steps", "max_epochs", "epochs", "num_workers")
 """Hyperparameters that say how long or with what, and do not make another run."""
+EVERY: Final = "10min"
 _MANY: Final = 4096
 """So many steps' metrics wait for a save; more are written without one."""
 
@@ -59,7 +60,7 @@ class Checkpointer:
         trial: Any = None,
         volatile: Collection[str] = VOLATILE,
         resume: str = "auto",
-        every: int | str | timedelta | Schedule | None = "10min",
+        every: int | str | timedelta | Schedule | None = EVERY,
         monitor: str | None = None,
         mode: Mode | None = None,
         keep: Policy | Policies | None = None,
@@ -96,10 +97,12 @@ class Checkpointer:
             name = program_name()
         self._settings = Settings(name, hp, model, data, trial, volatile)
         self._resume = resume
-        told = translate(conventions, monitor, mode)
+        told = translate(conventions, monitor, mode, keep)
+        if told.every is not None and every is not EVERY:
+            raise BadOption(f"every={every!r} and one of {', '.join(conventions)}: give one")
         self._cadence = cadence(every if told.every is None else told.every)
         self._best = Best(told.monitor, told.mode or "min")
-        self._retention = retention(keep or told.keep, budget, told.monitor, told.mode or "min")
+        self._retention = retention(told.keep, budget, told.monitor, told.mode or "min")
         self._strict = strict
         self._asynchronous = asynchronous
         self._quiet = quiet
@@ -135,7 +138,8 @@ class Checkpointer:
             report = self._report = self._resumption.restore()
             self._step, self._epoch.next = report.step, report.epoch or 1
             if report.ref is not None:
-                self._pin = pin(self.store.backend, self.store.resolve(report.ref).head.place)
+                run, _, step = report.ref.partition("@")
+                self._pin = pin(self.store.backend, run, int(step))
             logs = self.store.logs
             self._log = MetricsLog(logs / f"{self.run.hash}_metrics.jsonl" if logs else None)
             self._log.prepare()
@@ -155,6 +159,8 @@ class Checkpointer:
             )
             if self._retention is not None:
                 self.run.set_retention(self._retention)
+            if self._best.monitor is not None:
+                self.run.set_monitor(self._best.monitor, self._best.mode)
             saves.start(self.store)
             if report.ref is not None and not report.branched:
                 saves.recall(self.store.checkpoint(self.run.hash, report.step))

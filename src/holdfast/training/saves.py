@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,6 +54,7 @@ class Saves:
         self._monitored = False
         """Whether the metric that decides on the best has come with a step that was saved."""
         self._saved_any = False
+        self._reported: set[str] = set()
         self.last: int | None = None
         """The step that was handed over last, unless its save is known to have failed."""
         self.held = 0.0
@@ -182,7 +184,10 @@ class Saves:
 
     def _report(self, problems: list[str]) -> None:
         for problem in problems:
-            self._say(f"old checkpoints: {problem}")
+            gist = re.sub(r"[\d,.]+", "", problem)  # the same with other figures is no news
+            if gist not in self._reported:
+                self._reported.add(gist)
+                self._say(f"old checkpoints: {problem}")
 
     def failure(self) -> HoldfastError | None:
         """What `wait` raises."""
