@@ -11,8 +11,15 @@ import pytest
 
 from holdfast.files import disk
 from holdfast.store import Store
+from holdfast.store.doctor import examine
 from tests.store.faults.changes import CHANGES
-from tests.store.faults.states import UnsyncedDisk, check_between, check_next_save, leftovers
+from tests.store.faults.states import (
+    DAMAGED,
+    UnsyncedDisk,
+    check_between,
+    check_next_save,
+    leftovers,
+)
 
 
 @pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.long)])
@@ -35,6 +42,8 @@ def test_a_change_killed_at_any_operation_leaves_the_old_state_or_the_new_one(
         is_new.append(check_between(store, change.before, change.after))
         left += len(leftovers(store))
         if at % stride == 0:
+            if DAMAGED not in change.before.values():
+                assert examine(store.backend, store.index).sound
             check_next_save(store, change.ever)
         store.index.close()
     assert is_new == sorted(is_new), "the new state was there, and then the old one again"
