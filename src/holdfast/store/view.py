@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from holdfast.verbs.diff import Diff, compare, differences
 
 if TYPE_CHECKING:
     from holdfast.store.checkpoint import Checkpoint
+    from holdfast.store.reading import Data
     from holdfast.store.run import Run
 
 Array = np.ndarray[Any, Any]
@@ -37,6 +39,7 @@ class CheckpointView:
         self._record = checkpoint.record
         self._part = find_part(self._record.head, part) if isinstance(part, str) else part
         self._numbers = _numbers(self._record, self._part)
+        self._data: Data | None = None
 
     @property
     def head(self) -> Head:
@@ -83,10 +86,23 @@ class CheckpointView:
             return None
 
         def chunk(number: int) -> Array:
+            if self._data is not None:
+                return self._data.chunk(stored, number)
             with self._checkpoint.data(tensors=[stored]) as data:
                 return data.chunk(stored, number)
 
         return chunk
+
+    @contextmanager
+    def reading(self, names: Iterable[str]) -> Iterator[None]:
+        """Have the files of these tensors open, for chunks that are asked for meanwhile."""
+        stored = {_stored(self._record, self._number(name)) for name in names}
+        tensors = sorted(number for number in stored if number is not None)
+        with self._checkpoint.data(tensors=tensors) as self._data:
+            try:
+                yield
+            finally:
+                self._data = None
 
     def arrays(self, progress: Progress | None = None) -> dict[str, Array]:
         """All tensors at once, read on several threads."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -93,6 +94,10 @@ class Comparable(Protocol):
         """What gives the bytes of one chunk of a tensor, verified; None if it is read whole."""
         ...
 
+    def reading(self, names: Iterable[str], /) -> AbstractContextManager[None]:
+        """Have these ready to be read; while it lasts, many chunks cost no more than they must."""
+        ...
+
     def __iter__(self) -> Iterator[str]: ...
 
     def __contains__(self, name: object, /) -> bool: ...
@@ -126,7 +131,8 @@ def compare(old: Comparable, new: Comparable) -> Diff:
     """Compare what is open already."""
     both = [name for name in old if name in new]
     differing = _differing(both, old, new)
-    measured = _measure_all(differing, old, new)
+    with old.reading(differing), new.reading(differing):
+        measured = _measure_all(differing, old, new)
     changes = [
         Change(name, old.spec(name), new.spec(name), *measured[name])
         for name in differing
@@ -145,7 +151,7 @@ def compare(old: Comparable, new: Comparable) -> Diff:
 def _differing(names: list[str], old: Comparable, new: Comparable) -> dict[str, list[int] | None]:
     """Those that the digests in both do not show to be equal, with the chunks that differ.
 
-    None stands for all of a tensor: of another spec, of one chunk, or without digests.
+    None stands for all of a tensor: of another spec, or without digests.
     """
     before, after = old.stored_digests(), new.stored_digests()
     differing: dict[str, list[int] | None] = {}
@@ -156,7 +162,7 @@ def _differing(names: list[str], old: Comparable, new: Comparable) -> dict[str, 
         elif a != b:
             chunks = range(0, len(a), DIGEST)
             unequal = [at // DIGEST for at in chunks if a[at : at + DIGEST] != b[at : at + DIGEST]]
-            differing[name] = unequal if len(chunks) > 1 else None
+            differing[name] = unequal
     return differing
 
 

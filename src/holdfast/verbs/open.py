@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -164,6 +165,10 @@ class TensorFile(Mapping[str, Array]):
             return self._reader.part(row, [(start, min(start + CHUNK, size))])[0]
 
         return chunk
+
+    def reading(self, names: Iterable[str]) -> AbstractContextManager[None]:
+        """Nothing to be done: the file is open."""
+        return nullcontext()
 
     def _by_tensor(self, digests: bytes) -> dict[str, bytes]:
         ends = (self._index.first_chunks * DIGEST).tolist()
