@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import statistics
 import subprocess
@@ -113,6 +114,7 @@ def comparing(folder: Path) -> Section:
     saves = Saves(folder, gpt2_in_parts())
     saves.change(0.01)
     saves.save()
+    os.sync()
     refs = (f"bench@{saves.step - 1}", f"bench@{saves.step}")
     holdfast_ = str(Path(sys.executable).parent / "holdfast")
     command = [holdfast_, "diff", *refs, "--store", str(saves.folder)]
@@ -134,26 +136,54 @@ def comparing(folder: Path) -> Section:
 
 
 def retention(folder: Path) -> Section:
+    """A run of many checkpoints: which of them stay, one that goes, and nearly all of them."""
     path = folder / "retention"
     fill_store(path, CHECKPOINTS, 1)
+    os.sync()  # so that nothing of this is written while it is measured
     store = holdfast.Store(path)
     run = store.find_run("run 0")
-    keep = KeepLast(10) | KeepBest(5, "loss") | KeepEvery(steps=1000)
-    name = "what becomes of each"
-    rounds = run_rounds({name: (nothing, lambda: run.verdicts(keep))}, ROUNDS)
     # Its newest has no data that could be read.
     store.index.set_verified(run.checkpoints()[-1].head.place)
+    keep = KeepLast(10) | KeepBest(5, "loss") | KeepEvery(steps=1000)
+    left = itertools.count(CHECKPOINTS - 1, -1)
+    judging, one = "which of them stay", "and the oldest one deleted"
+    rounds = run_rounds(
+        {
+            judging: (nothing, lambda: run.verdicts(keep)),
+            one: (nothing, lambda: run.retain(KeepLast(next(left)))),
+        },
+        ROUNDS,
+    )
+    sizes = [file.stat().st_size for file in path.glob("checkpoints/models/*/*_step_*")]
     taken = seconds(lambda: run.retain(keep))
-    left = len(run.checkpoints())
-    assert left < 30, left
+    assert len(run.checkpoints()) < 30
     store.close()
-    shutil.rmtree(path)
+    bare = _bare_files(folder / "bare", sizes)
+    floor = seconds(partial(_delete, bare))
+    for each in (path, folder / "bare"):
+        shutil.rmtree(each)
     return Section(
         f"retention over {CHECKPOINTS:,} checkpoints of a run",
         rounds,
         None,
         [
-            at_most("seconds to judge them", rounds, name, 2.0),
-            Figure(f"seconds to delete all but {left}", taken, 2.0, at_most=True),
+            at_most("seconds to judge them", rounds, judging, 2.0),
+            at_most("seconds to judge them and delete one", rounds, one, 2.0),
+            Figure("seconds to delete all but 24", taken),
+            Figure(f"seconds to delete {len(bare):,} such files bare", floor),
         ],
     )
+
+
+def _delete(files: list[Path]) -> None:
+    for file in files:
+        os.unlink(file)
+
+
+def _bare_files(folder: Path, sizes: list[int]) -> list[Path]:
+    folder.mkdir()
+    files = [folder / f"{number:024x}_step_{number:06d}.json" for number in range(len(sizes))]
+    for file, size in zip(files, sizes, strict=True):
+        file.write_bytes(bytes(size))
+    os.sync()
+    return files

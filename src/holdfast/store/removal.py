@@ -9,7 +9,7 @@ from holdfast.errors import DamagedFile, HoldfastError
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.index import Index
-from holdfast.store.scanning import read_head
+from holdfast.store.scanning import names_in_head
 from holdfast.store.settings import remember_highest
 from holdfast.store.trash import KEPT, Trash
 from holdfast.store.whole import name_whole_files, our_names
@@ -93,10 +93,9 @@ def _used_files(backend: Backend, run: str) -> set[str] | None:
         named = names.parse(name, run)
         if named is not None and named.kind == "record":
             try:
-                head = read_head(backend, run, named.step)
+                used |= names_in_head(backend, run, named.step)
             except HoldfastError:
                 return None
-            used |= {file.name for file in head.files}
     return used
 
 

@@ -7,6 +7,7 @@ docs/decisions/0016-the-last-verified.md.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from holdfast.store.runfile import now
 from holdfast.store.space import Space
 from holdfast.store.trash import Trash
 from holdfast.store.usage import freed as bytes_freed
-from holdfast.store.verdicts import NOBODY_KNOWS, Verdict, judged, stored
+from holdfast.store.verdicts import NOBODY_KNOWS, Verdict, judged, protections, stored
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
@@ -63,18 +64,27 @@ def retain(store: Store, run: str, retention: Retention | None = None) -> Retain
         _refuse_unreadable(store, run, retention)
         if retention.budget is not None:
             _empty_trash(store, run, retention.budget)
+        seen = _seen(store, run)
         found = judged(store, run, retention)
         done.problems += _doubts(store, run, retention, found)
         if any(_to_do(found)):
             _check_intact(store, run, found)
             with change_of(store.backend, run):
-                store.index.refresh()  # tags, metrics and readers may have come meanwhile
-                _carry_out(store, run, judged(store, run, retention), done)
+                store.index.refresh()
+                if _seen(store, run) != seen:  # tags, metrics or readers have come meanwhile
+                    found = judged(store, run, retention)
+                _carry_out(store, run, found, done)
         if retention.budget is not None:
             _check_budget(store, run, retention.budget)
     except HoldfastError as error:
         done.problems.append(_said(error))
     return done
+
+
+def _seen(store: Store, run: str) -> tuple[object, ...]:
+    """All that a verdict depends on, and that may change."""
+    index = store.index
+    return index.sequences(run), index.late_metrics(run), protections(store, run)
 
 
 def _refuse_unreadable(store: Store, run: str, retention: Retention) -> None:
@@ -214,9 +224,7 @@ def _is_trusted(store: Store, run: str, step: int) -> bool:
 def _carry_out(store: Store, run: str, found: Sequence[Verdict], done: Retained) -> None:
     """Delete, with the lock of the run's changes held."""
     _check_intact(store, run, found)  # of what is there now
-    space = Space(store.backend, store.index, [run])
-    gone = [each for each in found if not each.keep]
-    freed = {each.step: space.delete(run, each.step) for each in gone}
+    freed = _freed(store, run, [each.step for each in found if not each.keep])
     try:  # before it happens: a kill in between leaves nothing that nobody can explain
         note_deletions(store, run, [_deletion(each, freed) for each in _to_do(found)])
     except WriteFailed as error:  # a full disk is what deleting is for
@@ -233,6 +241,23 @@ def _carry_out(store: Store, run: str, found: Sequence[Verdict], done: Retained)
         unused = orphans(store.backend, store.index, run)
         done.freed += bytes_freed(store.backend, [f"{folder}/{name}" for name in unused])
         delete_unused(store.backend, store.index, run)
+
+
+def _freed(store: Store, run: str, steps: Sequence[int]) -> dict[int, int]:
+    """What deleting these frees, one after the other; only their own files are looked at."""
+    folder = names.run_folder(run)
+    refers: dict[int, list[str]] = {}
+    users: Counter[str] = Counter()
+    for _, step, name in store.index.references(run):
+        refers.setdefault(step, []).append(name)
+        users[name] += 1
+    freed = {}
+    for step in steps:
+        users.subtract(refers.get(step, ()))
+        gone = [f"{folder}/{name}" for name in refers.get(step, ()) if not users[name]]
+        own = (names.record_file, names.marks_file, names.whole_file)
+        freed[step] = bytes_freed(store.backend, [*gone, *(name(run, step) for name in own)])
+    return freed
 
 
 def _deletion(verdict: Verdict, freed: Mapping[int, int]) -> Deletion:

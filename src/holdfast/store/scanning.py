@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from typing import Any, Final
@@ -14,12 +15,14 @@ from holdfast.store import names
 from holdfast.store.backend import Backend, Version
 from holdfast.store.decoding import decode_head
 from holdfast.store.marks import read_marks
-from holdfast.store.record import MAX_HEAD, Head
+from holdfast.store.record import FORMAT, MAX_HEAD, Head
 from holdfast.store.runfile import read_run
+from holdfast.store.sealed import check_sealed
 
 _SETTLED: Final = 2_000_000_000
 """A folder that changed less than this many nanoseconds ago may change again in the same tick."""
 _TABLES: Final = ("folders", "runs", "records", "files", "marks", "tags")
+_NAME: Final = re.compile(rb'"name":"([^"]*)"')
 _HEAD: Final = 8192
 """Most heads are shorter; a longer one is read again."""
 
@@ -172,6 +175,16 @@ def _drop(connection: sqlite3.Connection, run: str) -> None:
 def read_head(backend: Backend, run: str, step: int) -> Head:
     """The head of a record, as it is on the disk."""
     return decode_head(_read_head_line(backend, run, step), run, step)
+
+
+def names_in_head(backend: Backend, run: str, step: int) -> set[str]:
+    """The data files that a record refers to, and maybe more; raises what `read_head` does.
+
+    It takes a fraction of the time, for those who ask all records of a run.
+    """
+    line = _read_head_line(backend, run, step)
+    check_sealed(line, FORMAT)
+    return {name.decode("ascii", "replace") for name in _NAME.findall(line)}
 
 
 def _read_head_line(backend: Backend, run: str, step: int) -> bytes:

@@ -22,15 +22,7 @@ def seal(format: str, fields: Mapping[str, Any]) -> bytes:
 
 def unseal(text: bytes, format: str) -> dict[str, Any]:
     """The fields that were sealed; raises a DamagedFile that says what is wrong."""
-    start = _start(format)
-    if not text.startswith(start):
-        _refuse_version(text, format)
-        raise BadField(f"it does not begin with {start.decode()!r}: found {text[:40]!r}")
-    try:
-        digits = text[len(start) : len(start) + DIGITS].decode("ascii")
-        check_seal(digits, text, len(start))
-    except (UnicodeDecodeError, IndexMismatch):
-        raise IndexMismatch("it does not match its own digest (field seal)") from None
+    check_sealed(text, format)
     try:
         fields: dict[str, Any] = msgspec.json.decode(text)
         same = msgspec.json.encode(fields) == text
@@ -40,6 +32,19 @@ def unseal(text: bytes, format: str) -> dict[str, Any]:
         raise BadField("a key stands twice, or it is not in its shortest form")
     del fields["format"], fields["seal"]
     return fields
+
+
+def check_sealed(text: bytes, format: str) -> None:
+    """Raise a DamagedFile unless every byte is what was sealed, whatever it says."""
+    start = _start(format)
+    if not text.startswith(start):
+        _refuse_version(text, format)
+        raise BadField(f"it does not begin with {start.decode()!r}: found {text[:40]!r}")
+    try:
+        digits = text[len(start) : len(start) + DIGITS].decode("ascii")
+        check_seal(digits, text, len(start))
+    except (UnicodeDecodeError, IndexMismatch):
+        raise IndexMismatch("it does not match its own digest (field seal)") from None
 
 
 def _start(format: str) -> bytes:
