@@ -40,11 +40,10 @@ Kept = Mapping[int, str]
 
 
 class Policy(msgspec.Struct, frozen=True, tag_field="policy", forbid_unknown_fields=True):
-    """Keeps some checkpoints of a run, or all of their parts but some."""
+    """Keeps some checkpoints of a run, or all of their parts but some.
 
-    def keeps(self, candidates: Sequence[Candidate]) -> Kept:
-        """Those that it keeps of all that there are, which come in the order of their commits."""
-        raise NotImplementedError
+    Its `keeps` says which of all that there are, given in the order of their commits.
+    """
 
     def __or__(self, other: Policy | Policies) -> Policies:
         return Policies((self,)) | other

@@ -7,12 +7,13 @@ kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from holdfast.errors import BadField, MissingFile, printable, shortened
+from holdfast.errors import BadField, HoldfastError, MissingFile, printable, shortened
 from holdfast.files import disk
 from holdfast.files.lines import LONGEST, append_lines, read_lines
 
@@ -59,6 +60,16 @@ def read_deletions(store: Store, run: str) -> list[Deletion]:
         for each in reversed(once)
         if each.sequence not in there or (each.parts and set(each.parts) <= there[each.sequence])
     ]
+
+
+def why_gone(store: Store, run: str, step: int) -> str:
+    """What became of a step that is not there, for a message; nothing if nobody knows."""
+    with suppress(HoldfastError):  # it is a courtesy
+        for each in read_deletions(store, run):
+            if each.step == step and not each.parts:
+                when = each.time[:19].replace("T", " ")
+                return f" (it was deleted by {each.by} on {when}: {each.why})"
+    return ""
 
 
 def _read(path: Path) -> Iterator[Deletion]:

@@ -16,7 +16,6 @@ from holdfast.errors import (
     AlreadyExists,
     AmbiguousRef,
     DamagedFile,
-    HoldfastError,
     MissingFile,
     NotAStore,
     RefNotFound,
@@ -31,7 +30,7 @@ from holdfast.store.beside import write_beside, write_config
 from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.foreign import is_foreign_store
-from holdfast.store.history import read_deletions
+from holdfast.store.history import why_gone
 from holdfast.store.index import Index
 from holdfast.store.local import LocalBackend
 from holdfast.store.manifest import Manifest
@@ -334,16 +333,9 @@ class Store:
         steps = self.index.steps(run)
         shown = ", ".join(map(str, steps if len(steps) < 8 else [*steps[:3], "…", *steps[-3:]]))
         raise RefNotFound(
-            f"run {run} has no checkpoint of step {step}{self._why_gone(run, step)}; it has "
+            f"run {run} has no checkpoint of step {step}{why_gone(self, run, step)}; it has "
             f"{shown or 'none'}"
         )
-
-    def _why_gone(self, run: str, step: int) -> str:
-        with suppress(HoldfastError):  # it is a courtesy
-            for each in read_deletions(self, run):
-                if each.step == step and not each.parts:
-                    return f" (it was deleted by {each.by} on {_day(each.time)}: {each.why})"
-        return ""
 
     def with_latest(self, action: Callable[[Checkpoint], Result], run: str | None = None) -> Result:
         """Do it with the latest checkpoint, of a run or of the store, that it can be done with."""

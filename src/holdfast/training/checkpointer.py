@@ -14,13 +14,10 @@ from typing import Any, Final, Self
 import numpy as np
 
 from holdfast.conventions import translate
-from holdfast.errors import BadField, BadLabel, BadOption, HoldfastError, NotOpen, RunBusy
+from holdfast.errors import BadField, BadLabel, BadOption, HoldfastError, NotOpen
 from holdfast.retention import Mode, Policies, Policy, retention
 from holdfast.schedule import Schedule, cadence
 from holdfast.store import Run, Store
-from holdfast.store.backend import Lock
-from holdfast.store.pins import pin
-from holdfast.store.retaining import after_save
 from holdfast.training.background import Held
 from holdfast.training.beginning import MODES, Settings, begin, program_name, store_of
 from holdfast.training.best import Best
@@ -31,6 +28,7 @@ from holdfast.training.report import ResumeReport
 from holdfast.training.resuming import Resumption
 from holdfast.training.saves import Saves
 from holdfast.training.state import TrainingState, model_of
+from holdfast.training.tenure import Tenure
 
 VOLATILE: Final = ("max_steps", "max_epochs", "epochs", "num_workers")
 """Hyperparameters that say how long or with what, and do not make another run."""
@@ -118,8 +116,7 @@ class Checkpointer:
         self._owes_save = False
         """Whether a save fell due that waits for the end of the epoch."""
         self._stopped = False
-        self._pin: Lock | None = None
-        """Keeps the checkpoint that the run came from."""
+        self._tenure: Tenure | None = None
 
     # Beginning and ending
 
@@ -129,8 +126,8 @@ class Checkpointer:
         beginning = begin(self.store, self._settings, self._resume)
         self._run = beginning.run
         with ExitStack() as undo:
-            self._take(self._run)
-            undo.callback(self._let_go, self._run)
+            self._tenure = Tenure(self._run)
+            undo.callback(self._tenure.end)
             if beginning.is_new:
                 undo.callback(self._run.delete_all)
             self._run.__enter__()
@@ -138,8 +135,7 @@ class Checkpointer:
             report = self._report = self._resumption.restore()
             self._step, self._epoch.next = report.step, report.epoch or 1
             if report.ref is not None:
-                run, _, step = report.ref.partition("@")
-                self._pin = pin(self.store.backend, run, int(step))
+                self._tenure.came_from(report.ref)
             logs = self.store.logs
             self._log = MetricsLog(logs / f"{self.run.hash}_metrics.jsonl" if logs else None)
             self._log.prepare()
@@ -179,45 +175,25 @@ class Checkpointer:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        saves, self._saves = self._open(), None
+        saves, self._saves, tenure = self._open(), None, self._tenure
+        assert tenure is not None
         if self._process != os.getpid():  # a forked child that leaves it: all is its parent's
             return
         try:
             saves.close()
-            self._forget_the_past()
+            tenure.forget_the_past(self._say)
         except HoldfastError as failure:
             if error is None:
                 raise
             error.add_note(f"besides, a save failed: {failure}")  # what the program raised counts
         finally:
-            self._let_go(self.run)
+            tenure.end()
             if error is not None and saves.last is not None and not self._stopped:
                 self._say(
                     f"{type(error).__name__}: the last checkpoint is that of step {saves.last}; "
                     "start the program again to continue from there"
                 )
             self._preemption.unwatch(obeyed=self._stopped)
-
-    def _forget_the_past(self) -> None:
-        """Delete what is not kept, now that all metrics are in and the past is not needed."""
-        if self._pin is not None:
-            self._pin.release()
-        if self.run.is_limited():
-            for problem in after_save(self.store, self.run.hash).problems:
-                self._say(f"old checkpoints: {problem}")
-
-    def _take(self, run: Run) -> None:
-        """In a process, too, one Checkpointer saves into a run."""
-        key = (self.store.url, run.hash)
-        if key in _taken:
-            raise RunBusy(f"run {run.hash}: another Checkpointer of this process saves into it")
-        _taken.add(key)
-
-    def _let_go(self, run: Run) -> None:
-        if self._pin is not None:
-            self._pin.release()
-        run.close()
-        _taken.discard((self.store.url, run.hash))
 
     # The loop
 
@@ -427,10 +403,6 @@ class Checkpointer:
     def __repr__(self) -> str:
         at = f"at step {self._step}" if self._saves else "closed"
         return f"<checkpointer of {self._run!r}, {at}>" if self._run else "<checkpointer, not open>"
-
-
-_taken: set[tuple[str, str]] = set()
-"""The runs that Checkpointers of this process save into."""
 
 
 def _whole(step: Any) -> int:
