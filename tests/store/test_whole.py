@@ -22,6 +22,7 @@ from holdfast.errors import (
     HoldfastError,
     IndexMismatch,
     NotEnoughSpace,
+    RefNotFound,
     RefusedState,
     WriteFailed,
 )
@@ -452,3 +453,24 @@ def test_whoever_deletes_after_a_kill_puts_the_name_right_first(
     else:
         assert not named(run, 2).exists()
     assert examine(run.store.backend, run.store.index).foreign == []
+
+
+@pytest.mark.parametrize("format", ["torch", "safetensors"])
+def test_what_is_deleted_while_it_is_verified_is_gone_and_not_damaged(
+    run: Run, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.save(1, weight(1), format=format)
+    run.save(2, weight(2), format=format)
+    checkpoint = run.checkpoint(1)
+    (file,) = (each.name for each in checkpoint.head.files)
+    size = LocalBackend.size
+
+    def deleted_first(self: LocalBackend, name: str) -> int | None:
+        if name.endswith(file) and self.exists(names.record_file(run.hash, 1)):
+            monkeypatch.undo()
+            self.delete([names.record_file(run.hash, 1), name])
+        return size(self, name)
+
+    monkeypatch.setattr(LocalBackend, "size", deleted_first)
+    with pytest.raises(RefNotFound, match="deleted meanwhile"):
+        checkpoint.verify()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import closing
 from io import BytesIO
 from typing import Final
 
-from holdfast.errors import DamagedFile, IndexMismatch
+from holdfast.errors import DamagedFile, IndexMismatch, MissingFile
 from holdfast.files.digests import DIGEST
 from holdfast.formats import torch
 from holdfast.formats.seal import KEY
@@ -36,7 +37,10 @@ def check_header(backend: Backend, run: str, file: DataFile) -> None:
         seal = seal_in(backend.read(path, _SEAL_AT + 2 * DIGEST))
         with TensorFile(backend.path(path) or BytesIO(backend.read(path)), mapped=False):
             pass
-    if seal != file.digest or backend.size(path) != file.size:
+    size = backend.size(path)
+    if size is None:
+        raise MissingFile(errno.ENOENT, f"{path} was deleted this moment")
+    if seal != file.digest or size != file.size:
         raise IndexMismatch(f"{path}: it is another file than the record speaks of")
 
 
