@@ -207,13 +207,12 @@ def test_a_replaced_checkpoint_is_not_the_one_that_was_verified(run: Run) -> Non
     fill(run, 10, 20)
     run.retain(KeepLast(1))
     assert run.store.index.verified(run.hash) == {20: run.checkpoint(20).sequence}
-    run.save(20, state(21), replace=True)
-    flip(data_path(run, 20, "model"))
     run.retain(KeepAll())
     fill(run, 30)
-    flip(data_path(run, 30, "model"))
+    run.save(20, state(21), replace=True)
+    flip(data_path(run, 20, "model"))
     assert run.retain(KeepLast(1)).problems
-    assert steps(run) == [20, 30]
+    assert steps(run) == [30, 20]
 
 
 # In use
