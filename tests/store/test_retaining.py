@@ -648,7 +648,7 @@ def test_a_save_is_not_failed_by_what_goes_wrong_with_old_checkpoints(
     def broken(*_: object, **__: object) -> None:
         raise UnreadableFile(13, "cannot read the folder of another run")
 
-    monkeypatch.setattr("holdfast.store.collection.plan", broken)
+    monkeypatch.setattr("holdfast.store.budgets.plan", broken)
     with pytest.warns(NotDeleted) as warned:
         fill(run, 20)
     said = " ".join(str(each.message) for each in warned)

@@ -17,9 +17,9 @@ import pytest
 import holdfast
 from holdfast import KeepAll, KeepBest, KeepLast, Store
 from holdfast.errors import BadOption, NotDeleted, StateMismatch
-from holdfast.store import retaining
 from holdfast.store.doctor import examine
 from holdfast.store.pins import pinned_steps
+from holdfast.training import background
 from holdfast.training.checkpointer import EVERY
 from tests.training.walk import Walk, checkpointer
 
@@ -51,7 +51,7 @@ def test_the_helper_process_deletes_and_the_training_process_does_not(
 ) -> None:
     with checkpointer(tmp_path, Walk().state, every=1, keep=KeepLast(1), asynchronous=True) as ckpt:
         with monkeypatch.context() as patch:
-            patch.delattr(retaining, "retain")
+            patch.delattr(background, "after_save")
             for step in range(1, 6):
                 ckpt.step(step)
                 ckpt.wait()

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.errors import HoldfastError, WriteFailed
 from holdfast.retention import Retention
@@ -20,9 +20,11 @@ from holdfast.store.changing import PATIENCE, change_of
 from holdfast.store.deleting import collect
 from holdfast.store.removal import sweep
 from holdfast.store.space import Space
-from holdfast.store.store import Store
 from holdfast.store.trash import KEPT, Trash
 from holdfast.store.verdicts import NOBODY_KNOWS, Verdict, verdicts
+
+if TYPE_CHECKING:
+    from holdfast.store.store import Store
 
 EXPIRED = "it has been in the trash for its time"
 NEEDED = "the space is needed"

@@ -23,7 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.retention import Retention, parts_of
 from holdfast.store import names
-from holdfast.store.changing import PATIENCE, change_of
+from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.dropping import without_parts
 from holdfast.store.history import Deletion, note_deletions
@@ -77,7 +77,7 @@ def retain(store: Store, run: str, retention: Retention | None = None) -> Retain
         if retention.budget is not None:
             _check_budget(store, run, retention.budget)
     except HoldfastError as error:
-        done.problems.append(_said(error))
+        done.problems.append(said(error))
     return done
 
 
@@ -97,44 +97,7 @@ def _refuse_unreadable(store: Store, run: str, retention: Retention) -> None:
             )
 
 
-def after_save(store: Store, run: str) -> Retained:
-    """Delete what a run does not keep, and what the store has no room for, after a save."""
-    done = retain(store, run)
-    try:
-        budget = store.budget
-        if budget is not None:
-            more = keep_within(store, budget, wait=0.0)  # no save waits for another
-            done.deleted += more.deleted
-            done.freed += more.freed
-            done.problems += more.problems
-    except HoldfastError as error:
-        done.problems.append(_said(error))
-    return done
-
-
-def keep_within(store: Store, budget: int | None, wait: float = PATIENCE) -> Retained:
-    """Delete what all runs do not keep, and the oldest until the store takes no more than that.
-
-    A run that somebody changes is waited for, and then let be.
-    """
-    from holdfast.store.collection import carry_out, plan  # which stands on what is in here
-
-    done = Retained()
-    made = plan(store, to=budget)
-    if made.lines:
-        carried = carry_out(store, made, wait)
-        done.freed = carried.freed
-        done.deleted = [line.step for line in carried.lines if line.kind == "checkpoint"]
-        done.problems += [f"{what}: {why}" for what, why in carried.problems.items()]
-    if made.short:
-        done.problems.append(
-            f"the store takes {made.after:,} bytes, over its budget of {budget:,}: what is left "
-            "must not be deleted"
-        )
-    return done
-
-
-def _said(error: HoldfastError) -> str:
+def said(error: HoldfastError) -> str:
     """An error in its own words, without a number in front."""
     return str(getattr(error, "strerror", None) or error)
 
@@ -228,7 +191,7 @@ def _carry_out(store: Store, run: str, found: Sequence[Verdict], done: Retained)
     try:  # before it happens: a kill in between leaves nothing that nobody can explain
         note_deletions(store, run, [_deletion(each, freed) for each in _to_do(found)])
     except WriteFailed as error:  # a full disk is what deleting is for
-        done.problems.append(_said(error))
+        done.problems.append(said(error))
     delete_checkpoints(store.backend, store.index, run, freed)
     done.deleted += freed
     done.freed += sum(freed.values())

@@ -26,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.identity import recorded
 from holdfast.retention import Mode, Policies, Policy, Retention, retention
-from holdfast.store import deleting, names, retaining, verdicts
+from holdfast.store import budgets, deleting, names, retaining, verdicts
 from holdfast.store.backend import Lock
 from holdfast.store.beside import write_config
 from holdfast.store.changing import change_of
@@ -114,7 +114,7 @@ class Run:
     def _retain(self) -> None:
         """Delete what the run does not keep, if it was told what it does."""
         if self.is_limited():
-            for problem in retaining.after_save(self._store, self.hash).problems:
+            for problem in budgets.after_save(self._store, self.hash).problems:
                 warnings.warn(f"old checkpoints: {problem}", NotDeleted, stacklevel=3)
 
     def is_limited(self) -> bool:

@@ -27,6 +27,7 @@ from holdfast.retention import Retention, as_bytes
 from holdfast.store import choosing, names
 from holdfast.store.backend import Backend
 from holdfast.store.beside import write_beside, write_config
+from holdfast.store.budgets import keep_within
 from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.foreign import is_foreign_store
@@ -36,7 +37,7 @@ from holdfast.store.local import LocalBackend
 from holdfast.store.manifest import Manifest
 from holdfast.store.marks import read_marks, write_marks
 from holdfast.store.restoring import Restored, restore
-from holdfast.store.retaining import Retained, keep_within
+from holdfast.store.retaining import Retained
 from holdfast.store.run import Run
 from holdfast.store.runfile import RunFile, encode, environment, known_from, now, read_run
 from holdfast.store.settings import change_settings, read_settings

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from holdfast.errors import HoldfastError, NotOpen, SlowSaves
 from holdfast.files.staging import SharedStaging
+from holdfast.store.budgets import after_save
 from holdfast.store.planning import Plan, plan_state
 from holdfast.store.record import Head
-from holdfast.store.retaining import after_save
 from holdfast.store.run import Run
 from holdfast.store.saving import Wanted
 from holdfast.training.helpers import Helpers

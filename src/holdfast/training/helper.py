@@ -20,9 +20,9 @@ from typing import Final, Never
 
 from holdfast.errors import HoldfastError, SaveFailed
 from holdfast.files.staging import Staged
+from holdfast.store.budgets import after_save
 from holdfast.store.local import LocalBackend
 from holdfast.store.record import Head
-from holdfast.store.retaining import after_save
 from holdfast.store.saving import Assembler, Task
 from holdfast.store.store import Store
 from holdfast.training.channel import STOPS, Channel, Hangup

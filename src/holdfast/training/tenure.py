@@ -7,8 +7,8 @@ from collections.abc import Callable
 from holdfast.errors import RunBusy
 from holdfast.store import Run
 from holdfast.store.backend import Lock
+from holdfast.store.budgets import after_save
 from holdfast.store.pins import pin
-from holdfast.store.retaining import after_save
 
 
 class Tenure:
