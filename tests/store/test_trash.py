@@ -396,3 +396,28 @@ def test_a_link_in_the_trash_leads_nowhere(run: Run, tmp_path: Path) -> None:
     trash_of(run).empty()
     assert sorted(path.name for path in folder(other).iterdir()) == before
     assert steps(other) == [1, 2, 3]
+
+
+def test_the_next_who_saves_empties_what_has_had_its_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.delete(1, trash="rm")
+    run.save(4, state(4))
+    run.close()
+    assert len(trash_of(run).entries()) == 1
+    monkeypatch.setattr("holdfast.store.removal.KEPT", 0.0)
+    run.save(5, state(5))
+    assert trash_of(run).entries() == []
+
+
+def test_a_trash_that_cannot_be_emptied_fails_no_save(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.delete(1, trash="rm")
+
+    def refused(*_: object, **__: object) -> int:
+        raise WriteFailed(13, "Permission denied")
+
+    monkeypatch.setattr(Trash, "empty", refused)
+    run.save(4, state(4))
+    assert steps(run) == [2, 3, 4]
