@@ -265,7 +265,7 @@ def test_restore_lists_the_trash(store: holdfast.Store) -> None:
     assert lines[1].split()[0] == "bert"
     assert "the run, 1 checkpoint" in lines[1]
     assert lines[2].split()[:5] == ["gpt", gpt[:8], "100", "268", "kB"]
-    assert " rm  6 d " in lines[2]
+    assert " rm  7 d " in lines[2]
     assert lines[3] == (
         f"{size_text(nbytes)} in all: `holdfast restore RUN@STEP` brings it back, "
         "`holdfast gc --empty --yes` frees it"

@@ -367,3 +367,11 @@ def test_names_in_messages_are_relative_paths(store: Store) -> None:
     store.index.rebuild()
     with pytest.raises(DamagedFile, match=names.record_file(run.hash, 1)):
         store.resolve("a@1")
+
+
+def test_a_step_that_is_in_the_trash_says_where_to_look(store: Store) -> None:
+    run = _saved(store, "a", 1)
+    run.save(2, {})
+    run.delete(1, trash="rm")
+    with pytest.raises(RefNotFound, match=r"deleted by rm on 20.*`holdfast restore` lists the"):
+        store.resolve("a@1")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from holdfast.cli.output import (
     age_text,
@@ -23,6 +24,9 @@ from holdfast.store.restoring import Restored
 from holdfast.store.space import Space
 from holdfast.store.trash import KEPT, Trash
 from holdfast.store.trash_entry import Entry
+
+_DAYS: Final = 2 * 86400.0
+"""Beyond so many seconds, days are counted."""
 
 
 def list_trash(store: Store, *, as_json: bool) -> None:
@@ -127,6 +131,8 @@ def _expiry(entry: Entry) -> str:
     left = KEPT - entry.age()
     if left <= 0:
         return "the next gc"
+    if left > _DAYS:  # an age is rounded down; what is left is not less than it is
+        return f"{math.ceil(left / 86400)} d"
     return age_text((datetime.now(UTC) - timedelta(seconds=left)).isoformat())
 
 

@@ -68,7 +68,8 @@ def why_gone(store: Store, run: str, step: int) -> str:
         for each in read_deletions(store, run):
             if each.step == step and not each.parts:
                 when = each.time[:19].replace("T", " ")
-                return f" (it was deleted by {each.by} on {when}: {each.why})"
+                trash = "; `holdfast restore` lists the trash" if each.by in ("gc", "rm") else ""
+                return f" (it was deleted by {each.by} on {when}: {each.why}{trash})"
     return ""
 
 
