@@ -231,7 +231,9 @@ def test_the_helper_has_nothing_of_this_process_but_a_socket_and_the_staging(
             links[int(fd.name)] = os.readlink(fd)
     assert [links[fd] for fd in (0, 1, 2)] == ["/dev/null"] * 3
     store = background._run.store.url
-    kinds = {link.split(":")[0] for fd, link in links.items() if fd > 2 and store not in link}
+    passing = (store, "/proc/")  # the same thread looks up what kind of disk the store is on
+    links = {fd: link for fd, link in links.items() if not any(each in link for each in passing)}
+    kinds = {link.split(":")[0] for fd, link in links.items() if fd > 2}
     assert kinds == {"socket", "/memfd"}, links
     assert os.getsid(number(background)) == number(background)
     assert "libtorch" not in (process / "maps").read_text()

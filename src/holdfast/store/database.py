@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, Final, TypeVar
 from holdfast.errors import DamagedFile
 from holdfast.files import disk
 from holdfast.store.backend import Backend
+from holdfast.store.forks import inside_sqlite, keep_open
 
 NAME: Final = "index.sqlite"
 _SCHEMA: Final = """
@@ -75,11 +78,12 @@ class Database:
         self._guard = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._process = os.getpid()
+        _databases.add(self)
 
     def all(self, query: str, *arguments: Any) -> list[Any]:
         """All rows that a query gives."""
         self._forget_parent()
-        with self._guard:
+        with inside_sqlite(), self._guard:
             if self._connection is not None:
                 with suppress(sqlite3.Error):  # what is wrong is found out below
                     return self._connection.execute(query, arguments).fetchall()
@@ -88,7 +92,7 @@ class Database:
     def do(self, action: Action[Result]) -> Result:
         """Run it; if the database turns out to be broken, make it again and run it once more."""
         self._forget_parent()
-        with self._guard:
+        with inside_sqlite(), self._guard:
             try:
                 with self._opened() as connection:
                     return action(connection)
@@ -110,12 +114,14 @@ class Database:
     def _forget_parent(self) -> None:
         """A connection does not outlive a fork, and another thread may have held the guard then."""
         if self._process != os.getpid():
+            keep_open(self._connection)
             self._guard = threading.RLock()
             self._connection, self._process = None, os.getpid()
 
     def close(self) -> None:
         """Let go of the file; the next call opens it again."""
-        with self._guard:
+        self._forget_parent()
+        with inside_sqlite(), self._guard:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
@@ -138,6 +144,26 @@ class Database:
                     disk.LOCAL.remove(cache / f"{NAME}{suffix}")
                 except OSError:  # then it lives in memory
                     return
+
+    def forget_parent(self) -> None:
+        """In a forked process: another thread may have held the guard, and to close is not ours."""
+        self._forget_parent()
+
+    def __del__(self) -> None:
+        # Here rather than by the connection's own end, which nothing keeps out of a fork's way.
+        if sqlite3 is not None and self._connection is not None and not sys.is_finalizing():
+            self.close()
+
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _forget_parents() -> None:
+    for database in list(_databases):
+        database.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parents)
 
 
 def _prepared(path: Path | str) -> sqlite3.Connection:

@@ -1,0 +1,89 @@
+"""Forks and SQLite: no fork happens while a thread is inside SQLite.
+
+A mutex that another thread holds when a process forks stays locked in the child for ever, and
+SQLite has some that all connections share. A data loader that forks its workers while a thread
+writes the manifest would hang in the first of them that closes or opens a database.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_PATIENCE: Final = 10.0
+"""How many seconds a fork waits at most: one that hangs would be worse than one that might."""
+
+_inherited: list[sqlite3.Connection] = []
+"""Connections of the process that this one was forked from: to close them is not for us."""
+
+
+class _Gate:
+    """Lets threads in, and a fork when nobody is inside."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._forks = 0
+        self._own = threading.local()
+
+    def enter(self) -> None:
+        depth = getattr(self._own, "depth", 0)
+        if not depth:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._forks)
+                self._inside += 1
+        self._own.depth = depth + 1
+
+    def leave(self) -> None:
+        self._own.depth -= 1
+        if not self._own.depth:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def before_fork(self) -> None:
+        """Wait until nobody is inside but the caller, and let nobody in."""
+        self._changed.acquire()
+        self._forks += 1
+        mine = 1 if getattr(self._own, "depth", 0) else 0
+        self._changed.wait_for(lambda: self._inside <= mine, _PATIENCE)
+
+    def after_fork(self) -> None:
+        """In the process that forked: go on."""
+        self._forks -= 1
+        self._changed.notify_all()
+        self._changed.release()
+
+
+_gate = _Gate()
+
+
+@contextmanager
+def inside_sqlite() -> Iterator[None]:
+    """While this lasts, no other thread forks."""
+    gate = _gate
+    gate.enter()
+    try:
+        yield
+    finally:
+        gate.leave()
+
+
+def keep_open(connection: sqlite3.Connection | None) -> None:
+    """Never close a connection that was inherited: its file is another process's affair."""
+    if connection is not None:
+        _inherited.append(connection)
+
+
+os.register_at_fork(
+    before=_gate.before_fork,
+    after_in_parent=_gate.after_fork,
+    after_in_child=_gate.begin,
+)

@@ -1,0 +1,57 @@
+"""A process may fork while other threads use a store: neither it nor its children hang."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import os, sys, threading, time
+import holdfast
+
+folder = sys.argv[1]
+run = holdfast.Store(folder).run("a")
+for step in range(10):
+    run.save(step, {"n": step})
+
+def use() -> None:
+    while True:
+        store = holdfast.Store(folder)
+        store.index.refresh()
+        list(store.index.newest())
+        store.close()
+
+for _ in range(3):
+    threading.Thread(target=use, daemon=True).start()
+hung = 0
+for _ in range(40):
+    child = os.fork()
+    if not child:
+        assert holdfast.Store(folder).resolve("a").step == 9
+        os._exit(0)
+    end = time.monotonic() + 10
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > end:
+            os.kill(child, 9)
+            hung += 1
+            break
+        time.sleep(0.001)
+    else:
+        assert ended[1] == 0
+    if hung:
+        break
+print("hung", hung, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_child_that_was_forked_beside_threads_uses_the_store(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "hung 0\n"
