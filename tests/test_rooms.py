@@ -16,6 +16,7 @@ ROOMS = [
     "retention",
     "conventions",
     "randomness",
+    "parallel",
     "files",
     "formats",
     "verbs",
@@ -25,6 +26,7 @@ ROOMS = [
     "adapters",
     "oxck",
     "tenzor",
+    "amr",
     "experiments",
     "cli",
 ]

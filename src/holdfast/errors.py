@@ -30,6 +30,19 @@
     ├── NotOpen (RuntimeError)             a Checkpointer outside of its `with`, or nothing to save
     ├── SaveFailed (RuntimeError)          the process that wrote a checkpoint ended in the middle
     ├── ProofFailed (RuntimeError)         a program of which nothing can be proved
+    ├── RankError                          ranks that cannot go on together
+    │   ├── RankFailed (RuntimeError)      something went wrong on one of them
+    │   ├── RankLost (TimeoutError)        one of them did not come in time
+    │   ├── RanksDisagree (ValueError)     they were given what should be equal, and is not
+    │   └── WrongRankCount (ValueError)    saved by another number of them than there are
+    ├── MeshError                          what a tree of blocks refuses to do
+    │   ├── BlockAlreadyExists (ValueError)
+    │   ├── BlockNotFound (LookupError)    no block of this index, or a dead one
+    │   ├── BadBlock (ValueError)          an origin, level or group of blocks that cannot be
+    │   ├── MaxRefinementExceeded (ValueError)
+    │   ├── ArenaFull (MemoryError)        no slot is free
+    │   └── GhostsInUse (RuntimeError)     a snapshot or a change inside `apply`
+    ├── IncompatibleCheckpoint (ValueError)  a sound state of another kind of tree
     ├── StoreError                         what a store refuses to do
     │   ├── NotAStore (FileNotFoundError)
     │   ├── RefNotFound (LookupError)      no checkpoint goes by this name
@@ -193,6 +206,58 @@ class ProofFailed(HoldfastError, RuntimeError):
         """The last lines that the program printed."""
         if output:
             self.add_note(f"the end of what it printed:\n{output}")
+
+
+class RankError(HoldfastError):
+    """The ranks of a program cannot go on together; all of them raise the same."""
+
+
+class RankFailed(RankError, RuntimeError):
+    """Something went wrong on one or more ranks; the message has the reason of each."""
+
+
+class RankLost(RankError, TimeoutError):
+    """A rank did not come within the time that the others wait for it."""
+
+
+class RanksDisagree(RankError, ValueError):
+    """The ranks were given different values where all must have the same."""
+
+
+class WrongRankCount(RankError, ValueError):
+    """The snapshot was saved by another number of ranks than there are now."""
+
+
+class MeshError(HoldfastError):
+    """What a tree of blocks refuses to do; the tree and the arena are as they were."""
+
+
+class BlockAlreadyExists(MeshError, ValueError):
+    """A live block with this origin and level is in the tree."""
+
+
+class BlockNotFound(MeshError, LookupError):
+    """There is no block of this index, or it is dead."""
+
+
+class BadBlock(MeshError, ValueError):
+    """An origin, a level or a group of siblings that no tree of this kind can have."""
+
+
+class MaxRefinementExceeded(MeshError, ValueError):
+    """The children would be of a level beyond the tree's highest."""
+
+
+class ArenaFull(MeshError, MemoryError):
+    """No slot is free, and the arena may not grow."""
+
+
+class GhostsInUse(MeshError, RuntimeError):
+    """The tree was saved or changed inside `apply`, while its ghosts and fields do not match."""
+
+
+class IncompatibleCheckpoint(HoldfastError, ValueError):
+    """The saved state is sound, and that of another kind of tree than was expected."""
 
 
 class StoreError(HoldfastError):

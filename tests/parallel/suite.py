@@ -1,0 +1,317 @@
+"""What every communicator must do, on any number of ranks.
+
+Each check is called on all ranks at once, with a communicator of its own that waits for a few
+seconds at most. To test another communicator, run `CHECKS` with it on 1, 2, 3 and 4 ranks.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from holdfast.errors import (
+    BadOption,
+    DigestMismatch,
+    HoldfastError,
+    NotOpen,
+    RankFailed,
+    RanksDisagree,
+    StepExists,
+    UnreadableFile,
+)
+from holdfast.oxck.errors import InvalidMagic
+from holdfast.parallel import Communicator, agree, communicator, on_root, together
+
+Check = Callable[[Communicator], None]
+
+CHECKS: list[Check] = []
+
+
+def check(function: Check) -> Check:
+    CHECKS.append(function)
+    return function
+
+
+def said(rank: int, to: int = 0) -> bytes:
+    """A message that no other rank sends, of another length, and sometimes empty."""
+    return bytes([rank, to]) * ((3 * rank + to) % 5)
+
+
+def in_step(comm: Communicator) -> bool:
+    """Whether the ranks still understand each other."""
+    return comm.all_gather(said(comm.rank)) == [said(rank) for rank in range(comm.size)]
+
+
+def fails(error: BaseException) -> Callable[[], NoReturn]:
+    def action() -> NoReturn:
+        raise error
+
+    return action
+
+
+def gives(value: object) -> Callable[[], object]:
+    return lambda: value
+
+
+@check
+def ranks_have_numbers(comm: Communicator) -> None:
+    assert 0 <= comm.rank < comm.size
+    assert comm.all_gather(bytes([comm.rank])) == [bytes([rank]) for rank in range(comm.size)]
+    assert comm.timeout > 0
+    assert communicator(comm) is comm
+
+
+@check
+def gather_is_in_order_on_the_root_and_empty_elsewhere(comm: Communicator) -> None:
+    for root in range(comm.size):
+        expected = [said(rank) for rank in range(comm.size)] if comm.rank == root else []
+        assert comm.gather(said(comm.rank), root) == expected
+
+
+@check
+def broadcast_gives_what_the_root_gave(comm: Communicator) -> None:
+    for root in range(comm.size):
+        assert comm.broadcast(said(comm.rank, 1), root) == said(root, 1)
+
+
+@check
+def all_gather_is_in_order(comm: Communicator) -> None:
+    assert comm.all_gather(said(comm.rank, 2)) == [said(rank, 2) for rank in range(comm.size)]
+
+
+@check
+def exchange_brings_each_message_to_its_rank(comm: Communicator) -> None:
+    sent = [said(comm.rank, rank) for rank in range(comm.size)]
+    assert comm.exchange(sent) == [said(rank, comm.rank) for rank in range(comm.size)]
+
+
+@check
+def large_messages_arrive_whole(comm: Communicator) -> None:
+    large = [bytes(range(rank, rank + 200)) * 5000 for rank in range(comm.size)]
+    assert comm.all_gather(large[comm.rank]) == large
+
+
+@check
+def bytes_are_returned(comm: Communicator) -> None:
+    received = [comm.broadcast(b"a"), *comm.all_gather(b"b"), *comm.exchange([b""] * comm.size)]
+    assert {type(each) for each in received} == {bytes}
+
+
+@check
+def a_root_that_is_no_rank_is_refused_on_all(comm: Communicator) -> None:
+    wrong: list[Any] = [comm.size, -1, "0", None]
+    for root in wrong:
+        with pytest.raises(BadOption, match="no rank"):
+            comm.broadcast(b"", root)
+        with pytest.raises(BadOption, match="no rank"):
+            comm.gather(b"", root)
+    assert in_step(comm)
+
+
+@check
+def a_message_too_many_or_too_few_is_refused_on_all(comm: Communicator) -> None:
+    for count in (comm.size - 1, comm.size + 1):
+        with pytest.raises(BadOption, match=f"{count} messages"):
+            comm.exchange([b""] * count)
+    assert in_step(comm)
+
+
+@check
+def what_is_not_bytes_is_refused_on_all(comm: Communicator) -> None:
+    wrong: list[Any] = ["text", bytearray(b"x"), 3, None]
+    for data in wrong:
+        with pytest.raises(BadOption, match="bytes"):
+            comm.all_gather(data)
+    assert in_step(comm)
+
+
+@check
+def a_duplicate_is_apart(comm: Communicator) -> None:
+    with comm.duplicate() as other:
+        assert other is not comm
+        assert (other.rank, other.size, other.timeout) == (comm.rank, comm.size, comm.timeout)
+        for turn in range(3):
+            assert other.broadcast(said(turn, 1)) == said(turn, 1)
+            assert comm.broadcast(said(turn, 2)) == said(turn, 2)
+    assert in_step(comm)
+
+
+@check
+def a_duplicate_may_wait_for_another_time(comm: Communicator) -> None:
+    with comm.duplicate(timeout=2.5) as other:
+        assert other.timeout == 2.5
+        assert in_step(other)
+
+
+@check
+def a_timeout_is_a_time(comm: Communicator) -> None:
+    wrong: list[Any] = [0, -1.0, math.nan, "1"]
+    for timeout in wrong:
+        with pytest.raises(BadOption, match="seconds"):
+            comm.duplicate(timeout)
+    assert in_step(comm)
+
+
+@check
+def a_closed_one_is_not_used(comm: Communicator) -> None:
+    other = comm.duplicate()
+    other.close()
+    other.close()
+    with pytest.raises(NotOpen):
+        other.all_gather(b"")
+    with pytest.raises(NotOpen):
+        other.duplicate()
+    assert in_step(comm)
+
+
+@check
+def leaving_by_an_error_closes_it_and_waits_for_nobody(comm: Communicator) -> None:
+    other = comm.duplicate()
+    with pytest.raises(ZeroDivisionError), other:
+        raise ZeroDivisionError
+    with pytest.raises(HoldfastError):
+        other.all_gather(b"")
+    assert in_step(comm)
+
+
+@check
+def together_returns_what_each_did(comm: Communicator) -> None:
+    result = object()  # nothing that could be sent
+    assert together(comm, lambda: result) is result
+
+
+@check
+def a_failure_on_one_rank_is_raised_on_all(comm: Communicator) -> None:
+    for failing in range(comm.size):
+        error = UnreadableFile(errno.EIO, "the disk is gone")
+        action = fails(error) if comm.rank == failing else int
+        with pytest.raises(UnreadableFile, match=f"rank {failing}.*the disk is gone") as raised:
+            together(comm, action)
+        assert raised.value.errno == errno.EIO
+        assert raised.value.__cause__ is (error if comm.rank == failing else None)
+    assert in_step(comm)
+
+
+@check
+def failures_on_several_ranks_are_all_told(comm: Communicator) -> None:
+    error = StepExists(f"step {comm.rank}") if comm.rank % 2 == 0 else ValueError("odd")
+    with pytest.raises(StepExists) as raised:
+        together(comm, fails(error))
+    for rank in range(comm.size):
+        assert (f"step {rank}" if rank % 2 == 0 else "ValueError: odd") in str(raised.value)
+
+
+@check
+def equal_failures_are_told_once(comm: Communicator) -> None:
+    with pytest.raises(StepExists) as raised:
+        together(comm, fails(StepExists("here already")))
+    assert str(raised.value).count("here already") == 1
+    assert "rank 0" in str(raised.value) or f"all {comm.size} ranks" in str(raised.value)
+
+
+@check
+def an_error_that_is_not_ours_is_a_failed_rank(comm: Communicator) -> None:
+    last = comm.size - 1
+    with pytest.raises(RankFailed, match=f"rank {last}.*ZeroDivisionError: by zero"):
+        together(comm, fails(ZeroDivisionError("by zero")) if comm.rank == last else int)
+
+
+@check
+def an_interrupt_is_raised_where_it_came_and_told_to_the_others(comm: Communicator) -> None:
+    last = comm.size - 1
+    for kind in (KeyboardInterrupt, SystemExit):
+        expected = kind if comm.rank == last else RankFailed
+        with pytest.raises(expected, match=None if comm.rank == last else kind.__name__):
+            together(comm, fails(kind()) if comm.rank == last else int)
+    assert in_step(comm)
+
+
+@check
+def an_error_with_a_constructor_of_its_own_keeps_its_class(comm: Communicator) -> None:
+    action = fails(InvalidMagic(b"\xff\x00")) if comm.rank == 0 else int
+    with pytest.raises(InvalidMagic, match="expected b'OXCK', got") as raised:
+        together(comm, action)
+    assert raised.value.got == b"\xff\x00"
+    assert str(raised.value).startswith("rank 0")
+
+
+@check
+def damaged_tensors_are_named_on_all(comm: Communicator) -> None:
+    last = comm.size - 1
+    action = fails(DigestMismatch("damage", ("w", "b"))) if comm.rank == last else int
+    with pytest.raises(DigestMismatch, match="damage") as raised:
+        together(comm, action)
+    assert raised.value.tensors == ("w", "b")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@check
+def an_error_that_cannot_be_printed_or_sent_still_arrives(comm: Communicator) -> None:
+    for error in (Unprintable(), ValueError("\udcff"), OSError("a", "b"), OSError(1 << 80, "big")):
+        with pytest.raises(RankFailed, match=type(error).__name__):
+            together(comm, fails(error) if comm.rank == 0 else int)
+    assert in_step(comm)
+
+
+@check
+def the_value_of_the_root_is_the_same_on_all(comm: Communicator) -> None:
+    for root in range(comm.size):
+        value = {"step": 3, "list": (1, None, 2.5), "bytes": b"\xff", "text": "ü"}
+        got = on_root(comm, gives(value if comm.rank == root else None), root)
+        assert got == {"step": 3, "list": [1, None, 2.5], "bytes": b"\xff", "text": "ü"}
+
+
+@check
+def only_the_root_acts(comm: Communicator) -> None:
+    acted = []
+    on_root(comm, lambda: acted.append(1))
+    assert len(acted) == (1 if comm.rank == 0 else 0)
+
+
+@check
+def a_failure_of_the_root_is_raised_on_all(comm: Communicator) -> None:
+    root = comm.size - 1
+    with pytest.raises(StepExists, match=f"rank {root}.*: StepExists: step 3"):
+        on_root(comm, fails(StepExists("step 3")), root)
+    assert in_step(comm)
+
+
+@check
+def a_value_that_cannot_be_sent_fails_on_all(comm: Communicator) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    for value in (object(), 1 << 80, "\udcff", {(1, 2): 3}, endless):
+        with pytest.raises(BadOption, match="JSON"):
+            on_root(comm, gives(value))
+        with pytest.raises(BadOption, match="JSON"):
+            agree(comm, "it", value if comm.rank == comm.size - 1 else 0)
+    assert in_step(comm)
+
+
+@check
+def ranks_agree_on_equal_values(comm: Communicator) -> None:
+    pairs = [("a", 1), ("b", [None, 2.5])]
+    agree(comm, "mappings", dict(pairs if comm.rank % 2 else reversed(pairs)))
+    agree(comm, "what is no number", math.nan)
+    assert in_step(comm)
+
+
+@check
+def values_that_differ_are_told_on_all(comm: Communicator) -> None:
+    last = comm.size - 1
+    for first, other in [(1, 2), (1, 1.0), (1, True), (None, math.nan), (0.0, -0.0), ("1", 1)]:
+        if comm.size == 1:
+            agree(comm, "it", first)
+            continue
+        told = f"agree on the step: rank 0 has {first!r}, and rank {last} has {other!r}"
+        with pytest.raises(RanksDisagree, match=told):
+            agree(comm, "the step", other if comm.rank == last else first)
+    assert in_step(comm)

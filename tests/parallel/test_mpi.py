@@ -1,0 +1,70 @@
+"""Ranks that MPI started, and what becomes of them when one is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.ranks import run_ranks
+
+PROGRAMS = Path(__file__).with_name("programs")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_ranks_of_mpi_are_a_communicator(count: int, tmp_path: Path) -> None:
+    run_ranks(count, PROGRAMS / "conformance.py", str(tmp_path))
+    for rank in range(count):
+        outcomes = json.loads((tmp_path / f"{rank}.json").read_text())
+        failed = {name: how for name, how in outcomes.items() if how != "passed"}
+        assert not failed, "\n".join(f"{name} on rank {rank}:\n{failed[name]}" for name in failed)
+        assert len(outcomes) > 30
+
+
+def _raised(folder: Path, rank: int) -> tuple[str, float, str]:
+    kind, seconds, text = (folder / f"{rank}.txt").read_text().split("\n", 2)
+    return kind, float(seconds), text
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("kill", "rank 1 of 3 did not come to exchange, its call 2, within 1.5 seconds"),
+        ("hang", "rank 1 of 3 did not come to exchange, its call 2, within 1.5 seconds"),
+        ("absent", "not all 3 ranks came to duplicate their communicator, within 1.5 seconds"),
+    ],
+    ids=["kill", "hang", "absent"],
+)
+def test_the_others_of_a_lost_rank_raise_at_the_deadline(
+    how: str, told: str, tmp_path: Path
+) -> None:
+    options = ("-disable-auto-cleanup",)  # or mpiexec would end them before
+    finished = run_ranks(
+        3, PROGRAMS / "lost.py", how, str(tmp_path), timeout=20, check=False, options=options
+    )
+    assert finished.returncode != 0
+    outcomes = [_raised(tmp_path, rank) for rank in (0, 2)]
+    for kind, seconds, text in outcomes:
+        assert kind == "RankLost"
+        assert seconds < 10
+        assert told in text
+    assert max(seconds for _, seconds, _ in outcomes) > 1.5
+
+
+@pytest.mark.parametrize("how", ["kill", "end"])
+def test_a_job_with_a_lost_rank_ends(how: str, tmp_path: Path) -> None:
+    finished = run_ranks(2, PROGRAMS / "lost.py", how, str(tmp_path), timeout=20, check=False)
+    assert finished.returncode != 0
+    assert not (tmp_path / "1.txt").exists()
+
+
+def test_a_rank_that_is_interrupted_while_it_waits_tells_the_others(tmp_path: Path) -> None:
+    finished = run_ranks(
+        3, PROGRAMS / "lost.py", "interrupt", str(tmp_path), timeout=20, check=False
+    )
+    assert finished.returncode != 0
+    assert _raised(tmp_path, 1)[0] == "KeyboardInterrupt"
+    kind, seconds, text = _raised(tmp_path, 0)
+    assert (kind, seconds < 10) == ("RankLost", True)
+    assert text.startswith("rank 1 gave up: KeyboardInterrupt;")
