@@ -140,7 +140,7 @@ class Checkpoint:
         record = self.record
         saved = tree.decode(record.tree, len(record.names))
         with self.data(verify=verify, mapped=mapped) as data:
-            return tree.build(saved, _tensors(record, data))
+            return tree.build(saved, tensors_in(record, data))
 
     def load(
         self,
@@ -179,7 +179,7 @@ class Checkpoint:
         record = self.record
         saved = move(tree.decode(record.tree, len(record.names)), rename)
         with self.data(verify=verify) as data:
-            state = tree.build(saved, _tensors(record, data))
+            state = tree.build(saved, tensors_in(record, data))
         return state, LoadReport(loaded=list(self.tensors), renamed=dict(rename))
 
     def verify(self, progress: Progress | None = None) -> Verified:
@@ -332,7 +332,7 @@ class Checkpoint:
         return hash((self._store.url, self.head.run, self.head.sequence))
 
 
-def _tensors(record: Record, data: Data) -> Any:
+def tensors_in(record: Record, data: Data) -> Any:
     """The tensor of each number, made once: those that were one object before are one again."""
     arrays = data.arrays()
     made: dict[Any, Any] = {}

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.store import names, tree
 from holdfast.store.aliases import View
-from holdfast.store.extents import Extent, columns
+from holdfast.store.extents import columns, extents_of
 from holdfast.store.record import Part, Record
 
 
@@ -28,7 +28,7 @@ def without_parts(record: Record, keys: Collection[str]) -> Record | None:
     numbers = {old: new for new, old in enumerate(kept)}
     if any(n in numbers and view.base in lost for n, view in record.views.items()):
         return None
-    node = _without(json.loads(record.tree, object_hook=_as_ref), {str(p.key) for p in gone})
+    node = _without(tree.parse(record.tree), {str(p.key) for p in gone})
     try:
         text = tree.encode(node, numbers)
     except KeyError:  # a tensor of a lost part stands in another one too
@@ -41,7 +41,7 @@ def _record(
     record: Record, gone: list[Part], kept: list[int], numbers: Mapping[int, int], text: bytes
 ) -> Record:
     files = {file.name: file for file in record.head.files}
-    placed = columns([_extents(record, n) for n in kept], files)
+    placed = columns([extents_of(record, n) for n in kept], files)
     parts, first = [], 0
     for part in record.head.parts:
         if part not in gone:
@@ -75,14 +75,6 @@ def _record(
     )
 
 
-def _extents(record: Record, tensor: int) -> list[Extent]:
-    first, end = record.first_extents[tensor], record.first_extents[tensor + 1]
-    return [
-        Extent(record.head.files[record.files[i]].name, int(record.starts[i]), int(record.sizes[i]))
-        for i in range(first, end)
-    ]
-
-
 def _without(node: Any, keys: Collection[str]) -> Any:
     """The node of a whole state, a dict in one of its three forms, without some entries."""
     for form in ("$dict", "$ordered"):
@@ -95,7 +87,3 @@ def _without(node: Any, keys: Collection[str]) -> Any:
 def _text_of(key: Any) -> str:
     """A key of the tree as the record's parts have it."""
     return names.key_text(tree.decode(json.dumps(key).encode(), 0))
-
-
-def _as_ref(node: dict[str, Any]) -> Any:
-    return tree.Ref(node["$tensor"]) if "$tensor" in node else node

@@ -45,6 +45,15 @@ def chunks_of(record: Record, tensor: int) -> Iterator[tuple[bytes, Extent]]:
             at += DIGEST
 
 
+def extents_of(record: Record, tensor: int) -> list[Extent]:
+    """Where a tensor lies."""
+    first, end = record.first_extents[tensor], record.first_extents[tensor + 1]
+    return [
+        Extent(record.head.files[record.files[i]].name, int(record.starts[i]), int(record.sizes[i]))
+        for i in range(first, end)
+    ]
+
+
 def used_bytes(extents: Iterable[Sequence[Extent]]) -> dict[str, int]:
     """How many bytes of each file are referred to, those twice referred to counted once."""
     ranges: dict[str, list[tuple[int, int]]] = {}

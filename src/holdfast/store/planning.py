@@ -153,10 +153,10 @@ def _shape(
     # What is stored besides the leaves is numbered after them, until all are sorted by part.
     items = [*leaves, *aliases.added]
     keys += [keys[added.beside] for added in aliases.added]
-    order = _by_part(keys)
+    order = by_part(keys)
     number_of = {item: number for number, item in enumerate(order)}
     bases = [*aliases.stored, *range(len(leaves), len(items))]
-    unique = _Unique()
+    unique = Unique()
     tensors = []
     for item in order:
         key, view = keys[item], aliases.views.get(item)
@@ -170,7 +170,7 @@ def _shape(
             view = View(number_of[bases[view.base]], view.offset, view.strides)
         nbytes = spec.nbytes if view is None else 0
         tensors.append(PlannedTensor(name, name, kind, spec, nbytes, None, view))
-    parts = _parts([keys[item] for item in order])
+    parts = parts_of([keys[item] for item in order])
     files = _files(tensors, parts)
     tensors = _with_entries(tensors, files)
     files = [file._replace(shared=_shared(tensors, file)) for file in files]
@@ -192,16 +192,16 @@ def _part_keys(state: Any, leaves: Sequence[Leaf]) -> list[str | None]:
     return [parts.get(leaf.path[0]) for leaf in leaves]
 
 
-def _by_part(keys: Sequence[str | None]) -> list[int]:
+def by_part(keys: Sequence[str | None]) -> list[int]:
     """The items sorted by part, the parts in the order of the tree, those in none at the end."""
     rank: dict[str | None, int] = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     rank[None] = len(rank)
     return sorted(range(len(keys)), key=lambda item: rank[keys[item]])
 
 
-def _parts(keys: Sequence[str | None]) -> list[Part]:
+def parts_of(keys: Sequence[str | None]) -> list[Part]:
     """The parts, of items that are sorted by them."""
-    unique = _Unique()
+    unique = Unique()
     parts, first = [], 0
     for key, members in itertools.groupby(keys):
         count = len(list(members))
@@ -229,7 +229,7 @@ def _files(tensors: Sequence[PlannedTensor], parts: Sequence[Part]) -> list[Plan
             files.append(PlannedFile(part.label, prefix, _aligned_first(tensors, stored[part])))
     if len(small) > 1:
         together = [n for part in small for n in stored[part]]
-        label = _Unique(part.label for part in parts).label(SHARED)
+        label = Unique(part.label for part in parts).label(SHARED)
         files.append(PlannedFile(label, "", _aligned_first(tensors, together)))
     return files
 
@@ -259,7 +259,7 @@ def _with_entries(
         if all(name.startswith(file.prefix) for name in entries):
             entries = [name[cut:] for name in entries]
         if "__metadata__" in entries:
-            unique = _Unique(["__metadata__", *entries])
+            unique = Unique(["__metadata__", *entries])
             entries = [unique.name(e) if e == "__metadata__" else e for e in entries]
         for number, entry in zip(file.tensors, entries, strict=True):
             tensors[number] = tensors[number]._replace(entry=entry)
@@ -276,7 +276,7 @@ def _shared(tensors: Sequence[PlannedTensor], file: PlannedFile) -> dict[str, st
     }
 
 
-class _Unique:
+class Unique:
     """Gives every name once: the second of two equal ones ends in `~2`."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:

@@ -107,12 +107,12 @@ class Run:
         """
         wanted = self.wanted(step, metrics, epoch, best, replace, format)
         head = self.commit(plan_state(state), wanted)
-        self._store.saved()
-        self._retain()
+        self.tidy()
         return Checkpoint(self._store, head)
 
-    def _retain(self) -> None:
-        """Delete what the run does not keep, if it was told what it does."""
+    def tidy(self) -> None:
+        """After a save: let the manifest tell of it, and delete what the run does not keep."""
+        self._store.saved()
         if self.is_limited():
             for problem in budgets.after_save(self._store, self.hash).problems:
                 warnings.warn(f"old checkpoints: {problem}", NotDeleted, stacklevel=3)
@@ -199,7 +199,7 @@ class Run:
         def load(checkpoint: Checkpoint) -> Any:
             return checkpoint.load(into=into, strict=strict, rename=rename, verify=verify)
 
-        return self._with(ref, load)
+        return self.with_checkpoint(ref, load)
 
     def checkpoint(self, ref: int | str = "latest") -> Checkpoint:
         """The checkpoint of a step, `latest`, `best` or a tag, without its state."""
@@ -209,9 +209,10 @@ class Run:
                 checkpoint.check_files()
             return checkpoint
 
-        return self._with(ref, found)
+        return self.with_checkpoint(ref, found)
 
-    def _with(self, ref: int | str, action: Callable[[Checkpoint], Result]) -> Result:
+    def with_checkpoint(self, ref: int | str, action: Callable[[Checkpoint], Result]) -> Result:
+        """Do something with the checkpoint that is meant; see `load` for what falls back."""
         if ref == "latest":
             return self._store.with_latest(action, self.hash)
         if ref == "best":

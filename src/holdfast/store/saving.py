@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,6 @@ from holdfast.errors import (
     HoldfastError,
     MissingData,
     NotEnoughSpace,
-    Protected,
     StepExists,
     WriteFailed,
 )
@@ -25,11 +24,12 @@ from holdfast.store.extents import columns
 from holdfast.store.index import Index
 from holdfast.store.known import Known, remember
 from holdfast.store.planning import Plan
-from holdfast.store.reading import Data, read_record
+from holdfast.store.reading import read_record
 from holdfast.store.record import DataFile, Head, Place, Record, encode
 from holdfast.store.removal import delete_unused
 from holdfast.store.runfile import now
 from holdfast.store.settings import read_settings
+from holdfast.store.taken import is_taken
 from holdfast.store.trash import Trash
 from holdfast.store.whole import SUFFIX as WHOLE
 from holdfast.store.whole import name_whole_file
@@ -79,6 +79,15 @@ Assemble = Callable[[Task, Commit], Head]
 """Writes all of a checkpoint, and has it committed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A checkpoint that is being assembled, or what one of several ranks has of it."""
+
+    task: Task
+    parent: Record | None
+    known: Known
+
+
 class Assembler:
     """Does all the work of a save but the commit, which is for the one that holds the run's lock.
 
@@ -97,68 +106,53 @@ class Assembler:
         """Assemble a checkpoint and have it committed; when this returns, it is durable."""
         if task.claim != self._claim:
             self._claim, self._last = task.claim, None
-        plan, wanted = task.plan, task.wanted
-        whole = WholeFile(plan, self._run, wanted.step) if wanted.format == TORCH else None
+        wanted = task.wanted
+        whole = WholeFile(task.plan, self._run, wanted.step) if wanted.format == TORCH else None
         with change_of(self._backend, self._run), ExitStack() as stack:
-            self._index.refresh()
-            replace = self._is_taken(wanted)
-            parent = self._parent()
-            known = Known(self._backend, self._index, self._run, parent)
-            stack.callback(lambda: self._unlink(known))
+            replace = self.begin(wanted)
+            draft = self.draft(task, stack)
             if whole is not None:
-                self._check_space(whole.size + _MARGIN)
+                self.check_space(whole.size)
                 written = whole.write(self._backend, stack)
             else:
-                written = self._write_data(task, known, parent, stack)
-            record = self._record(task, written, known, parent)
-            self._commit(record, written, known, commit, replace=replace)
+                self._preflight(draft)
+                written = self.write(draft, stack)
+            record = self.record(draft, written)
+            placed: list[str] = []
+            with self.taking_back(record.head, placed):
+                self.place(draft, written, placed)
+                self.confirm(record, commit, replace)
             self._last = record
-            self._tidy(record, written, replace)
+            self.tidy(record, {file.name for file, _ in written.new}, replace)
         return record.head
 
-    def _write_data(
-        self, task: Task, known: Known, parent: Record | None, stack: ExitStack
-    ) -> Written:
-        """Write what the store does not hold."""
-        plan, step = task.plan, task.wanted.step
-        if parent is None and plan.shares:
-            known.learn()
-        # A whole file that bears this step is known as its checkpoint: see `whole_of`.
-        known.give_up(f"{self._run}_step_{step:06d}.", WHOLE)
-        self._preflight(plan, step, known)
-        return write_data(self._backend, self._run, step, plan, known, stack)
+    def begin(self, wanted: Wanted) -> bool:
+        """See what the store has; whether a record is to be replaced, if it may be.
 
-    def _is_taken(self, wanted: Wanted) -> bool:
-        """Whether the step has a record, which may be replaced; raises StepExists, Protected.
-
-        One that is damaged may be: whoever fell back to an older step comes by here again.
+        The caller holds the lock of the run's changes, from here to the end of the save.
         """
-        step = wanted.step
-        if not self._backend.exists(names.record_file(self._run, step)):
-            return False
-        if not wanted.replace and not self._is_damaged(step):
-            raise StepExists(
-                errno.EEXIST,
-                f"run {self._run} has a checkpoint of step {step} already: save another step, or "
-                "pass replace=True",
-            )
-        why = self._index.protected(self._run).get(step)
-        if why is not None:
-            raise Protected(f"step {step} of run {self._run} {why}")
-        return True
+        self._index.refresh()
+        return is_taken(self._backend, self._index, self._run, wanted.step, wanted.replace)
 
-    def _is_damaged(self, step: int) -> bool:
-        """Whether a checkpoint cannot be loaded; it is read if a file of it is under suspicion."""
-        try:
-            record = read_record(self._backend, self._run, step)
-            with Data(self._backend, record) as data:
-                if self._index.distrusted(self._run) & {file.name for file in record.head.files}:
-                    data.check()
-        except DamagedFile:
-            return True
-        except HoldfastError:
-            return False
-        return False
+    def draft(self, task: Task, stack: ExitStack) -> Draft:
+        """Begin a checkpoint; links that are made for it go with the stack, unless it is placed."""
+        parent = self._parent()
+        known = Known(self._backend, self._index, self._run, parent)
+        stack.callback(lambda: self._unlink(known))
+        if task.wanted.format != TORCH:
+            if parent is None and task.plan.shares:
+                known.learn()
+            self._give_up_whole(known, task.wanted.step)
+        return Draft(task, parent, known)
+
+    def _give_up_whole(self, known: Known, step: int) -> None:
+        """A whole file that bears this step is known as its checkpoint: see `whole_of`."""
+        known.give_up(f"{self._run}_step_{step:06d}.", WHOLE)
+
+    def write(self, draft: Draft, stack: ExitStack, token: str | None = None) -> Written:
+        """Write what the store does not hold."""
+        plan, step = draft.task.plan, draft.task.wanted.step
+        return write_data(self._backend, self._run, step, plan, draft.known, stack, token)
 
     def _parent(self) -> Record | None:
         """The newest checkpoint of the run that can be read."""
@@ -169,17 +163,26 @@ class Assembler:
                 return read_record(self._backend, self._run, listed.step)
         return None
 
-    def _preflight(self, plan: Plan, step: int, known: Known) -> None:
-        free = self._backend.free()
-        if free is None or plan.most + _MARGIN <= free:
-            return
-        trial = Known(self._backend, self._index, self._run, self._parent())
-        trial.give_up(f"{self._run}_step_{step:06d}.", WHOLE)
-        needed = bytes_needed(plan, trial) + _MARGIN
-        known.linked += trial.linked
-        self._check_space(needed)
+    def _preflight(self, draft: Draft) -> None:
+        if not self.has_room(draft.task.plan.most):
+            self.check_space(self.needed(draft))
 
-    def _check_space(self, needed: int) -> None:
+    def has_room(self, most: int) -> bool:
+        """Whether so much can be written for certain."""
+        free = self._backend.free()
+        return free is None or most + _MARGIN <= free
+
+    def needed(self, draft: Draft) -> int:
+        """How many bytes the data files will take; hashes everything to find out."""
+        trial = Known(self._backend, self._index, self._run, draft.parent)
+        self._give_up_whole(trial, draft.task.wanted.step)
+        needed = bytes_needed(draft.task.plan, trial)
+        draft.known.linked += trial.linked
+        return needed
+
+    def check_space(self, needed: int) -> None:
+        """Raise NotEnoughSpace if so much cannot be written; the trash is emptied for it."""
+        needed += _MARGIN
         free = self._backend.free()
         if free is not None and needed > free:
             with suppress(HoldfastError):  # then there is too little space
@@ -192,7 +195,9 @@ class Assembler:
                 "free; nothing was written",
             )
 
-    def _record(self, task: Task, written: Written, known: Known, parent: Record | None) -> Record:
+    def record(self, draft: Draft, written: Written) -> Record:
+        """The record of what was written."""
+        task, parent, known = draft.task, draft.parent, draft.known
         plan, wanted = task.plan, task.wanted
         extents = [written.extents.get(number, []) for number in range(len(plan.tensors))]
         placed = columns(extents, known.files | {file.name: file for file, _ in written.new})
@@ -207,7 +212,7 @@ class Assembler:
             identity=dict(task.identity),
             step=wanted.step,
             epoch=wanted.epoch,
-            sequence=max(task.after, self._index.highest(), self._highest_deleted()) + 1,
+            sequence=self.next_sequence(task.after),
             time=now(),
             best=wanted.best,
             metrics=dict(wanted.metrics),
@@ -232,34 +237,42 @@ class Assembler:
             views={n: tensor.view for n, tensor in enumerate(plan.tensors) if tensor.view},
         )
 
-    def _highest_deleted(self) -> int:
-        try:
-            return read_settings(self._backend).highest
-        except DamagedFile:  # `doctor` tells of it; no reason to lose a checkpoint
-            return 0
+    def next_sequence(self, after: int) -> int:
+        """The number of the next commit: one that nobody has used."""
+        highest = 0
+        with suppress(DamagedFile):  # `doctor` tells of it; no reason to lose a checkpoint
+            highest = read_settings(self._backend).highest
+        return max(after, self._index.highest(), highest) + 1
 
-    def _commit(
-        self, record: Record, written: Written, known: Known, commit: Commit, *, replace: bool
-    ) -> None:
+    def place(self, draft: Draft, written: Written, placed: list[str]) -> None:
+        """Give the new files their names, durably; `placed` gets all names that are new."""
         folder = names.run_folder(self._run)
-        placed = [f"{folder}/{link}" for link in known.linked]
-        known.linked.clear()  # from here on they go with the new files: a record may need them
+        placed += [f"{folder}/{link}" for link in draft.known.linked]
+        draft.known.linked.clear()  # they go with the new files now: a record may need them
+        for file, new in written.new:
+            new.place()
+            placed.append(f"{folder}/{file.name}")
+        if placed:
+            self._backend.sync(folder)
+
+    def confirm(self, record: Record, commit: Commit, replace: bool) -> None:
+        """Have a checkpoint committed, if all its files are there."""
+        self._check_files(record.head.files)
+        commit(record.head, encode(record), replace)
+
+    @contextmanager
+    def taking_back(self, head: Head, placed: Collection[str]) -> Iterator[None]:
+        """Delete what was placed, if the checkpoint does not come to be."""
         try:
-            for file, new in written.new:
-                new.place()
-                placed.append(f"{folder}/{file.name}")
-            if placed:
-                self._backend.sync(folder)
-            self._check_files(record.head.files)
-            commit(record.head, encode(record), replace)
+            yield
         except AlreadyExists as error:
-            self._take_back(placed)
+            self.take_back(placed)
             raise StepExists(
-                errno.EEXIST, f"run {self._run}: another writer saved step {record.head.step}"
+                errno.EEXIST, f"run {self._run}: another writer saved step {head.step}"
             ) from error
         except BaseException:
-            if not self._is_committed(record.head):
-                self._take_back(placed)
+            if not self._is_committed(head):
+                self.take_back(placed)
             raise
 
     def _check_files(self, files: list[DataFile]) -> None:
@@ -281,19 +294,20 @@ class Assembler:
             # One that cannot be read may be it: then its files must stay.
             return self._backend.exists(names.record_file(head.run, head.step))
 
-    def _take_back(self, placed: list[str]) -> None:
+    def take_back(self, placed: Collection[str]) -> None:
+        """Delete what was placed for a checkpoint that does not come to be."""
         with suppress(WriteFailed):  # the error that brought us here is the one to report
             self._backend.delete(placed)
 
     def _unlink(self, known: Known) -> None:
         """Remove the links that were made for a checkpoint that did not come to be."""
-        self._take_back([f"{names.run_folder(self._run)}/{name}" for name in known.linked])
+        self.take_back([f"{names.run_folder(self._run)}/{name}" for name in known.linked])
 
-    def _tidy(self, record: Record, written: Written, replaced: bool) -> None:
+    def tidy(self, record: Record, new: Collection[str], replaced: bool) -> None:
         """What may be done after the commit, and may fail without harm to it."""
         with suppress(HoldfastError):
-            if written.new and any(n >= 1 for n in record.counts):
-                remember(self._index, record, {file.name for file, _ in written.new})
+            if new and any(n >= 1 for n in record.counts):
+                remember(self._index, record, new)
             # Before the old file is deleted, by which its name is known to be ours: if this fails,
             # so must that.
             name_whole_file(self._backend, record.head)

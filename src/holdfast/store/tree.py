@@ -19,7 +19,7 @@ from holdfast.store.tree_refusals import refused_key, refused_value, state_error
 from holdfast.store.tree_values import FORMS, KEY_TYPES
 from holdfast.tensors import kind_of
 
-__all__ = ["Leaf", "Path", "Ref", "build", "decode", "encode", "flatten", "path_text"]
+__all__ = ["Leaf", "Path", "Ref", "build", "decode", "encode", "flatten", "parse", "path_text"]
 
 
 def flatten(state: Any) -> tuple[Any, list[Leaf]]:
@@ -143,6 +143,15 @@ def encode(node: Any, numbers: Sequence[int] | Mapping[int, int]) -> bytes:
         check_circular=False,
         separators=(",", ":"),
     ).encode()
+
+
+def parse(text: bytes, first: int = 0) -> Any:
+    """The node that a text of `encode` was made of; its tensors are numbered from `first`."""
+
+    def as_ref(node: dict[str, Any]) -> Any:
+        return Ref(first + node["$tensor"]) if "$tensor" in node else node
+
+    return json.loads(text, object_hook=as_ref)
 
 
 def build(tree: Any, tensor: Callable[[int], Any]) -> Any:

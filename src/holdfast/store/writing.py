@@ -34,6 +34,11 @@ _FEW: Final = 4 << 20
 """Less than this is hashed by the caller alone."""
 
 
+def new_token() -> str:
+    """What tells the data files of one save from those of all others."""
+    return os.urandom(4).hex()
+
+
 class Piece(NamedTuple):
     """A chunk and its digest."""
 
@@ -53,10 +58,19 @@ class Written:
 
 
 def write_data(
-    backend: Backend, run: str, step: int, plan: Plan, known: Known, stack: ExitStack
+    backend: Backend,
+    run: str,
+    step: int,
+    plan: Plan,
+    known: Known,
+    stack: ExitStack,
+    token: str | None = None,
 ) -> Written:
-    """Write what is new; the new files are discarded with the stack, unless they are placed."""
-    return _Writer(backend, run, step, plan, known, stack).write()
+    """Write what is new; the new files are discarded with the stack, unless they are placed.
+
+    The token is that of their names, if several ranks write into one checkpoint.
+    """
+    return _Writer(backend, run, step, plan, known, stack, token).write()
 
 
 def bytes_needed(plan: Plan, known: Known) -> int:
@@ -81,6 +95,7 @@ class _Writer:
         plan: Plan,
         known: Known,
         stack: ExitStack,
+        token: str | None = None,
     ) -> None:
         self._backend = backend
         self._run = run
@@ -88,7 +103,7 @@ class _Writer:
         self._plan = plan
         self._known = known
         self._stack = stack
-        self._token = os.urandom(4).hex()
+        self._token = token or new_token()
         self._written = Written()
 
     def write(self) -> Written:

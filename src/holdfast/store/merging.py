@@ -1,0 +1,89 @@
+"""One checkpoint of what several ranks wrote: their records become one.
+
+What comes out is the record that one process would have made of the union of their states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from holdfast.store import names, tree
+from holdfast.store.aliases import View
+from holdfast.store.extents import Columns, columns, extents_of
+from holdfast.store.planning import Unique, by_part, parts_of
+from holdfast.store.record import DataFile, Record
+
+
+def merged(records: Sequence[Record]) -> Record:
+    """The record of all tensors and values of these, with the head of the first.
+
+    The states that they were made of are dicts, none with a key that another one has.
+    """
+    tensors = [(record, n) for record in records for n in range(len(record.names))]
+    firsts = [0, *accumulate(len(record.names) for record in records)]
+    keys = [part.key for record in records for part in record.head.parts for _ in range(part.count)]
+    order = by_part(keys)
+    numbers = {item: number for number, item in enumerate(order)}
+    unique = Unique()
+    chosen = [tensors[item] for item in order]
+    placed = columns([extents_of(record, n) for record, n in chosen], _files(records))
+    views = {
+        numbers[first + n]: View(numbers[first + view.base], view.offset, view.strides)
+        for first, record in zip(firsts, records, strict=False)
+        for n, view in record.views.items()
+    }
+    return replace(
+        records[0],
+        head=msgspec.structs.replace(
+            records[0].head,
+            tensors=len(order),
+            nbytes=sum(record.head.nbytes for record in records),
+            parts=parts_of([keys[item] for item in order]),
+            files=_all_files(placed, records),
+        ),
+        tree=tree.encode(_union(records, firsts), numbers),
+        names=[unique.name(record.names[n]) for record, n in chosen],
+        kinds=[record.kinds[n] for record, n in chosen],
+        specs=[record.specs[n] for record, n in chosen],
+        counts=placed.counts,
+        files=placed.files,
+        starts=placed.starts,
+        sizes=placed.sizes,
+        digests=b"".join(record.chunk_digests(n) for record, n in chosen),
+        views=dict(sorted(views.items())),
+    )
+
+
+def distinct_labels(labels: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The labels of the ranks' files, none twice: the files of one save differ by them alone."""
+    unique = Unique()
+    return [[unique.label(names.label_of(label)) for label in each] for each in labels]
+
+
+def _files(records: Sequence[Record]) -> dict[str, DataFile]:
+    return {file.name: file for record in records for file in record.head.files}
+
+
+def _all_files(placed: Columns, records: Sequence[Record]) -> list[DataFile]:
+    """The files that tensors lie in, and those with nothing but empty ones."""
+    used = {file.name: file for file in placed.data_files}
+    return list({**used, **{n: f for n, f in _files(records).items() if n not in used}}.values())
+
+
+def _union(records: Sequence[Record], firsts: Sequence[int]) -> Any:
+    """The nodes of all states as one, its tensors numbered through all records."""
+    pairs = zip(records, firsts, strict=False)
+    nodes = [tree.parse(record.tree, first) for record, first in pairs]
+    if not any("$dict" in node for node in nodes):
+        return {key: member for node in nodes for key, member in node.items()}
+    # One with keys that JSON has not is written as pairs, and then all of it must be.
+    return {
+        "$dict": [
+            pair for node in nodes for pair in (node["$dict"] if "$dict" in node else node.items())
+        ]
+    }
