@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import experiments, files, formats, store, training
+from benchmarks import experiments, files, formats, simulations, store, training
 from benchmarks.machine import describe
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("build/bench"))
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"))
-    parser.add_argument("--only", default="", help="files, formats, store, experiments or training")
+    parser.add_argument("--only", default="", help="one of its modules: files, formats, …")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     console = Console(width=100)
@@ -28,7 +28,7 @@ def main() -> None:
     console.print()
     parts = [
         part
-        for part in (files, formats, store, experiments, training)
+        for part in (files, formats, store, experiments, training, simulations)
         if arguments.only in part.__name__
     ]
     sections = []

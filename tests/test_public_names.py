@@ -33,6 +33,7 @@ def test_the_public_names_are_these() -> None:
         "TensorSpec",
         "TrainingState",
         "__version__",
+        "amr",
         "convert",
         "diff",
         "errors",
@@ -40,11 +41,41 @@ def test_the_public_names_are_these() -> None:
         "load",
         "open",
         "oxck",
+        "parallel",
         "save",
         "tenzor",
         "verify",
     ]
     assert all(hasattr(holdfast, name) for name in holdfast.__all__)
+
+
+def test_the_names_for_simulations_are_these() -> None:
+    assert sorted(holdfast.amr.__all__) == [
+        "AMRTree",
+        "FieldArena",
+        "GaugeFrontend",
+        "GaugeTree",
+        "INVALID",
+        "LinkExchangeSpec",
+        "OpenTopology",
+        "Patch",
+        "PeriodicTopology",
+        "Restored",
+        "ScalarFrontend",
+        "Schedule",
+        "ShardContext",
+        "Snapshot",
+        "TreeCheckpoint",
+        "TreeState",
+        "broadcast_checkpoint_step",
+        "format_path",
+        "format_ranked_path",
+        "link_halo",
+        "logical_digest",
+        "move_blocks",
+        "repartition",
+    ]
+    assert all(hasattr(holdfast.amr, name) for name in holdfast.amr.__all__)
 
 
 def test_their_arguments_are_these() -> None:
@@ -66,6 +97,15 @@ def test_importing_holdfast_imports_no_framework() -> None:
     code = "import holdfast, sys; print({'torch', 'jax', 'rich', 'typer'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "set()\n"
+
+
+def test_importing_holdfast_imports_nothing_of_simulations() -> None:
+    code = (
+        "import holdfast, sys; print([n for n in sys.modules if n.startswith(('holdfast.amr', "
+        "'holdfast.parallel', 'mpi4py'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
 
 
 def _classes() -> list[type[Exception]]:

@@ -29,15 +29,17 @@ def show(
     if is_file(what):
         from holdfast.cli.show import show_file
 
-        show_file(Path(what), as_json=json, every=every, tensors_only=tensors_only)
+        code = show_file(Path(what), as_json=json, every=every, tensors_only=tensors_only)
     elif foreign := find_foreign(store):
         from holdfast.cli.foreign import show_in_root
 
         show_in_root(foreign, what, as_json=json, every=every, tensors_only=tensors_only)
+        code = 0
     else:
         from holdfast.cli.show_checkpoint import show_checkpoint
 
-        show_checkpoint(resolve(what, store), as_json=json, every=every)
+        code = show_checkpoint(resolve(what, store), as_json=json, every=every)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -47,6 +49,10 @@ def verify(
         typer.Argument(help="Files, or checkpoints of the store.", show_default=False),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every checkpoint of the store.")] = False,
+    logical: Annotated[
+        bool,
+        typer.Option("--logical", help="One digest of a tree, however ranks divide it."),
+    ] = False,
     json: Json = False,
     store: StorePath = None,
 ) -> None:
@@ -55,6 +61,12 @@ def verify(
 
     if bool(what) == every:
         raise typer.BadParameter("name files or checkpoints, or give --all for a whole store")
+    if logical:
+        from holdfast.cli.verify_logical import verify_logical
+
+        if not what:
+            raise typer.BadParameter("--logical takes the .sunc files of a state, or snapshots")
+        raise typer.Exit(verify_logical(what, store=store, as_json=json))
     if what:
         raise typer.Exit(verify_each(what, store=store, as_json=json))
     raise typer.Exit(verify_all(find_store(store), as_json=json))

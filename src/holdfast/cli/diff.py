@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.cli.changes import value_text
 from holdfast.cli.output import (
@@ -20,10 +20,14 @@ from holdfast.cli.output import (
     shape_text,
 )
 from holdfast.cli.stores import is_file, resolve
+from holdfast.cli.trees import is_tree
 from holdfast.errors import printable
 from holdfast.tensors import TensorSpec
 from holdfast.verbs.diff import Change, Comparable, Diff, compare, differences
 from holdfast.verbs.open import TensorFile
+
+if TYPE_CHECKING:
+    from holdfast.store import Checkpoint
 
 _DEPTH: Final = 4
 """Of dicts that differ, those within others up to this deep are gone through."""
@@ -47,22 +51,33 @@ def diff_two(
         _opened(before, store, tensors_only) as old,
         _opened(after, store, tensors_only) as new,
     ):
-        found = compare(old, new)
+        if is_tree(old) and is_tree(new):
+            from holdfast.cli.diff_trees import diff_trees
+
+            return diff_trees(before, after, old, new, as_json=as_json, every=every)
+        found = compare(_comparable(old), _comparable(new))
     if as_json:
         print_json({"before": before, "after": after, **diff_json(found)})
     else:
-        _print(found, every or not on_terminal())
+        print_metadata(found, every or not on_terminal())
+        print_tensors(found, every or not on_terminal())
     return 3 if found else 0
 
 
 def _opened(
     argument: str, store: Path | None, tensors_only: bool
-) -> AbstractContextManager[Comparable]:
+) -> AbstractContextManager[TensorFile | Checkpoint]:
     if is_file(argument):
         return TensorFile(argument, tensors_only=tensors_only)
+    return nullcontext(resolve(argument, store))
+
+
+def _comparable(what: TensorFile | Checkpoint) -> Comparable:
+    if isinstance(what, TensorFile):
+        return what
     from holdfast.store.view import CheckpointView
 
-    return nullcontext(CheckpointView(resolve(argument, store)))
+    return CheckpointView(what)
 
 
 def diff_json(found: Diff) -> dict[str, Any]:
@@ -79,13 +94,13 @@ def diff_json(found: Diff) -> dict[str, Any]:
     }
 
 
-def _print(found: Diff, every: bool) -> None:
+def print_metadata(found: Diff, every: bool) -> None:
+    """Print a line for each plain value that differs."""
     lines = list(value_lines(found.metadata, "metadata "))
     for line in lines if every else lines[:ROWS]:
         say(printable(line))
     if not every:
         say_more(len(lines) - ROWS)
-    print_tensors(found, every)
 
 
 def print_tensors(found: Diff, every: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.cli.changes import (
     changes_json,
@@ -26,11 +26,15 @@ from holdfast.cli.output import (
     say_more,
 )
 from holdfast.cli.stores import find_store, resolve
+from holdfast.cli.trees import is_tree
 from holdfast.errors import RefNotFound, printable
 from holdfast.store import Checkpoint, Run
 from holdfast.store.changes import PARTS, RunChanges, changes, layer_changes
 from holdfast.store.view import CheckpointView, diff_checkpoints, run_of
 from holdfast.verbs.diff import Diff, differences
+
+if TYPE_CHECKING:
+    from holdfast.cli.diff_trees import TreesCompared
 
 _NONE: Final = Diff({}, {}, [], 0, 0, {})
 
@@ -65,17 +69,27 @@ def diff_runs(before: str, after: str, *, store: Path | None, as_json: bool, eve
     """Print what differs between two checkpoints and their runs; returns the exit code."""
     old, new = _side(before, store), _side(after, store)
     found, of_runs = _NONE, None
+    trees = None
     if old.checkpoint is not None and new.checkpoint is not None:
-        found = diff_checkpoints(old.checkpoint, new.checkpoint)
+        if is_tree(old.checkpoint) and is_tree(new.checkpoint):
+            from holdfast.cli.diff_trees import compare_beside, compare_trees
+
+            trees = compare_trees(old.checkpoint, new.checkpoint)
+            found = compare_beside(old.checkpoint, new.checkpoint)
+        else:
+            found = diff_checkpoints(old.checkpoint, new.checkpoint)
     if old.run is not None and new.run is not None and old.hash != new.hash:
         of_runs = _changes(old, new)
     if as_json:
         sides = {"before": before, "after": after}
         runs = {"runs": [old.as_json(), new.as_json()], **changes_json(of_runs)}
-        print_json({**sides, **runs, **diff_json(found)})
+        tree = {} if trees is None else {"tree": trees.as_json()}
+        print_json({**sides, **runs, **diff_json(found), **tree})
     else:
-        _print(old, new, found, of_runs, every)
-    return 3 if found or of_runs else 0
+        _print(old, new, found, of_runs, trees, every)
+    if trees is not None and trees.problems:
+        return 1
+    return 3 if found or of_runs or trees else 0
 
 
 def _side(argument: str, given: Path | None) -> _Side:
@@ -117,7 +131,14 @@ def _tensors_of(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"parameters": {name: [spec.dtype, list(spec.shape)] for name, spec in specs.items()}}
 
 
-def _print(old: _Side, new: _Side, found: Diff, of_runs: RunChanges | None, every: bool) -> None:
+def _print(
+    old: _Side,
+    new: _Side,
+    found: Diff,
+    of_runs: RunChanges | None,
+    trees: TreesCompared | None,
+    every: bool,
+) -> None:
     _print_header(old, new)
     if of_runs is not None:
         _print_section("hyperparameters", hyperparameter_lines(of_runs), every)
@@ -135,8 +156,10 @@ def _print(old: _Side, new: _Side, found: Diff, of_runs: RunChanges | None, ever
     if lacking:
         names = " and ".join(side.label.partition(",")[0] for side in lacking)
         say((printable(f"no tensors to compare: {names} without a checkpoint"), "dim"))
-    else:
+    elif trees is None or found.added or found.removed or found.changed:
         print_tensors(found, every or not on_terminal())
+    if trees is not None:
+        trees.print(every, header=False)
 
 
 def _one_sided(part: str, old: _Side, new: _Side) -> Iterator[str] | None:

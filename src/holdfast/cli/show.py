@@ -18,18 +18,31 @@ from holdfast.cli.output import (
     shape_text,
     size_text,
 )
+from holdfast.cli.trees import is_tree
 from holdfast.errors import printable, shortened
 from holdfast.tensors import TensorSpec
 from holdfast.verbs.open import TensorFile, open
 
 
-def show_file(path: Path, *, as_json: bool, every: bool, tensors_only: bool) -> None:
-    """Print a file's format, metadata and tensors."""
+def show_file(path: Path, *, as_json: bool, every: bool, tensors_only: bool) -> int:
+    """Print a file's format, metadata, tensors and tree; returns the exit code."""
     with open(path, tensors_only=tensors_only) as file:
+        tree = None
         if as_json:
-            print_json(file_json(path, file))
-        else:
-            _print(path, file, every or not on_terminal())
+            found = file_json(path, file)
+            if is_tree(file):
+                from holdfast.cli.show_tree import tree_json
+
+                tree = found["tree"] = tree_json(file, every=every)
+            print_json(found)
+            return 1 if tree and tree["problems"] else 0
+        _print(path, file, every or not on_terminal())
+        if is_tree(file):
+            from holdfast.cli.show_tree import print_tree
+
+            say()
+            return 0 if print_tree(file, every=every) else 1
+        return 0
 
 
 def file_json(path: Path, file: TensorFile) -> dict[str, object]:

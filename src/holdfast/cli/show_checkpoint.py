@@ -20,6 +20,7 @@ from holdfast.cli.output import (
     time_text,
 )
 from holdfast.cli.show import print_tensors, tensors_json, value_text
+from holdfast.cli.trees import is_tree
 from holdfast.errors import printable, shortened
 from holdfast.store import Checkpoint, Run
 from holdfast.store.listing import written
@@ -28,13 +29,40 @@ from holdfast.store.verdicts import Verdict, verdicts
 from holdfast.store.view import CheckpointView, run_of
 
 
-def show_checkpoint(checkpoint: Checkpoint, *, as_json: bool, every: bool) -> None:
-    """Print a checkpoint's place, metrics, files, plain values and tensors."""
+def show_checkpoint(checkpoint: Checkpoint, *, as_json: bool, every: bool) -> int:
+    """Print a checkpoint's place, metrics, files, plain values and tensors, or its tree.
+
+    Returns the exit code.
+    """
     view = CheckpointView(checkpoint)
+    if is_tree(checkpoint):
+        return _show_snapshot(checkpoint, view, as_json, every)
     if as_json:
         print_json(_as_json(checkpoint, view))
     else:
-        _print(checkpoint, view, every or not on_terminal())
+        _print_facts(checkpoint, view)
+        _print_files(checkpoint)
+        say()
+        _print_content(view, every or not on_terminal())
+    return 0
+
+
+def _show_snapshot(checkpoint: Checkpoint, view: CheckpointView, as_json: bool, every: bool) -> int:
+    """A snapshot of a simulation: its tree; the slabs that it lies in only if asked for."""
+    from holdfast.cli.show_tree import print_tree, tree_json
+
+    if as_json:
+        tree = tree_json(checkpoint, every=every)
+        print_json({**_as_json(checkpoint, view), "tree": tree})
+        return 1 if tree["problems"] else 0
+    _print_facts(checkpoint, view)
+    sound = print_tree(checkpoint, every=every)
+    say()
+    _print_files(checkpoint)
+    if every:
+        say()
+        _print_content(view, every)
+    return 0 if sound else 1
 
 
 def _as_json(checkpoint: Checkpoint, view: CheckpointView) -> dict[str, Any]:
@@ -54,7 +82,7 @@ def _as_json(checkpoint: Checkpoint, view: CheckpointView) -> dict[str, Any]:
     }
 
 
-def _print(checkpoint: Checkpoint, view: CheckpointView, every: bool) -> None:
+def _print_facts(checkpoint: Checkpoint, view: CheckpointView) -> None:
     head, run = checkpoint.head, run_of(checkpoint)
     name = run.name if run else None
     say((printable(f"{name}@{head.step}" if name else checkpoint.ref), "bold"))
@@ -65,6 +93,9 @@ def _print(checkpoint: Checkpoint, view: CheckpointView, every: bool) -> None:
     for label, text in _facts(checkpoint):
         say(printable(f"  {label}: {text}"))
     say()
+
+
+def _print_files(checkpoint: Checkpoint) -> None:
     parts = [
         (printable(key), f"{count:,}", size_text(nbytes))
         for key, count, nbytes in _parts(checkpoint)
@@ -73,10 +104,12 @@ def _print(checkpoint: Checkpoint, view: CheckpointView, every: bool) -> None:
     say()
     files = [
         (file.name, size_text(file.size), size_text(file.held), size_text(file.used))
-        for file in head.files
+        for file in checkpoint.head.files
     ]
     print_table(("file", "size", "held", "used"), files, right="size held used")
-    say()
+
+
+def _print_content(view: CheckpointView, every: bool) -> None:
     _print_values(view, every)
     print_tensors([(name, view.spec(name)) for name in view], every)
 

@@ -17,9 +17,11 @@ from holdfast.cli.output import (
     size_text,
 )
 from holdfast.cli.stores import is_file, resolve
+from holdfast.cli.trees import live_blocks
 from holdfast.errors import DigestMismatch, FellBack, HoldfastError, NothingToVerify, printable
-from holdfast.store import Store
+from holdfast.store import Checkpoint, Store
 from holdfast.store.verifying import Verification, verify_store
+from holdfast.verbs.open import TensorFile
 from holdfast.verbs.verify import verify
 
 
@@ -67,13 +69,28 @@ def _verify_file(path: str) -> dict[str, Any]:
         total = Path(path).stat().st_size
     except (OSError, ValueError):
         total = 0  # what is wrong with it, verify will say
-    with progress_bar(f"verifying {Path(path).name}", total) as report:
-        verified = verify(path, report)
+    try:
+        with progress_bar(f"verifying {Path(path).name}", total) as report:
+            verified = verify(path, report)
+    except NothingToVerify as error:
+        with TensorFile(path) as file:
+            if live_blocks(file) is not None:
+                raise NothingToVerify(f"{error}; its tree is sound") from error
+        raise
+    with TensorFile(path) as file:
+        tree = _tree_json(file)
     return {
         "format": verified.format,
         "verified_tensors": verified.tensors,
         "verified_bytes": verified.nbytes,
+        **tree,
     }
+
+
+def _tree_json(what: TensorFile | Checkpoint) -> dict[str, Any]:
+    """Of a sound tree, how many of its blocks live; raises a DamagedFile if it is not sound."""
+    blocks = live_blocks(what)
+    return {} if blocks is None else {"live_blocks": blocks}
 
 
 def _verify_ref(ref: str, store: Path | None) -> dict[str, Any]:
@@ -86,16 +103,19 @@ def _verify_ref(ref: str, store: Path | None) -> dict[str, Any]:
         "checkpoint": checkpoint.ref,
         "verified_tensors": verified.tensors,
         "verified_bytes": verified.nbytes,
+        **_tree_json(checkpoint),
     }
 
 
 def _print(result: dict[str, Any]) -> None:
     if result["status"] == "intact":
         what = result.get("path") or f"{result['ref']} ({result['checkpoint']})"
+        blocks = result.get("live_blocks")
+        sound = "" if blocks is None else f"; a sound tree of {count_text(blocks, 'live block')}"
         say(
             ("intact      ", "green"),
             f"{what}: {count_text(result['verified_tensors'], 'tensor')}, "
-            f"{size_text(result['verified_bytes'])}, every byte",
+            f"{size_text(result['verified_bytes'])}, every byte{sound}",
         )
         return
     style = "bold red" if result["status"] == "damaged" else "yellow"

@@ -1,4 +1,4 @@
-"""The sunc format as a target, beside a plain reader of its header."""
+"""The sunc format as a target, beside a plain reader of its header, and the trees in it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, set_numbers
 from tests.fuzz.mutations.json_text import json_mutations
 from tests.fuzz.seeds import golden, random_metadata, small, with_digest
 from tests.fuzz.target import Outcome, Target, require
+from tests.fuzz.targets.sunc_trees import check_trees, tree_seeds
 
 TAG = b"HFDG"
 START = b'{"holdfast.digest":"'
@@ -55,7 +56,8 @@ def seeds() -> list[bytes]:
     """Trees with each kind of extension, and all that are malformed."""
     files = [file_of(), file_of(link_section()), file_of(link_section(3)), file_of(b"foreign")]
     malformed = [case.data for case in malformed_sunc.CASES]
-    return [*golden(".sunc"), *whole_files().values(), *files, *small(malformed)]
+    sound = small(tree_seeds())
+    return [*golden(".sunc"), *whole_files().values(), *files, *sound, *small(malformed)]
 
 
 def random_file(random: Random) -> bytes:
@@ -124,6 +126,7 @@ def reseal(file: bytes) -> bytes:
 
 def check(data: bytes, outcome: Outcome, options: Options) -> None:
     """The sections lie where the lengths in the header put them, one after the other."""
+    check_trees(data, outcome)
     if not isinstance(outcome, Index):
         return
     sizes = section_sizes(data)

@@ -1,0 +1,102 @@
+"""The list of a tree's blocks, and the keys by which those that live are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from holdfast.amr.arena import INVALID
+from holdfast.amr.morton import Key, Words, keys_of, morton
+from holdfast.formats.sunc import block_dtype
+
+Records = np.ndarray[Any, Any]
+Indices = np.ndarray[Any, np.dtype[np.intp]]
+
+_FIRST: Final = 16
+"""How many blocks there is room for at first."""
+
+
+class BlockList:
+    """Records of blocks with their slots: a list that is only ever appended to, until it is sorted.
+
+    A block that dies stays in it, with all that its record says but its index.
+    """
+
+    def __init__(self, nd: int, block_size: int, bits_per_dim: int) -> None:
+        self._block_size = block_size
+        self._bits_per_dim = bits_per_dim
+        self._records: Records = np.zeros(_FIRST, block_dtype(nd))
+        self._slots: Words = np.zeros(_FIRST, np.uint64)
+        self._count = 0
+        self._index: dict[Key, int] = {}
+
+    def restore(self, records: Records, slots: Words) -> None:
+        """Hold a saved list, which was checked before; both arrays become its own."""
+        records["padding"] = 0  # it means nothing: equal trees give equal bytes
+        self._records, self._slots, self._count = records, slots, len(records)
+        self._rebuild_index()
+
+    def __len__(self) -> int:
+        """How many blocks there are, dead ones too."""
+        return self._count
+
+    @property
+    def records(self) -> Records:
+        """All blocks, dead ones too; an append may leave this array behind."""
+        return self._records[: self._count]
+
+    @property
+    def slots(self) -> Words:
+        """The slot of each block."""
+        return self._slots[: self._count]
+
+    @property
+    def live(self) -> Indices:
+        """The indices of the blocks that are not dead."""
+        return np.flatnonzero(self.records["block_index"] != INVALID)
+
+    def keys(self) -> list[Key]:
+        """The keys of the live blocks."""
+        return keys_of(self.records[self.live], self._block_size, self._bits_per_dim)
+
+    def find(self, key: Key) -> int | None:
+        """The index of the live block with this key, if there is one."""
+        return self._index.get(key)
+
+    def append(self, origin: Sequence[int], spacing: float, level: int, key: Key) -> int:
+        """A new block without a slot; returns its index. Nothing else may have its key."""
+        index = self._count
+        if index == len(self._records):
+            room = max(_FIRST, index)
+            self._records = np.concatenate((self._records, np.zeros(room, self._records.dtype)))
+            self._slots = np.concatenate((self._slots, np.zeros(room, np.uint64)))
+        self._records[index] = (origin, spacing, index, level, [0] * 7)
+        self._slots[index] = INVALID
+        self._count += 1
+        self._index[key] = index
+        return index
+
+    def kill(self, index: int) -> None:
+        """Let a live block die."""
+        record = self._records[index : index + 1]
+        del self._index[keys_of(record, self._block_size, self._bits_per_dim)[0]]
+        record["block_index"] = INVALID
+
+    def sort(self) -> Indices:
+        """Drop the dead blocks and sort the others by key; returns which block each one was."""
+        live = self.live
+        records = self.records[live]
+        levels = records["level"]
+        numbers = morton(records["origin"], levels, self._block_size, self._bits_per_dim)
+        order = live[np.lexsort((levels, numbers))]  # stable: ties keep their order
+        self._records[: len(order)] = self._records[order]
+        self._slots[: len(order)] = self._slots[order]
+        self._count = len(order)
+        self.records["block_index"] = np.arange(self._count, dtype=np.uint64)
+        self._rebuild_index()
+        return order
+
+    def _rebuild_index(self) -> None:
+        self._index = dict(zip(self.keys(), self.live.tolist(), strict=True))

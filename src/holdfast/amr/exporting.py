@@ -1,0 +1,48 @@
+"""Snapshots as `.sunc` files, one for each rank."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from holdfast.amr.checkpoint import write
+from holdfast.amr.paths import format_path, format_ranked_path
+from holdfast.amr.restoring import load_rank
+from holdfast.amr.snapshot_parts import SavedParts
+from holdfast.errors import BadOption
+from holdfast.files import disk
+from holdfast.files.compression import SUFFIX, compressing
+
+SUNC: Final = ".sunc"
+
+
+def export(
+    parts: SavedParts, path: str | os.PathLike[str], compress: str | None, extras: bool
+) -> list[str]:
+    """Write the file of each rank; see `Snapshot.export`."""
+    if compress not in (None, "zstd"):
+        raise BadOption(f"compress={compress!r}: there are None and 'zstd'")
+    ending = SUFFIX if compress else ""
+    targets = [f"{_target(parts, Path(path), rank)}{ending}" for rank in range(parts.ranks)]
+    for rank, target in enumerate(targets):
+        state = load_rank(parts, rank)
+        if compress:
+            with compressing(target, disk.LOCAL) as stream:
+                write(state.tree, state.arena, stream, extras=extras)
+        else:
+            write(state.tree, state.arena, target, extras=extras)
+    return targets
+
+
+def _target(parts: SavedParts, path: Path, rank: int) -> Path:
+    """Where the file of a rank goes, but for what tells that it is compressed."""
+    step, is_alone = parts.checkpoint.step, parts.ranks == 1
+    if path.is_dir() or not path.name.removesuffix(SUFFIX).endswith(SUNC):
+        run = parts.checkpoint.run
+        prefix = run.name if run.name and run.name.isidentifier() else run.hash
+        if is_alone:
+            return Path(format_path(path, prefix, step))
+        return Path(format_ranked_path(path, prefix, step, rank))
+    stem = path.name.removesuffix(SUFFIX).removesuffix(SUNC)
+    return path.with_name(f"{stem}{SUNC}" if is_alone else f"{stem}_rank{rank}{SUNC}")

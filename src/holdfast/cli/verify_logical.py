@@ -1,0 +1,97 @@
+"""`holdfast verify --logical`: one digest for a state, however it is divided."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.amr.logical import digest_of
+from holdfast.amr.saved import SavedState, Source, opened
+from holdfast.cli.output import (
+    count_text,
+    exit_code,
+    message_of,
+    print_json,
+    progress_bar,
+    say,
+)
+from holdfast.cli.stores import is_file, resolve
+from holdfast.errors import FellBack, HoldfastError, printable
+
+
+def verify_logical(arguments: Sequence[str], *, store: Path | None, as_json: bool) -> int:
+    """Verify states and print the digest of each; returns the exit code.
+
+    All files together are one state, those of its ranks; each checkpoint is one by itself.
+    """
+    files = [argument for argument in arguments if is_file(argument)]
+    states = ([files] if files else []) + [[ref] for ref in arguments if ref not in files]
+    results, codes = [], set()
+    for names in states:
+        result, code = _verify_state(names, store)
+        results.append(result)
+        codes.add(code)
+        if not as_json:
+            _print(result)
+    if as_json:
+        print_json(results)
+    return 1 if 1 in codes else max(codes)
+
+
+def _verify_state(names: list[str], store: Path | None) -> tuple[dict[str, Any], int]:
+    kind = "paths" if is_file(names[0]) else "ref"
+    what: dict[str, Any] = {kind: names if kind == "paths" else names[0]}
+    try:
+        sources: list[Source] = [*names] if kind == "paths" else [_resolved(names[0], store)]
+        with opened(*sources) as state:
+            return {**what, **_verified(state)}, 0
+    except HoldfastError as error:
+        code = exit_code(error)
+        found = {"error": type(error).__name__, "message": message_of(error)}
+        return {**what, "status": "damaged" if code == 1 else "unverified", **found}, code
+    except FellBack as warning:
+        # Another one is intact; the one that was asked for is not.
+        found = {"error": "FellBack", "message": str(warning)}
+        return {**what, "status": "damaged", **found}, 1
+
+
+def _resolved(ref: str, store: Path | None) -> Source:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FellBack)
+        return resolve(ref, store)
+
+
+def _verified(state: SavedState) -> dict[str, Any]:
+    total = sum(
+        each.count * each.nbytes
+        for tree in state.trees
+        for each in (tree.fields, tree.links)
+        if each
+    )
+    with progress_bar("verifying", total) as report:
+        digest = digest_of(state, report)
+        state.check_rest()
+    return {
+        "status": "intact" if state.has_digests else "sound",
+        "state": state.label,
+        "logical": digest,
+        "ranks": len(state.trees),
+        "live_blocks": sum(int(tree.is_live.sum()) for tree in state.trees),
+    }
+
+
+def _print(result: dict[str, Any]) -> None:
+    if "logical" not in result:
+        style = "bold red" if result["status"] == "damaged" else "yellow"
+        say((f"{result['status']:<12}", style), printable(result["message"]))
+        return
+    blocks = count_text(result["live_blocks"], "live block")
+    ranks = f" of {count_text(result['ranks'], 'rank')}" if result["ranks"] > 1 else ""
+    what = printable(f"{result.get('ref') or result['state']}: {blocks}{ranks}")
+    if result["status"] == "intact":
+        say(("intact      ", "green"), f"{what}, every byte")
+    else:
+        say(("sound       ", "yellow"), f"{what}; without digests to verify its bytes against")
+    say(("logical     ", "bold"), result["logical"])

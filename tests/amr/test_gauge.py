@@ -1,0 +1,74 @@
+"""Links stay with their blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.amr import FieldArena, GaugeTree, LinkExchangeSpec
+from holdfast.errors import BadOption
+from tests.amr.tree_states import SCALAR, SU2, U1, worn
+
+
+def test_links_are_identities_until_they_are_set() -> None:
+    tree = GaugeTree(SU2, 1.0, 4, 2)
+    assert tree.links.shape == (0, 32, 2, 2)
+    for x in range(9):
+        tree.insert_block((4 * x, 0), 0)
+    assert tree.links.shape == (9, 32, 2, 2)
+    assert tree.links.tobytes() == np.tile(np.eye(2, dtype=complex), (9, 32, 1, 1)).tobytes()
+
+
+def test_links_that_were_set_stay_when_the_list_grows() -> None:
+    tree = GaugeTree(U1, 1.0, 4, 2)
+    for x in range(9):
+        block = tree.insert_block((4 * x, 0), 0)
+        tree.links[block] = x
+    assert tree.links[:, 0, 0, 0].tolist() == list(range(9))
+
+
+def test_the_links_of_a_dead_block_stay_and_its_children_have_identities() -> None:
+    tree = GaugeTree(U1, 1.0, 4, 2)
+    tree.insert_block((0, 0), 0)
+    tree.links[0] = 5
+    tree.refine_block(0)
+    assert tree.links[:, 0, 0, 0].tolist() == [5, 1, 1, 1, 1]
+
+
+def test_links_follow_a_reorder() -> None:
+    tree, arena = worn("su2")
+    before = {tuple(tree.blocks[i]["origin"]): tree.links[i].tobytes() for i in tree.live}
+    tree.reorder()
+    assert len(tree.links) == len(tree) == len(before)
+    for i in range(len(tree)):
+        assert tree.links[i].tobytes() == before[tuple(tree.blocks[i]["origin"])]
+    block = tree.insert_block_with_field((20, 20), 0, arena)
+    assert (tree.links[block] == np.eye(2)).all()  # not what lay there before
+
+
+def test_a_restored_tree_without_links_has_identities() -> None:
+    tree, _ = worn("su2")
+    again = GaugeTree.restored(SU2, 0.5, 6, 4, tree.blocks.copy(), tree.field_slots.copy())
+    assert again.links.shape == tree.links.shape
+    assert (again.links == np.eye(2)).all()
+
+
+def test_a_gauge_tree_has_a_gauge_frontend() -> None:
+    with pytest.raises(BadOption, match="not a ScalarFrontend"):
+        GaugeTree(SCALAR, 1.0, 4, 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"depth": -1}, {"depth": 1.0}, {"corners": 1}])
+def test_what_is_exchanged_is_a_number_of_layers(options: Any) -> None:
+    with pytest.raises(BadOption):
+        LinkExchangeSpec(**options)
+
+
+def test_by_default_one_layer_with_its_corners_is_exchanged() -> None:
+    assert GaugeTree(U1, 1.0, 4, 2).link_exchange_spec == LinkExchangeSpec(depth=1, corners=True)
+
+
+def test_fields_have_a_component_for_each_spinor_and_gauge_index() -> None:
+    assert FieldArena(SU2, 2).storage.shape == (2, 16, 2)

@@ -1,0 +1,98 @@
+"""Trees in states that are worth saving, made by the operations of the tree and the arena."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.amr import (
+    AMRTree,
+    FieldArena,
+    GaugeFrontend,
+    GaugeTree,
+    OpenTopology,
+    PeriodicTopology,
+    ScalarFrontend,
+    TreeCheckpoint,
+)
+
+GOLDEN = Path(__file__).parents[1] / "formats" / "golden"
+
+SCALAR = ScalarFrontend(2, 4, OpenTopology(2, (16.0, 16.0)))
+U1 = GaugeFrontend(1, 1, 2, 4, PeriodicTopology(2, (4.0, 4.0)))
+SU2 = GaugeFrontend(2, 1, 2, 4, PeriodicTopology(2, (4.0, 4.0)))
+
+
+def golden(name: str) -> bytes:
+    """A file that the first implementation wrote."""
+    return (GOLDEN / f"{name}.sunc").read_bytes()
+
+
+def golden_scalar() -> tuple[AMRTree, FieldArena]:
+    """The state of sunc_scalar_2d."""
+    tree, arena = AMRTree(SCALAR, 0.5, 4, 6), FieldArena(SCALAR, 8)
+    for origin, level in (((0, 0), 0), ((4, 0), 1), ((8, 0), 1)):
+        block = tree.insert_block_with_field(origin, level, arena)
+        arena.storage[tree.field_slots[block]] = (1000 * block + np.arange(16)) * 0.1
+    tree.invalidate_block(1)
+    slot = arena.alloc()
+    arena.storage[slot] = np.arange(16) * 0.25
+    arena.free(slot)
+    return tree, arena
+
+
+def golden_u1() -> tuple[GaugeTree, FieldArena]:
+    """The state of sunc_u1_2d; its links were drawn at random, and are taken from the file."""
+    tree, arena = GaugeTree(U1, 0.25, 4, 8), FieldArena(U1, 4)
+    for origin in ((0, 0), (4, 0)):
+        block = tree.insert_block_with_field(origin, 0, arena)
+        arena.storage[tree.field_slots[block]] = np.arange(16)[:, np.newaxis] - 0.5j
+    tree.links[:] = np.frombuffer(golden("sunc_u1_2d")[-1024:], "<c16").reshape(2, 32, 1, 1)
+    return tree, arena
+
+
+def worn(kind: str = "scalar") -> tuple[Any, FieldArena]:
+    """A tree with dead blocks that name slots, free ones and reused ones, and stale free words."""
+    frontend = {"scalar": SCALAR, "u1": U1, "su2": SU2}[kind]
+    tree: AMRTree = (AMRTree if kind == "scalar" else GaugeTree)(frontend, 0.5, 6, 4)  # type: ignore[arg-type]
+    arena = FieldArena(frontend, 12)
+    random = np.random.default_rng(7)
+    blocks = [tree.insert_block_with_field((4 * x, 4 * x), 0, arena) for x in range(4)]
+    arena.storage[:] = random.standard_normal(arena.storage.shape)
+    arena.storage[0].reshape(-1)[:3] = np.nan, -0.0, np.inf
+    tree.invalidate_block(blocks[1])
+    arena.free(int(tree.field_slots[blocks[1]]))
+    tree.insert_block_with_field((8, 0), 1, arena)  # which takes that slot
+    children = tree.refine_block(blocks[2])
+    for child in children:
+        tree.field_slots[child] = arena.alloc()
+        arena.storage[tree.field_slots[child]] = random.standard_normal(arena.storage.shape[1:])
+    tree.coarsen_blocks(children, arena)
+    tree.invalidate_block(blocks[3])  # which keeps its slot
+    arena.grow(15)
+    arena.alloc()  # a slot that nobody names, and stale words
+    if isinstance(tree, GaugeTree):
+        shape = tree.links.shape
+        tree.links[:] = random.standard_normal(shape) + 1j * random.standard_normal(shape)
+    return tree, arena
+
+
+def saved(tree: AMRTree, arena: FieldArena) -> bytes:
+    """The bytes of a checkpoint."""
+    stream = io.BytesIO()
+    if isinstance(tree, GaugeTree):
+        tree.write_checkpoint(arena, stream)
+    else:
+        TreeCheckpoint(tree.frontend).write(tree, arena, stream)
+    return stream.getvalue()
+
+
+def loaded(data: bytes, like: AMRTree) -> Any:
+    """The state in a checkpoint of such a tree."""
+    stream = io.BytesIO(data)
+    if isinstance(like, GaugeTree):
+        return GaugeTree.read_checkpoint(stream, frontend=like.frontend)
+    return TreeCheckpoint(like.frontend).read(stream)
