@@ -1,0 +1,120 @@
+"""The lattice program: known values, and links in blocks against links in one array."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+
+import lattice
+import numpy as np
+import pytest
+from gauge_theory import exact_plaquette, force, mean_and_error, plaquette_sums
+
+from holdfast.parallel import SingleRank
+
+
+def arguments(**given):
+    usual = {"group": "u1", "dims": 2, "size": 8, "beta": 2.0, "steps": 8, "length": 1.5}
+    return argparse.Namespace(**usual | {"start": "hot", "warm_up": 30, "seed": 1} | given)
+
+
+def simulated(count, **given):
+    """What was measured after the warm-up of a run."""
+    settings = arguments(**given)
+    made = lattice.new_lattice(settings, SingleRank())
+    metropolis = np.random.default_rng(settings.seed)
+    for number in range(1, count + 1):
+        made.update(number, settings, metropolis)
+    return {name: np.array(each[settings.warm_up :]) for name, each in made.history.items()}
+
+
+def one_torus(made, size):
+    """The links of all blocks as one block of the whole lattice."""
+    nd = made.tree.frontend.nd
+    whole = np.zeros((1, *(size,) * nd, *made.shape[-3:]), complex)
+    for block, links in zip(made.tree.blocks[made.tree.live], made.links, strict=True):
+        origin = reversed(block["origin"].tolist())
+        whole[(0, *(slice(at, at + lattice.BLOCK) for at in origin))] = links
+    return np.pad(whole, [(0, 0)] + [(1, 1)] * nd + [(0, 0)] * 3, mode="wrap")
+
+
+def su3_in_two_dimensions(beta):
+    """The mean plaquette, as an integral over the eigenvalues of one matrix (Weyl)."""
+    angles = np.linspace(0, 2 * np.pi, 300, endpoint=False)
+    phases = np.exp(1j * np.stack(np.meshgrid(angles, angles)))
+    phases = [phases[0], phases[1], 1 / (phases[0] * phases[1])]
+    trace = sum(phases).real / 3
+    weight = np.exp(beta * trace)
+    for first, second in itertools.combinations(phases, 2):
+        weight = weight * np.abs(first - second) ** 2
+    return float((weight * trace).sum() / weight.sum())
+
+
+@pytest.mark.parametrize(
+    ("group", "beta", "size", "count"),
+    [("u1", 2.0, 8, 630), ("su2", 2.5, 4, 430), ("su3", 4.0, 4, 330)],
+)
+def test_the_plaquette_in_two_dimensions_is_the_exact_one(group, beta, size, count):
+    exact = su3_in_two_dimensions(beta) if group == "su3" else exact_plaquette(group, 2, beta)
+    found = simulated(count, group=group, beta=beta, size=size)
+    mean, error = mean_and_error(found["plaquette"])
+    assert error < 0.02
+    assert abs(mean - exact) < 4 * error
+    weight, weight_error = mean_and_error(np.exp(-found["violation"]))
+    assert abs(weight - 1) < 4 * weight_error
+    assert 0.7 < found["accepted"].mean() < 1
+
+
+@pytest.mark.parametrize(("group", "dims"), [("u1", 2), ("su3", 2), ("su2", 3)])
+def test_blocks_together_are_one_lattice(group, dims):
+    size = 8
+    made = lattice.new_lattice(arguments(group=group, dims=dims, size=size), SingleRank())
+    torus = one_torus(made, size)
+    planes = math.comb(dims, 2) * size**dims
+    assert made.plaquette() == pytest.approx(plaquette_sums(torus)[0] / planes, rel=1e-12)
+    forces = force(torus, 2.0)
+    for block, found in zip(made.tree.blocks, force(made.surrounded(made.links), 2.0), strict=True):
+        origin = reversed(block["origin"].tolist())
+        expected = forces[(0, *(slice(at, at + lattice.BLOCK) for at in origin))]
+        assert np.abs(found - expected).max() < 1e-13
+
+
+def test_half_the_step_violates_the_energy_a_quarter_as_much_in_four_dimensions():
+    settings = arguments(group="su3", dims=4, size=4, beta=5.5)
+    made = lattice.new_lattice(settings, SingleRank())
+    start, violations = made.links, []
+    for number in range(1, 4):
+        momenta = made.drawn(1, number)
+        before = made.energy(start, momenta, 5.5)
+        ends = [
+            lattice.leapfrog(start, momenta, made.surrounded, 5.5, 0.2 / count, count)
+            for count in (4, 8)
+        ]
+        violations.append([abs(made.energy(*end, 5.5) - before) for end in ends])
+        start = ends[1][0]
+    coarse, fine = np.mean(violations, axis=0)
+    assert 3.6 < coarse / fine < 4.4
+
+
+def test_momenta_depend_on_seed_trajectory_and_block_alone():
+    made = lattice.new_lattice(arguments(), SingleRank())
+    drawn = made.drawn(1, 5)
+    assert np.array_equal(drawn, made.drawn(1, 5))
+    for other in (made.drawn(2, 5), made.drawn(1, 6), drawn[::-1]):
+        assert not np.any(drawn == other)
+    made.tree.invalidate_block(1)
+    assert np.array_equal(made.drawn(1, 5), drawn[[0, 2, 3]])
+
+
+def test_a_cold_lattice_is_all_identities():
+    made = lattice.new_lattice(arguments(group="su2", start="cold"), SingleRank())
+    assert made.plaquette() == 1
+    assert np.array_equal(made.links, np.broadcast_to(np.eye(2), made.shape))
+
+
+def test_a_size_that_is_not_in_blocks_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["lattice.py", "--size", "6"])
+    with pytest.raises(SystemExit):
+        lattice.parse()
+    assert "a multiple of 4 sites" in capsys.readouterr().err
