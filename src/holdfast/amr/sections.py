@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Literal, Protocol
+from typing import BinaryIO, Final, Literal, Protocol
 
 import numpy as np
 
@@ -102,7 +102,7 @@ class FileSections(AbstractContextManager["FileSections"]):
 
     def section(self, name: str) -> Bytes:
         """All bytes of a section of the payload."""
-        return _bytes_of(self._file[name])
+        return self._file.data(name)
 
     def links(self, frontend: GaugeFrontend) -> Bytes:
         """All bytes of the links, of which the file tells the group."""
@@ -114,7 +114,7 @@ class FileSections(AbstractContextManager["FileSections"]):
                 f"links: expected matrices of {frontend.n_gauge} × {frontend.n_gauge} by the "
                 f"frontend's n_gauge, found {group} × {group}"
             )
-        return _bytes_of(self._file["links"])
+        return self._file.data("links")
 
 
 class StreamSections:
@@ -169,10 +169,6 @@ class StreamSections:
             f"{what} (offset {self._offset - found:,}): {length:,} bytes expected, but the stream "
             f"ended after {found:,}"
         )
-
-
-def _bytes_of(array: np.ndarray[Any, Any]) -> Bytes:
-    return array.reshape(-1).view(np.uint8)
 
 
 def _no_links(found: str) -> IncompatibleCheckpoint:

@@ -7,15 +7,13 @@ is a few slots of an arena, so that it pays to store many small tensors rather t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
 
 from holdfast.errors import BadField
-from holdfast.files.digests import worker_count
+from holdfast.files.copying import gathered
 from holdfast.tensors import TensorSpec
-from holdfast.tensors.sources import aligned_bytes
 
 SLAB: Final = 1 << 20
 """The bytes of a slab at most, unless one row takes more."""
@@ -49,14 +47,4 @@ def check_slabs(specs: Sequence[TensorSpec], dtype: str, shape: tuple[int, ...],
 
 def joined(pieces: Sequence[Array], dtype: str, shape: tuple[int, ...]) -> Array:
     """The array that slabs were made of, in memory of its own."""
-    spec = TensorSpec(dtype, shape)
-    whole = spec.view(aligned_bytes(spec.nbytes))
-    firsts = np.cumsum([0, *map(len, pieces)]).tolist()
-
-    def copy(number: int) -> None:
-        whole[firsts[number] : firsts[number + 1]] = pieces[number]
-
-    # To touch fresh memory for the first time takes longer than to copy: several threads do it.
-    with ThreadPoolExecutor(worker_count(), "holdfast-copy") as pool:
-        list(pool.map(copy, range(len(pieces))))
-    return whole
+    return TensorSpec(dtype, shape).view(gathered([p.reshape(-1).view(np.uint8) for p in pieces]))

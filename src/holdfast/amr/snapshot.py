@@ -91,8 +91,8 @@ class Snapshot:
         agree(ranks, "the spacing, the bits and the levels of the tree", geometry)
         agree(ranks, "the frontend", common["frontend"])
         agree(ranks, "the time", common["time"])
-        agree(ranks, "the values", digests[:1])
-        agree(ranks, "the kind of the tree, or the owners of blocks", [common["tree"], *digests[1:]])
+        agree(ranks, "the values, of which these are digests", digests[:1])
+        agree(ranks, "the tree, or the owners of blocks", [common["tree"], *digests[1:]])
         state = {SIMULATION: common} if ranks.rank == 0 else {}
         state[part_of(ranks.rank)] = part
         return cls(

@@ -32,7 +32,9 @@ def compressing(path: str | os.PathLike[str], disk: Disk) -> Iterator[BinaryIO]:
         with Ring(partial(disk.write, fd)) as ring:
             raw = _Raw(ring)
             threads = min(8, os.cpu_count() or 1)
-            compressor = zstandard.ZstdCompressor(level=_LEVEL, threads=threads)
+            compressor = zstandard.ZstdCompressor(
+                level=_LEVEL, threads=threads, write_checksum=True
+            )
             with compressor.stream_writer(raw, closefd=False) as stream:
                 yield stream
         disk.truncate(fd, raw.size)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import ChangedFile, ClosedFile, MissingFile, UnreadableFile, shortened
+from holdfast.files.direct import LARGE, DirectReads
 
 _MOST: int = 1 << 30
 """Linux reads at most 2 GiB at once."""
@@ -22,6 +23,7 @@ class SourceFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._fd = -1
+        self._direct: DirectReads | None = None
         try:
             self.path = os.fsdecode(path)
         except TypeError as error:
@@ -45,6 +47,7 @@ class SourceFile:
         self._modified = status.st_mtime_ns
         self._window = b""
         self._window_at = 0
+        self._direct = DirectReads(self._fd, self.size)
 
     memory = None
     """The content, where it lies in memory already."""
@@ -59,6 +62,8 @@ class SourceFile:
     def close(self) -> None:
         """Close the file; mappings of it stay."""
         if self._fd >= 0:
+            if self._direct is not None:
+                self._direct.close()
             os.close(self._fd)
             self._fd = -1
 
@@ -85,7 +90,8 @@ class SourceFile:
 
     def read_into(self, out: np.ndarray[Any, np.dtype[np.uint8]], start: int) -> None:
         """Fill `out` with the bytes that begin at `start`."""
-        view = out.data
+        done = self._direct.read_into(out, start) if self._direct and out.size >= LARGE else 0
+        view, start = out[done:].data, start + done
         while view:
             try:
                 count = os.preadv(self.fd, [view[:_MOST]], start)

@@ -153,6 +153,10 @@ class TensorFile(Mapping[str, Array]):
             if row not in forms or forms[row].record is not None
         }
 
+    def data(self, name: str) -> Bytes:
+        """The bytes of a tensor, verified, where they lie: they may be aligned to nothing."""
+        return self._reader.tensor(self._row(name))
+
     def chunks(self, name: str) -> Callable[[int], Bytes] | None:
         """What gives the bytes of one chunk of a tensor, verified; None if it is read whole."""
         row = self._row(name)

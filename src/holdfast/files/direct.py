@@ -1,0 +1,89 @@
+"""Reads past the page cache, for files that are not in it.
+
+A file that is read once, into memory of its own, would otherwise take its size twice: fresh pages
+of the cache first, which take longer to touch than the disk takes to fill them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from typing import Final
+
+from holdfast.files.disk import ALIGNMENT, DIRECT
+from holdfast.files.ring import BLOCK, borrowed_block
+from holdfast.tensors.sources import Bytes
+
+LARGE: Final = 1 << 20
+"""Less than this is not worth it."""
+_PROBES: Final = 8
+
+
+class DirectReads:
+    """The direct way into a file that is open, if there is one and it pays."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._guard = threading.Lock()
+        self._file = fd
+        self._size = size
+        self._fd: int | None = None
+        """None until somebody asks; negative if there is no such way."""
+
+    def read_into(self, out: Bytes, start: int) -> int:
+        """Fill `out` as far as possible; returns how many bytes, 0 for another way to be taken."""
+        fd = self._opened()
+        if fd < 0:
+            return 0
+        done = 0
+        with borrowed_block() as block:
+            while done < out.size:
+                at = start + done
+                begin = at - at % ALIGNMENT
+                length = min(BLOCK, -(-(start + out.size - begin) // ALIGNMENT) * ALIGNMENT)
+                try:
+                    count = os.preadv(fd, [block[:length].data], begin)
+                except OSError:
+                    return done  # the plain way says what is wrong
+                found = block[at - begin : min(count, start + out.size - begin)]
+                if not found.size:
+                    return done
+                out[done : done + found.size] = found
+                done += found.size
+        return done
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._guard:
+            if self._fd is not None and self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
+
+    def _opened(self) -> int:
+        with self._guard:
+            if self._fd is None:
+                self._fd = -1 if self._is_cached() else self._open()
+            return self._fd
+
+    def _open(self) -> int:
+        if not DIRECT:
+            return -1
+        try:  # the file that is open, whatever its name leads to by now
+            return os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC | DIRECT)
+        except OSError:
+            return -1
+
+    def _is_cached(self) -> bool:
+        """Whether the page cache has the file, by some places in it."""
+        if not hasattr(os, "RWF_NOWAIT"):
+            return True
+        found = 0
+        for number in range(_PROBES):
+            try:
+                found += os.preadv(
+                    self._file, [bytearray(1)], self._size * number // _PROBES, os.RWF_NOWAIT
+                )
+            except OSError as error:
+                if error.errno != errno.EAGAIN:
+                    return True
+        return 2 * found > _PROBES
