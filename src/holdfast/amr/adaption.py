@@ -25,6 +25,7 @@ class Adaption:
     families: Indices
     """[family, child]: siblings that become their parent, as they were numbered at the start."""
     places: Places
+    """Where the blocks are then, sorted by key."""
     owners: Indices
 
 
@@ -100,7 +101,13 @@ def plan_adaption(
         families.append(mesh.start[found])
         mesh = mesh.coarsened(found)
     children = np.zeros((0, 2**places.frontend.nd), np.int64)
-    return Adaption(refined, np.concatenate((children, *families)), mesh.places, mesh.owners)
+    order = mesh.places.order()
+    return Adaption(
+        refined,
+        np.concatenate((children, *families)),
+        places.like(mesh.places.origins[order], mesh.places.levels[order]),
+        mesh.owners[order],
+    )
 
 
 def _families(mesh: _Mesh, level: int, flat: Any) -> Indices:

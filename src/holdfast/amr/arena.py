@@ -38,6 +38,11 @@ class FieldArena:
         self.free_slots: Words = np.arange(slots, dtype=np.uint64)[::-1].copy()
         """A stack; what lies above `free_count` is stale, and a part of the state."""
         self.free_count = slots
+        self._stack: Words | None = None
+        """The array that `_positions` tells of, up to the word `_known`."""
+        self._positions = np.zeros(0, np.int64)
+        """[slot]: where it lies in the stack, if it is free."""
+        self._known = 0
 
     @classmethod
     def restored(
@@ -68,12 +73,21 @@ class FieldArena:
     def free(self, slot: int) -> None:
         """Give a slot back; raises BadBlock if it is none, or free already."""
         slot = operator.index(slot)
+        self.check_taken(slot)
+        self.free_slots[self.free_count] = slot
+        self._positions[slot] = self.free_count
+        self.free_count = self._known = self.free_count + 1
+
+    def check_taken(self, slot: int) -> None:
+        """Raise BadBlock for a slot that is none, or free."""
         if not 0 <= slot < self.max_blocks:
             raise BadBlock(f"there is no slot {slot} among the {self.max_blocks:,} of the arena")
-        if np.any(self.free_slots[: self.free_count] == slot):
+        if self._stack is not self.free_slots or self._known < self.free_count:
+            self._look_again()
+        position = self._positions[slot]
+        # Where it was pushed last. Whatever has been taken since, a look at the stack decides.
+        if position < self.free_count and self.free_slots[position] == slot:
             raise BadBlock(f"slot {slot} is free already")
-        self.free_slots[self.free_count] = slot
-        self.free_count += 1
 
     def grow(self, max_blocks: int | None = None) -> None:
         """Have more slots, twice as many unless told; those there are keep their fields.
@@ -86,14 +100,31 @@ class FieldArena:
             raise BadOption(f"max_blocks={after:,}: an arena of {before:,} slots does not shrink")
         if after == before:
             return
-        storage = np.zeros((after, *self.storage.shape[1:]), self.storage.dtype)
-        storage[:before] = self.storage
+        storage = self.storage_of(after)
         free_slots = np.zeros(after, np.uint64)
         free_slots[: self.free_count] = self.free_slots[: self.free_count]
         added = np.arange(before, after, dtype=np.uint64)[::-1]
         free_slots[self.free_count : self.free_count + len(added)] = added
-        self.storage, self.free_slots = storage, free_slots
-        self.free_count += len(added)
+        self.adopt(storage, free_slots, self.free_count + len(added))
+
+    def storage_of(self, max_blocks: int) -> Array:
+        """`storage` if it has so many slots, or a copy with more; raises ArenaFull."""
+        slots = _slots(max_blocks, self.frontend)
+        if slots == self.max_blocks:
+            return self.storage
+        try:
+            storage = np.zeros((slots, *self.storage.shape[1:]), self.storage.dtype)
+        except MemoryError as error:
+            raise ArenaFull(
+                f"there is no memory for an arena of {slots:,} slots instead of "
+                f"{self.max_blocks:,}: {error}; nothing was changed"
+            ) from error
+        storage[: self.max_blocks] = self.storage
+        return storage
+
+    def adopt(self, storage: Array, free_slots: Words, free_count: int) -> None:
+        """Take what `storage_of` gave, with the stack that belongs to it."""
+        self.storage, self.free_slots, self.free_count = storage, free_slots, free_count
 
     def defragment(self, tree: AMRTree) -> None:
         """Move fields so that slot i is that of block i, and no dead block names one.
@@ -112,16 +143,24 @@ class FieldArena:
         has_field[tree.live] = slots[tree.live] != INVALID
         taken = np.flatnonzero(has_field)
         fields = self.storage[slots[taken]]
+        rest = np.ones(self.max_blocks, bool)
+        rest[taken] = False
+        free = np.flatnonzero(rest)[::-1]
         self.storage[:] = 0
         self.storage[taken] = fields
         slots[~has_field] = INVALID
         slots[taken] = taken
-        rest = np.ones(self.max_blocks, bool)
-        rest[taken] = False
-        free = np.flatnonzero(rest)[::-1]
         self.free_slots[:] = 0
         self.free_slots[: len(free)] = free
         self.free_count = len(free)
+        self._stack = None  # that it is the same array does not say that it is the same stack
+
+    def _look_again(self) -> None:
+        """Note where each free slot lies in the stack, which is another one than it was."""
+        free = self.free_slots[: self.free_count].astype(np.int64)
+        self._positions = np.zeros(self.max_blocks, np.int64)
+        self._positions[free] = np.arange(len(free))
+        self._stack, self._known = self.free_slots, self.free_count
 
 
 def _slots(value: Any, frontend: Frontend) -> int:

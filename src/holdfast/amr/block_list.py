@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
 from holdfast.amr.arena import INVALID
-from holdfast.amr.morton import Key, Words, keys_of, morton
+from holdfast.amr.morton import Key, Words, key_of, keys_of, morton
 from holdfast.formats.sunc import block_dtype
 
 Records = np.ndarray[Any, Any]
@@ -65,24 +65,65 @@ class BlockList:
         """The index of the live block with this key, if there is one."""
         return self._index.get(key)
 
+    def copy(self) -> Self:
+        """A list of its own with the same blocks."""
+        nd = self._records.dtype["origin"].shape[0]
+        other = type(self)(nd, self._block_size, self._bits_per_dim)
+        other._records, other._slots = self.records.copy(), self.slots.copy()
+        other._count, other._index = self._count, self._index.copy()
+        return other
+
+    def reserve(self, count: int) -> None:
+        """Take memory for so many more blocks, if there is none."""
+        needed = self._count + count
+        if needed > len(self._records):
+            room = max(_FIRST, needed, 2 * self._count)
+            records, slots = np.zeros(room, self._records.dtype), np.zeros(room, np.uint64)
+            records[: self._count], slots[: self._count] = self.records, self.slots
+            self._records, self._slots = records, slots
+
     def append(self, origin: Sequence[int], spacing: float, level: int, key: Key) -> int:
         """A new block without a slot; returns its index. Nothing else may have its key."""
+        self.reserve(1)
         index = self._count
-        if index == len(self._records):
-            room = max(_FIRST, index)
-            self._records = np.concatenate((self._records, np.zeros(room, self._records.dtype)))
-            self._slots = np.concatenate((self._slots, np.zeros(room, np.uint64)))
         self._records[index] = (origin, spacing, index, level, [0] * 7)
         self._slots[index] = INVALID
-        self._count += 1
         self._index[key] = index
+        self._count += 1
         return index
+
+    def append_all(
+        self, origins: Any, spacings: Any, levels: Any, slots: Words
+    ) -> tuple[int, int | None]:
+        """New blocks with their slots; returns the index of the first.
+
+        And which of them, if there is one, has the key of another block: then none is appended.
+        """
+        first, count = self._count, len(levels)
+        records = np.zeros(count, self._records.dtype)
+        records["origin"], records["spacing"], records["level"] = origins, spacings, levels
+        records["block_index"] = np.arange(first, first + count)
+        keys = keys_of(records, self._block_size, self._bits_per_dim)
+        taken = next((number for number, key in enumerate(keys) if key in self._index), None)
+        if taken is None:
+            self.reserve(count)
+            self._records[first : first + count] = records
+            self._slots[first : first + count] = slots
+            self._index.update(zip(keys, range(first, first + count), strict=True))
+            self._count += count
+        return first, taken
 
     def kill(self, index: int) -> None:
         """Let a live block die."""
-        record = self._records[index : index + 1]
-        del self._index[keys_of(record, self._block_size, self._bits_per_dim)[0]]
-        record["block_index"] = INVALID
+        origin, _, _, level, _ = self._records[index].item()
+        del self._index[key_of(origin.tolist(), level, self._block_size, self._bits_per_dim)]
+        self._records["block_index"][index] = INVALID
+
+    def kill_all(self, indices: Any) -> None:
+        """Let live blocks die."""
+        for key in keys_of(self._records[indices], self._block_size, self._bits_per_dim):
+            del self._index[key]
+        self._records["block_index"][indices] = INVALID
 
     def sort(self) -> Indices:
         """Drop the dead blocks and sort the others by key; returns which block each one was."""

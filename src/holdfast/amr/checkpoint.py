@@ -151,6 +151,7 @@ def check_writable(tree: AMRTree, arena: FieldArena) -> None:
     tree.check_idle()
     if arena.frontend != tree.frontend:
         raise BadOption(f"the tree has {tree.frontend}, and the arena {arena.frontend}")
+    _check_arrays(tree, arena)
     try:
         check_state(
             tree.frontend,
@@ -165,6 +166,29 @@ def check_writable(tree: AMRTree, arena: FieldArena) -> None:
         )
     except DamagedFile as error:
         raise BadBlock(f"the tree and the arena do not fit: {error}") from error
+
+
+def _check_arrays(tree: AMRTree, arena: FieldArena) -> None:
+    """Raise BadBlock if somebody has put other arrays in the places of the arena's, or links."""
+    frontend, slots = tree.frontend, arena.max_blocks
+    expected: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
+        "arena.storage": (
+            arena.storage,
+            frontend.dtype,
+            (slots, frontend.block_volume, *frontend.field_shape),
+        ),
+        "arena.free_slots": (arena.free_slots, np.dtype(np.uint64), (slots,)),
+    }
+    if isinstance(tree, GaugeTree):
+        of_links = (len(tree), *tree.frontend.link_shape)
+        expected["tree.links"] = (tree.links, np.dtype(np.complex128), of_links)
+    for name, (array, dtype, shape) in expected.items():
+        if not isinstance(array, np.ndarray) or (array.dtype, array.shape) != (dtype, shape):
+            found = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else array
+            raise BadBlock(
+                f"{name}: expected an array of {dtype} {list(shape)}, found {found!s:.80}; write "
+                "into the array that is there"
+            )
 
 
 # Reading

@@ -89,12 +89,15 @@ class GaugeTree(AMRTree):
         """The links of all blocks, dead ones too, [block, site · nd + dimension, N, N]."""
         return self._links[: len(self)]
 
-    def _appended(self, index: int) -> None:
-        if index >= len(self._links):
-            links = np.zeros((max(4, 2 * index), *self.frontend.link_shape), np.complex128)
-            links[:index] = self._links[:index]
+    def _make_room(self, count: int) -> None:
+        if count > len(self._links):
+            room = max(4, count, 2 * len(self))
+            links = np.zeros((room, *self.frontend.link_shape), np.complex128)
+            links[: len(self)] = self.links
             self._links = links
-        self._links[index] = np.eye(self.frontend.n_gauge)
+
+    def _appended(self, first: int) -> None:
+        self.links[first:] = np.eye(self.frontend.n_gauge)
 
     def _reordered(self, order: Indices) -> None:
         self._links[: len(order)] = self._links[order]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import hashlib
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from holdfast.amr.arena import INVALID, FieldArena
+from holdfast.amr.draft import Draft
 from holdfast.amr.gauge import GaugeTree
 from holdfast.amr.origins import check_origin
-from holdfast.amr.places import NOWHERE, Indices, Places
+from holdfast.amr.places import NOWHERE, Indices, Mask, Places
+from holdfast.amr.restriction import Field
 from holdfast.amr.shard import (
     ShardContext,
     distinct,
@@ -18,7 +21,7 @@ from holdfast.amr.shard import (
     weighted_owners,
 )
 from holdfast.errors import BadBlock, BadOption, RanksDisagree
-from holdfast.parallel import Communicator, communicator, together
+from holdfast.parallel import Communicator, agree, communicator, together
 
 if TYPE_CHECKING:
     from holdfast.amr.tree import AMRTree
@@ -31,6 +34,9 @@ def move_blocks(tree: AMRTree, arena: FieldArena, shard: ShardContext) -> None:
     others let theirs die and give its slot back. New blocks come in the order of their keys.
     """
     tree.check_idle()
+    together(shard.comm, shard.check_owners)
+    owners = np.asarray(shard.owners, np.int64)
+    agree(shard.comm, "the owners of blocks", hashlib.sha256(owners.tobytes()).hexdigest())
     every, holders = gather_places(tree, shard.comm)
     which = shard.places.find_all(every.origins, every.levels)
     present = np.bincount(which[which != NOWHERE], minlength=len(shard.places))
@@ -38,13 +44,16 @@ def move_blocks(tree: AMRTree, arena: FieldArena, shard: ShardContext) -> None:
         raise RanksDisagree(
             "the blocks of the ranks are not those of the shard: call shard.refresh(tree) first"
         )
-    at_owner = holders == shard.owners[which]
+    at_owner = holders == owners[which]
     sources = np.full(len(shard.places), shard.size)
     np.minimum.at(sources, which, holders)
     sources[which[at_owner]] = holders[at_owner]
     spare = np.zeros(len(shard.places), bool)
     spare[which[(holders == shard.rank) & ~at_owner]] = True
-    carry(tree, arena, shard.comm, shard.places, sources, shard.owners, spare)
+    draft = together(shard.comm, lambda: Draft(tree, arena))
+    carry(draft, shard.comm, shard.places, sources, owners, spare)
+    together(shard.comm, draft.prepare)
+    draft.commit()  # nothing has changed until here, and nothing fails from here
 
 
 def repartition(
@@ -76,109 +85,109 @@ def repartition(
 
 
 def carry(
-    tree: AMRTree,
-    arena: FieldArena,
+    draft: Draft,
     comm: Communicator,
     places: Places,
     sources: Indices,
     targets: Indices,
     spare: Any = False,
 ) -> None:
-    """Collective: move blocks, sorted by key, each from the rank that has it to another.
+    """Collective: draft a move of blocks, sorted by key, each from a rank that has it to another.
 
     What is `spare` here dies on this rank, too: another has the same.
     """
     me = comm.rank
-    coming = (sources != me) & (targets == me)
+    coming = np.flatnonzero((sources != me) & (targets == me))
     leaving = (sources == me) & (targets != me)
-    indices = np.full(len(places), NOWHERE, np.int64)
+    new = places.like(places.origins[coming], places.levels[coming])
 
-    def pack() -> list[bytes]:
-        rows = Places.of(tree).find_all(places.origins, places.levels)
-        indices[rows != NOWHERE] = tree.live[rows[rows != NOWHERE]]
-        for block in np.flatnonzero(coming).tolist():
-            _refuse_misfit(tree, tuple(places.origins[block].tolist()), int(places.levels[block]))
-        to = [leaving & (targets == rank) for rank in range(comm.size)]
-        return [_packed(tree, arena, indices[chosen]) for chosen in to]
+    def pack() -> tuple[Indices, list[bytes]]:
+        _refuse_misfits(draft.tree, new)
+        indices = draft.find(places)
+        to = [indices[leaving & (targets == rank)] for rank in range(comm.size)]
+        return indices[leaving | spare], [_packed(draft, chosen) for chosen in to]
 
-    arrived = comm.exchange(together(comm, pack))
-    dying = indices[leaving | spare]
+    dying, messages = together(comm, pack)
+    arrived = comm.exchange(messages)
 
-    def unpack() -> dict[int, tuple[Any, Any]]:
-        content: dict[int, tuple[Any, Any]] = {}
-        for rank, message in enumerate(arrived):
-            blocks = np.flatnonzero(coming & (sources == rank)).tolist()
-            content.update(zip(blocks, _unpacked(tree, message, len(blocks)), strict=True))
-        needed = sum(field is not None for field, _ in content.values())
-        freed = np.count_nonzero(tree.field_slots[dying] != INVALID)
-        while arena.free_count + freed < needed:
-            arena.grow()
-        return content
+    def unpack() -> None:
+        _settle(draft, dying, new, _unpacked(draft.tree, arrived, sources[coming]))
 
-    content = together(comm, unpack)  # nothing has changed until here, and nothing fails from here
-    _drop(tree, arena, dying)
-    for block in sorted(content):
-        _insert(tree, arena, places, block, *content[block])
+    together(comm, unpack)
 
 
-def _refuse_misfit(tree: AMRTree, origin: tuple[int, ...], level: int) -> None:
+def _refuse_misfits(tree: AMRTree, new: Places) -> None:
     """Raise BadBlock for a block, out of a file perhaps, that no tree would insert."""
-    check_origin(origin, tree.frontend.block_size, tree.bits_per_dim)
-    if level > tree.max_level:
+    size = tree.frontend.block_size
+    ends = new.origins // size >> tree.bits_per_dim
+    misfits = np.any((new.origins % size != 0) | (ends != 0), axis=1)
+    for origin in new.origins[misfits][:1].tolist():
+        check_origin(tuple(origin), size, tree.bits_per_dim)
+    for block in np.flatnonzero(new.levels > tree.max_level)[:1]:
         raise BadBlock(
-            f"the block at {origin} is of level {level}, and the highest is {tree.max_level}: "
-            "set max_level before blocks are moved"
+            f"the block at {tuple(new.origins[block].tolist())} is of level {new.levels[block]}, "
+            f"and the highest is {tree.max_level}: set max_level before blocks are moved"
         )
 
 
-def _drop(tree: AMRTree, arena: FieldArena, indices: Any) -> None:
-    for index in indices.tolist():
-        slot = int(tree.field_slots[index])
-        if slot != INVALID:
-            arena.free(slot)
-            tree.field_slots[index] = INVALID
-        tree.invalidate_block(index)
+class _Content(NamedTuple):
+    """What belongs to blocks."""
+
+    has_field: Mask
+    """[block]: whether it has a field."""
+    fields: Field
+    """[row, site, …]: the fields of those that have one."""
+    links: Any
+    """[block, link, N, N]; None in a tree without links."""
 
 
-def _insert(
-    tree: AMRTree, arena: FieldArena, places: Places, block: int, field: Any, links: Any
-) -> None:
-    origin, level = places.origins[block].tolist(), int(places.levels[block])
-    if field is None:
-        index = tree.insert_block(origin, level)
-    else:
-        index = tree.insert_block_with_field(origin, level, arena)
-        arena.storage[int(tree.field_slots[index])] = field
-    if isinstance(tree, GaugeTree):
-        tree.links[index] = links
+def _settle(draft: Draft, dying: Indices, new: Places, content: _Content) -> None:
+    """Let blocks die and give their slots back, and append others."""
+    freed = [slot for slot in draft.slots(dying) if slot != INVALID]
+    while draft.free.count + len(freed) < len(content.fields):
+        draft.free.grow()
+    for slot in freed:
+        draft.free.give_back(slot)
+    draft.kill(dying)
+    slots = [draft.free.take() if taken else INVALID for taken in content.has_field.tolist()]
+    draft.append(new.origins, new.levels, slots, content.fields, content.links)
 
 
-def _packed(tree: AMRTree, arena: FieldArena, indices: Any) -> bytes:
+def _packed(draft: Draft, indices: Indices) -> bytes:
     """Which blocks have a field; the fields; all links."""
-    slots = tree.field_slots[indices]
-    has_field = slots != INVALID
-    parts = [has_field.tobytes(), arena.storage[slots[has_field]].tobytes()]
-    if isinstance(tree, GaugeTree):
-        parts.append(tree.links[indices].tobytes())
+    has_field = np.array(draft.slots(indices), np.uint64) != INVALID
+    parts = [has_field.tobytes(), draft.fields(indices[has_field]).tobytes()]
+    if isinstance(draft.tree, GaugeTree):
+        parts.append(draft.tree.links[indices].tobytes())
     return b"".join(parts)
 
 
-def _unpacked(tree: AMRTree, message: bytes, count: int) -> list[tuple[Any, Any]]:
-    """The field, or None, and the links of each block."""
+def _unpacked(tree: AMRTree, messages: list[bytes], sources: Indices) -> _Content:
+    """What belongs to blocks, each of which comes from the rank `sources` says, in their order."""
     frontend = tree.frontend
-    has_field = np.frombuffer(message, bool, count)
-    shape = int(has_field.sum()), frontend.block_volume, *frontend.field_shape
-    fields = np.frombuffer(message, frontend.dtype, int(np.prod(shape)), count).reshape(shape)
-    links: Any = [None] * count
+    blocks = [np.flatnonzero(sources == rank) for rank in range(len(messages))]
+    has_field = np.zeros(len(sources), bool)
+    for message, here in zip(messages, blocks, strict=True):
+        has_field[here] = np.frombuffer(message[: len(here)], bool)
+    rows = np.cumsum(has_field) - 1
+    shape = np.count_nonzero(has_field), frontend.block_volume, *frontend.field_shape
+    fields = np.empty(shape, frontend.dtype)
+    links = None
     if isinstance(tree, GaugeTree):
-        rest = count + fields.nbytes
-        links = np.frombuffer(message, np.complex128, offset=rest).reshape(
-            count, *tree.frontend.link_shape
-        )
-    numbers = np.cumsum(has_field) - 1
-    return [
-        (fields[numbers[each]] if has_field[each] else None, links[each]) for each in range(count)
-    ]
+        links = np.empty((len(sources), *tree.frontend.link_shape), np.complex128)
+    for message, here in zip(messages, blocks, strict=True):
+        of_rank = rows[here[has_field[here]]]
+        arrays = [(fields, of_rank)] if links is None else [(fields, of_rank), (links, here)]
+        _fill(arrays, message[len(here) :])
+    return _Content(has_field, fields, links)
+
+
+def _fill(arrays: list[tuple[Any, Indices]], message: bytes) -> None:
+    """Fill rows of arrays out of a message, which has exactly those."""
+    sizes = [array[:0].nbytes + len(rows) * array[0:1].nbytes for array, rows in arrays]
+    for (array, rows), start, size in zip(arrays, np.cumsum([0, *sizes]), sizes, strict=False):
+        part = np.frombuffer(message[start : start + size], array.dtype)
+        array[rows] = part.reshape(len(rows), *array.shape[1:])
 
 
 def _weights(tree: AMRTree, weights: Any) -> Any:

@@ -14,6 +14,7 @@ from holdfast.errors import RanksDisagree
 from holdfast.parallel import together
 
 if TYPE_CHECKING:
+    from holdfast.amr.shard import ShardContext
     from holdfast.amr.tree import AMRTree
 
 Plan = TypeVar("Plan")
@@ -40,7 +41,8 @@ class Partition:
 @dataclass
 class _Kept:
     blocks: bytes
-    shard: Any
+    shared: tuple[Any, ...]
+    """Of the shard all that a partition follows from; its owners may be written to, as a copy."""
     partition: Partition
     plans: dict[str, Any]
 
@@ -79,11 +81,18 @@ def exchanged(tree: AMRTree, messages: Mapping[int, bytes]) -> list[bytes]:
 
 def _kept(tree: AMRTree) -> _Kept:
     blocks = tree.blocks.tobytes()
-    shared = None if tree.shard is None else tree.shard.places
+    shared = _shared(tree.shard)
     kept = _KEPT.get(tree)
-    if kept is None or kept.blocks != blocks or kept.shard is not shared:
+    if kept is None or kept.blocks != blocks or kept.shared != shared:
         kept = _KEPT[tree] = _Kept(blocks, shared, _partition(tree), {})
     return kept
+
+
+def _shared(shard: ShardContext | None) -> tuple[Any, ...]:
+    if shard is None:
+        return ()
+    # Places are compared by identity, and kept: no other can take that of these.
+    return shard.places, shard.rank, shard.size, np.asarray(shard.owners, np.int64).tobytes()
 
 
 def _partition(tree: AMRTree) -> Partition:
@@ -92,9 +101,11 @@ def _partition(tree: AMRTree) -> Partition:
     shard = tree.shard
     if shard is None:
         return Partition(own, np.zeros(len(own), np.int64), 0, 1, np.arange(len(own)), live)
+    shard.check_owners()
+    owners = np.array(shard.owners, np.int64)  # a copy: what is kept does not change
     found = shard.places.find_all(own.origins, own.levels)
-    here = np.all(found != NOWHERE) and np.all(shard.owners[found] == shard.rank)
-    if not here or len(found) != np.count_nonzero(shard.owners == shard.rank):
+    here = np.all(found != NOWHERE) and np.all(owners[found] == shard.rank)
+    if not here or len(found) != np.count_nonzero(owners == shard.rank):
         raise RanksDisagree(
             f"the tree's {len(own):,} blocks are not the {shard.count(shard.rank):,} that the "
             "shard gives to this rank: after a change of the tree call shard.refresh(tree), and "
@@ -102,4 +113,4 @@ def _partition(tree: AMRTree) -> Partition:
         )
     rows = np.full(len(shard.places), NOWHERE, np.int64)
     rows[found] = np.arange(len(found))
-    return Partition(shard.places, shard.owners, shard.rank, shard.size, rows, live)
+    return Partition(shard.places, owners, shard.rank, shard.size, rows, live)

@@ -23,7 +23,7 @@ from holdfast.amr.shard import ShardContext, even_owners
 from holdfast.amr.slabs import rows_per_slab
 from holdfast.amr.snapshot_parts import SavedParts, SavedRank
 from holdfast.amr.tree import AMRTree
-from holdfast.errors import BadField, DuplicateKey
+from holdfast.errors import BadField, DuplicateKey, RanksDisagree
 from holdfast.formats.sunc import block_dtype
 from holdfast.parallel import Communicator, SingleRank
 
@@ -107,6 +107,12 @@ def _each_once(places: Places, ranks: Array, shard: ShardContext | None, ref: st
         raise DuplicateKey(
             f"{ref}: the blocks at {one} and {other}, on two ranks, have one key: load it on as "
             "many ranks as saved it, and let one of them die"
+        )
+    if shard is None and not new.all():
+        place = tuple(origins[np.flatnonzero(~new)[0]].tolist())
+        raise RanksDisagree(
+            f"{ref}: the block at {place} was saved by several ranks, and nobody owns it: they "
+            "had meshes of their own, which cannot be shared out as one"
         )
     return order[new]
 

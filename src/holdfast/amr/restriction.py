@@ -17,7 +17,15 @@ Field = np.ndarray[Any, Any]
 
 def restrict(children: Field, frontend: Frontend) -> Field:
     """The field of a parent, [site, …], of those of its children, [child, site, …]."""
-    return joined(averaged(as_boxes(children, frontend), frontend.nd), frontend)
+    return restrict_families(children[np.newaxis], frontend)[0]
+
+
+def restrict_families(children: Field, frontend: Frontend) -> Field:
+    """The fields of parents, [family, site, …], of those of their children, [family, child, …]."""
+    families, count = children.shape[:2]
+    boxes = as_boxes(children.reshape(families * count, *children.shape[2:]), frontend)
+    means = averaged(boxes, frontend.nd)
+    return joined(means.reshape(families, count, *means.shape[1:]), frontend)
 
 
 def inject(parent: Field, frontend: Frontend) -> Field:
@@ -67,13 +75,14 @@ def _summed(boxes: Field, nd: int) -> Field:
 
 
 def joined(boxes: Field, frontend: Frontend) -> Field:
-    """The 2^nd boxes of half a block, in the order of the children, as one block [site, …]."""
+    """Boxes of half a block, [family, child, x_(nd-1), …, x_0, …], as blocks [family, site, …]."""
     nd, size = frontend.nd, frontend.block_size
-    half = size // 2
-    block = np.empty(((size,) * nd) + boxes.shape[nd + 1 :], boxes.dtype)
+    half, rest = size // 2, boxes.shape[nd + 2 :]
+    blocks = np.empty((len(boxes), *(size,) * nd, *rest), boxes.dtype)
     for child in range(2**nd):
-        block[tuple(_half(child >> (nd - 1 - axis) & 1, half) for axis in range(nd))] = boxes[child]
-    return block.reshape(frontend.block_volume, *boxes.shape[nd + 1 :])
+        part = tuple(_half(child >> (nd - 1 - axis) & 1, half) for axis in range(nd))
+        blocks[(slice(None), *part)] = boxes[:, child]
+    return blocks.reshape(len(boxes), frontend.block_volume, *rest)
 
 
 def _half(upper: int, half: int) -> slice:

@@ -51,12 +51,10 @@ class ShardContext:
         self.places, self.owners = _shared_out(tree, self.comm, self.kind)
 
     def adopt(self, places: Places, owners: Indices) -> None:
-        """Take a mesh that all ranks have worked out, each the same."""
-        order = places.order()
-        self.places = places.like(places.origins[order], places.levels[order])
-        self.owners = owners[order]
-        if not np.array_equal(self.owners, even_owners(len(order), self.size)):
+        """Take a mesh, sorted by key, that all ranks have worked out, each the same."""
+        if not np.array_equal(owners, even_owners(len(places), self.size)):
             self.kind = "manual"  # what another shard of the same trees would have to be
+        self.places, self.owners = places, owners
 
     @property
     def keys(self) -> Words:
@@ -86,6 +84,21 @@ class ShardContext:
         """How many blocks a rank owns."""
         return int(np.count_nonzero(self.owners == rank))
 
+    def check_owners(self) -> None:
+        """Raise BadOption unless each block has a rank as its owner."""
+        owners = np.asarray(self.owners)
+        if owners.shape != self.places.levels.shape or owners.dtype.kind not in "iu":
+            raise BadOption(
+                f"owners: expected a rank for each of the {len(self.places):,} blocks, and found "
+                f"{owners.dtype} of shape {owners.shape}"
+            )
+        strangers = owners[(owners < 0) | (owners >= self.size)]
+        if len(strangers):
+            raise BadOption(
+                f"owners: {len(strangers):,} of {len(owners):,} blocks have an owner that is none "
+                f"of the {self.size} ranks, the first of them {strangers[0]}"
+            )
+
 
 def even_owners(total: int, size: int) -> Indices:
     """The owners of blocks in their order; the first ranks get one more, if some remain."""
@@ -95,11 +108,13 @@ def even_owners(total: int, size: int) -> Indices:
 
 def weighted_owners(weights: Any, size: int) -> Indices:
     """The owners of blocks in their order, so that all get about the same weight."""
-    total = weights.sum()
-    if not total:
+    largest = weights.max(initial=0.0)
+    if not largest:
         return even_owners(len(weights), size)
-    middles = np.cumsum(weights) - weights / 2
-    owners: Indices = np.minimum(middles / total * size, size - 1).astype(np.int64)
+    # By a power of two, which changes no digit: the sum of numbers below 1 does not overflow.
+    scaled = np.ldexp(weights, -np.frexp(largest)[1])
+    middles = np.cumsum(scaled) - scaled / 2
+    owners: Indices = np.minimum(middles / scaled.sum() * size, size - 1).astype(np.int64)
     return owners
 
 

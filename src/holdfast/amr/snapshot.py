@@ -79,9 +79,10 @@ class Snapshot:
 
         def prepare() -> tuple[dict[str, Any], dict[str, Any], list[str]]:
             check_writable(tree, arena)
+            _check_ranks(tree, ranks)
             common = simulation_of(tree, ranks.size, _finite(time), _mapping(values))
-            states = {name: randomness.state_of(each) for name, each in (random or {}).items()}
-            part = rank_of(tree, arena, {"own": states, "global": randomness.capture()})
+            states = {"own": _states(random), "global": randomness.capture()}
+            part = rank_of(tree, arena, states)
             # Of what may be long the ranks compare digests; a rank alone has nothing to compare.
             long = ("values", "sharding", "owners") if ranks.size > 1 else ()
             return common, part, [_digest({name: common[name]}) for name in long]
@@ -208,7 +209,7 @@ class Restored(Generic[Tree]):
         """Who owns which block, if there are several ranks that share the mesh."""
         return self.tree.shard
 
-    def restore_random(self, **generators: Any) -> list[str]:
+    def restore_random(self, /, **generators: Any) -> list[str]:
         """Put back the states of generators, by the names that they were saved under.
 
         The global ones are put back too. Sentences say what was saved and could not be, or was
@@ -225,21 +226,35 @@ class Restored(Generic[Tree]):
                 f"{self.snapshot.checkpoint.ref} has the generators {sorted(own) or 'of nobody'}, "
                 f"and {sorted(generators) or 'none'} were given"
             )
-        for name, generator in generators.items():
-            randomness.put_back(generator, own[name])
+        before = {name: randomness.state_of(each) for name, each in generators.items()}
+        try:
+            for name, generator in generators.items():
+                randomness.put_back(generator, own[name])
+        except BaseException:
+            for name, generator in generators.items():
+                randomness.put_back(generator, before[name])
+            raise
         return randomness.restore(self._random["global"])
 
 
 def _ranks(tree: AMRTree, comm: Any) -> Communicator:
-    if comm is None and tree.shard is not None:
-        return tree.shard.comm
-    ranks = communicator(comm)
-    if tree.shard is not None and tree.shard.size != ranks.size:
+    return tree.shard.comm if comm is None and tree.shard is not None else communicator(comm)
+
+
+def _check_ranks(tree: AMRTree, ranks: Communicator) -> None:
+    shard = tree.shard
+    if shard is not None and (shard.rank, shard.size) != (ranks.rank, ranks.size):
         raise BadOption(
-            f"the tree is shared by {tree.shard.size} ranks, and comm has {ranks.size}: leave it "
-            "out"
+            f"this is rank {shard.rank} of the {shard.size} that share the tree, and rank "
+            f"{ranks.rank} of {ranks.size} in comm: leave comm out"
         )
-    return ranks
+
+
+def _states(generators: Mapping[str, Any] | None) -> dict[str, Any]:
+    names = list(generators or {})
+    if not all(isinstance(name, str) for name in names):
+        raise BadOption(f"random={names}: generators have names, as keyword arguments have")
+    return {name: randomness.state_of(each) for name, each in (generators or {}).items()}
 
 
 def _finite(time: Any) -> float:

@@ -129,6 +129,8 @@ class SavedParts:
         self.checkpoint: Final = checkpoint
         record = checkpoint.record
         self._specs = record.specs
+        self._stored = int(record.nbytes.sum())
+        self._claimed: dict[int, int] = {}
         state = tree.decode(record.tree, len(record.names))
         common = state.get(SIMULATION) if isinstance(state, dict) else None
         told = common.get("format") if isinstance(common, dict) else None
@@ -180,10 +182,20 @@ class SavedParts:
     def rank(self, rank: int) -> SavedRank:
         """The part of a rank, checked as far as it goes without its bytes."""
         try:
-            return self._read_rank(self._state[part_of(rank)])
+            saved = self._read_rank(self._state[part_of(rank)])
+            self._check_size(rank, saved)
+            return saved
         except BadField as error:
             error.args = (f"{self.checkpoint.ref}, rank {rank}: {error}",)
             raise
+
+    def _check_size(self, rank: int, saved: SavedRank) -> None:
+        """Views may claim to be larger than what is stored; the sections of a tree never are."""
+        own = [saved.blocks, saved.field_slots, saved.free_slots, *saved.storage, *saved.links]
+        self._claimed[rank] = sum(self._specs[number].nbytes for number in own)
+        claimed = sum(self._claimed.values())
+        if claimed > self._stored:
+            raise BadField(f"its sections have {claimed:,} bytes, and {self._stored:,} are stored")
 
     def _read_rank(self, part: Any) -> SavedRank:
         wanted = _RANK | {"links"} if self.is_gauge else _RANK

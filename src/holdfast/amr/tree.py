@@ -156,6 +156,7 @@ class AMRTree:
         """Append a block with a slot of the arena; if that is full, nothing is changed."""
         self.check_idle()
         place = self._new_place(origin, level)
+        self.reserve(1)
         slot = arena.alloc()
         index = self._append(*place)
         self.field_slots[index] = slot
@@ -182,6 +183,7 @@ class AMRTree:
             )
         origins = self.child_origins(block["origin"].tolist())
         places = [self._vacant(origin, level) for origin in origins]
+        self.reserve(len(places))
         self.invalidate_block(index)
         return [self._append(*place) for place in places]
 
@@ -204,11 +206,15 @@ class AMRTree:
         if with_field.any() and not with_field.all():
             raise BadBlock(f"some of the blocks {children} have a field, and some have none")
         has_field = bool(with_field.all())
+        for slot in slots.tolist() if has_field else ():
+            arena.check_taken(slot)
+        mean = restrict(arena.storage[slots], self.frontend) if has_field else None
+        self.reserve(1)
         slot = arena.alloc() if has_field else INVALID
         parent = self._append(*place)
         self.field_slots[parent] = slot
         if has_field:
-            arena.storage[slot] = restrict(arena.storage[slots], self.frontend)
+            arena.storage[slot] = mean
         for child in children:
             if has_field:
                 arena.free(int(self.field_slots[child]))
@@ -227,6 +233,23 @@ class AMRTree:
         moved[order] = np.arange(len(order), dtype=np.uint64)
         self._reordered(order)
         return moved
+
+    # Many blocks at once; see draft.py
+
+    def reserve(self, count: int) -> None:
+        """Take memory for so many more blocks, so that adding them cannot fail for want of it."""
+        self._list.reserve(count)
+        self._make_room(len(self) + count)
+
+    def drafted(self) -> BlockList:
+        """A copy of the list, to be changed and adopted."""
+        return self._list.copy()
+
+    def adopt(self, blocks: BlockList) -> None:
+        """Take a list that was drafted; those of its blocks that are new were reserved."""
+        before = len(self)
+        self._list = blocks
+        self._appended(before)
 
     # Ghosts, kernels, ranks
 
@@ -299,6 +322,7 @@ class AMRTree:
         return place, number, key
 
     def _append(self, place: Origin, level: int, key: Key) -> int:
+        self._make_room(len(self) + 1)
         index = self._list.append(place, self.spacing(level), level, key)
         self._appended(index)
         return index
@@ -321,8 +345,11 @@ class AMRTree:
     def _reordered(self, order: Indices) -> None:
         """The block that was at `order[i]` is block i now; for what hangs on blocks."""
 
-    def _appended(self, index: int) -> None:
-        """A block was appended; for what hangs on blocks."""
+    def _make_room(self, count: int) -> None:
+        """There will be so many blocks; for what hangs on blocks."""
+
+    def _appended(self, first: int) -> None:
+        """The blocks from this one on are new; for what hangs on blocks."""
 
 
 def _small(value: Any, name: str) -> int:

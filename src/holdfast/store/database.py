@@ -77,6 +77,8 @@ class Database:
         self._fill = fill
         self._guard = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._is_homeless = False
+        """Whether it is in memory because there was no folder for it yet."""
         self._process = os.getpid()
         _databases.add(self)
 
@@ -126,10 +128,20 @@ class Database:
                 self._connection.close()
                 self._connection = None
 
+    def settle(self) -> None:
+        """Move to the folder of the store, if that was made since; what is known is found again.
+
+        Others share what is there: chunks to refer to, files not to be trusted.
+        """
+        self._forget_parent()
+        if self._is_homeless and self._backend.cache is not None:
+            self.close()
+
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         if self._connection is None:
             cache = self._backend.cache
+            self._is_homeless = cache is None
             self._connection = _prepared(cache / NAME if cache else ":memory:")
         with self._connection:
             yield self._connection

@@ -65,6 +65,7 @@ class Index:
 
     def refresh(self) -> None:
         """Take in what has changed since the last time."""
+        self._database.settle()
         self._database.do(self._take_in)
 
     def rebuild(self) -> None:

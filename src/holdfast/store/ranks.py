@@ -13,10 +13,10 @@ Until 4 each rank deletes what it has placed if any of them fails; from then on 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace as changed
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -52,8 +52,9 @@ def save_together(
 
     Each rank gives a dict with keys of its own; what is saved is their union, in the order of the
     ranks. All other arguments are the same on all. It is saved, durably, when this returns. If it
-    raises, all ranks raise, with the reason of each that has one, and the store is as it was. A
-    rank that loses the others raises RankLost, unless it finds that the record was committed.
+    raises, all ranks raise, with the reason of each that has one, and the store is as it was: but
+    for NotDeleted, where warnings are errors, which comes after the commit. A rank that loses the
+    others raises RankLost, unless it finds that the record was committed.
     """
     if comm.size == 1:
         return run.save(step, state, metrics, epoch, best, replace)
@@ -75,13 +76,16 @@ def save_together(
     plan, most = _fitted(comm, state, plan)
     attempt = _Attempt(run, comm, most)
     if comm.rank != 0:
-        return Checkpoint(run.store, attempt.follow(plan, wanted))
+        head = attempt.follow(plan, wanted)
+        _tidied(comm, _nothing)
+        return Checkpoint(run.store, head)
     try:
+        run.take(attempt.patience)
         head = run.commit(plan, wanted, attempt.lead)
     except BaseException as error:
         attempt.tell(error)
         raise
-    run.tidy()
+    _tidied(comm, run.tidy)
     return Checkpoint(run.store, head)
 
 
@@ -144,6 +148,8 @@ class _Attempt:
         self._assembler = Assembler(run.store.backend, run.store.index, run.hash)
         self._is_open = False
         self._placed: list[str] = []
+        # The others should hear that the run is busy before they give rank 0 up.
+        self.patience: Final = min(PATIENCE, comm.timeout / 4)
 
     def tell(self, error: BaseException) -> None:
         """Raise on the other ranks, too, why rank 0 did not even begin, unless they know."""
@@ -162,9 +168,7 @@ class _Attempt:
             roomy = self._assembler.has_room(self._most)
             return msgspec.structs.asdict(_Opening(new_token(), sequence, roomy))
 
-        # The others should hear that the run is busy before they give rank 0 up.
-        patience = min(PATIENCE, self._comm.timeout / 2)
-        with change_of(self._backend, self._run.hash, patience), ExitStack() as stack:
+        with change_of(self._backend, self._run.hash, self.patience), ExitStack() as stack:
             self._is_open = True
             opening = _Opening(**on_root(self._comm, open))
             head, share = self._written(task, opening, stack)
@@ -272,6 +276,12 @@ class _Attempt:
         needed = together(self._comm, lambda: self._assembler.needed(draft))
         in_all = sum(map(int, self._comm.all_gather(str(needed).encode())))
         on_root(self._comm, lambda: self._assembler.check_space(in_all))
+
+
+def _tidied(comm: Communicator, action: Callable[[], None]) -> None:
+    """Return when rank 0 has deleted what the run does not keep; raise if a warning does."""
+    with suppress(RankLost, RanksDisagree):  # it is saved: the next call says who is lost
+        on_root(comm, action)
 
 
 def _nothing() -> None:

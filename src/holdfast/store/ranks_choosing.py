@@ -7,7 +7,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NoReturn, TypeVar
 
-from holdfast.errors import HoldfastError, RefNotFound
+import msgspec
+
+from holdfast.errors import RankError, RefNotFound
 from holdfast.parallel.agreement import agree, on_root, together
 from holdfast.parallel.communicator import Communicator
 from holdfast.store.checkpoint import Checkpoint
@@ -50,13 +52,14 @@ def _lead(
             return together(comm, lambda: action(checkpoint))
         except BaseException as error:
             seen = error
+            _share_distrust(run, comm)
             raise
 
     try:
         result = run.with_checkpoint(ref, attempt)
     except BaseException as error:
         # The others wait to hear what comes next. If they are lost, the error says so itself.
-        with suppress(Exception):
+        with suppress(RankError):
             on_root(comm, (lambda: _RAISED) if error is seen else _raising(error))
         raise
     on_root(comm, _nothing)
@@ -65,14 +68,15 @@ def _lead(
 
 def _follow(run: Run, comm: Communicator, action: Callable[[Checkpoint], Result]) -> Result:
     results: list[Result] = []
-    seen: HoldfastError | None = None
+    seen: BaseException | None = None
     while (chosen := on_root(comm, _nothing)) is not None:
         if chosen == _RAISED and seen is not None:
             raise seen
         try:
             results = [together(comm, partial(_attempt, run, Place(*chosen), action))]
-        except HoldfastError as error:
-            seen = error  # rank 0 has it too, and says whether there is another one
+        except BaseException as error:  # Ctrl-C too: rank 0 must hear of it, and says what comes
+            seen = error
+            _share_distrust(run, comm)
     return results[0]
 
 
@@ -81,6 +85,18 @@ def _attempt(run: Run, place: Place, action: Callable[[Checkpoint], Result]) -> 
     if checkpoint.head.place != place:
         raise RefNotFound(f"{checkpoint.ref} was replaced meanwhile: resolve it again")
     return action(checkpoint)
+
+
+def _share_distrust(run: Run, comm: Communicator) -> None:
+    """Let rank 0 know which files any rank found damaged: it decides what may be saved again.
+
+    The index is where one rank leaves that for another, but each may have one of its own.
+    """
+    with suppress(RankError):  # whoever is lost is told of by the next call
+        own = msgspec.json.encode(sorted(run.store.index.distrusted(run.hash)))
+        for names in comm.gather(own):
+            for name in msgspec.json.decode(names, type=list[str]):
+                run.store.index.distrust(run.hash, name)
 
 
 def _nothing() -> None:

@@ -29,7 +29,7 @@ from holdfast.retention import Mode, Policies, Policy, Retention, retention
 from holdfast.store import budgets, deleting, names, retaining, verdicts
 from holdfast.store.backend import Lock
 from holdfast.store.beside import write_config
-from holdfast.store.changing import change_of
+from holdfast.store.changing import PATIENCE, change_of
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.deleting import Command
 from holdfast.store.metrics import checked_metrics
@@ -374,9 +374,16 @@ class Run:
         if sys is not None and not sys.is_finalizing():
             self._leave()
 
+    def take(self, patience: float = PATIENCE) -> None:
+        """Take the run for this process; raises RunBusy if another one writes into it.
+
+        One that is about to delete from it, or to add to it, is waited for, so many seconds.
+        """
+        self._own_writer().claim(patience)
+
     def __enter__(self) -> Self:
         """Take the run for this process; raises RunBusy if another one writes into it."""
-        self._own_writer().claim()
+        self.take()
         return self
 
     def __exit__(

@@ -12,7 +12,7 @@ from typing import Final
 from holdfast.errors import HoldfastError, RankError, RunBusy, SaveFailed
 from holdfast.store import names
 from holdfast.store.backend import Backend, Lock
-from holdfast.store.changing import change_of
+from holdfast.store.changing import PATIENCE, change_of
 from holdfast.store.index import Index
 from holdfast.store.planning import Plan
 from holdfast.store.record import Head
@@ -107,8 +107,11 @@ class Writer:
         else:
             self._backend.create(name, record)
 
-    def claim(self) -> None:
-        """Keep other processes out of the run from now on, and clean up after dead ones."""
+    def claim(self, patience: float = PATIENCE) -> None:
+        """Keep other processes out of the run from now on, and clean up after dead ones.
+
+        Somebody who is changing the run is waited for, so many seconds.
+        """
         if self.is_locking():
             return
         self._release()
@@ -118,12 +121,16 @@ class Writer:
                 f"run {self._run}: {self._backend.holder(self._run)} writes into it; wait for it "
                 "to end, or give another `trial` to start a run of its own"
             )
+        try:
+            self.sweep(patience)
+        except BaseException:
+            self._release()
+            raise
         self._claims += 1
-        self.sweep()
 
-    def sweep(self) -> None:
+    def sweep(self, patience: float = PATIENCE) -> None:
         """Clean up after those that died in the middle of a save; the run is claimed."""
-        with change_of(self._backend, self._run):
+        with change_of(self._backend, self._run, patience):
             sweep(self._backend, self._index, self._run)
 
 
