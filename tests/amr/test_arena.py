@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
-from holdfast.amr import INVALID, AMRTree, FieldArena
+from holdfast.amr import INVALID, AMRTree, FieldArena, OpenTopology, ScalarFrontend
 from holdfast.errors import ArenaFull, BadBlock, BadOption, GhostsInUse
 from tests.amr.tree_states import SCALAR, U1, worn
 
@@ -69,6 +70,66 @@ def test_a_slot_is_freed_once() -> None:
     with pytest.raises(BadBlock, match="slot 0 is free already"):
         arena.free(slot)
     assert words(arena) == ([2, 1, 0], 3)
+
+
+def is_free(arena: FieldArena, slot: int) -> bool:
+    """Whether the arena says so; a slot that it took back is taken again."""
+    try:
+        arena.free(slot)
+    except BadBlock:
+        return True
+    assert arena.alloc() == slot
+    return False
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_which_slots_are_free_is_known_whatever_was_done(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    arena = FieldArena(SCALAR, 6)
+    tree = AMRTree(SCALAR, 1.0, 4, 1)
+    for _ in range(150):
+        free = arena.free_slots[: arena.free_count].tolist()
+        taken = sorted(set(range(arena.max_blocks)) - set(free))
+        match int(rng.integers(8)):
+            case 0 | 1 if free:
+                arena.alloc()
+            case 2 | 3 if taken:
+                arena.free(int(rng.choice(taken)))
+            case 4 if arena.max_blocks < 24:
+                arena.grow(arena.max_blocks + 1)
+            case 5:
+                arena.defragment(tree)
+            case 6:  # as a program may do it by hand
+                arena.free_slots = rng.permutation(arena.max_blocks).astype(np.uint64)
+                arena.free_count = int(rng.integers(arena.max_blocks + 1))
+            case 7:
+                copies = arena.storage.copy(), arena.free_slots.copy()
+                arena = FieldArena.restored(SCALAR, *copies, arena.free_count)
+        free = arena.free_slots[: arena.free_count].tolist()
+        for slot in range(arena.max_blocks):
+            assert is_free(arena, slot) == (slot in free)
+
+
+def test_words_that_count_again_are_looked_at_again() -> None:
+    arena = FieldArena(SCALAR, 3)
+    arena.free_count = 0
+    arena.free(1)
+    assert words(arena) == ([1, 1, 0], 1)
+    arena.free_slots[:] = 0, 2, 1
+    arena.free_count = 2
+    with pytest.raises(BadBlock, match="slot 2 is free already"):
+        arena.free(2)
+    arena.free(1)
+    assert words(arena) == ([0, 2, 1], 3)
+
+
+def test_a_slot_is_freed_without_a_look_at_all_others() -> None:
+    arena = FieldArena(ScalarFrontend(1, 4, OpenTopology(1, (4.0,)), np.uint8), 1 << 20)
+    slots = [arena.alloc() for _ in range(4000)]
+    start = time.process_time()
+    for slot in slots:
+        arena.free(slot)
+    assert time.process_time() - start < 0.5  # it is 10 ms; with a look at each it is seconds
 
 
 def test_growing_doubles_and_the_lowest_new_slot_is_next() -> None:

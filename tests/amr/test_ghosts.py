@@ -156,7 +156,7 @@ def test_a_live_block_without_a_field_is_refused() -> None:
 
 def test_a_slot_of_another_arena_is_refused() -> None:
     tree, _ = random_mesh(0)
-    with pytest.raises(BadBlock, match="not in the arena"):
+    with pytest.raises(BadBlock, match="that this arena has not"):
         tree.fill_ghosts(FieldArena(tree.frontend, 2))
     with pytest.raises(BadOption, match="another frontend"):
         tree.fill_ghosts(empty_mesh(nd=3)[1])

@@ -10,6 +10,7 @@ from holdfast.amr.moving import move_blocks, repartition
 from holdfast.errors import BadBlock, BadOption, RankFailed, RanksDisagree
 from tests.amr.meshes import empty_mesh, fields_by_key, give_fields, merged, random_mesh
 from tests.amr.thread_ranks import on_threads
+from tests.amr.tree_states import saved
 
 GAUGE: dict[str, Any] = {"nd": 2, "base": 3, "gauge": 2}
 
@@ -126,7 +127,7 @@ def test_no_room_on_one_rank_fails_on_all_and_nothing_is_lost(monkeypatch: Any) 
                 tree.insert_block((4 * (number % 4), 4 * (number // 4)), 0)
             give_fields(tree, arena, np.random.default_rng(0))
         else:
-            monkeypatch.setattr(arena, "grow", _no_room)
+            monkeypatch.setattr(arena, "storage_of", _no_room)
         before = fields_by_key(tree, arena)
         with pytest.raises(RankFailed, match="rank 1 of 2: MemoryError: no room"):
             repartition(tree, arena, comm)
@@ -136,7 +137,7 @@ def test_no_room_on_one_rank_fails_on_all_and_nothing_is_lost(monkeypatch: Any) 
     assert on_threads(2, program) == [16, 0]
 
 
-def _no_room() -> None:
+def _no_room(_: int) -> None:
     raise MemoryError("no room")
 
 
@@ -148,6 +149,55 @@ def test_weights_that_are_none_are_refused_on_all_ranks(weights: Any) -> None:
             tree.insert_block_with_field(place, 0, arena)
         with pytest.raises(BadOption, match=r"rank 0 of 2: .*weights"):
             repartition(tree, arena, comm, weights if comm.rank == 0 else [1.0, 1.0])
+
+    assert on_threads(2, program) == [None, None]
+
+
+def test_huge_weights_lose_no_block() -> None:
+    def program(comm: Any) -> Any:
+        tree, arena = random_mesh(7)
+        repartition(tree, arena, comm, np.full(len(tree.live), 1e308))
+        return fields_by_key(tree, arena)
+
+    expected = fields_by_key(*random_mesh(7))
+    assert merged(on_threads(2, program)) == expected
+
+
+@pytest.mark.parametrize(
+    ("owners", "match"),
+    [
+        ([0, 2], "1 of 2 blocks have an owner that is none of the 2 ranks, the first of them 2"),
+        ([-1, 0], "the first of them -1"),
+        ([0], r"each of the 2 blocks, and found int64 of shape \(1,\)"),
+        ([0.0, 1.0], "found float64"),
+    ],
+)
+def test_owners_that_are_none_are_refused_and_nothing_moves(owners: Any, match: str) -> None:
+    def program(comm: Any) -> None:
+        tree, arena = empty_mesh()
+        for place in ((0, 0), (4, 0)):
+            tree.insert_block_with_field(place, 0, arena)
+        before = saved(tree, arena)
+        shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
+        shard.owners = np.array(owners)
+        with pytest.raises(BadOption, match=match):
+            move_blocks(tree, arena, shard)
+        assert saved(tree, arena) == before
+
+    assert on_threads(2, program) == [None, None]
+
+
+def test_ranks_must_agree_on_the_owners() -> None:
+    def program(comm: Any) -> None:
+        tree, arena = empty_mesh()
+        for place in ((0, 0), (4, 0)):
+            tree.insert_block_with_field(place, 0, arena)
+        before = saved(tree, arena)
+        shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
+        shard.owners = np.array([1 - comm.rank, comm.rank])
+        with pytest.raises(RanksDisagree, match="the owners of blocks"):
+            move_blocks(tree, arena, shard)
+        assert saved(tree, arena) == before
 
     assert on_threads(2, program) == [None, None]
 

@@ -33,6 +33,19 @@ def test_weighted_owners_never_go_back(seed: int) -> None:
     assert set(owners.tolist()) == set(range(7))
 
 
+@pytest.mark.parametrize("scale", [1e308, 2.0**-1022, 5e-324, 1e300])
+def test_weights_may_be_as_large_or_small_as_numbers_are(scale: float) -> None:
+    assert weighted_owners(np.full(9, scale), 2).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1]
+    assert weighted_owners(np.array([scale, scale, 0.0]), 3).tolist() == [0, 2, 2]
+
+
+def test_weights_that_are_scaled_have_the_same_owners() -> None:
+    weights = np.random.default_rng(0).random(50)
+    expected = weighted_owners(weights, 6).tolist()
+    for exponent in (-900, -1, 60, 1023):
+        assert weighted_owners(np.ldexp(weights, exponent), 6).tolist() == expected
+
+
 def test_one_rank_owns_all_blocks_sorted_by_key() -> None:
     tree, _ = random_mesh(1)
     shard = ShardContext.from_tree(tree, None, "morton_contiguous")

@@ -126,7 +126,7 @@ def test_generators_that_were_not_saved_are_refused(run: Any) -> None:
     rng = np.random.default_rng(1)
     Snapshot.save(run, 1, *worn(), random={"kicks": rng})
     found = Snapshot.load(run)
-    with pytest.raises(StateMismatch, match=r"has the generators \['kicks'\].*\['other'\]"):
+    with pytest.raises(StateMismatch, match="has the random states of kicks, and other were given"):
         found.restore_random(other=rng)
     with pytest.raises(StateMismatch, match="PCG64"):
         found.restore_random(kicks=np.random.Generator(np.random.Philox(2)))

@@ -21,9 +21,17 @@ from holdfast.amr import (
     ScalarFrontend,
     ShardContext,
     Snapshot,
+    TreeCheckpoint,
     logical_digest,
 )
-from holdfast.errors import BadBlock, BadField, BadOption, RanksDisagree, StateMismatch
+from holdfast.errors import (
+    BadBlock,
+    BadField,
+    BadOption,
+    RanksDisagree,
+    StateMismatch,
+    UnknownFormat,
+)
 from tests.store.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
 
 FRONTEND = ScalarFrontend(2, 4, OpenTopology(2, (64.0, 64.0)))
@@ -128,3 +136,42 @@ def test_sections_that_claim_more_than_is_stored_are_refused(rows: int, run: Run
     for load in (lambda: Snapshot.load(run, 2), lambda: logical_digest(run.checkpoint(2))):
         with pytest.raises(BadField, match="are stored"):
             load()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (lambda run, tree, arena: Snapshot.save(run, 1, arena, tree), "not of a FieldArena and"),
+        (lambda run, tree, arena: Snapshot.save(run.store, 1, tree, arena), "run is a Store"),
+        (
+            lambda run, tree, arena: Snapshot.save(
+                run, 1, tree, arena, random=np.random.default_rng()
+            ),
+            "random is a Generator",
+        ),
+        (lambda run, tree, arena: TreeCheckpoint(AMRTree), "frontend="),
+        (lambda run, tree, arena: TreeCheckpoint(FRONTEND).read("x.sunc"), "a str is no stream"),
+        (lambda run, tree, arena: OpenTopology(2, 1.0), "extents=1.0"),
+        (lambda run, tree, arena: logical_digest(tree), "a AMRTree is no state"),
+    ],
+    ids=["swapped", "store", "random", "frontend", "stream", "extents", "digest"],
+)
+def test_what_is_given_in_the_wrong_place_is_told(wrong: Any, why: str, run: Run) -> None:
+    with pytest.raises(BadOption, match=why):
+        wrong(run, *_mesh())
+    assert run.checkpoints() == []
+
+
+def test_a_snapshot_has_a_logical_digest(run: Run) -> None:
+    tree, arena = _mesh()
+    snapshot = Snapshot.save(run, 1, tree, arena)
+    assert logical_digest(snapshot) == logical_digest((tree, arena))
+    assert logical_digest(snapshot) == logical_digest(snapshot.checkpoint)
+
+
+def test_a_path_that_says_so_is_compressed(run: Run, tmp_path: Path) -> None:
+    snapshot = Snapshot.save(run, 1, *_mesh())
+    (path,) = snapshot.export(tmp_path / "x.sunc.zst")
+    assert path == str(tmp_path / "x.sunc.zst")
+    with pytest.raises(UnknownFormat, match="`zstd -d` gives the file in it"):
+        TreeCheckpoint(FRONTEND).read_from_file(path)

@@ -327,3 +327,20 @@ def test_a_terminal_shows_the_worst_blocks_unless_asked_for_all(tmp_path: Path) 
     assert re.search(r"\b49 +0 +196,0 +field", shown)
     assert not re.search(r"\b9 +0 +36,0 +field", shown)
     assert re.search(r"\b9 +0 +36,0 +field", run_in_terminal("diff", before, after, "--all"))
+
+
+def test_a_snapshot_is_exported_as_the_files_of_its_ranks(store: holdfast.Store) -> None:
+    folder = Path(store.url).parent / "exported"
+    folder.mkdir()
+    code, out, _ = call("export", "su2@1", folder / "a.sunc", *inside(store))
+    files = [folder / f"a_rank{rank}.sunc" for rank in range(3)]
+    assert code == 0
+    assert [line.split(": ")[0] for line in out.splitlines()] == [f"exported    {f}" for f in files]
+    assert logical_digest(*files) == logical_digest(store.resolve("su2@1"))
+    code, _, error = call("export", "su2@1", folder / "a.sunc", *inside(store))
+    assert (code, f"{files[0]} is there already" in error) == (2, True)
+    assert call("export", "su2@1", folder / "a.sunc", "--yes", *inside(store))[0] == 0
+    code, _, error = call("export", "su2@5", folder / "b.sunc", *inside(store))
+    assert (code, "is no snapshot" in error) == (2, True)
+    assert call("export", "su2@1", folder, "--format", "sunc", *inside(store))[0] == 0
+    assert (folder / "su2_step1_rank2.sunc").is_file()

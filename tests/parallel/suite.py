@@ -189,9 +189,13 @@ def a_failure_on_one_rank_is_raised_on_all(comm: Communicator) -> None:
     for failing in range(comm.size):
         error = UnreadableFile(errno.EIO, "the disk is gone")
         action = fails(error) if comm.rank == failing else int
-        with pytest.raises(UnreadableFile, match=f"rank {failing}.*the disk is gone") as raised:
+        with pytest.raises(UnreadableFile, match="the disk is gone") as raised:
             together(comm, action)
         assert raised.value.errno == errno.EIO
+        if comm.size == 1:
+            assert raised.value is error
+            continue
+        assert f"rank {failing}" in str(raised.value)
         assert raised.value.__cause__ is (error if comm.rank == failing else None)
     assert in_step(comm)
 
@@ -210,13 +214,16 @@ def equal_failures_are_told_once(comm: Communicator) -> None:
     with pytest.raises(StepExists) as raised:
         together(comm, fails(StepExists("here already")))
     assert str(raised.value).count("here already") == 1
-    assert "rank 0" in str(raised.value) or f"all {comm.size} ranks" in str(raised.value)
+    assert comm.size == 1 or f"all {comm.size} ranks" in str(raised.value)
 
 
 @check
 def an_error_that_is_not_ours_is_a_failed_rank(comm: Communicator) -> None:
     last = comm.size - 1
-    with pytest.raises(RankFailed, match=f"rank {last}.*ZeroDivisionError: by zero"):
+    alone = ZeroDivisionError, "^by zero$"  # a rank alone has its own errors, as they are
+    told = RankFailed, f"rank {last}.*ZeroDivisionError: by zero"
+    kind, text = alone if comm.size == 1 else told
+    with pytest.raises(kind, match=text):
         together(comm, fails(ZeroDivisionError("by zero")) if comm.rank == last else int)
 
 
@@ -236,7 +243,7 @@ def an_error_with_a_constructor_of_its_own_keeps_its_class(comm: Communicator) -
     with pytest.raises(InvalidMagic, match="expected b'OXCK', got") as raised:
         together(comm, action)
     assert raised.value.got == b"\xff\x00"
-    assert str(raised.value).startswith("rank 0")
+    assert str(raised.value).startswith("rank 0") == (comm.size > 1)
 
 
 @check
@@ -256,8 +263,10 @@ class Unprintable(Exception):
 @check
 def an_error_that_cannot_be_printed_or_sent_still_arrives(comm: Communicator) -> None:
     for error in (Unprintable(), ValueError("\udcff"), OSError("a", "b"), OSError(1 << 80, "big")):
-        with pytest.raises(RankFailed, match=type(error).__name__):
+        told = RankFailed if comm.size > 1 else type(error)
+        with pytest.raises(told) as raised:
             together(comm, fails(error) if comm.rank == 0 else int)
+        assert comm.size == 1 or type(error).__name__ in str(raised.value)
     assert in_step(comm)
 
 
@@ -279,7 +288,8 @@ def only_the_root_acts(comm: Communicator) -> None:
 @check
 def a_failure_of_the_root_is_raised_on_all(comm: Communicator) -> None:
     root = comm.size - 1
-    with pytest.raises(StepExists, match=f"rank {root}.*: StepExists: step 3"):
+    text = f"rank {root}.*: StepExists: step 3" if comm.size > 1 else "^step 3$"
+    with pytest.raises(StepExists, match=text):
         on_root(comm, fails(StepExists("step 3")), root)
     assert in_step(comm)
 

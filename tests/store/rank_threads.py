@@ -63,7 +63,7 @@ class ThreadRanks:
         return self._trade("exchange", messages)
 
     def duplicate(self, timeout: float | None = None) -> Communicator:
-        raise NotImplementedError
+        return self
 
     def close(self) -> None:
         pass

@@ -10,14 +10,12 @@ import numpy as np
 
 from holdfast.amr.adaption import Adaption, plan_adaption
 from holdfast.amr.arena import FieldArena
-from holdfast.amr.draft import Draft
 from holdfast.amr.ghosts import Ghosts, field_slots, fill_ghosts
-from holdfast.amr.moving import carry
-from holdfast.amr.places import NOWHERE, Indices, Places
 from holdfast.amr.plans import jointly, partition_of
-from holdfast.amr.restriction import Field, as_boxes, restrict_families
+from holdfast.amr.regridding import bring_together, coarsen, refined
+from holdfast.amr.restriction import Field, as_boxes
 from holdfast.amr.sites import sites_of
-from holdfast.errors import BadOption, MaxRefinementExceeded
+from holdfast.errors import BadOption
 from holdfast.parallel import agree
 
 if TYPE_CHECKING:
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
 _TO_COARSER: Final = 1.5
 """From a site to the one beyond the face of a coarser block, in spacings of its own."""
-_TOGETHER: Final = 16 << 20
-"""How many bytes of fields are averaged together, or those of one family."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ def adapt_mesh(
     partition = partition_of(tree)
     everywhere = _gathered(tree, local)
 
-    def refined() -> tuple[Adaption, Draft]:
+    def plan() -> tuple[Adaption, str]:
         adaption = plan_adaption(
             partition.places,
             partition.owners,
@@ -62,25 +58,20 @@ def adapt_mesh(
             everywhere < steepest * hysteresis,
             tree.max_level,
         )
-        draft = Draft(tree, arena)
-        for parents in adaption.refined:
-            _refine(draft, parents)
-        return adaption, draft
+        return adaption, tree.shard.kind_with(adaption.owners) if tree.shard else ""
 
-    def coarsened() -> None:
-        _coarsen(draft, adaption, partition.places)
-        draft.prepare()
-
-    adaption, draft = jointly(tree, refined)
+    adaption, kind = jointly(tree, plan)
     report = Adapted(sum(map(len, adaption.refined)), len(adaption.families))
     if report == Adapted(0, 0):
         return report
+    draft = jointly(tree, lambda: refined(tree, arena, adaption.refined))
     if tree.shard is not None:
-        _bring_together(draft, adaption, partition.places, partition.owners)
-    jointly(tree, coarsened)
+        bring_together(draft, tree.shard.comm, partition, adaption.families)
+    jointly(tree, lambda: coarsen(draft, partition.places, adaption.families))
+    jointly(tree, draft.prepare)
     draft.commit()  # nothing has changed until here, and nothing fails from here
     if tree.shard is not None:
-        tree.shard.adopt(adaption.places, adaption.owners)
+        tree.shard.adopt(kind, adaption.places, adaption.owners)
     return report
 
 
@@ -141,70 +132,3 @@ def _gathered(tree: AMRTree, local: Any) -> Any:
     for rank, part in enumerate(tree.shard.comm.all_gather(local[rows].tobytes())):
         everywhere[partition.owners == rank] = np.frombuffer(part)
     return everywhere
-
-
-def _refine(draft: Draft, chosen: Places) -> None:
-    """Refine those of the blocks that this rank has, in the order of the list."""
-    frontend, max_level = draft.tree.frontend, draft.tree.max_level
-    found = draft.find(chosen)
-    order = np.argsort(found)[np.count_nonzero(found == NOWHERE) :]
-    parents, levels = found[order], chosen.levels[order]
-    if np.any(levels >= max_level):
-        raise MaxRefinementExceeded(
-            f"a block of level {levels.max()} lies beside one finer by two levels, and the highest "
-            f"level is {max_level}: set max_level before the mesh is adapted"
-        )
-    sites, count = sites_of(frontend.nd, frontend.block_size), 2**frontend.nd
-    slots: list[int] = []
-    for slot in draft.slots(parents):
-        draft.free.give_back(slot)
-        slots += [draft.free.take() for _ in range(count)]
-    fields = draft.fields(parents)[:, sites.part_offsets[1:, np.newaxis] + sites.halved]
-    draft.kill(parents)
-    draft.append(
-        chosen.children(chosen.origins[order]).reshape(-1, frontend.nd),
-        np.repeat(levels + 1, count),
-        slots,
-        fields.reshape(-1, *fields.shape[2:]),
-    )
-
-
-def _bring_together(draft: Draft, adaption: Adaption, places: Places, owners: Indices) -> None:
-    """Collective: move siblings that are to be one block to where the first of them is."""
-    assert draft.tree.shard is not None
-    children = np.sort(adaption.families.ravel())
-    targets = owners.copy()
-    targets[adaption.families] = owners[adaption.families[:, :1]]
-    moved = places.like(places.origins[children], places.levels[children])
-    carry(draft, draft.tree.shard.comm, moved, owners[children], targets[children])
-
-
-def _coarsen(draft: Draft, adaption: Adaption, places: Places) -> None:
-    """Coarsen this rank's families, in the order in which their first blocks stand in the list."""
-    children = adaption.families.ravel()
-    found = draft.find(places.like(places.origins[children], places.levels[children]))
-    families = found.reshape(adaption.families.shape)
-    here = np.flatnonzero(families[:, 0] != NOWHERE)
-    order = here[np.argsort(families[here].min(axis=1))]
-    slots = []
-    for family in draft.slots(families[order]):
-        slots.append(draft.free.take())
-        for slot in family:
-            draft.free.give_back(slot)
-    first = adaption.families[order, 0]
-    means = _means(draft, families[order])
-    draft.append(places.parents(places.origins[first]), places.levels[first] - 1, slots, means)
-    draft.kill(families[order].ravel())
-
-
-def _means(draft: Draft, families: Indices) -> Field:
-    """The fields of the parents of families, [family, site, …]."""
-    storage = draft.arena.storage
-    means = np.empty((len(families), *storage.shape[1:]), storage.dtype)
-    count = families.shape[1]
-    step = max(1, _TOGETHER // (count * math.prod(storage.shape[1:]) * storage.itemsize))
-    for start in range(0, len(families), step):
-        fields = draft.fields(families[start : start + step].ravel())
-        grouped = fields.reshape(-1, count, *fields.shape[1:])
-        means[start : start + step] = restrict_families(grouped, draft.tree.frontend)
-    return means

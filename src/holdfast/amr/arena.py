@@ -61,6 +61,9 @@ class FieldArena:
         """How many slots there are."""
         return len(self.free_slots)
 
+    def __repr__(self) -> str:
+        return f"<FieldArena of {self.max_blocks:,} slots, {self.free_count:,} of them free>"
+
     def alloc(self) -> int:
         """Take the slot that was freed last; raises ArenaFull. Its field is as it was left."""
         if not self.free_count:

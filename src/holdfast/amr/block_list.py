@@ -67,10 +67,8 @@ class BlockList:
 
     def copy(self) -> Self:
         """A list of its own with the same blocks."""
-        nd = self._records.dtype["origin"].shape[0]
-        other = type(self)(nd, self._block_size, self._bits_per_dim)
-        other._records, other._slots = self.records.copy(), self.slots.copy()
-        other._count, other._index = self._count, self._index.copy()
+        other = self._like(self.records.copy(), self.slots.copy())
+        other._index = self._index.copy()
         return other
 
     def reserve(self, count: int) -> None:
@@ -100,7 +98,7 @@ class BlockList:
         And which of them, if there is one, has the key of another block: then none is appended.
         """
         first, count = self._count, len(levels)
-        records = np.zeros(count, self._records.dtype)
+        records: Records = np.zeros(count, self._records.dtype)
         records["origin"], records["spacing"], records["level"] = origins, spacings, levels
         records["block_index"] = np.arange(first, first + count)
         keys = keys_of(records, self._block_size, self._bits_per_dim)
@@ -125,19 +123,23 @@ class BlockList:
             del self._index[key]
         self._records["block_index"][indices] = INVALID
 
-    def sort(self) -> Indices:
-        """Drop the dead blocks and sort the others by key; returns which block each one was."""
+    def sorted(self) -> tuple[Self, Indices]:
+        """A list of the live blocks alone, sorted by key, and which block each one was."""
         live = self.live
         records = self.records[live]
         levels = records["level"]
         numbers = morton(records["origin"], levels, self._block_size, self._bits_per_dim)
         order = live[np.lexsort((levels, numbers))]  # stable: ties keep their order
-        self._records[: len(order)] = self._records[order]
-        self._slots[: len(order)] = self._slots[order]
-        self._count = len(order)
-        self.records["block_index"] = np.arange(self._count, dtype=np.uint64)
-        self._rebuild_index()
-        return order
+        other = self._like(self._records[order], self._slots[order])
+        other._records["block_index"] = np.arange(len(order), dtype=np.uint64)
+        other._rebuild_index()
+        return other, order
+
+    def _like(self, records: Records, slots: Words) -> Self:
+        """Another list of the same tree, whose keys are still to be given."""
+        other = type(self)(records["origin"].shape[1], self._block_size, self._bits_per_dim)
+        other._records, other._slots, other._count = records, slots, len(records)
+        return other
 
     def _rebuild_index(self) -> None:
         self._index = dict(zip(self.keys(), self.live.tolist(), strict=True))

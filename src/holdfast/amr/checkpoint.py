@@ -44,6 +44,8 @@ class TreeCheckpoint:
     """
 
     def __init__(self, frontend: Frontend) -> None:
+        if not isinstance(frontend, Frontend):
+            raise BadOption(f"frontend={frontend!r}: give the ScalarFrontend, or GaugeFrontend")
         self.frontend = frontend
 
     def write(self, tree: AMRTree, arena: FieldArena, stream: BinaryIO) -> None:

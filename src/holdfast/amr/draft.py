@@ -12,7 +12,7 @@ from holdfast.amr.gauge import GaugeTree
 from holdfast.amr.origins import check_origin
 from holdfast.amr.places import NOWHERE, Indices, Places
 from holdfast.amr.restriction import Field
-from holdfast.errors import BlockAlreadyExists
+from holdfast.errors import BadBlock, BlockAlreadyExists
 
 if TYPE_CHECKING:
     from holdfast.amr.tree import AMRTree
@@ -42,6 +42,7 @@ class Draft:
 
     def __init__(self, tree: AMRTree, arena: FieldArena) -> None:
         self.tree, self.arena = tree, arena
+        _refuse_shared_slots(tree, arena)
         self.blocks = tree.drafted()
         self.free = FreeSlots(arena)
         self._added: list[_Added] = []
@@ -120,3 +121,15 @@ class Draft:
         misfits = np.any((origins % size != 0) | (origins // size >> bits != 0), axis=1)
         for origin in origins[misfits][:1].tolist():
             check_origin(tuple(origin), size, bits)
+
+
+def _refuse_shared_slots(tree: AMRTree, arena: FieldArena) -> None:
+    """Raise BadBlock for a slot that two live blocks name, or that is free: it would be lost."""
+    slots = tree.field_slots[tree.live]
+    used = np.concatenate((slots[slots != INVALID], arena.free_slots[: arena.free_count]))
+    found, counts = np.unique(used, return_counts=True)
+    for slot in found[(counts > 1) | (found >= arena.max_blocks)][:1].tolist():
+        raise BadBlock(
+            f"slot {slot} is that of two live blocks, or free, or none of the "
+            f"{arena.max_blocks:,} of the arena: a block that has a field has a slot of its own"
+        )

@@ -17,17 +17,24 @@ from holdfast.files.compression import SUFFIX, compressing
 SUNC: Final = ".sunc"
 
 
+def exported_paths(
+    parts: SavedParts, path: str | os.PathLike[str], compress: str | None = None
+) -> list[str]:
+    """Where the file of each rank goes; a path that ends in `.zst` asks for compression too."""
+    if compress not in (None, "zstd"):
+        raise BadOption(f"compress={compress!r}: there are None and 'zstd'")
+    ending = SUFFIX if compress or os.fspath(path).endswith(SUFFIX) else ""
+    return [f"{_target(parts, Path(path), rank)}{ending}" for rank in range(parts.ranks)]
+
+
 def export(
     parts: SavedParts, path: str | os.PathLike[str], compress: str | None, extras: bool
 ) -> list[str]:
     """Write the file of each rank; see `Snapshot.export`."""
-    if compress not in (None, "zstd"):
-        raise BadOption(f"compress={compress!r}: there are None and 'zstd'")
-    ending = SUFFIX if compress else ""
-    targets = [f"{_target(parts, Path(path), rank)}{ending}" for rank in range(parts.ranks)]
+    targets = exported_paths(parts, path, compress)
     for rank, target in enumerate(targets):
         state = load_rank(parts, rank)
-        if compress:
+        if target.endswith(SUFFIX):
             with compressing(target, disk.LOCAL) as stream:
                 write(state.tree, state.arena, stream, extras=extras)
         else:

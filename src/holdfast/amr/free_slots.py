@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from holdfast.errors import BadBlock
-
 if TYPE_CHECKING:
     from holdfast.amr.arena import FieldArena
 
@@ -18,28 +14,17 @@ class FreeSlots:
     def __init__(self, arena: FieldArena) -> None:
         self.words: list[int] = arena.free_slots.tolist()
         self.count = arena.free_count
-        free = np.zeros(arena.max_blocks, bool)
-        free[arena.free_slots[: self.count]] = True
-        self._is_free = bytearray(free)
 
     def take(self) -> int:
         """The slot that was freed last; if there is none, there are twice as many then."""
         if not self.count:
             self.grow()
         self.count -= 1
-        slot = self.words[self.count]
-        self._is_free[slot] = False
-        return slot
+        return self.words[self.count]
 
     def give_back(self, slot: int) -> None:
-        """Let a slot be the next one; raises BadBlock if it is none, or free already."""
-        if not slot < len(self.words) or self._is_free[slot]:
-            raise BadBlock(
-                f"slot {slot} of a block is free, or none of the {len(self.words):,} of the arena: "
-                "a block that has a field has a slot of its own"
-            )
+        """Let a slot that is taken be the next one."""
         self.words[self.count] = slot
-        self._is_free[slot] = True
         self.count += 1
 
     def grow(self) -> None:
@@ -48,4 +33,3 @@ class FreeSlots:
         kept = self.words[: self.count] + list(range(after - 1, before - 1, -1))
         self.words = kept + [0] * (after - len(kept))
         self.count = len(kept)
-        self._is_free += bytes([True]) * (after - before)

@@ -100,7 +100,7 @@ class GaugeTree(AMRTree):
         self.links[first:] = np.eye(self.frontend.n_gauge)
 
     def _reordered(self, order: Indices) -> None:
-        self._links[: len(order)] = self._links[order]
+        self._links = self._links[order]
 
     # Checkpoints: a `.sunc` with the links behind the payload; see docs/amr.md
 
@@ -138,6 +138,8 @@ class GaugeTree(AMRTree):
         from holdfast.amr.checkpoint import read_gauge_tree
         from holdfast.amr.sections import StreamSections
 
+        if not isinstance(link_exchange_spec, LinkExchangeSpec):
+            raise BadOption(f"link_exchange_spec={link_exchange_spec!r}: give a LinkExchangeSpec")
         state = read_gauge_tree(cls, StreamSections(stream), frontend)
         state.tree.link_exchange_spec = link_exchange_spec
         return state

@@ -80,8 +80,12 @@ def field_slots(tree: AMRTree, arena: FieldArena) -> Any:
     missing = np.flatnonzero(slots >= arena.max_blocks)
     if len(missing):
         block = tree.live[missing[0]]
-        found = "no field" if slots[missing[0]] == INVALID else "a slot that is not in the arena"
-        raise BadBlock(f"block {block} has {found}: insert it with insert_block_with_field")
+        if slots[missing[0]] != INVALID:
+            raise BadBlock(f"block {block} has a slot that this arena has not: is it the tree's?")
+        raise BadBlock(
+            f"block {block} has no field: give it one by tree.field_slots[{block}] = "
+            "arena.alloc(), or insert it with insert_block_with_field"
+        )
     return slots.astype(np.int64)
 
 

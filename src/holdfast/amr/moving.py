@@ -10,7 +10,6 @@ import numpy as np
 from holdfast.amr.arena import INVALID, FieldArena
 from holdfast.amr.draft import Draft
 from holdfast.amr.gauge import GaugeTree
-from holdfast.amr.origins import check_origin
 from holdfast.amr.places import NOWHERE, Indices, Mask, Places
 from holdfast.amr.restriction import Field
 from holdfast.amr.shard import (
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def move_blocks(tree: AMRTree, arena: FieldArena, shard: ShardContext) -> None:
-    """Collective: bring every block to the rank that owns it.
+    """Collective: bring every block to the rank that owns it, and attach the shard to the tree.
 
     Where several ranks have a block, its owner's is kept, or else that of the lowest of them. The
     others let theirs die and give its slot back. New blocks come in the order of their keys.
@@ -54,6 +53,7 @@ def move_blocks(tree: AMRTree, arena: FieldArena, shard: ShardContext) -> None:
     carry(draft, shard.comm, shard.places, sources, owners, spare)
     together(shard.comm, draft.prepare)
     draft.commit()  # nothing has changed until here, and nothing fails from here
+    tree.attach_shard(shard)
 
 
 def repartition(
@@ -80,7 +80,6 @@ def repartition(
         owners, kind = even_owners(len(places), ranks.size), "morton_contiguous"
     shard = ShardContext(ranks, kind, places, owners)
     move_blocks(tree, arena, shard)
-    tree.attach_shard(shard)
     return shard
 
 
@@ -102,7 +101,7 @@ def carry(
     new = places.like(places.origins[coming], places.levels[coming])
 
     def pack() -> tuple[Indices, list[bytes]]:
-        _refuse_misfits(draft.tree, new)
+        _refuse_too_fine(draft.tree, new)
         indices = draft.find(places)
         to = [indices[leaving & (targets == rank)] for rank in range(comm.size)]
         return indices[leaving | spare], [_packed(draft, chosen) for chosen in to]
@@ -116,13 +115,8 @@ def carry(
     together(comm, unpack)
 
 
-def _refuse_misfits(tree: AMRTree, new: Places) -> None:
-    """Raise BadBlock for a block, out of a file perhaps, that no tree would insert."""
-    size = tree.frontend.block_size
-    ends = new.origins // size >> tree.bits_per_dim
-    misfits = np.any((new.origins % size != 0) | (ends != 0), axis=1)
-    for origin in new.origins[misfits][:1].tolist():
-        check_origin(tuple(origin), size, tree.bits_per_dim)
+def _refuse_too_fine(tree: AMRTree, new: Places) -> None:
+    """Raise BadBlock for a block of a level that no block could be inserted at."""
     for block in np.flatnonzero(new.levels > tree.max_level)[:1]:
         raise BadBlock(
             f"the block at {tuple(new.origins[block].tolist())} is of level {new.levels[block]}, "
@@ -170,24 +164,23 @@ def _unpacked(tree: AMRTree, messages: list[bytes], sources: Indices) -> _Conten
     for message, here in zip(messages, blocks, strict=True):
         has_field[here] = np.frombuffer(message[: len(here)], bool)
     rows = np.cumsum(has_field) - 1
-    shape = np.count_nonzero(has_field), frontend.block_volume, *frontend.field_shape
+    shape = int(has_field.sum()), frontend.block_volume, *frontend.field_shape
     fields = np.empty(shape, frontend.dtype)
     links = None
     if isinstance(tree, GaugeTree):
         links = np.empty((len(sources), *tree.frontend.link_shape), np.complex128)
-    for message, here in zip(messages, blocks, strict=True):
-        of_rank = rows[here[has_field[here]]]
-        arrays = [(fields, of_rank)] if links is None else [(fields, of_rank), (links, here)]
-        _fill(arrays, message[len(here) :])
+    block_bytes = frontend.block_volume * frontend.field_bytes
+    for data, here in zip(messages, blocks, strict=True):
+        view, with_field = memoryview(data), rows[here[has_field[here]]]
+        end = len(here) + len(with_field) * block_bytes
+        fields[with_field] = _rows(view[len(here) : end], fields)
+        if links is not None:
+            links[here] = _rows(view[end:], links)
     return _Content(has_field, fields, links)
 
 
-def _fill(arrays: list[tuple[Any, Indices]], message: bytes) -> None:
-    """Fill rows of arrays out of a message, which has exactly those."""
-    sizes = [array[:0].nbytes + len(rows) * array[0:1].nbytes for array, rows in arrays]
-    for (array, rows), start, size in zip(arrays, np.cumsum([0, *sizes]), sizes, strict=False):
-        part = np.frombuffer(message[start : start + size], array.dtype)
-        array[rows] = part.reshape(len(rows), *array.shape[1:])
+def _rows(data: memoryview, like: Any) -> Any:
+    return np.frombuffer(data, like.dtype).reshape(-1, *like.shape[1:])
 
 
 def _weights(tree: AMRTree, weights: Any) -> Any:

@@ -17,7 +17,8 @@ Field = np.ndarray[Any, Any]
 
 def restrict(children: Field, frontend: Frontend) -> Field:
     """The field of a parent, [site, …], of those of its children, [child, site, …]."""
-    return restrict_families(children[np.newaxis], frontend)[0]
+    parent: Field = restrict_families(children[np.newaxis], frontend)[0]
+    return parent
 
 
 def restrict_families(children: Field, frontend: Frontend) -> Field:

@@ -84,6 +84,7 @@ def opened(*sources: Source) -> Iterator[SavedState]:
 
     Raises BadOption for a checkpoint that is no snapshot, and for a file of another format.
     """
+    sources = tuple(getattr(source, "checkpoint", source) for source in sources)  # of Snapshots
     if len(sources) == 1 and isinstance(sources[0], Checkpoint):
         from holdfast.amr.saved_snapshots import opened_snapshot
 
@@ -98,7 +99,11 @@ def opened(*sources: Source) -> Iterator[SavedState]:
             if isinstance(source, tuple):
                 trees.append(tree_in_memory(*source))
                 continue
-            assert not isinstance(source, Checkpoint)
+            if not isinstance(source, str | os.PathLike):
+                raise BadOption(
+                    f"a {type(source).__name__} is no state: give a snapshot, the .sunc files of "
+                    "all ranks, or pairs of a tree and its arena"
+                )
             files.append(stack.enter_context(TensorFile(source)))
             trees.append(tree_in_file(files[-1]))
 

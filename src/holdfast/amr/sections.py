@@ -16,6 +16,7 @@ import numpy as np
 from holdfast.amr.frontends import GaugeFrontend
 from holdfast.errors import (
     BadHeader,
+    BadOption,
     DamagedFile,
     IncompatibleCheckpoint,
     NothingToVerify,
@@ -123,6 +124,11 @@ class StreamSections:
     where = "the stream"
 
     def __init__(self, stream: BinaryIO) -> None:
+        if not hasattr(stream, "read"):
+            raise BadOption(
+                f"a {type(stream).__name__} is no stream: open the file, or call the function for "
+                "files, read_from_file or read_checkpoint_from_file"
+            )
         self._stream = stream
         self._offset = 0
         with naming(self.where):

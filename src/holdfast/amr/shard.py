@@ -21,7 +21,7 @@ class ShardContext:
     """The blocks of all ranks and their owners; the same on each rank.
 
     >>> shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
-    >>> move_blocks(tree, arena, shard)
+    >>> move_blocks(tree, arena, shard)      # or, if all are where they belong:
     >>> tree.attach_shard(shard)
     """
 
@@ -34,6 +34,12 @@ class ShardContext:
         self.places = places
         self.owners = owners
         """[block]: the rank that owns it, in the order of the keys."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.kind} shard of {len(self.places):,} blocks, {self.count(self.rank):,} of them "
+            f"on rank {self.rank} of {self.size}>"
+        )
 
     @classmethod
     def from_tree(cls, tree: AMRTree, comm: Any, kind: str) -> ShardContext:
@@ -50,11 +56,14 @@ class ShardContext:
         """Collective: look again at which blocks there are, after a tree was changed by hand."""
         self.places, self.owners = _shared_out(tree, self.comm, self.kind)
 
-    def adopt(self, places: Places, owners: Indices) -> None:
+    def kind_with(self, owners: Indices) -> str:
+        """What kind of shard this is when blocks have other owners."""
+        even = np.array_equal(owners, even_owners(len(owners), self.size))
+        return self.kind if even else "manual"  # another shard of the trees would have to be that
+
+    def adopt(self, kind: str, places: Places, owners: Indices) -> None:
         """Take a mesh, sorted by key, that all ranks have worked out, each the same."""
-        if not np.array_equal(owners, even_owners(len(places), self.size)):
-            self.kind = "manual"  # what another shard of the same trees would have to be
-        self.places, self.owners = places, owners
+        self.kind, self.places, self.owners = kind, places, owners
 
     @property
     def keys(self) -> Words:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -17,7 +17,7 @@ from blake3 import blake3
 from holdfast import randomness
 from holdfast.amr.arena import FieldArena
 from holdfast.amr.checkpoint import check_writable
-from holdfast.amr.exporting import export
+from holdfast.amr.exporting import export, exported_paths
 from holdfast.amr.frontends import Frontend
 from holdfast.amr.resharding import load_share
 from holdfast.amr.restoring import (
@@ -32,7 +32,8 @@ from holdfast.amr.snapshot_parts import SIMULATION, SavedParts, part_of, rank_of
 from holdfast.amr.tree import AMRTree
 from holdfast.errors import BadOption, StateMismatch, WrongRankCount
 from holdfast.files.digests import digests_in_order
-from holdfast.parallel import Communicator, agree, communicator, together
+from holdfast.parallel import Communicator, agree, together
+from holdfast.parallel.given import given_ranks
 from holdfast.store import Checkpoint, Run
 from holdfast.store.planning import plan_state
 from holdfast.store.ranks import save_together
@@ -75,6 +76,11 @@ class Snapshot:
         is whatever else the program needs, the same on all ranks. The ranks are those of `comm`,
         or of the tree's shard, or this process alone.
         """
+        if not isinstance(run, Run):
+            raise BadOption(f"run is a {type(run).__name__}: give one, as Store(…).run('heat') is")
+        if not isinstance(tree, AMRTree) or not isinstance(arena, FieldArena):
+            kinds = f"{type(tree).__name__} and a {type(arena).__name__}"
+            raise BadOption(f"a snapshot is of a tree and an arena, not of a {kinds}")
         ranks = _ranks(tree, comm)
 
         def prepare() -> tuple[dict[str, Any], dict[str, Any], list[str]]:
@@ -117,7 +123,7 @@ class Snapshot:
         number of ranks than it was saved by is refused, unless `reshard` is given: then the
         blocks are shared out anew.
         """
-        ranks = communicator(comm)
+        ranks = given_ranks(comm)
 
         def load(checkpoint: Checkpoint) -> Restored[Any]:
             return cls(checkpoint)._restored(frontend, ranks, reshard)
@@ -188,6 +194,12 @@ class Snapshot:
         """
         return export(self._parts, path, compress, extras)
 
+    def exported_paths(
+        self, path: str | os.PathLike[str], compress: Literal["zstd"] | None = None
+    ) -> list[str]:
+        """Where `export` would write."""
+        return exported_paths(self._parts, path, compress)
+
     def __repr__(self) -> str:
         return f"<snapshot {self.checkpoint.ref}>"
 
@@ -223,8 +235,8 @@ class Restored(Generic[Tree]):
         own = self._random["own"]
         if own.keys() != generators.keys():
             raise StateMismatch(
-                f"{self.snapshot.checkpoint.ref} has the generators {sorted(own) or 'of nobody'}, "
-                f"and {sorted(generators) or 'none'} were given"
+                f"{self.snapshot.checkpoint.ref} has the random states of {_listed(own)}, and "
+                f"{_listed(generators)} were given"
             )
         before = {name: randomness.state_of(each) for name, each in generators.items()}
         try:
@@ -238,7 +250,7 @@ class Restored(Generic[Tree]):
 
 
 def _ranks(tree: AMRTree, comm: Any) -> Communicator:
-    return tree.shard.comm if comm is None and tree.shard is not None else communicator(comm)
+    return tree.shard.comm if comm is None and tree.shard is not None else given_ranks(comm)
 
 
 def _check_ranks(tree: AMRTree, ranks: Communicator) -> None:
@@ -251,10 +263,16 @@ def _check_ranks(tree: AMRTree, ranks: Communicator) -> None:
 
 
 def _states(generators: Mapping[str, Any] | None) -> dict[str, Any]:
+    if generators is not None and not isinstance(generators, Mapping):
+        raise BadOption(f"random is a {type(generators).__name__}: give generators by name")
     names = list(generators or {})
     if not all(isinstance(name, str) for name in names):
         raise BadOption(f"random={names}: generators have names, as keyword arguments have")
     return {name: randomness.state_of(each) for name, each in (generators or {}).items()}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "no generators"
 
 
 def _finite(time: Any) -> float:

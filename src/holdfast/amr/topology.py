@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -28,6 +28,8 @@ class _Topology:
     def __init__(self, nd: int, extents: Sequence[float]) -> None:
         if type(nd) is not int or not 1 <= nd <= MAX_ND:
             raise BadOption(f"nd={nd!r}: a mesh has 1 to {MAX_ND} dimensions")
+        if not isinstance(extents, Iterable):
+            raise BadOption(f"extents={extents!r}: give a length for each of the {nd} dimensions")
         lengths = tuple(float(length) for length in extents)
         if len(lengths) != nd or not all(math.isfinite(a) and a > 0 for a in lengths):
             raise BadOption(

@@ -108,6 +108,11 @@ class AMRTree:
         """How many blocks are in the list, dead ones too."""
         return len(self._list)
 
+    def __repr__(self) -> str:
+        levels = np.bincount(self.blocks["level"][self.live]).tolist()
+        shown = " + ".join(map(str, levels)) or "none"
+        return f"<{type(self).__name__} of {len(self.live):,} live blocks, by level {shown}>"
+
     def keys(self) -> list[Key]:
         """The keys of the live blocks, in the order of the list."""
         return self._list.keys()
@@ -229,9 +234,10 @@ class AMRTree:
         """
         self.check_idle()
         moved = np.full(len(self), INVALID, np.uint64)
-        order = self._list.sort()
+        blocks, order = self._list.sorted()
         moved[order] = np.arange(len(order), dtype=np.uint64)
         self._reordered(order)
+        self._list = blocks
         return moved
 
     # Many blocks at once; see draft.py
@@ -343,7 +349,7 @@ class AMRTree:
         return siblings
 
     def _reordered(self, order: Indices) -> None:
-        """The block that was at `order[i]` is block i now; for what hangs on blocks."""
+        """The block that is at `order[i]` becomes block i; for what hangs on blocks."""
 
     def _make_room(self, count: int) -> None:
         """There will be so many blocks; for what hangs on blocks."""

@@ -28,6 +28,9 @@ def export_checkpoint(
     """Export and print what was written."""
     from holdfast.store.export import export
 
+    if _is_for_trees(target, format):
+        _export_trees(checkpoint, target, extras=extras, replace=replace, as_json=as_json)
+        return
     if not replace and os.path.lexists(target):
         raise AlreadyExists(errno.EEXIST, f"{target} is there already: --yes replaces it")
     with progress_bar(f"reading {checkpoint.ref}", checkpoint.nbytes) as report:
@@ -50,3 +53,27 @@ def export_checkpoint(
     if len(done.files) > 1:
         for file in done.files:
             say(f"            {file}")
+
+
+def _is_for_trees(target: Path, format: str | None) -> bool:
+    name = target.name.removesuffix(".zst")
+    return format == "sunc" or (format is None and name.endswith(".sunc"))
+
+
+def _export_trees(
+    checkpoint: Checkpoint, target: Path, *, extras: bool, replace: bool, as_json: bool
+) -> None:
+    """The `.sunc` file of each rank; raises BadOption for a checkpoint that is no snapshot."""
+    from holdfast.amr.snapshot import Snapshot
+
+    snapshot = Snapshot(checkpoint)
+    if not replace:
+        for path in snapshot.exported_paths(target):
+            if os.path.lexists(path):
+                raise AlreadyExists(errno.EEXIST, f"{path} is there already: --yes replaces it")
+    files = snapshot.export(target, extras=extras)
+    if as_json:
+        print_json({"ref": checkpoint.ref, "files": files})
+        return
+    for file in files:
+        say(("exported    ", "green"), f"{file}: {checkpoint.ref}, verified when it was read")

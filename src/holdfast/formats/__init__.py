@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from holdfast.errors import UnknownFormat
 from holdfast.files.layout import Index, Layout
@@ -60,6 +60,10 @@ FORMATS: tuple[Format, ...] = tuple(
 )
 
 
+_PACKED: Final = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip"}
+"""What files begin with that hold another one, and the program that takes it out."""
+
+
 def format_named(name: str) -> Format:
     """The format of this name."""
     for format in FORMATS:
@@ -92,6 +96,10 @@ def format_of_file(path: str | os.PathLike[str], head: bytes, size: int) -> Form
     try:
         return format_for_writing(path)
     except UnknownFormat:
-        raise UnknownFormat(
-            f"{os.fspath(path)}: neither its content nor its suffix is of a known format"
-        ) from None
+        packed = next((name for start, name in _PACKED.items() if head.startswith(start)), None)
+        why = (
+            f"it is compressed: `{packed} -d` gives the file in it"
+            if packed
+            else "neither its content nor its suffix is of a known format"
+        )
+        raise UnknownFormat(f"{os.fspath(path)}: {why}") from None

@@ -47,6 +47,8 @@ def on_root(comm: Communicator, action: Callable[[], Any], root: int = 0) -> Any
     def act() -> bytes:
         return _encoded("what `on_root` does returns a value that cannot be sent", action())
 
+    if comm.size == 1:  # its own errors, as they are
+        return msgspec.msgpack.decode(comm.broadcast(act(), root))
     failure, data, cause = _attempt(act) if comm.rank == root else (None, b"", None)
     message = _sent(lambda: comm.broadcast(_packed(failure, data), root), cause)
     failed, value = _unpacked(message)
@@ -68,6 +70,8 @@ def agree(comm: Communicator, what: str, value: Any) -> None:
 
 def _all_told(comm: Communicator, action: Callable[[], bytes]) -> list[bytes]:
     """What an action gave on each rank; a failure on one of them is raised on all."""
+    if comm.size == 1:  # its own errors, as they are
+        return comm.all_gather(action())
     failure, data, cause = _attempt(action)
     messages = _sent(lambda: comm.all_gather(_packed(failure, data)), cause)
     told = [_unpacked(message) for message in messages]

@@ -30,6 +30,24 @@ def communicator(comm: Communicator | MPIComm | None = None) -> Communicator:
     raise BadOption(TAKEN.format(repr(comm)))
 
 
+def given_ranks(comm: Communicator | MPIComm | None) -> Communicator:
+    """As `communicator`; None is refused in a program that MPI has started on several ranks.
+
+    Each of them would take itself for the only one, and a part of its work for the whole.
+    """
+    mpi = sys.modules.get("mpi4py.MPI") if comm is None else None
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+        return communicator(comm)
+    world = mpi.COMM_WORLD
+    if world.Get_size() > 1:
+        raise BadOption(
+            f"this is rank {world.Get_rank()} of the {world.Get_size()} that MPI has started, and "
+            "no comm was given: pass comm=MPI.COMM_WORLD, or comm=SingleRank() if this rank works "
+            "for itself"
+        )
+    return communicator(comm)
+
+
 def _of_mpi(comm: Any) -> MPIRanks:
     """The ranks that hang on a communicator of mpi4py, as an attribute."""
     taken(comm)  # one that is null, or after the end of MPI, must not be asked for attributes

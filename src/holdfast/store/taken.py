@@ -21,8 +21,8 @@ def is_taken(backend: Backend, index: Index, run: str, step: int, replace: bool)
     if not replace and not _is_damaged(backend, index, run, step):
         raise StepExists(
             errno.EEXIST,
-            f"run {run} has a checkpoint of step {step} already: save another step, or pass "
-            "replace=True",
+            f"run {run} has a checkpoint of step {step} already: load it and go on, save "
+            "another step, or pass replace=True",
         )
     why = index.protected(run).get(step)
     if why is not None:

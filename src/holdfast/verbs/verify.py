@@ -29,7 +29,8 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Ve
     with TensorFile(path) as file:
         if not file.has_digests:
             raise NothingToVerify(
-                f"{file.path} holds no digests; save it with holdfast to give it some"
+                f"{file.path} holds no digests; save it with holdfast, and extras=True, to give it "
+                "some"
             )
         arrays = file.arrays(progress)
         return Verified(file.format, len(arrays), sum(array.nbytes for array in arrays.values()))

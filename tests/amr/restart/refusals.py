@@ -28,7 +28,7 @@ from holdfast.amr import (
     Snapshot,
 )
 from holdfast.errors import FellBack
-from holdfast.parallel import Communicator, MPIRanks
+from holdfast.parallel import Communicator, MPIRanks, SingleRank
 from tests.amr.restart.simulation import Simulation
 from tests.amr.restart.simulations import Heat, Links
 from tests.cli.stores import flip_in
@@ -65,7 +65,7 @@ class Refusals:
         self.heat.save(self.run("heat"), STEP)
         self.links.save(self.run("links"), STEP)
         if self.comm.rank == 0:
-            Heat.begun().save(self.run("alone"), STEP)
+            Heat.begun(SingleRank()).save(self.run("alone"), STEP)
         self.comm.all_gather(b"")
         self.frontends()
         self.loads()

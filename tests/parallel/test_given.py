@@ -1,0 +1,40 @@
+"""What may be left out, and where: a program that MPI has started must say which ranks it means."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from holdfast.errors import BadOption
+from holdfast.parallel import SingleRank
+from holdfast.parallel.given import given_ranks
+
+
+def _mpi(size: int, initialized: bool = True, finalized: bool = False) -> Any:
+    world = SimpleNamespace(Get_size=lambda: size, Get_rank=lambda: 1)
+    return SimpleNamespace(
+        COMM_WORLD=world,
+        Is_initialized=lambda: initialized,
+        Is_finalized=lambda: finalized,
+        Comm=type("Comm", (), {}),
+    )
+
+
+def test_ranks_that_mpi_has_started_must_be_given() -> None:
+    with patch.dict(sys.modules, {"mpi4py.MPI": _mpi(3)}):
+        with pytest.raises(BadOption, match="this is rank 1 of the 3 that MPI has started"):
+            given_ranks(None)
+        alone = SingleRank()
+        assert given_ranks(alone) is alone
+
+
+@pytest.mark.parametrize(
+    "mpi", [_mpi(1), _mpi(3, initialized=False), _mpi(3, finalized=True)], ids=["1", "not", "over"]
+)
+def test_a_process_alone_need_say_nothing(mpi: Any) -> None:
+    with patch.dict(sys.modules, {"mpi4py.MPI": mpi}):
+        assert given_ranks(None).size == 1
