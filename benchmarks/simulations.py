@@ -91,19 +91,27 @@ def read(folder: Path, tree: AMRTree) -> Section:
     }
     contenders[restored] = (cold, partial(TreeCheckpoint(tree.frontend).read_from_file, sealed))
     rounds = run_rounds(contenders, ROUNDS)
-    fastest = rounds.fastest(list(raw.READS))
     size = sealed.stat().st_size
     sealed.unlink()
+    # No number in the file is aligned: whoever computes with them needs memory of their own.
+    own, mapped = (
+        rounds.fastest([name for name in raw.READS if ("mapped" in name) == is_mapped])
+        for is_mapped in (False, True)
+    )
     return Section(
         "cold restart from a .sunc file",
         rounds,
         size,
         [
             Figure(
-                f"of the fastest raw way ({fastest.removeprefix('raw: ')})",
-                rounds.speed_ratio(restored, fastest),
+                f"of the fastest raw way into memory of one's own ({own.removeprefix('raw: ')})",
+                rounds.speed_ratio(restored, own),
                 0.7,
-            )
+            ),
+            Figure(
+                f"of the fastest raw way to see it ({mapped.removeprefix('raw: ')})",
+                rounds.speed_ratio(restored, mapped),
+            ),
         ],
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import chain, repeat
+from typing import Final
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -35,6 +36,8 @@ Opened = SourceFile | SourceStream | SourceMemory
 """What bytes are read from."""
 Progress = Callable[[int], None]
 """Told of the bytes of each batch that is done, from any thread."""
+_WAITING: Final = 4
+"""How many threads read and wait, besides those that hash."""
 
 
 class Reader:
@@ -200,11 +203,11 @@ class Reader:
         if len(work) == 1:
             damaged = fill(work[0], None)
         else:
-            # One thread more than processors, because some of them wait for the disk.
+            # More threads than processors, because some of them wait for the disk, and all do in
+            # turn where nobody fetches ahead of them.
+            spare = -1 if self._memory else -_WAITING
             with ExitStack() as stack:
-                pool = stack.enter_context(
-                    ThreadPoolExecutor(worker_count(spare=-1), "holdfast-read")
-                )
+                pool = stack.enter_context(ThreadPoolExecutor(worker_count(spare), "holdfast-read"))
                 prefetch = stack.enter_context(self._prefetch(chunks)) if self._memory else None
                 damaged = list(chain.from_iterable(pool.map(fill, work, repeat(prefetch))))
         if damaged:
