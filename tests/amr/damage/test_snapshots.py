@@ -1,0 +1,198 @@
+"""The damage matrix of snapshots: whatever happens to whichever section, of one rank or of all."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import (
+    DamagedFile,
+    DigestMismatch,
+    HoldfastError,
+    IndexMismatch,
+    MissingData,
+    RefNotFound,
+    TruncatedFile,
+)
+from holdfast.files import disk
+from holdfast.store.manifest import Manifest
+from tests.amr.damage.places import NEW, OLD, RANK, STEP, Damage
+from tests.amr.damage.snapshots import RANKS, TENSORS, Snapshots, build
+from tests.amr.step_states import expected
+from tests.store.faults.states import UnsyncedDisk, copy_store, make_small
+
+_expected = functools.cache(expected)
+
+INTACT = "intact"
+"""The snapshot loads as if nothing had happened, and `verify` finds it."""
+NONE = None
+"""There is no such thing."""
+
+COLUMNS = ("erased", "truncated", "flipped", RANK, STEP, "removed")
+DIGEST = (DigestMismatch, TruncatedFile, DigestMismatch, DigestMismatch, DigestMismatch, NONE)
+SEALED = (IndexMismatch, TruncatedFile, IndexMismatch, IndexMismatch, IndexMismatch, NONE)
+HARMLESS = (INTACT, TruncatedFile, INTACT, INTACT, INTACT, NONE)
+
+OF_EACH_RANK: dict[str, tuple[Any, ...]] = {
+    "header": SEALED,
+    "blocks": DIGEST,
+    "slots": DIGEST,
+    "storage": DIGEST,
+    "free list": DIGEST,
+    "links": DIGEST,
+    "random": DIGEST,
+    "file": (*DIGEST[:-1], MissingData),
+    "file's header": HARMLESS,
+}
+OF_ALL_RANKS: dict[str, tuple[Any, ...]] = {
+    "owners": (DigestMismatch, TruncatedFile, DigestMismatch, NONE, DigestMismatch, NONE),
+    "values": (DigestMismatch, TruncatedFile, DigestMismatch, NONE, DigestMismatch, NONE),
+    "record": (DamagedFile, TruncatedFile, IndexMismatch, NONE, DamagedFile, RefNotFound),
+}
+AGAIN = {("all", "random"), ("all", "file"), ("all", "file's header")}
+"""What is no other thing than the rows above."""
+WHOM = {"rank 0": [0], "rank 1": [1], "all": [0, 1]}
+
+CASES = [
+    pytest.param(
+        *(section, damage, ranks, outcome),
+        id=f"{section}, {damage}, {whom}",
+        marks=[pytest.mark.long] if whom == "rank 0" or (whom, section) in AGAIN else [],
+    )
+    for matrix, whoms in ((OF_EACH_RANK, WHOM), (OF_ALL_RANKS, {"all": [0]}))
+    for section, row in matrix.items()
+    for damage, outcome in zip(COLUMNS, row, strict=True)
+    for whom, ranks in whoms.items()
+    if outcome is not NONE
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("snapshots") / "store"
+    with pytest.MonkeyPatch.context() as patch:
+        make_small(patch)
+        build(path)
+    return path
+
+
+@pytest.fixture
+def snapshots(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshots:
+    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
+    monkeypatch.setattr(Manifest, "refresh", Manifest.mark)
+    copy_store(built, tmp_path / "store")
+    return Snapshots(tmp_path / "store")
+
+
+def test_the_matrix_has_all_that_was_promised() -> None:
+    promised = {"header", "blocks", "slots", "storage", "free list", "links", "record"}
+    assert promised <= {*OF_EACH_RANK, *OF_ALL_RANKS}
+    assert all(NONE not in OF_EACH_RANK[name][:5] for name in promised - {"record"})
+
+
+@pytest.mark.parametrize(("section", "damage", "ranks", "outcome"), CASES)
+def test_damage(
+    section: str, damage: str, ranks: list[int], outcome: Any, snapshots: Snapshots
+) -> None:
+    done = Damage(snapshots, section, damage, ranks)
+    if outcome == INTACT:
+        check_intact(snapshots)
+        check_found(snapshots, done, [], DamagedFile)
+    else:
+        damaged = [TENSORS[section].format(rank) for rank in ranks if section in TENSORS]
+        check_refused(snapshots, done, damaged, outcome)
+        check_fallback(snapshots, done, outcome is RefNotFound)
+        check_found(snapshots, done, damaged, outcome)
+    if len(ranks) == 1:
+        check_doctor(snapshots, done, outcome)
+    done.undo()
+    check_intact(snapshots)
+    assert snapshots.checkpoint().verify().files == RANKS + 2, "and one of the step before"
+
+
+def check_refused(
+    snapshots: Snapshots, done: Damage, damaged: list[str], outcome: type[HoldfastError]
+) -> None:
+    """The step that was asked for is refused, by all ranks alike."""
+    errors = snapshots.attempt(NEW)
+    assert [type(each) for each in errors] == [outcome] * RANKS
+    assert len({str(each) for each in errors}) == 1
+    text = str(errors[0])
+    for place in done.places if outcome is not RefNotFound else ():
+        assert place.path.name in text
+    if outcome is DigestMismatch:
+        assert all(repr(name) in text for name in damaged)
+        assert {*damaged[:1]} <= {*errors[0].tensors}
+
+
+def check_fallback(snapshots: Snapshots, done: Damage, is_gone: bool) -> None:
+    """`latest` is the snapshot before, on all ranks; one that is not there is none."""
+    loaded, words = snapshots.latest()
+    assert loaded == _expected(RANKS, OLD)
+    if is_gone:
+        assert words == []
+        return
+    assert len(words) == 1, "rank 0 says it for all"
+    assert done.places[0].path.name in words[0]
+    assert f"@{OLD}" in words[0]
+
+
+def check_found(
+    snapshots: Snapshots, done: Damage, damaged: list[str], outcome: type[HoldfastError]
+) -> None:
+    """`verify` finds it, and nothing else."""
+    wanted = RefNotFound if outcome is RefNotFound else DamagedFile
+    with pytest.raises(wanted) as found:
+        snapshots.checkpoint().verify()
+    if isinstance(found.value, DigestMismatch) and damaged:
+        assert {*found.value.tensors} == {*damaged}
+    elif outcome is not RefNotFound:
+        assert done.places[0].path.name in str(found.value)
+
+
+def check_doctor(snapshots: Snapshots, done: Damage, outcome: Any) -> None:
+    """`doctor` finds it too, and mends nothing: there is no other copy."""
+    found = snapshots.examine()
+    assert found.restored == {}
+    names = {place.path.name for place in done.places}
+    if outcome == INTACT:
+        assert found.sound
+        assert {name.rpartition("/")[2] for name in found.headers} == names
+    elif outcome is RefNotFound:
+        assert found.sound
+        assert len(found.orphans) == RANKS + 1, "the data that the record referred to"
+    else:
+        assert len(found.damaged) == 1
+        ((what, why),) = found.damaged.items()
+        assert f"@{NEW}" in what or f"_step_{NEW:06d}.json" in what
+        assert any(name in why for name in names)
+
+
+def check_intact(snapshots: Snapshots) -> None:
+    """All is as it was saved."""
+    assert snapshots.latest() == (_expected(RANKS, NEW), [])
+
+
+def test_what_two_snapshots_share_is_refused_in_both(snapshots: Snapshots) -> None:
+    assert snapshots.place("table", 0) == snapshots.place("table", 0, OLD)
+    done = Damage(snapshots, "table", "flipped", [0])
+    for ref in (NEW, OLD, "latest"):
+        for error in snapshots.attempt(ref):
+            assert isinstance(error, DamagedFile)
+            assert TENSORS["table"] in str(error)
+    done.undo()
+    check_intact(snapshots)
+
+
+def test_doctor_mends_what_another_snapshot_has_a_copy_of(snapshots: Snapshots) -> None:
+    """The global generators were not used between the two steps."""
+    done = Damage(snapshots, "global random", "flipped", [1])
+    check_refused(snapshots, done, [TENSORS["global random"].format(1)], DigestMismatch)
+    found = snapshots.examine()
+    assert found.sound
+    assert [*found.restored] == [snapshots.checkpoint().ref]
+    check_intact(snapshots)
+    assert snapshots.examine().restored == {}
