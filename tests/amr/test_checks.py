@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from holdfast.amr import INVALID
-from holdfast.amr.checks import check_state, state_problems
+from holdfast.amr.checks import check_state, header_problems, state_problems
 from holdfast.amr.morton import Words
-from holdfast.errors import BadField, BadRange, DuplicateKey
+from holdfast.errors import BadField, BadRange, DamagedFile, DuplicateKey
 from holdfast.formats.sunc import block_dtype
 from tests.amr.tree_states import SCALAR, worn
 
@@ -45,9 +45,16 @@ class State:
     def check(self) -> None:
         check_state(SCALAR, **vars(self))
 
+    def problems(self) -> list[DamagedFile]:
+        """All that is wrong with it; `check` raises the first."""
+        numbers = {name: value for name, value in vars(self).items() if name != "max_level"}
+        header = header_problems(2, self.base_spacing, self.bits_per_dim, self.max_level)
+        self.check()
+        return [*header, *state_problems(4, **numbers)]
+
 
 def test_a_sound_state_passes() -> None:
-    State().check()
+    assert State().problems() == []
 
 
 def test_the_state_of_a_worn_tree_passes() -> None:
@@ -59,7 +66,7 @@ def test_the_state_of_a_worn_tree_passes() -> None:
             *(tree.blocks, tree.field_slots, arena.free_slots),
             *(arena.free_count, arena.max_blocks),
         )
-        state.check()
+        assert state.problems() == []
 
 
 LEGAL: dict[str, Callable[[State], Any]] = {
@@ -82,7 +89,7 @@ LEGAL: dict[str, Callable[[State], Any]] = {
 def test_it_is_legal_that(name: str) -> None:
     state = State()
     LEGAL[name](state)
-    state.check()
+    assert state.problems() == []
 
 
 def _two_of_one_key(state: State) -> None:
@@ -206,14 +213,15 @@ def test_all_kinds_of_problems_can_be_had_at_once() -> None:
 
 def test_an_empty_state_passes() -> None:
     empty: Words = np.zeros(0, np.uint64)
-    replace(
+    state = replace(
         State(),
         blocks=np.zeros(0, block_dtype(2)),
         field_slots=empty,
         free_slots=empty,
         free_count=0,
         max_blocks=0,
-    ).check()
+    )
+    assert state.problems() == []
 
 
 def test_a_hundred_thousand_blocks_are_checked_in_well_under_a_second() -> None:

@@ -14,7 +14,9 @@ from tests.parallel.suite import CHECKS, Check
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_a_rank_alone_is_a_communicator(check: Check) -> None:
-    check(SingleRank(timeout=5.0))
+    comm = SingleRank(timeout=5.0)
+    check(comm)
+    assert (comm.rank, comm.size) == (0, 1)
 
 
 def test_nothing_stands_for_a_rank_alone() -> None:

@@ -108,8 +108,11 @@ def copied(built: Path, extras: bool, folder: Path) -> Files:
 
 def damage(
     files: Files, extras: bool, section: str, kind: str, ranks: list[int], outcome: Any
-) -> None:
-    """What must come of a damage to the files of some ranks, and to those of others."""
+) -> Any:
+    """What must come of a damage to the files of some ranks, and to those of others.
+
+    Returns what they hold once it is undone.
+    """
     done = Damage(files, section, kind, ranks)
     if outcome == SILENT:
         check_silent(files, ranks, extras)
@@ -120,7 +123,7 @@ def damage(
     for rank in {*range(RANKS)} - {*ranks}:
         check_verified(files, rank, extras, None)
     done.undo()
-    assert contents(files.attempt()) == expected()
+    return contents(files.attempt())
 
 
 def check_refused(
@@ -171,7 +174,8 @@ def check_verified(
 def test_with_digests(
     section: str, kind: str, ranks: list[int], outcome: Any, built: Path, tmp_path: Path
 ) -> None:
-    damage(copied(built, True, tmp_path), True, section, kind, ranks, outcome)
+    files = copied(built, True, tmp_path)
+    assert damage(files, True, section, kind, ranks, outcome) == expected()
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,8 @@ def test_with_digests(
 def test_without_digests(
     section: str, kind: str, ranks: list[int], outcome: Any, built: Path, tmp_path: Path
 ) -> None:
-    damage(copied(built, False, tmp_path), False, section, kind, ranks, outcome)
+    files = copied(built, False, tmp_path)
+    assert damage(files, False, section, kind, ranks, outcome) == expected()
 
 
 def test_a_header_of_another_rank_without_digests(built: Path, tmp_path: Path) -> None:
