@@ -13,10 +13,10 @@ import pytest
 
 from tests.amr.kills.on_mpi import PATIENCE
 from tests.amr.kills.stores import check_next_save, check_whole
-from tests.parallel.ranks import Finished, run_ranks
+from tests.parallel.ranks import ROOT, Finished, run_ranks
 
 KILLED = Path(__file__).with_name("on_mpi.py")
-APART = Path(__file__).with_name("apart.py")
+APART = ROOT / "tests" / "parallel" / "programs" / "apart.py"
 LONGEST = 40.0
 """A job that takes more seconds hangs."""
 
@@ -29,11 +29,9 @@ class Report(NamedTuple):
     operations: int
 
 
-def run(
-    count: int, folder: Path, rank: int, at: int, *who: str, program: Path = KILLED
-) -> Finished:
+def run(count: int, folder: Path, rank: int, at: int, *who: str) -> Finished:
     arguments = [str(folder), str(rank), str(at), *who]
-    return run_ranks(count, program, *arguments, timeout=LONGEST, check=False)
+    return run_ranks(count, KILLED, *arguments, timeout=LONGEST, check=False)
 
 
 def reports(folder: Path) -> dict[int, Report]:
@@ -108,7 +106,8 @@ def test_ranks_that_outlive_another_raise_in_time_and_the_store_is_sound(
     count: int, rank: int, part: float, outcome: str, folder: Path, operations: Operations
 ) -> None:
     at = math.ceil(part * operations(count)[rank])
-    run(count, folder, rank, at, program=APART)
+    killed = (str(KILLED), str(folder), str(rank), str(at), "silently")
+    run_ranks(count, APART, str(folder), "*.json", *killed, timeout=LONGEST, check=False)
     told = reports(folder)
     assert told.keys() == {*range(count)} - {rank}
     assert {each.outcome for each in told.values()} == {outcome}
