@@ -27,8 +27,9 @@ from tests.cli.test_cli import HOLDFAST
 from tests.tenzor.digits_files import write_digits
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _torch_as_it_was() -> Iterator[None]:
+    """Before all that is made for this module: a run that is trained for it leaves torch so."""
     threads = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     states = randomness.capture()
