@@ -19,6 +19,7 @@ from holdfast.errors import (
     RefNotFound,
     TruncatedFile,
 )
+from holdfast.files.copying import gathered
 from holdfast.files.digests import CHUNK, DIGEST, digest
 from holdfast.files.layout import Index
 from holdfast.files.reader import Progress, Reader
@@ -29,7 +30,7 @@ from holdfast.store.aliases import view_array
 from holdfast.store.backend import Backend
 from holdfast.store.decoding import decode
 from holdfast.store.record import MAX_RECORD, Head, Record
-from holdfast.tensors.sources import ALIGNMENT, Bytes, aligned_bytes
+from holdfast.tensors.sources import ALIGNMENT, Bytes
 
 Array = np.ndarray[Any, Any]
 _FROM: Final = " from byte "
@@ -164,7 +165,7 @@ class Data:
         for tensor, pieces in self._extents.pieces.items():
             data = [found[file][row] for file, row in pieces]
             own = len(data) == 1 and tensor not in self._extents.shared
-            loaded[tensor] = data[0] if own and _is_fit(data[0]) else _joined(data)
+            loaded[tensor] = data[0] if own and _is_fit(data[0]) else gathered(data)
         return loaded
 
     def check_pieces(self) -> None:
@@ -188,7 +189,7 @@ class Data:
             self._last = None  # before the next one takes its memory
             found = self._extents.pieces[stored]
             pieces = [self._readers[file].tensor(row) for file, row in found]
-            self._last = stored, pieces[0] if len(pieces) == 1 else _joined(pieces)
+            self._last = stored, pieces[0] if len(pieces) == 1 else gathered(pieces)
         data = self._last[1]
         if view is None:
             return self.record.specs[tensor].view(data)
@@ -226,12 +227,6 @@ def _is_fit(data: Bytes) -> bool:
     """Whether mapped bytes can be handed out as they are."""
     address: int = data.__array_interface__["data"][0]
     return data.flags.writeable and address % ALIGNMENT == 0
-
-
-def _joined(pieces: Sequence[Bytes]) -> Bytes:
-    """The pieces one after the other in memory of their own."""
-    memory = aligned_bytes(sum(piece.size for piece in pieces))
-    return np.concatenate(pieces, out=memory) if pieces else memory
 
 
 class _Extents:
