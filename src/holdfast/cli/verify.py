@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,22 @@ def verify_each(arguments: Sequence[str], *, store: Path | None, as_json: bool) 
 
     Damage outweighs all else: with several the code is 1 if any is damaged.
     """
-    results = []
-    codes = set()
-    for argument in arguments:
-        result, code = _verify_one(argument, store)
+    return tell_each((_verify_one(each, store) for each in arguments), _print, as_json=as_json)
+
+
+def tell_each(
+    found: Iterable[tuple[dict[str, Any], int]],
+    show: Callable[[dict[str, Any]], None],
+    *,
+    as_json: bool,
+) -> int:
+    """Print each result as it comes, or all as JSON; returns the exit code of them together."""
+    results, codes = [], set()
+    for result, code in found:
         results.append(result)
         codes.add(code)
         if not as_json:
-            _print(result)
+            show(result)
     if as_json:
         print_json(results)
     return 1 if 1 in codes else max(codes)

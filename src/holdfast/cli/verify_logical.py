@@ -13,11 +13,11 @@ from holdfast.cli.output import (
     count_text,
     exit_code,
     message_of,
-    print_json,
     progress_bar,
     say,
 )
 from holdfast.cli.stores import is_file, resolve
+from holdfast.cli.verify import tell_each
 from holdfast.errors import FellBack, HoldfastError, printable
 
 
@@ -28,16 +28,7 @@ def verify_logical(arguments: Sequence[str], *, store: Path | None, as_json: boo
     """
     files = [argument for argument in arguments if is_file(argument)]
     states = ([files] if files else []) + [[ref] for ref in arguments if ref not in files]
-    results, codes = [], set()
-    for names in states:
-        result, code = _verify_state(names, store)
-        results.append(result)
-        codes.add(code)
-        if not as_json:
-            _print(result)
-    if as_json:
-        print_json(results)
-    return 1 if 1 in codes else max(codes)
+    return tell_each((_verify_state(names, store) for names in states), _print, as_json=as_json)
 
 
 def _verify_state(names: list[str], store: Path | None) -> tuple[dict[str, Any], int]:
