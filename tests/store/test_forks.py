@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+from holdfast.store.forks import _Gate
 
 PROGRAM = """
 import os, sys, threading, time
@@ -55,3 +58,18 @@ def test_a_child_that_was_forked_beside_threads_uses_the_store(tmp_path: Path) -
         check=True,
     )
     assert done.stdout == "hung 0\n"
+
+
+def test_a_fork_does_not_wait_for_a_database_that_the_collector_ends_on_its_own_thread() -> None:
+    gate = _Gate()
+    done = threading.Event()
+
+    def fork() -> None:
+        gate.before_fork()
+        gate.enter()
+        gate.leave()
+        gate.after_fork()
+        done.set()
+
+    threading.Thread(target=fork, daemon=True).start()
+    assert done.wait(10)

@@ -51,12 +51,15 @@ class _Gate:
     def before_fork(self) -> None:
         """Wait until nobody is inside but the caller, and let nobody in."""
         self._changed.acquire()
+        depth = getattr(self._own, "depth", 0)
+        mine = 1 if depth else 0
+        self._own.depth = depth + 1  # the collector may close a database on this thread meanwhile
         self._forks += 1
-        mine = 1 if getattr(self._own, "depth", 0) else 0
         self._changed.wait_for(lambda: self._inside <= mine, _PATIENCE)
 
     def after_fork(self) -> None:
         """In the process that forked: go on."""
+        self._own.depth -= 1
         self._forks -= 1
         self._changed.notify_all()
         self._changed.release()
