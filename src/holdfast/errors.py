@@ -59,7 +59,7 @@
         ├── ChangedFile                    it changed while it was open
         ├── LimitExceeded                  a count or length beyond what any real file has
         ├── BadHeader                      the header is not what it should be
-        ├── BadArchive                     the zip archive around the tensors is broken
+        ├── BadArchive                     the archive around tensors or a package is broken
         ├── BadPickle                      the pickle is not one that a writer of tensors wrote
         ├── BadField                       a field is missing, unknown, or of the wrong kind
         ├── DuplicateKey                   a key stands twice
@@ -325,7 +325,7 @@ class BadHeader(DamagedFile):
 
 
 class BadArchive(DamagedFile):
-    """The zip archive around the tensors is not one that a writer wrote."""
+    """The zip archive around tensors, or the tar archive of a package, is not sound."""
 
 
 class BadPickle(DamagedFile):

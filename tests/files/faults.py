@@ -12,6 +12,7 @@ from holdfast.files.disk import Disk
 
 OPERATIONS = (
     "abandoned",
+    "abandoned_folders",
     "create",
     "reserve",
     "write",
@@ -19,9 +20,11 @@ OPERATIONS = (
     "set_mode",
     "sync",
     "rename",
+    "exchange",
     "link",
     "close",
     "make_folder",
+    "lock_folder",
     "remove_folder",
     "sync_folder",
     "remove",

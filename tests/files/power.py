@@ -86,6 +86,10 @@ class LoggingDisk(Disk):
         super().rename(source, target)
         self._add("rename", source, target)
 
+    def exchange(self, source: Path, target: Path) -> None:
+        super().exchange(source, target)
+        self._add("exchange", source, target)
+
     def link(self, source: Path, target: Path) -> None:
         super().link(source, target)
         self._add("link", source, target)
@@ -194,6 +198,9 @@ class _Crash:
         target, new = self._place(operation.target)
         if operation.kind == "link":
             return [_Change(target, ((new, file),))]
+        if operation.kind == "exchange":
+            assert folder == target, "only places in one folder are exchanged"
+            return [_Change(folder, ((name, self._live[folder][new]), (new, file)))]
         if folder == target:
             return [_Change(folder, ((name, None), (new, file)))]
         # Nothing says that both folders reach the disk together.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from holdfast.errors import FileError, MissingFile, WriteFailed
 from holdfast.files.disk import Disk
 
 SUFFIX: Final = ".holdfast"
+_ASIDE: Final = re.compile(r"\.[0-9a-f]{16}\.[0-9a-f]{8}" + re.escape(SUFFIX))
 
 
 @contextmanager
@@ -30,14 +32,18 @@ def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[tuple[Path, 
 
     If the body raises, the new file is removed and `path` is untouched.
     """
-    try:
-        try:
-            target = Path(os.path.realpath(path))
-            mode = _mode_to_keep(target)
-        except ValueError as error:
-            raise WriteFailed(errno.EINVAL, f"{path!r} cannot be a path: {error}") from error
+    with as_write_failed(path):
+        target = real_target(path)
+        mode = _mode_to_keep(target)
         with _replacing(target, mode, disk) as new:
             yield new
+
+
+@contextmanager
+def as_write_failed(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let an error of the system be one of ours, that says what could not be written."""
+    try:
+        yield
     except OSError as error:
         if isinstance(error, FileError):
             raise
@@ -47,10 +53,30 @@ def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[tuple[Path, 
         ) from error
 
 
+def real_target(path: str | os.PathLike[str]) -> Path:
+    """Where a new file or folder goes, all links followed, in a folder that is there."""
+    try:
+        target = Path(os.path.realpath(path))
+        if target.parent.is_dir():
+            return target
+    except ValueError as error:
+        raise WriteFailed(errno.EINVAL, f"{path!r} cannot be a path: {error}") from error
+    raise MissingFile(
+        errno.ENOENT, f"cannot write {target}: the folder {target.parent} does not exist"
+    )
+
+
+def aside_prefix(target: Path) -> str:
+    """How the names begin of what is written beside a target, to take its place.
+
+    They are short whatever the target's is, and say whose leftover it would be.
+    """
+    return f".{blake3(os.fsencode(target.name)).hexdigest(8)}."
+
+
 @contextmanager
 def _replacing(target: Path, mode: int | None, disk: Disk) -> Iterator[tuple[Path, int]]:
-    # The name is short whatever the target's is, and says whose leftover it would be.
-    prefix = f".{blake3(os.fsencode(target.name)).hexdigest(8)}."
+    prefix = aside_prefix(target)
     with suppress(PermissionError):  # another user's leftover is not ours to clean up
         for leftover in disk.abandoned(target.parent, prefix, SUFFIX):
             disk.remove(leftover)
@@ -71,12 +97,13 @@ def _replacing(target: Path, mode: int | None, disk: Disk) -> Iterator[tuple[Pat
     disk.sync_folder(target.parent)
 
 
+def is_aside(name: str) -> bool:
+    """Whether a file of this name is one that was being written when its writer was killed."""
+    return _ASIDE.fullmatch(name) is not None
+
+
 def _mode_to_keep(target: Path) -> int | None:
     """The permissions of the file that will be replaced; None if there is none."""
-    if not target.parent.is_dir():
-        raise MissingFile(
-            errno.ENOENT, f"cannot write {target}: the folder {target.parent} does not exist"
-        )
     try:
         status = target.stat()
     except FileNotFoundError:

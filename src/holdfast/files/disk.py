@@ -16,10 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from holdfast.files.exchange import exchange
+
 ALIGNMENT: Final = 4096
 """Direct writes start and end at multiples of this, in the file and in memory."""
 
 DIRECT: Final = getattr(os, "O_DIRECT", 0)
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Disk:
@@ -99,6 +102,13 @@ class Disk:
         """Put `source` in the place of `target`, at once."""
         os.replace(source, target)
 
+    def exchange(self, source: Path, target: Path) -> None:
+        """Let two folders, or files, change places, at once.
+
+        Raises OSError with one of `CANNOT_EXCHANGE` where the file system does not do that.
+        """
+        exchange(source, target)
+
     def link(self, source: Path, target: Path) -> None:
         """Let the file `source` go by the name `target` too; FileExistsError if that is taken."""
         os.link(source, target)
@@ -106,6 +116,24 @@ class Disk:
     def make_folder(self, path: Path) -> None:
         """Make a folder in one that is there; FileExistsError if the name is taken."""
         os.mkdir(path)
+
+    def lock_folder(self, path: Path) -> int:
+        """Open a new folder and hold it locked, as `create` does a file, until it is closed.
+
+        Raises FileExistsError if another process cleans it away this moment.
+        """
+        taken = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        try:
+            fd = os.open(path, _FOLDER)
+        except FileNotFoundError:
+            raise taken from None
+        try:
+            if not self._lock(fd) or not is_open_folder(path, fd):
+                raise taken
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     def remove_folder(self, path: Path) -> None:
         """Delete a folder that is empty; raises OSError if it is not."""
@@ -139,11 +167,7 @@ class Disk:
 
     def abandoned(self, folder: Path, prefix: str, suffix: str) -> Iterator[Path]:
         """The files with such names that no living process holds locked."""
-        with os.scandir(folder) as entries:
-            names = [e.name for e in entries if e.name.startswith(prefix)]
-        for name in names:
-            if not name.endswith(suffix):
-                continue
+        for name in _names(folder, prefix, suffix):
             try:
                 # A pipe of such a name would block the open.
                 flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -152,6 +176,24 @@ class Disk:
                 continue  # gone already, or not ours to open
             try:
                 if stat.S_ISREG(os.fstat(fd).st_mode) and self._lock(fd, unsupported=False):
+                    yield folder / name
+            finally:
+                os.close(fd)
+
+    def abandoned_folders(
+        self, folder: Path, prefix: str, suffix: str, unsupported: bool = False
+    ) -> Iterator[Path]:
+        """The folders with such names that no living process holds locked.
+
+        `unsupported`: those too that lie on a file system without locks.
+        """
+        for name in _names(folder, prefix, suffix):
+            try:
+                fd = os.open(folder / name, _FOLDER)
+            except OSError:
+                continue  # gone already, a file or a link, or not ours to open
+            try:
+                if self._lock(fd, unsupported) and is_open_folder(folder / name, fd):
                     yield folder / name
             finally:
                 os.close(fd)
@@ -182,6 +224,20 @@ class Disk:
     @staticmethod
     def _unset_direct(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~DIRECT)
+
+
+def is_open_folder(path: Path, fd: int) -> bool:
+    """Whether the folder at the path is the one that was opened as `fd`."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _names(folder: Path, prefix: str, suffix: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    return sorted(name for name in names if name.startswith(prefix) and name.endswith(suffix))
 
 
 LOCAL: Final = Disk()

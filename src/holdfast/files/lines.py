@@ -69,9 +69,18 @@ def append_lines(path: str | os.PathLike[str], lines: Iterable[bytes], disk: Dis
 
 def replace_lines(path: str | os.PathLike[str], lines: Iterable[bytes], disk: Disk) -> None:
     """Put a file of these lines in the place of the one at the path, at once and durably."""
+    _replace(path, _blocks(lines), disk)
+
+
+def replace_bytes(path: str | os.PathLike[str], data: bytes, disk: Disk) -> None:
+    """Put a file of these bytes in the place of the one at the path, at once and durably."""
+    _replace(path, [data], disk)
+
+
+def _replace(path: str | os.PathLike[str], blocks: Iterable[bytes], disk: Disk) -> None:
     with replacing(path, disk) as (_, fd):
         at = 0
-        for block in _blocks(lines):
+        for block in blocks:
             disk.write(fd, np.frombuffer(block, np.uint8), at)
             at += len(block)
 

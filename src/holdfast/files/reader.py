@@ -161,6 +161,14 @@ class Reader:
         if self._memory is not None:
             self._memory.madvise(mmap.MADV_SEQUENTIAL)
 
+    def give_back(self) -> None:
+        """Let the pages go that were read; they come again, from the file, when they are used.
+
+        Only before anybody has written to them: what was written would be lost.
+        """
+        if self._memory is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._memory.madvise(mmap.MADV_DONTNEED)
+
     def _buffer(self, row: int, start: int, stop: int) -> Bytes:
         if self._map is None:
             return aligned_bytes(stop - start)

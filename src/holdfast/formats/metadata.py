@@ -25,6 +25,7 @@ MAX_DEPTH: Final = 100
 """Nesting is bounded by this and not by the stack, which is not the same everywhere."""
 MAX_DIGITS: Final = 4300
 """More than these Python itself does not turn into an integer, unless it is told to."""
+_PLAIN: Final = bytes(set(range(256)) - set(b'"[]{}'))
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
@@ -105,9 +106,11 @@ def _parse_json(text: str, where: str) -> Any:
             text,
             object_pairs_hook=unique_pairs,
             parse_int=bounded_integer,
+            parse_float=_finite_float,
             parse_constant=_no_constant,
         )
-        _check(value, where)
+        if "\\u" in text:  # it may be half of a pair, which is no text
+            _check(value, where)
     except DuplicateKey as error:
         raise DuplicateKey(f"{where}: {error}") from None
     except ValueError as error:
@@ -117,8 +120,11 @@ def _parse_json(text: str, where: str) -> Any:
 
 def is_nested_deeply(text: bytes) -> bool:
     """Whether JSON nests deeper than MAX_DEPTH, found without a stack of any kind."""
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+        return False
     # What lies outside of strings is every other piece between quotes that are not escaped.
-    pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+    # All but quotes and brackets is left out first: it is most of a long text.
+    pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _PLAIN).split(b'"')
     outside = np.frombuffer(b"".join(pieces[::2]), np.uint8)
     opens = (outside == ord("[")) | (outside == ord("{"))
     closes = (outside == ord("]")) | (outside == ord("}"))
@@ -141,6 +147,13 @@ def bounded_integer(text: str) -> int:
     if len(text.lstrip("-")) > MAX_DIGITS:
         raise ValueError(f"an integer of {len(text):,} digits")
     return int(text)
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{shortened(text)} is {value}, which JSON does not have")
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:

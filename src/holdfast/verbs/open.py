@@ -186,6 +186,10 @@ class TensorFile(Mapping[str, Array]):
         """Let the system read far ahead of a caller who goes through the file front to back."""
         self._reader.expect_in_order()
 
+    def give_back(self) -> None:
+        """Let the memory go that verifying took; only before anybody writes to the arrays."""
+        self._reader.give_back()
+
     def digests_on_disk(self) -> dict[str, bytes]:
         """The chunk digests of all tensors, as the disk gives their bytes back."""
         return self._by_tensor(digests_on_disk(Path(self.path), self._index))

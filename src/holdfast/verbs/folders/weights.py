@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from holdfast.errors import BadField, DuplicateKey, MissingData, shortened
 from holdfast.verbs.folders.found import Entries, shown
-from holdfast.verbs.folders.json_files import read_json
 from holdfast.verbs.folders.values import LeftOut, read_content
+from holdfast.verbs.folders.weight_map import place, read_weight_map
 
 _NAMES: Final = (
     "model.safetensors",
@@ -81,21 +81,14 @@ def other_weights(name: str) -> bool:
 
 
 def _sharded(index: Path, folder: Entries) -> Weights:
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise BadField(f"{shown(index)}: weight_map should be an object of names and files")
+    places = read_weight_map(index, other_weights)
     # Looked up among the files that are there: a name out of a file never becomes a path.
     shards: dict[str, Path] = {}
     for tensor, shard in places.items():
-        where = f"{shown(index)}: weight_map[{shortened(tensor)!r}]"
-        if not isinstance(shard, str):
-            raise BadField(f"{where} should be the name of a file, found {shard!r:.80}")
-        if not _ANY.fullmatch(shard):
-            raise BadField(f"{where} is {shortened(shard)!r}, which is not the name of a shard")
         if shard not in folder.files:
             raise MissingData(
-                f"{where} is in {shortened(shard)!r}, which is not in the folder: get that file, "
-                "or move the checkpoint away"
+                f"{place(index, tensor)} is in {shortened(shard)!r}, which is not in the folder: "
+                "get that file, or move the checkpoint away"
             )
         shards[shard] = folder.files[shard]
     return Weights(tuple(shards[name] for name in sorted(shards)), index, tuple(places))
