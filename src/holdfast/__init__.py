@@ -33,7 +33,7 @@ from holdfast.verbs.save import save
 from holdfast.verbs.verify import verify
 
 if TYPE_CHECKING:
-    from holdfast import amr, experiments, parallel, tenzor
+    from holdfast import amr, experiments, packages, parallel, tenzor
     from holdfast.adapters.torch_loader import ResumableLoader
     from holdfast.training.checkpointer import Checkpointer
     from holdfast.training.state import TrainingState
@@ -51,7 +51,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("amr", "experiments", "parallel", "tenzor"):
+    if name in ("amr", "experiments", "packages", "parallel", "tenzor"):
         return importlib.import_module(f"holdfast.{name}")
     if name not in _LATER:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
@@ -88,6 +88,7 @@ __all__ = [
     "load",
     "open",
     "oxck",
+    "packages",
     "parallel",
     "save",
     "tenzor",

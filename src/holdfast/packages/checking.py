@@ -1,0 +1,173 @@
+"""Whether a package is what was saved, and holds nothing that leads out of it or would be run."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import (
+    DamagedFile,
+    DigestMismatch,
+    HoldfastError,
+    IndexMismatch,
+    MissingData,
+    MissingFile,
+    NothingToVerify,
+    RefusedPickle,
+    TrailingBytes,
+    TruncatedFile,
+    UnreadableFile,
+    UnsupportedFile,
+)
+from holdfast.files.reader import Progress
+from holdfast.files.source_file import SourceFile
+from holdfast.packages.manifest import FileDigest, Manifest, digest_of
+from holdfast.packages.names import MANIFEST
+from holdfast.packages.weights import find_weights
+from holdfast.verbs.verify import verify
+
+_PICKLES: Final = frozenset({".bin", ".ckpt", ".dill", ".joblib", ".pickle", ".pkl", ".pt", ".pth"})
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedPackage:
+    """What was verified, every byte of it."""
+
+    files: int
+    tensors: int
+    nbytes: int
+    """The bytes of the tensors."""
+    uncovered: tuple[str, ...]
+    """Files in the folder that the manifest does not know."""
+
+
+def check_entries(folder: Path, ignore_pickles: bool = False) -> list[str]:
+    """The names of the files in a folder, of which none leads out of it or is a pickle.
+
+    Raises MissingFile, UnreadableFile, UnsupportedFile or RefusedPickle.
+    """
+    try:
+        with os.scandir(folder) as listed:
+            entries = sorted(listed, key=lambda entry: entry.name)
+    except FileNotFoundError as error:
+        raise MissingFile(error.errno, f"there is no folder {folder}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        code = getattr(error, "errno", None) or errno.EINVAL
+        raise UnreadableFile(code, f"cannot list {folder}: {reason}") from error
+    check_links(folder, entries)
+    files = [entry for entry in entries if entry.is_file()]
+    if not ignore_pickles:
+        for entry in files:
+            if _is_pickle(Path(entry.path)):
+                raise RefusedPickle(
+                    f"{entry.path} is a pickle, which could run code in programs that load it: "
+                    "remove it, or pass ignore_pickles=True to leave it unread"
+                )
+    return [entry.name for entry in files]
+
+
+def check_links(folder: Path, entries: Iterable[os.DirEntry[str]]) -> None:
+    """Raise UnsupportedFile for a link that leads out of the folder."""
+    links = [entry for entry in entries if entry.is_symlink()]
+    home = os.path.realpath(folder) if links else ""
+    for link in links:
+        if os.path.commonpath((os.path.realpath(link.path), home)) != home:
+            raise UnsupportedFile(
+                f"{link.path} is a link that leads out of the folder: copy the package with "
+                "`cp -RL`, which follows links"
+            )
+
+
+def _is_pickle(path: Path) -> bool:
+    with closing(SourceFile(path)) as file:
+        head = file.read(0, min(1024, file.size))
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        return True
+    if head.startswith(b"PK\x03\x04"):  # what torch.save writes
+        return b".pkl" in head or path.suffix in _PICKLES
+    return path.suffix in _PICKLES
+
+
+def verify_package(
+    folder: str | os.PathLike[str], progress: Progress | None = None
+) -> VerifiedPackage:
+    """Read a whole package and check every byte; raises a DamagedFile that names what is wrong.
+
+    Without a manifest, the weights are checked against the digests that they hold themselves, and
+    NothingToVerify is raised if they hold none.
+    """
+    home = Path(os.fsdecode(folder))
+    names = check_entries(home, ignore_pickles=True)
+    manifest = Manifest.read(home)
+    if manifest is None:
+        return _verify_bare(home, names, progress)
+    problems: dict[str, HoldfastError] = {}
+    tensors = nbytes = 0
+    for name, expected in manifest.files.items():
+        try:
+            check_file(home / name, expected)
+            if expected.of_header:
+                verified = verify(home / name, progress)
+                tensors, nbytes = tensors + verified.tensors, nbytes + verified.nbytes
+        except (DamagedFile, UnsupportedFile) as error:
+            problems[name] = error
+    if problems:
+        raise _joined(problems)
+    uncovered = tuple(name for name in names if name not in manifest.files and name != MANIFEST)
+    return VerifiedPackage(len(manifest.files), tensors, nbytes, uncovered)
+
+
+def check_file(path: Path, expected: FileDigest) -> None:
+    """Raise the DamagedFile that says how a file differs from what the manifest says of it."""
+    try:
+        with closing(SourceFile(path)) as file:
+            check_size(path, file.size, expected)
+        found = digest_of(path)
+    except MissingFile:
+        raise MissingData(f"{path} is missing, which {MANIFEST} names") from None
+    if found == expected:
+        return
+    if expected.of_header:
+        verify(path)  # which may say more
+        raise IndexMismatch(f"{path} is another file than the one that was saved: see its header")
+    raise DigestMismatch(f"{path} is damaged: its bytes are not those that were saved", ())
+
+
+def check_size(what: object, size: int, expected: FileDigest) -> None:
+    """Raise TruncatedFile or TrailingBytes for a file of another size than was saved."""
+    if size != expected.size:
+        error = TruncatedFile if size < expected.size else TrailingBytes
+        raise error(f"{what} has {size:,} bytes, and {expected.size:,} were saved")
+
+
+def _verify_bare(home: Path, names: list[str], progress: Progress | None) -> VerifiedPackage:
+    paths, _ = find_weights(home)
+    try:
+        found = [verify(path, progress) for path in paths]
+    except NothingToVerify as error:
+        raise NothingToVerify(f"{home} has no {MANIFEST}, and {error}") from error
+    return VerifiedPackage(
+        len(found),
+        sum(verified.tensors for verified in found),
+        sum(verified.nbytes for verified in found),
+        tuple(name for name in names if home / name not in paths),
+    )
+
+
+def _joined(problems: dict[str, HoldfastError]) -> HoldfastError:
+    if len(problems) == 1:
+        return next(iter(problems.values()))
+    tensors = tuple(
+        name
+        for error in problems.values()
+        if isinstance(error, DigestMismatch)
+        for name in error.tensors
+    )
+    reasons = "; ".join(str(error) for error in problems.values())
+    return DigestMismatch(f"{len(problems)} files are damaged: {reasons}", tensors)

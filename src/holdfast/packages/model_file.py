@@ -1,0 +1,92 @@
+"""A model in one file: saved, loaded, mapped."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.errors import BadField, MissingFile
+from holdfast.formats.metadata import from_json
+from holdfast.packages import json_text
+from holdfast.packages.architecture import plain_names
+from holdfast.packages.building import build
+from holdfast.packages.config import Config
+from holdfast.packages.names import CONFIG
+from holdfast.packages.saved import config_of, tensors_of, write_tensors
+from holdfast.packages.varmap import VarMap
+from holdfast.packages.weights import Weights, find_weights
+
+if TYPE_CHECKING:
+    from holdfast.packages.gpt import GPT
+
+_KEY: Final = "config"
+"""Where the metadata of a file has the configuration of its model."""
+
+
+def save_model(
+    model: Any, path: str | os.PathLike[str], metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Save the weights of a model to a safetensors file, durably, with its configuration.
+
+    >>> save_model(model, "model.safetensors", {"epoch": 3})
+    """
+    config = config_of(model)
+    given = dict(metadata or {})
+    if config is not None:
+        given.setdefault(_KEY, config)
+    write_tensors(path, tensors_of(model, config), given)
+
+
+def load_model(
+    path: str | os.PathLike[str], device: str = "cpu", *, verify: bool = True
+) -> tuple[GPT, Config, VarMap]:
+    """A model out of one file, every byte verified; its configuration and its parameters.
+
+    The configuration is in the file's own metadata, or else in `config.json` beside it, or else
+    in the file of the same name with the suffix `.json`.
+    """
+    target = Path(os.fsdecode(path))
+    with Weights([target], verify=verify) as weights:
+        config = _config(weights, target)
+        model = build(weights, config, device)
+    model.origin = f"loaded from {target}, {'' if verify else 'not '}verified"
+    return model, config, VarMap(model)
+
+
+def load_model_mmaped(
+    path: str | os.PathLike[str], device: str = "cpu", *, verify: bool = False
+) -> tuple[GPT, Config]:
+    """A model whose weights are views of the mapped file, or of the files of a package.
+
+    Nothing is read until it is used, and so nothing is verified unless `verify=True`: then every
+    byte is read once. `print(model)` says which it was.
+    """
+    target = Path(os.fsdecode(path))
+    paths, places = find_weights(target) if target.is_dir() else ([target], None)
+    with Weights(paths, places, mapped=True, verify=verify) as weights:
+        config = Config.load(target / CONFIG) if target.is_dir() else _config(weights, target)
+        model = build(weights, config, device, aligned=False)
+    model.origin = f"mapped from {target}, {'' if verify else 'not '}verified"
+    return model, config
+
+
+def _config(weights: Weights, path: Path) -> Config:
+    given = weights.metadata.get(_KEY)
+    if isinstance(given, str):
+        given = from_json(given.encode(), f"{path}: its metadata {_KEY!r}")
+    if isinstance(given, dict):
+        return json_text.named(path, lambda: Config.of_dict(given))
+    if given is not None:
+        raise BadField(f"{path}: its metadata {_KEY!r} should be an object")
+    for beside in (path.with_name(CONFIG), path.with_suffix(".json")):
+        if beside.exists():
+            return Config.load(beside)
+    raise MissingFile(
+        errno.ENOENT,
+        f"{path} does not say what its model is: expected {CONFIG!r} in its metadata, "
+        f"{path.with_name(CONFIG)} or {path.with_suffix('.json')}; it has tensors such as "
+        f"{next(iter(plain_names(weights.specs, Config())), None)!r}",
+    )

@@ -1,0 +1,120 @@
+"""What is saved of a model: its tensors under the names of a package, and its configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from holdfast.errors import BadOption, StateMismatch
+from holdfast.files import disk
+from holdfast.files.writer import write_file
+from holdfast.formats import format_named
+from holdfast.formats.metadata import from_json
+from holdfast.packages import json_text
+from holdfast.packages.architecture import HEAD, plain_name, saved_names
+from holdfast.packages.config import MODEL_TYPE, Config
+from holdfast.tensors import Source, memory_of, source_of
+from holdfast.tensors.frameworks import unwrapped
+from holdfast.tensors.sources import ALIGNMENT, PIECE
+
+_SOURCE: Final = ("spec", "sequential", "contiguous", "copy_to")
+
+
+def config_of(model: Any) -> dict[str, Any] | None:
+    """The configuration that a model carries with it, as `config.json` has it; None if none."""
+    return None if isinstance(model, Mapping) else as_config(getattr(model, "config", None))
+
+
+def as_config(config: Any) -> dict[str, Any] | None:
+    """A `Config`, a mapping, or the configuration of a Transformers model as a dict."""
+    if config is None:
+        return None
+    if isinstance(config, Config):
+        return config.as_dict()
+    if isinstance(config, Mapping):
+        text = json_text.text(dict(config))
+    elif hasattr(config, "to_json_string"):
+        text = config.to_json_string(use_diff=False)
+    else:
+        raise BadOption(f"a {type(config).__name__} is no configuration: give a Config or a dict")
+    return from_json(text.encode(), "config")  # whose keys are texts
+
+
+def is_gpt(config: Mapping[str, Any] | None) -> bool:
+    """Whether a configuration is one of GPT-2, whose tensors have names we know."""
+    return config is not None and config.get("model_type", MODEL_TYPE) == MODEL_TYPE
+
+
+def tensors_of(model: Any, config: Mapping[str, Any] | None) -> dict[str, Source]:
+    """The tensors of a module, or of a mapping of them, under the names of a package.
+
+    What shares its memory with another is left out: it is tied to it, and so it will be again.
+    """
+    given = model if isinstance(model, Mapping) else unwrapped(model).state_dict()
+    tensors = {name: as_source(value) for name, value in _untied(given).items()}
+    if not is_gpt(config):
+        return tensors
+    plain = {plain_name(name): source for name, source in tensors.items()}
+    kept = {name: source for name, source in plain.items() if name is not None}
+    if HEAD in kept and (config or {}).get("tie_word_embeddings", True):
+        _check_tied(kept)
+        del kept[HEAD]
+    new = saved_names(kept)
+    return {new[name]: source for name, source in kept.items()}
+
+
+def as_source(value: Any) -> Source:
+    """A tensor as a source, if it is none already."""
+    return value if all(hasattr(value, each) for each in _SOURCE) else source_of(value)
+
+
+def _untied(given: Mapping[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    seen = set()
+    for name, value in given.items():
+        memory = None if hasattr(value, "copy_to") else memory_of(value)
+        if memory is None or memory not in seen:
+            kept[name] = value
+            seen.add(memory)
+    return kept
+
+
+def _check_tied(tensors: Mapping[str, Source]) -> None:
+    """Raise StateMismatch if the output layer, which is not to be saved, is not the embedding."""
+    head, embedding = tensors[HEAD], tensors.get("wte.weight")
+    if embedding is None or not _are_equal(head, embedding):
+        raise StateMismatch(
+            f"{HEAD!r} differs from 'wte.weight', and the configuration says that they are one: "
+            "set tie_word_embeddings to False to save both"
+        )
+
+
+def _are_equal(a: Source, b: Source) -> bool:
+    if a.spec != b.spec:
+        return False
+    size = a.spec.nbytes
+    mine, other = np.empty(min(PIECE, size), np.uint8), np.empty(min(PIECE, size), np.uint8)
+    for start in range(0, size, PIECE):
+        part = slice(0, min(PIECE, size - start))
+        a.copy_to(mine[part], start)
+        b.copy_to(other[part], start)
+        if not np.array_equal(mine[part], other[part]):
+            return False
+    return True
+
+
+def write_tensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, Source], metadata: Mapping[str, Any]
+) -> None:
+    """Write a safetensors file with digests, durably.
+
+    Tensors of which the next one begins as torch would align it come first, so that nearly all
+    can be used where they lie.
+    """
+    order = sorted(tensors, key=lambda name: tensors[name].spec.nbytes % ALIGNMENT != 0)
+    specs = [(name, tensors[name].spec) for name in order]
+    layout = format_named("safetensors").layout(specs, dict(metadata), True)
+    write_file(path, layout, [tensors[name] for name in order], disk.LOCAL)

@@ -1,0 +1,158 @@
+"""The weights of a model: the files they lie in, opened, checked and handed out one by one."""
+
+from __future__ import annotations
+
+import errno
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+
+from holdfast.errors import (
+    DuplicateKey,
+    MissingData,
+    MissingFile,
+    NotVerified,
+    RefusedPickle,
+    UnsupportedFile,
+    shortened,
+)
+from holdfast.packages import quantized
+from holdfast.packages.names import INDEX, MODEL, QUANTIZED
+from holdfast.packages.shards import read_index
+from holdfast.tensors import TensorSpec
+from holdfast.tensors.sources import ALIGNMENT, aligned_bytes
+from holdfast.verbs.open import TensorFile
+
+Array = np.ndarray[Any, Any]
+SCHEME: Final = "quantization"
+"""Where the metadata of a file says how its tensors were quantized."""
+
+
+class Weights:
+    """The files that the tensors of one model lie in, open; a context manager."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        places: Mapping[str, str] | None = None,
+        *,
+        mapped: bool | None = None,
+        verify: bool = True,
+    ) -> None:
+        self.specs: dict[str, TensorSpec] = {}
+        """What the tensors are, once they are loaded."""
+        self._verify = verify
+        self._files: list[TensorFile] = []
+        with ExitStack() as stack:
+            for path in paths:
+                file = _opened(path, mapped=mapped, verify=verify)
+                self._files.append(stack.enter_context(file))
+                self._learn(file)
+            _check_places(self._files, places)
+            self._open = stack.pop_all()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the first file says besides its tensors."""
+        return self._files[0].metadata
+
+    def parts(self, *, aligned: bool = True) -> Iterator[dict[str, Array]]:
+        """The tensors of one file after the other, verified, as writable arrays.
+
+        They are views of a private mapping, which takes no memory until they are used. With
+        `aligned`, those that do not lie as torch's own tensors would are copied: sums of what
+        lies elsewhere may differ in the last bit.
+        """
+        if self._verify and not all(file.has_digests for file in self._files):
+            without = next(file.path for file in self._files if not file.has_digests)
+            warnings.warn(
+                f"{without} holds no digests: it was loaded, but nothing was verified",
+                NotVerified,
+                stacklevel=4,
+            )
+        for file in self._files:
+            arrays = file.arrays()
+            file.give_back()
+            scheme = file.metadata.get(SCHEME)
+            if scheme is not None:
+                arrays = quantized.dequantized(arrays, scheme)
+            if aligned:
+                arrays = {name: _aligned(array) for name, array in arrays.items()}
+            yield arrays
+
+    def _learn(self, file: TensorFile) -> None:
+        specs = {name: file.spec(name) for name in file}
+        scheme = file.metadata.get(SCHEME)
+        if scheme is not None:
+            specs = quantized.dequantized_specs(specs, scheme)
+        for name, spec in specs.items():
+            if name in self.specs:
+                raise DuplicateKey(
+                    f"{file.path}: another shard has the tensor {shortened(name)!r} too"
+                )
+            self.specs[name] = spec
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+
+def find_weights(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
+    """The files of a package's weights, and which tensor the index says to be in which."""
+    if (folder / MODEL).exists():
+        return [folder / MODEL], None
+    if (folder / INDEX).exists():
+        places = read_index(folder / INDEX)
+        paths = [folder / name for name in sorted(set(places.values()))]
+        for path in paths:
+            if not path.exists():
+                raise MissingData(f"{path} is missing, which {INDEX} names")
+        return paths, places
+    if (folder / QUANTIZED).exists():
+        return [folder / QUANTIZED], None
+    raise MissingFile(
+        errno.ENOENT, f"{folder / MODEL} is missing, and there is no {INDEX} with shards either"
+    )
+
+
+def _opened(path: Path, *, mapped: bool | None, verify: bool) -> TensorFile:
+    file = TensorFile(path, mapped=mapped, writable=True, verify=verify, tensors_only=True)
+    if file.format == "safetensors":
+        return file
+    file.close()
+    error = RefusedPickle if file.format == "torch" else UnsupportedFile
+    raise error(
+        f"{path} is a {file.format} file under the name of another: expected safetensors; "
+        f"`holdfast convert` makes one of it"
+    )
+
+
+def _check_places(files: Sequence[TensorFile], places: Mapping[str, str] | None) -> None:
+    """Raise MissingData unless every tensor is in the shard where the index says it is."""
+    by_name = {Path(file.path).name: file for file in files}
+    for tensor, shard in (places or {}).items():
+        if tensor not in by_name[shard]:
+            raise MissingData(
+                f"{by_name[shard].path}: the tensor {shortened(tensor)!r} is missing, which "
+                f"{INDEX} says to be there"
+            )
+
+
+def _aligned(array: Array) -> Array:
+    if array.ctypes.data % ALIGNMENT == 0 or not array.size:
+        return array
+    copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy

@@ -1,0 +1,120 @@
+"""Saves and loads a model that lies in a file, and tells how much memory that took.
+
+make FILE LAYERS WIDTH                  a file with the bytes of the weights
+work FILE LAYERS WIDTH FOLDER SHARD     the model over the file, saved, loaded, compared
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from blake3 import blake3
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from holdfast.packages import Config, load_model_folder, save_model_folder
+from holdfast.packages.architecture import shapes
+from holdfast.packages.gpt import GPT, empty, fill
+
+BLOCK = 1 << 22
+
+
+def config_of(layers: int, width: int) -> Config:
+    return Config(vocab_size=1024, n_positions=64, n_embd=width, n_layer=layers, n_head=16)
+
+
+def make(path: Path, config: Config) -> None:
+    elements = sum(int(np.prod(shape)) for _, shape in shapes(config))
+    block = np.random.default_rng(1).standard_normal(BLOCK, np.float32)
+    with path.open("wb") as file:
+        for start in range(0, elements, BLOCK):
+            block[0] = start
+            file.write(block[: elements - start].data)
+
+
+def model_over(path: Path, config: Config) -> GPT:
+    """A model whose parameters lie in a file that is mapped."""
+    storage = torch.from_file(str(path), shared=True, size=path.stat().st_size // 4)
+    tensors, start = {}, 0
+    for name, shape in shapes(config):
+        stop = start + int(np.prod(shape))
+        tensors[name] = storage[start:stop].view(shape)
+        start = stop
+    model = empty(config)
+    fill(model, tensors)
+    return model
+
+
+def digest(model: GPT) -> str:
+    hasher = blake3()
+    for name, parameter in model.named_parameters():
+        hasher.update(name.encode())
+        flat = parameter.detach().reshape(-1).numpy()
+        for start in range(0, flat.size, BLOCK):
+            hasher.update(flat[start : start + BLOCK].view(np.uint8).data)
+    return hasher.hexdigest()
+
+
+class Watch:
+    """The most memory that was this process's own while it ran."""
+
+    def __enter__(self) -> Watch:
+        self.before = self.most = own_memory()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def _look(self) -> None:
+        while not self._over.wait(0.002):
+            self.most = max(self.most, own_memory())
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @property
+    def more(self) -> int:
+        return self.most - self.before
+
+
+def own_memory() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
+def work(path: Path, config: Config, folder: Path, shard: int) -> None:
+    model = model_over(path, config)
+    tokenizer = Tokenizer(WordLevel({"a": 0}, unk_token="a"))
+    start = time.monotonic()
+    with Watch() as saving:
+        save_model_folder(model, tokenizer, config, folder, max_shard_size=shard)
+    with Watch() as loading:
+        loaded, *_ = load_model_folder(folder)
+    print(
+        json.dumps(
+            {
+                "size": path.stat().st_size,
+                "shards": len(list(folder.glob("model-*.safetensors"))),
+                "saving": saving.more,
+                "loading": loading.more,
+                "same": digest(loaded) == digest(model),
+                "seconds": time.monotonic() - start,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    command, path = sys.argv[1], Path(sys.argv[2])
+    config = config_of(int(sys.argv[3]), int(sys.argv[4]))
+    if command == "make":
+        make(path, config)
+    else:
+        work(path, config, Path(sys.argv[5]), int(sys.argv[6]))

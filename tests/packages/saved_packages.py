@@ -1,0 +1,43 @@
+"""Small packages for tests of what lists and shows them: no torch, no tokenizers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import holdfast
+from holdfast.packages.architecture import shapes
+from holdfast.packages.config import Config
+from holdfast.packages.generation_info import GenerationInfo
+from holdfast.packages.writing import Contents, write_package
+
+CONFIG = Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+TENSORS = {name: np.full(shape, 0.5, np.float32) for name, shape in shapes(CONFIG)}
+PARAMETERS = sum(tensor.size for tensor in TENSORS.values())
+TOKENIZER = json.dumps({"version": "1.0", "padding": "x" * 70_000}).encode()
+"""Larger than what a list reads."""
+
+
+def make_package(
+    folder: Path, info: GenerationInfo | None = None, config: Config = CONFIG, **options: Any
+) -> Path:
+    """A whole package; `options` are those of `write_package`."""
+    files = {"tokenizer.json": TOKENIZER}
+    if info is not None:
+        files["generation_info.json"] = json.dumps(info.as_dict()).encode()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {name: np.full(shape, 0.5, np.float32) for name, shape in shapes(config)}
+    write_package(Contents(tensors, config.as_dict(), files, {}), folder, **options)
+    return folder
+
+
+def make_foreign(folder: Path, tensors: Any = TENSORS) -> Path:
+    """A folder as other programs write it: no manifest, no digests."""
+    folder.mkdir(parents=True)
+    holdfast.save(folder / "model.safetensors", tensors, extras=False)
+    (folder / "config.json").write_text(json.dumps(CONFIG.as_dict()))
+    (folder / "tokenizer.json").write_bytes(TOKENIZER)
+    return folder

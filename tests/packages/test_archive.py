@@ -1,0 +1,448 @@
+"""A package as one file and back, and archives that are not what they should be."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import random
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+import holdfast
+from holdfast.errors import (
+    AlreadyExists,
+    BadArchive,
+    BadOption,
+    DamagedFile,
+    DigestMismatch,
+    DuplicateKey,
+    HoldfastError,
+    LimitExceeded,
+    MissingData,
+    MissingFile,
+    NotEnoughSpace,
+    RefusedPickle,
+    TrailingBytes,
+    TruncatedFile,
+    UnsupportedFile,
+    WriteFailed,
+)
+from holdfast.files import disk
+from holdfast.files.atomic import aside_prefix
+from holdfast.files.leftovers import NEW
+from holdfast.packages import archive, pack, unpack
+from holdfast.packages.tar import Member, TarReader, header
+from tests.files.faults import FaultyDisk, raising
+from tests.files.power import read_tree, write_tree
+from tests.packages.archives import (
+    attributes,
+    entry,
+    make_package,
+    members_of,
+    packed,
+    unpacked_by_python,
+)
+from tests.store.faults.states import UnsyncedDisk
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    return make_package(tmp_path / "models" / "gpt")
+
+
+@pytest.fixture
+def into(tmp_path: Path) -> Path:
+    (tmp_path / "into").mkdir()
+    return tmp_path / "into"
+
+
+@pytest.mark.parametrize("suffix", archive.SUFFIXES)
+def test_a_package_is_packed_and_unpacked_bit_for_bit(
+    suffix: str, package: Path, into: Path
+) -> None:
+    (package / "notes of mine ü.txt").write_text("not in the manifest")
+    (package / ("long" * 50)).write_bytes(b"")
+    path = pack(package, into / f"gpt{suffix}")
+    assert path == into / f"gpt{suffix}"
+    assert unpack(path, into) == into / "gpt"
+    assert read_tree(into / "gpt") == read_tree(package)
+    assert sorted(os.listdir(into)) == ["gpt", f"gpt{suffix}"]
+    assert holdfast.verify(into / "gpt" / "model.safetensors").tensors == 2
+
+
+def test_the_archive_lies_beside_the_folder_and_has_neither_times_nor_owners(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(package.parent)
+    assert pack("gpt") == Path("gpt.tar.gz")
+    monkeypatch.chdir(package)
+    assert pack(".") == Path("../gpt.tar.gz")
+    path = package.parent / "gpt.tar.gz"
+    infos = unpacked_by_python(path, path.read_bytes())
+    assert list(infos) == ["gpt", *(f"gpt/{name}" for name in sorted(os.listdir(package)))]
+    assert all(not info.mtime and not info.uid and not info.uname for info in infos.values())
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.zst"])
+def test_the_same_package_gives_the_same_bytes(suffix: str, tmp_path: Path) -> None:
+    made = []
+    for place in ("a", "b"):
+        package = make_package(tmp_path / place / "gpt")
+        os.utime(package / "config.json", (len(made), len(made)))
+        made.append(pack(package, tmp_path / f"{place}{suffix}").read_bytes())
+    assert made[0] == made[1]
+
+
+def test_an_archive_that_other_programs_made_is_unpacked(package: Path, into: Path) -> None:
+    by_tar = into / "by-tar.tar.gz"
+    subprocess.run(["tar", "czf", by_tar, "-C", package.parent, "./gpt"], check=True)
+    by_python = into / "by-python.tar.gz"
+    with tarfile.open(by_python, "w:gz") as writer:
+        writer.add(package, "gpt")  # with times in pax headers
+    for path in (by_tar, by_python):
+        place = path.with_suffix(".unpacked")
+        place.mkdir()
+        assert read_tree(unpack(path, place)) == read_tree(package)
+
+
+def test_a_folder_without_a_manifest_is_packed_too(tmp_path: Path, into: Path) -> None:
+    from safetensors.numpy import save_file
+
+    package = make_package(tmp_path / "bare", with_manifest=False)
+    assert read_tree(unpack(pack(package), into)) == read_tree(package)
+    other = make_package(tmp_path / "transformers", with_manifest=False)
+    save_file(dict(holdfast.load(other / "model.safetensors")), other / "model.safetensors")
+    assert read_tree(unpack(pack(other), into)) == read_tree(other)
+
+
+def test_what_a_killed_save_left_in_the_folder_is_not_packed(package: Path, into: Path) -> None:
+    before = read_tree(package)
+    (package / ".0123456789abcdef.01234567.holdfast").write_bytes(b"half")
+    assert read_tree(unpack(pack(package), into)) == before
+
+
+def _damage(package: Path) -> None:
+    data = bytearray((package / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (package / "model.safetensors").write_bytes(data)
+
+
+def _remove(package: Path) -> None:
+    (package / "tokenizer.json").unlink()
+
+
+def _put_folder(package: Path) -> None:
+    (package / "runs").mkdir()
+
+
+def _put_pickle(package: Path) -> None:
+    (package / "training_args.bin").write_bytes(b"\x80\x04.")
+
+
+def _put_link(package: Path) -> None:
+    (package / "vocabulary").symlink_to("/etc/passwd")
+
+
+def _put_odd_name(package: Path) -> None:
+    (package / "a\nb").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (_damage, DigestMismatch, "model.safetensors"),
+        (_remove, MissingData, "tokenizer.json is missing"),
+        (_put_folder, UnsupportedFile, "runs is not a file"),
+        (_put_pickle, RefusedPickle, "training_args.bin is a pickle.*: no archive with pickles"),
+        (_put_link, UnsupportedFile, "leads out"),
+        (_put_odd_name, UnsupportedFile, "rename it"),
+    ],
+)
+def test_what_is_not_a_sound_package_is_not_packed(
+    change: Callable[[Path], None], error: type[HoldfastError], message: str, package: Path
+) -> None:
+    change(package)
+    with pytest.raises(error, match=message):
+        pack(package)
+    assert os.listdir(package.parent) == ["gpt"]
+
+
+def test_what_cannot_be_packed_or_where_is_said(package: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="there is no folder"):
+        pack(tmp_path / "nowhere")
+    with pytest.raises(BadOption, match=r"ends in one of \.tar\.gz, \.tgz, \.tar\.zst"):
+        pack(package, tmp_path / "gpt.zip")
+    with pytest.raises(BadOption, match="would be in the folder that is packed"):
+        pack(package, package / "gpt.tar.gz")
+    with pytest.raises(MissingFile, match="does not exist"):
+        pack(package, tmp_path / "nowhere" / "gpt.tar.gz")
+    with pytest.raises(UnsupportedFile, match=r"'\.gpt' cannot be a name"):
+        pack(package.rename(package.with_name(".gpt")))
+
+
+def test_an_archive_without_its_library_says_what_to_install(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pack(package, package.with_name("gpt.tar.zst"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    for action in (lambda: pack(package, path), lambda: unpack(path, package)):
+        with pytest.raises(BadOption, match="pip install"):
+            action()
+
+
+def test_a_folder_that_is_there_is_never_touched(package: Path, into: Path) -> None:
+    path = pack(package)
+    (into / "gpt").mkdir()
+    with pytest.raises(AlreadyExists, match="is there already"):
+        unpack(path, into)
+    (into / "gpt").rmdir()
+    (into / "gpt").symlink_to("nowhere")
+    unpack(path, into)  # where the link leads to
+    assert (into / "gpt").is_symlink()
+    assert read_tree(into / "nowhere") == read_tree(package)
+    with pytest.raises(MissingFile, match="does not exist"):
+        unpack(path, into / "missing")
+
+
+HOSTILE = {
+    "an absolute name": (entry("/gpt/x"), BadArchive, "no path inside"),
+    "a way up": (entry("gpt/../../x"), BadArchive, "no path inside"),
+    "a way up as a folder": (entry("../x"), BadArchive, "no path inside"),
+    "a folder called ..": (entry("..", kind=b"5"), BadArchive, "no path inside"),
+    "a way up in pax": (
+        attributes(b"20 path=gpt/../../x\n") + entry("gpt/x"),
+        BadArchive,
+        "no path inside",
+    ),
+    "no name": (entry(""), BadArchive, "no path inside"),
+    "a name with an escape": (entry("gpt/\x1b[2J"), BadArchive, r"\\x1b\[2J"),
+    "a name that is too long": (entry("gpt/" + "x" * 256), BadArchive, "no path inside"),
+    "a name that is not UTF-8": (
+        entry("gpt/x").replace(b"gpt/x", b"gpt/\xff", 1),
+        BadArchive,
+        "damaged",
+    ),
+    "a hidden folder": (entry(".ssh/keys"), BadArchive, "hidden"),
+    "a file in no folder": (entry("config.json"), BadArchive, "in no folder"),
+    "two folders": (entry("gpt/x") + entry("other/x"), BadArchive, "two folders"),
+    "a folder below": (entry("gpt/x/y"), UnsupportedFile, "no folders in it"),
+    "an empty folder below": (entry("gpt/x", kind=b"5"), UnsupportedFile, "no folders in it"),
+    "a symbolic link": (entry("gpt/x", kind=b"2"), UnsupportedFile, "is a symbolic link"),
+    "a hard link": (entry("gpt/x", kind=b"1"), UnsupportedFile, "is a hard link"),
+    "a device": (entry("gpt/x", kind=b"3"), UnsupportedFile, "is a device"),
+    "a pipe": (entry("gpt/x", kind=b"6"), UnsupportedFile, "is a pipe"),
+    "a sparse file": (entry("gpt/x", kind=b"S"), UnsupportedFile, "is a sparse file"),
+    "a sparse file of pax": (
+        attributes(b"22 GNU.sparse.major=1\n") + entry("gpt/x"),
+        UnsupportedFile,
+        "GNU.sparse.major",
+    ),
+    "other names of pax": (
+        attributes(b"21 hdrcharset=BINARY\n") + entry("gpt/x"),
+        UnsupportedFile,
+        "hdrcharset",
+    ),
+    "a global header": (entry("x", b"9 path=a\n", b"g"), UnsupportedFile, "kind b'g'"),
+    "a header upon a header": (
+        attributes(b"11 path=ab\n") + attributes(b"11 path=ab\n"),
+        UnsupportedFile,
+        "kind b'x'",
+    ),
+    "a name twice in pax": (
+        attributes(b"14 path=gpt/x\n" * 2) + entry("gpt/x"),
+        DuplicateKey,
+        "'path' twice",
+    ),
+    "a size in two places": (
+        attributes(b"10 size=5\n") + entry("gpt/x", b"12345"),
+        BadArchive,
+        "stands in two places",
+    ),
+    "a size that is none": (
+        attributes(b"11 size=-1\n") + entry("gpt/x"),
+        BadArchive,
+        "is no number",
+    ),
+    "a broken line of pax": (attributes(b"99 path=x\n") + entry("gpt/x"), BadArchive, "of pax"),
+    "a line of pax without length": (attributes(b"path=x\n"), BadArchive, "of pax"),
+    "a line of pax of no length": (attributes(b"0 path=x\n"), BadArchive, "of pax"),
+    "a header without end": (attributes(bytes(1 << 20)), LimitExceeded, "a header of 1,048,576"),
+    "the same file twice": (entry("gpt/x") * 2, BadArchive, "holds 'x' twice"),
+    "a file larger than the disk": (
+        header(Member("gpt/x", 1 << 60, is_folder=False)),
+        NotEnoughSpace,
+        "1,152,921,504,606,846,976 bytes",
+    ),
+    "a folder with content": (entry("gpt", b"x", b"5"), BadArchive, "a folder of 1 byte"),
+    "no tar at all": (b"x" * 2048, BadArchive, "no tar archive"),
+    "nothing": (b"", BadArchive, "the archive is empty"),
+    "too many files": (
+        entry("gpt", kind=b"5") * (archive.MOST_MEMBERS + 1),
+        LimitExceeded,
+        "more than 10,000",
+    ),
+    "no package": (entry("gpt/config.json", b"{}"), MissingData, "model.safetensors"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_archive_is_refused_and_leaves_nothing(name: str, into: Path) -> None:
+    members, error, message = HOSTILE[name]
+    path = packed(into.parent / "hostile.tar.gz", members)
+    before = sorted(os.listdir(into.parent))
+    with pytest.raises(error, match=message) as caught:
+        unpack(path, into)
+    assert ".holdfast" not in str(caught.value)
+    assert os.listdir(into) == []
+    assert sorted(os.listdir(into.parent)) == before
+
+
+def test_a_sound_archive_that_holds_what_is_no_sound_package_leaves_nothing(
+    package: Path, into: Path
+) -> None:
+    changes = {_damage: DigestMismatch, _remove: MissingData, _put_pickle: RefusedPickle}
+    for i, (change, error) in enumerate(changes.items()):
+        other = make_package(package.parent / str(i) / "gpt")
+        change(other)
+        path = packed(into.parent / "other.tar.gz", members_of(other))
+        with pytest.raises(error):
+            unpack(path, into)
+        assert os.listdir(into) == []
+
+
+def test_the_end_of_an_archive_is_looked_at(package: Path, into: Path) -> None:
+    members = members_of(package)
+    path = into.parent / "end.tar.gz"
+    for end, error in {
+        b"": TruncatedFile,
+        bytes(512): TruncatedFile,
+        bytes(1024) + b"more": TrailingBytes,
+        bytes(2 << 20): TrailingBytes,
+    }.items():
+        with pytest.raises(error):
+            unpack(packed(path, members, end), into)
+        assert os.listdir(into) == []
+    unpack(packed(path, members, bytes(20 * 512)), into)
+    assert read_tree(into / "gpt") == read_tree(package)
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.zst"])
+def test_a_cut_or_changed_archive_is_refused_or_gives_the_same(
+    suffix: str, package: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
+    data = pack(package, into.parent / f"gpt{suffix}").read_bytes()
+    broken = into.parent / f"broken{suffix}"
+    chance = random.Random(0)
+    for at in (*range(20), *chance.sample(range(len(data)), 20), len(data) - 1, len(data) - 5):
+        broken.write_bytes(data[:at])
+        with pytest.raises(DamagedFile, match=broken.name):
+            unpack(broken, into)
+        assert os.listdir(into) == []
+    refused = 0
+    places = (*range(12), *chance.sample(range(len(data)), 40), *range(len(data) - 8, len(data)))
+    for at in places:
+        broken.write_bytes(
+            data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+        )
+        try:
+            folder = unpack(broken, into)
+        except (DamagedFile, UnsupportedFile):
+            refused += 1
+            assert os.listdir(into) == []
+        else:
+            assert read_tree(folder) == read_tree(package)
+            folder.rename(into.parent / f"same-{suffix}-{at}")
+    assert refused >= len(places) - 8
+
+
+def test_other_compressions_are_named(package: Path, into: Path) -> None:
+    path = into.parent / "gpt.tar"
+    for data, error, message in [
+        (b"BZh91AY", UnsupportedFile, "compressed by bzip2"),
+        (b"\xfd7zXZ\0\0", UnsupportedFile, "compressed by xz"),
+        (b"PK\x03\x04....", UnsupportedFile, "compressed by zip"),
+        (members_of(package), UnsupportedFile, "not compressed"),
+        (b"hello", BadArchive, "begins as no file of gzip or zstd does"),
+        (b"", TruncatedFile, "after 0 bytes"),
+    ]:
+        path.write_bytes(data)
+        with pytest.raises(error, match=rf"gpt\.tar: .*{message}"):
+            unpack(path, into)
+    with pytest.raises(MissingFile, match="there is no file"):
+        unpack(into / "missing.tar.gz", into)
+
+
+def test_a_second_stream_in_the_file_is_refused(package: Path, into: Path) -> None:
+    path = into.parent / "two.tar.gz"
+    members = members_of(package)
+    for data in (
+        gzip.compress(members + bytes(1024)) + gzip.compress(b"more"),
+        zstandard.compress(members + bytes(1024)) + zstandard.compress(b"more"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(TrailingBytes, match="goes on after the end"):
+            unpack(path, into)
+        assert os.listdir(into) == []
+
+
+def test_files_of_more_than_8_gib_have_a_size_that_is_read_back() -> None:
+    member = Member("gpt/" + "x" * 200, 9 << 30, is_folder=False)
+    assert next(iter(TarReader(iter([header(member)])))) == member
+    by_gnu = tarfile.TarInfo("gpt/x")
+    by_gnu.size = 9 << 30
+    found = next(iter(TarReader(iter([by_gnu.tobuf(tarfile.GNU_FORMAT)]))))
+    assert found == Member("gpt/x", 9 << 30, is_folder=False)
+
+
+def test_an_archive_of_few_bytes_at_a_time_is_the_same(package: Path) -> None:
+    data = members_of(package) + bytes(1024)
+    reader = TarReader(data[i : i + 7] for i in range(0, len(data), 7))
+    found = {member.name: b"".join(reader.content()) for member in reader}
+    assert found == {f"gpt/{name}": content for name, content in read_tree(package).items()}
+
+
+def test_what_a_killed_unpack_left_is_removed_by_the_next(package: Path, into: Path) -> None:
+    path = pack(package)
+    leftover = into / f"{aside_prefix(into / 'gpt')}00000000{NEW}"
+    write_tree({"config.json": b"half", "notes.txt": b"half"}, leftover)
+    unpack(path, into)
+    assert os.listdir(into) == ["gpt"]
+
+
+@pytest.mark.parametrize("what", ["pack", "unpack"])
+def test_a_disk_that_fails_leaves_nothing_half(
+    what: str, package: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pack(package, into.parent / "gpt.tar.gz")
+    for at in range(1, 200):
+        place = into / str(at)
+        place.mkdir()
+        faulty = FaultyDisk(at, raising(OSError(errno.EIO, "Input/output error")))
+        failed = False
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "LOCAL", faulty)
+            try:
+                if what == "pack":
+                    pack(package, place / "gpt.tar.gz")
+                else:
+                    unpack(path, place)
+            except WriteFailed:
+                failed = True
+        if faulty.struck is None:
+            break
+        assert failed
+        if os.listdir(place):  # all that was left to do was to sync the folder above
+            unpacked = place / "gpt"
+            if what == "pack":
+                unpacked = unpack(place / "gpt.tar.gz", place)
+            assert read_tree(unpacked) == read_tree(package)
+            assert faulty.struck in ("close", "sync_folder")
+    assert at > 7

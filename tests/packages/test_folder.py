@@ -1,0 +1,331 @@
+"""A package is written whole, read whole, and nothing else in its folder is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.errors import (
+    AlreadyExists,
+    BadOption,
+    DigestMismatch,
+    HoldfastError,
+    IndexMismatch,
+    MissingData,
+    MissingFile,
+    RefusedPickle,
+    StateMismatch,
+    UnsupportedFile,
+)
+from holdfast.packages import (
+    GPT,
+    REQUIRED_FILES,
+    Config,
+    DatasetInfo,
+    GenerationInfo,
+    load_model_folder,
+    load_model_mmaped,
+    save_model_folder,
+    verify_package,
+)
+from holdfast.packages.manifest import Manifest
+from tests.packages import hugging
+from tests.packages.stored_models import TINY, bits, model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A package with everything in it."""
+    dataset = DatasetInfo.of_texts(["one text", "another text"])
+    info = GenerationInfo(prompt="recipes", model_size="tiny")
+    path = tmp_path / "recipes_20261116_120000"
+    save_model_folder(model(1), hugging.byte_level_bpe(), TINY, path, dataset, info)
+    return path
+
+
+def _flip(path: Path, at: int = -1) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_package_has_all_its_files_and_comes_back(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == {
+        *REQUIRED_FILES,
+        "tokenizer_config.json",
+        "generation_info.json",
+        "dataset.json",
+        "dataset.txt",
+        "manifest.json",
+    }
+    loaded, tokenizer, config, state = load_model_folder(folder)
+    assert bits(loaded) == bits(model(1))
+    assert tokenizer.to_str() == hugging.byte_level_bpe().to_str()
+    assert config.changed(others={}) == TINY
+    assert state["wte.weight"] is loaded.wte.weight
+    assert not loaded.training
+    assert DatasetInfo.load(folder / "dataset.json").samples[1].text == "another text"
+    assert GenerationInfo.load(folder / "generation_info.json").prompt == "recipes"
+    assert "another text" in (folder / "dataset.txt").read_text()
+
+
+def test_json_is_indented_and_its_keys_are_sorted(folder: Path) -> None:
+    for path in folder.glob("*.json"):
+        if path.name != "tokenizer.json":
+            text = path.read_text()
+            again = json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=False)
+            assert text == again + "\n", path
+
+
+def test_what_is_written_to_the_weights_stays_in_memory(folder: Path) -> None:
+    before = (folder / "model.safetensors").read_bytes()
+    loaded, *_ = load_model_folder(folder)
+    with torch.no_grad():
+        loaded.wte.weight.zero_()
+    assert (folder / "model.safetensors").read_bytes() == before
+    assert bits(load_model_folder(folder)[0]) == bits(model(1))
+
+
+def test_training_goes_on_from_a_package(folder: Path) -> None:
+    loaded, *_ = load_model_folder(folder)
+    loaded.train()
+    loss = loaded(torch.tensor([[1, 2, 3]])).logsumexp(-1).sum()
+    loss.backward()
+    torch.optim.SGD(loaded.parameters(), 0.1).step()
+    assert bits(loaded) != bits(model(1))
+
+
+def test_a_model_says_whether_it_was_verified(folder: Path) -> None:
+    assert f"loaded from {folder}, verified" in repr(load_model_folder(folder)[0])
+    assert f"loaded from {folder}, not verified" in repr(load_model_folder(folder, verify=False)[0])
+    assert f"mapped from {folder}, not verified" in repr(load_model_mmaped(folder)[0])
+    assert f"mapped from {folder}, verified" in repr(load_model_mmaped(folder, verify=True)[0])
+
+
+def test_a_package_saved_again_replaces_the_old_one_and_nothing_else(folder: Path) -> None:
+    (folder / "README.md").write_text("mine")
+    save_model_folder(model(2), hugging.byte_level_bpe(), TINY, folder, max_shard_size=2000)
+    assert bits(load_model_folder(folder)[0]) == bits(model(2))
+    assert (folder / "README.md").read_text() == "mine"
+    assert not (folder / "model.safetensors").exists()
+    assert not (folder / "dataset.json").exists()  # it was the other model's
+    assert verify_package(folder).uncovered == ("README.md",)
+    assert os.listdir(folder.parent) == [folder.name]
+
+
+def test_a_folder_of_others_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "work" / "src").mkdir(parents=True)
+    with pytest.raises(AlreadyExists, match="src"):
+        save_model_folder(model(), hugging.byte_level_bpe(), TINY, tmp_path / "work")
+    assert os.listdir(tmp_path / "work") == ["src"]
+
+
+def test_what_cannot_be_saved_leaves_nothing(tmp_path: Path) -> None:
+    cases: list[tuple[type[HoldfastError], Any, dict[str, Any]]] = [
+        (BadOption, TINY, {"quantize": "int3"}),
+        (BadOption, TINY, {"max_shard_size": "many"}),
+        (BadOption, 5, {}),
+        (StateMismatch, TINY.changed(n_layer=3), {}),
+    ]
+    for error, config, options in cases:
+        with pytest.raises(error):
+            save_model_folder(
+                model(), hugging.byte_level_bpe(), config, tmp_path / "package", **options
+            )
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", REQUIRED_FILES)
+def test_a_file_that_is_missing_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(MissingFile, match=name.replace(".", r"\.")):
+        load_model_folder(folder)
+    with pytest.raises(MissingFile, match="nowhere"):
+        load_model_folder(folder / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "dataset.txt", "generation_info.json"]
+)
+def test_a_file_that_is_damaged_is_named(folder: Path, name: str) -> None:
+    _flip(folder / name, 10)
+    for check in (load_model_folder, verify_package):
+        with pytest.raises(DigestMismatch, match=name.replace(".", r"\.")):
+            check(folder)
+
+
+def test_a_tensor_that_is_damaged_is_named(folder: Path) -> None:
+    _flip(folder / "model.safetensors")
+    for check in (load_model_folder, verify_package):
+        with pytest.raises(DigestMismatch, match=r"model\.safetensors.*'ln_f\.bias'") as caught:
+            check(folder)
+        assert caught.value.tensors == ("ln_f.bias",)
+    assert bits(load_model_folder(folder, verify=False)[0]) != bits(model(1))
+
+
+def test_everything_that_is_damaged_is_named_at_once(folder: Path) -> None:
+    save_model_folder(model(1), hugging.byte_level_bpe(), TINY, folder, max_shard_size=5000)
+    for path in sorted(folder.glob("model-*"))[:2]:
+        _flip(path)
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(DigestMismatch) as caught:
+        verify_package(folder)
+    for name in ("model-00001-of", "model-00002-of", "tokenizer_config.json", "3 files"):
+        assert name in str(caught.value)
+    assert len(caught.value.tensors) == 2
+
+
+def test_the_whole_file_of_another_model_is_found_out(folder: Path, tmp_path: Path) -> None:
+    save_model_folder(model(2), hugging.byte_level_bpe(), TINY, tmp_path / "other")
+    os.replace(tmp_path / "other" / "model.safetensors", folder / "model.safetensors")
+    for check in (load_model_folder, verify_package):
+        with pytest.raises(IndexMismatch, match=r"model\.safetensors"):
+            check(folder)
+
+
+def test_a_damaged_manifest_is_found_out(folder: Path) -> None:
+    text = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(text.replace('"gpt2"', '"gpt3"'))
+    for check in (load_model_folder, verify_package):
+        with pytest.raises(IndexMismatch, match=r"manifest\.json"):
+            check(folder)
+
+
+def test_a_shard_that_came_later_is_not_trusted(folder: Path) -> None:
+    save_model_folder(model(1), hugging.byte_level_bpe(), TINY, folder, max_shard_size=5000)
+    whole = folder.parent / "whole"
+    save_model_folder(model(2), hugging.byte_level_bpe(), TINY, whole)
+    os.replace(whole / "model.safetensors", folder / "model.safetensors")
+    with pytest.raises(MissingData, match=r"does not name model\.safetensors"):
+        load_model_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.safetensors", "/etc/passwd", "model-00001-of-00001.bin", "a/b", ""]
+)
+def test_an_index_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    package = tmp_path / "package"
+    save_model_folder(model(1), hugging.byte_level_bpe(), TINY, package, max_shard_size=5000)
+    (package / "manifest.json").unlink()
+    path = package / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["weight_map"]["wpe.weight"] = name
+    path.write_text(json.dumps(index))
+    with pytest.raises(HoldfastError, match=r"model\.safetensors\.index\.json"):
+        load_model_folder(package)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "notes.txt"])
+def test_a_link_that_leads_out_of_the_folder_is_refused(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "outside").mkdir()
+    target = tmp_path / "outside" / name
+    if (folder / name).exists():
+        os.replace(folder / name, target)
+    else:
+        target.write_text("text")
+    (folder / name).symlink_to(target)
+    for check in (load_model_folder, verify_package):
+        with pytest.raises(UnsupportedFile, match=f"{name} is a link"):
+            check(folder)
+
+
+def test_a_link_within_the_folder_is_as_good_as_a_file(folder: Path) -> None:
+    os.rename(folder / "config.json", folder / "c.json")
+    (folder / "config.json").symlink_to("c.json")
+    assert bits(load_model_folder(folder)[0]) == bits(model(1))
+
+
+@pytest.mark.parametrize("how", ["torch.save", "torch.save of old", "pickle", "by name"])
+def test_a_pickle_in_the_folder_is_refused_and_never_run(folder: Path, how: str) -> None:
+    import pickle
+
+    mark = folder.parent / "run"
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {mark}",)
+
+    if how == "pickle":
+        (folder / "notes").write_bytes(pickle.dumps(Evil()))
+    elif how == "by name":
+        (folder / "pytorch_model.bin").write_bytes(b"")
+    else:
+        old = {"_use_new_zipfile_serialization": False} if how.endswith("old") else {}
+        torch.save({"a": Evil()}, folder / "training_args", **old)
+    with pytest.raises(RefusedPickle, match="is a pickle"):
+        load_model_folder(folder)
+    assert bits(load_model_folder(folder, ignore_pickles=True)[0]) == bits(model(1))
+    assert not mark.exists()
+
+
+def test_weights_that_are_a_pickle_are_refused(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    torch.save(model(1).state_dict(), folder / "model.safetensors")
+    for load in (load_model_folder, load_model_mmaped):
+        with pytest.raises(RefusedPickle, match=r"model\.safetensors"):
+            load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"n_layer": 3}, "h.2.ln_1.weight"),
+        ({"n_layer": 1}, "h.1.ln_1.weight"),
+        ({"n_layer": 16000}, "h.2.ln_1.weight"),
+        ({"vocab_size": 299}, "wte.weight"),
+        ({"tie_word_embeddings": False}, "lm_head.weight"),
+    ],
+)
+def test_weights_of_another_configuration_are_refused(
+    folder: Path, changes: dict[str, Any], named: str
+) -> None:
+    (folder / "manifest.json").unlink()
+    TINY.changed(**changes).save(folder / "config.json")
+    with pytest.raises(StateMismatch, match=named):
+        load_model_folder(folder)
+
+
+def test_the_manifest_tells_where_the_package_came_from(folder: Path) -> None:
+    manifest = Manifest.read(folder)
+    assert manifest is not None
+    libraries = manifest.provenance["libraries"]
+    assert libraries["torch"] == torch.__version__
+    assert libraries["tokenizers"]
+    assert len(manifest.provenance["git"]["revision"]) == 40
+    assert manifest.model.parameters == sum(p.numel() for p in model().parameters())
+    assert manifest.model.type == "gpt2"
+
+
+def test_a_quantized_package_comes_back_nearly(tmp_path: Path) -> None:
+    config = TINY.changed(n_embd=128)
+    exact = model(1, config)
+    folder = tmp_path / "package"
+    manifest = save_model_folder(exact, hugging.byte_level_bpe(), config, folder, quantize="int8")
+    loaded, *_ = load_model_folder(folder)
+    report = GenerationInfo.load(folder / "generation_info.json").quantization
+    assert report is not None
+    largest = max(
+        float((a - b).detach().abs().max())
+        for a, b in zip(exact.parameters(), loaded.parameters(), strict=True)
+    )
+    assert largest == report["largest_error"] > 0
+    assert report["nbytes_before"] > 3 * report["nbytes_after"] == 3 * manifest.model.nbytes
+    assert (folder / "model.int8.safetensors").stat().st_size < report["nbytes_before"] / 2
+    assert manifest.model.quantization == "int8"
+    assert verify_package(folder).tensors == len(exact.state_dict()) + 10
+    with pytest.raises(OSError, match=r"no file named model\.safetensors"):
+        hugging.transformers().GPT2LMHeadModel.from_pretrained(folder)
+
+
+def test_a_configuration_is_taken_from_the_model(tmp_path: Path) -> None:
+    save_model_folder(GPT(TINY), hugging.byte_level_bpe(), None, tmp_path / "package")
+    assert Config.load(tmp_path / "package" / "config.json").changed(others={}) == TINY
+    with pytest.raises(BadOption, match="Config"):
+        save_model_folder(GPT(TINY).state_dict(), hugging.byte_level_bpe(), None, tmp_path / "p")

@@ -1,0 +1,410 @@
+"""`list_saved_models`: the newest first, broken ones as broken, whatever lies in the folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import holdfast
+from holdfast.errors import MissingFile, UnreadableFile
+from holdfast.packages.generation_info import GenerationInfo
+from holdfast.packages.listing import ModelInfo, list_saved_models
+from tests.packages.saved_packages import (
+    CONFIG,
+    PARAMETERS,
+    TENSORS,
+    make_foreign,
+    make_package,
+)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    info = GenerationInfo("recipes", "small", creation_date="2026-03-01T12:00:00+00:00")
+    return make_package(tmp_path_factory.mktemp("original") / "recipes", info)
+
+
+@pytest.fixture
+def package(original: Path, tmp_path: Path) -> Path:
+    """One that a test may break."""
+    return Path(shutil.copytree(original, tmp_path / "recipes"))
+
+
+def only(models_dir: Path) -> ModelInfo:
+    [info] = list_saved_models(models_dir)
+    return info
+
+
+def names(models_dir: Path) -> list[str]:
+    return [info.name for info in list_saved_models(models_dir)]
+
+
+def test_a_package_is_whole_and_described(package: Path) -> None:
+    files = sorted(package.iterdir())
+    assert only(package.parent) == ModelInfo(
+        name="recipes",
+        path=package,
+        creation_date=datetime(2026, 3, 1, 12, tzinfo=UTC),
+        files=tuple(file.name for file in files),
+        nbytes=sum(file.stat().st_size for file in files),
+        model_type="gpt2",
+        model_size="small",
+        parameters=PARAMETERS,
+        dtype="float32",
+        integrity="whole",
+    )
+
+
+def test_a_folder_that_is_a_package_is_the_only_one(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert only(package).name == "recipes"
+    monkeypatch.chdir(package)
+    assert only(Path()).name == "recipes"
+
+
+@pytest.mark.parametrize("options", [{"max_shard_size": 1000}, {"quantize": "int8"}], ids=str)
+def test_shards_and_quantized_weights_count_as_many_parameters(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    folder = make_package(tmp_path / "model", **options)
+    for integrity in ("whole", "unverified"):
+        info = only(tmp_path)
+        assert (info.integrity, info.problem) == (integrity, "")
+        assert (info.parameters, info.dtype) == (PARAMETERS, "float32")
+        assert info.quantization == options.get("quantize")
+        (folder / "manifest.json").unlink(missing_ok=True)
+
+
+def test_a_foreign_package_is_unverified_and_its_parameters_are_counted(tmp_path: Path) -> None:
+    mask = np.zeros((1, 1, 8, 8), bool)
+    make_foreign(tmp_path / "gpt2", TENSORS | {"h.0.attn.bias": mask})
+    info = only(tmp_path)
+    assert (info.integrity, info.problem) == ("unverified", "")
+    assert (info.model_type, info.parameters, info.dtype) == ("gpt2", PARAMETERS, "float32")
+    assert info.model_size is None
+
+
+def test_only_folders_of_models_are_listed(tmp_path: Path, original: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a folder")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "config.json").write_text("{}")
+    shutil.copytree(original, tmp_path / ".hidden")
+    shutil.copytree(original, tmp_path / ".recipes.1a2b3c4d.holdfast")
+    shutil.copytree(original, tmp_path / "recipes")
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "nothing").symlink_to("gone")
+    assert names(tmp_path) == ["recipes"]
+
+
+def test_an_empty_folder_has_no_models(tmp_path: Path) -> None:
+    assert list_saved_models(tmp_path) == []
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match=r"there is no folder .*models"):
+        list_saved_models(tmp_path / "models")
+
+
+def test_a_file_is_no_folder_of_models(tmp_path: Path) -> None:
+    (tmp_path / "models").write_text("")
+    with pytest.raises(UnreadableFile, match=r"cannot list .*models"):
+        list_saved_models(tmp_path / "models")
+
+
+# Dates
+
+
+def dated(folder: Path, date: Any) -> None:
+    make_foreign(folder)
+    if date is not None:
+        (folder / "generation_info.json").write_text(json.dumps({"creation_date": date}))
+
+
+def test_the_newest_is_first_and_equal_ones_are_by_name(tmp_path: Path) -> None:
+    dated(tmp_path / "b", "2026-01-01T00:00:00+00:00")
+    dated(tmp_path / "a", "2026-01-01T01:00:00+01:00")
+    dated(tmp_path / "newest", "2026-01-01T00:00:00-01:00")
+    dated(tmp_path / "oldest", "2025-12-31T23:59:59Z")
+    assert names(tmp_path) == ["newest", "a", "b", "oldest"]
+
+
+@pytest.mark.parametrize(
+    ("name", "date", "expected"),
+    [
+        ("m_20240123_143022", "2026-01-01T12:00:00+00:00", "2026-01-01T12:00:00+00:00"),
+        ("m", "2024-01-23 14:30:22.123456789 UTC", "2024-01-23T14:30:22.123456+00:00"),
+        ("m", "2026-01-01T12:00:00", "2026-01-01T12:00:00"),
+        ("m_20240123_143022", None, "2024-01-23T14:30:22"),
+        ("m_20240123_143022", "some day", "2024-01-23T14:30:22"),
+        ("m_20240123_143022", 20240123, "2024-01-23T14:30:22"),
+        ("m_20249923_143022", "", "2001-09-09T01:46:40+00:00"),
+        ("m", None, "2001-09-09T01:46:40+00:00"),
+        ("m", "0001-01-01", "2001-09-09T01:46:40+00:00"),
+    ],
+)
+def test_the_date_is_that_of_the_information_then_the_name_then_the_file(
+    tmp_path: Path, name: str, date: Any, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")  # the first day of all began before it did elsewhere
+    time.tzset()
+    try:
+        dated(tmp_path / name, date)
+        for file in (tmp_path / name).iterdir():
+            os.utime(file, (1e9, 1e9))
+        info = only(tmp_path)
+        assert info.integrity == "unverified"
+        assert info.creation_date.tzinfo is not None
+        assert info.creation_date == datetime.fromisoformat(expected).astimezone()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_copy_is_as_old_as_its_manifest_says(tmp_path: Path) -> None:
+    folder = make_package(tmp_path / "copied")
+    created = json.loads((folder / "manifest.json").read_text())["created"]
+    for file in folder.iterdir():
+        os.utime(file, (1e9, 1e9))
+    assert only(tmp_path).creation_date == datetime.fromisoformat(created)
+
+
+# Broken ones
+
+Break = Callable[[Path], object]
+
+
+def edited(name: str, change: Callable[[bytes], bytes]) -> Break:
+    def edit(folder: Path) -> None:
+        path = folder / name
+        path.write_bytes(change(path.read_bytes()))
+
+    return edit
+
+
+def removed(name: str) -> Break:
+    return lambda folder: (folder / name).unlink()
+
+
+def replaced_by(name: str, content: bytes) -> Break:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def led_out(folder: Path) -> None:
+    shutil.move(folder / "config.json", folder.parent / "elsewhere.json")
+    (folder / "config.json").symlink_to("../elsewhere.json")
+
+
+def made_a_pipe(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+
+
+def added_weights(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    places = dict.fromkeys(TENSORS, "model-00001-of-00001.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+def flipped(at: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+BROKEN: dict[str, tuple[Break, str]] = {
+    "no config": (removed("config.json"), "config.json is missing"),
+    "no tokenizer": (removed("tokenizer.json"), "tokenizer.json is missing"),
+    "no weights": (removed("model.safetensors"), "model.safetensors is missing"),
+    "config changed": (edited("config.json", flipped(100)), "config.json is damaged: its bytes"),
+    "config cut": (edited("config.json", lambda data: data[:-9]), "config.json has "),
+    "tokenizer cut": (edited("tokenizer.json", lambda data: data[:-1]), "tokenizer.json has "),
+    "weights cut": (edited("model.safetensors", lambda data: data[:-1]), "model.safetensors has "),
+    "weights longer": (edited("model.safetensors", lambda data: data + b"0"), "model.safeten"),
+    "header changed": (
+        edited("model.safetensors", flipped(200)),
+        "model.safetensors is damaged: its header",
+    ),
+    "header too long": (
+        edited("model.safetensors", lambda data: b"\xff" * 8 + data[8:]),
+        "model.safetensors: it ends before its header does",
+    ),
+    "manifest changed": (edited("manifest.json", flipped(30)), "manifest.json: "),
+    "manifest cut": (edited("manifest.json", lambda data: data[:-50]), "manifest.json: "),
+    "manifest empty": (replaced_by("manifest.json", b""), "manifest.json: "),
+    "information cut": (
+        edited("generation_info.json", lambda data: data[:-9]),
+        "generation_info.json: ",
+    ),
+    "link out": (led_out, "config.json is a link that leads out of the folder"),
+    "pipe": (made_a_pipe, "config.json has 0 bytes"),
+    "weights added": (added_weights, "manifest.json does not name model-00001-of-00001"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_package_is_listed_with_the_reason(package: Path, how: str) -> None:
+    act, problem = BROKEN[how]
+    act(package)
+    info = only(package.parent)
+    assert info.integrity == "broken"
+    assert info.problem.startswith(problem)
+    assert info.name == "recipes"
+    assert list_saved_models(package) == [info]
+
+
+BROKEN_FOREIGN: dict[str, tuple[Break, str]] = {
+    "no config": (removed("config.json"), "config.json is missing"),
+    "no tokenizer": (removed("tokenizer.json"), "tokenizer.json is missing"),
+    "no weights": (removed("model.safetensors"), "model.safetensors is missing"),
+    "weights cut": (edited("model.safetensors", lambda data: data[:-1]), "model.safetensors: "),
+    "weights empty": (replaced_by("model.safetensors", b""), "model.safetensors: the file has 0"),
+    "a pickle": (replaced_by("model.safetensors", b"\x80\x05N." * 9), "model.safetensors: "),
+    "config cut": (edited("config.json", lambda data: data[:-9]), "config.json: not the JSON"),
+    "config a list": (replaced_by("config.json", b"[]"), "config.json: expected a JSON object"),
+    "config of a number": (replaced_by("config.json", b'{"model_type": 3}'), "config.json: model"),
+    "information a list": (
+        replaced_by("generation_info.json", b"[1]"),
+        "generation_info.json: expected a JSON object",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN_FOREIGN)
+def test_a_broken_foreign_package_is_listed_with_the_reason(tmp_path: Path, how: str) -> None:
+    act, problem = BROKEN_FOREIGN[how]
+    act(make_foreign(tmp_path / "gpt2"))
+    info = only(tmp_path)
+    assert info.integrity == "broken"
+    assert info.problem.startswith(problem)
+
+
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def sharded(folder: Path, changes: dict[str, str]) -> None:
+    """A foreign package in two shards, whose index says what is changed in it."""
+    make_foreign(folder)
+    (folder / "model.safetensors").unlink()
+    first = dict(list(TENSORS.items())[:4])
+    second = dict(list(TENSORS.items())[4:])
+    for shard, tensors in zip(SHARDS, (first, second), strict=True):
+        holdfast.save(folder / shard, tensors, extras=False)
+    places = {name: SHARDS[name not in first] for name in TENSORS} | changes
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+def test_shards_of_others_are_counted_together(tmp_path: Path) -> None:
+    sharded(tmp_path / "gpt2", {})
+    assert (only(tmp_path).integrity, only(tmp_path).parameters) == ("unverified", PARAMETERS)
+
+
+def test_a_shard_that_is_missing_is_named(tmp_path: Path) -> None:
+    sharded(tmp_path / "gpt2", {})
+    (tmp_path / "gpt2" / SHARDS[1]).unlink()
+    assert only(tmp_path).problem.startswith(f"{SHARDS[1]} is missing")
+
+
+def test_shards_without_all_else_are_broken(tmp_path: Path) -> None:
+    sharded(tmp_path / "gpt2", {})
+    (tmp_path / "gpt2" / "model.safetensors.index.json").unlink()
+    assert only(tmp_path).problem.startswith("model.safetensors is missing")
+    (tmp_path / "gpt2" / "config.json").unlink()
+    assert only(tmp_path).problem == "config.json is missing"
+
+
+def test_a_tensor_that_its_shard_lacks_is_named(tmp_path: Path) -> None:
+    sharded(tmp_path / "gpt2", {"wte.weight": SHARDS[1]})
+    assert only(tmp_path).problem.startswith(f"{SHARDS[1]} lacks the tensor 'wte.weight'")
+
+
+def test_a_shard_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
+    sharded(tmp_path / "gpt2", {"wte.weight": "../model-00001-of-00002.safetensors"})
+    assert only(tmp_path).integrity == "broken"
+    assert "not the name of a shard" in only(tmp_path).problem
+
+
+def test_a_folder_that_nobody_may_read_is_broken(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path) == package:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    info = only(package.parent)
+    assert (info.integrity, info.parameters) == ("broken", None)
+    assert info.problem.endswith("Permission denied")
+
+
+def test_a_file_that_nobody_may_read_is_broken(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refusing(path: Any, *arguments: Any, **options: Any) -> int:
+        if str(path).endswith("model.safetensors"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    assert only(package.parent).problem == "cannot open model.safetensors: Permission denied"
+
+
+def test_a_broken_one_does_not_hide_the_others(tmp_path: Path, original: Path) -> None:
+    for name in ("a", "b", "c"):
+        shutil.copytree(original, tmp_path / name)
+    (tmp_path / "b" / "config.json").unlink()
+    found = [(info.name, info.integrity) for info in list_saved_models(tmp_path)]
+    assert found == [("a", "whole"), ("b", "broken"), ("c", "whole")]
+
+
+def test_damage_inside_of_large_files_is_left_to_verify(package: Path) -> None:
+    edited("model.safetensors", lambda data: data[:-1] + b"x")(package)
+    assert only(package.parent).integrity == "whole"
+
+
+# Speed
+
+
+def test_a_thousand_packages_are_listed_in_a_second(tmp_path: Path) -> None:
+    config = CONFIG.changed(n_layer=12)
+    original = make_package(tmp_path / "original", GenerationInfo("recipes", "small"), config)
+    files = list(original.iterdir())
+    for number in range(1000):
+        folder = tmp_path / "models" / f"recipes_{number}"
+        folder.mkdir(parents=True)
+        for file in files:
+            os.link(file, folder / file.name)
+    times = []
+    for _ in range(3):
+        # The time of this process: what others do on the machine is not counted.
+        started = time.process_time()
+        found = list_saved_models(tmp_path / "models")
+        times.append(time.process_time() - started)
+        assert {info.integrity for info in found} == {"whole"}
+        assert len(found) == 1000
+    assert min(times) < 1.0
+
+
+def test_a_list_takes_no_framework(original: Path) -> None:
+    program = (
+        "import sys; from holdfast.packages import list_saved_models; "
+        f"assert list_saved_models({str(original)!r})[0].integrity == 'whole'; "
+        "print(*{'torch', 'transformers', 'tokenizers'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")

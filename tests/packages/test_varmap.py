@@ -1,0 +1,77 @@
+"""VarMap: a model's parameters by name, saved and loaded in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import holdfast
+from holdfast.errors import DigestMismatch, StateMismatch
+from holdfast.packages import GPT, Config, VarMap
+
+TINY = Config(vocab_size=50, n_positions=8, n_embd=16, n_layer=1, n_head=2)
+
+
+def _bits(state: VarMap) -> dict[str, bytes]:
+    return {name: value.detach().numpy().tobytes() for name, value in state.items()}
+
+
+def test_what_was_saved_is_loaded_in_place(tmp_path: Path) -> None:
+    model = GPT(TINY)
+    state = VarMap(model)
+    before = _bits(state)
+    state.save(tmp_path / "w.safetensors")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    assert _bits(state) != before
+    addresses = [parameter.data_ptr() for parameter in model.parameters()]
+    state.load(tmp_path / "w.safetensors")
+    assert _bits(VarMap(model)) == before
+    assert [parameter.data_ptr() for parameter in model.parameters()] == addresses
+
+
+def test_it_is_a_mapping_of_the_model_s_own_parameters() -> None:
+    model = GPT(TINY)
+    state = VarMap(model)
+    assert list(state) == [name for name, _ in model.named_parameters()]
+    assert state["wte.weight"] is model.wte.weight
+    assert len(state) == 16
+    assert repr(state) == "<VarMap of 16 parameters>"
+    assert list(VarMap({"a": torch.zeros(2)})) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"a": torch.zeros(2)},
+        {"a": torch.zeros(2), "b": torch.zeros(4)},
+        {"a": torch.zeros(2), "b": torch.zeros(3), "c": torch.zeros(1)},
+        {"a": torch.zeros(2), "b": torch.zeros(3, dtype=torch.float64)},
+    ],
+    ids=["missing", "shape", "too many", "dtype"],
+)
+def test_the_file_of_another_model_changes_nothing(
+    tmp_path: Path, given: dict[str, torch.Tensor]
+) -> None:
+    holdfast.save(tmp_path / "w.safetensors", given)
+    state = VarMap({"a": torch.ones(2), "b": torch.ones(3)})
+    with pytest.raises(StateMismatch, match=r"w\.safetensors"):
+        state.load(tmp_path / "w.safetensors")
+    assert all(bool((value == 1).all()) for value in state.values())
+
+
+def test_a_damaged_file_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    state = VarMap({"a": torch.ones(2), "b": torch.ones(3)})
+    state.save(path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    for value in state.values():
+        value.zero_()
+    with pytest.raises(DigestMismatch, match="'b'"):
+        state.load(path)
+    assert all(bool((value == 0).all()) for value in state.values())
