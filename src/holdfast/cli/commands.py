@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.options import Cast, Either, Every, Format, Json, StorePath, TensorsOnly
-from holdfast.cli.stores import find_foreign, find_store, is_file, resolve
+from holdfast.cli.stores import find_foreign, find_store, is_file, is_package, resolve
 from holdfast.errors import UnknownFormat
 
 app = typer.Typer()
@@ -25,8 +25,12 @@ def show(
     tensors_only: TensorsOnly = False,
     store: StorePath = None,
 ) -> None:
-    """Show what a file or a checkpoint holds."""
-    if is_file(what):
+    """Show what a file, a model package or a checkpoint holds."""
+    if is_package(what):
+        from holdfast.cli.show_package import show_package
+
+        code = show_package(Path(what), as_json=json, every=every)
+    elif is_file(what):
         from holdfast.cli.show import show_file
 
         code = show_file(Path(what), as_json=json, every=every, tensors_only=tensors_only)

@@ -137,12 +137,58 @@ def export(
     ] = None,
     format: Format = None,
     cast: Cast = False,
+    package: Annotated[
+        bool,
+        typer.Option("--package", help="A folder with weights, config.json and tokenizer.json."),
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="The package's config.json, if the checkpoint has none.", show_default=False
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="Its tokenizer.json, likewise.", show_default=False),
+    ] = None,
+    max_shard_size: Annotated[
+        str | None,
+        typer.Option(help="Its weights in files of up to this size; else 5GB.", show_default=False),
+    ] = None,
+    quantize: Annotated[
+        str | None,
+        typer.Option(help="int8: its weights at a quarter of the size.", show_default=False),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Replace what is there.")] = False,
     json: Json = False,
     store: StorePath = None,
 ) -> None:
-    """Write a checkpoint as one file, or as a folder of files."""
+    """Write a checkpoint as one file, as a folder of files, or as a model package."""
     from holdfast.cli.export import export_checkpoint
+
+    if package:
+        from holdfast.cli.export_package import export_package
+
+        if format is not None or cast:
+            raise typer.BadParameter(
+                "a --package has a format of its own: leave --format and --cast"
+            )
+        export_package(
+            resolve(ref, store),
+            target,
+            part=part,
+            config=config,
+            tokenizer=tokenizer,
+            max_shard_size=max_shard_size,
+            quantize=quantize,
+            replace=yes,
+            as_json=json,
+        )
+        return
+    if config or tokenizer or max_shard_size or quantize:
+        raise typer.BadParameter(
+            "--config, --tokenizer, --max-shard-size and --quantize are for --package"
+        )
 
     export_checkpoint(
         resolve(ref, store),

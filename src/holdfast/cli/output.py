@@ -35,6 +35,9 @@ _OPTIONS: Final = {
     "format=": "--format",
     "name=": "--name",
     "without extras": "with --bare",
+    "config=": "--config",
+    "tokenizer=": "--tokenizer",
+    "part=": "--part",
 }
 """What the arguments that messages speak of are called on the command line."""
 _CALLS: Final = re.compile(r"store\.untag\((['\"])(.*)\1\)")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import NotAStore, RefNotFound
 from holdfast.formats import FORMATS
+from holdfast.packages import names
 from holdfast.store.names import VARIABLE
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ def is_file(argument: str) -> bool:
     """Whether an argument is a path: it has a `/`, or the suffix of a format."""
     suffixes = tuple(suffix for format in FORMATS for suffix in format.SUFFIXES)
     return "/" in argument or argument.lower().endswith(suffixes)
+
+
+def is_package(argument: str) -> bool:
+    """Whether an argument is the folder of a model package."""
+    try:
+        return names.is_package(os.listdir(argument))
+    except (OSError, ValueError):  # no folder, or none of ours: somebody else will say so
+        return False
 
 
 def find_store(given: Path | None, *, new: bool = False) -> Store:

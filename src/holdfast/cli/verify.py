@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from holdfast.cli.output import (
     say,
     size_text,
 )
-from holdfast.cli.stores import is_file, resolve
+from holdfast.cli.stores import is_file, is_package, resolve
 from holdfast.cli.trees import live_blocks
 from holdfast.errors import DigestMismatch, FellBack, HoldfastError, NothingToVerify, printable
 from holdfast.store import Checkpoint, Store
@@ -52,9 +53,13 @@ def tell_each(
 
 
 def _verify_one(argument: str, store: Path | None) -> tuple[dict[str, Any], int]:
-    kind = "path" if is_file(argument) else "ref"
+    in_folder = is_package(argument)
+    kind = "path" if in_folder or is_file(argument) else "ref"
     try:
-        verified = _verify_file(argument) if kind == "path" else _verify_ref(argument, store)
+        if in_folder:
+            verified = _verify_package(argument)
+        else:
+            verified = _verify_file(argument) if kind == "path" else _verify_ref(argument, store)
     except HoldfastError as error:
         code = exit_code(error)
         return {
@@ -95,6 +100,22 @@ def _verify_file(path: str) -> dict[str, Any]:
     }
 
 
+def _verify_package(path: str) -> dict[str, Any]:
+    from holdfast.packages.checking import verify_package
+
+    with os.scandir(path) as entries:
+        total = sum(entry.stat().st_size for entry in entries if entry.is_file())
+    with progress_bar(f"verifying {Path(path).name}", total) as report:
+        verified = verify_package(path, report)
+    return {
+        "format": "package",
+        "verified_files": verified.files,
+        "verified_tensors": verified.tensors,
+        "verified_bytes": verified.nbytes,
+        "not_covered": list(verified.uncovered),
+    }
+
+
 def _tree_json(what: TensorFile | Checkpoint) -> dict[str, Any]:
     """Of a sound tree, how many of its blocks live; raises a DamagedFile if it is not sound."""
     blocks = live_blocks(what)
@@ -120,11 +141,15 @@ def _print(result: dict[str, Any]) -> None:
         what = result.get("path") or f"{result['ref']} ({result['checkpoint']})"
         blocks = result.get("live_blocks")
         sound = "" if blocks is None else f"; a sound tree of {count_text(blocks, 'live block')}"
+        files = result.get("verified_files")
+        in_files = "" if files is None else f"{count_text(files, 'file')}, "
         say(
             ("intact      ", "green"),
-            f"{what}: {count_text(result['verified_tensors'], 'tensor')}, "
+            f"{what}: {in_files}{count_text(result['verified_tensors'], 'tensor')}, "
             f"{size_text(result['verified_bytes'])}, every byte{sound}",
         )
+        if result.get("not_covered"):
+            say(f"            not covered: {printable(', '.join(result['not_covered']))}")
         return
     style = "bold red" if result["status"] == "damaged" else "yellow"
     say((f"{result['status']:<12}", style), printable(result["message"]))

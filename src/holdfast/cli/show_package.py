@@ -1,0 +1,68 @@
+"""`holdfast show` of a model package: what the model is, its files, where it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.cli.models import model_json, parameters_text
+from holdfast.cli.output import on_terminal, print_json, print_table, say, size_text, time_text
+from holdfast.cli.show import print_values
+from holdfast.errors import HoldfastError, printable
+from holdfast.packages.json_text import read_object
+from holdfast.packages.listing import ModelInfo, list_saved_models
+from holdfast.packages.manifest import Manifest
+from holdfast.packages.names import CONFIG, GENERATION_INFO
+
+
+def show_package(folder: Path, *, as_json: bool, every: bool) -> int:
+    """Print what a package says of itself; returns the exit code, 1 for one that is broken."""
+    (model,) = list_saved_models(folder)
+    said = {
+        "config": _read(folder / CONFIG),
+        "generation_info": _read(folder / GENERATION_INFO),
+        "provenance": _provenance(folder),
+    }
+    if as_json:
+        print_json({**model_json(model), **said})
+    else:
+        _print(model, said, every or not on_terminal())
+    return 1 if model.integrity == "broken" else 0
+
+
+def _print(model: ModelInfo, said: dict[str, Any], every: bool) -> None:
+    say((printable(str(model.path)), "bold"))
+    said_first = [model.model_type or "no model"]
+    if model.parameters is not None:
+        weights = model.quantization or model.dtype
+        said_first.append(f"{parameters_text(model.parameters)} parameters of {weights}")
+    said_first += [size_text(model.nbytes), f"made {time_text(model.creation_date.isoformat())}"]
+    say(printable(", ".join(said_first)))
+    if model.problem:
+        say(("broken      ", "bold red"), printable(model.problem))
+    for title, values in said.items():
+        if values:
+            say()
+            say((title, "bold"))
+            print_values(values.items(), every)
+    say()
+    sizes = [
+        (printable(name), size_text((model.path / name).stat().st_size)) for name in model.files
+    ]
+    print_table(("file", "size"), sizes, right="size")
+
+
+def _provenance(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = Manifest.read(folder)
+    except HoldfastError:
+        return {}
+    return dict(manifest.provenance) if manifest else {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a file says; nothing if it cannot be read: why not, the list has said."""
+    try:
+        return read_object(path)
+    except HoldfastError:
+        return {}
