@@ -13,6 +13,7 @@ from holdfast.packages.architecture import shapes
 from holdfast.packages.config import Config
 from holdfast.packages.generation_info import GenerationInfo
 from holdfast.packages.writing import Contents, write_package
+from holdfast.tensors import source_of
 
 CONFIG = Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)
 TENSORS = {name: np.full(shape, 0.5, np.float32) for name, shape in shapes(CONFIG)}
@@ -29,7 +30,7 @@ def make_package(
     if info is not None:
         files["generation_info.json"] = json.dumps(info.as_dict()).encode()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {name: np.full(shape, 0.5, np.float32) for name, shape in shapes(config)}
+    tensors = {name: source_of(np.full(shape, 0.5, np.float32)) for name, shape in shapes(config)}
     write_package(Contents(tensors, config.as_dict(), files, {}), folder, **options)
     return folder
 

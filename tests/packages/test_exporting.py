@@ -158,7 +158,7 @@ def test_a_tied_output_layer_is_written_once(run: Run, tmp_path: Path) -> None:
 def test_an_output_layer_is_not_lost_to_a_wrong_configuration(run: Run, tmp_path: Path) -> None:
     weights = model(config=TINY.changed(tie_word_embeddings=False)).state_dict()
     checkpoint = run.save(1, {"model": dict(weights)})
-    with pytest.raises(StateMismatch, match="set tie_word_embeddings to false"):
+    with pytest.raises(StateMismatch, match="set tie_word_embeddings to False"):
         export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
 
 

@@ -76,7 +76,6 @@ def export(
     says = given.config or dict(package.config) or None
     config = _required(says, f"{checkpoint.ref} does not say what its model is", "config")
     weights = StoredWeights(checkpoint, part)
-    weights.check(config)
     files = _files(checkpoint, config, package, given)
     with weights.sources() as sources:
         contents = Contents(

@@ -12,7 +12,6 @@ import numpy as np
 from holdfast.errors import BadField, UnsupportedFile, shortened
 from holdfast.packages import json_text, names
 from holdfast.packages.manifest import FORMAT
-from holdfast.packages.stored_weights import check_weights
 from holdfast.packages.writing import contents_of
 from holdfast.store import Checkpoint, Run, tree
 from holdfast.store.tree import Ref
@@ -56,7 +55,6 @@ def save_to_store(
     contents = contents_of(
         model, tokenizer, config, dataset=dataset, generation_info=generation_info
     )
-    check_weights({name: each.spec for name, each in contents.tensors.items()}, contents.config)
     weights = model if isinstance(model, Mapping) else unwrapped(model).state_dict()
     state = {
         MODEL: dict(weights),

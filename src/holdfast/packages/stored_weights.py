@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from holdfast.errors import RefNotFound, StateMismatch, shortened
 from holdfast.files.digests import CHUNK
 from holdfast.files.forms import LoadedSource
-from holdfast.packages.architecture import HEAD, check_shapes, plain_name, plain_names
-from holdfast.packages.config import Config
-from holdfast.packages.saved import is_gpt
 from holdfast.store import Checkpoint
 from holdfast.store.view import CheckpointView
 from holdfast.tensors import ArraySource, Source, TensorSpec
 from holdfast.tensors.sources import Bytes
 
-_EMBEDDING: Final = "wte.weight"
 _WRAPPERS: Final = frozenset({"module", "_orig_mod"})
 """What parallel and compiled modules put into the names of the model that they are around."""
 
@@ -42,24 +38,6 @@ class StoredWeights:
                     "are the same one of a model: save its state under one set of names"
                 )
 
-    def check(self, config: Mapping[str, Any]) -> None:
-        """Raise StateMismatch unless these are the weights that a `config.json` asks for."""
-        check_weights(
-            {name: self._view.spec(stored) for name, stored in self._names.items()}, config
-        )
-        if is_gpt(config) and config.get("tie_word_embeddings", True):
-            self._check_tied()
-
-    def _check_tied(self) -> None:
-        """Raise StateMismatch if leaving the output layer out would lose it."""
-        digests = self._view.stored_digests()
-        stored = {plain_name(name): digests.get(each) for name, each in self._names.items()}
-        if HEAD in stored and (stored[HEAD] is None or stored[HEAD] != stored[_EMBEDDING]):
-            raise StateMismatch(
-                f"{HEAD!r} is another tensor than {_EMBEDDING!r}, and the configuration says that "
-                "they are one: set tie_word_embeddings to false in it"
-            )
-
     @contextmanager
     def sources(self) -> Iterator[dict[str, Source]]:
         """All tensors, to be read within the `with`; a damaged one raises when it is."""
@@ -75,17 +53,6 @@ class StoredWeights:
             return _ChunkedSource(spec, chunk, held)
         # A view of another tensor, such as a transposed one.
         return LoadedSource(spec, lambda: ArraySource(self._view[stored], spec), held)
-
-
-def check_weights(specs: Mapping[str, TensorSpec], config: Mapping[str, Any]) -> None:
-    """Raise StateMismatch unless these are the tensors that a `config.json` asks for.
-
-    Of models that are no GPT-2 nobody here knows what they consist of.
-    """
-    if is_gpt(config):
-        known = Config.of_dict(config)
-        names = plain_names(specs, known)
-        check_shapes({plain: specs[name] for plain, name in names.items()}, known)
 
 
 def unwrapped_name(name: str) -> str:

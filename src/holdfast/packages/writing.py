@@ -36,7 +36,6 @@ from holdfast.packages.names import (
 from holdfast.packages.provenance import provenance
 from holdfast.packages.saved import (
     as_config,
-    as_source,
     config_of,
     is_gpt,
     tensors_of,
@@ -59,14 +58,22 @@ _SCHEMES: Final = ("int8",)
 class Contents:
     """All that a package consists of."""
 
-    tensors: Mapping[str, Any]
-    """Tensors or sources of their bytes, under the names that the file will have for them."""
+    tensors: Mapping[str, Source]
+    """The weights, under the names that the file will have for them."""
     config: Mapping[str, Any]
     """What `config.json` says."""
     files: Mapping[str, bytes]
     """All other files, by their names."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """What is known of the origin, besides the libraries and the program of this moment."""
+
+    def __post_init__(self) -> None:
+        """Raise StateMismatch for the weights of a GPT that no reader could build of this."""
+        if is_gpt(self.config):
+            config = Config.of_dict(self.config)
+            names = plain_names(self.tensors, config)
+            specs = {plain: self.tensors[name].spec for plain, name in names.items()}
+            check_shapes(specs, config)
 
 
 def contents_of(
@@ -121,8 +128,7 @@ def write_package(
         raise BadOption(f"quantize is {quantize!r}: expected one of {', '.join(_SCHEMES)}, or None")
     largest = shard_size(max_shard_size)
     config = _checked(contents.config)
-    tensors = {name: as_source(tensor) for name, tensor in contents.tensors.items()}
-    _check_weights(tensors, config)
+    tensors = contents.tensors
     files = {**contents.files, CONFIG: _json(config)}
     with replacing_folder(folder, disk.LOCAL, is_own) as aside:
         if quantize is None:
@@ -199,14 +205,6 @@ def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
     if not is_gpt(config):
         return dict(config)
     return Config.of_dict(config).as_dict()
-
-
-def _check_weights(tensors: Mapping[str, Source], config: Mapping[str, Any]) -> None:
-    """Raise StateMismatch for the weights of a GPT that no reader could build of this."""
-    if is_gpt(config):
-        sizes = Config.of_dict(config)
-        names = plain_names(tensors, sizes)
-        check_shapes({plain: tensors[name].spec for plain, name in names.items()}, sizes)
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
