@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import experiments, files, formats, simulations, store, training
+from benchmarks import experiments, files, formats, packages, simulations, store, training
 from benchmarks.machine import describe
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     console.print()
     parts = [
         part
-        for part in (files, formats, store, experiments, training, simulations)
+        for part in (files, formats, store, experiments, training, simulations, packages)
         if arguments.only in part.__name__
     ]
     sections = []

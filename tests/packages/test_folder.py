@@ -21,6 +21,7 @@ from holdfast.errors import (
     RefusedPickle,
     StateMismatch,
     UnsupportedFile,
+    WriteFailed,
 )
 from holdfast.packages import (
     GPT,
@@ -123,6 +124,14 @@ def test_a_folder_of_others_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(AlreadyExists, match="src"):
         save_model_folder(model(), hugging.byte_level_bpe(), TINY, tmp_path / "work")
     assert os.listdir(tmp_path / "work") == ["src"]
+
+
+def test_the_folders_above_a_package_are_made(tmp_path: Path) -> None:
+    save_model_folder(model(), hugging.byte_level_bpe(), TINY, tmp_path / "models" / "gpt" / "a")
+    assert verify_package(tmp_path / "models" / "gpt" / "a").tensors == 28
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(WriteFailed, match="file"):
+        save_model_folder(model(), hugging.byte_level_bpe(), TINY, tmp_path / "file" / "a")
 
 
 def test_what_cannot_be_saved_leaves_nothing(tmp_path: Path) -> None:

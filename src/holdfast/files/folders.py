@@ -30,6 +30,21 @@ _CANNOT_LINK: Final = (errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, er
 _BLOCK: Final = 1 << 20
 
 
+def make_folders(folder: Path, disk: Disk) -> None:
+    """Make a folder, and those above it that are not there yet, durably."""
+    if folder.is_dir():
+        return
+    make_folders(folder.parent, disk)
+    try:
+        disk.make_folder(folder)
+    except FileExistsError:
+        if not folder.is_dir():  # else made by another process this moment
+            raise
+    except ValueError as error:  # no path at all
+        raise OSError(errno.EINVAL, str(error)) from error
+    disk.sync_folder(folder.parent)
+
+
 @contextmanager
 def replacing_folder(
     path: str | os.PathLike[str], disk: Disk, is_own: Callable[[str], bool]

@@ -19,6 +19,7 @@ import numpy as np
 from holdfast.errors import FileError, WriteFailed
 from holdfast.files.atomic import replacing
 from holdfast.files.disk import Disk
+from holdfast.files.folders import make_folders
 from holdfast.files.source_file import SourceFile
 
 LONGEST: Final = 1 << 20
@@ -51,7 +52,7 @@ def append_lines(path: str | os.PathLike[str], lines: Iterable[bytes], disk: Dis
     data = b"".join(line + b"\n" for line in lines)
     try:
         target = Path(os.path.realpath(path))
-        _make_folder(target.parent, disk)
+        make_folders(target.parent, disk)
         fd = disk.open_lock(target)  # one that need not be there yet
         try:
             _append(fd, data, disk)
@@ -122,12 +123,3 @@ def _end_of_lines(fd: int, size: int) -> int:
             return start + found + 1
         end = start
     return 0
-
-
-def _make_folder(folder: Path, disk: Disk) -> None:
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent, disk)
-    with suppress(FileExistsError):  # made by another process this moment
-        disk.make_folder(folder)
-    disk.sync_folder(folder.parent)

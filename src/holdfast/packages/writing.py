@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import BadOption
 from holdfast.files import disk
-from holdfast.files.folders import replacing_folder
+from holdfast.files.atomic import as_write_failed
+from holdfast.files.folders import make_folders, replacing_folder
 from holdfast.files.lines import replace_bytes
 from holdfast.formats.metadata import from_json
 from holdfast.packages import json_text, quantized
@@ -130,6 +131,8 @@ def write_package(
     config = _checked(contents.config)
     tensors = contents.tensors
     files = {**contents.files, CONFIG: _json(config)}
+    with as_write_failed(folder):
+        make_folders(Path(os.path.abspath(os.fsdecode(folder))).parent, disk.LOCAL)
     with replacing_folder(folder, disk.LOCAL, is_own) as aside:
         if quantize is None:
             _write_weights(aside, tensors, config, largest)

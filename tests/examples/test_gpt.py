@@ -1,0 +1,195 @@
+"""The program that trains a GPT: its package opens everywhere, and a kill changes no byte of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import gpt
+import pytest
+import torch
+
+from holdfast.errors import BadOption
+from holdfast.packages import DatasetInfo, GenerationInfo, load_model_folder
+from tests.examples.programs import checkpoints, command, run
+from tests.packages import hugging
+
+STEPS, EVERY = 24, 3
+TEXTS = (
+    "The cat sat on the mat, and the dog sat on the cat. " * 12,
+    "One fish is red, two fish are blue; naïve crêpes are neither. " * 10,
+)
+SMALL = ["--steps", STEPS, "--every", EVERY, "--batch", 2, "--vocabulary", 300, "--seed", 3]
+PROMPT = ["--prompt", "The cat", "--tokens", 12]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a run of the program left behind."""
+
+    printed: str
+    store: Path
+    package: Path
+
+
+def files(folder: Path) -> list[Path]:
+    paths = [folder / f"{number}.txt" for number, _ in enumerate(TEXTS)]
+    for path, text in zip(paths, TEXTS, strict=True):
+        path.write_text(text, encoding="utf-8")
+    return paths
+
+
+def options(folder: Path) -> list[object]:
+    return [
+        *files(folder),
+        "--store",
+        folder / "store",
+        "--models",
+        folder / "models",
+        *SMALL,
+        *PROMPT,
+    ]
+
+
+def only_package(folder: Path) -> Path:
+    (package,) = (folder / "models").iterdir()
+    return package
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """More of them would wait for each other, on a machine that does other things too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    printed = run("gpt", *options(folder))
+    return Made(printed, folder / "store", only_package(folder))
+
+
+def continued(printed: str) -> str:
+    """What the model made of the prompt."""
+    return printed.partition(" goes on:\n")[2]
+
+
+def test_the_package_has_its_name_and_all_its_files(whole):
+    assert re.fullmatch(r"gpt_\d{8}_\d{6}", whole.package.name)
+    made = datetime.strptime(whole.package.name, "gpt_%Y%m%d_%H%M%S")
+    assert abs((datetime.now() - made).total_seconds()) < 600
+    assert {path.name for path in whole.package.iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_info.json",
+        "dataset.json",
+        "dataset.txt",
+        "manifest.json",
+    }
+
+
+def test_the_data_set_is_the_text(whole):
+    dataset = DatasetInfo.load(whole.package / "dataset.json")
+    assert tuple(sample.text for sample in dataset.samples) == TEXTS
+    assert dataset.metadata.total_samples == 2
+    tokenizer = load_model_folder(whole.package)[1]
+    tokens = sum(len(tokenizer.encode(text)) for text in TEXTS)
+    assert dataset.metadata.total_tokens == tokens
+    assert (whole.package / "dataset.txt").read_text(encoding="utf-8") == dataset.text()
+
+
+def test_it_says_how_it_was_made(whole):
+    info = GenerationInfo.load(whole.package / "generation_info.json")
+    config = json.loads((whole.package / "config.json").read_text())
+    assert (info.prompt, info.model_size) == ("The cat", "tiny")
+    assert (info.training_params.steps, info.training_params.seed) == (STEPS, 3)
+    assert info.training_params.final_loss == checkpoints(whole.store)[STEPS].metrics["loss"]
+    assert info.data_stats.vocab_size == config["vocab_size"] <= 300
+    assert info.libraries["torch"] == torch.__version__
+
+
+def test_the_losses_are_in_the_log_and_with_the_checkpoints(whole):
+    (log,) = whole.store.glob("logs/*_metrics.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    losses = [line["metrics"]["loss"] for line in lines]
+    assert losses[-1] < losses[0] - 1
+    saved = {step: each.metrics["loss"] for step, each in checkpoints(whole.store).items()}
+    assert saved == {step: losses[step - 1] for step in range(EVERY, STEPS + 1, EVERY)}
+    rates = [line["metrics"]["rate"] for line in lines]
+    assert rates == [gpt.RATE * gpt.share(step, last=STEPS) for step in range(STEPS)]
+
+
+def test_the_package_has_the_weights_of_the_last_checkpoint(whole):
+    saved = checkpoints(whole.store)[STEPS].load()["model"]
+    loaded = load_model_folder(whole.package)[0].state_dict()
+    assert list(loaded) == list(saved)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
+
+
+def test_transformers_gives_the_same_logits_and_ids(whole):
+    model, tokenizer, _, _ = load_model_folder(whole.package)
+    library = hugging.transformers()
+    other = library.GPT2LMHeadModel.from_pretrained(whole.package).eval()
+    ids = tokenizer.encode(TEXTS[1]).ids
+    assert library.AutoTokenizer.from_pretrained(whole.package)(TEXTS[1])["input_ids"] == ids
+    row = torch.tensor([ids[: model.config.n_positions]])
+    with torch.no_grad():
+        assert torch.equal(model(row), other(row).logits)
+
+
+def test_a_package_alone_goes_on_in_the_same_way(whole):
+    again = run("gpt", "--generate-only", whole.package, *PROMPT, "--seed", 3)
+    assert continued(again) == continued(whole.printed)
+    assert continued(again).startswith("The cat")
+    model, tokenizer, _, _ = load_model_folder(whole.package)
+    ids = tokenizer.encode("The cat").ids
+    made = {tuple(model.generate(ids, 12, temperature=0.5, seed=seed)) for seed in range(8)}
+    assert len(made) > 1
+
+
+def test_a_killed_run_ends_with_the_same_bytes(whole, tmp_path):
+    given = options(tmp_path)
+    with subprocess.Popen(command("gpt", *given), stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("store/checkpoints/models/*/*_step_??????.json"))) < 2:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert EVERY < max(checkpoints(tmp_path / "store")) < STEPS
+    assert not (tmp_path / "models").exists()
+    resumed = run("gpt", *given)
+    assert "     1  loss" in whole.printed
+    assert "     1  loss" not in resumed
+    assert continued(resumed) == continued(whole.printed)
+    package = only_package(tmp_path)
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "dataset.txt"):
+        assert (package / name).read_bytes() == (whole.package / name).read_bytes()
+
+
+def test_a_text_that_is_too_short_is_refused():
+    tokenizer = gpt.trained_tokenizer(TEXTS, 300)
+    with pytest.raises(BadOption, match="the text has 2 tokens: give a longer one"):
+        gpt.Windows(["f"], tokenizer)
+
+
+def test_rates_grow_and_then_fall_to_a_tenth():
+    rates = [gpt.share(step, last=100) for step in range(101)]
+    assert rates.index(max(rates)) == 9
+    assert rates[:10] == sorted(rates[:10])
+    assert rates[9:] == sorted(rates[9:], reverse=True)
+    assert rates[-1] == pytest.approx(0.1)
