@@ -13,6 +13,7 @@ import torch
 from holdfast.errors import (
     AlreadyExists,
     BadOption,
+    ChangedFile,
     DigestMismatch,
     HoldfastError,
     IndexMismatch,
@@ -34,7 +35,9 @@ from holdfast.packages import (
     save_model_folder,
     verify_package,
 )
+from holdfast.packages import folder as folder_module
 from holdfast.packages.manifest import Manifest
+from holdfast.packages.tokenizer import read_tokenizer
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, model
 
@@ -338,3 +341,36 @@ def test_a_configuration_is_taken_from_the_model(tmp_path: Path) -> None:
     assert Config.load(tmp_path / "package" / "config.json").changed(others={}) == TINY
     with pytest.raises(BadOption, match="Config"):
         save_model_folder(GPT(TINY).state_dict(), hugging.byte_level_bpe(), None, tmp_path / "p")
+
+
+def test_a_package_that_is_replaced_while_it_is_read_is_not_mixed_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(path: Path) -> Any:
+        save_model_folder(model(2), hugging.byte_level_bpe(), TINY, folder)
+        return read_tokenizer(path)
+
+    monkeypatch.setattr(folder_module, "read_tokenizer", slowly)
+    with pytest.raises(ChangedFile, match="replaced while it was read"):
+        load_model_folder(folder)
+    monkeypatch.undo()
+    assert bits(load_model_folder(folder)[0]) == bits(model(2))
+
+
+@pytest.mark.filterwarnings("ignore::holdfast.errors.NotVerified")
+def test_what_lies_at_odd_places_is_moved_to_where_torch_would_put_it(tmp_path: Path) -> None:
+    theirs = hugging.save(hugging.model(1, n_embd=6), tmp_path / "theirs")
+    hugging.byte_level_bpe().save(str(theirs / "tokenizer.json"))
+    mapped, _ = load_model_mmaped(theirs)
+    assert any(parameter.data_ptr() % 64 for parameter in mapped.parameters())
+    loaded, *_ = load_model_folder(theirs)
+    assert not any(parameter.data_ptr() % 64 for parameter in loaded.parameters())
+
+
+def test_of_our_own_packages_nothing_is_moved(folder: Path) -> None:
+    loaded, *_ = load_model_folder(folder)
+    assert not any(parameter.data_ptr() % 64 for parameter in loaded.parameters())
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    (line,) = (line for line in maps if str(folder / "model.safetensors") in line)
+    start, stop = (int(each, 16) for each in line.split()[0].split("-"))
+    assert all(start <= parameter.data_ptr() < stop for parameter in loaded.parameters())
