@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import holdfast
 from holdfast.errors import (
     AlreadyExists,
     BadOption,
@@ -367,10 +368,52 @@ def test_what_lies_at_odd_places_is_moved_to_where_torch_would_put_it(tmp_path: 
     assert not any(parameter.data_ptr() % 64 for parameter in loaded.parameters())
 
 
-def test_of_our_own_packages_nothing_is_moved(folder: Path) -> None:
-    loaded, *_ = load_model_folder(folder)
-    assert not any(parameter.data_ptr() % 64 for parameter in loaded.parameters())
+def test_of_our_own_packages_only_small_tensors_are_moved(tmp_path: Path) -> None:
+    config = TINY.changed(n_embd=24, n_layer=1)  # its biases are no multiples of 64 bytes
+    save_model_folder(model(1, config), hugging.byte_level_bpe(), config, tmp_path / "package")
+    loaded, *_ = load_model_folder(tmp_path / "package")
     maps = Path("/proc/self/maps").read_text().splitlines()
-    (line,) = (line for line in maps if str(folder / "model.safetensors") in line)
+    (line,) = (line for line in maps if str(tmp_path / "package" / "model.safetensors") in line)
     start, stop = (int(each, 16) for each in line.split()[0].split("-"))
-    assert all(start <= parameter.data_ptr() < stop for parameter in loaded.parameters())
+    for parameter in loaded.parameters():
+        assert parameter.data_ptr() % 64 == 0
+        assert start <= parameter.data_ptr() < stop or parameter.ndim == 1
+
+
+def test_a_tensor_that_is_in_another_shard_than_the_index_says_is_missing(folder: Path) -> None:
+    save_model_folder(model(1), hugging.byte_level_bpe(), TINY, folder, max_shard_size=5000)
+    (folder / "manifest.json").unlink()
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    places = index["weight_map"]
+    places["wte.weight"], places["ln_f.bias"] = places["ln_f.bias"], places["wte.weight"]
+    path.write_text(json.dumps(index))
+    with pytest.raises(MissingData, match=r"'ln_f\.bias' is missing"):
+        load_model_folder(folder)
+
+
+def test_loading_leaves_no_page_of_the_weights_in_memory(tmp_path: Path) -> None:
+    config = TINY.changed(n_embd=512, n_layer=3)
+    save_model_folder(model(1, config), hugging.byte_level_bpe(), config, tmp_path / "package")
+    loaded, *_ = load_model_folder(tmp_path / "package")
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    (at,) = (at for at, line in enumerate(lines) if line.endswith("package/model.safetensors"))
+    sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines[at + 1 : at + 10]}
+    assert sizes["Size"] > 30_000
+    assert sizes["Rss"] < 1000
+    assert bits(loaded) == bits(model(1, config))
+
+
+def test_what_shares_its_memory_in_another_model_is_saved_under_both_names(tmp_path: Path) -> None:
+    weight = torch.rand(4, 3)
+    save_model_folder(
+        {"embed.weight": weight, "head.weight": weight},
+        hugging.byte_level_bpe(),
+        {"model_type": "other"},
+        tmp_path / "package",
+    )
+    saved = holdfast.load(tmp_path / "package" / "model.safetensors", framework="torch")
+    assert torch.equal(saved["embed.weight"], weight)
+    assert torch.equal(saved["head.weight"], weight)
+    with pytest.raises(UnsupportedFile, match="'other'"):
+        load_model_folder(tmp_path / "package")

@@ -16,7 +16,7 @@ from holdfast.formats.metadata import from_json
 from holdfast.packages import json_text
 from holdfast.packages.architecture import HEAD, plain_name, saved_names
 from holdfast.packages.config import MODEL_TYPE, Config
-from holdfast.tensors import Source, memory_of, source_of
+from holdfast.tensors import Source, source_of
 from holdfast.tensors.frameworks import unwrapped
 from holdfast.tensors.sources import ALIGNMENT, PIECE
 
@@ -51,10 +51,10 @@ def is_gpt(config: Mapping[str, Any] | None) -> bool:
 def tensors_of(model: Any, config: Mapping[str, Any] | None) -> dict[str, Source]:
     """The tensors of a module, or of a mapping of them, under the names of a package.
 
-    What shares its memory with another is left out: it is tied to it, and so it will be again.
+    The output layer of a GPT is left out where it is the embedding: so it will be again.
     """
     given = model if isinstance(model, Mapping) else unwrapped(model).state_dict()
-    tensors = {name: as_source(value) for name, value in _untied(given).items()}
+    tensors = {name: as_source(value) for name, value in given.items()}
     if not is_gpt(config):
         return tensors
     plain = {plain_name(name): source for name, source in tensors.items()}
@@ -71,17 +71,6 @@ def as_source(value: Any) -> Source:
     return value if all(hasattr(value, each) for each in _SOURCE) else source_of(value)
 
 
-def _untied(given: Mapping[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    seen = set()
-    for name, value in given.items():
-        memory = None if hasattr(value, "copy_to") else memory_of(value)
-        if memory is None or memory not in seen:
-            kept[name] = value
-            seen.add(memory)
-    return kept
-
-
 def _check_tied(tensors: Mapping[str, Source]) -> None:
     """Raise StateMismatch if the output layer, which is not to be saved, is not the embedding."""
     head, embedding = tensors[HEAD], tensors.get("wte.weight")
@@ -95,6 +84,9 @@ def _check_tied(tensors: Mapping[str, Source]) -> None:
 def _are_equal(a: Source, b: Source) -> bool:
     if a.spec != b.spec:
         return False
+    here, there = a.contiguous(), b.contiguous()
+    if here is not None and there is not None and here.ctypes.data == there.ctypes.data:
+        return True
     size = a.spec.nbytes
     mine, other = np.empty(min(PIECE, size), np.uint8), np.empty(min(PIECE, size), np.uint8)
     for start in range(0, size, PIECE):
