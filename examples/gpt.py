@@ -136,7 +136,7 @@ def train(model: GPT, windows: Windows, arguments: argparse.Namespace) -> float 
     hp = {"seed": arguments.seed, "steps": arguments.steps, "batch": arguments.batch, "rate": rate}
     name, every = arguments.name, arguments.every
     with holdfast.Checkpointer(
-        arguments.store, state, name=name, hp=hp, data=windows.tokens, every=every
+        arguments.store, state, name=name, hp=hp, data=windows.tokens, every=every, monitor="loss"
     ) as ckpt:
         for step in ckpt.steps(arguments.steps):
             window = next(batches)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.errors import ChangedFile
+from holdfast.packages import listing
 from holdfast.packages.config import Config
 from holdfast.packages.generation_info import GenerationInfo
 from tests.cli.stores import call
 from tests.cli.test_cli import HOLDFAST, run_in_terminal
-from tests.packages.saved_packages import CONFIG, PARAMETERS, make_foreign, make_package
+from tests.packages.saved_packages import (
+    CONFIG,
+    PARAMETERS,
+    make_foreign,
+    make_package,
+    rewrite_manifest,
+)
 
 LONG = "cooking_recipe_generator_20240123_143022"
 
@@ -130,3 +139,43 @@ def test_what_a_file_says_cannot_steer_a_terminal(tmp_path: Path) -> None:
     assert done.code == 0
     assert "evil\\x1b[2J" in done.out
     assert "\x1b" not in done.out
+
+
+def test_a_number_that_no_model_has_does_not_end_the_list(broken: Path) -> None:
+    rewrite_manifest(make_package(broken / "huge_20240101_000000"), parameters=10**400)
+    done = call("models", broken)
+    assert done.code == 1
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == [
+        "whole_20260101_000000",
+        "cut_20250101_000000",
+        "huge_20240101_000000",
+    ]
+    assert lines[5].startswith("broken      huge_20240101_000000: manifest.json: model or created")
+
+
+def test_a_link_to_nothing_is_shown_as_missing(tmp_path: Path) -> None:
+    folder = make_package(tmp_path / "gpt")
+    (folder / "notes.txt").symlink_to("nothing.txt")
+    (folder / "circle.txt").symlink_to("circle.txt")
+    done = call("show", f"{folder}/")
+    assert done.code == 0
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["notes.txt", "missing"] in lines
+    assert ["circle.txt", "missing"] in lines
+
+
+def test_a_package_that_is_replaced_all_the_time_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_package(tmp_path / "gpt")
+
+    def changing(home: Path, action: Any) -> Any:
+        if home != tmp_path:
+            raise ChangedFile(f"{home} is replaced all the time")
+        return action()
+
+    monkeypatch.setattr(listing, "while_unchanged", changing)
+    done = call("models", tmp_path)
+    assert done.code == 0
+    assert done.out.splitlines()[2].startswith("unverified  gpt: ")

@@ -9,17 +9,35 @@ from holdfast.files.folders import replacing_folder
 from holdfast.files.lines import replace_lines
 from tests.files.power import Tree, read_tree, write_tree
 
-OLD: Tree = {"config.json": b"old\n", "model.bin": b"old " * 300 + b"\n", "gone.json": b"old\n"}
-NEW: Tree = {"config.json": b"new\n", "model.bin": b"new " * 200 + b"\n"}
+LIST = "files.json"
+"""The file that says which are ours."""
+OLD: Tree = {
+    "config.json": b"old\n",
+    LIST: b"config.json model.bin gone.json\n",
+    "model.bin": b"old " * 300 + b"\n",
+    "gone.json": b"old\n",
+}
+NEW: Tree = {
+    "config.json": b"new\n",
+    LIST: b"config.json model.bin\n",
+    "model.bin": b"new " * 200 + b"\n",
+}
 OTHERS: Tree = {"README.md": b"mine", "notes.txt": b"mine too"}
 
 
-def is_own(name: str) -> bool:
-    return name.endswith((".json", ".bin"))
+def own_files(folder: Path) -> list[str]:
+    try:
+        return [*(folder / LIST).read_text().split(), LIST]
+    except OSError:
+        return []
+
+
+def in_the_way(name: str) -> bool:
+    return name.endswith(".bin")
 
 
 def save(path: Path, disk: Disk) -> None:
-    with replacing_folder(path, disk, is_own) as aside:
+    with replacing_folder(path, disk, own_files, in_the_way) as aside:
         for name, content in NEW.items():
             replace_lines(aside / name, [content.removesuffix(b"\n")], disk)
 

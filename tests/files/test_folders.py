@@ -28,7 +28,7 @@ from tests.files.folder_states import (
     PlainDisk,
     is_new,
     is_old,
-    is_own,
+    own_files,
     prepare,
     save,
 )
@@ -79,14 +79,6 @@ def test_what_a_killed_writer_left_in_the_folder_goes_with_it(tmp_path: Path) ->
     assert leftovers(path) == []
 
 
-def test_a_file_that_the_body_wrote_wins_over_one_of_the_same_name(tmp_path: Path) -> None:
-    path = prepare(tmp_path / "model")
-    with replacing_folder(path, LOCAL, is_own) as aside:
-        (aside / "README.md").write_bytes(b"ours")
-    assert read_tree(path) == OTHERS | {"README.md": b"ours"}
-    assert leftovers(path) == []
-
-
 def test_a_link_to_a_folder_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     path = prepare(tmp_path / "models" / "model")
     link = tmp_path / "latest"
@@ -101,7 +93,7 @@ def test_if_the_body_raises_all_is_as_it_was(tmp_path: Path) -> None:
     path = prepare(tmp_path / "model")
 
     def fail() -> None:
-        with replacing_folder(path, LOCAL, is_own) as aside:
+        with replacing_folder(path, LOCAL, own_files) as aside:
             (aside / "config.json").write_bytes(b"half")
             raise KeyError("injected")
 
@@ -115,12 +107,12 @@ def test_errors_in_the_body_name_the_folder_that_the_user_knows(tmp_path: Path) 
     path = tmp_path / "model"
     with (
         pytest.raises(UnreadableFile, match=f"cannot read {path}/config.json: broken"),
-        replacing_folder(path, LOCAL, is_own) as aside,
+        replacing_folder(path, LOCAL, own_files) as aside,
     ):
         raise UnreadableFile(errno.EIO, f"cannot read {aside}/config.json: broken")
     with (
         pytest.raises(WriteFailed, match=f"cannot write {path}: No space.*free some space"),
-        replacing_folder(path, LOCAL, is_own),
+        replacing_folder(path, LOCAL, own_files),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -164,7 +156,7 @@ def test_what_is_no_file_is_refused_and_stays(
         put(path)
     with (
         pytest.raises(AlreadyExists, match=message),
-        replacing_folder(path, LOCAL, is_own),
+        replacing_folder(path, LOCAL, own_files),
     ):
         _put_meanwhile(path, put, when)
     assert len(os.listdir(path)) == len(OLD | OTHERS) + 1
@@ -222,7 +214,7 @@ def test_a_save_that_fails_leaves_the_old_folder_or_the_new_one(
             assert not is_there
         if caught is None:  # nothing but cleaning up can fail without a word
             assert is_new(path, is_there)
-            assert faulty.struck in ("remove", "remove_folder"), faulty.struck
+            assert faulty.struck in ("remove", "remove_folder", "sync_folder"), faulty.struck
         else:
             assert isinstance(caught, KeyboardInterrupt | WriteFailed)
         save(path, LOCAL)
@@ -304,7 +296,7 @@ def test_a_whole_folder_that_was_left_aside_is_put_back_where_none_is(
     if has_empty_folder:
         path.mkdir()
     write_tree(OLD | OTHERS, tmp_path / f"{PREFIX}00000000{OLD_SUFFIX}")
-    with pytest.raises(KeyError), replacing_folder(path, LOCAL, is_own):
+    with pytest.raises(KeyError), replacing_folder(path, LOCAL, own_files):
         raise KeyError
     assert is_old(path)
     save(path, LOCAL)
@@ -319,7 +311,7 @@ def test_the_old_folder_is_not_removed_while_only_other_files_are_in_its_place(
     leftover = tmp_path / f"{PREFIX}00000000{OLD_SUFFIX}"
     write_tree(OLD | OTHERS, leftover)
     write_tree(OTHERS, path)
-    with pytest.raises(KeyError), replacing_folder(path, LOCAL, is_own):
+    with pytest.raises(KeyError), replacing_folder(path, LOCAL, own_files):
         raise KeyError
     assert is_old(leftover)
     assert read_tree(path) == OTHERS
@@ -346,7 +338,7 @@ def test_where_the_exchange_could_not_be_made_durable_the_old_folder_stays_aside
 
 def test_a_folder_that_a_living_process_writes_is_not_cleaned_away(tmp_path: Path) -> None:
     path = prepare(tmp_path / "model")
-    with replacing_folder(path, LOCAL, is_own) as aside:
+    with replacing_folder(path, LOCAL, own_files) as aside:
         (aside / "first.json").write_bytes(b"1")
         save(path, LOCAL)
         assert is_new(path)

@@ -11,6 +11,7 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -20,6 +21,7 @@ from holdfast.errors import (
     AlreadyExists,
     BadArchive,
     BadOption,
+    ChangedFile,
     DamagedFile,
     DigestMismatch,
     DuplicateKey,
@@ -40,7 +42,7 @@ from holdfast.files.leftovers import NEW
 from holdfast.packages import archive, pack, unpack
 from holdfast.packages.tar import Member, TarReader, header
 from tests.files.faults import FaultyDisk, raising
-from tests.files.power import read_tree, write_tree
+from tests.files.power import LoggingDisk, read_tree, write_tree
 from tests.packages.archives import (
     attributes,
     entry,
@@ -126,6 +128,72 @@ def test_what_a_killed_save_left_in_the_folder_is_not_packed(package: Path, into
     before = read_tree(package)
     (package / ".0123456789abcdef.01234567.holdfast").write_bytes(b"half")
     assert read_tree(unpack(pack(package), into)) == before
+
+
+def _replace_once(
+    package: Path, monkeypatch: pytest.MonkeyPatch, times: int, at: str = "_verify"
+) -> list[Path]:
+    """Let another package take the place of this one, so many times, while it is packed."""
+    action = getattr(archive, at)
+    replaced: list[Path] = []
+
+    def and_replace(*args: Any) -> Any:
+        result = action(*args)
+        if len(replaced) < times:
+            number = len(replaced) + 1
+            other = make_package(package.parent / f"other-{number}" / "gpt", seed=number)
+            replaced.append(package.rename(other.parent / "old"))
+            other.rename(package)
+        return result
+
+    monkeypatch.setattr(archive, at, and_replace)
+    return replaced
+
+
+@pytest.mark.parametrize("at", ["_verify", "_files", "_add"])
+def test_a_package_that_is_replaced_while_it_is_packed_is_packed_again(
+    at: str, package: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced = _replace_once(package, monkeypatch, 1, at)
+    path = pack(package)
+    assert len(replaced) == 1
+    assert read_tree(unpack(path, into)) == read_tree(package)
+    assert read_tree(package) != read_tree(replaced[0])
+
+
+def test_an_archive_of_a_package_that_is_replaced_all_the_time_does_not_take_its_name(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pack(package)
+    before = path.read_bytes()
+    _replace_once(package, monkeypatch, 100)
+    with pytest.raises(ChangedFile, match="replaced"):
+        pack(package)
+    assert path.read_bytes() == before
+
+
+def test_files_that_are_too_many_are_not_even_looked_at(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "MOST_MEMBERS", 5)
+    pack(package)  # four files and the folder
+    (package / "notes.bin").write_bytes(b"\x80\x04.")
+    with pytest.raises(UnsupportedFile, match="has 5 files: fewer than 5 fit"):
+        pack(package)
+
+
+def test_members_are_written_under_their_names_and_durable_at_the_end(
+    package: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pack(package)
+    logging = LoggingDisk(into)
+    monkeypatch.setattr(disk, "LOCAL", logging)
+    unpack(path, into)
+    kinds = [operation.kind for operation in logging.log]
+    assert kinds.count("create") == kinds.count("sync") == len(os.listdir(package))
+    assert kinds[-3:] == ["sync_folder", "rename", "sync_folder"]
+    assert kinds.count("rename") == 1
+    assert kinds.count("sync_folder") == 2
 
 
 def _damage(package: Path) -> None:
@@ -286,7 +354,7 @@ HOSTILE = {
     "too many files": (
         entry("gpt", kind=b"5") * (archive.MOST_MEMBERS + 1),
         LimitExceeded,
-        "more than 10,000",
+        "more than 1,000",
     ),
     "no package": (entry("gpt/config.json", b"{}"), MissingData, "model.safetensors"),
 }

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BadField, DuplicateKey, LimitExceeded, MissingFile, RefusedMetadata
+from holdfast.errors import (
+    BadField,
+    BadOption,
+    DuplicateKey,
+    LimitExceeded,
+    MissingFile,
+    RefusedMetadata,
+)
 from holdfast.packages import json_text
 from holdfast.packages.dataset import DatasetInfo, DatasetMetadata, DatasetSample
 from holdfast.verbs.folders import json_files
@@ -98,10 +105,12 @@ def test_a_date_that_a_file_lacks_is_not_made_up(tmp_path: Path) -> None:
         (changed("samples", 1, to="a text"), "samples[1] is 'a text', "),
         (changed("samples", 1, to={"txt": "a"}), "samples[1].text is missing"),
         (changed("samples", 0, "text", to=3), "samples[0].text is 3, "),
-        (changed("samples", 0, "tokens", to=4.0), "samples[0].tokens is 4.0, "),
+        (changed("samples", 0, "text", to=None), "samples[0].text is None, "),
+        (changed("samples", to=None), "samples is None, "),
+        (changed("samples", 0, "tokens", to=4.5), "samples[0].tokens is 4.5, "),
         (changed("metadata", "total_samples", to=True), "metadata.total_samples is True, "),
         (changed("metadata", "ollama_used", to=1), "metadata.ollama_used is 1, "),
-        (changed("metadata", "creation_date", to=None), "metadata.creation_date is None, "),
+        (changed("metadata", "creation_date", to=3.0), "metadata.creation_date is 3.0, "),
     ],
     ids=lambda value: value.rstrip(", ") if isinstance(value, str) else "",
 )
@@ -113,6 +122,38 @@ def test_a_known_field_of_the_wrong_kind_is_named_with_the_file(
         DatasetInfo.load(path)
     expected = problem.replace(", ", ": it must be ")
     assert str(caught.value).startswith(f"{path}: {expected}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"metadata": {}, "samples": []},
+        {"metadata": {"total_samples": 2}, "samples": [{"text": ""}]},
+        changed("metadata", "total_tokens", to=7.0),
+        changed("metadata", "total_tokens", to=-0.0),
+        changed("metadata", "total_tokens", to=None),
+        changed("metadata", "creation_date", to=None),
+        changed("metadata", "creation_date", to=""),
+        changed("metadata", "ollama_used", to=None),
+        changed("samples", 0, "tokens", to=1e300),
+        changed("samples", 0, "tokens", to=None),
+        changed("samples", 0, "as_written", to={"tokens": None}),
+    ],
+    ids=range(11),
+)
+def test_what_is_read_and_written_again_is_the_same_json(
+    tmp_path: Path, content: dict[str, Any]
+) -> None:
+    path = written(tmp_path, content)
+    DatasetInfo.load(path).save(path)
+    assert path.read_text() == json_text.text(content) + "\n"
+
+
+def test_a_whole_number_with_a_point_is_a_whole_number(tmp_path: Path) -> None:
+    dataset = DatasetInfo.load(written(tmp_path, changed("samples", 0, "tokens", to=4.0)))
+    assert type(dataset.samples[0].tokens) is int
+    more = dataset.samples[0].changed(tokens=5)
+    assert type(more.as_dict()["tokens"]) is int
 
 
 @pytest.mark.parametrize(
@@ -182,3 +223,29 @@ def test_what_json_does_not_have_is_not_written(tmp_path: Path) -> None:
 def test_samples_are_of_their_class() -> None:
     with pytest.raises(BadField, match=r"samples\[1\] is 'b': not a DatasetSample"):
         DatasetInfo(DatasetMetadata(), [DatasetSample("a"), "b"])  # type: ignore[list-item]
+
+
+def test_one_text_is_not_taken_for_its_letters() -> None:
+    with pytest.raises(BadOption, match=r"give a list of them, \[text\]"):
+        DatasetInfo.of_texts("abc")
+    assert DatasetInfo.of_texts(["abc"]).metadata.total_samples == 1
+
+
+HALVES = {
+    "samples[1].text": DatasetInfo.of_texts(["a", "b\ud800"]),
+    "samples[0].tags[1].by": DatasetInfo(
+        DatasetMetadata(), [DatasetSample("a", others={"tags": ["x", {"by": "\udfff"}]})]
+    ),
+    "metadata.creation_date": DatasetInfo.of_texts([], creation_date="\udc80"),
+    "a key of metadata.more": DatasetInfo(DatasetMetadata(others={"more": {"\ud800": 1}}), []),
+}
+
+
+@pytest.mark.parametrize("place", HALVES)
+def test_half_of_a_character_is_named_and_not_written(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "dataset.json"
+    with pytest.raises(RefusedMetadata) as caught:
+        HALVES[place].save(path)
+    assert str(caught.value).startswith(f"{path}: {place} has '\\ud")
+    assert str(caught.value).isprintable()
+    assert list(tmp_path.iterdir()) == []

@@ -32,7 +32,7 @@ from holdfast.packages.folder import load_model_folder
 from holdfast.packages.generation_info import GenerationInfo
 from holdfast.packages.manifest import Manifest
 from holdfast.packages.stored import save_to_store
-from holdfast.packages.stored_weights import StoredWeights
+from holdfast.packages.stored_weights import stored_weights
 from holdfast.store import Checkpoint, Run, Store
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, damage, model
@@ -275,9 +275,9 @@ def test_weights_of_another_configuration_are_refused(run: Run, tmp_path: Path) 
 
 
 def test_two_names_of_one_tensor_are_refused(run: Run, tmp_path: Path) -> None:
-    weights = {**model(1).state_dict(), "module.ln_f.bias": torch.ones(16)}
+    weights = {**model(1).state_dict(), "_orig_mod.ln_f.bias": torch.ones(16)}
     checkpoint = run.save(1, {"model": weights})
-    with pytest.raises(StateMismatch, match=r"'ln_f\.bias' and 'module\.ln_f\.bias'"):
+    with pytest.raises(StateMismatch, match=r"'ln_f\.bias' and '_orig_mod\.ln_f\.bias'"):
         export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
 
 
@@ -347,7 +347,7 @@ def test_a_damaged_tensor_is_named_and_leaves_no_folder(
 def _read(checkpoint: Checkpoint, part: str | None = None) -> dict[str, bytes]:
     """What the sources of a checkpoint give, asked for in pieces that end anywhere."""
     found = {}
-    with StoredWeights(checkpoint, part).sources() as sources:
+    with stored_weights(checkpoint, part) as sources:
         for name, source in sources.items():
             out = np.zeros(source.spec.nbytes, np.uint8)
             for start in range(0, out.size, 5_000_001):
@@ -378,7 +378,7 @@ def test_after_damage_a_source_does_not_give_what_it_held(store: Store, run: Run
     checkpoint = run.save(1, state)
     damage(store, "gpt@1", "b")
     out = np.zeros(10, np.uint8)
-    with StoredWeights(checkpoint, None).sources() as sources:
+    with stored_weights(checkpoint, None) as sources:
         sources["a"].copy_to(out, 0)
         with pytest.raises(DigestMismatch):
             sources["b"].copy_to(out, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from holdfast.errors import (
     IndexMismatch,
     MissingData,
     MissingFile,
+    NotVerified,
     RefusedPickle,
     StateMismatch,
+    TrailingBytes,
     UnsupportedFile,
     WriteFailed,
 )
@@ -33,6 +36,7 @@ from holdfast.packages import (
     GenerationInfo,
     load_model_folder,
     load_model_mmaped,
+    opening,
     save_model_folder,
     verify_package,
 )
@@ -296,6 +300,7 @@ def test_weights_that_are_a_pickle_are_refused(folder: Path) -> None:
         ({"tie_word_embeddings": False}, "lm_head.weight"),
     ],
 )
+@pytest.mark.filterwarnings("ignore::holdfast.errors.NotVerified")
 def test_weights_of_another_configuration_are_refused(
     folder: Path, changes: dict[str, Any], named: str
 ) -> None:
@@ -352,10 +357,17 @@ def test_a_package_that_is_replaced_while_it_is_read_is_not_mixed_up(
         return read_tokenizer(path)
 
     monkeypatch.setattr(folder_module, "read_tokenizer", slowly)
-    with pytest.raises(ChangedFile, match="replaced while it was read"):
+    with pytest.raises(ChangedFile, match="replaced all the time"):
         load_model_folder(folder)
-    monkeypatch.undo()
-    assert bits(load_model_folder(folder)[0]) == bits(model(2))
+    replacements = iter([model(3)])
+
+    def once(path: Path) -> Any:
+        for other in replacements:
+            save_model_folder(other, hugging.byte_level_bpe(), TINY, folder)
+        return read_tokenizer(path)
+
+    monkeypatch.setattr(folder_module, "read_tokenizer", once)
+    assert bits(load_model_folder(folder)[0]) == bits(model(3))
 
 
 @pytest.mark.filterwarnings("ignore::holdfast.errors.NotVerified")
@@ -417,3 +429,97 @@ def test_what_shares_its_memory_in_another_model_is_saved_under_both_names(tmp_p
     assert torch.equal(saved["head.weight"], weight)
     with pytest.raises(UnsupportedFile, match="'other'"):
         load_model_folder(tmp_path / "package")
+
+
+def test_what_is_mapped_from_a_folder_is_checked_as_what_is_loaded(
+    folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    save_model_folder(model(2), hugging.byte_level_bpe(), TINY, other)
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(RefusedPickle):
+        load_model_mmaped(folder)
+    (folder / "pytorch_model.bin").unlink()
+    (folder / "tokenizer.json").unlink()  # which it does not need
+    load_model_mmaped(folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(other / "model.safetensors")
+    with pytest.raises(UnsupportedFile, match="is a link"):
+        load_model_mmaped(folder)
+    (other / "config.json").write_text((other / "config.json").read_text() + " ")
+    with pytest.raises(TrailingBytes, match=r"config\.json.* remove manifest\.json"):
+        load_model_mmaped(other, verify=True)
+    (other / "config.json").unlink()
+    with pytest.raises(MissingFile, match=r"config\.json"):
+        load_model_mmaped(other)
+
+
+def test_a_package_without_its_manifest_is_only_half_verified(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    with pytest.warns(NotVerified, match="only its weights were verified"):
+        loaded, *_ = load_model_folder(folder)
+    assert "only its weights verified" in repr(loaded)
+
+
+def test_a_file_that_takes_the_place_of_another_meanwhile_is_found_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model_folder(model(2), hugging.byte_level_bpe(), TINY, tmp_path / "other")
+
+    def late(*arguments: Any) -> None:
+        shutil.copy(tmp_path / "other" / "model.safetensors", folder / "new")
+        os.replace(folder / "new", folder / "model.safetensors")
+
+    monkeypatch.setattr(opening, "_check_files", late)
+    with pytest.raises(ChangedFile):
+        load_model_folder(folder)
+
+
+def test_a_link_in_a_circle_and_a_file_that_nobody_may_read_are_no_crash(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "circle").symlink_to("circle")
+    assert bits(load_model_folder(folder)[0]) == bits(model(1))
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("config.json")
+    with pytest.raises(MissingFile, match=r"config\.json"):
+        load_model_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["train.bin", "notes.BIN"])
+def test_a_file_of_bytes_is_no_pickle(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(bytes(1000))
+    assert bits(load_model_folder(folder)[0]) == bits(model(1))
+
+
+@pytest.mark.parametrize("name", ["model.PT", "training_args.bin", "pytorch_model-00001.bin"])
+def test_a_file_that_is_called_as_pickles_are_is_refused(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"text")
+    with pytest.raises(RefusedPickle, match=name):
+        load_model_folder(folder)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.transformer."])
+def test_names_of_wrapped_models_are_unwrapped(tmp_path: Path, prefix: str) -> None:
+    state = {f"{prefix}{name}": value for name, value in model(1).state_dict().items()}
+    save_model_folder(state, hugging.byte_level_bpe(), TINY, tmp_path / "package")
+    assert bits(load_model_folder(tmp_path / "package")[0]) == bits(model(1))
+
+
+def test_wrapped_models_are_unwrapped(tmp_path: Path) -> None:
+    compiled = torch.compile(model(1), backend="eager")
+    for wrapped in (torch.nn.DataParallel(model(1)), compiled):
+        save_model_folder(wrapped, hugging.byte_level_bpe(), None, tmp_path / "package")
+        assert bits(load_model_folder(tmp_path / "package")[0]) == bits(model(1))
+
+
+def test_a_module_called_module_keeps_its_name(tmp_path: Path) -> None:
+    state = {"module.weight": torch.ones(2, 2), "head.weight": torch.ones(2, 2)}
+    tokenizer = hugging.byte_level_bpe()
+    save_model_folder(state, tokenizer, {"model_type": "other"}, tmp_path / "package")
+    assert holdfast.load(tmp_path / "package" / "model.safetensors").keys() == state.keys()
+
+
+def test_a_device_that_is_not_there_is_an_error_of_ours(folder: Path) -> None:
+    with pytest.raises(BadOption, match="cuda"):
+        load_model_folder(folder, device="cuda")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BadField, DuplicateKey
+from holdfast.errors import BadField, DuplicateKey, RefusedMetadata
 from holdfast.packages.generation_info import DataStats, GenerationInfo, TrainingParams
+from holdfast.packages.json_text import text
 
 
 def test_a_prompt_and_a_size_are_enough(tmp_path: Path) -> None:
@@ -79,6 +81,56 @@ def test_what_a_file_lacks_is_not_made_up() -> None:
     assert info.libraries is not GenerationInfo.of_dict({}).libraries
 
 
+FOREIGN: list[dict[str, Any]] = [
+    {},
+    {"prompt": "recipes"},
+    {"training_params": None, "data_stats": None, "prompt": None, "model_size": None},
+    {"training_params": {}, "data_stats": {}, "prompt": "", "libraries": {}},
+    {"libraries": None, "creation_date": None, "quantization": None},
+    {"libraries": {"torch": None, "candle": "0.8.4"}},
+    {"training_params": {"epochs": None, "learning_rate": None, "optimizer": None}},
+    {"training_params": {"epochs": 3.0, "learning_rate": 1.0, "seconds": 2}},
+    {"training_params": {"epochs": -0.0, "steps": 1e20}, "data_stats": {"vocab_size": 300.0}},
+    {"as_written": {"prompt": None}, "others": {"prompt": 3}},
+]
+
+
+@pytest.mark.parametrize("content", FOREIGN, ids=str)
+def test_what_is_read_and_written_again_is_the_same_json(
+    tmp_path: Path, content: dict[str, Any]
+) -> None:
+    path = tmp_path / "generation_info.json"
+    path.write_text(json.dumps(content))
+    info = GenerationInfo.load(path)
+    info.save(path)
+    assert path.read_text() == text(content) + "\n"
+    assert text(pickle.loads(pickle.dumps(info)).as_dict()) == text(content)
+
+
+def test_what_has_no_value_is_what_it_is_where_nothing_is_said() -> None:
+    info = GenerationInfo.of_dict(FOREIGN[2] | {"libraries": None, "creation_date": None})
+    assert info == GenerationInfo(creation_date="", libraries={})
+    assert type(GenerationInfo.of_dict(FOREIGN[7]).training_params.epochs) is int
+
+
+def test_a_field_that_a_file_lacks_is_written_once_it_is_set() -> None:
+    info = GenerationInfo.of_dict({"prompt": None, "training_params": {"epochs": 3.0}})
+    params = info.training_params.changed(epochs=4, steps=10)
+    info = info.changed(prompt="recipes", training_params=params, quantization={"scheme": "int8"})
+    assert info.as_dict() == {
+        "prompt": "recipes",
+        "training_params": {"epochs": 4, "steps": 10},
+        "quantization": {"scheme": "int8"},
+    }
+
+
+def test_half_of_a_character_is_named_and_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "generation_info.json"
+    with pytest.raises(RefusedMetadata, match=r"generation_info\.json: prompt has '\\ud83e'"):
+        GenerationInfo("crêpes \ud83e").save(path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_changed_one_is_another() -> None:
     info = GenerationInfo("recipes", "small")
     assert info.changed(quantization={"scheme": "int8"}).quantization == {"scheme": "int8"}
@@ -88,9 +140,13 @@ def test_a_changed_one_is_another() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ({"prompt": None}, "prompt is None: it must be a text"),
+        ({"prompt": 3.0}, "prompt is 3.0: it must be a text"),
         ({"model_size": 12}, "model_size is 12: it must be a text"),
-        ({"training_params": None}, "training_params is None: it must be an object"),
+        ({"training_params": []}, "training_params is []: it must be an object"),
+        (
+            {"training_params": {"epochs": 2.5}},
+            "training_params.epochs is 2.5: it must be a whole number",
+        ),
         (
             {"training_params": {"epochs": "3"}},
             "training_params.epochs is '3': it must be a whole number",

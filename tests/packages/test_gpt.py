@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -114,13 +117,19 @@ def test_generating_leaves_the_mode_of_the_model_as_it_was(model: GPT) -> None:
         ([1], {"temperature": -1.0}),
         ([1], {"temperature": float("nan")}),
         ([1], {"top_k": 0}),
+        ([1], {"seed": 1 << 70}),
+        ([1], {"max_new_tokens": -1}),
+        ([1], {"max_new_tokens": 2.5}),
+        (["a"], {}),
+        ([[1, 2]], {}),
+        ("ab", {}),
     ],
 )
 def test_what_nothing_can_be_generated_from_is_refused(
     model: GPT, ids: list[int], options: dict[str, float]
 ) -> None:
     with pytest.raises(BadOption):
-        model.generate(ids, 3, **options)  # type: ignore[arg-type]
+        model.generate(ids, **options)  # type: ignore[arg-type]
 
 
 def test_it_learns(model: GPT) -> None:
@@ -136,3 +145,19 @@ def test_it_learns(model: GPT) -> None:
         losses.append(loss.item())
     assert losses[-1] < 0.2 < 3 < losses[0]
     assert model.generate([3], 3, temperature=0) == [3, 1, 4, 1]
+
+
+def test_a_model_that_computes_no_numbers_says_so(model: GPT) -> None:
+    with torch.no_grad():
+        model.ln_f.bias.fill_(float("nan"))
+    with pytest.raises(BadOption, match="NaN"):
+        model.generate([1], 3)
+
+
+def test_building_a_model_without_memory_takes_no_time() -> None:
+    code = (
+        "import sys; from holdfast.packages import Config; from holdfast.packages.gpt import empty;"
+        "before = len(sys.modules); empty(Config.large()); print(len(sys.modules) - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 20  # modules, of which some torch code would import 800

@@ -20,12 +20,15 @@ import holdfast
 from holdfast.errors import MissingFile, UnreadableFile
 from holdfast.packages.generation_info import GenerationInfo
 from holdfast.packages.listing import ModelInfo, list_saved_models
+from holdfast.packages.manifest import Manifest
+from holdfast.packages.names import is_package
 from tests.packages.saved_packages import (
     CONFIG,
     PARAMETERS,
     TENSORS,
     make_foreign,
     make_package,
+    rewrite_manifest,
 )
 
 
@@ -107,6 +110,35 @@ def test_only_folders_of_models_are_listed(tmp_path: Path, original: Path) -> No
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "nothing").symlink_to("gone")
     assert names(tmp_path) == ["recipes"]
+
+
+def test_a_manifest_of_another_program_hides_no_packages(tmp_path: Path, original: Path) -> None:
+    shutil.copytree(original, tmp_path / "recipes")
+    (tmp_path / "manifest.json").write_text('{"name": "web application"}')
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "manifest.json").write_text("{}")
+    assert names(tmp_path) == ["recipes"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "is_one"),
+    [
+        ("manifest.json", False),
+        ("config.json", False),
+        ("tokenizer.json", False),
+        ("dataset.json", False),
+        ("manifest.json config.json", True),
+        ("manifest.json tokenizer.json", True),
+        ("config.json tokenizer.json", True),
+        ("manifest.json model.safetensors", True),
+        ("manifest.json model-00001-of-00002.safetensors", True),
+        ("model.safetensors", True),
+        ("model.int8.safetensors", True),
+        ("model.safetensors.index.json", True),
+    ],
+)
+def test_two_files_or_weights_make_a_package(kept: str, is_one: bool) -> None:
+    assert is_package(kept.split()) == is_one
 
 
 def test_an_empty_folder_has_no_models(tmp_path: Path) -> None:
@@ -207,6 +239,11 @@ def led_out(folder: Path) -> None:
     (folder / "config.json").symlink_to("../elsewhere.json")
 
 
+def linked_to_nothing(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("nothing.json")
+
+
 def made_a_pipe(folder: Path) -> None:
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
@@ -248,6 +285,19 @@ BROKEN: dict[str, tuple[Break, str]] = {
     ),
     "link out": (led_out, "config.json is a link that leads out of the folder"),
     "pipe": (made_a_pipe, "config.json has 0 bytes"),
+    "link to nothing": (linked_to_nothing, "config.json is a link to a file that is missing"),
+    "too many parameters": (
+        lambda folder: rewrite_manifest(folder, parameters=10**400),
+        "manifest.json: model or created: ",
+    ),
+    "parameters of less than nothing": (
+        lambda folder: rewrite_manifest(folder, parameters=-1),
+        "manifest.json: model or created: ",
+    ),
+    "too many bytes": (
+        lambda folder: rewrite_manifest(folder, nbytes=1 << 63),
+        "manifest.json: model or created: ",
+    ),
     "weights added": (added_weights, "manifest.json does not name model-00001-of-00001"),
 }
 
@@ -375,6 +425,74 @@ def test_a_broken_one_does_not_hide_the_others(tmp_path: Path, original: Path) -
 def test_damage_inside_of_large_files_is_left_to_verify(package: Path) -> None:
     edited("model.safetensors", lambda data: data[:-1] + b"x")(package)
     assert only(package.parent).integrity == "whole"
+
+
+# Replaced while they are read
+
+
+@pytest.fixture
+def exchange(package: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets another package take the place of the one while it is read, so many times."""
+    other = make_package(package.parent / ".other", config=CONFIG.changed(n_layer=2))
+    real, left = Manifest.read, [0]
+
+    def read(folder: Path) -> Manifest | None:
+        manifest = real(folder)
+        if left[0]:
+            left[0] -= 1
+            package.rename(other.with_name(".aside"))
+            other.rename(package)
+            other.with_name(".aside").rename(other)
+        return manifest
+
+    monkeypatch.setattr(Manifest, "read", read)
+    return lambda times: left.__setitem__(0, times)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_package_that_is_replaced_meanwhile_is_looked_at_again(
+    package: Path, exchange: Callable[[int], None], times: int
+) -> None:
+    now, other = only(package), only(package.parent / ".other")
+    for folder in (package, package.parent):
+        exchange(times)
+        info = only(folder)
+        assert (info.integrity, info.problem) == ("whole", "")
+        now, other = (other, now) if times % 2 else (now, other)
+        assert info.parameters == now.parameters
+        assert info.creation_date == now.creation_date
+
+
+def test_a_package_that_is_replaced_all_the_time_is_not_called_broken(
+    package: Path, exchange: Callable[[int], None]
+) -> None:
+    exchange(1000)
+    info = only(package.parent)
+    assert info.integrity == "unverified"
+    assert "is replaced all the time" in info.problem
+
+
+def test_a_package_that_is_replaced_while_its_names_are_read_is_listed(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Path(shutil.copytree(package, package.parent / ".old"))
+    real, seen = os.scandir, []
+
+    def scandir(path: Any) -> Any:
+        if Path(path) == package and not seen:
+            seen.append(path)
+            package.rename(package.parent / ".new")
+            old.rename(package)
+            return real(package.parent / ".empty")  # what is left of the old one this moment
+        return real(path)
+
+    (package.parent / ".empty").mkdir()
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert only(package.parent).integrity == "whole"
+    seen.clear()
+    package.rename(old)
+    (package.parent / ".new").rename(package)
+    assert only(package).integrity == "whole"
 
 
 # Speed

@@ -360,6 +360,19 @@ def test_weights_of_nothing_have_no_error(arrays: dict[str, Array]) -> None:
     assert (report.largest_error, report.relative_error) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-20, 1e-300, 5e-324])
+def test_the_relative_error_of_tiny_weights_is_not_lost(size: float) -> None:
+    x = np.random.default_rng(4).choice([-1.0, 1.0, 0.3], (50, 40)) * size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantized, "BLOCK", 64)
+        report = quantized.measure(_sources({"x": x, "zero": np.zeros((2, 3))}))
+    back = _quantized(x)[2]
+    exact = [[Fraction(float(value)) for value in each.flat] for each in (x - back, x)]
+    error, weight = (sum(value * value for value in each) for each in exact)
+    assert report.relative_error == pytest.approx(math.sqrt(error / weight), rel=1e-12)
+    assert (report.relative_error == 1.0) == (size < 1e-100)
+
+
 class _MadeUp:
     """A source of any size that has no memory, and notes which stretch was asked for."""
 

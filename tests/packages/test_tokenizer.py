@@ -257,6 +257,11 @@ def test_what_is_no_tokenizer_is_refused(value: Any) -> None:
         tokenizer.tokenizer_text(value)
 
 
+def test_a_text_with_half_of_a_character_is_refused() -> None:
+    with pytest.raises(BadField, match=r"tokenizer: it has '\\ud800'"):
+        tokenizer.tokenizer_text('{"version": "\ud800"}')
+
+
 def test_a_tokenizer_with_a_part_in_python_is_refused() -> None:
     from tokenizers import pre_tokenizers
 

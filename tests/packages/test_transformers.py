@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import holdfast
 from holdfast.errors import NotVerified, StateMismatch
 from holdfast.packages import Config, load_model_folder, load_model_mmaped, save_model_folder
 from tests.packages import hugging
@@ -92,8 +93,10 @@ def test_what_transformers_saved_opens_and_computes_the_same_bits(
 def test_what_holds_no_digests_is_loaded_with_a_warning(tmp_path: Path) -> None:
     folder = hugging.save(hugging.model(), tmp_path / "theirs")
     hugging.byte_level_bpe().save(str(folder / "tokenizer.json"))
-    with pytest.warns(NotVerified, match=r"model\.safetensors holds no digests"):
-        load_model_folder(folder)
+    with pytest.warns(NotVerified, match=r"no manifest\.json: .* nothing was verified") as caught:
+        loaded, *_ = load_model_folder(folder)
+    assert caught[0].filename == __file__
+    assert f"loaded from {folder}, not verified" in repr(loaded)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -159,3 +162,37 @@ def test_the_index_is_the_one_that_transformers_writes(tmp_path: Path) -> None:
     assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
     shards = set(json.loads((tmp_path / "ours" / name).read_text())["weight_map"].values())
     assert {path.name for path in (tmp_path / "ours").glob("model-*")} == shards
+
+
+def _save_with_a_head_of_its_own(folder: Path) -> Any:
+    """A model that was tied, and whose output layer was then trained by itself."""
+    theirs = hugging.model(1)
+    theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach() + 1)
+    hugging.save(theirs, folder)
+    hugging.byte_level_bpe().save(str(folder / "tokenizer.json"))
+    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"]
+    return theirs
+
+
+@pytest.mark.filterwarnings("ignore::holdfast.errors.NotVerified")
+def test_an_output_layer_in_the_file_is_not_lost_to_the_configuration(tmp_path: Path) -> None:
+    theirs = _save_with_a_head_of_its_own(tmp_path / "theirs")
+    loaded, _, config, _ = load_model_folder(tmp_path / "theirs")
+    mapped, _ = load_model_mmaped(tmp_path / "theirs")
+    assert not config.tie_word_embeddings
+    for mine, other in _logits_of(loaded, theirs):
+        assert torch.equal(mine, other)
+    assert bits(mapped) == bits(loaded)
+
+
+@pytest.mark.filterwarnings("ignore::holdfast.errors.NotVerified")
+def test_an_output_layer_that_is_the_embedding_is_tied_again(tmp_path: Path) -> None:
+    folder = hugging.save(hugging.model(1), tmp_path / "theirs")
+    hugging.byte_level_bpe().save(str(folder / "tokenizer.json"))
+    weights = holdfast.load(folder / "model.safetensors", verify=False)
+    weights["lm_head.weight"] = weights["transformer.wte.weight"]
+    for extras in (True, False):  # by its digest, by its bytes
+        holdfast.save(folder / "model.safetensors", weights, extras=extras)
+        loaded, _, config, _ = load_model_folder(folder)
+        assert config.tie_word_embeddings
+        assert loaded.lm_head is None

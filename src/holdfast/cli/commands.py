@@ -26,7 +26,7 @@ def show(
     store: StorePath = None,
 ) -> None:
     """Show what a file, a model package or a checkpoint holds."""
-    if is_package(what):
+    if store is None and is_package(what):
         from holdfast.cli.show_package import show_package
 
         code = show_package(Path(what), as_json=json, every=every)
@@ -50,7 +50,7 @@ def show(
 def verify(
     what: Annotated[
         list[str] | None,
-        typer.Argument(help="Files, or checkpoints of the store.", show_default=False),
+        typer.Argument(help="Files, packages, or checkpoints of the store.", show_default=False),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every checkpoint of the store.")] = False,
     logical: Annotated[

@@ -39,9 +39,16 @@ def print_models(folder: Path, *, every: bool, as_json: bool) -> int:
         shown = models if every or not on_terminal() else models[:ROWS]
         _print_table(shown)
         say_more(len(models) - len(shown))
-        for model in broken:
-            say(("broken      ", "bold red"), printable(f"{model.name}: {model.problem}"))
+        for model in models:
+            say_problem(model, printable(f"{model.name}: {model.problem}"))
     return 1 if broken else 0
+
+
+def say_problem(model: ModelInfo, what: str) -> None:
+    """Say why a package is broken, or could not be looked at; nothing of one that is sound."""
+    if model.problem:
+        style = "bold red" if model.integrity == "broken" else "yellow"
+        say((f"{model.integrity:12}", style), what)
 
 
 def _print_table(models: Sequence[ModelInfo]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.models import model_json, parameters_text
+from holdfast.cli.models import model_json, parameters_text, say_problem
 from holdfast.cli.output import on_terminal, print_json, print_table, say, size_text, time_text
 from holdfast.cli.show import print_values
 from holdfast.errors import HoldfastError, printable
@@ -38,18 +38,22 @@ def _print(model: ModelInfo, said: dict[str, Any], every: bool) -> None:
         said_first.append(f"{parameters_text(model.parameters)} parameters of {weights}")
     said_first += [size_text(model.nbytes), f"made {time_text(model.creation_date.isoformat())}"]
     say(printable(", ".join(said_first)))
-    if model.problem:
-        say(("broken      ", "bold red"), printable(model.problem))
+    say_problem(model, printable(model.problem))
     for title, values in said.items():
         if values:
             say()
             say((title, "bold"))
             print_values(values.items(), every)
     say()
-    sizes = [
-        (printable(name), size_text((model.path / name).stat().st_size)) for name in model.files
-    ]
+    sizes = [(printable(name), _size(model.path / name)) for name in model.files]
     print_table(("file", "size"), sizes, right="size")
+
+
+def _size(path: Path) -> str:
+    try:
+        return size_text(path.stat().st_size)
+    except OSError:  # a link to nothing, or deleted this moment
+        return "missing"
 
 
 def _provenance(folder: Path) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def tell_each(
 
 
 def _verify_one(argument: str, store: Path | None) -> tuple[dict[str, Any], int]:
-    in_folder = is_package(argument)
+    in_folder = store is None and is_package(argument)
     kind = "path" if in_folder or is_file(argument) else "ref"
     try:
         if in_folder:

@@ -3,7 +3,8 @@
     create aside → … the caller writes … → sync → rename → sync the folder
 
 The file that stood at the path stays as it was until the rename, and a reader that has it open
-or mapped keeps it after that.
+or mapped keeps it after that. In a folder that is itself aside (`files/folders.py`), which nobody
+reads and whoever made it syncs, a file has its name from the beginning.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from holdfast.errors import FileError, MissingFile, WriteFailed
 from holdfast.files.disk import Disk
 
 SUFFIX: Final = ".holdfast"
-_ASIDE: Final = re.compile(r"\.[0-9a-f]{16}\.[0-9a-f]{8}" + re.escape(SUFFIX))
+NEW_FOLDER: Final = f".new{SUFFIX}"
+"""How the name of a folder ends that is aside, and being written."""
+_PREFIX: Final = r"\.[0-9a-f]{16}\.[0-9a-f]{8}"
+_ASIDE: Final = re.compile(_PREFIX + re.escape(SUFFIX))
+_ASIDE_FOLDER: Final = re.compile(_PREFIX + re.escape(NEW_FOLDER))
 
 
 @contextmanager
@@ -35,7 +40,9 @@ def replacing(path: str | os.PathLike[str], disk: Disk) -> Iterator[tuple[Path, 
     with as_write_failed(path):
         target = real_target(path)
         mode = _mode_to_keep(target)
-        with _replacing(target, mode, disk) as new:
+        # Looking for leftovers for each of a thousand files would take a million looks.
+        is_new = mode is None and _ASIDE_FOLDER.fullmatch(target.parent.name)
+        with _creating(target, disk) if is_new else _replacing(target, mode, disk) as new:
             yield new
 
 
@@ -95,6 +102,22 @@ def _replacing(target: Path, mode: int | None, disk: Disk) -> Iterator[tuple[Pat
     finally:
         disk.close(fd)
     disk.sync_folder(target.parent)
+
+
+@contextmanager
+def _creating(target: Path, disk: Disk) -> Iterator[tuple[Path, int]]:
+    """Give a new file where none is; its name is durable when its folder is synced."""
+    fd = disk.create(target)
+    try:
+        try:
+            yield target, fd
+            disk.sync(fd)
+        except BaseException:
+            with suppress(OSError):  # the error that brought us here is the one to report
+                disk.remove(target)
+            raise
+    finally:
+        disk.close(fd)
 
 
 def is_aside(name: str) -> bool:

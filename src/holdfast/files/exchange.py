@@ -14,6 +14,9 @@ from typing import Final
 CANNOT_EXCHANGE: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 """What a system or a file system answers, such as NFS, that has no such step."""
 
+CANNOT_MOVE: Final = (errno.EXDEV, errno.EBUSY)
+"""What it answers for a folder that is a mount, or lies in a layer of a container image."""
+
 _HERE: Final = -100 if sys.platform == "linux" else -2  # AT_FDCWD
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
 _CALLS: Final = ("renameat2", "renameatx_np")

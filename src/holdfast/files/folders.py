@@ -3,6 +3,9 @@
     make aside → … the caller writes files into it … → link the other files of the old folder
     → sync → exchange both → sync the folder above → remove the old one
 
+What the old folder must be for that is in `files/replaced.py`, what a killed process leaves in
+`files/leftovers.py`.
+
 The folder that stood at the path stays as it was until the exchange.
 """
 
@@ -10,24 +13,32 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from holdfast.errors import AlreadyExists, HoldfastError, WriteFailed, printable, shortened
-from holdfast.files.atomic import as_write_failed, real_target, replacing
+from holdfast.errors import AlreadyExists, HoldfastError, WriteFailed
+from holdfast.files.atomic import as_write_failed, real_target
 from holdfast.files.disk import Disk, is_open_folder
-from holdfast.files.exchange import CANNOT_EXCHANGE
-from holdfast.files.leftovers import NEW, OLD, Place, clean_up, is_spare, remove_all, remove_spare
-from holdfast.files.source_file import SourceFile
+from holdfast.files.exchange import CANNOT_EXCHANGE, CANNOT_MOVE
+from holdfast.files.leftovers import (
+    NEW,
+    OLD,
+    OwnFiles,
+    Place,
+    clean_up,
+    is_spare,
+    remove_all,
+    remove_spare,
+)
+from holdfast.files.replaced import check_movable, keep_what_stays, mode_to_keep, unmovable
 
-_CANNOT_LINK: Final = (errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP)
-_BLOCK: Final = 1 << 20
+_TRIES: Final = 20
+"""How often a save comes back for a place that others take at the same time."""
+_TAKEN: Final = (errno.ENOTEMPTY, errno.EEXIST)
+_PRIVATE: Final = 0o700
 
 
 def make_folders(folder: Path, disk: Disk) -> None:
@@ -47,23 +58,28 @@ def make_folders(folder: Path, disk: Disk) -> None:
 
 @contextmanager
 def replacing_folder(
-    path: str | os.PathLike[str], disk: Disk, is_own: Callable[[str], bool]
+    path: str | os.PathLike[str],
+    disk: Disk,
+    own_files: OwnFiles,
+    in_the_way: Callable[[str], bool] = lambda name: False,
 ) -> Iterator[Path]:
     """Give a new folder to write files into; on leaving, put it in place, durably.
 
-    Of a folder that is there, the files that `is_own` names go and all others stay; if there is
-    anything in it that is no file, this raises AlreadyExists before a byte is written. If the body
-    raises, what it wrote is removed and `path` is untouched.
+    Of a folder that is there, the files that `own_files` names go and all others stay. If there is
+    anything in it that is no file, or a file that is not ours and is `in_the_way` of the new ones,
+    this raises AlreadyExists before a byte is written. If the body raises, what it wrote is removed
+    and `path` is untouched.
     """
     with as_write_failed(path):
-        place = Place(real_target(path), disk, is_own)
+        place = Place(real_target(path), disk, own_files, in_the_way)
+        check_movable(place.target)
         clean_up(place)
-        mode = _mode_to_keep(place)
+        mode = mode_to_keep(place)
         with _new_folder(place) as new:
             if mode is not None:
-                disk.set_mode(new.fd, mode)
+                disk.set_mode(new.fd, _PRIVATE)  # until its files have the modes of the old ones
             yield new.path
-            _put(place, new)
+            _put(place, new, mode)
 
 
 @contextmanager
@@ -73,7 +89,7 @@ def making_folder(path: str | os.PathLike[str], disk: Disk) -> Iterator[Path]:
     Raises AlreadyExists if there is something. If the body raises, all it wrote is removed.
     """
     with as_write_failed(path):
-        place = Place(real_target(path), disk, lambda name: False)
+        place = Place(real_target(path), disk, lambda folder: (), lambda name: False)
         clean_up(place)
         if os.path.lexists(place.target):
             raise _taken(place)
@@ -83,7 +99,7 @@ def making_folder(path: str | os.PathLike[str], disk: Disk) -> Iterator[Path]:
             try:
                 disk.rename(new.path, place.target)
             except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                if error.errno not in (*_TAKEN, errno.ENOTDIR):
                     raise
                 raise _taken(place) from error
             disk.sync_folder(place.target.parent)
@@ -129,118 +145,87 @@ def _make(place: Place) -> _New:
                 raise
 
 
-def _mode_to_keep(place: Place) -> int | None:
-    """The permissions of the folder that will be replaced; None if there is none."""
-    target = place.target
-    try:
-        status = target.stat()
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISDIR(status.st_mode):
-        raise WriteFailed(errno.ENOTDIR, f"cannot write {target}: it exists and is not a folder")
-    if target == target.parent:
-        raise WriteFailed(errno.EINVAL, f"cannot write {target}: there is nothing above it")
-    if not os.access(target, os.R_OK | os.W_OK | os.X_OK):
-        raise WriteFailed(errno.EACCES, f"cannot write {target}: you may not change this folder")
-    _others(place)
-    return stat.S_IMODE(status.st_mode)
-
-
-def _others(place: Place) -> list[str]:
-    """The files in the old folder that are not ours; raises for what is not a file."""
-    try:
-        with os.scandir(place.target) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return []
-    for entry in found:
-        if not entry.is_file(follow_symlinks=False):
-            what = "a link" if entry.is_symlink() else "a folder" if entry.is_dir() else "no file"
-            raise AlreadyExists(
-                errno.EEXIST,
-                f"cannot replace {place.target}: {shortened(printable(entry.name))} in it is "
-                f"{what}, which Holdfast did not write: move it away, or save to another folder",
-            )
-    return [entry.name for entry in found if not place.is_ours(entry.name)]
-
-
-def _put(place: Place, new: _New) -> None:
-    """Exchange the old folder, if there is one, for the new one."""
+def _put(place: Place, new: _New, mode: int | None) -> None:
+    """Let the new folder take the place of the old one, if there is one."""
     disk, target = place.disk, place.target
     written = frozenset(os.listdir(new.path))
-    for name in _others(place):
-        if name not in written:
-            _keep(target / name, new.path / name, disk)
-    disk.sync_folder(new.path)
-    old = None
     try:
-        disk.rename(new.path, target)  # which an empty folder does not hinder
+        keep_what_stays(place, new.path, written)
+        if mode is not None:
+            disk.set_mode(new.fd, mode)
+        disk.sync_folder(new.path)
+        olds = _take_place(place, new)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        if error.errno not in CANNOT_MOVE or isinstance(error, HoldfastError):
             raise
-        old = _exchange(place, new)
+        raise unmovable(target, error.errno) from error
     # Before that the old folder may still be the one that a power cut leaves.
     disk.sync_folder(target.parent)
-    if old is not None:
+    for old in olds:
         with suppress(OSError):  # the next save tries again
             _bring_over(place, old, written)
-            remove_spare(place, old, written)
+            remove_spare(place, old)
 
 
-def _keep(file: Path, new: Path, disk: Disk) -> None:
-    """Let a file of the old folder be in the new one too."""
+def _take_place(place: Place, new: _New) -> list[Path]:
+    """Put the new folder where it belongs; returns where those are that it took the place of."""
+    olds: list[Path] = []
     try:
-        disk.link(file, new)
-    except FileNotFoundError:
-        return  # deleted by its owner this moment
-    except OSError as error:
-        if error.errno not in _CANNOT_LINK:
-            raise
-        _copy(file, new, disk)
+        for _ in range(_TRIES):
+            try:
+                place.disk.rename(new.path, place.target)  # which an empty folder does not hinder
+                return olds
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+            with suppress(FileNotFoundError):  # another save has moved it this moment
+                if _exchange(place, new):
+                    return [*olds, new.path]
+                # For a moment, nothing is there, and another save may be faster.
+                olds.append(_move_away(place))
+        raise WriteFailed(
+            errno.EBUSY,
+            f"cannot write {place.target}: other programs save to it again and again, and each "
+            "time one of them was faster: save to a folder of your own",
+        )
+    except BaseException:
+        for old in reversed(olds):
+            with suppress(OSError):  # the next save tries again
+                place.disk.rename(old, place.target)
+        raise
 
 
-def _copy(file: Path, new: Path, disk: Disk) -> None:
-    with closing(SourceFile(file)) as source, replacing(new, disk) as (_, fd):
-        disk.set_mode(fd, stat.S_IMODE(os.fstat(source.fd).st_mode))
-        for start in range(0, source.size, _BLOCK):
-            block = source.read(start, min(_BLOCK, source.size - start))
-            disk.write(fd, np.frombuffer(block, np.uint8), start)
-        source.check_unchanged()
+def _exchange(place: Place, new: _New) -> bool:
+    """Let both folders change places, so that the old one is at `new.path` then.
 
-
-def _exchange(place: Place, new: _New) -> Path:
-    """Put the new folder in the place of the old one; returns where the old one is then."""
-    disk, target = place.disk, place.target
+    False where the file system has no such step.
+    """
     whole = place.aside(OLD)
-    disk.rename(new.path, whole)
+    place.disk.rename(new.path, whole)
     new.path = whole
     try:
-        disk.exchange(whole, target)
+        place.disk.exchange(whole, place.target)
     except OSError as error:
         if error.errno not in CANNOT_EXCHANGE:
             raise
-        return _exchange_by_renames(place, new)
-    return whole
+        return False
+    return True
 
 
-def _exchange_by_renames(place: Place, new: _New) -> Path:
-    """The same in two steps, where there is no such step: for a moment, nothing is there."""
-    disk, target = place.disk, place.target
+def _move_away(place: Place) -> Path:
     old = place.aside(OLD)
-    disk.rename(target, old)
-    try:
-        disk.rename(new.path, target)
-    except BaseException:
-        with suppress(OSError):  # the next save tries again
-            disk.rename(old, target)
-        raise
+    place.disk.rename(place.target, old)
     return old
 
 
-def _bring_over(place: Place, old: Path, written: frozenset[str]) -> None:
-    """Move what came into the old folder, or was changed there, after all others were kept."""
-    for name in sorted(os.listdir(old)):
-        if not is_spare(place, old / name, written):
+def _bring_over(place: Place, old: Path, written: Collection[str]) -> None:
+    """Move what came into the old folder, or was changed there, after all others were kept.
+
+    What would be in the way stays where it is: it is not ours to remove.
+    """
+    own = place.own_files(old)
+    for name in sorted(set(os.listdir(old)) - set(written)):
+        if not is_spare(place, old / name, own) and not place.in_the_way(name):
             place.disk.rename(old / name, place.target / name)
 
 

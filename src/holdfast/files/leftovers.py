@@ -11,30 +11,32 @@ from __future__ import annotations
 import filecmp
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from holdfast.files.atomic import SUFFIX, aside_prefix, is_aside
+from holdfast.files.atomic import NEW_FOLDER, SUFFIX, aside_prefix, is_aside
 from holdfast.files.disk import Disk
 
-NEW: Final = f".new{SUFFIX}"
+NEW: Final = NEW_FOLDER
 OLD: Final = f".old{SUFFIX}"
+
+
+OwnFiles = Callable[[Path], Sequence[str]]
+"""The names of the files in a folder that are ours; last the one that tells which these are."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a folder goes, on which disk, and which names in it are ours."""
+    """Where a folder goes, on which disk, which files in it are ours, and which may not stay."""
 
     target: Path
     disk: Disk
-    is_own: Callable[[str], bool]
-
-    def is_ours(self, name: str) -> bool:
-        """Whether a file of this name is replaced, or was left by a writer that was killed."""
-        return self.is_own(name) or is_aside(name)
+    own_files: OwnFiles
+    in_the_way: Callable[[str], bool]
+    """Whether a file of this name, if it is not ours, would be taken for a part of what is new."""
 
     def aside(self, suffix: str) -> Path:
         """A path beside the target that nobody else has."""
@@ -56,7 +58,7 @@ def clean_up(place: Place) -> None:
     for old in place.abandoned(OLD):
         with suppress(OSError):
             # Only a folder that is there, seen after the old one, has taken the place of that.
-            if any(map(place.is_own, os.listdir(place.target))):
+            if place.own_files(place.target):
                 remove_spare(place, old)
 
 
@@ -89,18 +91,23 @@ def remove_all(new: Path, disk: Disk) -> None:
     disk.remove_folder(new)
 
 
-def remove_spare(place: Place, old: Path, written: frozenset[str] = frozenset()) -> None:
+def remove_spare(place: Place, old: Path) -> None:
     """Remove a folder that another took the place of, unless there is more in it than there."""
-    for name in sorted(os.listdir(old)):
-        if is_spare(place, old / name, written):
+    names = set(os.listdir(old))
+    own = [name for name in place.own_files(old) if name in names]
+    for name in (*sorted(names.difference(own)), *own):
+        if own and name == own[-1]:
+            # Without it, what is left would be nobody's: the others are to be gone for good.
+            place.disk.sync_folder(old)
+        if is_spare(place, old / name, own):
             place.disk.remove(old / name)
     place.disk.remove_folder(old)
 
 
-def is_spare(place: Place, file: Path, written: frozenset[str]) -> bool:
-    """Whether a file of the old folder was replaced, or lives on in the new one."""
+def is_spare(place: Place, file: Path, own: Collection[str]) -> bool:
+    """Whether a file of the old folder was ours, or lives on in the new one."""
     kept = place.target / file.name
-    if file.name in written or place.is_ours(file.name):
+    if file.name in own or is_aside(file.name):
         return not file.is_dir()
     try:
         return os.path.samestat(file.lstat(), kept.lstat()) or _is_copy(file, kept)

@@ -114,6 +114,15 @@ class SourceFile:
                 f"({self.size:,} bytes then, {status.st_size:,} now); open it again"
             )
 
+    def check_in_place(self) -> None:
+        """Raise ChangedFile if the path leads to another file by now, or to none."""
+        try:
+            is_same = os.path.samestat(os.stat(self.path), os.fstat(self.fd))
+        except OSError:
+            is_same = False
+        if not is_same:
+            raise ChangedFile(f"{self.path}: another file took its place while it was open")
+
     def unreadable(self) -> UnreadableFile | ChangedFile:
         """Why a part of the file could not be brought into memory."""
         try:

@@ -97,9 +97,9 @@ def format_of_file(path: str | os.PathLike[str], head: bytes, size: int) -> Form
         return format_for_writing(path)
     except UnknownFormat:
         packed = next((name for start, name in _PACKED.items() if head.startswith(start)), None)
-        why = (
-            f"it is compressed: `{packed} -d` gives the file in it"
-            if packed
-            else "neither its content nor its suffix is of a known format"
-        )
+        why = "neither its content nor its suffix is of a known format"
+        if packed and ".tar." in os.path.basename(os.fsdecode(path)):
+            why = "it is an archive: `holdfast unpack` gives the package in it"
+        elif packed:
+            why = f"it is compressed: `{packed} -d` gives the file in it"
         raise UnknownFormat(f"{os.fspath(path)}: {why}") from None

@@ -10,12 +10,15 @@ from holdfast.errors import StateMismatch, shortened
 from holdfast.packages.config import Config
 from holdfast.tensors import TensorSpec
 
+EMBEDDING: Final = "wte.weight"
 HEAD: Final = "lm_head.weight"
 """The output layer, which most models share with the embedding of the tokens."""
 PREFIX: Final = "transformer."
 """What Transformers puts before the names of all tensors but the output layer's."""
 _MASK: Final = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 """Constants that older releases of Transformers saved with the weights."""
+_COMPILED: Final = "_orig_mod"
+_PARALLEL: Final = "module."
 _MOST_NAMED: Final = 5
 
 
@@ -46,28 +49,44 @@ def shapes(config: Config) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield HEAD, (config.vocab_size, width)
 
 
+def unwrapped_names(names: Iterable[str]) -> dict[str, str]:
+    """By the names that a wrapped model has, those of the model in it.
+
+    A compiled module is anywhere, a parallel one around all of them.
+    """
+    bare = {name: ".".join(p for p in name.split(".") if p != _COMPILED) for name in names}
+    while bare and all(name.startswith(_PARALLEL) for name in bare.values()):
+        bare = {name: plain.removeprefix(_PARALLEL) for name, plain in bare.items()}
+    first: dict[str, str] = {}
+    for name, plain in bare.items():
+        _add(first, plain, name)
+    return bare
+
+
 def plain_name(name: str) -> str | None:
     """A tensor's name as GPT has it, without what Transformers adds; None if it is no weight."""
     plain = name.removeprefix(PREFIX)
     return None if _MASK.fullmatch(plain) else plain
 
 
-def plain_names(names: Iterable[str], config: Config) -> dict[str, str]:
-    """By the names that GPT has for them, the names that a file has for the same tensors.
-
-    An output layer that is said to be the embedding is left out where a file has it all the same.
-    """
+def plain_names(names: Iterable[str]) -> dict[str, str]:
+    """By the names that GPT has for them, the names that a file has for the same tensors."""
     found: dict[str, str] = {}
     for name in names:
         plain = plain_name(name)
-        if plain is None or (plain == HEAD and config.tie_word_embeddings):
+        if plain is None:
             continue
-        if plain in found:
-            raise StateMismatch(
-                f"the tensors {shortened(found[plain])!r} and {shortened(name)!r} are the same one"
-            )
-        found[plain] = name
+        _add(found, plain, name)
     return found
+
+
+def _add(found: dict[str, str], plain: str, name: str) -> None:
+    if plain in found:
+        raise StateMismatch(
+            f"the tensors {shortened(found[plain])!r} and {shortened(name)!r} are the same one of "
+            "a model: save its state under one set of names"
+        )
+    found[plain] = name
 
 
 def saved_names(names: Iterable[str]) -> dict[str, str]:

@@ -13,12 +13,14 @@ from typing import BinaryIO, Final
 from holdfast.errors import (
     BadArchive,
     BadOption,
+    ChangedFile,
     LimitExceeded,
     MissingData,
     MissingFile,
     NotEnoughSpace,
     NothingToVerify,
     RefusedPickle,
+    UnreadableFile,
     UnsupportedFile,
     printable,
     shortened,
@@ -27,14 +29,16 @@ from holdfast.files import disk
 from holdfast.files.atomic import is_aside
 from holdfast.files.compression import compressing, decompressed, writing
 from holdfast.files.folders import making_folder
+from holdfast.files.held_folder import holding_folder
 from holdfast.files.reader import Progress
 from holdfast.files.source_file import SourceFile
 from holdfast.packages.checking import check_entries, verify_package
 from holdfast.packages.json_text import named
+from holdfast.packages.settled import while_unchanged
 from holdfast.packages.tar import END, Member, TarReader, header, padding
 
 SUFFIXES: Final = (".tar.gz", ".tgz", ".tar.zst")
-MOST_MEMBERS: Final = 10_000
+MOST_MEMBERS: Final = 1_000
 _LONGEST_NAME: Final = 255
 _PIECE: Final = 1 << 20
 
@@ -53,13 +57,7 @@ def pack(
     home = Path(os.path.abspath(os.fsdecode(folder)))
     path = archive_path(Path(os.fsdecode(folder)), target)
     _check_target(path, home)
-    names = _files(home)
-    _verify(home)
-    with compressing(path, disk.LOCAL) as stream:
-        stream.write(header(Member(home.name, 0, is_folder=True)))
-        for name in names:
-            _add(stream, home / name, f"{home.name}/{name}", progress)
-        stream.write(END)
+    while_unchanged(home, lambda: _pack(home, path, progress))
     return path
 
 
@@ -93,22 +91,43 @@ def _check_target(path: Path, home: Path) -> None:
         raise BadOption(f"{path} would be in the folder that is packed: choose another place")
 
 
+def _pack(home: Path, path: Path, progress: Progress | None) -> None:
+    with holding_folder(home) as is_there:
+        names = _files(home)
+        _verify(home)
+        with compressing(path, disk.LOCAL) as stream:
+            stream.write(header(Member(home.name, 0, is_folder=True)))
+            for name in names:
+                _add(stream, home / name, f"{home.name}/{name}", progress)
+            stream.write(END)
+            if not is_there():  # as long as the archive has no name yet
+                raise ChangedFile(f"{home} was replaced while it was packed: pack it again")
+
+
 def _files(home: Path) -> list[str]:
     """The names of what is packed, sorted; raises if not all can be."""
+    found = _listed(home)
+    if len(found) >= MOST_MEMBERS:
+        raise UnsupportedFile(f"{home} has {len(found):,} files: fewer than {MOST_MEMBERS:,} fit")
     files = _checked_entries(home)
-    for name in sorted(set(os.listdir(home)) - set(files)):
+    for name in sorted(set(found) - set(files)):
         raise UnsupportedFile(
             f"{home / name} is not a file, and an archive holds only files: move it away"
         )
     names = [name for name in files if not is_aside(name)]
-    if len(names) >= MOST_MEMBERS:
-        raise UnsupportedFile(f"{home} has {len(names):,} files: at most {MOST_MEMBERS:,} fit")
     for name in (home.name, *names):
         if not _is_name(name) or home.name.startswith("."):
             raise UnsupportedFile(
                 f"{shortened(printable(name))!r} cannot be a name in an archive: rename it"
             )
     return sorted(names)
+
+
+def _listed(home: Path) -> list[str]:
+    try:
+        return os.listdir(home)
+    except OSError as error:  # gone this moment
+        raise UnreadableFile(error.errno, f"cannot list {home}: {error.strerror}") from error
 
 
 def _checked_entries(home: Path) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import StateMismatch, shortened
-from holdfast.packages.architecture import check_shapes, plain_names
+from holdfast.packages.architecture import EMBEDDING, HEAD, check_shapes, plain_names
 from holdfast.packages.config import Config
 from holdfast.packages.weights import Weights
 from holdfast.tensors import framework
@@ -16,16 +17,24 @@ if TYPE_CHECKING:
 _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
-def build(weights: Weights, config: Config, device: str = "cpu", *, aligned: bool = True) -> GPT:
+def build(
+    weights: Weights, config: Config, home: Path, device: str = "cpu", *, aligned: bool = True
+) -> GPT:
     """The model of this configuration with these weights, in evaluation mode.
 
     They arrive file by file, so that one of them at most is in memory twice. Raises StateMismatch
-    before anything is built if they are not what the configuration asks for.
+    before anything is built if they are not what the configuration asks for. An output layer in
+    the files that is not the embedding is the model's own, whatever the configuration says.
     """
     adapter = framework("torch")  # says what to install if it is missing
     from holdfast.packages import gpt
 
-    names = plain_names(weights.specs, config)
+    names = plain_names(weights.specs)
+    if config.tie_word_embeddings and HEAD in names:
+        if EMBEDDING in names and weights.are_equal(names[HEAD], names[EMBEDDING]):
+            del names[HEAD]
+        else:
+            config = config.changed(tie_word_embeddings=False)
     specs = {plain: weights.specs[name] for plain, name in names.items()}
     check_shapes(specs, config)
     for plain, spec in specs.items():
@@ -40,4 +49,6 @@ def build(weights: Weights, config: Config, device: str = "cpu", *, aligned: boo
             if name in plain_of
         }
         gpt.fill(model, tensors, device)
+    how = "loaded" if aligned else "read and multiplied" if weights.is_quantized else "mapped"
+    model.origin = f"{how} from {home}, {weights.verdict}"
     return model.eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Final
 from holdfast.errors import (
     DamagedFile,
     DigestMismatch,
+    FileError,
     HoldfastError,
     IndexMismatch,
     MissingData,
@@ -28,10 +30,16 @@ from holdfast.files.reader import Progress
 from holdfast.files.source_file import SourceFile
 from holdfast.packages.manifest import FileDigest, Manifest, digest_of
 from holdfast.packages.names import MANIFEST
+from holdfast.packages.settled import while_unchanged
 from holdfast.packages.weights import find_weights
 from holdfast.verbs.verify import verify
 
-_PICKLES: Final = frozenset({".bin", ".ckpt", ".dill", ".joblib", ".pickle", ".pkl", ".pt", ".pth"})
+_PICKLES: Final = (".ckpt", ".dill", ".joblib", ".pickle", ".pkl", ".pt", ".pth")
+_KNOWN: Final = re.compile(r"(adapter_model|optimizer|pytorch_model.*|training_args)\.bin")
+"""Files of that suffix which are pickles; others may be anything."""
+
+
+_OTHERS: Final = f"; if another program wrote it, remove {MANIFEST}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ def check_entries(folder: Path, ignore_pickles: bool = False) -> list[str]:
         code = getattr(error, "errno", None) or errno.EINVAL
         raise UnreadableFile(code, f"cannot list {folder}: {reason}") from error
     check_links(folder, entries)
-    files = [entry for entry in entries if entry.is_file()]
+    files = [entry for entry in entries if os.path.isfile(entry.path)]
     if not ignore_pickles:
         for entry in files:
             if _is_pickle(Path(entry.path)):
@@ -85,13 +93,17 @@ def check_links(folder: Path, entries: Iterable[os.DirEntry[str]]) -> None:
 
 
 def _is_pickle(path: Path) -> bool:
-    with closing(SourceFile(path)) as file:
-        head = file.read(0, min(1024, file.size))
-    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+    name = path.name.lower()
+    if name.endswith(_PICKLES) or _KNOWN.fullmatch(name):
         return True
+    try:
+        with closing(SourceFile(path)) as file:
+            head = file.read(0, min(1024, file.size))
+    except FileError:
+        return False  # nobody can read it, and nobody does
     if head.startswith(b"PK\x03\x04"):  # what torch.save writes
-        return b".pkl" in head or path.suffix in _PICKLES
-    return path.suffix in _PICKLES
+        return b".pkl" in head
+    return head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
 
 
 def verify_package(
@@ -103,6 +115,10 @@ def verify_package(
     NothingToVerify is raised if they hold none.
     """
     home = Path(os.fsdecode(folder))
+    return while_unchanged(home, lambda: _verify(home, progress))
+
+
+def _verify(home: Path, progress: Progress | None) -> VerifiedPackage:
     names = check_entries(home, ignore_pickles=True)
     manifest = Manifest.read(home)
     if manifest is None:
@@ -136,14 +152,14 @@ def check_file(path: Path, expected: FileDigest) -> None:
     if expected.of_header:
         verify(path)  # which may say more
         raise IndexMismatch(f"{path} is another file than the one that was saved: see its header")
-    raise DigestMismatch(f"{path} is damaged: its bytes are not those that were saved", ())
+    raise DigestMismatch(f"{path} is damaged: its bytes are not those that were saved{_OTHERS}", ())
 
 
 def check_size(what: object, size: int, expected: FileDigest) -> None:
     """Raise TruncatedFile or TrailingBytes for a file of another size than was saved."""
     if size != expected.size:
         error = TruncatedFile if size < expected.size else TrailingBytes
-        raise error(f"{what} has {size:,} bytes, and {expected.size:,} were saved")
+        raise error(f"{what} has {size:,} bytes, and {expected.size:,} were saved{_OTHERS}")
 
 
 def _verify_bare(home: Path, names: list[str], progress: Progress | None) -> VerifiedPackage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -21,6 +20,7 @@ _LARGEST: Final = {
     "n_inner": 1 << 22,
 }
 """Beyond what any model has: nothing is built of a size that only a broken file can ask for."""
+_LARGEST_NUMBER: Final = 1e6
 ACTIVATIONS: Final = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
 _OTHER_NAMES: Final = {
     "hidden_size": "n_embd",
@@ -95,7 +95,10 @@ class Config:
     def as_dict(self) -> dict[str, Any]:
         """What `config.json` says, plain values under string keys."""
         own = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**_ALSO, **own.pop("others"), **own}
+        others = own.pop("others")
+        # Transformers has a null for what it would fill in itself.
+        also = {key: value for key, value in _ALSO.items() if others.get(key) is None}
+        return {**others, **also, **own}
 
     @classmethod
     def of_dict(cls, given: Mapping[str, Any]) -> Self:
@@ -154,7 +157,7 @@ def _check(config: Config) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and -_LARGEST_NUMBER < value < _LARGEST_NUMBER
 
 
 def _bad(name: str, value: Any, expected: str) -> BadField:

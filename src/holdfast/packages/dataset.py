@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from holdfast.errors import BadOption
 from holdfast.packages.records import Record, now
 
 
@@ -53,6 +54,8 @@ class DatasetInfo(Record):
 
         >>> DatasetInfo.of_texts(texts, lambda text: len(tokenizer.encode(text)))
         """
+        if isinstance(texts, str):
+            raise BadOption("texts is a single text: give a list of them, [text] for this one")
         samples = [
             DatasetSample(text, tokens=count_tokens(text) if count_tokens else None)
             for text in texts

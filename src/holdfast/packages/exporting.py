@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import BadOption
-from holdfast.packages import json_text
 from holdfast.packages.folder import save_model_folder
 from holdfast.packages.manifest import Manifest
 from holdfast.packages.names import (
@@ -16,12 +15,12 @@ from holdfast.packages.names import (
     DATASET_TEXT,
     GENERATION_INFO,
     TOKENIZER,
-    TOKENIZER_CONFIG,
+    TOKENIZER_FILES,
 )
 from holdfast.packages.origin import origin_of
 from holdfast.packages.saved import as_config, config_of, tensors_of
 from holdfast.packages.stored import MODEL, StoredPackage, stored_package
-from holdfast.packages.stored_weights import StoredWeights
+from holdfast.packages.stored_weights import stored_weights
 from holdfast.packages.writing import MAX_SHARD_SIZE, Contents, files_of, write_package
 from holdfast.store import Checkpoint, Store
 
@@ -59,7 +58,7 @@ def export(
     >>> export("gpt@best", "models/gpt", store="experiments")
     >>> export(checkpoint, "models/gpt", config=config, tokenizer="tokenizer.json")
     """
-    given = _Given(_config(config), tokenizer, dataset, generation_info)
+    given = _Given(as_config(config), tokenizer, dataset, generation_info)
     if hasattr(ref_or_model, "state_dict") or isinstance(ref_or_model, Mapping):
         return save_model_folder(
             ref_or_model,
@@ -75,9 +74,8 @@ def export(
     package = stored_package(checkpoint) or StoredPackage({}, {})
     says = given.config or dict(package.config) or None
     config = _required(says, f"{checkpoint.ref} does not say what its model is", "config")
-    weights = StoredWeights(checkpoint, part)
     files = _files(checkpoint, config, package, given)
-    with weights.sources() as sources:
+    with stored_weights(checkpoint, part) as sources:
         contents = Contents(
             tensors_of(sources, config), config, files, {"checkpoint": origin_of(checkpoint)}
         )
@@ -97,19 +95,13 @@ def _checkpoint(ref: Any, store: Store | str | os.PathLike[str] | None) -> Check
     return (store if isinstance(store, Store) else Store(store)).resolve(ref)
 
 
-def _config(config: Any) -> dict[str, Any] | None:
-    if isinstance(config, str | os.PathLike):
-        return json_text.read_object(config)
-    return as_config(config)
-
-
 def _files(
     checkpoint: Checkpoint, config: dict[str, Any], package: StoredPackage, given: _Given
 ) -> dict[str, bytes]:
     """The files that are given, and of those that are not, what the checkpoint has."""
     kept = dict(package.files)
     for value, names in (
-        (given.tokenizer, (TOKENIZER, TOKENIZER_CONFIG)),
+        (given.tokenizer, TOKENIZER_FILES),
         (given.dataset, (DATASET, DATASET_TEXT)),
         (given.generation_info, (GENERATION_INFO,)),
     ):

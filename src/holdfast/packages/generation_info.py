@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -43,6 +44,10 @@ class DataStats(Record):
     vocab_size: int | None = None
 
 
+def _versions() -> dict[str, str | None]:
+    return {**library_versions()}
+
+
 @dataclass(frozen=True)
 class GenerationInfo(Record):
     """What `generation_info.json` says.
@@ -59,15 +64,15 @@ class GenerationInfo(Record):
     training_params: TrainingParams = field(default_factory=TrainingParams)
     data_stats: DataStats = field(default_factory=DataStats)
     creation_date: str = field(default_factory=now)
-    libraries: dict[str, str] = field(default_factory=library_versions)
-    """The version of each."""
+    libraries: dict[str, str | None] = field(default_factory=_versions)
+    """The version of each; None in a file that does not know it."""
     quantization: dict[str, Any] | None = None
     """How far quantized weights are from those that they were made of, and the sizes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, version in self.libraries.items():
-            if type(version) is not str:
+            if type(version) not in (str, types.NoneType):
                 raise BadField(
                     f"libraries[{shortened(name)!r}] is {shortened(repr(version))}: "
                     "it must be a text"

@@ -7,6 +7,7 @@ both give the same logits, bit for bit, on a CPU.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -42,6 +43,23 @@ ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 """By the names that `config.json` has for them: those of config.ACTIVATIONS."""
 
 
+# What torch's own layers begin with is drawn by GPT itself, once: to draw it without memory would
+# import a thousand modules.
+class _Embedding(nn.Embedding):
+    def reset_parameters(self) -> None:
+        pass
+
+
+class _Norm(nn.LayerNorm):
+    def reset_parameters(self) -> None:
+        pass
+
+
+class _Head(nn.Linear):
+    def reset_parameters(self) -> None:
+        pass
+
+
 class GPT(nn.Module):
     """A language model: token ids in, logits of the next token out.
 
@@ -56,14 +74,14 @@ class GPT(nn.Module):
         self.config = config
         self.origin = ""
         """Where the weights came from, and whether they were verified."""
-        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
-        self.wpe = nn.Embedding(config.n_positions, config.n_embd)
+        self.wte = _Embedding(config.vocab_size, config.n_embd)
+        self.wpe = _Embedding(config.n_positions, config.n_embd)
         self.drop = nn.Dropout(config.embd_pdrop)
         self.h = nn.ModuleList(_Block(config, layer) for layer in range(config.n_layer))
-        self.ln_f = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.ln_f = _Norm(config.n_embd, eps=config.layer_norm_epsilon)
         self.lm_head = None
         if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+            self.lm_head = _Head(config.n_embd, config.vocab_size, bias=False)
         if not self.wte.weight.is_meta:
             self._begin()
 
@@ -73,6 +91,11 @@ class GPT(nn.Module):
         With a list as `past` the positions go on after those in it, and theirs are added.
         """
         start = past[0][0].shape[-2] if past else 0
+        if start + ids.shape[-1] > self.config.n_positions:
+            raise BadOption(
+                f"{start + ids.shape[-1]:,} tokens are more than the {self.config.n_positions:,} "
+                "positions that the model has"
+            )
         positions = torch.arange(start, start + ids.shape[-1], device=ids.device)
         x = self.drop(self.wte(ids) + self.wpe(positions))
         for layer, block in enumerate(self.h):
@@ -97,8 +120,8 @@ class GPT(nn.Module):
         The same seed gives the same tokens, whatever torch's global generator did; without one,
         the global generator is used. `temperature=0` always takes the likeliest token.
         """
-        known = [int(each) for each in ids]
-        _check(known, self.config, temperature, top_k)
+        known = _checked(ids, self.config)
+        _check(max_new_tokens, temperature, top_k, seed)
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         ends = self.config.end_tokens
         was_training = self.training
@@ -132,16 +155,18 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, 0.0, deviation / math.sqrt(2 * self.config.n_layer))
             elif name.endswith(".bias"):
                 nn.init.zeros_(parameter)
-            elif ".ln_" not in f".{name}":
+            elif ".ln_" in f".{name}":
+                nn.init.ones_(parameter)
+            else:
                 nn.init.normal_(parameter, 0.0, deviation)
 
 
 class _Block(nn.Module):
     def __init__(self, config: Config, layer: int) -> None:
         super().__init__()
-        self.ln_1 = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.ln_1 = _Norm(config.n_embd, eps=config.layer_norm_epsilon)
         self.attn = _Attention(config, layer)
-        self.ln_2 = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.ln_2 = _Norm(config.n_embd, eps=config.layer_norm_epsilon)
         self.mlp = _MLP(config)
 
     def forward(self, x: Tensor, past: Past | None) -> tuple[Tensor, Past]:
@@ -217,7 +242,10 @@ def empty(config: Config) -> GPT:
 
 def fill(model: GPT, tensors: Mapping[str, Any], device: str = "cpu") -> None:
     """Let tensors be the parameters of the same names; those that are on the device as they are."""
-    moved = {name: tensor.to(device) for name, tensor in tensors.items()}
+    try:
+        moved = {name: tensor.to(device) for name, tensor in tensors.items()}
+    except (AssertionError, RuntimeError) as error:  # torch without that device, or a full one
+        raise BadOption(f"the weights cannot be put on {device!r}: {error}") from error
     model.load_state_dict(moved, strict=False, assign=True)
 
 
@@ -231,6 +259,8 @@ def _mask(length: int, known: int, device: torch.device) -> Tensor | None:
 def _chosen(
     logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None
 ) -> int:
+    if not logits.isfinite().all():
+        raise BadOption("the model computes no numbers: its weights hold NaN or infinities")
     if temperature == 0:
         return int(logits.argmax())
     logits = logits / temperature
@@ -240,12 +270,24 @@ def _chosen(
     return int(torch.multinomial(logits.softmax(-1), 1, generator=generator))
 
 
-def _check(ids: list[int], config: Config, temperature: float, top_k: int | None) -> None:
-    if not ids:
+def _checked(ids: Sequence[int], config: Config) -> list[int]:
+    try:
+        known = [operator.index(each) for each in ids]
+    except TypeError as error:
+        raise BadOption(f"the ids must be whole numbers in a row, not {ids!r:.80}") from error
+    if not known:
         raise BadOption("there are no tokens to go on from: give at least one id")
-    if not all(0 <= each < config.vocab_size for each in ids):
-        raise BadOption(f"the ids must be from 0 to {config.vocab_size - 1}: {ids[:10]}")
+    if not all(0 <= each < config.vocab_size for each in known):
+        raise BadOption(f"the ids must be from 0 to {config.vocab_size - 1}: {known[:10]}")
+    return known
+
+
+def _check(count: int, temperature: float, top_k: int | None, seed: int | None) -> None:
+    if type(count) is not int or count < 0:
+        raise BadOption(f"max_new_tokens is {count!r}: it must be a whole number, 0 or more")
     if not 0 <= temperature < math.inf:
         raise BadOption(f"temperature is {temperature}: it must be 0 or more")
     if top_k is not None and top_k < 1:
         raise BadOption(f"top_k is {top_k}: it must be 1 or more")
+    if seed is not None and not 0 <= seed < 1 << 64:
+        raise BadOption(f"seed is {seed}: it must be from 0 to 2^64 - 1")

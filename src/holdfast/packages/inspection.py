@@ -114,7 +114,10 @@ def _check_places(indices: Mapping[str, Index], places: Mapping[str, str] | None
 def _check_file(name: str, entry: os.DirEntry[str] | None, expected: FileDigest) -> None:
     if entry is None:
         raise MissingData(f"{name} is missing, which {MANIFEST} names")
-    size = entry.stat().st_size
+    try:
+        size = entry.stat().st_size
+    except FileNotFoundError:
+        raise MissingData(f"{name} is a link to a file that is missing") from None
     check_size(name, size, expected)
     if (expected.of_header or size <= SMALL) and digest_of(entry.path) != expected:
         what = "its header is" if expected.of_header else "its bytes are"

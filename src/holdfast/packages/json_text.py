@@ -14,6 +14,7 @@ from holdfast.errors import (
     RefusedMetadata,
     UnsupportedFile,
     printable,
+    shortened,
 )
 from holdfast.files import disk
 from holdfast.files.lines import replace_lines
@@ -28,15 +29,28 @@ Result = TypeVar("Result")
 
 def text(value: Any) -> str:
     """A JSON value as the text of a file; raises RefusedMetadata for what JSON does not have."""
+    return encoded(value).decode()
+
+
+def encoded(value: Any, name: str = "") -> bytes:
+    """The same in UTF-8; an error says of which file it is, if that has a name, and which field."""
+    prefix = f"{name}: " if name else ""
     try:
-        return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise RefusedMetadata(f"it cannot be written as JSON: {error}") from error
+        made = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        return made.encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise RefusedMetadata(
+            f"{prefix}{_place(value, half) or 'it'} has {half!r}, which is half of a character and "
+            "no file holds: replace it"
+        ) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RefusedMetadata(f"{prefix}it cannot be written as JSON: {error}") from error
 
 
 def write(path: str | os.PathLike[str], value: Mapping[str, Any]) -> None:
     """Put a JSON object into a file, durably; until then the old file stands."""
-    replace_lines(path, [text(value).encode()], disk.LOCAL)
+    replace_lines(path, [encoded(value, os.fsdecode(path))], disk.LOCAL)
 
 
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -59,3 +73,20 @@ def named(path: str | os.PathLike[str], action: Callable[[], Result]) -> Result:
         if os.fspath(path) not in str(error):
             error.args = (f"{os.fspath(path)}: {error}", *error.args[1:])
         raise
+
+
+def _place(value: Any, character: str, path: str = "") -> str | None:
+    """Which field has a character in it, as `samples[3].text`; None if none has."""
+    if isinstance(value, str):
+        return path if character in value else None
+    if isinstance(value, list | tuple):
+        members = [(f"{path}[{at}]", member) for at, member in enumerate(value)]
+    elif isinstance(value, Mapping):
+        if any(character in str(key) for key in value):
+            return f"a key of {path}" if path else "a key"
+        before = f"{path}." if path else ""
+        members = [(f"{before}{printable(shortened(str(k)))}", value[k]) for k in value]
+    else:
+        return None
+    found = (_place(member, character, below) for below, member in members)
+    return next((place for place in found if place is not None), None)

@@ -6,17 +6,18 @@ import errno
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from holdfast.errors import HoldfastError, MissingFile, UnreadableFile
+from holdfast.errors import ChangedFile, HoldfastError, MissingFile, UnreadableFile
 from holdfast.packages.checking import check_links
 from holdfast.packages.inspection import Entries, check_manifest, summary_of
 from holdfast.packages.json_text import read_object
 from holdfast.packages.manifest import Manifest
 from holdfast.packages.names import GENERATION_INFO, is_package
+from holdfast.packages.settled import while_unchanged
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _NAMED: Final = re.compile(r"_(\d{8}_\d{6})$")
@@ -41,9 +42,12 @@ class ModelInfo:
     """That of most weights; of quantized ones, before they were."""
     quantization: str | None = None
     integrity: Literal["whole", "unverified", "broken"] = "broken"
-    """Whole as far as can be told without reading the weights; unverified without a manifest."""
+    """Whole as far as can be told without reading the weights; unverified without a manifest.
+
+    One that is replaced all the time while it is looked at is unverified too.
+    """
     problem: str = ""
-    """Why it is broken."""
+    """Why it is broken, or could not be read at rest."""
 
 
 def list_saved_models(models_dir: str | os.PathLike[str]) -> list[ModelInfo]:
@@ -55,12 +59,14 @@ def list_saved_models(models_dir: str | os.PathLike[str]) -> list[ModelInfo]:
     >>> [model.name for model in list_saved_models("models") if model.integrity == "whole"]
     """
     home = Path(os.fsdecode(models_dir))
-    entries = _entries(home)
+    entries = while_unchanged(home, lambda: _entries(home))
     if is_package(entries):
-        return [_model_info(Path(os.path.abspath(home)), entries)]
-    # What is hidden is nobody's model: a save that was killed leaves such folders too.
-    names = [name for name, entry in entries.items() if name[0] != "." and _is_folder(entry)]
-    found = [info for name in sorted(names) if (info := _look(home / name))]
+        folders = [Path(os.path.abspath(home))]
+    else:
+        # What is hidden is nobody's model: a save that was killed leaves such folders too.
+        names = [name for name, entry in entries.items() if name[0] != "." and _is_folder(entry)]
+        folders = [home / name for name in sorted(names)]
+    found = [info for folder in folders if (info := _look_at_one(folder))]
     return sorted(found, key=lambda info: info.creation_date, reverse=True)  # ties stay by name
 
 
@@ -81,6 +87,16 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link in a circle
         return False
+
+
+def _look_at_one(folder: Path) -> ModelInfo | None:
+    """What `_look` gives, of one and the same package: it may be replaced while it is read."""
+    try:
+        return while_unchanged(folder, lambda: _look(folder))
+    except ChangedFile as error:
+        # Not two looks are of the same one, and of what is mixed nobody can say that it is broken.
+        info = _look(folder)
+        return info and replace(info, integrity="unverified", problem=_reason(error, folder))
 
 
 def _look(folder: Path) -> ModelInfo | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import msgspec
 from blake3 import blake3
@@ -36,14 +36,15 @@ _BLOCK: Final = 1 << 20
 _LARGEST: Final = 16 << 20
 """Bytes of the largest manifest that is read: one of 100,000 files."""
 _LONGEST_HEADER: Final = 100_000_000
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     """What the weights are, for those who list packages."""
 
     type: str
-    parameters: int
-    nbytes: int
+    parameters: _Count
+    nbytes: _Count
     """The bytes of the tensors, as they lie in the package."""
     dtype: str
     quantization: str | None = None
@@ -155,7 +156,7 @@ def _file_digest(name: str, entry: Any) -> FileDigest:
         digest = entry.get("header" if of_header else "blake3")
         if (
             type(size) is int
-            and size >= 0
+            and 0 <= size < 1 << 63
             and isinstance(digest, str)
             and _DIGEST.fullmatch(digest)
         ):

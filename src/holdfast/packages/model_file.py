@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import BadField, MissingFile
+from holdfast.errors import BadField, MissingFile, NotVerified, RefusedMetadata
 from holdfast.formats.metadata import from_json
 from holdfast.packages import json_text
 from holdfast.packages.architecture import plain_names
 from holdfast.packages.building import build
 from holdfast.packages.config import Config
 from holdfast.packages.names import CONFIG
-from holdfast.packages.saved import config_of, tensors_of, write_tensors
+from holdfast.packages.opening import opened_package
+from holdfast.packages.saved import as_config, config_of, tensors_of, write_tensors
+from holdfast.packages.settled import while_unchanged
 from holdfast.packages.varmap import VarMap
-from holdfast.packages.weights import Weights, find_weights
+from holdfast.packages.weights import SCHEME, Weights
 
 if TYPE_CHECKING:
     from holdfast.packages.gpt import GPT
@@ -33,11 +36,15 @@ def save_model(
 
     >>> save_model(model, "model.safetensors", {"epoch": 3})
     """
-    config = config_of(model)
     given = dict(metadata or {})
+    if SCHEME in given or not isinstance(given.get(_KEY, {}), Mapping):
+        raise RefusedMetadata(
+            f"metadata: {SCHEME!r} is reserved, and {_KEY!r} should be what a config.json says"
+        )
+    config = as_config(given.get(_KEY)) or config_of(model)
     if config is not None:
-        given.setdefault(_KEY, config)
-    write_tensors(path, tensors_of(model, config), given)
+        given[_KEY] = config
+    write_tensors(os.fsdecode(path), tensors_of(model, config), given)
 
 
 def load_model(
@@ -50,27 +57,43 @@ def load_model(
     """
     target = Path(os.fsdecode(path))
     with Weights([target], verify=verify) as weights:
-        config = _config(weights, target)
-        model = build(weights, config, device)
-    model.origin = f"loaded from {target}, {'' if verify else 'not '}verified"
-    return model, config, VarMap(model)
+        if verify and not weights.has_digests:
+            text = f"{target} holds no digests: it was loaded, but nothing was verified"
+            warnings.warn(text, NotVerified, stacklevel=2)
+        model = build(weights, _config(weights, target), target, device)
+    return model, model.config, VarMap(model)
 
 
 def load_model_mmaped(
-    path: str | os.PathLike[str], device: str = "cpu", *, verify: bool = False
+    path: str | os.PathLike[str],
+    device: str = "cpu",
+    *,
+    verify: bool = False,
+    ignore_pickles: bool = False,
 ) -> tuple[GPT, Config]:
     """A model whose weights are views of the mapped file, or of the files of a package.
 
     Nothing is read until it is used, and so nothing is verified unless `verify=True`: then every
-    byte is read once. `print(model)` says which it was.
+    byte is read once. `print(model)` says which it was. Weights that were quantized are no views:
+    they are read and multiplied.
     """
     target = Path(os.fsdecode(path))
-    paths, places = find_weights(target) if target.is_dir() else ([target], None)
-    with Weights(paths, places, mapped=True, verify=verify) as weights:
-        config = Config.load(target / CONFIG) if target.is_dir() else _config(weights, target)
-        model = build(weights, config, device, aligned=False)
-    model.origin = f"mapped from {target}, {'' if verify else 'not '}verified"
-    return model, config
+
+    def load() -> GPT:
+        if not target.is_dir():
+            with Weights([target], mapped=True, verify=verify) as weights:
+                return build(weights, _config(weights, target), target, device, aligned=False)
+        with opened_package(
+            target,
+            mapped=True,
+            verify=verify,
+            ignore_pickles=ignore_pickles,
+            with_tokenizer=False,
+        ) as (config, weights):
+            return build(weights, config, target, device, aligned=False)
+
+    model = while_unchanged(target, load)
+    return model, model.config
 
 
 def _config(weights: Weights, path: Path) -> Config:
@@ -88,5 +111,5 @@ def _config(weights: Weights, path: Path) -> Config:
         errno.ENOENT,
         f"{path} does not say what its model is: expected {CONFIG!r} in its metadata, "
         f"{path.with_name(CONFIG)} or {path.with_suffix('.json')}; it has tensors such as "
-        f"{next(iter(plain_names(weights.specs, Config())), None)!r}",
+        f"{next(iter(plain_names(weights.specs)), None)!r}",
     )

@@ -12,6 +12,10 @@ QUANTIZED: Final = "model.int8.safetensors"
 CONFIG: Final = "config.json"
 TOKENIZER: Final = "tokenizer.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+SPECIAL_TOKENS: Final = "special_tokens_map.json"
+ADDED_TOKENS: Final = "added_tokens.json"
+CHAT_TEMPLATE: Final = "chat_template.jinja"
+GENERATION_CONFIG: Final = "generation_config.json"
 GENERATION_INFO: Final = "generation_info.json"
 DATASET: Final = "dataset.json"
 DATASET_TEXT: Final = "dataset.txt"
@@ -20,14 +24,17 @@ MANIFEST: Final = "manifest.json"
 REQUIRED_FILES: Final = (MODEL, CONFIG, TOKENIZER)
 """Without these a folder is no package; an index and its shards stand for the first."""
 
+TOKENIZER_FILES: Final = (TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS, ADDED_TOKENS, CHAT_TEMPLATE)
+"""What Transformers keeps of a tokenizer; all but the first may be absent."""
+
 OWN_FILES: Final = frozenset(
     {
         MODEL,
         INDEX,
         QUANTIZED,
         CONFIG,
-        TOKENIZER,
-        TOKENIZER_CONFIG,
+        *TOKENIZER_FILES,
+        GENERATION_CONFIG,
         GENERATION_INFO,
         DATASET,
         DATASET_TEXT,
@@ -50,11 +57,7 @@ def is_shard(name: str) -> bool:
 def is_package(names: Iterable[str]) -> bool:
     """Whether a folder with files of these names is meant to be a package, whatever it lacks."""
     found = set(names)
-    if found & {MODEL, INDEX, QUANTIZED, MANIFEST} or {CONFIG, TOKENIZER} <= found:
+    # Many programs write a file of one of these names: two of them are no accident.
+    if found & {MODEL, INDEX, QUANTIZED} or len(found & {CONFIG, TOKENIZER, MANIFEST}) >= 2:
         return True
     return any(map(is_shard, found))
-
-
-def is_own(name: str) -> bool:
-    """Whether a file of this name is a part of a package, and replaced with it."""
-    return name in OWN_FILES or is_shard(name)

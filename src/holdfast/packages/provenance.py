@@ -61,9 +61,11 @@ def library_versions() -> dict[str, str]:
 
 
 def program_folder() -> Path:
-    """The folder of the running program; the current one if it has no file."""
+    """The folder of the running program; the current one if it has no file, or is our own."""
     script = Path(sys.argv[0] if sys.argv else "")
-    return Path(os.path.realpath(script)).parent if script.is_file() else Path()
+    if script.name == "holdfast" or not script.is_file():
+        return Path()
+    return Path(os.path.realpath(script)).parent
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

@@ -104,7 +104,7 @@ def measure(tensors: Mapping[str, Source], written: Mapping[str, Source] | None 
     `written` is what `quantized` made of them; without it, it is made once more.
     """
     made = quantized(tensors)[0] if written is None else written
-    largest, errors, weights = 0.0, [0.0], [0.0]
+    largest, errors, weights = 0.0, [], []
     for name, source in tensors.items():
         if not isinstance(after := made[name], _QuantizedSource):
             continue
@@ -112,12 +112,12 @@ def measure(tensors: Mapping[str, Source], written: Mapping[str, Source] | None 
             x = block.astype(np.float64)
             difference = x - after.restored(first, first + x.size)
             largest = max(largest, float(np.abs(difference).max()))
-            errors.append(float(np.square(difference, out=difference).sum()))
-            weights.append(float(np.square(x, out=x).sum()))
-    total = math.sqrt(math.fsum(weights))
+            errors.append(_length(difference))
+            weights.append(_length(x))
+    total = math.hypot(*weights)
     return Report(
         largest_error=largest,
-        relative_error=math.sqrt(math.fsum(errors)) / total if total else 0.0,
+        relative_error=math.hypot(*errors) / total if total else 0.0,
         nbytes_before=sum(source.spec.nbytes for source in tensors.values()),
         nbytes_after=sum(source.spec.nbytes for source in made.values()),
     )
@@ -126,6 +126,15 @@ def measure(tensors: Mapping[str, Source], written: Mapping[str, Source] | None 
 def is_quantizable(spec: TensorSpec) -> bool:
     """Whether a tensor is a matrix of numbers with a point, of two columns or more."""
     return spec.dtype in QUANTIZABLE and column_count(spec) >= 2
+
+
+def _length(x: Array) -> float:
+    """The root of the summed squares."""
+    largest = float(np.abs(x).max())
+    if not largest:
+        return 0.0
+    # The square of a number below 1e-162 would be 0.
+    return largest * math.sqrt(np.square(x / largest).sum())
 
 
 class _QuantizedSource:

@@ -6,13 +6,15 @@ import math
 import os
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, ClassVar, Final, Self, get_args, get_origin, get_type_hints
 
 from holdfast.errors import BadField, shortened
 from holdfast.packages import json_text
 
+LEFT_OUT: Final = ...
+"""What stands for a field that a file does not have."""
 _WORDS: Final[dict[type, str]] = {
     bool: "true or false",
     dict: "an object",
@@ -28,10 +30,14 @@ class Record:
     """The base of what is read from a JSON object and written as one."""
 
     ABSENT: ClassVar[Mapping[str, Callable[[], Any]]] = {}
-    """Makes the fields that a file lacks, if they are not what they are in a new record."""
+    """Makes fields that a file lacks or has as null, if they are not as in a new record."""
 
     others: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     """All that the file says besides; it is written again as it was."""
+    as_written: Mapping[str, Any] = field(
+        default_factory=dict, kw_only=True, repr=False, compare=False
+    )
+    """Null, LEFT_OUT or 3.0 where the file has it so: it is again, until the field is changed."""
 
     def __post_init__(self) -> None:
         for name, kind in _kinds(type(self)).items():
@@ -43,22 +49,28 @@ class Record:
     def of_dict(cls, given: Mapping[str, Any]) -> Self:
         """Made of a JSON object; raises BadField, which names the field."""
         kinds = _kinds(cls)
-        own = {name: make() for name, make in cls.ABSENT.items()}
-        others = {}
-        for name, value in given.items():
-            if name not in kinds:
-                others[name] = value
-            else:
-                own[name] = kinds[name].read(name, value)
+        own, as_written = {}, {}
         for name, kind in kinds.items():
-            if kind.required and name not in own:
-                raise BadField(f"{name} is missing: it must be {kind.expected}")
-        return cls(**own, others=others)
+            value = given.get(name, LEFT_OUT)
+            own[name] = made = kind.read(name, value)
+            if value is None or (made is not None and (value is LEFT_OUT or kind.is_whole(value))):
+                as_written[name] = value
+        others = {name: value for name, value in given.items() if name not in kinds}
+        return cls(**own, others=others, as_written=as_written)
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON object, plain values under string keys; fields without a value are left out."""
-        own = {name: _plain(getattr(self, name)) for name in _kinds(type(self))}
-        return {**self.others, **{name: each for name, each in own.items() if each is not None}}
+        """The JSON object, plain values under string keys.
+
+        Fields without a value are left out. What was read and not changed is as it was.
+        """
+        own = {}
+        for name, kind in _kinds(type(self)).items():
+            value = getattr(self, name)
+            if name in self.as_written and value == kind.read(name, self.as_written[name]):
+                own[name] = self.as_written[name]
+            else:
+                own[name] = LEFT_OUT if value is None else _plain(value)
+        return {**self.others, **{k: each for k, each in own.items() if each is not LEFT_OUT}}
 
     def changed(self, **changes: Any) -> Self:
         """The same with other values."""
@@ -89,8 +101,8 @@ class _Kind:
     """What an object in the file, or each member of a list, becomes."""
     goes_deeper: bool
     """Whether more than its class is to be checked."""
-    required: bool
-    """Whether a file must have it."""
+    absent: Callable[[], Any] | None
+    """Makes the value where a file has none; None if it must have one."""
 
     def check(self, name: str, value: Any) -> None:
         """Raise BadField unless the value is one of this kind."""
@@ -104,8 +116,20 @@ class _Kind:
                     expected = f"a {self.record.__name__}"
                     raise BadField(f"{name}[{at}] is {shortened(repr(member))}: not {expected}")
 
+    def is_whole(self, value: Any) -> bool:
+        """Whether it is a whole number, but with a point, as some programs write all numbers."""
+        if int not in self.classes or float in self.classes:
+            return False
+        return type(value) is float and value.is_integer()
+
     def read(self, name: str, value: Any) -> Any:
-        """The value with its objects made into records."""
+        """The value for what a file has, its objects made into records."""
+        if (value is None or value is LEFT_OUT) and self.absent is not None:
+            return self.absent()
+        if value is LEFT_OUT:
+            raise BadField(f"{name} is missing: it must be {self.expected}")
+        if self.is_whole(value):
+            return int(value)
         if self.record is None:
             return value
         if list not in self.classes:
@@ -134,14 +158,21 @@ def _kinds(record: type[Record]) -> dict[str, _Kind]:
     if record not in _KINDS:
         hints = get_type_hints(record)
         _KINDS[record] = {
-            each.name: _kind(hints[each.name], each.default is MISSING is each.default_factory)
+            each.name: _kind(hints[each.name], record.ABSENT.get(each.name) or _default(each))
             for each in fields(record)
-            if each.name != "others"
+            if each.name not in ("others", "as_written")
         }
     return _KINDS[record]
 
 
-def _kind(hint: Any, required: bool) -> _Kind:
+def _default(known: Field[Any]) -> Callable[[], Any] | None:
+    """Makes what the field is in a new record; None if it must be given."""
+    if known.default_factory is not MISSING:
+        return known.default_factory
+    return None if known.default is MISSING else lambda: known.default
+
+
+def _kind(hint: Any, absent: Callable[[], Any] | None) -> _Kind:
     options = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     plain = [get_origin(each) or each for each in options if each is not types.NoneType]
     classes = {*plain, *({int} if float in plain else ()), *({types.NoneType} & {*options})}
@@ -153,7 +184,7 @@ def _kind(hint: Any, required: bool) -> _Kind:
         expected,
         record=records[0] if records else None,
         goes_deeper=not classes.isdisjoint({float, list}),
-        required=required,
+        absent=absent,
     )
 
 

@@ -14,8 +14,15 @@ from holdfast.files.writer import write_file
 from holdfast.formats import format_named
 from holdfast.formats.metadata import from_json
 from holdfast.packages import json_text
-from holdfast.packages.architecture import HEAD, plain_name, saved_names
+from holdfast.packages.architecture import (
+    EMBEDDING,
+    HEAD,
+    plain_names,
+    saved_names,
+    unwrapped_names,
+)
 from holdfast.packages.config import MODEL_TYPE, Config
+from holdfast.packages.names import CONFIG
 from holdfast.tensors import Source, source_of
 from holdfast.tensors.frameworks import unwrapped
 from holdfast.tensors.sources import ALIGNMENT, PIECE
@@ -25,21 +32,30 @@ _SOURCE: Final = ("spec", "sequential", "contiguous", "copy_to")
 
 def config_of(model: Any) -> dict[str, Any] | None:
     """The configuration that a model carries with it, as `config.json` has it; None if none."""
-    return None if isinstance(model, Mapping) else as_config(getattr(model, "config", None))
+    if isinstance(model, Mapping):
+        return None
+    inner = model if hasattr(model, "config") else unwrapped(model)
+    return as_config(getattr(inner, "config", None))
 
 
 def as_config(config: Any) -> dict[str, Any] | None:
-    """A `Config`, a mapping, or the configuration of a Transformers model as a dict."""
+    """A `Config`, a mapping, a `config.json` or the configuration of a Transformers model."""
     if config is None:
         return None
     if isinstance(config, Config):
         return config.as_dict()
+    if isinstance(config, str | os.PathLike):
+        inside = os.path.join(config, CONFIG)  # of another package
+        return json_text.read_object(inside if os.path.isdir(config) else config)
     if isinstance(config, Mapping):
         text = json_text.text(dict(config))
     elif hasattr(config, "to_json_string"):
         text = config.to_json_string(use_diff=False)
     else:
-        raise BadOption(f"a {type(config).__name__} is no configuration: give a Config or a dict")
+        raise BadOption(
+            f"a {type(config).__name__} is no configuration: give a Config, a dict, or the path of "
+            "a config.json"
+        )
     return from_json(text.encode(), "config")  # whose keys are texts
 
 
@@ -57,8 +73,8 @@ def tensors_of(model: Any, config: Mapping[str, Any] | None) -> dict[str, Source
     tensors = {name: as_source(value) for name, value in given.items()}
     if not is_gpt(config):
         return tensors
-    plain = {plain_name(name): source for name, source in tensors.items()}
-    kept = {name: source for name, source in plain.items() if name is not None}
+    wrapped = {bare: name for name, bare in unwrapped_names(tensors).items()}
+    kept = {plain: tensors[wrapped[bare]] for plain, bare in plain_names(wrapped).items()}
     if HEAD in kept and (config or {}).get("tie_word_embeddings", True):
         _check_tied(kept)
         del kept[HEAD]
@@ -73,15 +89,16 @@ def as_source(value: Any) -> Source:
 
 def _check_tied(tensors: Mapping[str, Source]) -> None:
     """Raise StateMismatch if the output layer, which is not to be saved, is not the embedding."""
-    head, embedding = tensors[HEAD], tensors.get("wte.weight")
-    if embedding is None or not _are_equal(head, embedding):
+    head, embedding = tensors[HEAD], tensors.get(EMBEDDING)
+    if embedding is None or not are_equal(head, embedding):
         raise StateMismatch(
-            f"{HEAD!r} differs from 'wte.weight', and the configuration says that they are one: "
+            f"{HEAD!r} differs from {EMBEDDING!r}, and the configuration says that they are one: "
             "set tie_word_embeddings to False to save both"
         )
 
 
-def _are_equal(a: Source, b: Source) -> bool:
+def are_equal(a: Source, b: Source) -> bool:
+    """Whether two tensors are the same, bit for bit."""
     if a.spec != b.spec:
         return False
     here, there = a.contiguous(), b.contiguous()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
 
 import numpy as np
 
-from holdfast.errors import RefNotFound, StateMismatch, shortened
+from holdfast.errors import RefNotFound
 from holdfast.files.digests import CHUNK
 from holdfast.files.forms import LoadedSource
 from holdfast.store import Checkpoint
@@ -17,47 +16,26 @@ from holdfast.store.view import CheckpointView
 from holdfast.tensors import ArraySource, Source, TensorSpec
 from holdfast.tensors.sources import Bytes
 
-_WRAPPERS: Final = frozenset({"module", "_orig_mod"})
-"""What parallel and compiled modules put into the names of the model that they are around."""
 
+@contextmanager
+def stored_weights(checkpoint: Checkpoint, part: str | None) -> Iterator[dict[str, Source]]:
+    """The tensors of one part of a checkpoint, to be read within the `with`.
 
-class StoredWeights:
-    """The tensors of one part of a checkpoint, by the names that they have in the model.
-
-    `part=None` is for a state that is the weights themselves.
+    `part=None` is for a state that is the weights themselves. A damaged tensor raises when it is
+    read.
     """
-
-    def __init__(self, checkpoint: Checkpoint, part: str | None) -> None:
-        self._view = _view(checkpoint, part)
-        self._names: dict[str, str] = {}
-        for name in self._view:
-            known = self._names.setdefault(unwrapped_name(name), name)
-            if known != name:
-                raise StateMismatch(
-                    f"{checkpoint.ref}: the tensors {shortened(known)!r} and {shortened(name)!r} "
-                    "are the same one of a model: save its state under one set of names"
-                )
-
-    @contextmanager
-    def sources(self) -> Iterator[dict[str, Source]]:
-        """All tensors, to be read within the `with`; a damaged one raises when it is."""
-        held = threading.local()
-        with self._view.reading(self._names.values()):
-            yield {name: self._source(name, held) for name in self._names}
-
-    def _source(self, name: str, held: threading.local) -> Source:
-        stored = self._names[name]
-        spec = self._view.spec(stored)
-        chunk = self._view.chunks(stored)
-        if chunk is not None:
-            return _ChunkedSource(spec, chunk, held)
-        # A view of another tensor, such as a transposed one.
-        return LoadedSource(spec, lambda: ArraySource(self._view[stored], spec), held)
+    view = _view(checkpoint, part)
+    held = threading.local()
+    with view.reading(view):
+        yield {name: _source(view, name, held) for name in view}
 
 
-def unwrapped_name(name: str) -> str:
-    """A tensor's name in the model, without what modules around it have added."""
-    return ".".join(each for each in name.split(".") if each not in _WRAPPERS)
+def _source(view: CheckpointView, name: str, held: threading.local) -> Source:
+    spec, chunk = view.spec(name), view.chunks(name)
+    if chunk is not None:
+        return _ChunkedSource(spec, chunk, held)
+    # A view of another tensor, such as a transposed one.
+    return LoadedSource(spec, lambda: ArraySource(view[name], spec), held)
 
 
 class _ChunkedSource:

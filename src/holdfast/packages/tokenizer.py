@@ -35,7 +35,7 @@ def tokenizer_text(tokenizer: Any) -> bytes:
     if isinstance(tokenizer, os.PathLike):
         return _file_text(tokenizer)
     if isinstance(tokenizer, bytes | str):
-        text = tokenizer.encode() if isinstance(tokenizer, str) else tokenizer
+        text = _encoded(tokenizer) if isinstance(tokenizer, str) else tokenizer
     else:
         text = _written(tokenizer)
     tokenizer_of(text)
@@ -107,6 +107,17 @@ def _written(tokenizer: Any) -> bytes:
         raise BadOption(
             f"the tokenizer has a part that no tokenizer.json holds ({shortened(str(error))}): "
             "take one that the library can write"
+        ) from error
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise BadField(
+            f"tokenizer: it has {half!r}, which is half of a character and no file holds: replace "
+            "it"
         ) from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import warnings
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,13 +16,13 @@ from holdfast.errors import (
     DuplicateKey,
     MissingData,
     MissingFile,
-    NotVerified,
     RefusedPickle,
     UnsupportedFile,
     shortened,
 )
 from holdfast.packages import quantized
 from holdfast.packages.names import INDEX, MODEL, QUANTIZED
+from holdfast.packages.saved import are_equal
 from holdfast.packages.shards import read_index
 from holdfast.tensors import TensorSpec
 from holdfast.tensors.sources import ALIGNMENT, aligned_bytes
@@ -46,7 +46,6 @@ class Weights:
     ) -> None:
         self.specs: dict[str, TensorSpec] = {}
         """What the tensors are, once they are loaded."""
-        self._verify = verify
         self._files: list[TensorFile] = []
         with ExitStack() as stack:
             for path in paths:
@@ -55,26 +54,36 @@ class Weights:
                 self._learn(file)
             _check_places(self._files, places)
             self._open = stack.pop_all()
+        self.verdict = "verified" if verify and self.has_digests else "not verified"
+        """What can be said of them once they are read."""
 
     @property
     def metadata(self) -> dict[str, Any]:
         """What the first file says besides its tensors."""
         return self._files[0].metadata
 
+    @property
+    def names(self) -> list[str]:
+        """How the files are called."""
+        return [Path(file.path).name for file in self._files]
+
+    @property
+    def has_digests(self) -> bool:
+        """Whether all of them can be verified."""
+        return all(file.has_digests for file in self._files)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether they are more than views: what was quantized is read and multiplied."""
+        return any(SCHEME in file.metadata for file in self._files)
+
     def parts(self, *, aligned: bool = True) -> Iterator[dict[str, Array]]:
         """The tensors of one file after the other, verified, as writable arrays.
 
-        They are views of a private mapping, which takes no memory until they are used. With
-        `aligned`, those that do not lie as torch's own tensors would are copied: sums of what
-        lies elsewhere may differ in the last bit.
+        They are views of a private mapping, which takes no memory until they are used, unless
+        they were quantized. With `aligned`, those that do not lie as torch's own tensors would are
+        copied: sums of what lies elsewhere may differ in the last bit.
         """
-        if self._verify and not all(file.has_digests for file in self._files):
-            without = next(file.path for file in self._files if not file.has_digests)
-            warnings.warn(
-                f"{without} holds no digests: it was loaded, but nothing was verified",
-                NotVerified,
-                stacklevel=4,
-            )
         for file in self._files:
             arrays = file.arrays()
             file.give_back()
@@ -84,6 +93,20 @@ class Weights:
             if aligned:
                 arrays = {name: _aligned(array) for name, array in arrays.items()}
             yield arrays
+
+    def are_equal(self, first: str, second: str) -> bool:
+        """Whether two tensors are the same, bit for bit, by their digests if there are such."""
+        one, other = (next(f for f in self._files if name in f) for name in (first, second))
+        if self.specs[first] != self.specs[second]:
+            return False
+        if self.has_digests:
+            return one.stored_digests()[first] == other.stored_digests()[second]
+        return are_equal(one.source(first), other.source(second))
+
+    def check_in_place(self) -> None:
+        """Raise ChangedFile if another file has taken the place of one of these."""
+        for file in self._files:
+            file.check_in_place()
 
     def _learn(self, file: TensorFile) -> None:
         specs = {name: file.spec(name) for name in file}
@@ -111,16 +134,16 @@ class Weights:
 
 def find_weights(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
     """The files of a package's weights, and which tensor the index says to be in which."""
-    if (folder / MODEL).exists():
+    if os.path.exists(folder / MODEL):
         return [folder / MODEL], None
-    if (folder / INDEX).exists():
+    if os.path.exists(folder / INDEX):
         places = read_index(folder / INDEX)
         paths = [folder / name for name in sorted(set(places.values()))]
         for path in paths:
-            if not path.exists():
+            if not os.path.exists(path):
                 raise MissingData(f"{path} is missing, which {INDEX} names")
         return paths, places
-    if (folder / QUANTIZED).exists():
+    if os.path.exists(folder / QUANTIZED):
         return [folder / QUANTIZED], None
     raise MissingFile(
         errno.ENOENT, f"{folder / MODEL} is missing, and there is no {INDEX} with shards either"

@@ -20,6 +20,7 @@ from holdfast.packages import json_text, quantized
 from holdfast.packages.architecture import check_shapes, plain_names
 from holdfast.packages.config import MODEL_TYPE, Config
 from holdfast.packages.generation_info import GenerationInfo
+from holdfast.packages.hugging_files import generation_files, is_of_transformers, tokenizer_files
 from holdfast.packages.manifest import Manifest, ModelSummary, digest_of
 from holdfast.packages.names import (
     CONFIG,
@@ -31,10 +32,10 @@ from holdfast.packages.names import (
     QUANTIZED,
     TOKENIZER,
     TOKENIZER_CONFIG,
-    is_own,
     shard,
 )
 from holdfast.packages.provenance import provenance
+from holdfast.packages.replacing import is_part, own_files
 from holdfast.packages.saved import (
     as_config,
     config_of,
@@ -72,7 +73,7 @@ class Contents:
         """Raise StateMismatch for the weights of a GPT that no reader could build of this."""
         if is_gpt(self.config):
             config = Config.of_dict(self.config)
-            names = plain_names(self.tensors, config)
+            names = plain_names(self.tensors)
             specs = {plain: self.tensors[name].spec for plain, name in names.items()}
             check_shapes(specs, config)
 
@@ -96,7 +97,7 @@ def contents_of(
     return Contents(
         tensors_of(model, checked),
         checked,
-        files_of(tokenizer, checked, dataset, generation_info),
+        {**files_of(tokenizer, checked, dataset, generation_info), **generation_files(model)},
     )
 
 
@@ -107,13 +108,16 @@ def files_of(
     generation_info: GenerationInfo | None = None,
 ) -> dict[str, bytes]:
     """The small files of a package."""
-    text = tokenizer_text(tokenizer)
-    files = {TOKENIZER: text, TOKENIZER_CONFIG: _json(tokenizer_config(config, text))}
+    if is_of_transformers(tokenizer):
+        files = tokenizer_files(tokenizer)
+    else:
+        text = tokenizer_text(tokenizer)
+        files = {TOKENIZER: text, TOKENIZER_CONFIG: _json(tokenizer_config(config, text))}
     if dataset is not None:
-        files[DATASET] = _json(dataset.as_dict())
+        files[DATASET] = _json(dataset.as_dict(), DATASET)
         files[DATASET_TEXT] = dataset.text().encode()
     if generation_info is not None:
-        files[GENERATION_INFO] = _json(generation_info.as_dict())
+        files[GENERATION_INFO] = _json(generation_info.as_dict(), GENERATION_INFO)
     return files
 
 
@@ -133,7 +137,11 @@ def write_package(
     files = {**contents.files, CONFIG: _json(config)}
     with as_write_failed(folder):
         make_folders(Path(os.path.abspath(os.fsdecode(folder))).parent, disk.LOCAL)
-    with replacing_folder(folder, disk.LOCAL, is_own) as aside:
+
+    def in_the_way(name: str) -> bool:
+        return is_part(name) or name in files
+
+    with replacing_folder(folder, disk.LOCAL, own_files, in_the_way) as aside:
         if quantize is None:
             _write_weights(aside, tensors, config, largest)
         else:
@@ -210,5 +218,6 @@ def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
     return Config.of_dict(config).as_dict()
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
-    return json_text.text(value).encode() + b"\n"
+def _json(value: Mapping[str, Any], name: str = "") -> bytes:
+    """A JSON file; if it cannot be one, the error names it."""
+    return json_text.encoded(value, name) + b"\n"

@@ -198,6 +198,11 @@ class TensorFile(Mapping[str, Array]):
         """Raise ChangedFile if the file was written to since it was opened."""
         self._file.check_unchanged()
 
+    def check_in_place(self) -> None:
+        """Raise ChangedFile if the path leads to another file by now."""
+        if isinstance(self._file, SourceFile):
+            self._file.check_in_place()
+
     def arrays(self, progress: Progress | None = None) -> dict[str, Array]:
         """All tensors at once, read in the order of the file, on several threads."""
         rows = [int(row) for row in self._index.file_order]
