@@ -523,3 +523,40 @@ def test_a_module_called_module_keeps_its_name(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_an_error_of_ours(folder: Path) -> None:
     with pytest.raises(BadOption, match="cuda"):
         load_model_folder(folder, device="cuda")
+
+
+def test_a_configuration_that_contradicts_the_model_is_refused(tmp_path: Path) -> None:
+    cases: list[tuple[Any, Any, str]] = [
+        (model(1), TINY.changed(n_head=4), "n_head is 2 in the model and 4"),
+        (model(1), {"model_type": "llama"}, "that of a llama"),
+        (hugging.model(1), hugging.config(activation_function="relu"), "activation_function"),
+        ({}, {"model_type": "other"}, "no weights"),
+    ]
+    for made, config, reason in cases:
+        with pytest.raises(StateMismatch, match=reason):
+            save_model_folder(made, hugging.byte_level_bpe(), config, tmp_path / "package")
+        assert not (tmp_path / "package").exists()
+
+
+def test_what_is_no_data_set_is_refused(tmp_path: Path) -> None:
+    for given in ({"dataset": ["a"]}, {"generation_info": {"prompt": "a"}}):
+        with pytest.raises(BadOption, match="Info"):
+            save_model_folder(
+                model(1), hugging.byte_level_bpe(), TINY, tmp_path / "package", **given
+            )
+
+
+def test_a_path_may_be_bytes_and_another_package_says_the_rest(
+    folder: Path, tmp_path: Path
+) -> None:
+    save_model_folder(model(2), folder, folder, os.fsencode(tmp_path / "other"))
+    loaded, tokenizer, config, _ = load_model_folder(os.fsencode(tmp_path / "other"))
+    assert bits(loaded) == bits(model(2))
+    assert tokenizer.to_str() == hugging.byte_level_bpe().to_str()
+    assert config.changed(others={}) == TINY
+
+
+def test_a_model_of_transformers_is_called_by_its_class(tmp_path: Path) -> None:
+    save_model_folder(hugging.model(1), hugging.byte_level_bpe(), None, tmp_path / "package")
+    said = json.loads((tmp_path / "package" / "config.json").read_text())
+    assert said["architectures"] == ["GPT2LMHeadModel"]

@@ -12,7 +12,14 @@ import pytest
 import torch
 
 import holdfast
-from holdfast.errors import BadField, DigestMismatch, MissingFile, StateMismatch
+from holdfast.errors import (
+    BadField,
+    BadOption,
+    DigestMismatch,
+    MissingFile,
+    RefusedMetadata,
+    StateMismatch,
+)
 from holdfast.packages import Config, VarMap, load_model, load_model_mmaped, save_model
 from tests.packages.stored_models import TINY, bits, model
 
@@ -163,3 +170,17 @@ def _empty(config: Config) -> torch.nn.Module:
     from holdfast.packages.gpt import empty
 
     return empty(config)
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    for metadata in ({"config": "small"}, {"quantization": "none"}):
+        with pytest.raises(RefusedMetadata, match="reserved"):
+            save_model(model(1), tmp_path / "model.safetensors", metadata)
+    with pytest.raises(BadOption, match="torch"):
+        save_model(model(1), tmp_path / "model.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrapped_model_is_saved_with_its_configuration(tmp_path: Path) -> None:
+    save_model(torch.nn.DataParallel(model(1)), tmp_path / "model.safetensors")
+    assert bits(load_model(tmp_path / "model.safetensors")[0]) == bits(model(1))

@@ -17,7 +17,6 @@ from holdfast.errors import (
     LimitExceeded,
     MissingFile,
     UnknownFramework,
-    UnreadableFile,
 )
 from holdfast.packages import names, tokenizer
 from tests.packages import hugging
@@ -233,8 +232,8 @@ def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path) -> None:
         tokenizer.tokenizer_text(path)
     with pytest.raises(MissingFile):
         tokenizer.tokenizer_text(tmp_path / "none.json")
-    with pytest.raises(UnreadableFile):
-        tokenizer.tokenizer_text(tmp_path)
+    with pytest.raises(BadField, match=r"tokenizer\.json"):
+        tokenizer.tokenizer_text(tmp_path)  # a package, whose tokenizer it is
 
 
 def test_a_text_or_file_beyond_the_limit_is_not_read(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,26 @@ def _print(model: ModelInfo, said: dict[str, Any], every: bool) -> None:
         weights = model.quantization or model.dtype
         said_first.append(f"{parameters_text(model.parameters)} parameters of {weights}")
     said_first += [size_text(model.nbytes), f"made {time_text(model.creation_date.isoformat())}"]
+    said_first.append(model.integrity)
     say(printable(", ".join(said_first)))
     say_problem(model, printable(model.problem))
     for title, values in said.items():
         if values:
             say()
             say((title, "bold"))
-            print_values(values.items(), every)
+            print_values(_flat(values), every)
     say()
     sizes = [(printable(name), _size(model.path / name)) for name in model.files]
     print_table(("file", "size"), sizes, right="size")
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value on a line of its own: of a checkpoint, run and step are what one looks for."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _size(path: Path) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import warnings
 from collections.abc import Iterable
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -19,6 +20,7 @@ from holdfast.errors import (
     MissingFile,
     NotEnoughSpace,
     NothingToVerify,
+    NotVerified,
     RefusedPickle,
     UnreadableFile,
     UnsupportedFile,
@@ -26,9 +28,9 @@ from holdfast.errors import (
     shortened,
 )
 from holdfast.files import disk
-from holdfast.files.atomic import is_aside
+from holdfast.files.atomic import as_write_failed, is_aside
 from holdfast.files.compression import compressing, decompressed, writing
-from holdfast.files.folders import making_folder
+from holdfast.files.folders import make_folders, making_folder
 from holdfast.files.held_folder import holding_folder
 from holdfast.files.reader import Progress
 from holdfast.files.source_file import SourceFile
@@ -139,8 +141,10 @@ def _checked_entries(home: Path) -> list[str]:
 
 
 def _verify(home: Path) -> None:
-    with suppress(NothingToVerify):  # a package of another program's, without digests
+    try:
         verify_package(home)
+    except NothingToVerify as error:  # a package of another program's
+        warnings.warn(f"nothing was verified: {error}", NotVerified, stacklevel=5)
 
 
 def _add(stream: BinaryIO, path: Path, name: str, progress: Progress | None) -> None:
@@ -163,6 +167,8 @@ def _unpack(archive: str | os.PathLike[str], into: Path, progress: Progress | No
         if first is None:
             raise BadArchive("the archive is empty")
         top, _ = _place(first)
+        with as_write_failed(into):
+            make_folders(Path(os.path.abspath(into)), disk.LOCAL)
         with making_folder(into / top, disk.LOCAL) as aside:
             _extract(reader, chain([first], members), top, aside)
             _checked_entries(aside)

@@ -16,7 +16,7 @@ from holdfast.packages.checking import check_links
 from holdfast.packages.inspection import Entries, check_manifest, summary_of
 from holdfast.packages.json_text import read_object
 from holdfast.packages.manifest import Manifest
-from holdfast.packages.names import GENERATION_INFO, is_package
+from holdfast.packages.names import GENERATION_INFO, has_weights, is_package
 from holdfast.packages.settled import while_unchanged
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -60,13 +60,12 @@ def list_saved_models(models_dir: str | os.PathLike[str]) -> list[ModelInfo]:
     """
     home = Path(os.fsdecode(models_dir))
     entries = while_unchanged(home, lambda: _entries(home))
-    if is_package(entries):
-        folders = [Path(os.path.abspath(home))]
-    else:
-        # What is hidden is nobody's model: a save that was killed leaves such folders too.
-        names = [name for name, entry in entries.items() if name[0] != "." and _is_folder(entry)]
-        folders = [home / name for name in sorted(names)]
+    # What is hidden is nobody's model: a save that was killed leaves such folders too.
+    names = [name for name, entry in entries.items() if name[0] != "." and _is_folder(entry)]
+    folders = [] if has_weights(entries) else [home / name for name in sorted(names)]
     found = [info for folder in folders if (info := _look_at_one(folder))]
+    if not found and is_package(entries):
+        found = [info for info in [_look_at_one(Path(os.path.abspath(home)))] if info]
     return sorted(found, key=lambda info: info.creation_date, reverse=True)  # ties stay by name
 
 

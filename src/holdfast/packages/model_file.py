@@ -6,10 +6,19 @@ import errno
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import BadField, MissingFile, NotVerified, RefusedMetadata
+from holdfast.errors import (
+    BadField,
+    BadOption,
+    MissingFile,
+    NotVerified,
+    RefusedMetadata,
+    UnknownFormat,
+)
+from holdfast.formats import format_for_writing
 from holdfast.formats.metadata import from_json
 from holdfast.packages import json_text
 from holdfast.packages.architecture import plain_names
@@ -44,7 +53,13 @@ def save_model(
     config = as_config(given.get(_KEY)) or config_of(model)
     if config is not None:
         given[_KEY] = config
-    write_tensors(os.fsdecode(path), tensors_of(model, config), given)
+    target = os.fsdecode(path)
+    with suppress(UnknownFormat):
+        if (kind := format_for_writing(target)).NAME != "safetensors":
+            raise BadOption(
+                f"{target}: its suffix is that of {kind.NAME}, and safetensors is written"
+            )
+    write_tensors(target, tensors_of(model, config), given)
 
 
 def load_model(

@@ -54,10 +54,13 @@ def is_shard(name: str) -> bool:
     return _SHARD.fullmatch(name) is not None
 
 
+def has_weights(names: Iterable[str]) -> bool:
+    """Whether one of these files is a model's weights, or an index of them."""
+    return any(name in (MODEL, INDEX, QUANTIZED) or is_shard(name) for name in names)
+
+
 def is_package(names: Iterable[str]) -> bool:
     """Whether a folder with files of these names is meant to be a package, whatever it lacks."""
     found = set(names)
     # Many programs write a file of one of these names: two of them are no accident.
-    if found & {MODEL, INDEX, QUANTIZED} or len(found & {CONFIG, TOKENIZER, MANIFEST}) >= 2:
-        return True
-    return any(map(is_shard, found))
+    return has_weights(found) or len(found & {CONFIG, TOKENIZER, MANIFEST}) >= 2

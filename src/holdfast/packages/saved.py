@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from holdfast.errors import BadOption, StateMismatch
+from holdfast.errors import BadOption, StateMismatch, shortened
 from holdfast.files import disk
 from holdfast.files.writer import write_file
 from holdfast.formats import format_named
@@ -27,6 +27,14 @@ from holdfast.tensors import Source, source_of
 from holdfast.tensors.frameworks import unwrapped
 from holdfast.tensors.sources import ALIGNMENT, PIECE
 
+_COMPUTING: Final = (
+    "n_head",
+    "activation_function",
+    "layer_norm_epsilon",
+    "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx",
+)
+"""What a GPT computes depends on these, and its weights do not show them."""
 _SOURCE: Final = ("spec", "sequential", "contiguous", "copy_to")
 
 
@@ -62,6 +70,24 @@ def as_config(config: Any) -> dict[str, Any] | None:
 def is_gpt(config: Mapping[str, Any] | None) -> bool:
     """Whether a configuration is one of GPT-2, whose tensors have names we know."""
     return config is not None and config.get("model_type", MODEL_TYPE) == MODEL_TYPE
+
+
+def check_agreement(own: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
+    """Raise StateMismatch if a GPT would compute something else with this configuration."""
+    if own is None or not is_gpt(own):
+        return
+    if not is_gpt(given):
+        raise StateMismatch(
+            f"the model is a {MODEL_TYPE}, and the configuration that of a "
+            f"{shortened(str(given.get('model_type')))}"
+        )
+    mine, other = Config.of_dict(own), Config.of_dict(given)
+    for name in _COMPUTING:
+        if getattr(mine, name) != getattr(other, name):
+            raise StateMismatch(
+                f"{name} is {getattr(mine, name)!r} in the model and {getattr(other, name)!r} in "
+                "the configuration: what is loaded would compute something else"
+            )
 
 
 def tensors_of(model: Any, config: Mapping[str, Any] | None) -> dict[str, Source]:

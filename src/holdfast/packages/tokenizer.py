@@ -17,6 +17,7 @@ from holdfast.errors import (
 )
 from holdfast.files.source_file import SourceFile
 from holdfast.packages import json_text
+from holdfast.packages.names import TOKENIZER
 
 MAX_TEXT: Final = 256 << 20
 """Bytes; the largest vocabularies take some 30 MiB."""
@@ -129,6 +130,8 @@ def _read(path: str | os.PathLike[str]) -> bytes:
 
 
 def _file_text(path: str | os.PathLike[str]) -> bytes:
+    if os.path.isdir(path):
+        path = os.path.join(path, TOKENIZER)  # of another package
     text = _read(path)
     json_text.named(path, lambda: tokenizer_of(text))
     return text

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from holdfast.errors import BadOption
+from holdfast.errors import BadOption, StateMismatch
 from holdfast.files import disk
 from holdfast.files.atomic import as_write_failed
 from holdfast.files.folders import make_folders, replacing_folder
@@ -19,6 +19,7 @@ from holdfast.formats.metadata import from_json
 from holdfast.packages import json_text, quantized
 from holdfast.packages.architecture import check_shapes, plain_names
 from holdfast.packages.config import MODEL_TYPE, Config
+from holdfast.packages.dataset import DatasetInfo
 from holdfast.packages.generation_info import GenerationInfo
 from holdfast.packages.hugging_files import generation_files, is_of_transformers, tokenizer_files
 from holdfast.packages.manifest import Manifest, ModelSummary, digest_of
@@ -38,6 +39,7 @@ from holdfast.packages.provenance import provenance
 from holdfast.packages.replacing import is_part, own_files
 from holdfast.packages.saved import (
     as_config,
+    check_agreement,
     config_of,
     is_gpt,
     tensors_of,
@@ -47,9 +49,6 @@ from holdfast.packages.shards import index_text, shard_size, split
 from holdfast.packages.tokenizer import tokenizer_config, tokenizer_text
 from holdfast.tensors import Source
 from holdfast.verbs.open import TensorFile
-
-if TYPE_CHECKING:
-    from holdfast.packages.dataset import DatasetInfo
 
 MAX_SHARD_SIZE: Final = "5GB"
 """How large a file of weights grows before another one is begun."""
@@ -71,6 +70,8 @@ class Contents:
 
     def __post_init__(self) -> None:
         """Raise StateMismatch for the weights of a GPT that no reader could build of this."""
+        if not self.tensors:
+            raise StateMismatch("there are no weights to save")
         if is_gpt(self.config):
             config = Config.of_dict(self.config)
             names = plain_names(self.tensors)
@@ -94,6 +95,7 @@ def contents_of(
             "config.json says"
         )
     checked = _checked(given)
+    check_agreement(config_of(model), checked)
     return Contents(
         tensors_of(model, checked),
         checked,
@@ -113,6 +115,12 @@ def files_of(
     else:
         text = tokenizer_text(tokenizer)
         files = {TOKENIZER: text, TOKENIZER_CONFIG: _json(tokenizer_config(config, text))}
+    for name, value, kind in (
+        ("dataset", dataset, DatasetInfo),
+        ("generation_info", generation_info, GenerationInfo),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise BadOption(f"{name} is a {type(value).__name__}: give a {kind.__name__}")
     if dataset is not None:
         files[DATASET] = _json(dataset.as_dict(), DATASET)
         files[DATASET_TEXT] = dataset.text().encode()
@@ -134,14 +142,15 @@ def write_package(
     largest = shard_size(max_shard_size)
     config = _checked(contents.config)
     tensors = contents.tensors
-    files = {**contents.files, CONFIG: _json(config)}
-    with as_write_failed(folder):
-        make_folders(Path(os.path.abspath(os.fsdecode(folder))).parent, disk.LOCAL)
+    files = {**contents.files, CONFIG: _json(config, CONFIG)}
+    home = os.fsdecode(folder)
+    with as_write_failed(home):
+        make_folders(Path(os.path.abspath(home)).parent, disk.LOCAL)
 
     def in_the_way(name: str) -> bool:
         return is_part(name) or name in files
 
-    with replacing_folder(folder, disk.LOCAL, own_files, in_the_way) as aside:
+    with replacing_folder(home, disk.LOCAL, own_files, in_the_way) as aside:
         if quantize is None:
             _write_weights(aside, tensors, config, largest)
         else:
