@@ -79,6 +79,34 @@ def test_the_names_for_simulations_are_these() -> None:
     assert all(hasattr(holdfast.amr, name) for name in holdfast.amr.__all__)
 
 
+def test_the_names_for_models_are_these() -> None:
+    assert sorted(holdfast.packages.__all__) == [
+        "Config",
+        "DataStats",
+        "DatasetInfo",
+        "DatasetMetadata",
+        "DatasetSample",
+        "GPT",
+        "GenerationInfo",
+        "ModelInfo",
+        "REQUIRED_FILES",
+        "TrainingParams",
+        "VarMap",
+        "export",
+        "list_saved_models",
+        "load_model",
+        "load_model_folder",
+        "load_model_mmaped",
+        "pack",
+        "save_model",
+        "save_model_folder",
+        "save_to_store",
+        "unpack",
+        "verify_package",
+    ]
+    assert all(hasattr(holdfast.packages, name) for name in holdfast.packages.__all__)
+
+
 def test_their_arguments_are_these() -> None:
     arguments = {
         name: list(inspect.signature(getattr(holdfast, name)).parameters)
