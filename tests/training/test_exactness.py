@@ -92,7 +92,12 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     threads = torch.get_num_threads()
     monkeypatch.syspath_prepend(str(PROGRAMS))
-    yield importlib.import_module
+
+    def load(name: str) -> Any:
+        monkeypatch.delitem(sys.modules, name, raising=False)  # an example of the same name
+        return importlib.import_module(name)
+
+    yield load
     torch.set_num_threads(threads)
     random.setstate(states[0])
     np.random.set_state(states[1])
