@@ -526,3 +526,10 @@ def test_a_list_takes_no_framework(original: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "")
+
+
+def test_a_folder_with_the_name_of_a_package_is_broken_if_it_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "recipes_20261116_120000").mkdir()
+    (found,) = list_saved_models(tmp_path)
+    assert found.integrity == "broken"
+    assert "config.json is missing" in found.problem

@@ -107,7 +107,9 @@ def _look(folder: Path) -> ModelInfo | None:
     except UnreadableFile as error:
         date = _date_in(folder.name) or _EPOCH
         return ModelInfo(folder.name, folder, date, problem=_reason(error, folder))
-    return _model_info(folder, entries) if is_package(entries) else None
+    # By its name, a folder is one that may have lost everything.
+    is_meant = is_package(entries) or _date_in(folder.name)
+    return _model_info(folder, entries) if is_meant else None
 
 
 def _model_info(folder: Path, entries: Entries) -> ModelInfo:
