@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,20 +61,7 @@ class UnsyncedDisk(Disk):
 
 
 class Faulty(FaultyDisk, UnsyncedDisk):
-    """A disk with one fault, on which the power stays on.
-
-    The fault is not for a thread that writes the manifest: there is none in these tests, but one
-    that an earlier test has left, which sleeps for up to a minute.
-    """
-
-    def _guarded(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
-        guarded = super()._guarded(name, operation)
-
-        def passed(*args: Any, **options: Any) -> Any:
-            is_left_over = threading.current_thread().name == "holdfast-manifest"
-            return (operation if is_left_over else guarded)(*args, **options)
-
-        return passed
+    """A disk with one fault, on which the power stays on."""
 
 
 def is_same(a: Any, b: Any) -> bool:
