@@ -67,6 +67,15 @@ def test_the_same_seed_gives_the_same_tokens(model: GPT) -> None:
     assert len(first) == 33  # beyond the 16 positions that the model has
 
 
+def test_the_ids_may_be_a_tensor(model: GPT) -> None:
+    expected = model.generate([1, 2, 3], 5, seed=5)
+    assert model.generate(torch.tensor([1, 2, 3]), 5, seed=5) == expected
+    assert model.generate(torch.tensor([[1, 2, 3]]), 5, seed=5) == expected
+    for wrong in (torch.tensor([[1, 2], [3, 4]]), torch.tensor([0.5]), torch.tensor(1)):
+        with pytest.raises(BadOption):
+            model.generate(wrong, 5)
+
+
 def test_without_a_seed_the_global_generator_is_used(model: GPT) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(3)

@@ -108,14 +108,14 @@ class GPT(nn.Module):
     @torch.no_grad()
     def generate(
         self,
-        ids: Sequence[int],
+        ids: Sequence[int] | Tensor,
         max_new_tokens: int = 64,
         *,
         temperature: float = 1.0,
         top_k: int | None = None,
         seed: int | None = None,
     ) -> list[int]:
-        """The ids, continued token by token until the end token or so many are there.
+        """The ids of one text, continued until the end token or so many new ones are there.
 
         The same seed gives the same tokens, whatever torch's global generator did; without one,
         the global generator is used. `temperature=0` always takes the likeliest token.
@@ -270,7 +270,9 @@ def _chosen(
     return int(torch.multinomial(logits.softmax(-1), 1, generator=generator))
 
 
-def _checked(ids: Sequence[int], config: Config) -> list[int]:
+def _checked(ids: Sequence[int] | Tensor, config: Config) -> list[int]:
+    if isinstance(ids, Tensor):
+        ids = (ids[0] if ids.ndim == 2 and len(ids) == 1 else ids).tolist()
     try:
         known = [operator.index(each) for each in ids]
     except TypeError as error:
