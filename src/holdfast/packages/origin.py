@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.store import Checkpoint, Store, names, tree
+from holdfast.store.record import END
 from holdfast.store.view import run_of
 
 
@@ -34,6 +35,6 @@ def _place(store: Store) -> str:
 
 
 def _record_digest(store: Store, checkpoint: Checkpoint) -> str:
-    """BLAKE3 over the record, which is its last line."""
+    """BLAKE3 over the record, with which it ends."""
     text = store.backend.read(names.record_file(checkpoint.head.run, checkpoint.step))
-    return text.rstrip(b'"}\n')[-64:].decode("ascii", "replace")
+    return text.rpartition(END)[2][:64].decode("ascii", "replace")
