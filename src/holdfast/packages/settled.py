@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypeVar
 
-from holdfast.errors import ChangedFile, HoldfastError
+from holdfast.errors import ChangedFile, FileError, HoldfastError
+from holdfast.files.held_folder import holding_folder
 
 _TRIES: Final = 5
 
@@ -21,22 +22,17 @@ def while_unchanged(home: Path, action: Callable[[], Result]) -> Result:
     still the one that it looked at.
     """
     for _ in range(_TRIES):
-        before = _identity(home)
-        try:
-            result = action()
-        except HoldfastError:
-            if _identity(home) == before:
-                raise
-            continue
-        if _identity(home) == before:
-            return result
+        with ExitStack() as stack:
+            try:
+                is_there = stack.enter_context(holding_folder(home))
+            except FileError:  # no folder, or none that can be read
+                return action()
+            try:
+                result = action()
+            except HoldfastError:
+                if is_there():
+                    raise
+                continue
+            if is_there():
+                return result
     raise ChangedFile(f"{home} is replaced all the time while it is read: try again later")
-
-
-def _identity(home: Path) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(home)
-    except (OSError, ValueError):
-        return None
-    # The number of a folder that is gone is soon another's; the time is not.
-    return status.st_dev, status.st_ino, status.st_ctime_ns
