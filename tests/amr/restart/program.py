@@ -157,7 +157,7 @@ def ranks(count: int) -> Iterator[Any]:
 
     from holdfast.parallel import MPIRanks
 
-    with MPIRanks(MPI.COMM_WORLD, timeout=30) as comm:
+    with MPIRanks(MPI.COMM_WORLD, timeout=60) as comm:
         assert comm.size == count
         yield comm
 

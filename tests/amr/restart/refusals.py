@@ -180,7 +180,7 @@ class Refusals:
 def main(path: str, out: str) -> None:
     from mpi4py import MPI  # which starts MPI, and tests import this module
 
-    with MPIRanks(MPI.COMM_WORLD, timeout=20) as comm, Store(Path(path)) as store:
+    with MPIRanks(MPI.COMM_WORLD, timeout=60) as comm, Store(Path(path)) as store:
         told = Refusals(comm, store).all()
         Path(out, f"{comm.rank}.json").write_text(json.dumps(told))
 

@@ -22,7 +22,7 @@ from tests.parallel.programs import mpi_checks
 def main(folder: Path) -> None:
     outcomes: dict[str, str] = {}
     for check in (*suite.CHECKS, *mpi_checks.CHECKS):
-        comm = MPIRanks(MPI.COMM_WORLD, timeout=15.0)
+        comm = MPIRanks(MPI.COMM_WORLD, timeout=60.0)
         try:
             check(comm)
             comm.close()

@@ -41,8 +41,10 @@ def talk(how: str) -> None:
     world = MPI.COMM_WORLD
     if world.rank == 1 and how == "absent":
         lose(how)
-    comm = MPIRanks(world, timeout=60.0 if how == "interrupt" else TIMEOUT)
+    comm = MPIRanks(world, timeout=TIMEOUT if how == "absent" else 60.0)
     comm.all_gather(NOISE)
+    if how != "interrupt":
+        comm.timeout = TIMEOUT  # now that all are there, however long one took to start
     if comm.rank == 1:
         lose(how)
     if comm.rank == 2 and how == "interrupt":

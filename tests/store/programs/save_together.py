@@ -20,7 +20,7 @@ from tests.store.rank_states import part
 
 
 def main(path: str, steps: str, rank: str = "-1", at: str = "0") -> None:
-    with MPIRanks(MPI.COMM_WORLD, timeout=20) as comm, Store(Path(path)) as store:
+    with MPIRanks(MPI.COMM_WORLD, timeout=60) as comm, Store(Path(path)) as store:
         run = store.run("heat")
         last = int(steps)
         for step in range(1, last + 1):
