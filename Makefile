@@ -5,14 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 SECONDS ?= 60
 
-.PHONY: help demo test test-all lint fuzz bench clean
+.PHONY: help demo test test-all test-gpu lint fuzz bench bench-gpu clean
 
 help:
-	@echo "make demo      kill a training run in a save, resume it, compare every byte"
-	@echo "make test      ruff, mypy --strict and the tests"
-	@echo "make test-all  the same with the long proofs"
-	@echo "make fuzz      fuzz the readers for SECONDS=$(SECONDS)"
-	@echo "make bench     the figures of docs/benchmarks.md, measured here"
+	@echo "make demo       kill a training run in a save, resume it, compare every byte"
+	@echo "make test       ruff, mypy --strict and the tests"
+	@echo "make test-all   the same with the long proofs"
+	@echo "make test-gpu   the tests that need a GPU"
+	@echo "make fuzz       fuzz the readers for SECONDS=$(SECONDS)"
+	@echo "make bench      the figures of docs/benchmarks.md, measured here"
+	@echo "make bench-gpu  those of a GPU, ten minutes"
 
 # torch comes first and by its pin, so that nothing that depends on it brings another build.
 $(VENV)/ready: pyproject.toml Makefile
@@ -35,11 +37,17 @@ test: lint
 test-all: lint
 	$(BIN)/python -m pytest -m ""
 
+test-gpu: $(VENV)/ready
+	$(BIN)/python -m pytest tests/gpu -m gpu
+
 fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks
+
+bench-gpu: $(VENV)/ready
+	$(BIN)/python -m benchmarks.gpu
 
 clean:
 	rm -rf $(VENV) build

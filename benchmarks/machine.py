@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import version
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -17,8 +19,40 @@ def describe(folder: Path) -> dict[str, str]:
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "file system": _file_system(folder),
         "python": platform.python_version(),
-        **{name: version(name) for name in libraries},
+        **{name: _version(name) for name in libraries},
+        **_gpu(),
     }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _gpu() -> dict[str, str]:
+    """The GPU that torch would use, if torch is in use and sees one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return {}
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "GPU": f"{torch.cuda.device_count()} × {properties.name}",
+        "GPU memory": f"{properties.total_memory / 2**30:.0f} GiB",
+        "driver": _driver(),
+        "CUDA": str(torch.version.cuda),
+    }
+
+
+def _driver() -> str:
+    """The release of NVIDIA's kernel module, out of the line that names it."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return "unknown"
+    found = re.search(r"\b\d+\.\d+(\.\d+)*\b", text)
+    return found[0] if found else "unknown"
 
 
 def _processor() -> str:

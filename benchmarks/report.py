@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,7 @@ class Section:
         table.add_column("median", justify="right", min_width=10)
         table.add_column("rounds", justify="right", min_width=16, style="dim")
         for name, seconds in (self.rounds.seconds if self.rounds else {}).items():
-            middle = sorted(seconds)[len(seconds) // 2]
+            middle = statistics.median(seconds)
             spread = f"{self._shown(max(seconds))} … {self._shown(min(seconds))}"
             table.add_row(name, self._shown(middle), spread)
         for figure in self.figures:

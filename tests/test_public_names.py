@@ -114,7 +114,16 @@ def test_their_arguments_are_these() -> None:
     }
     assert arguments == {
         "open": ["source", "mapped", "verify", "names", "tensors_only"],
-        "load": ["source", "framework", "verify", "mapped", "names", "tensors_only"],
+        "load": [
+            "source",
+            "framework",
+            "verify",
+            "mapped",
+            "names",
+            "tensors_only",
+            "device",
+            "cast",
+        ],
         "save": ["target", "tensors", "metadata", "format", "cast", "extras"],
         "convert": ["source", "target", "format", "cast", "extras", "names", "tensors_only"],
         "diff": ["before", "after", "names", "tensors_only"],

@@ -29,6 +29,8 @@
     ├── BadSchedule (ValueError)           `every` says no time to save at
     ├── NotOpen (RuntimeError)             a Checkpointer outside of its `with`, or nothing to save
     ├── SaveFailed (RuntimeError)          the process that wrote a checkpoint ended in the middle
+    │   └── StateChanged                   the state changed while its copy was made
+    ├── CopyFailed (RuntimeError)          a device could not copy, or has no memory
     ├── ProofFailed (RuntimeError)         a program of which nothing can be proved
     ├── RankError                          ranks that cannot go on together
     │   ├── RankFailed (RuntimeError)      something went wrong on one of them
@@ -195,6 +197,14 @@ class NotOpen(HoldfastError, RuntimeError):
 
 class SaveFailed(HoldfastError, RuntimeError):
     """The helper process that wrote a checkpoint ended before it was done."""
+
+
+class StateChanged(SaveFailed):
+    """Something other than an optimizer changed the state before its copy was made."""
+
+
+class CopyFailed(HoldfastError, RuntimeError):
+    """A device could not copy from or to its memory, or has none left."""
 
 
 class ProofFailed(HoldfastError, RuntimeError):

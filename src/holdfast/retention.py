@@ -278,7 +278,7 @@ def _completed(policy: Any, monitor: str | None, mode: Mode) -> Any:
     return msgspec.structs.replace(policy, mode=policy.mode or "min")
 
 
-def as_bytes(budget: int | float | str | None) -> int | None:
+def as_bytes(budget: int | float | str | None, what: str = "a budget") -> int | None:
     """A number of bytes: 5e10, "50GB", "1.5 TB", "512MiB"."""
     if budget is None:
         return None
@@ -291,7 +291,7 @@ def as_bytes(budget: int | float | str | None) -> int | None:
     elif _is_number(budget):
         number = budget
     if number is None or not 0 <= number < 1 << 62:
-        raise BadOption(f"a budget is a number of bytes, or a text such as '50GB', not {budget!r}")
+        raise BadOption(f"{what} is a number of bytes, or a text such as '50GB', not {budget!r}")
     return int(number)
 
 

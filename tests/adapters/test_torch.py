@@ -132,7 +132,7 @@ def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes() -> None:
     }
     direct, piecewise = io.BytesIO(), io.BytesIO()
     holdfast.save(direct, tensors)
-    sources = [adapter._DeviceSource(*adapter._spec_of(tensor)) for tensor in tensors.values()]
+    sources = [adapter.DeviceSource(*adapter._spec_of(tensor), None) for tensor in tensors.values()]
     specs = [(name, source.spec) for name, source in zip(tensors, sources, strict=True)]
     write_stream(piecewise, safetensors.layout(specs, {}, True), sources)
     assert piecewise.getvalue() == direct.getvalue()

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from holdfast.errors import ClosedFile, WriteFailed
+from holdfast.files import host_copies
 from holdfast.files import staging as staging_module
 from holdfast.files.staging import SharedStaging, Staged
 from holdfast.tensors import Source, TensorSpec, source_of
@@ -87,7 +88,7 @@ class Slow:
 def test_copies_are_the_tensors_in_their_order(
     staging: SharedStaging, processors: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_module, "worker_count", lambda: processors)
+    monkeypatch.setattr(host_copies, "worker_count", lambda: processors)
     arrays = tensors()
     copies = staging.stage(sources(arrays))
     assert content(copies) == little(arrays)
@@ -115,7 +116,7 @@ def test_another_process_sees_the_same_after_growing_too(staging: SharedStaging)
     staged = Staged(os.dup(staging.fileno()))
     for some in (arrays[:1], arrays):
         staging.stage(sources(some))
-        assert content(staged.sources([s.spec for s in sources(some)])) == little(some)
+        assert content([*staged.copies([s.spec for s in sources(some)])]) == little(some)
 
 
 def test_memory_is_touched_by_reserve_and_kept_when_it_grows(staging: SharedStaging) -> None:
@@ -202,7 +203,7 @@ def test_close_gives_the_memory_back(staging: SharedStaging) -> None:
 def test_a_helping_thread_finishes_what_it_took(
     staging: SharedStaging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_module, "worker_count", lambda: 2)
+    monkeypatch.setattr(host_copies, "worker_count", lambda: 2)
     main = threading.get_ident()
 
     def slow_for_others() -> None:
@@ -219,7 +220,7 @@ def test_a_helping_thread_finishes_what_it_took(
 def test_an_error_is_raised_when_all_threads_are_done(
     staging: SharedStaging, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_module, "worker_count", lambda: 4)
+    monkeypatch.setattr(host_copies, "worker_count", lambda: 4)
     main = threading.get_ident()
     reading: set[int] = set()
     together = threading.Barrier(4)
@@ -242,7 +243,7 @@ def test_an_error_is_raised_when_all_threads_are_done(
 def test_ctrl_c_while_waiting_for_a_thread_waits_for_it_all_the_same(
     staging: SharedStaging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_module, "worker_count", lambda: 2)
+    monkeypatch.setattr(host_copies, "worker_count", lambda: 2)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job of a shell has none
     main = threading.get_ident()
     finished: list[float] = []

@@ -21,6 +21,7 @@ from holdfast import Run, Store
 from holdfast.errors import BadLabel, NotOpen, RefusedState, SlowSaves, StepExists
 from holdfast.store.manifest import close_manifests
 from holdfast.store.memory import MemoryBackend
+from holdfast.store.planning import plan_state
 from holdfast.store.record import Head
 from holdfast.training.background import Background
 from tests.files.test_staging import mappings
@@ -263,7 +264,7 @@ def test_closing_ends_the_helper_and_the_thread_and_gives_the_memory_back(run: R
     background = Background(run)
     background.save(state(1), 1)
     helper = number_when_idle(background)
-    file = os.fstat(background._staging.fileno()).st_ino
+    file = os.fstat(background._stagings.all[0].fileno()).st_ino
     assert mappings(file) == 1
     background.close()
     background.close()
@@ -284,32 +285,32 @@ def number_when_idle(background: Background) -> int:
 def test_close_does_not_wait_for_memory_that_is_being_warmed(run: Run) -> None:
     background = Background(run)
     background.start()
-    background.warm(20 << 30)
+    background.warm(plan_state({"weight": np.broadcast_to(np.uint8(0), (20 << 30,))}))
     time.sleep(0.1)
     began = time.monotonic()
     background.close()
     assert time.monotonic() - began < 5
-    assert background._staging.size == 0
+    assert background._stagings.all[0].size == 0
 
 
 def test_warming_takes_the_memory_that_a_save_needs(run: Run, background: Background) -> None:
     many = {"weight": np.ones(3_000_000), "small": {i: np.ones(1) for i in range(300)}}
     background.start()
-    background.warm(24_000_000 + 300 * 8)
-    while not background._staging.size:
+    background.warm(plan_state(many))
+    while not background._stagings.all[0].size:
         time.sleep(0.01)
-    size = background._staging.size
+    size = background._stagings.all[0].size
     background.save(many, 1)
     background.wait()
-    assert background._staging.size == size < 1.1 * 24_000_000
+    assert background._stagings.all[0].size == size < 1.1 * 24_000_000
 
 
 def test_saves_do_not_make_the_process_grow(run: Run, background: Background) -> None:
     def taken() -> tuple[int, int, int, int]:
         gc.collect()
         return (
-            os.fstat(background._staging.fileno()).st_blocks,
-            mappings(os.fstat(background._staging.fileno()).st_ino),
+            os.fstat(background._stagings.all[0].fileno()).st_blocks,
+            mappings(os.fstat(background._stagings.all[0].fileno()).st_ino),
             len(os.listdir("/proc/self/fd")),
             len(os.listdir(f"/proc/{number(background)}/fd")),
         )

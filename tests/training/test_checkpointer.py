@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 import warnings
 from pathlib import Path
@@ -805,5 +806,6 @@ def test_a_save_that_waits_for_the_one_before_says_how_long(
     with checkpointer(tmp_path, Walk().state, **options) as ckpt:
         monkeypatch.setattr(LocalBackend, "create", slowly)
         ckpt.step(1)
-        ckpt.step(2)
-    assert "step 2 waited " in capsys.readouterr().err
+        ckpt.step(2)  # there is a second staging, or will be, unless memory is short
+        ckpt.step(3)
+    assert re.search(r"step [23] waited [\d.]+ s for the saves before it", capsys.readouterr().err)

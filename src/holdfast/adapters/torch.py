@@ -8,7 +8,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from holdfast.adapters.torch_devices import DeviceSource, device, device_of
+from holdfast.adapters.torch_dtypes import FLOAT4, FLOAT4_NAME, NAME_OF, seen_as, view
 from holdfast.adapters.torch_modules import describe, unwrapped
+from holdfast.adapters.torch_optimizers import guard, home
 from holdfast.adapters.torch_random import (
     generator_state,
     random_states,
@@ -22,34 +25,35 @@ from holdfast.errors import (
     UnsupportedTensor,
     shortened,
 )
-from holdfast.tensors import DTYPES, ArraySource, Source, TensorSpec
+from holdfast.tensors import ArraySource, Source, TensorSpec
 from holdfast.tensors.frameworks import Memory, memory_source
-from holdfast.tensors.sources import Bytes
 
 __all__ = [
     "as_kind",
+    "copy",
     "describe",
+    "device",
+    "device_of",
     "fill",
     "generator_state",
+    "guard",
     "held",
+    "home",
     "kind",
     "memory",
     "plain",
     "random_states",
     "restore_generator",
     "restore_random_states",
+    "same",
     "source",
     "stretch",
     "tensor",
     "unwrapped",
+    "view",
     "why_not_fillable",
 ]
 """What an adapter provides: `tensors.frameworks.Framework`."""
-
-_NAME_OF: Final = {getattr(torch, name): name for name in DTYPES if hasattr(torch, name)}
-_DTYPE_OF: Final = {name: dtype for dtype, name in _NAME_OF.items()}
-_FLOAT4: Final = getattr(torch, "float4_e2m1fn_x2", None)
-"""Two elements a byte; older releases of torch lack it."""
 
 _PLAIN: Final = "torch"
 _WITH_GRAD: Final = "torch:grad"
@@ -60,30 +64,33 @@ _FROZEN_PARAMETER: Final = "torch:Parameter:frozen"
 _INTEGER_OF: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NATIVE: Final = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8})
 """The most frequent of those that NumPy has too."""
+_REAL: Final = _NATIVE | {torch.bfloat16, torch.float16}
 
 
 def source(value: Any) -> Source:
     """A torch tensor as a source, without copying it."""
     if _is_plain(value):
-        spec = _spec_for(_NAME_OF[value.dtype], tuple(value.shape))
-        return ArraySource((value.detach() if value.requires_grad else value).numpy(), spec)
+        spec = _spec_for(NAME_OF[value.dtype], tuple(value.shape))
+        bare = value.detach() if value.requires_grad else value
+        if value.is_cuda:
+            return DeviceSource(bare, spec, device_of(value))
+        return ArraySource(bare.numpy(), spec)
     if not isinstance(value, torch.Tensor):
         raise UnsupportedTensor(f"a {type(value).__qualname__} is not a tensor")
     _refuse_kinds(value)
     tensor, spec = _spec_of(value.detach().resolve_conj().resolve_neg())
     if tensor.device.type != "cpu":
-        return _DeviceSource(tensor, spec)
+        return DeviceSource(tensor, spec, device_of(tensor))
     if tensor.dtype not in _NATIVE and (integer := _INTEGER_OF.get(tensor.element_size())):
         tensor = tensor.view(integer)
     return ArraySource(tensor.numpy(), spec)
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is what nearly all tensors are: on the CPU, in order, of an everyday dtype."""
+    """Whether it is what nearly all tensors are: plain memory, in order, of an everyday dtype."""
     return (
         type(value) in (torch.Tensor, torch.nn.Parameter)
-        and value.is_cpu
-        and value.dtype in _NATIVE
+        and ((value.is_cpu and value.dtype in _NATIVE) or (value.is_cuda and value.dtype in _REAL))
         and not value.is_nested
         and value.layout is torch.strided
         and value.ndim <= 64
@@ -98,11 +105,9 @@ _spec_for: Final = lru_cache(1 << 16)(TensorSpec)
 
 def tensor(array: np.ndarray[Any, Any], spec: TensorSpec) -> torch.Tensor:
     """A writable array as a torch tensor that shares its memory."""
-    dtype = _DTYPE_OF.get(spec.dtype, torch.uint8)
     if array.dtype.names is not None:  # records, whose spec is rows of bytes
         array = array.view(np.uint8).reshape(spec.shape)
-    if spec.dtype == "float4_e2m1fn" and _FLOAT4 and array.ndim == len(spec.shape):
-        dtype = _FLOAT4
+    dtype = seen_as(spec, array.ndim)
     if any(step < 0 or step % array.itemsize for step in array.strides):
         raise UnsupportedTensor(f"torch has no tensors with strides of {array.strides} bytes")
     if array.dtype.itemsize in _INTEGER_OF:
@@ -147,7 +152,7 @@ def memory(value: Any) -> Memory | None:
         return None
     size = value.element_size()
     address = value.data_ptr()
-    space = "cpu" if value.is_cpu else f"{value.device}:{value.untyped_storage().data_ptr()}"
+    space = "cpu" if value.is_cpu else f"device {value.untyped_storage().data_ptr()}"
     strides = tuple([step * size for step in value.stride()])
     return Memory(space, address, size, tuple(value.shape), strides) if address else None
 
@@ -167,7 +172,11 @@ def why_not_fillable(value: Any) -> str | None:
 def fill(value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
     """Copy an array into a tensor on any device, without a trace in the graph of gradients."""
     # Torch takes no array that is read-only, and none with every stride that NumPy has.
-    given = tensor(array if array.flags.carray else array.copy(), spec)
+    copy(value, tensor(array if array.flags.carray else array.copy(), spec))
+
+
+def copy(value: Any, given: Any) -> None:
+    """Copy a tensor into one of the same shape, which may lie elsewhere or have another dtype."""
     with torch.no_grad():
         target = value.detach()
         # Torch does not write through an expanded dimension, all of which is one element.
@@ -180,11 +189,22 @@ def fill(value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
             raise UnsupportedTensor(f"the tensor cannot be filled: {error}") from error
 
 
+def same(a: Any, b: Any) -> bool:
+    """Whether two tensors on one device have the same bits."""
+    return torch.equal(_flat(a), _flat(b))
+
+
+def _flat(value: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor in C order, gathered where it lies if need be."""
+    tensor = value.detach().resolve_conj().resolve_neg()
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
 def held(value: Any) -> Any:
     """A copy of a tensor of one number; on an accelerator it is made when its turn comes."""
     if not isinstance(value, torch.Tensor):
         raise UnsupportedTensor(f"a {type(value).__qualname__} is not a tensor")
-    if value.numel() != 1 or value.is_complex() or value.is_meta or value.dtype not in _NAME_OF:
+    if value.numel() != 1 or value.is_complex() or value.is_meta or value.dtype not in NAME_OF:
         raise UnsupportedTensor(
             f"a tensor of {value.dtype} and shape {list(value.shape)} on {value.device.type} is "
             "not one real number: take its mean, or one of its elements"
@@ -200,13 +220,13 @@ def _in_storage(tensor: torch.Tensor, start: int, stop: int) -> Source:
 
 
 def _spec_of(tensor: torch.Tensor) -> tuple[torch.Tensor, TensorSpec]:
-    if tensor.dtype == _FLOAT4:
+    if tensor.dtype == FLOAT4:
         packed = tensor.view(torch.uint8)
         shape = (*packed.shape[:-1], 2 * packed.shape[-1])
-        return packed, TensorSpec("float4_e2m1fn", shape)
-    if tensor.dtype not in _NAME_OF:
+        return packed, TensorSpec(FLOAT4_NAME, shape)
+    if tensor.dtype not in NAME_OF:
         raise UnsupportedDType(f"no tensor dtype for {tensor.dtype}: convert it with .to(dtype)")
-    return tensor, TensorSpec(_NAME_OF[tensor.dtype], tuple(tensor.shape))
+    return tensor, TensorSpec(NAME_OF[tensor.dtype], tuple(tensor.shape))
 
 
 def _refuse_kinds(tensor: torch.Tensor) -> None:
@@ -225,7 +245,7 @@ def _refuse_kinds(tensor: torch.Tensor) -> None:
         kind, hint = f"a {type(tensor).__qualname__}", "save the plain tensor it wraps"
     elif tensor.ndim > 64:
         kind, hint = f"a tensor of {tensor.ndim} dimensions", "reshape it to 64 or fewer"
-    elif tensor.dtype == _FLOAT4 and tensor.ndim == 0:
+    elif tensor.dtype == FLOAT4 and tensor.ndim == 0:
         kind, hint = "a float4 pair without dimensions", "give it one"
     elif _reaches_beyond_its_storage(tensor):
         kind, hint = "a tensor whose storage was freed", "save it before it is, or gather it again"
@@ -244,28 +264,6 @@ def _reaches_beyond_its_storage(tensor: torch.Tensor) -> bool:
         steps = sum((n - 1) * stride for n, stride in spans)
     needed = (tensor.storage_offset() + steps + 1) * tensor.element_size()
     return tensor.untyped_storage().nbytes() < needed
-
-
-class _DeviceSource:
-    """A tensor on an accelerator: its bytes come to the CPU piece by piece."""
-
-    sequential = False
-
-    def __init__(self, tensor: torch.Tensor, spec: TensorSpec) -> None:
-        self.spec = spec
-        self._bytes = tensor.reshape(-1).view(torch.uint8)
-        # Another thread copies on another stream, which does not wait for that of this one.
-        self._written = None
-        if tensor.is_cuda:
-            self._written = torch.cuda.current_stream(tensor.device).record_event()
-
-    def contiguous(self) -> Bytes | None:
-        return None
-
-    def copy_to(self, out: Bytes, start: int) -> None:
-        if self._written is not None:
-            torch.cuda.current_stream(self._bytes.device).wait_event(self._written)
-        torch.from_numpy(out).copy_(self._bytes[start : start + out.size])
 
 
 def plain(value: Any) -> str | None:

@@ -21,7 +21,7 @@ from holdfast.errors import BadField, DamagedFile, IncompatibleCheckpoint
 from holdfast.formats.sunc import block_dtype
 from holdfast.parallel import Communicator
 from holdfast.store import Checkpoint, tree
-from holdfast.store.checkpoint import tensors_in
+from holdfast.store.making import tensors_in
 
 Array = np.ndarray[Any, Any]
 

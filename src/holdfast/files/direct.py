@@ -56,6 +56,22 @@ class DirectReads:
             done += found.size
         return done
 
+    def read_block(self, block: Bytes, start: int, size: int) -> int:
+        """Read all pages that hold these bytes, in one go; returns how many of the bytes came.
+
+        They begin in the block where they begin in their page.
+        """
+        fd = self._opened()
+        if fd < 0:
+            return 0
+        skip = start % ALIGNMENT
+        length = -(-(skip + size) // ALIGNMENT) * ALIGNMENT
+        try:
+            count = os.preadv(fd, [block[:length].data], start - skip)
+        except OSError:
+            return 0  # the plain way says what is wrong
+        return max(0, min(count - skip, size))
+
     def _block(self) -> Bytes:
         """Memory that begins on a page, for this thread alone."""
         block: Bytes | None = getattr(self._own, "block", None)

@@ -135,6 +135,35 @@ class Reader:
         for _, start, stop in chunks_of(row, int(self._index.sizes[row])):
             self.part(row, [(start, stop)])
 
+    def streams(self, row: int) -> bool:
+        """Whether a tensor lies there as it is, with digests or nothing to verify it by."""
+        return row not in self._index.forms and not self._crcs
+
+    def span(self, row: int) -> tuple[int, int]:
+        """Where in the file a tensor begins, and how many bytes of it it takes."""
+        return int(self._index.starts[row]), int(self._index.sizes[row])
+
+    def check_unchanged(self) -> None:
+        """Raise ChangedFile if the file was written to since it was opened."""
+        self._file.check_unchanged()
+
+    def read_block(self, block: Bytes, start: int, size: int) -> Bytes:
+        """Bytes of the file, not verified, in a block that has two pages more than they need."""
+        if isinstance(self._file, SourceFile):
+            return self._file.read_block(block, start, size)
+        out = block[:size]
+        self._file.read_into(out, start)
+        return out
+
+    def is_intact(self, chunk: Chunk, data: Bytes) -> bool:
+        """Whether bytes are what was saved as this chunk, or there is nothing to tell by."""
+        if not self._verifies:
+            return True
+        number = self._number(chunk)
+        digests = self._index.digests
+        assert digests is not None
+        return digest(data) == digests[number * DIGEST : (number + 1) * DIGEST]
+
     def _plain_source(self, row: int, spec: TensorSpec) -> Source:
         if self._map is None:
             return _ReadSource(self._file, int(self._index.starts[row]), spec)
@@ -154,7 +183,7 @@ class Reader:
                 source.copy_to(piece, start)
                 crc = crc32(piece.data, crc)
         if crc != expected:
-            raise self._mismatch([row])
+            raise self.mismatch([row])
 
     def expect_in_order(self) -> None:
         """Let the system read far ahead of a caller who goes through the file front to back."""
@@ -219,7 +248,7 @@ class Reader:
                 prefetch = stack.enter_context(self._prefetch(chunks)) if self._memory else None
                 damaged = list(chain.from_iterable(pool.map(fill, work, repeat(prefetch))))
         if damaged:
-            raise self._mismatch(list(dict.fromkeys(damaged)))
+            raise self.mismatch(list(dict.fromkeys(damaged)))
 
     def _prefetch(self, chunks: list[Chunk]) -> Prefetch:
         last = chunks[-1]
@@ -233,12 +262,9 @@ class Reader:
         return int(self._index.first_chunks[chunk.tensor]) + chunk.start // CHUNK
 
     def _check(self, chunk: Chunk, data: Bytes) -> bool:
-        """Whether the chunk is what was saved."""
-        number = self._number(chunk)
-        digests = self._index.digests
-        assert digests is not None
-        intact = digest(data) == digests[number * DIGEST : (number + 1) * DIGEST]
-        self._checked[number] = intact
+        """Whether the chunk is what was saved; one that is need not be checked again."""
+        intact = self.is_intact(chunk, data)
+        self._checked[self._number(chunk)] = intact
         return intact
 
     def _check_crcs(self, buffers: Mapping[int, Bytes]) -> None:
@@ -256,12 +282,13 @@ class Reader:
                 row for row, bad in zip(rows, pool.map(is_damaged, rows), strict=True) if bad
             ]
         if damaged:
-            raise self._mismatch(damaged)
+            raise self.mismatch(damaged)
 
     def _deflated(self, row: int) -> bool:
         return self._index.forms[row].deflated is not None
 
-    def _mismatch(self, damaged: list[int]) -> DigestMismatch:
+    def mismatch(self, damaged: list[int]) -> DigestMismatch:
+        """The error that tells of these rows, which are not what was saved."""
         names = list(self._index.rows)
         tensors = tuple(names[row] for row in damaged)
         first, at = damaged[0], int(self._index.starts[damaged[0]])

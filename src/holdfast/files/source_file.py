@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Any
-
-import numpy as np
 
 from holdfast.errors import ChangedFile, ClosedFile, MissingFile, UnreadableFile, shortened
 from holdfast.files.direct import LARGE, DirectReads
+from holdfast.files.disk import ALIGNMENT
+from holdfast.tensors.sources import Bytes
 
 _MOST: int = 1 << 30
 """Linux reads at most 2 GiB at once."""
@@ -88,10 +87,21 @@ class SourceFile:
         except OSError as error:
             raise self._unreadable(start, error) from error
 
-    def read_into(self, out: np.ndarray[Any, np.dtype[np.uint8]], start: int) -> None:
+    def read_into(self, out: Bytes, start: int) -> None:
         """Fill `out` with the bytes that begin at `start`."""
         done = self._direct.read_into(out, start) if self._direct and out.size >= LARGE else 0
-        view, start = out[done:].data, start + done
+        self._read_plainly(out[done:], start + done)
+
+    def read_block(self, block: Bytes, start: int, size: int) -> Bytes:
+        """Some bytes, in a block that begins on a page and has two pages more than they need."""
+        skip = start % ALIGNMENT
+        out = block[skip : skip + size]
+        done = self._direct.read_block(block, start, size) if self._direct and size >= LARGE else 0
+        self._read_plainly(out[done:], start + done)
+        return out
+
+    def _read_plainly(self, out: Bytes, start: int) -> None:
+        view = out.data
         while view:
             try:
                 count = os.preadv(self.fd, [view[:_MOST]], start)

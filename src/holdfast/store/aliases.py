@@ -64,7 +64,7 @@ def find_aliases(values: Sequence[Any], sources: Sequence[Source]) -> Aliases:
 
     Whoever reads an added source must keep the tensors alive until then.
     """
-    groups = [_Group(values, positions) for positions in _overlapping(values, sources)]
+    groups = [_Group(values, positions) for positions in _shared(values, sources)]
     groups = [group for group in groups if group.base is not None or group.is_shared]
     views = {position for group in groups for position in group.views}
     stored = [position for position in range(len(values)) if position not in views]
@@ -81,7 +81,7 @@ def find_aliases(values: Sequence[Any], sources: Sequence[Source]) -> Aliases:
     return aliases
 
 
-def _overlapping(values: Sequence[Any], sources: Sequence[Source]) -> Iterator[list[int]]:
+def _shared(values: Sequence[Any], sources: Sequence[Source]) -> Iterator[list[int]]:
     """The positions of tensors that overlap, group by group."""
     spaces: dict[str, list[tuple[int, int, int]]] = {"cpu": []}
     for position, source in enumerate(sources):
@@ -92,15 +92,20 @@ def _overlapping(values: Sequence[Any], sources: Sequence[Source]) -> Iterator[l
         elif memory := memory_of(values[position]):
             spaces.setdefault(memory.space, []).append((*memory.span(), position))
     for spans in filter(None, spaces.values()):
-        table = np.array(spans, np.uint64)
-        table = table[np.argsort(table[:, 0], kind="stable")]
-        # The end of all that began before; what begins below it overlaps some of it.
-        reached = np.maximum.accumulate(table[:, 1])
-        overlaps = table[1:, 0] < reached[:-1]
-        if overlaps.any():
-            for group in np.split(table[:, 2], np.flatnonzero(~overlaps) + 1):
-                if group.size > 1:
-                    yield sorted(group.tolist())
+        yield from overlapping(spans)
+
+
+def overlapping(spans: Sequence[tuple[int, int, int]]) -> Iterator[list[int]]:
+    """The numbers of two or more that overlap; of each its start, its stop and its number."""
+    table = np.array(spans, np.uint64)
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    # The end of all that began before; what begins below it overlaps some of it.
+    reached = np.maximum.accumulate(table[:, 1])
+    overlaps = table[1:, 0] < reached[:-1]
+    if overlaps.any():
+        for group in np.split(table[:, 2], np.flatnonzero(~overlaps) + 1):
+            if group.size > 1:
+                yield sorted(group.tolist())
 
 
 class _Group:
@@ -133,7 +138,7 @@ class _Group:
         """The first member that has every byte of the group once, in order."""
         for position, memory in self._memory.items():
             size = memory.itemsize * math.prod(memory.shape)
-            if size == self._stop - self._start and _is_in_c_order(memory):
+            if size == self._stop - self._start and is_in_c_order(memory):
                 return position
         return None
 
@@ -146,7 +151,7 @@ class _Group:
         memory = self._memory[position]
         if self._twins:
             # All lie in the same way, and what is stored of the first is in C order.
-            return 0, _c_strides(memory)
+            return 0, c_strides(memory)
         return memory.address - self._start, memory.strides
 
 
@@ -180,12 +185,14 @@ def _layout(memory: Memory) -> tuple[Any, ...]:
     return memory.address, memory.itemsize, memory.shape, memory.strides
 
 
-def _is_in_c_order(memory: Memory) -> bool:
-    strides = zip(memory.shape, memory.strides, _c_strides(memory), strict=True)
+def is_in_c_order(memory: Memory) -> bool:
+    """Whether the elements follow each other; of a dimension of one it does not matter how."""
+    strides = zip(memory.shape, memory.strides, c_strides(memory), strict=True)
     return all(length == 1 or stride == expected for length, stride, expected in strides)
 
 
-def _c_strides(memory: Memory) -> tuple[int, ...]:
+def c_strides(memory: Memory) -> tuple[int, ...]:
+    """The strides that its elements would have if they followed each other."""
     strides = [memory.itemsize]
     for length in memory.shape[:0:-1]:
         strides.append(strides[-1] * length)

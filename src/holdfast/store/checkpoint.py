@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,11 +21,11 @@ from holdfast.errors import (
 )
 from holdfast.files.reader import Progress
 from holdfast.store import names, tree
-from holdfast.store.aliases import View
 from holdfast.store.changing import change_of
 from holdfast.store.export import Exported, export
-from holdfast.store.filling import Filling, LoadReport, move
 from holdfast.store.headers import check_header
+from holdfast.store.loading import Options, load_into, load_state, report_of, saved_tree
+from holdfast.store.making import state_with
 from holdfast.store.marks import Marks, Note, read_marks, write_marks
 from holdfast.store.metrics import checked_metrics
 from holdfast.store.pins import pinned
@@ -33,7 +33,8 @@ from holdfast.store.reading import Data, gone, read_record
 from holdfast.store.record import STORAGE, DataFile, Head, Record
 from holdfast.store.runfile import now
 from holdfast.store.scanning import read_head
-from holdfast.tensors import TensorSpec, fill, tensor_of
+from holdfast.tensors import TensorSpec
+from holdfast.tensors.devices import Device
 
 if TYPE_CHECKING:
     from holdfast.store.run import Run
@@ -135,12 +136,20 @@ class Checkpoint:
             raise RefNotFound(f"{self.ref} was replaced meanwhile: resolve it again")
         return record
 
-    def state(self, *, verify: bool = True, mapped: bool | None = None) -> Any:
-        """The whole state, with the types that it was saved with; every byte is verified."""
-        record = self.record
-        saved = tree.decode(record.tree, len(record.names))
-        with self.data(verify=verify, mapped=mapped) as data:
-            return tree.build(saved, tensors_in(record, data))
+    def state(
+        self,
+        *,
+        verify: bool = True,
+        mapped: bool | None = None,
+        device: Any = None,
+        cast: Any = None,
+        part: str | None = None,
+    ) -> Any:
+        """The state, with the types that it was saved with; every byte is verified.
+
+        `device`, `cast` and `part` are those of `Run.load`.
+        """
+        return load_state(self, Options(verify, mapped, device, cast, part))
 
     def load(
         self,
@@ -149,38 +158,26 @@ class Checkpoint:
         strict: bool = True,
         rename: Mapping[str, str] | None = None,
         verify: bool = True,
+        device: Any = None,
+        cast: Any = None,
+        part: str | None = None,
     ) -> Any:
         """The state, or the given tree filled with it: see `Run.load`."""
+        options = Options(verify, None, device, cast, part)
+        is_exact = strict and not rename
         if into is not None:
-            filled, report = self._fill(into, strict, rename, verify)
-        elif rename:
-            filled, report = self._moved(rename, verify)
-        else:
-            filled, report = self.state(verify=verify), LoadReport(loaded=list(self.tensors))
-        return filled if strict and not rename else (filled, report)
+            loaded, report = load_into(self, into, options, strict, rename)
+            return loaded if is_exact else (loaded, report)
+        loaded = load_state(self, options, rename)
+        return loaded if is_exact else (loaded, report_of(self, options, rename))
 
-    def _fill(
-        self, into: Any, strict: bool, rename: Mapping[str, str] | None, verify: bool
-    ) -> tuple[Any, LoadReport]:
-        record = self.record
-        saved = tree.decode(record.tree, len(record.names))
-        filling = Filling(into, saved, lambda tensor: record.specs[tensor], rename)
-        if strict:
-            filling.check()
-        with self.data(tensors=filling.tensors, verify=verify) as data:
-            if verify:
-                data.check_pieces()  # all of them, before the first is filled
-            filled = filling.fill(
-                lambda given, tensor: fill(given, data.array(tensor), record.specs[tensor])
-            )
-        return filled, filling.report
-
-    def _moved(self, rename: Mapping[str, str], verify: bool) -> tuple[Any, LoadReport]:
-        record = self.record
-        saved = move(tree.decode(record.tree, len(record.names)), rename)
-        with self.data(verify=verify) as data:
-            state = tree.build(saved, tensors_in(record, data))
-        return state, LoadReport(loaded=list(self.tensors), renamed=dict(rename))
+    def state_with(
+        self, own: Callable[[tree.Path], Any], home: Callable[[tree.Path], Device | None]
+    ) -> Any:
+        """The state, with the tensors on devices that a program has: see `making.state_with`."""
+        # Not mapped: what an object keeps of it must be memory of its own.
+        with self.data(mapped=False) as data:
+            return state_with(self.record, saved_tree(self, None), data, own, home)
 
     def verify(self, progress: Progress | None = None) -> Verified:
         """Read everything and check every byte; raises a DamagedFile that says what is wrong."""
@@ -330,18 +327,3 @@ class Checkpoint:
 
     def __hash__(self) -> int:
         return hash((self._store.url, self.head.run, self.head.sequence))
-
-
-def tensors_in(record: Record, data: Data) -> Any:
-    """The tensor of each number, made once: those that were one object before are one again."""
-    arrays = data.arrays()
-    made: dict[Any, Any] = {}
-
-    def tensor(number: int) -> Any:
-        view = record.views.get(number) or View(number, 0, arrays[number].strides)
-        key = (record.specs[number], record.kinds[number], view)
-        if key not in made:
-            made[key] = tensor_of(arrays[number], record.specs[number], record.kinds[number])
-        return made[key]
-
-    return tensor

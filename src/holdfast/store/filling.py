@@ -11,6 +11,7 @@ from holdfast.store.names import dotted, key_text
 from holdfast.store.tree import Ref
 from holdfast.store.tree_nodes import MAX_DEPTH
 from holdfast.tensors import TensorSpec, source_of, why_not_fillable
+from holdfast.tensors.casting import cast_spec
 
 SHOWN = 20
 
@@ -106,11 +107,16 @@ class Filling:
         saved: Any,
         spec: Callable[[int], TensorSpec],
         rename: Mapping[str, str] | None,
+        cast: str | None = None,
     ) -> None:
+        """`spec` is that of a saved tensor, before it is cast."""
         self._given = given
         self._spec = spec
+        self._cast = cast
         self._saved = renamed(leaves_of(saved), rename or {})
         self._fits: dict[str, Any] = {}
+        self.tensors: list[tuple[Any, int]] = []
+        """The given tensors that are filled, and the number of the one that each becomes."""
         self.report = LoadReport(
             renamed={old: new for new, (old, _) in self._saved.items() if old != new}
         )
@@ -118,11 +124,6 @@ class Filling:
         for path, leaf in mine.items():
             self._match(path, leaf)
         self.report.unexpected.extend(path for path in self._saved if path not in mine)
-
-    @property
-    def tensors(self) -> list[int]:
-        """The tensors that are needed, by number."""
-        return [leaf.tensor for leaf in self._fits.values() if isinstance(leaf, Ref)]
 
     def check(self) -> None:
         """Raise StateMismatch unless everything fits."""
@@ -152,16 +153,20 @@ class Filling:
         else:
             self._fits[path] = saved
             self.report.loaded.append(path)
+            if isinstance(saved, Ref):
+                self.tensors.append((mine, saved.tensor))
 
     def _problem(self, mine: Any, saved: Any) -> str | None:
         """Why a leaf cannot take the place of another."""
         spec = spec_of(mine)
         if isinstance(saved, Ref):
-            expected = self._spec(saved.tensor)
+            before = self._spec(saved.tensor)
+            expected = cast_spec(before, self._cast)
             if spec is None:
                 return f"a tensor was saved, a {type(mine).__name__} is given"
             if spec != expected:
-                return f"{_text(expected)} was saved, {_text(spec)} is given"
+                cast = f", and becomes {expected.dtype}" if expected != before else ""
+                return f"{_text(before)} was saved{cast}, {_text(spec)} is given"
             return why_not_fillable(mine)
         if spec is not None:
             return f"a {type(saved).__name__} was saved, a tensor is given"

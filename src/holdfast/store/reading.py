@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -20,20 +20,21 @@ from holdfast.errors import (
     TruncatedFile,
 )
 from holdfast.files.copying import gathered
-from holdfast.files.digests import CHUNK, DIGEST, digest
-from holdfast.files.layout import Index
+from holdfast.files.digests import CHUNK, digest
 from holdfast.files.reader import Progress, Reader
 from holdfast.files.source_file import SourceFile
 from holdfast.files.source_memory import SourceMemory
+from holdfast.files.streaming import Stretch, stream
 from holdfast.store import names
 from holdfast.store.aliases import view_array
 from holdfast.store.backend import Backend
 from holdfast.store.decoding import decode
+from holdfast.store.needed import FROM, Extents, bases_of, with_bases
 from holdfast.store.record import MAX_RECORD, Head, Record
+from holdfast.tensors.devices import Device
 from holdfast.tensors.sources import ALIGNMENT, Bytes
 
 Array = np.ndarray[Any, Any]
-_FROM: Final = " from byte "
 
 
 def read_record(backend: Backend, run: str, step: int) -> Record:
@@ -78,6 +79,16 @@ def is_intact(file: SourceFile | SourceMemory, start: int, size: int, expected: 
     return digest(data) == expected
 
 
+class Arrival(NamedTuple):
+    """All bytes of a tensor that is no view, on their way into one on a device."""
+
+    tensor: int
+    target: Any
+    """A tensor of a framework, in C order."""
+    dtype: str
+    """What they are elements of, if they are cast; `uint8` if not."""
+
+
 class Data:
     """The data files of a checkpoint, open.
 
@@ -99,7 +110,7 @@ class Data:
         self.record = record
         self._damaged = damaged or (lambda name: None)
         self._last: tuple[int, Bytes] | None = None
-        self._extents = _Extents(record, _with_bases(record, tensors))
+        self._extents = Extents(record, with_bases(record, tensors))
         self._readers: dict[int, Reader] = {}
         self._stack = ExitStack()
         folder = names.run_folder(record.head.run)
@@ -137,45 +148,76 @@ class Data:
         mismatches = []
         for number in self._readers:
             try:
-                self._read(number, progress)
+                self._read(number, self._extents.rows(number), progress)
             except DigestMismatch as error:
                 mismatches.append(error)
         if mismatches:
-            names = dict.fromkeys(
-                name.partition(_FROM)[0] for error in mismatches for name in error.tensors
-            )
-            raise DigestMismatch(str(mismatches[0]), tuple(names))
+            names = [name for error in mismatches for name in error.tensors]
+            raise DigestMismatch(str(mismatches[0]), _whole_names(names))
 
-    def _read(self, file: int, progress: Progress | None) -> list[Bytes]:
-        """All that is wanted of one file, verified."""
+    def _read(self, file: int, rows: Sequence[int], progress: Progress | None) -> list[Bytes]:
+        """These rows of one file, verified."""
         try:
-            rows = range(len(self._extents.indexes[file].rows))
             return self._readers[file].tensors(rows, progress)
         except DigestMismatch:
             self._damaged(self.record.head.files[file].name)
             raise
 
-    def load(self, progress: Progress | None = None) -> dict[int, Bytes]:
-        """The bytes of all tensors that are no views, by number, each verified.
+    def load(
+        self, progress: Progress | None = None, tensors: Iterable[int] | None = None
+    ) -> dict[int, Bytes]:
+        """The bytes of tensors that are no views, by number, each verified; of all by default.
 
         They are mapped where they lie in one piece, aligned, and no other tensor shares it.
         """
-        found = {file: self._read(file, progress) for file in self._readers}
+        pieces, shared = self._extents.pieces, self._extents.shared
+        wanted = pieces if tensors is None else dict.fromkeys(tensors)
+        rows = self._extents.rows_of(wanted)
+        found = {
+            (file, row): data
+            for file, each in rows.items()
+            for row, data in zip(each, self._read(file, each, progress), strict=True)
+        }
         loaded = {}
-        for tensor, pieces in self._extents.pieces.items():
-            data = [found[file][row] for file, row in pieces]
-            own = len(data) == 1 and tensor not in self._extents.shared
+        for tensor in wanted:
+            data = [found[place] for place in pieces[tensor]]
+            own = len(data) == 1 and tensor not in shared
             loaded[tensor] = data[0] if own and _is_fit(data[0]) else gathered(data)
         return loaded
 
-    def check_pieces(self) -> None:
-        """Verify everything, and keep nothing of it in memory that is not mapped."""
-        for file, reader in self._readers.items():
+    def stream(self, device: Device, arrivals: Iterable[Arrival]) -> None:
+        """Fill tensors on a device; each chunk is verified before it is copied there.
+
+        A DigestMismatch names all tensors that were found damaged; some are filled by then.
+        """
+        files = {reader: file for file, reader in self._readers.items()}
+        try:
+            stream(
+                device,
+                [stretch for arrival in arrivals for stretch in self._stretches(arrival)],
+                damaged=lambda reader: self._damaged(self.record.head.files[files[reader]].name),
+            )
+        except DigestMismatch as error:
+            error.tensors = _whole_names(error.tensors)
+            raise
+
+    def _stretches(self, arrival: Arrival) -> Iterator[Stretch]:
+        tensor, target, dtype = arrival
+        start = 0
+        for file, row in self._extents.pieces[tensor]:
+            yield Stretch(self._readers[file], row, target, start, dtype)
+            start += int(self._extents.indexes[file].sizes[row])
+
+    def check_pieces(self, tensors: Iterable[int] | None = None) -> None:
+        """Verify all that these need, or everything; what is not mapped is not kept in memory."""
+        wanted = self._extents.pieces if tensors is None else bases_of(self.record, tensors)
+        for file, rows in self._extents.rows_of(wanted).items():
+            reader = self._readers[file]
             try:
                 if reader.is_mapped:
-                    self._read(file, None)
+                    reader.tensors(rows)
                 else:
-                    for row in range(len(self._extents.indexes[file].rows)):
+                    for row in rows:
                         reader.check(row)
             except DigestMismatch:
                 self._damaged(self.record.head.files[file].name)
@@ -210,12 +252,18 @@ class Data:
             self._damaged(self.record.head.files[file].name)
             raise
 
-    def arrays(self, progress: Progress | None = None) -> dict[int, Array]:
-        """All tensors asked for as arrays, by number; those that were tied share their memory."""
-        loaded = self.load(progress)
+    def arrays(
+        self, progress: Progress | None = None, tensors: Iterable[int] | None = None
+    ) -> dict[int, Array]:
+        """Tensors as arrays, by number, and what they are views of; all by default.
+
+        Those that were tied share their memory.
+        """
+        wanted = self._extents.tensors if tensors is None else with_bases(self.record, tensors)
         specs, views = self.record.specs, self.record.views
+        loaded = self.load(progress, None if tensors is None else bases_of(self.record, wanted))
         arrays = {tensor: specs[tensor].view(data) for tensor, data in loaded.items()}
-        for tensor in self._extents.tensors:
+        for tensor in wanted:
             if tensor in views:
                 view = views[tensor]
                 base = arrays[view.base].reshape(-1).view(np.uint8)
@@ -229,87 +277,6 @@ def _is_fit(data: Bytes) -> bool:
     return data.flags.writeable and address % ALIGNMENT == 0
 
 
-class _Extents:
-    """Which bytes of which files the tensors need, as an index for the reader of each file."""
-
-    def __init__(self, record: Record, tensors: Sequence[int]) -> None:
-        self.tensors = tensors
-        self.pieces: dict[int, list[tuple[int, int]]] = {}
-        """Of each tensor, the file and the row in the file's index of each of its extents."""
-        rows: dict[int, _Rows] = {}
-        for tensor in tensors:
-            if tensor not in record.views:
-                self.pieces[tensor] = list(_place(record, tensor, rows))
-        self.indexes = {
-            file: each.index(record.head.files[file].size) for file, each in rows.items()
-        }
-        self.shared = {tensor for each in rows.values() for tensor in each.shared()}
-        """The tensors that were separate, and whose bytes in the file another one has too."""
-
-
-class _Rows:
-    """The extents of one file."""
-
-    def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.sizes: list[int] = []
-        self.names: list[str] = []
-        self.digests: list[bytes] = []
-        self.owners: list[int] = []
-
-    def add(self, start: int, size: int, name: str, digests: bytes, owner: int) -> int:
-        self.starts.append(start)
-        self.sizes.append(size)
-        self.names.append(name)
-        self.digests.append(digests)
-        self.owners.append(owner)
-        return len(self.starts) - 1
-
-    def index(self, end: int) -> Index:
-        rows: dict[str, int] = {}
-        for row, name in enumerate(self.names):
-            while name in rows:  # a tensor is called what a stretch of another is
-                name += f" (row {row})"
-            rows[name] = row
-        return Index(
-            format="safetensors",
-            metadata={},
-            rows=rows,
-            dtypes=["uint8"] * len(self.sizes),
-            shapes=[(size,) for size in self.sizes],
-            starts=np.array(self.starts, np.int64),
-            sizes=np.array(self.sizes, np.int64),
-            end=end,
-            digests=b"".join(self.digests),
-        )
-
-    def shared(self) -> Iterator[int]:
-        """The tensors that have bytes which one before them has."""
-        starts, sizes = np.array(self.starts), np.array(self.sizes)
-        order = np.lexsort((-sizes, starts))
-        ends = np.maximum.accumulate((starts + sizes)[order])
-        overlaps = np.flatnonzero(starts[order][1:] < ends[:-1]) + 1
-        yield from (self.owners[row] for row in order[overlaps])
-
-
-def _place(record: Record, tensor: int, rows: dict[int, _Rows]) -> Iterator[tuple[int, int]]:
-    """Enter the extents of one tensor into the rows of their files."""
-    chunks = record.chunk_digests(tensor)
-    name, done = record.names[tensor], 0
-    for extent in range(record.first_extents[tensor], record.first_extents[tensor + 1]):
-        file, size = int(record.files[extent]), int(record.sizes[extent])
-        first = done // CHUNK * DIGEST
-        digests = chunks[first : first + -(-size // CHUNK) * DIGEST]
-        label = f"{name}{_FROM}{done:,}" if done else name
-        each = rows.setdefault(file, _Rows())
-        yield file, each.add(int(record.starts[extent]), size, label, digests, tensor)
-        done += size
-
-
-def _with_bases(record: Record, tensors: Iterable[int] | None) -> Sequence[int]:
-    """The tensors asked for, all by default, and the bases of those that are views."""
-    if tensors is None:
-        return range(len(record.names))
-    wanted = dict.fromkeys(tensors)
-    wanted.update(dict.fromkeys(record.views[t].base for t in [*wanted] if t in record.views))
-    return list(wanted)
+def _whole_names(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of tensors, of which some are damaged in several of their extents."""
+    return tuple(dict.fromkeys(name.partition(FROM)[0] for name in names))

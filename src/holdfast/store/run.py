@@ -38,7 +38,7 @@ from holdfast.store.planning import Plan, plan_state
 from holdfast.store.record import Head, Place
 from holdfast.store.retaining import Retained
 from holdfast.store.runfile import Monitor, RunFile, encode, read_run
-from holdfast.store.saving import FORMATS, SAFETENSORS, Assemble, Wanted
+from holdfast.store.saving import FORMATS, SAFETENSORS, Assemble, Commit, Task, Wanted
 from holdfast.store.verdicts import Verdict, best_by
 from holdfast.store.writers import Writer, writer_of
 
@@ -163,6 +163,10 @@ class Run:
         self._has_saved = True
         return head
 
+    def assemble(self, task: Task, commit: Commit) -> Head:
+        """Write all of a checkpoint in this process, and have it committed."""
+        return self._own_writer().assemble(task, commit)
+
     def _own_writer(self) -> Writer:
         if self._writer is not None and self._writer.process != os.getpid():
             self._writer = None  # it is that of the process which this one was forked from
@@ -186,6 +190,9 @@ class Run:
         strict: bool = True,
         rename: Mapping[str, str] | None = None,
         verify: bool = True,
+        device: Any = None,
+        cast: Any = None,
+        part: str | None = None,
     ) -> Any:
         """A saved state: of a step, of `latest`, of `best` or of a tag.
 
@@ -194,10 +201,22 @@ class Run:
         place and returned; its leaves must be those of the state. `strict=False` fills what
         fits, and `rename={"old.path": "new.path"}` takes what was saved under one name as
         another: both return the state and a report.
+
+        `device="cuda"` lets all tensors of torch lie there, `cast="bfloat16"` makes all that are
+        of an everyday floating-point dtype that one, and `part="model"` reads and returns that
+        part of the state alone.
         """
 
         def load(checkpoint: Checkpoint) -> Any:
-            return checkpoint.load(into=into, strict=strict, rename=rename, verify=verify)
+            return checkpoint.load(
+                into=into,
+                strict=strict,
+                rename=rename,
+                verify=verify,
+                device=device,
+                cast=cast,
+                part=part,
+            )
 
         return self.with_checkpoint(ref, load)
 

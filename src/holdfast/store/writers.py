@@ -18,7 +18,7 @@ from holdfast.store.planning import Plan
 from holdfast.store.record import Head
 from holdfast.store.removal import sweep
 from holdfast.store.runfile import RunFile, software
-from holdfast.store.saving import Assemble, Assembler, Task, Wanted
+from holdfast.store.saving import Assemble, Assembler, Commit, Task, Wanted
 
 _HURRY: Final = 1.0
 """How many seconds a writer waits for the run: somebody may be cleaning up in it."""
@@ -90,13 +90,17 @@ class Writer:
                 self._commit(head, record, replace)
 
             try:
-                head = (assemble or self._assembler.save)(task, commit)
+                head = (assemble or self.assemble)(task, commit)
             except (SaveFailed, RankError):  # who assembled it died, and cleaned nothing up
                 with suppress(HoldfastError):
                     self.sweep()
                 raise
             self._sequence = head.sequence
         return head
+
+    def assemble(self, task: Task, commit: Commit) -> Head:
+        """Write all of a checkpoint, and have it committed; in the middle of a `save`."""
+        return self._assembler.save(task, commit)
 
     def _commit(self, head: Head, record: bytes, replace: bool) -> None:
         if not self.is_locking():

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from holdfast.errors import BadOption
 from holdfast.tensors.dtypes import DTYPES
+from holdfast.tensors.frameworks import plain
 from holdfast.tensors.sources import PIECE, Bytes, Source
 from holdfast.tensors.spec import TensorSpec
 
@@ -74,6 +76,34 @@ def is_exact(before: str, after: str) -> bool:
         back = values.astype(new).astype(old)
         same = (back == values) | ((back != back) & (values != values))
     return bool(same.all())
+
+
+def castable_dtype(value: Any) -> str:
+    """The name of a dtype that tensors are loaded as, by its name or as a framework's own.
+
+    Raises BadOption for all but the everyday ones of floating point.
+    """
+    name = value if isinstance(value, str) else plain(value)
+    if name is None or (name := name.removeprefix("torch.")) not in _FLOATS:
+        raise BadOption(f"cast={value!r}: floating-point tensors become {', '.join(_FLOATS)}")
+    return name
+
+
+def cast_spec(spec: TensorSpec, dtype: str | None) -> TensorSpec:
+    """What a tensor is when all that are of an everyday floating-point dtype become `dtype`."""
+    return TensorSpec(dtype, spec.shape) if dtype and spec.dtype in _FLOATS else spec
+
+
+def cast_array(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """A floating-point array as another dtype, bit for bit as torch casts it.
+
+    Values beyond the new dtype become infinite; an array that is of it already is not copied.
+    """
+    target = DTYPES[dtype].numpy
+    with np.errstate(all="ignore"):
+        if array.dtype == np.float64 and target.itemsize == 2:
+            array = array.astype(np.float32)  # torch rounds twice, and so do all devices
+        return array.astype(target, copy=False)
 
 
 class CastSource:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -17,6 +17,7 @@ from holdfast.errors import (
     UnsupportedTensor,
     shortened,
 )
+from holdfast.tensors.devices import Device
 from holdfast.tensors.dtypes import BY_NUMPY
 from holdfast.tensors.sources import ArraySource, Packed, Source
 from holdfast.tensors.spec import TensorSpec
@@ -43,6 +44,21 @@ class Memory(NamedTuple):
             else:
                 stop += (length - 1) * stride
         return start, stop + self.itemsize
+
+
+class Guard(Protocol):
+    """An optimizer that says when it is about to change its tensors."""
+
+    def owned(self) -> Iterable[Hashable]:
+        """The tensors that it changes in its steps, and nobody else should between them.
+
+        Each by the `key` of a DeviceSource of it.
+        """
+        ...
+
+    def release(self) -> None:
+        """Let it be as it was."""
+        ...
 
 
 class Framework(Protocol):
@@ -103,6 +119,34 @@ class Framework(Protocol):
 
         Raises UnsupportedTensor for any other value.
         """
+        ...
+
+    def device(self, name: str) -> Device | None:
+        """The device of that name; None for the host. Raises BadOption if there is none."""
+        ...
+
+    def device_of(self, value: Any) -> Device | None:
+        """The device that a tensor lies on; None for the host."""
+        ...
+
+    def view(self, base: Any, spec: TensorSpec, offset: int, strides: Sequence[int]) -> Any:
+        """A tensor within the bytes of one that a device made; both counted in bytes."""
+        ...
+
+    def copy(self, value: Any, given: Any) -> None:
+        """Copy a tensor into one of the same shape, cast if that is of another dtype."""
+        ...
+
+    def same(self, a: Any, b: Any) -> bool:
+        """Whether two tensors of one spec and device have the same bits, seen where they lie."""
+        ...
+
+    def guard(self, value: Any, before_step: Callable[[], None]) -> Guard | None:
+        """Have an optimizer say when it is about to change its tensors; None for other values."""
+        ...
+
+    def home(self, value: Any, path: Sequence[Any]) -> Device | None:
+        """Where an object will keep a tensor that it is given at this path of its state."""
         ...
 
     def random_states(self) -> dict[str, Any]:
@@ -280,6 +324,39 @@ def plain(value: Any) -> str | None:
     """The name that a framework's dtype, device or the like is no more than, if it is one."""
     adapter = _adapter_of(type(value))
     return adapter.plain(value) if adapter else None
+
+
+def device_of(value: Any) -> Device | None:
+    """The device that a tensor of a framework lies on; None for the host and all other values."""
+    adapter = _adapter_of(type(value))
+    return adapter.device_of(value) if adapter else None
+
+
+def guard(value: Any, before_step: Callable[[], None]) -> Guard | None:
+    """Have an optimizer say when it is about to change its tensors; None for other values."""
+    adapter = _adapter_of(type(value))
+    return adapter.guard(value, before_step) if adapter else None
+
+
+def home(value: Any, path: Sequence[Any]) -> Device | None:
+    """Where an object will keep a tensor that it is given at this path of its state."""
+    adapter = _adapter_of(type(value))
+    return adapter.home(value, path) if adapter else None
+
+
+def view_on_device(base: Any, spec: TensorSpec, offset: int, strides: Sequence[int]) -> Any:
+    """A tensor within the bytes of one that a device made; both counted in bytes."""
+    return _adapter(base).view(base, spec, offset, strides)
+
+
+def copy_on_device(value: Any, given: Any) -> None:
+    """Copy a tensor into one of the same shape, cast if that is of another dtype."""
+    _adapter(value).copy(value, given)
+
+
+def same_on_device(a: Any, b: Any) -> bool:
+    """Whether two tensors of one spec and device have the same bits, seen where they lie."""
+    return _adapter(a).same(a, b)
 
 
 def memory_source(owner: Any, start: int, stop: int) -> ArraySource:

@@ -11,23 +11,30 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError, NotOpen, SlowSaves
+from holdfast.errors import NotOpen, SlowSaves
 from holdfast.files.staging import SharedStaging
+from holdfast.files.underway import Underway
 from holdfast.store.budgets import after_save
 from holdfast.store.planning import Plan, plan_state
 from holdfast.store.record import Head
 from holdfast.store.run import Run
-from holdfast.store.saving import Wanted
+from holdfast.store.saving import Assemble, Commit, Task, Wanted
+from holdfast.tensors import Source
 from holdfast.training.helpers import Helpers
+from holdfast.training.overlap import Overlap
+from holdfast.training.process import HelperProcess
+from holdfast.training.stagings import Stagings, Warmth
 from holdfast.training.turns import short_turns
+from holdfast.training.unmixed import Proof
 
-_SLACK: Final = 1 << 20
-"""What is warmed beyond a state's size: its tensors are aligned, and a little may be added."""
+_CLOSED: Final = "saves in the background have been closed: make another Background"
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,19 @@ class Held:
     """Seconds of planning and copying."""
 
 
+Complete = Callable[[Wanted], Wanted]
+"""Says what a checkpoint shall be, once all that it depends on is known."""
+
+
 @dataclass(frozen=True)
 class _Job:
-    """A state that is in the staging, to be committed."""
+    """A state that is in a staging, or on its way there, to be committed."""
 
     plan: Plan
+    underway: Underway
+    staging: SharedStaging
     wanted: Wanted
+    complete: Complete | None
     before_commit: Callable[[], None] | None
     committed: Callable[[Head], None] | None
 
@@ -53,26 +67,26 @@ class _Job:
 class Background:
     """Saves states into a run that this process has claimed, one after the other.
 
-    A failure is raised, once, by the next call that can raise it.
+    While one is written, another one may be copied, if there is memory for it. A failure is
+    raised, once, by the next call that can raise it.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, limit: int | None = None) -> None:
+        """`limit` is how many bytes copies may take; without one there are two if they fit."""
         self._run = run
         self._process = os.getpid()
-        self._staging = SharedStaging()
         self._changed = threading.Condition()
-        self._user: object = None
-        """Who uses the staging: a plan, from its copy to its commit, or the thread."""
-        self._job: _Job | None = None
-        self._room = 0
-        """How large the staging shall be."""
-        self._failure: BaseException | None = None
+        self._stagings = Stagings(self._changed, limit)
+        self._jobs: deque[_Job] = deque()
+        self._failures: deque[tuple[int | None, BaseException]] = deque()
+        self.failed: int | None = None
+        """The step of the failure that was raised last."""
         self._retaining = False
         """Whether old checkpoints are being deleted, after a save that is done."""
         self._problems: list[str] = []
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._helpers = Helpers(run, self._staging)
+        self._helpers = Helpers(run, self._stagings.all)
 
     # The caller's side
 
@@ -81,7 +95,7 @@ class Background:
         self._check_owner()
         with self._changed:
             if self._closing:
-                raise NotOpen("saves in the background have been closed: make another Background")
+                raise NotOpen(_CLOSED)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._work, name="holdfast-save", daemon=True
@@ -89,12 +103,10 @@ class Background:
                 self._thread.start()
                 atexit.register(self.close)  # no save is lost without a word
 
-    def warm(self, size: int) -> None:
-        """Make the staging that large, in the background, so that the first save is fast too."""
+    def warm(self, plan: Plan) -> None:
+        """Make stagings for such a state, in the background, so that the first save is fast too."""
         self.start()
-        with self._changed:
-            self._room = max(self._room, size + size // 100 + _SLACK)
-            self._changed.notify_all()
+        self._stagings.wish(plan)
 
     def save(
         self,
@@ -104,55 +116,88 @@ class Background:
         epoch: int | None = None,
         best: bool = False,
         replace: bool = False,
+        complete: Complete | None = None,
         before_commit: Callable[[], None] | None = None,
         committed: Callable[[Head], None] | None = None,
+        overlap: Overlap | None = None,
     ) -> Held:
         """Copy a state, to be committed as the checkpoint of a step; see `Run.save`.
 
-        When this returns, the state may change. `before_commit` is called when all of it is on
-        the disk but its record, and `committed` once that is too, both in the background; neither
-        may change the run.
+        When this returns, the state may change, but for what `overlap` knows to stay. `complete`
+        is called when its turn comes, `before_commit` when all of it is on the disk but its
+        record, and `committed` once that is too, all in the background; none may change the run.
         """
         self.start()
-        self._raise_failure()
+        self.raise_failure()
         wanted = self._run.wanted(step, metrics, epoch, best, replace)
         began = time.perf_counter()
         plan = plan_state(state)
+        sources = [tensor.source for tensor in plan.tensors if tensor.source]
+        if not self._stagings.can_hold(sources):
+            return self._save_uncopied(plan, wanted, complete, before_commit, committed)
+        overlapped = overlap.owned(sources) if overlap else set()
         planned = time.perf_counter()
+        staging = self._take()
+        underway = None
         try:
-            self._take(plan)
             taken = time.perf_counter()
-            job = _Job(self._staged(plan), wanted, before_commit, committed)
+            copies, underway = staging.begin(sources, overlapped)
+            if overlap:
+                overlap.begun(underway)
+            job = _Job(
+                _of_copies(plan, copies),
+                underway,
+                staging,
+                wanted,
+                complete,
+                before_commit,
+                committed,
+            )
             copied = time.perf_counter()
             with self._changed:
-                self._job = job
+                self._jobs.append(job)
                 self._changed.notify_all()
         except BaseException:
-            self._give_back(plan)
+            if not any(job.staging is staging for job in self._jobs):
+                if underway is not None:
+                    underway.drain()
+                self._stagings.give_back(staging)
             raise
         return Held(taken - planned, planned - began + copied - taken)
 
-    def _staged(self, plan: Plan) -> Plan:
-        """The same plan, of copies; it keeps nothing of the state alive."""
-        staged = iter(
-            self._staging.stage([tensor.source for tensor in plan.tensors if tensor.source])
+    def _save_uncopied(
+        self,
+        plan: Plan,
+        wanted: Wanted,
+        complete: Complete | None,
+        before_commit: Callable[[], None] | None,
+        committed: Callable[[Head], None] | None,
+    ) -> Held:
+        """Write a state that may not be copied, while the caller waits."""
+        self._stagings.notices.append(
+            "a copy of the state takes more memory than it may: the loop waits until each "
+            "checkpoint is written"
         )
-        tensors = [
-            tensor._replace(source=next(staged)) if tensor.source else tensor
-            for tensor in plan.tensors
-        ]
-        return dataclasses.replace(plan, tensors=tensors)
+        began = time.perf_counter()
+        self.wait()
+        waited = time.perf_counter()
+        wanted = complete(wanted) if complete else wanted
+        head = self._run.commit(plan, wanted, None, before_commit)
+        self._run.tidy()
+        if committed is not None:
+            committed(head)
+        return Held(waited - began, time.perf_counter() - waited)
 
     def is_idle(self) -> bool:
         """Whether everything that was handed over is committed, or has failed."""
-        return self._job is None
+        return not self._jobs
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until everything that was handed over is committed; raises what went wrong."""
         self._check_owner()
         with self._changed:
             self._changed.wait_for(self.is_idle, timeout)
-        self._raise_failure()
+        self.raise_failure()
 
     def wait_for_deletions(self) -> list[str]:
         """Wait until what is not kept any more is deleted; returns what could not be, once."""
@@ -177,11 +222,26 @@ class Background:
             self._changed.wait_for(self.is_idle)
             self._closing = True
             self._changed.notify_all()
-        self._staging.close()
+        self._stagings.close()
         if self._thread is not None:
             self._thread.join()
         atexit.unregister(self.close)
-        self._raise_failure()
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong so far, the oldest first, once."""
+        with self._changed:
+            failure = None
+            if self._failures:
+                self.failed, failure = self._failures.popleft()
+            notices = [*self._stagings.notices, *filter(None, [self._helpers.take_notice()])]
+            self._stagings.notices.clear()
+        try:
+            for notice in notices:
+                warnings.warn(notice, SlowSaves, stacklevel=3)
+        finally:  # a warning may be made an error
+            if failure is not None:
+                raise failure
 
     def _check_owner(self) -> None:
         if self._process != os.getpid():
@@ -190,32 +250,18 @@ class Background:
                 "that one can"
             )
 
-    def _raise_failure(self) -> None:
-        with self._changed:
-            failure, self._failure = self._failure, None
-            notice = self._helpers.take_notice()
+    def _take(self) -> SharedStaging:
+        """Wait for a staging; what went wrong meanwhile is raised first."""
+        staging = self._stagings.take(or_else=lambda: self._closing)
         try:
-            if notice is not None:
-                warnings.warn(notice, SlowSaves, stacklevel=3)
-        finally:  # a warning may be made an error
-            if failure is not None:
-                raise failure
-
-    def _take(self, plan: Plan) -> None:
-        """Wait for the staging; what went wrong with the save before is raised first."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._user is None)
-            self._raise_failure()
-            if self._closing:
-                raise NotOpen("saves in the background have been closed: make another Background")
-            self._user = plan
-
-    def _give_back(self, user: object) -> None:
-        """The staging is free, if it was this one who had it, and has not handed it over."""
-        with self._changed:
-            if self._user is user and self._job is None:
-                self._user = None
-            self._changed.notify_all()
+            self.raise_failure()
+            if staging is None:
+                raise NotOpen(_CLOSED)
+        except BaseException:
+            if staging is not None:
+                self._stagings.give_back(staging)
+            raise
+        return staging
 
     # The thread's side
 
@@ -223,8 +269,11 @@ class Background:
         try:
             self._serve()
         except BaseException as error:  # a mistake of ours: nobody shall wait for this thread
-            self._closing = True
-            self._done(error)
+            with self._changed:
+                self._closing = True
+                self._failures.append((None, error))
+                self._jobs.clear()
+                self._changed.notify_all()
 
     def _serve(self) -> None:
         self._helpers.start()
@@ -242,30 +291,29 @@ class Background:
             if self._retaining:
                 self._retain()
         elif work is not None:
-            with suppress(HoldfastError):  # the save that needs it will say so
-                self._staging.reserve(work)
-            self._give_back(self)
+            self._stagings.warm(work)
         return work is not None
 
-    def _next(self) -> _Job | int | None:
-        """Wait for a job, or for a wish for more staging, which is taken; None at the end."""
+    def _next(self) -> _Job | Warmth | None:
+        """Wait for a job, or for a wish for warm stagings; None at the end."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._job or self._closing or (self._room and self._user is None)
+                lambda: self._jobs or self._closing or self._stagings.is_wished()
             )
-            if self._job is not None or self._closing:
-                return self._job
-            self._user = self
-            room, self._room = self._room, 0
-            return room
+            if self._jobs:
+                return self._jobs[0]
+            return None if self._closing else self._stagings.take_wish()
 
     def _save(self, job: _Job) -> BaseException | None:
-        """Commit what is in the staging; returns what went wrong."""
+        """Commit what is in a staging; returns what went wrong."""
         try:
+            job.underway.wait()
             helper = self._helpers.ready()
-            assemble = helper.assemble if helper else None
+            wanted = job.complete(job.wanted) if job.complete else job.wanted
             with short_turns() if helper else nullcontext():
-                head = self._run.commit(job.plan, job.wanted, assemble, job.before_commit)
+                head = self._run.commit(
+                    job.plan, wanted, self._assemble(job, helper), job.before_commit
+                )
             if helper is None:
                 self._run.store.saved()
             if job.committed is not None:
@@ -273,6 +321,19 @@ class Background:
         except BaseException as error:
             return error
         return None
+
+    def _assemble(self, job: _Job, helper: HelperProcess | None) -> Assemble:
+        """Who writes a job: the helper, or this thread; neither commits a mix of two steps."""
+        underway = job.underway
+        if helper is not None:
+            number = self._stagings.all.index(job.staging)
+            return partial(helper.assemble, staging=number, summed=underway.summed)
+
+        def assemble(task: Task, commit: Commit) -> Head:
+            with Proof(underway.copies, underway.summed, task.plan, task.wanted.step) as proof:
+                return self._run.assemble(task, proof.then(commit))
+
+        return assemble
 
     def _retain(self) -> None:
         """Delete what is not kept any more; the next state may be copied meanwhile."""
@@ -293,5 +354,17 @@ class Background:
 
     def _done(self, failure: BaseException | None) -> None:
         with self._changed:
-            self._job, self._failure, self._user = None, failure, None
+            job = self._jobs.popleft()
+            self._stagings.give_back(job.staging)
+            if failure is not None:
+                self._failures.append((job.wanted.step, failure))
             self._changed.notify_all()
+
+
+def _of_copies(plan: Plan, copies: Sequence[Source]) -> Plan:
+    """The same plan, of copies; it keeps nothing of the state alive."""
+    staged = iter(copies)
+    tensors = [
+        tensor._replace(source=next(staged)) if tensor.source else tensor for tensor in plan.tensors
+    ]
+    return dataclasses.replace(plan, tensors=tensors)

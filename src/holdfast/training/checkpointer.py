@@ -15,7 +15,7 @@ import numpy as np
 
 from holdfast.conventions import translate
 from holdfast.errors import BadField, BadLabel, BadOption, HoldfastError, NotOpen
-from holdfast.retention import Mode, Policies, Policy, retention
+from holdfast.retention import Mode, Policies, Policy, as_bytes, retention
 from holdfast.schedule import Schedule, cadence
 from holdfast.store import Run, Store
 from holdfast.training.background import Held
@@ -26,7 +26,7 @@ from holdfast.training.metrics import MetricsLog
 from holdfast.training.preemption import Preemption
 from holdfast.training.report import ResumeReport
 from holdfast.training.resuming import Resumption
-from holdfast.training.saves import Saves
+from holdfast.training.saves import Saves, SaveSettings
 from holdfast.training.state import TrainingState, model_of
 from holdfast.training.tenure import Tenure
 
@@ -65,6 +65,8 @@ class Checkpointer:
         budget: int | float | str | None = None,
         strict: bool = True,
         asynchronous: bool = True,
+        overlap: bool = True,
+        staging: int | float | str | None = None,
         quiet: bool = False,
         **conventions: Any,
     ) -> None:
@@ -80,7 +82,9 @@ class Checkpointer:
         `Run.retain`; without them a run keeps what it, or the one it branches from, was told to.
         The names of Lightning and Transformers (`save_top_k`, …) are taken too. `strict=False`
         restores what fits, `asynchronous=False` waits for each save, and `quiet` keeps it from
-        writing to standard error.
+        writing to standard error. Of a state on a GPU, what an optimizer owns is copied beside the
+        next step unless `overlap=False`; `staging` is how much memory copies may take ("40GB"), by
+        default that of two if it is there: see docs/gpu.md.
         """
         if not isinstance(state, TrainingState):
             raise BadOption(
@@ -102,7 +106,7 @@ class Checkpointer:
         self._best = Best(told.monitor, told.mode or "min")
         self._retention = retention(told.keep, budget, told.monitor, told.mode or "min")
         self._strict = strict
-        self._asynchronous = asynchronous
+        self._save_settings = SaveSettings(asynchronous, overlap, as_bytes(staging, "staging"))
         self._quiet = quiet
         self._preemption = Preemption()
         self._run: Run | None = None
@@ -150,8 +154,8 @@ class Checkpointer:
                 self._log,
                 self._best,
                 self._cadence,
-                self._asynchronous,
                 self._say,
+                self._save_settings,
             )
             if self._retention is not None:
                 self.run.set_retention(self._retention)
@@ -249,6 +253,8 @@ class Checkpointer:
 
     def _finish(self) -> None:
         """All is done: save the last step, unless it is saved or nothing was left to do."""
+        self._open().settle()
+        self._open().check()
         if self._step > self.resume_report.step and self._open().last != self._step:
             self._save()
 
@@ -272,7 +278,7 @@ class Checkpointer:
         self._log.add(self._step, self._epoch.number, given)
         if self._preemption.signal is not None:
             self._stop()
-        elif self.is_due(self._step):
+        elif saves.owes_save or self.is_due(self._step):
             self._save_or_owe()
         elif is_first:
             saves.warm()

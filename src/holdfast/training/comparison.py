@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from holdfast.store.filling import LoadReport, leaves_of, spec_of
-from holdfast.tensors import Source, TensorSpec, source_of
+from holdfast.tensors import Source, TensorSpec, memory_of, source_of
+from holdfast.tensors.frameworks import device_of, same_on_device
+from holdfast.tensors.sources import Bytes
 
+_PIECE: Final = 16 << 20
+"""Of tensors that lie on several devices, so much is brought to the host at a time."""
 SpecOf = Callable[[Any], TensorSpec | None]
 """The spec of a saved leaf, if it is a tensor."""
 
@@ -84,16 +88,36 @@ def differences(mine: Any, saved: Any) -> Iterator[str]:
 
 
 def _same(mine: Any, saved: Any) -> bool:
-    if spec_of(mine) != spec_of(saved):
+    if mine is saved:
+        return True
+    spec = spec_of(mine)
+    if spec != spec_of(saved):
         return False
-    if spec_of(mine) is None:
+    if spec is None:
         return type(mine) is type(saved) and (mine == saved or repr(mine) == repr(saved))
-    return np.array_equal(_bytes(source_of(mine)), _bytes(source_of(saved)))
+    memory = memory_of(mine)
+    if memory is not None and memory == memory_of(saved):
+        return True
+    device = device_of(mine)
+    if device is not None and device is device_of(saved):
+        return same_on_device(mine, saved)
+    return _have_same_bytes(source_of(mine), source_of(saved))
 
 
-def _bytes(source: Source) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _have_same_bytes(mine: Source, saved: Source) -> bool:
+    """Whether two tensors that lie anywhere are the same, bit for bit."""
+    size = mine.spec.nbytes
+    pieces = ((start, min(start + _PIECE, size)) for start in range(0, size, _PIECE))
+    return all(
+        np.array_equal(_bytes(mine, start, stop), _bytes(saved, start, stop))
+        for start, stop in pieces
+    )
+
+
+def _bytes(source: Source, start: int, stop: int) -> Bytes:
     flat = source.contiguous()
-    if flat is None:
-        flat = np.empty(source.spec.nbytes, np.uint8)
-        source.copy_to(flat, 0)
-    return flat
+    if flat is not None:
+        return flat[start:stop]
+    piece = np.empty(stop - start, np.uint8)
+    source.copy_to(piece, start)
+    return piece

@@ -1,8 +1,8 @@
 """The helper process: writes the checkpoints of a run, so that the training process need not.
 
-    python -P -m holdfast.training.helper PARENT SOCKET STAGING STORE RUN
+    python -P -m holdfast.training.helper PARENT SOCKET STAGING,STAGING STORE RUN
 
-It has a socket to the training process, its staging, and nothing else of it. It commits nothing,
+It has a socket to the training process, its stagings, and nothing else of it. It commits nothing,
 and does not outlive it: on Linux the kernel sees to that, elsewhere the end of the socket.
 """
 
@@ -13,12 +13,14 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Never
 
 from holdfast.errors import HoldfastError, SaveFailed
+from holdfast.files.staged import Copy
 from holdfast.files.staging import Staged
 from holdfast.store.budgets import after_save
 from holdfast.store.local import LocalBackend
@@ -42,18 +44,18 @@ from holdfast.training.messages import (
     plan_of,
     specs_of,
 )
+from holdfast.training.unmixed import Proof
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def main(parent: str, socket: str, staging: str, store: str, run: str) -> None:
+def main(parent: str, socket: str, stagings: str, store: str, run: str) -> None:
     """Serve until the training process hangs up or dies."""
     die_with(int(parent))
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
-    Helper(
-        Channel(int(socket)), Staged(int(staging)), Store(LocalBackend(Path(store))), run
-    ).serve()
+    staged = [Staged(int(staging)) for staging in stagings.split(",")]
+    Helper(Channel(int(socket)), staged, Store(LocalBackend(Path(store))), run).serve()
 
 
 def die_with(parent: int) -> None:
@@ -67,7 +69,7 @@ def die_with(parent: int) -> None:
 class Helper:
     """Does one job after the other."""
 
-    def __init__(self, channel: Channel, staged: Staged, store: Store, run: str) -> None:
+    def __init__(self, channel: Channel, staged: Sequence[Staged], store: Store, run: str) -> None:
         self._channel = channel
         self._staged = staged
         self._store = store
@@ -99,7 +101,9 @@ class Helper:
 
     def _answer(self, job: Job) -> Done | Failure:
         try:
-            head = self._assembler.save(self._task(job), self._commit)
+            task, copies = self._task(job)
+            with Proof(copies, job.summed, task.plan, task.wanted.step) as proof:
+                head = self._assembler.save(task, proof.then(self._commit))
             with suppress(HoldfastError):  # a view, which the next save writes again
                 self._store.saved()
             return Done(head)
@@ -114,12 +118,16 @@ class Helper:
         except BaseException as error:
             return failure_of(error)
 
-    def _task(self, job: Job) -> Task:
+    def _task(self, job: Job) -> tuple[Task, Sequence[Copy]]:
+        """What is to be done, and what is in the staging for it."""
         self._shape = shape = job.shape or self._shape
         if shape is None:
             raise SaveFailed("the helper process was given a state without its shape: save again")
-        plan = plan_of(shape, job.tree, self._staged.sources(specs_of(shape)))
-        return Task(plan, job.wanted, job.identity, job.origin, job.software, job.after, job.claim)
+        specs = specs_of(shape)
+        copies = self._staged[job.staging].copies(specs, job.summed)
+        plan = plan_of(shape, job.tree, copies[: len(specs)])
+        task = Task(plan, job.wanted, job.identity, job.origin, job.software, job.after, job.claim)
+        return task, copies
 
     def _commit(self, head: Head, record: bytes, replace: bool) -> None:
         """Have the training process commit, which alone holds the run's lock."""

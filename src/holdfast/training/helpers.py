@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 
 from holdfast.files.staging import SharedStaging
 from holdfast.store.local import LocalBackend
@@ -16,9 +17,9 @@ class Helpers:
     All calls but `take_notice` come from one thread, which lives as long as the helper.
     """
 
-    def __init__(self, run: Run, staging: SharedStaging) -> None:
+    def __init__(self, run: Run, stagings: Sequence[SharedStaging]) -> None:
         self._run = run
-        self._staging = staging
+        self._stagings = stagings
         self._possible = type(run.store.backend) is LocalBackend
         self._notice: str | None = None
         self.current: HelperProcess | None = None
@@ -30,7 +31,8 @@ class Helpers:
         self.end()
         store, run = self._run.store.url, self._run.hash
         try:
-            self.current = HelperProcess.start(store, run, self._staging.fileno())
+            stagings = [staging.fileno() for staging in self._stagings]
+            self.current = HelperProcess.start(store, run, stagings)
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             self._do_without(str(error))
 

@@ -38,7 +38,7 @@ class Tensor(Struct, array_like=True, frozen=True):
     shape: tuple[int, ...]
     nbytes: int
     stored: bool
-    """Whether it is in the staging."""
+    """Whether it is in a staging."""
     view: View | None
 
 
@@ -64,8 +64,12 @@ class Ready(Struct, tag=True, frozen=True):
 
 
 class Job(Struct, tag=True, frozen=True):
-    """A checkpoint to be assembled of what is in the staging."""
+    """A checkpoint to be assembled of what is in a staging."""
 
+    staging: int
+    """Which of them."""
+    summed: list[list[int]]
+    """What was summed up before it was copied: see `files.staged.changed`."""
     shape: Shape | None
     """None if it is that of the last job."""
     tree: bytes

@@ -67,10 +67,15 @@ class MetricsLog:
         if values:
             self._added.append((step, epoch, time.time(), values))
 
-    def settle(self) -> list[Line]:
-        """The lines of all that was added since the last call; this may wait for the device."""
+    def settle(self, up_to: int | None = None) -> list[Line]:
+        """The lines of what was added since the last call; this may wait for the device.
+
+        With `up_to`, of all before the first that is of a later step.
+        """
         lines = []
         for _ in range(len(self._added)):
+            if up_to is not None and self._added[0][0] > up_to:
+                break
             step, epoch, seconds, values = self._added.popleft()
             numbers = {
                 name: value if type(value) in _NUMBERS else value.item()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from holdfast import randomness
 from holdfast.errors import HoldfastError, RefusedState, RefusedTensor, StateMismatch
 from holdfast.store.filling import spec_of
 from holdfast.tensors import fill, kind_of, source_of, why_not_fillable
-from holdfast.tensors.frameworks import unwrapped
+from holdfast.tensors.frameworks import copy_on_device, device_of, unwrapped
 
 _CONTAINERS: Final = (dict, OrderedDict, list, tuple)
 
@@ -138,7 +138,22 @@ def _filled(mine: Any, saved: Any) -> Any:
             array = flat.view(source.spec.kind.numpy).reshape(source.spec.array_shape)
             fill(mine, array, source.spec)
             return mine
+        if device_of(mine) and device_of(saved):
+            copy_on_device(mine, saved)
+            return mine
     return saved
+
+
+def member_at(tree: Any, path: Sequence[Any]) -> Any:
+    """What a tree has at the keys and positions of a path; None if it has nothing there."""
+    for key in path:
+        if isinstance(tree, dict):
+            tree = tree.get(key)
+        elif isinstance(tree, list | tuple) and isinstance(key, int) and key < len(tree):
+            tree = tree[key]
+        else:
+            return None
+    return tree
 
 
 def _members(mine: list[Any] | tuple[Any, ...], saved: list[Any] | tuple[Any, ...]) -> list[Any]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, Self
 
 from holdfast.errors import HoldfastError, SaveFailed
+from holdfast.files.staged import Summed
 from holdfast.store.planning import PlannedFile
 from holdfast.store.record import Head
 from holdfast.store.saving import Commit, Task
@@ -43,7 +44,7 @@ class HelperProcess:
         _alive.add(self)
 
     @classmethod
-    def start(cls, store: str, run: str, staging: int) -> Self:
+    def start(cls, store: str, run: str, stagings: Sequence[int]) -> Self:
         """Start one for a run of a local store; raises OSError if that cannot be.
 
         It gets none of this process's streams and is in no group of its, so that nothing that is
@@ -52,13 +53,13 @@ class HelperProcess:
         with _no_forks, _blocked(STOPS):
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                arguments = (os.getpid(), theirs.fileno(), staging, store, run)
+                arguments = (os.getpid(), theirs.fileno(), ",".join(map(str, stagings)), store, run)
                 process = subprocess.Popen(
                     [_python(), "-P", "-m", "holdfast.training.helper", *map(str, arguments)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), staging),
+                    pass_fds=(theirs.fileno(), *stagings),
                     start_new_session=True,
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths())},
                 )
@@ -84,12 +85,12 @@ class HelperProcess:
                     self._ready = isinstance(self._channel.receive(), Ready)
         return self._ready
 
-    def assemble(self, task: Task, commit: Commit) -> Head:
-        """Have it assemble a checkpoint of what is in the staging; `commit` is called here."""
+    def assemble(self, task: Task, commit: Commit, staging: int = 0, summed: Summed = ()) -> Head:
+        """Have it assemble a checkpoint of what is in a staging; `commit` is called here."""
         committed: Head | None = None
         refusal: BaseException | None = None
         try:
-            self._channel.send(self._job(task))
+            self._channel.send(self._job(task, staging, summed))
             self._sent = task.plan.files
             answer = self._channel.receive()
             while isinstance(answer, messages.Commit):
@@ -133,10 +134,12 @@ class HelperProcess:
         self._channel.send(message)
         return self._channel.receive()
 
-    def _job(self, task: Task) -> Job:
+    def _job(self, task: Task, staging: int, summed: Summed) -> Job:
         plan = task.plan
         shape = None if plan.files is self._sent else messages.shape_of(plan)
         return Job(
+            staging,
+            [list(numbers) for numbers in summed],
             shape,
             plan.tree,
             task.wanted,

@@ -6,18 +6,19 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from holdfast import randomness
-from holdfast.errors import StateMismatch
+from holdfast.errors import DigestMismatch, StateMismatch
 from holdfast.store import Checkpoint
 from holdfast.store.filling import LoadReport, leaves_of, spec_of
 from holdfast.store.runfile import software
 from holdfast.store.store import Store
-from holdfast.store.tree import Ref, decode
-from holdfast.tensors import TensorSpec
+from holdfast.store.tree import Path, Ref, decode
+from holdfast.tensors import TensorSpec, frameworks
+from holdfast.tensors.devices import Device
 from holdfast.tensors.frameworks import frameworks_in_use
 from holdfast.training import loaders
 from holdfast.training.beginning import Beginning, changed_settings
 from holdfast.training.comparison import compare, differences
-from holdfast.training.parts import merged
+from holdfast.training.parts import member_at, merged
 from holdfast.training.report import ResumeReport
 from holdfast.training.state import RANDOM, TrainingState, parts_of, trees_of
 
@@ -41,11 +42,14 @@ class Resumption:
         self._strict = strict
         self._random: dict[str, Any] | None = None
         self._generators: dict[str, Any] = {}
+        self._half_filled: str | None = None
+        """A damaged checkpoint of which tensors on devices may hold something."""
 
     def restore(self) -> ResumeReport:
         """Restore everything, the random states too; raises StateMismatch or a DamagedFile.
 
-        What does not fit is found before anything is changed.
+        What does not fit is found before anything is changed. Damage is too, but for tensors on
+        devices that all of a checkpoint is put into: they are filled as it is verified.
         """
         found = self._load()
         run = self._beginning.run
@@ -96,19 +100,43 @@ class Resumption:
 
     def _loaded(self, checkpoint: Checkpoint) -> tuple[Checkpoint, LoadReport, dict[str, Any]]:
         fits = self._compared(checkpoint)
-        if self._strict and not fits.exact:
+        if not self._strict:
+            # Not mapped: what an object keeps of it must be memory of its own.
+            return checkpoint, fits, checkpoint.state(mapped=False)
+        if not fits.exact:
             raise StateMismatch(
                 "\n".join(
                     [
                         f"{checkpoint.ref} does not fit the program; nothing was restored:",
                         *fits.differences(),
                         *_dropped(checkpoint),
+                        *self._left_behind(),
                         "strict=False restores what fits",
                     ]
                 )
             )
-        # Not mapped: what an object keeps of it must be memory of its own.
-        return checkpoint, fits, checkpoint.state(mapped=False)
+        return checkpoint, fits, self._placed(checkpoint)
+
+    def _placed(self, checkpoint: Checkpoint) -> Any:
+        """The state, with the program's own tensors where they lie on devices, filled.
+
+        Others are made where they will stay: copied there later, they would take memory twice.
+        """
+        parts, trees = parts_of(self._state), trees_of(self._state)
+
+        def home(path: Path) -> Device | None:
+            return frameworks.home(parts[path[0]].value, path[1:]) if path[0] in parts else None
+
+        try:
+            return checkpoint.state_with(lambda path: member_at(trees, path), home)
+        except DigestMismatch:
+            if any(map(frameworks.device_of, leaves_of(trees).values())):
+                self._half_filled = checkpoint.ref
+            raise
+
+    def _left_behind(self) -> Iterator[str]:
+        if self._half_filled:
+            yield f"tensors on devices may hold bytes of {self._half_filled}, which is damaged"
 
     def _compared(self, checkpoint: Checkpoint) -> LoadReport:
         record = checkpoint.record

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import re
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.errors import DamagedFile, HoldfastError, NotEnoughSpace
+from holdfast.errors import DamagedFile, HoldfastError, NotEnoughSpace, StateChanged
 from holdfast.schedule import Cadence
 from holdfast.store import Checkpoint, Run, Store
-from holdfast.store.planning import plan_state
+from holdfast.store.metrics import checked_metrics
+from holdfast.store.planning import Plan, plan_state
 from holdfast.store.record import Head
+from holdfast.store.saving import Wanted
 from holdfast.store.trash import Trash
 from holdfast.training.background import Background, Held
 from holdfast.training.best import Best
 from holdfast.training.metrics import Line, MetricsLog
+from holdfast.training.overlap import Overlap
 from holdfast.training.resuming import MIDWAY
-from holdfast.training.state import TrainingState, tree_of
+from holdfast.training.state import TrainingState, parts_of, tree_of
 
 _SLOW: Final = 0.5
 """A wait of more seconds than these for the save before is worth a word."""
+
+
+@dataclass(frozen=True)
+class SaveSettings:
+    """How states are saved."""
+
+    asynchronous: bool = True
+    overlap: bool = True
+    """Whether copies may go on beside the next step."""
+    staging: int | None = None
+    """How many bytes copies of the state may take."""
 
 
 class Saves:
@@ -36,8 +51,8 @@ class Saves:
         log: MetricsLog,
         best: Best,
         cadence: Cadence,
-        asynchronous: bool,
         say: Callable[[str], None],
+        settings: SaveSettings,
     ) -> None:
         self._run = run
         self._state = state
@@ -45,7 +60,9 @@ class Saves:
         self._best = best
         self._cadence = cadence
         self._say = say
-        self._background = Background(run) if asynchronous else None
+        self._background = Background(run, settings.staging) if settings.asynchronous else None
+        overlaps = settings.asynchronous and settings.overlap
+        self._overlap = Overlap(p.value for p in parts_of(state).values()) if overlaps else None
         self._unwritten: list[Line] = []
         """The metrics that are known and not in the log yet."""
         self._metrics: dict[str, Any] = {}
@@ -54,6 +71,10 @@ class Saves:
         self._monitored = False
         """Whether the metric that decides on the best has come with a step that was saved."""
         self._saved_any = False
+        self._saving: dict[str, Any] = {}
+        """The metrics of the step that is being written."""
+        self.owes_save = False
+        """Whether a step could not be saved that the next one shall be saved for."""
         self._reported: set[str] = set()
         self.last: int | None = None
         """The step that was handed over last, unless its save is known to have failed."""
@@ -62,7 +83,8 @@ class Saves:
 
     def start(self, store: Store) -> None:
         """Get everything ready; raises NotEnoughSpace if a checkpoint would not fit now."""
-        needed, free = self._size(), store.backend.free()
+        plan, free = self._plan(), store.backend.free()
+        needed = plan.most
         if free is not None and free + Trash(store.backend).nbytes() < needed:
             raise NotEnoughSpace(
                 errno.ENOSPC,
@@ -71,7 +93,7 @@ class Saves:
             )
         if self._background:
             self._background.start()
-            self._background.warm(needed)
+            self._background.warm(plan)
 
     def recall(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of this run: that of its step may be saved once more."""
@@ -82,66 +104,74 @@ class Saves:
     def warm(self) -> None:
         """Have memory for the state as it is now; an optimizer's grows with its first step."""
         if self._background:
-            self._background.warm(self._size())
+            self._background.warm(self._plan())
 
-    def _size(self) -> int:
-        return plan_state(tree_of(self._state)).most
+    def _plan(self) -> Plan:
+        return plan_state(tree_of(self._state))
 
     def save(self, step: int, epoch: int | None, midway: bool) -> Held:
         """Save the state as that of a step; returns when it may change again.
 
         `midway` says that it is somewhere in the middle of the epoch, which is noted with it. A
-        checkpoint of the step is replaced. Raises what went wrong with the save before.
+        checkpoint of the step is replaced. Raises what went wrong with the saves before.
         """
         begun = time.monotonic()
-        self.wait()
-        waited = time.monotonic() - begun
-        if waited > _SLOW:
-            self._say(
-                f"step {step} waited {waited:.1f} s for the save of step {self.last} to end; if "
-                "that goes on, save less often"
-            )
+        self.check()
         if self._background:
             self._report(self._background.problems())
-        self._save(step, epoch, midway)
+        held = self._save(step, epoch, midway)
+        if held.waited > _SLOW:
+            self._say(
+                f"step {step} waited {held.waited:.1f} s for the saves before it to end; if that "
+                "goes on, save less often"
+            )
         done = time.monotonic()
         self.last = step
         self._saved_any = True
+        self.owes_save = False
         self.held += done - begun
         self._cadence.saved(step, done, done - begun)
-        return Held(waited, done - begun - waited)
+        return held
 
-    def _save(self, step: int, epoch: int | None, midway: bool) -> None:
-        self._settle()
-        metrics = self._metrics if self._metrics_step == step else {}
-        self._monitored |= self._best.monitor in metrics
-        # The best is known: the save before was waited for.
-        best = self._best.is_beaten(metrics) or self._best.step == step
+    def _save(self, step: int, epoch: int | None, midway: bool) -> Held:
         replace = self.last == step
         tree = tree_of(self._state)
         if midway and epoch is not None:
             tree[MIDWAY], epoch = epoch, epoch - 1
         if self._background is None:
-            self.write_metrics()
-            self._run.save(step, tree, metrics, epoch, best, replace)
-            self._best.take(step, metrics)
-            return
-        self._background.save(
+            begun = time.monotonic()
+            wanted = self._complete(self._run.wanted(step, None, epoch, False, replace))
+            head = self._run.commit(plan_state(tree), wanted, None, self.write_metrics)
+            self._run.tidy()
+            self._take(head)
+            return Held(0.0, time.monotonic() - begun)
+        return self._background.save(
             tree,
             step,
-            metrics,
+            None,
             epoch,
-            best,
+            False,
             replace,
+            complete=self._complete,
             before_commit=self.write_metrics,
-            committed=partial(self._take, metrics),
+            committed=self._take,
+            overlap=self._overlap,
         )
 
-    def _take(self, metrics: dict[str, Any], head: Head) -> None:
-        self._best.take(head.step, metrics)
+    def _complete(self, wanted: Wanted) -> Wanted:
+        """Add the metrics of the step, and whether it is the best; all before it are known."""
+        self._settle(wanted.step)
+        metrics = self._metrics if self._metrics_step == wanted.step else {}
+        self._saving = metrics
+        self._monitored |= self._best.monitor in metrics
+        best = self._best.is_beaten(metrics) or self._best.step == wanted.step
+        return dataclasses.replace(wanted, metrics=checked_metrics(metrics), best=best)
 
-    def _settle(self) -> None:
-        for line in self._log.settle():
+    def _take(self, head: Head) -> None:
+        self._best.take(head.step, self._saving)
+
+    def _settle(self, up_to: int | None = None) -> None:
+        for line in self._log.settle(up_to):
             self._unwritten.append(line)
             if line.step > self._metrics_step:
                 self._metrics_step, self._metrics = line.step, {}
@@ -161,8 +191,33 @@ class Saves:
 
     def check(self) -> None:
         """Raise what went wrong with a save, if it is known by now."""
-        if self.is_idle():
-            self.wait()
+        if self._background:
+            with self._facing_failure():
+                self._background.raise_failure()
+
+    @contextmanager
+    def _facing_failure(self) -> Iterator[None]:
+        """Raise what went wrong, but for a state that changed: the next one is saved instead."""
+        try:
+            yield
+        except StateChanged as error:
+            if self._overlap is not None:
+                self._overlap.end()
+                self._overlap = None
+            self._forget_failed()
+            self.owes_save = True
+            self._say(
+                f"{error}; the next step is saved instead, and the loop waits for the copies from "
+                "now on: see overlap=False"
+            )
+        except HoldfastError:
+            self._forget_failed()
+            raise
+
+    def _forget_failed(self) -> None:
+        """The step that was handed over last may be the one that failed."""
+        if self._background and self._background.failed in (self.last, None):
+            self.last = None
 
     def is_idle(self) -> bool:
         """Whether no save is under way."""
@@ -174,8 +229,13 @@ class Saves:
             try:
                 self._background.wait()
             except HoldfastError:
-                self.last = None
+                self._forget_failed()
                 raise
+
+    def settle(self) -> None:
+        """Return when the state may change in any way."""
+        if self._overlap is not None:
+            self._overlap.settle()
 
     def wait_for_deletions(self) -> None:
         """Return when all that is not kept any more is deleted."""
@@ -190,9 +250,10 @@ class Saves:
                 self._say(f"old checkpoints: {problem}")
 
     def failure(self) -> HoldfastError | None:
-        """What `wait` raises."""
+        """What `wait` raises, but for a state that changed, which is about to be saved again."""
         try:
-            self.wait()
+            with self._facing_failure():
+                self.wait()
         except HoldfastError as error:
             return error
         return None
@@ -209,4 +270,6 @@ class Saves:
                 self._background.close()
                 self.wait_for_deletions()
         finally:
+            if self._overlap is not None:
+                self._overlap.end()
             self.log_metrics()

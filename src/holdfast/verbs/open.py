@@ -24,6 +24,7 @@ from holdfast.files.read_back import digests_on_disk
 from holdfast.files.reader import Progress, Reader
 from holdfast.files.source_file import SourceFile
 from holdfast.files.source_stream import SourceStream
+from holdfast.files.streaming import Stretch
 from holdfast.formats import format_of_file
 from holdfast.formats.reading import Options
 from holdfast.formats.trees import with_leaves
@@ -208,6 +209,13 @@ class TensorFile(Mapping[str, Array]):
         rows = [int(row) for row in self._index.file_order]
         data = dict(zip(rows, self._reader.tensors(rows, progress), strict=True))
         return {name: self._array(row, data[row]) for name, row in self._index.rows.items()}
+
+    def stretch(self, name: str, target: Any) -> Stretch | None:
+        """All of a tensor, to be streamed into one on a device; None if it cannot be."""
+        row = self._row(name)
+        if not self._reader.streams(row):
+            return None
+        return Stretch(self._reader, row, target, 0, self._index.dtypes[row])
 
     def close(self) -> None:
         """Close the file; arrays taken from it stay valid."""

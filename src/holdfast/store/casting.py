@@ -1,0 +1,120 @@
+"""Stored tensors that are cast as they are loaded, with the views that lie in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from holdfast.store.aliases import View, c_strides, view_array
+from holdfast.store.record import Record
+from holdfast.tensors import Memory, TensorSpec, casting
+from holdfast.tensors.casting import cast_spec
+from holdfast.tensors.sources import aligned_bytes
+
+Array = np.ndarray[Any, Any]
+_PIECE: Final = 1 << 20
+"""How many elements are cast at a time, into memory that is aligned as torch aligns its own."""
+
+
+class Form(NamedTuple):
+    """What the bytes of a stored tensor are read as, and what they become."""
+
+    before: TensorSpec
+    after: TensorSpec
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether they become other bytes."""
+        return self.before != self.after
+
+
+def grouped(record: Record, tensors: Iterable[int]) -> dict[int, list[int]]:
+    """The tensors by the stored one that has their bytes: themselves, or what they are views of."""
+    groups: dict[int, list[int]] = {}
+    for tensor in dict.fromkeys(tensors):
+        groups.setdefault(place_of(record, tensor).base, []).append(tensor)
+    return groups
+
+
+def place_of(record: Record, tensor: int) -> View:
+    """Where the bytes of a tensor lie in those of the stored one that has them."""
+    view = record.views.get(tensor)
+    return View(tensor, 0, _whole(record.specs[tensor])) if view is None else view
+
+
+def form_of(record: Record, stored: int, members: Sequence[int], cast: str | None) -> Form | None:
+    """How a stored tensor is loaded so that its members can lie in it, as they did.
+
+    None if they cannot: they see its bytes as several dtypes of which some are cast, or in a way
+    that not all frameworks know.
+    """
+    whole, specs = record.specs[stored], [record.specs[member] for member in members]
+    places = [place_of(record, member) for member in members]
+    if not all(map(is_regular, places, specs)):
+        return None
+    if all(cast_spec(spec, cast) == spec for spec in specs):
+        return Form(whole, whole)
+    dtype, width = specs[0].dtype, specs[0].kind.numpy.itemsize
+    if any(spec.dtype != dtype for spec in specs) or whole.nbytes % width:
+        return None
+    before = whole if whole.dtype == dtype else TensorSpec(dtype, (whole.nbytes // width,))
+    return Form(before, cast_spec(before, cast))
+
+
+def is_regular(place: View, spec: TensorSpec) -> bool:
+    """Whether a view has its elements at multiples of their width, none before the first."""
+    width = spec.kind.numpy.itemsize
+    return not any(step < 0 or step % width for step in (place.offset, *place.strides))
+
+
+def rescaled(place: View, before: TensorSpec, after: TensorSpec) -> View:
+    """Where a regular view lies when the elements under it become as wide as another's."""
+    old, new = before.kind.numpy.itemsize, after.kind.numpy.itemsize
+    strides = tuple(step // old * new for step in place.strides)
+    return View(place.base, place.offset // old * new, strides)
+
+
+def cast_array(array: Array, spec: TensorSpec, cast: str | None) -> Array:
+    """An array that holds a tensor of this spec, as what the cast makes of it."""
+    after = cast_spec(spec, cast)
+    if after == spec:
+        return array
+    found = aligned_bytes(after.nbytes).view(after.kind.numpy)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for start in range(0, flat.size, _PIECE):
+        piece = slice(start, start + _PIECE)
+        found[piece] = casting.cast_array(flat[piece], after.dtype)
+    return found.reshape(array.shape)
+
+
+def cast_arrays(
+    record: Record, arrays: Mapping[int, Array], tensors: Iterable[int], cast: str | None
+) -> dict[int, Array]:
+    """Loaded tensors as what the cast makes of them; those that were tied still are, if they can.
+
+    The arrays are those of the tensors, and of the stored ones that have their bytes.
+    """
+    if cast is None:
+        return dict(arrays)
+    found: dict[int, Array] = {}
+    for stored, members in grouped(record, tensors).items():
+        form = form_of(record, stored, members, cast)
+        if form is None or not form.is_cast:
+            found |= {n: cast_array(arrays[n], record.specs[n], cast) for n in members}
+            continue
+        flat = arrays[stored].reshape(-1).view(np.uint8)
+        base = cast_array(form.before.view(flat), form.before, cast).reshape(-1).view(np.uint8)
+        for member in members:
+            spec = record.specs[member]
+            after = cast_spec(spec, cast)
+            place = rescaled(place_of(record, member), spec, after)
+            found[member] = view_array(base, after, place.offset, place.strides)
+    return found
+
+
+def _whole(spec: TensorSpec) -> tuple[int, ...]:
+    """The strides of a tensor in C order."""
+    shape = spec.array_shape
+    return c_strides(Memory("", 0, spec.kind.numpy.itemsize, shape, ()))

@@ -1,0 +1,143 @@
+"""Copies out of a real GPU: the right bytes, at the right time, through pinned memory."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from holdfast.adapters.torch_devices import DeviceSource, device
+from holdfast.tensors import TensorSpec, source_of
+from holdfast.tensors.devices import Device, Incoming, Outgoing, sums_of
+from holdfast.tensors.sources import Bytes
+from tests.gpu.gpu import (
+    DEVICE,
+    ON_GPU,
+    busy,
+    checkpointer,
+    differing,
+    of_all_kinds,
+    of_bytes,
+    raw,
+    wait_until_warm,
+)
+
+pytestmark = ON_GPU
+GIGABYTE = 1 << 30
+
+
+@pytest.fixture
+def gpu() -> Device:
+    found = device(DEVICE)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def memory(gpu: Device) -> Iterator[Bytes]:
+    """A gigabyte of the host, touched and pinned."""
+    memory = np.frombuffer(mmap.mmap(-1, GIGABYTE), np.uint8)
+    memory[::4096] = 1
+    gpu.pin(memory)
+    yield memory
+    gpu.unpin(memory)
+
+
+def test_every_dtype_and_layout_is_saved_as_it_is(tmp_path: Path) -> None:
+    tensors = of_all_kinds()
+    with checkpointer(tmp_path, tensors=tensors) as ckpt:
+        ckpt.step()
+        ckpt.wait()
+        assert [*differing(tensors, ckpt.run.load()["tensors"])] == []
+        on_device = ckpt.run.load(device=DEVICE)["tensors"]
+    assert {each.device.type for each in on_device.values()} == {DEVICE}
+    assert [*differing(tensors, on_device)] == []
+
+
+def test_what_is_still_being_computed_is_saved_as_it_will_be(tmp_path: Path) -> None:
+    weights = torch.zeros(1 << 22, device=DEVICE)
+    with checkpointer(tmp_path, weights=weights) as ckpt:
+        for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+            with torch.cuda.stream(stream):
+                done = busy()
+                weights.add_(1)
+                assert not done.query()
+                ckpt.step()
+                weights.add_(1)
+        ckpt.wait()
+        found = [each.state()["weights"] for each in ckpt.run.checkpoints()]
+    assert [each.unique().tolist() for each in found] == [[1.0], [3.0]]
+
+
+def test_staging_is_pinned_and_let_go_at_the_end(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, weights=torch.ones(1 << 22, device=DEVICE)) as ckpt:
+        wait_until_warm(ckpt)
+        ckpt.step()
+        ckpt.wait()
+        background = ckpt._open()._background
+        assert background is not None
+        memory = torch.from_numpy(background._stagings.all[0]._memory)
+        assert memory.numel() >= 4 << 22
+        assert memory.is_pinned()
+        assert memory[-4096:].is_pinned()
+    assert not memory.is_pinned()
+
+
+def test_pinned_memory_is_copied_to_at_the_speed_of_the_bus(gpu: Device, memory: Bytes) -> None:
+    tensor = torch.zeros(GIGABYTE, dtype=torch.uint8, device=DEVICE)
+    piece = Outgoing(source_of(tensor), 0, memory)
+    gpu.copy_out([piece]).wait()
+    start = time.perf_counter()
+    gpu.copy_out([piece]).wait()
+    assert GIGABYTE / (time.perf_counter() - start) > 20e9
+
+
+def test_copies_return_at_once_and_say_when_they_are_done(gpu: Device, memory: Bytes) -> None:
+    tensor = torch.zeros(GIGABYTE, dtype=torch.uint8, device=DEVICE)
+    busy()
+    tensor.fill_(7)
+    copies = gpu.copy_out([Outgoing(source_of(tensor), 0, memory)])
+    assert not copies.is_done()
+    copies.come_first()
+    tensor.fill_(9)
+    copies.wait()
+    assert copies.is_done()
+    assert memory.min() == memory.max() == 7
+
+
+def test_what_comes_in_is_there_for_whoever_comes_after_it(gpu: Device, memory: Bytes) -> None:
+    memory[:] = 5
+    tensor = gpu.empty(TensorSpec("uint8", (GIGABYTE,)))
+    copies = gpu.copy_in([Incoming(memory, tensor, 0, "uint8")])
+    copies.come_first()
+    assert int(tensor.min()) == int(tensor.max()) == 5
+
+
+def test_pinning_that_is_refused_does_no_harm(gpu: Device, memory: Bytes) -> None:
+    with pytest.raises(OSError):
+        gpu.pin(memory)  # which it is already
+    assert int(torch.ones(3, device=DEVICE).sum()) == 3
+    tensor = torch.full((4096,), 3, dtype=torch.uint8, device=DEVICE)
+    gpu.copy_out([Outgoing(source_of(tensor), 0, memory[:4096])]).wait()
+    assert memory[:4096].max() == 3
+
+
+@pytest.mark.parametrize("size", [0, 5, 8, 4093 * 8, 4093 * 16 - 3, 4093 * 16, 5_000_011])
+def test_sums_are_those_of_the_host(gpu: Device, size: int) -> None:
+    tensors = [of_bytes(torch.uint8, size), of_bytes(torch.uint8, size + 3)[3:]]
+    sources = [source_of(tensor) for tensor in tensors]
+    assert all(isinstance(source, DeviceSource) for source in sources)
+    for tensor, sums in zip(tensors, gpu.sums(sources)(), strict=True):
+        np.testing.assert_array_equal(sums, sums_of(np.frombuffer(raw(tensor), np.uint8)))
+
+
+def test_sums_of_other_layouts_are_those_of_their_bytes(gpu: Device) -> None:
+    tensors = [each for each in of_all_kinds().values() if each.numel()]
+    found = gpu.sums([source_of(tensor) for tensor in tensors])()
+    for tensor, sums in zip(tensors, found, strict=True):
+        np.testing.assert_array_equal(sums, sums_of(np.frombuffer(raw(tensor), np.uint8)))

@@ -1,0 +1,82 @@
+"""Sums of bytes: few numbers, by which it shows that a tensor has changed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.adapters.torch_devices import _sums
+from holdfast.tensors.devices import COLUMNS, sum_length, sums_of
+from holdfast.tensors.sources import Bytes
+
+ROW = COLUMNS * 8
+SIZES = [
+    *range(41),
+    *(rows * ROW + more for rows in (1, 2, 3) for more in (-9, -8, -1, 0, 1, 7, 8, 9)),
+    5 * ROW + 1234,
+]
+
+
+def _bytes(size: int, seed: int = 0) -> Bytes:
+    return np.frombuffer(bytearray(np.random.default_rng(seed).bytes(size)), np.uint8)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_any_changed_byte_changes_the_sums(size: int) -> None:
+    data = _bytes(size)
+    before = sums_of(data).copy()
+    edges = {0, 1, 7, 8, ROW - 1, ROW, size // 2, size - 9, size - 8, size - 2, size - 1}
+    for at in sorted(edges & set(range(size))):
+        for bit in (1, 128):
+            data[at] ^= bit
+            assert not np.array_equal(sums_of(data), before)
+            data[at] ^= bit
+    assert np.array_equal(sums_of(data), before)
+
+
+@given(
+    size=st.integers(1, 4 * ROW),
+    where=st.floats(0, 1, exclude_max=True),
+    change=st.integers(1, 255),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_byte_anywhere_may_be_the_one(size: int, where: float, change: int, seed: int) -> None:
+    data = _bytes(size, seed)
+    before = sums_of(data).copy()
+    data[int(where * size)] ^= change
+    assert not np.array_equal(sums_of(data), before)
+
+
+@pytest.mark.parametrize("width", [8, 64, 4096, 8 * 4092, 8 * 4094, 1 << 16])
+def test_two_rows_that_change_places_change_the_sums(width: int) -> None:
+    rows = _bytes(6 * width).reshape(6, width)
+    before = sums_of(rows.reshape(-1)).copy()
+    for first, second in ((0, 1), (1, 4), (0, 5)):
+        swapped = rows.copy()
+        swapped[[first, second]] = swapped[[second, first]]
+        assert not np.array_equal(sums_of(swapped.reshape(-1)), before)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_there_are_few_of_them(size: int) -> None:
+    assert sums_of(_bytes(size)).size == sum_length(size) <= 2 * COLUMNS
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_device_sums_as_the_host_does(size: int) -> None:
+    data = _bytes(size)
+    parts = [*_sums(torch.from_numpy(data)), torch.empty(0, dtype=torch.int64)]
+    assert np.array_equal(torch.cat(parts).numpy(), sums_of(data))
+
+
+def test_data_that_begins_at_any_address_has_the_same_sums() -> None:
+    data = _bytes(2 * ROW + 100)
+    expected = sums_of(data)
+    for shift in range(1, 8):
+        memory = np.zeros(data.size + shift, np.uint8)
+        memory[shift:] = data
+        assert np.array_equal(sums_of(memory[shift:]), expected)

@@ -1,0 +1,278 @@
+"""A run whose tensors lie on a device goes on: filled in place, in one pass, exactly."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import holdfast
+from holdfast.adapters import torch as adapter
+from holdfast.errors import CopyFailed, DigestMismatch, FellBack, StateMismatch
+from holdfast.files.source_file import SourceFile
+from holdfast.tensors import TensorSpec
+from holdfast.training import comparison
+from holdfast.training.comparison import differences
+from tests.device_memory import Made
+from tests.devices import LateDevice, put_tensors_on
+from tests.store.stores import data_path, flip, same
+from tests.training.walk import checkpointer
+
+WIDE = 600
+"""Wide enough for model and optimizer to have files of their own."""
+
+
+class Program:
+    """A model with tied weights and a buffer, Adam, a schedule, and values of its own."""
+
+    def __init__(self, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(WIDE, WIDE),
+            torch.nn.BatchNorm1d(WIDE),
+            torch.nn.Linear(WIDE, WIDE),
+        )
+        self.model[2].weight = self.model[0].weight
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 3)
+        self.own: dict[str, Any] = {"sum": torch.zeros(5), "array": np.zeros(3), "steps": 0}
+        self.state = holdfast.TrainingState(
+            model=self.model, optimizer=self.optimizer, scheduler=self.scheduler, own=self.own
+        )
+
+    def train(self) -> torch.Tensor:
+        batch = torch.randn(8, WIDE)
+        loss: torch.Tensor = (self.model(batch) - batch).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        with torch.no_grad():
+            self.own["sum"] += batch[0, :5]
+        self.own["array"] += np.random.standard_normal(3)
+        self.own["steps"] += 1
+        return loss
+
+    def run(self, store: Path, steps: int, **options: Any) -> holdfast.Checkpointer:
+        with checkpointer(store, self.state, every=2, **options) as ckpt:
+            for step in ckpt.steps(steps):
+                ckpt.step(step, loss=self.train())
+        return ckpt
+
+    def tree(self) -> dict[str, Any]:
+        """All that there is of it now, copied."""
+        parts = self.model, self.optimizer, self.scheduler
+        return copy.deepcopy({"parts": [each.state_dict() for each in parts], "own": self.own})
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> LateDevice:
+    device = LateDevice()
+    put_tensors_on(device, monkeypatch)
+    return device
+
+
+def _restored(program: Program, store: Path, **options: Any) -> holdfast.Checkpointer:
+    with checkpointer(store, program.state, **options) as ckpt:
+        return ckpt
+
+
+def test_a_run_on_a_device_goes_on_exactly(tmp_path: Path, device: LateDevice) -> None:
+    whole = Program()
+    whole.run(tmp_path / "whole", 7)
+    Program().run(tmp_path / "parts", 4)
+    second = Program(seed=1)
+    ckpt = second.run(tmp_path / "parts", 7)
+    assert ckpt.resume_report.exact, ckpt.resume_report
+    assert ckpt.resume_report.step == 4
+    assert same(second.tree(), whole.tree())
+    assert second.model[2].weight is second.model[0].weight
+
+
+def test_tensors_are_filled_in_place_and_moments_made_where_they_stay(
+    tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Program(), Program(seed=1)
+    first.run(tmp_path, 4)
+    before = [value.data_ptr() for value in second.model.state_dict().values()]
+    total, array = second.own["sum"], second.own["array"]
+    made = Made(device, monkeypatch)
+    _restored(second, tmp_path)
+    assert same(second.tree(), first.tree())
+    assert [value.data_ptr() for value in second.model.state_dict().values()] == before
+    assert second.own["sum"] is total
+    assert second.own["array"] is array
+    parameters = [TensorSpec("float32", tuple(p.shape)) for p in second.model.parameters()]
+    assert sorted(map(str, made.specs)) == sorted(map(str, parameters * 2)), "two moments for each"
+
+
+def test_moments_are_not_copied_once_more(tmp_path: Path, device: LateDevice) -> None:
+    Program().run(tmp_path, 2)
+    program = Program()
+    _restored(program, tmp_path)
+    arrived = {piece.target.data_ptr() for piece in device.incoming}
+    moments = [
+        value
+        for state in program.optimizer.state.values()
+        for name, value in state.items()
+        if name != "step"
+    ]
+    assert {value.data_ptr() for value in moments} <= arrived
+
+
+def test_each_byte_is_read_once(
+    tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Program()
+    ckpt = first.run(tmp_path, 2)
+    sizes: list[int] = []
+
+    def counted(read: Callable[..., Any]) -> Callable[..., Any]:
+        def reading(self: SourceFile, out: Any, start: int, size: int | None = None) -> Any:
+            sizes.append(out.size if size is None else size)
+            return read(self, out, start) if size is None else read(self, out, start, size)
+
+        return reading
+
+    for name in ("read_into", "read_block"):
+        monkeypatch.setattr(SourceFile, name, counted(getattr(SourceFile, name)))
+    _restored(Program(), tmp_path)
+    stored = int(ckpt.run.checkpoint().record.nbytes.sum())
+    padding = 64 * len(ckpt.run.checkpoint().tensors)
+    assert stored <= sum(sizes) <= stored + padding
+    arrived = sum(piece.data.size for piece in device.incoming)
+    # The scalars, the random states and the array came to the host.
+    assert stored - 16384 < arrived < stored
+
+
+def test_an_optimizer_that_has_moments_keeps_its_tensors(
+    tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Program(), Program(seed=1)
+    first.run(tmp_path, 2)
+    second.train()
+    averages = [state["exp_avg"] for state in second.optimizer.state.values()]
+    made = Made(device, monkeypatch)
+    _restored(second, tmp_path)
+    assert same(second.tree(), first.tree())
+    assert not made.specs
+    for mine, state in zip(averages, second.optimizer.state.values(), strict=True):
+        assert state["exp_avg"].data_ptr() == mine.data_ptr()
+
+
+def test_damage_midway_falls_back_to_an_older_checkpoint(
+    tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program()
+    trees = {}
+    with checkpointer(tmp_path, program.state, every=2) as ckpt:
+        for step in ckpt.steps(4):
+            ckpt.step(step, loss=program.train())
+            trees[step] = program.tree()
+    flip(data_path(ckpt.run, 4, "optimizer"))
+    again = Program(seed=1)
+    made = Made(device, monkeypatch)
+    with pytest.warns(FellBack):
+        resumed = _restored(again, tmp_path)
+    assert resumed.resume_report.step == 2
+    assert same(again.tree(), trees[2])
+    moments = 2 * len(list(again.model.parameters()))
+    assert made.before_each == [*range(moments), *range(moments)], (
+        "the first were gone before the second came"
+    )
+
+
+def test_damage_of_a_checkpoint_that_is_named_is_raised(tmp_path: Path, device: LateDevice) -> None:
+    ckpt = Program().run(tmp_path, 4)
+    flip(data_path(ckpt.run, 4, "optimizer"))
+    with pytest.raises(DigestMismatch, match=r"on late:0 may hold bytes of it already"):
+        _restored(Program(), tmp_path, resume=f"{ckpt.run.hash}@4", hp={"lr": 1})
+
+
+def test_an_older_one_that_does_not_fit_is_told_with_what_is_left_behind(
+    tmp_path: Path, device: LateDevice
+) -> None:
+    program = Program()
+    with checkpointer(tmp_path, program.state, every=None) as ckpt:
+        for step in ckpt.steps(2):
+            ckpt.step(step, loss=program.train())
+            if step == 1:
+                del program.own["steps"]
+            ckpt.save()
+            program.own["steps"] = step
+    flip(data_path(ckpt.run, 2, "optimizer"))
+    with pytest.raises(StateMismatch, match=rf"bytes of {ckpt.run.hash}@2, which is damaged"):
+        _restored(Program(), tmp_path)
+
+
+def test_without_strict_damage_changes_nothing(tmp_path: Path, device: LateDevice) -> None:
+    ckpt = Program().run(tmp_path, 2)
+    flip(data_path(ckpt.run, 2, "optimizer"))
+    program = Program(seed=1)
+    before = program.tree()
+    with pytest.raises(DigestMismatch):
+        _restored(program, tmp_path, strict=False, resume=f"{ckpt.run.hash}@2", hp={"lr": 1})
+    assert same(program.tree(), before)
+    assert not device.incoming
+
+
+def test_without_strict_what_fits_is_restored(tmp_path: Path, device: LateDevice) -> None:
+    first, second = Program(), Program(seed=1)
+    first.run(tmp_path, 2)
+    second.own["more"], total = torch.zeros(3), second.own["sum"]
+    ckpt = _restored(second, tmp_path, strict=False)
+    assert ckpt.resume_report.missing == ["own.more"]
+    assert same(second.model.state_dict(), first.model.state_dict())
+    assert second.own["sum"] is total
+    assert same(total, first.own["sum"])
+
+
+def test_a_copy_that_fails_is_raised_as_it_is(tmp_path: Path, device: LateDevice) -> None:
+    Program().run(tmp_path, 4)
+    device.fails_after = 0
+    with pytest.raises(CopyFailed, match="illegal memory access"):
+        _restored(Program(), tmp_path)
+
+
+# Comparing
+
+
+def test_tensors_on_one_device_are_compared_by_their_bits_where_they_lie(
+    device: LateDevice,
+) -> None:
+    nan, other = torch.tensor([1, 0x7FC00000, 0]), torch.tensor([1, 0x7FC00001, 0])
+    nans, others = (each.int().view(torch.float32) for each in (nan, other))
+    saved = {"same": nans, "payload": nans, "zero": torch.zeros(2), "order": torch.ones(2, 3)}
+    mine = {
+        "same": nans.clone(),
+        "payload": others,
+        "zero": -torch.zeros(2),
+        "order": torch.ones(3, 2).T,
+    }
+    assert list(differences(mine, saved)) == ["payload", "zero"]
+    assert not device.out
+
+
+def test_what_is_the_same_memory_is_not_looked_at(
+    device: LateDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.arange(6.0)
+    monkeypatch.setattr(adapter, "same", lambda a, b: pytest.fail("they were compared"))
+    assert list(differences({"x": x.detach()}, {"x": x})) == []
+
+
+def test_a_tensor_on_the_device_is_compared_with_the_host_piece_by_piece(
+    device: LateDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.arange(10.0)
+    changed = x.numpy().copy()
+    changed[9] = -1
+    monkeypatch.setattr(comparison, "_PIECE", 16)
+    mine, saved = {"x": x, "y": x}, {"x": x.numpy().copy(), "y": changed}
+    assert list(differences(mine, saved)) == ["y"]
