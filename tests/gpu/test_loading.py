@@ -135,3 +135,13 @@ def test_a_resume_puts_all_of_an_optimizer_where_it_was(tmp_path: Path, fused: b
     devices = [{k: v.device for k, v in each.items()} for each in optimizer.state.values()]
     found = [{k: v.device for k, v in each.items()} for each in restored.state.values()]
     assert devices == found
+
+
+def test_one_element_of_two_is_saved_and_filled(tmp_path: Path) -> None:
+    odd = torch.tensor([3.0, 5.0], device=DEVICE)[::2]
+    run = holdfast.Store(tmp_path).run("odd")
+    run.save(1, {"odd": odd})
+    given = {"odd": torch.zeros(2, device=DEVICE)[::2]}
+    run.load(into=given)
+    assert given["odd"].tolist() == [3.0]
+    assert run.load(device=DEVICE)["odd"].tolist() == [3.0]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from holdfast.adapters.torch_devices import DeviceSource, device, device_of
-from holdfast.adapters.torch_dtypes import FLOAT4, FLOAT4_NAME, NAME_OF, seen_as, view
+from holdfast.adapters.torch_dtypes import FLOAT4, FLOAT4_NAME, NAME_OF, bytes_of, seen_as, view
 from holdfast.adapters.torch_modules import describe, unwrapped
 from holdfast.adapters.torch_optimizers import guard, home
 from holdfast.adapters.torch_random import (
@@ -197,7 +197,7 @@ def same(a: Any, b: Any) -> bool:
 def _flat(value: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor in C order, gathered where it lies if need be."""
     tensor = value.detach().resolve_conj().resolve_neg()
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    return bytes_of(tensor.contiguous())
 
 
 def held(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from holdfast.adapters.torch_dtypes import dtype_of, empty
+from holdfast.adapters.torch_dtypes import bytes_of, dtype_of, empty
 from holdfast.errors import BadOption, CopyFailed
 from holdfast.tensors import Source, TensorSpec
 from holdfast.tensors.devices import COLUMNS, Copies, Device, Incoming, Outgoing
@@ -77,13 +77,13 @@ class DeviceSource:
         """These bytes, where they lie; those of a tensor not in C order are gathered there."""
         tensor = self.tensor
         if tensor.is_contiguous():
-            data = tensor.reshape(-1).view(torch.uint8)
+            data = bytes_of(tensor)
             return data if stop - start == self.spec.nbytes else data[start:stop]
         while tensor.shape[0] == 1:
             tensor = tensor[0]
         row = math.prod(tensor.shape[1:]) * tensor.element_size()
         first, last = start // row, -(-stop // row)
-        gathered = _bytes(tensor[first:last].contiguous())
+        gathered = bytes_of(tensor[first:last].contiguous())
         return gathered[start - first * row : stop - first * row]
 
 
@@ -150,7 +150,7 @@ class CudaDevice:
     def sums(self, sources: Sequence[Any]) -> Source:
         """Sum on the caller's own stream, which changes nothing before that is done."""
         with self._here():
-            parts = [part for s in sources for part in _sums(s.on_device(0, s.spec.nbytes))]
+            parts = [part for source in sources for part in _sums_of(source)]
             return self._made(torch.cat(parts).view(torch.uint8))
 
     def _made(self, data: torch.Tensor) -> DeviceSource:
@@ -199,15 +199,23 @@ class _CudaCopies:
             self._done.synchronize()
 
     def come_first(self) -> None:
+        if torch.cuda.is_current_stream_capturing():  # nothing is done now that could wait
+            return
         with _failing(self._device):
             torch.cuda.current_stream(self._device).wait_event(self._done)
+
+
+def _sums_of(source: DeviceSource) -> Iterator[torch.Tensor]:
+    """The sums of a tensor, of which nothing that was gathered for them is kept."""
+    data = source.on_device(0, source.spec.nbytes)
+    is_whole = data.data_ptr() % 8 == 0 and data.storage_offset() % 8 == 0
+    for part in _sums(data if is_whole else data.clone()):
+        yield part if is_whole and source.tensor.is_contiguous() else part.clone()
 
 
 def _sums(data: torch.Tensor) -> Iterator[torch.Tensor]:
     """What `sums_of` makes of the bytes, in parts that belong one after the other."""
     size = data.numel()
-    if data.data_ptr() % 8 or data.storage_offset() % 8:
-        data = data.clone()
     words = data[: size - size % 8].view(torch.int64)
     rows = words.numel() // COLUMNS
     if rows > 1:
@@ -228,16 +236,11 @@ def key(tensor: torch.Tensor) -> Hashable:
 def _put(data: torch.Tensor, target: torch.Tensor, start: int, dtype: torch.dtype) -> None:
     """Queue a copy of some bytes into a tensor; those of another dtype are cast on its device."""
     if target.dtype == dtype or dtype == torch.uint8:
-        _bytes(target)[start : start + data.numel()].copy_(data, non_blocking=True)
+        bytes_of(target)[start : start + data.numel()].copy_(data, non_blocking=True)
         return
     elements = data.to(target.device, non_blocking=True).view(dtype)
     first = start // dtype.itemsize
     target.detach().reshape(-1)[first : first + elements.numel()].copy_(elements)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor in C order, where they lie."""
-    return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 @contextmanager

@@ -39,12 +39,17 @@ def empty(spec: TensorSpec, device: torch.device) -> torch.Tensor:
     return rows.view(seen_as(spec, len(shape)))
 
 
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor in C order, where they lie."""
+    # Not reshaped: a tensor of one element or none would keep a stride that torch sees no bytes in.
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
 def view(base: Any, spec: TensorSpec, offset: int, strides: Sequence[int]) -> torch.Tensor:
     """A tensor within the bytes of another, which is in C order; offset and strides in bytes."""
-    flat = base.detach().reshape(-1).view(torch.uint8)
     dtype = dtype_of(spec.dtype)
     width = dtype.itemsize
-    elements = flat[offset % width :]
+    elements = bytes_of(base)[offset % width :]
     elements = elements[: elements.numel() // width * width].view(dtype)
     steps = [step // width for step in strides]
     found = torch.as_strided(

@@ -39,7 +39,8 @@ class Blocks:
                 memory.madvise(mmap.MADV_HUGEPAGE)
         self._memory: Bytes = np.frombuffer(memory, np.uint8)
         self._pinned = False
-        self._refused = False
+        self.refused = False
+        """Whether they cannot be pinned now."""
 
     def __len__(self) -> int:
         return self._memory.size // BLOCK
@@ -49,13 +50,13 @@ class Blocks:
 
     def pin(self, device: Device) -> None:
         """Let the device reach them, if it can; a device that cannot copies them more slowly."""
-        if self._pinned or self._refused:
+        if self._pinned or self.refused:
             return
+        self._pinned = True  # at once: an interrupt may come when they are, before it is noted
         try:
             device.pin(self._memory)
-            self._pinned = True
         except OSError:
-            self._refused = True
+            self._pinned, self.refused = False, True
 
     def unpin(self, device: Device) -> None:
         """Undo `pin`, before they are let go."""
@@ -77,6 +78,7 @@ def borrowed_blocks(device: Device, count: int) -> Iterator[Blocks]:
         blocks = None
     if blocks is None:
         blocks = Blocks(count)
+    blocks.refused = False  # what could not be pinned for another load may be now
     try:
         yield blocks
     finally:

@@ -22,6 +22,8 @@ LARGE: Final = 1 << 20
 _STEP: Final = 1 << 20
 """What is read at once: it is still in the processor's cache when it is copied."""
 _PROBES: Final = 8
+_AT_ONCE: Final = 5
+"""So many blocks are read at once: more of them only queue up, and slow each other down."""
 
 
 class DirectReads:
@@ -30,6 +32,7 @@ class DirectReads:
     def __init__(self, fd: int, size: int) -> None:
         self._guard = threading.Lock()
         self._own = threading.local()
+        self._turns = threading.Semaphore(_AT_ONCE)
         self._file = fd
         self._size = size
         self._fd: int | None = None
@@ -67,7 +70,8 @@ class DirectReads:
         skip = start % ALIGNMENT
         length = -(-(skip + size) // ALIGNMENT) * ALIGNMENT
         try:
-            count = os.preadv(fd, [block[:length].data], start - skip)
+            with self._turns:
+                count = os.preadv(fd, [block[:length].data], start - skip)
         except OSError:
             return 0  # the plain way says what is wrong
         return max(0, min(count - skip, size))

@@ -43,6 +43,8 @@ class SharedStaging:
         self._fd = _nameless_file()
         self._memory: Bytes = np.empty(0, np.uint8)
         self._pinned: list[tuple[Device, Bytes]] = []
+        self._underway: Underway | None = None
+        """What was copied last: until it is, the memory is nobody else's."""
         self._guard = threading.Lock()
         self._closed = False
         _alive.add(self)
@@ -109,10 +111,12 @@ class SharedStaging:
     def _pin(self, device: Device) -> None:
         try:
             for start in range(0, self._memory.size, PINNED_AT_ONCE):
+                if self._closed:
+                    raise _closed()
                 part = self._memory[start : start + PINNED_AT_ONCE]
                 device.pin(part)
                 self._pinned.append((device, part))
-        except OSError:
+        except BaseException:
             self._unpin()
             raise
 
@@ -135,12 +139,13 @@ class SharedStaging:
 
         They are some of the tensors that lie on devices.
         """
+        self._drain()
         on_devices = shares(sources, overlapped)
         summed = [[*share.now, *share.later] for share in on_devices if share.later]
         specs = with_sums([source.spec for source in sources], summed)
         self.reserve(staged_size(specs))
         copies = laid_out(self._memory, specs)
-        underway = Underway(sources, copies, self._memory, summed)
+        underway = self._underway = Underway(sources, copies, self._memory, summed)
         host = [n for n, source in enumerate(sources) if device_under(source) is None]
         try:
             for share in on_devices:
@@ -153,10 +158,26 @@ class SharedStaging:
             raise
         return [*copies[: len(sources)]], underway
 
+    def _drain(self) -> None:
+        """Wait for copies that somebody began and, interrupted, did not wait for."""
+        if self._underway is not None:
+            self._underway.drain()
+        self._underway = None
+
+    def empty(self) -> None:
+        """Give the memory back, and stay good for another state."""
+        with self._guard:
+            self._drain()
+            self._unpin()
+            self._memory = np.empty(0, np.uint8)
+            if self._fd >= 0:
+                os.ftruncate(self._fd, 0)
+
     def close(self) -> None:
         """Give the memory back, as soon as nobody uses it any more. May be called several times."""
         self._closed = True
         with self._guard:
+            self._drain()
             self._unpin()
             self.let_go()
 
@@ -164,13 +185,15 @@ class SharedStaging:
         """Close the file; in a forked child this leaves the parent's memory alone."""
         self._closed = True
         self._pinned.clear()
+        self._underway = None
         self._memory = np.empty(0, np.uint8)
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
     def __del__(self) -> None:
-        if hasattr(self, "_pinned"):
+        if hasattr(self, "_underway"):
+            self._drain()
             self._unpin()
             self.let_go()
 
@@ -189,12 +212,24 @@ class Staged:
         """
         specs = with_sums(specs, summed)
         if self._memory.size < staged_size(specs):
-            size = os.fstat(self._fd).st_size
+            self.map()
+        return laid_out(self._memory, specs)
+
+    def map(self) -> None:
+        """See all that there is by now; for gigabytes this takes its time, so do it ahead."""
+        size = os.fstat(self._fd).st_size
+        if size > self._memory.size:
             self._memory = np.frombuffer(
                 mmap.mmap(self._fd, size, access=mmap.ACCESS_READ), np.uint8
             )
             populate(self._memory, POPULATE_READ)  # where that cannot be, it comes page by page
-        return laid_out(self._memory, specs)
+
+
+def room_for(sources: Sequence[Source]) -> int:
+    """How many bytes the copies of these take at most, in whole pages."""
+    summed = [share.later for share in shares(sources, range(len(sources))) if share.later]
+    size = staged_size(with_sums([source.spec for source in sources], summed))
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _touch(part: Bytes) -> None:

@@ -70,13 +70,14 @@ class Underway:
         """Begin to copy what a device has.
 
         What it has of it later is summed up before; sums, and small tensors that are put
-        together, are nobody else's and need not be waited for.
+        together, are nobody else's and need not be waited for. Without any of it on any device,
+        the caller waits for all.
         """
         gathered = [*self._gathered(share)]
         summing = [*self._summed(share)] if share.later else []
         if share.now:
             self._begun.append(share.device.copy_out([*self._pieces(share.now)]))
-            if share.later:
+            if self.summed:
                 self._begun[-1].come_first()
         rest = [*gathered, *summing, *self._pieces(share.later)]
         if rest:
@@ -117,16 +118,23 @@ class Underway:
             copies.come_first()
 
     def wait(self) -> None:
-        """Return when all copies are made; raises CopyFailed."""
-        for copies in self._begun:
-            copies.wait()
+        """Return when all copies are made; raises CopyFailed, once none is under way any more."""
+        try:
+            for copies in self._begun:
+                copies.wait()
+        finally:
+            self.drain()
 
     def drain(self) -> None:
-        """Return when no copy is under way, however they end, and whoever is interrupted."""
+        """Return when no copy is under way, however they end, and whoever is interrupted.
+
+        Then it keeps nothing of the state alive.
+        """
         for copies in self._begun:
             while not copies.is_done():
                 with suppress(BaseException):
                     copies.wait()
+        self._begun, self._sources = [], ()
 
 
 def _runs(numbers: Sequence[int], copies: Sequence[Copy]) -> Iterator[list[int]]:

@@ -30,7 +30,10 @@ from holdfast.tensors import Source
 from holdfast.tensors.sources import PIECE, Bytes
 
 _AHEAD: Final = 256 << 20
-"""How far ahead the space of a file is reserved that grows."""
+"""How far ahead the space of a file is reserved that grows; then as far again as it has come.
+
+To reserve more waits for all writes under way, so it is done a few times only.
+"""
 Growing = TypeVar("Growing", bound="GrowingFile")
 
 Check = Callable[[Path, bytes], None]
@@ -146,7 +149,7 @@ def write_growing(
                 if size > reserved:
                     if reserving:
                         reserving.result()
-                    reserved = min(most, size + _AHEAD)
+                    reserved = min(most, 2 * size + _AHEAD)
                     reserving = pool.submit(_reserve, file, size, reserved)
                 ring.put(source, start, stop)
             ring.seek(0)

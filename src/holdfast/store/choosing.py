@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from holdfast.errors import DamagedFile, FellBack, RefNotFound, UnreadableFile
+from holdfast.errors import DamagedFile, FellBack, RefNotFound, StateMismatch, UnreadableFile
 from holdfast.store import names
 from holdfast.store.checkpoint import Checkpoint
 
@@ -72,6 +72,10 @@ def _with_newest(
                     raise
                 found.append(str(error))
                 continue
+            except StateMismatch as error:
+                if found:
+                    error.args = (f"{error}\n{checkpoint.ref} was tried because: {found[0]}",)
+                raise
             except RefNotFound:
                 break  # deleted or replaced this moment: look again
             if found:

@@ -131,7 +131,7 @@ class Filling:
             raise StateMismatch(
                 "\n".join(
                     [
-                        "the checkpoint and the given tree differ, and nothing was filled:",
+                        "the checkpoint and the given tree differ, and nothing of it was filled:",
                         *self.report.differences(),
                         "strict=False fills what fits",
                     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from holdfast.errors import DigestMismatch
+from holdfast.errors import HoldfastError
 from holdfast.store.casting import cast_array, form_of, grouped, place_of
 from holdfast.store.landing import RAW, Landing, divided, landing_of, seen_in
 from holdfast.store.reading import Arrival, Data
@@ -93,15 +93,16 @@ class Placing:
         self._landings.setdefault(device, []).append(landing)
 
     def run(self, data: Data) -> None:
-        """Bring all bytes to where they belong; a DigestMismatch tells of given tensors too."""
+        """Bring all bytes to where they belong; whatever is raised tells of given tensors too."""
         try:
             for device in {**self._arrivals, **self._landings}:
                 self._run_on(device, data)
-        except DigestMismatch as error:
+        except HoldfastError as error:
             if self._filled:
-                error.args = (
-                    f"{error}; the given tensors on {', '.join(self._filled)} may hold bytes of "
-                    "it already: fill them from another checkpoint before they are used",
+                _add(
+                    error,
+                    f"; the given tensors on {', '.join(self._filled)} may hold bytes of it "
+                    "already: fill them from another checkpoint before they are used",
                 )
             raise
 
@@ -154,6 +155,14 @@ class Placing:
             else:
                 raw = temporary[landing.place.base]
                 copy_on_device(landing.target, landing.seen_in(raw, is_cast=False))
+
+
+def _add(error: HoldfastError, text: str) -> None:
+    """Let the message of an error go on."""
+    if isinstance(error, OSError):
+        error.strerror = f"{error.strerror}{text}"
+    else:
+        error.args = (f"{error}{text}",)
 
 
 def _source(landing: Landing, first: Mapping[int, Landing]) -> Any | None:

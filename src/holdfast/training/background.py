@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from holdfast.errors import NotOpen, SlowSaves
-from holdfast.files.staging import SharedStaging
+from holdfast.files.staging import SharedStaging, room_for
 from holdfast.files.underway import Underway
 from holdfast.store.budgets import after_save
 from holdfast.store.planning import Plan, plan_state
@@ -106,7 +106,7 @@ class Background:
     def warm(self, plan: Plan) -> None:
         """Make stagings for such a state, in the background, so that the first save is fast too."""
         self.start()
-        self._stagings.wish(plan)
+        self._stagings.wish(_sources_of(plan))
 
     def save(
         self,
@@ -128,18 +128,22 @@ class Background:
         record, and `committed` once that is too, all in the background; none may change the run.
         """
         self.start()
+        self._reclaim()
         self.raise_failure()
         wanted = self._run.wanted(step, metrics, epoch, best, replace)
         began = time.perf_counter()
         plan = plan_state(state)
-        sources = [tensor.source for tensor in plan.tensors if tensor.source]
-        if not self._stagings.can_hold(sources):
+        sources = _sources_of(plan)
+        size = room_for(sources)
+        if not self._stagings.can_hold(size):
             return self._save_uncopied(plan, wanted, complete, before_commit, committed)
         overlapped = overlap.owned(sources) if overlap else set()
         planned = time.perf_counter()
-        staging = self._take()
+        if self._stagings.is_outgrown(size):
+            self._stagings.wish(sources)
         underway = None
         try:
+            staging = self._take(size)
             taken = time.perf_counter()
             copies, underway = staging.begin(sources, overlapped)
             if overlap:
@@ -158,10 +162,9 @@ class Background:
                 self._jobs.append(job)
                 self._changed.notify_all()
         except BaseException:
-            if not any(job.staging is staging for job in self._jobs):
-                if underway is not None:
-                    underway.drain()
-                self._stagings.give_back(staging)
+            if underway is not None:
+                underway.drain()
+            self._reclaim()
             raise
         return Held(taken - planned, planned - began + copied - taken)
 
@@ -187,6 +190,11 @@ class Background:
         if committed is not None:
             committed(head)
         return Held(waited - began, time.perf_counter() - waited)
+
+    def is_saving(self, step: int) -> bool:
+        """Whether a state of this step was handed over, and is not committed yet."""
+        with self._changed:
+            return any(job.wanted.step == step for job in self._jobs)
 
     def is_idle(self) -> bool:
         """Whether everything that was handed over is committed, or has failed."""
@@ -226,7 +234,12 @@ class Background:
         if self._thread is not None:
             self._thread.join()
         atexit.unregister(self.close)
-        self.raise_failure()
+        try:
+            self.raise_failure()
+        except BaseException as error:
+            for _, other in self._failures:  # which nobody else will tell of
+                error.add_note(f"besides, a save failed: {other}")
+            raise
 
     def raise_failure(self) -> None:
         """Raise what went wrong so far, the oldest first, once."""
@@ -250,18 +263,18 @@ class Background:
                 "that one can"
             )
 
-    def _take(self) -> SharedStaging:
+    def _take(self, size: int) -> SharedStaging:
         """Wait for a staging; what went wrong meanwhile is raised first."""
-        staging = self._stagings.take(or_else=lambda: self._closing)
-        try:
-            self.raise_failure()
-            if staging is None:
-                raise NotOpen(_CLOSED)
-        except BaseException:
-            if staging is not None:
-                self._stagings.give_back(staging)
-            raise
+        staging = self._stagings.take(size, or_else=lambda: self._closing)
+        self.raise_failure()
+        if staging is None:
+            raise NotOpen(_CLOSED)
         return staging
+
+    def _reclaim(self) -> None:
+        """Have back what a save that was interrupted had taken, unless it was handed over."""
+        with self._changed:
+            self._stagings.reclaim([job.staging for job in self._jobs])
 
     # The thread's side
 
@@ -292,6 +305,8 @@ class Background:
                 self._retain()
         elif work is not None:
             self._stagings.warm(work)
+            if self._helpers.current is not None and not self._jobs:
+                self._helpers.current.map()
         return work is not None
 
     def _next(self) -> _Job | Warmth | None:
@@ -359,6 +374,10 @@ class Background:
             if failure is not None:
                 self._failures.append((job.wanted.step, failure))
             self._changed.notify_all()
+
+
+def _sources_of(plan: Plan) -> list[Source]:
+    return [tensor.source for tensor in plan.tensors if tensor.source]
 
 
 def _of_copies(plan: Plan, copies: Sequence[Source]) -> Plan:

@@ -350,10 +350,10 @@ class Checkpointer:
         given = {name: value for name, value in metrics.items() if value is not None}
         self._log.add(step, self._epoch.number if step == self._step else None, given)
         if saves.last == step:
-            saves.wait()
+            saves.wait_in_the_loop()
         checkpoint = self.store.find(self.run.hash, step)
         if checkpoint is not None and given:
-            saves.wait()
+            saves.wait_in_the_loop()
             saves.log_metrics()  # no save of the step will write them
             numbers = {name: _number(value) for name, value in given.items()}
             checkpoint.add_metrics(numbers, best=self._best.take(step, numbers))

@@ -34,6 +34,7 @@ from holdfast.training.messages import (
     Done,
     Failure,
     Job,
+    Map,
     Message,
     Ready,
     Retain,
@@ -84,11 +85,19 @@ class Helper:
         threading.Thread(target=self._listen, daemon=True).start()
         with suppress(Hangup):
             self._channel.send(Ready())
-            while isinstance(job := self._inbox.get(), Job | Retain):
+            while isinstance(job := self._inbox.get(), Job | Retain | Map):
+                if isinstance(job, Map):
+                    self._map()
+                    continue
                 self._busy = True
                 self._channel.send(self._answer(job) if isinstance(job, Job) else self._retain())
                 self._busy = False
         self._store.index.close()
+
+    def _map(self) -> None:
+        with suppress(OSError, ValueError):  # the job that needs it will say so
+            for staged in self._staged:
+                staged.map()
 
     def _listen(self) -> None:
         """Take in what the training process says; once it is gone, nobody waits for the rest."""

@@ -2,6 +2,8 @@
 
 training process                      helper process
                                       Ready, once it runs
+Map                               →
+                                      … maps the stagings, ahead of the first job
 Job: a plan, without its bytes    →
                                       … writes the data files
                                   ←   Commit: the record
@@ -63,6 +65,10 @@ class Ready(Struct, tag=True, frozen=True):
     """The helper runs."""
 
 
+class Map(Struct, tag=True, frozen=True):
+    """There is memory that a job will need; no answer is expected."""
+
+
 class Job(Struct, tag=True, frozen=True):
     """A checkpoint to be assembled of what is in a staging."""
 
@@ -117,7 +123,7 @@ class Failure(Struct, tag=True, frozen=True):
     text: str
 
 
-Message = Ready | Job | Commit | Committed | Done | Retain | Retained | Failure
+Message = Ready | Map | Job | Commit | Committed | Done | Retain | Retained | Failure
 
 
 def shape_of(plan: Plan) -> Shape:

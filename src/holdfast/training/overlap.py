@@ -38,8 +38,10 @@ class Overlap:
             self._underway.append(underway)
 
     def _before_step(self) -> None:
-        while self._underway:
-            self._underway.pop().come_first()
+        # An optimizer that steps within backward does so on threads of its own.
+        underway, self._underway = self._underway, []
+        for each in underway:
+            each.come_first()
 
     def settle(self) -> None:
         """Return when no copy is under way any more."""

@@ -11,7 +11,7 @@ from holdfast import randomness
 from holdfast.errors import HoldfastError, RefusedState, RefusedTensor, StateMismatch
 from holdfast.store.filling import spec_of
 from holdfast.tensors import fill, kind_of, source_of, why_not_fillable
-from holdfast.tensors.frameworks import copy_on_device, device_of, unwrapped
+from holdfast.tensors.frameworks import copy_on_device, device_of, frameworks_in_use, unwrapped
 
 _CONTAINERS: Final = (dict, OrderedDict, list, tuple)
 
@@ -26,6 +26,11 @@ class Part(Protocol):
     """The object, as the program has it."""
     is_tree: bool
     """Whether it is containers of the program's own, rather than the state of an object."""
+
+    @property
+    def takes_own(self) -> bool:
+        """Whether `restore` may be given the very tensors of `tree`, once they are filled."""
+        ...
 
     def tree(self) -> Any:
         """Its state now: tensors and plain values, not copied."""
@@ -73,6 +78,12 @@ class _Stateful:
         self._name = name
         self._stateful = unwrapped(value)
 
+    @property
+    def takes_own(self) -> bool:
+        # Another's may empty its tensors first, and would be given what it has just emptied.
+        module = getattr(self._stateful.load_state_dict, "__module__", None) or ""
+        return module.partition(".")[0] in frameworks_in_use()
+
     def tree(self) -> Any:
         return self._stateful.state_dict()
 
@@ -92,6 +103,7 @@ class _Generator:
     """A generator of random numbers of the program's own."""
 
     is_tree = False
+    takes_own = True
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -107,6 +119,7 @@ class _Tree:
     """Tensors and plain values in containers, filled in place."""
 
     is_tree = True
+    takes_own = True
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -89,9 +89,10 @@ class HelperProcess:
         """Have it assemble a checkpoint of what is in a staging; `commit` is called here."""
         committed: Head | None = None
         refusal: BaseException | None = None
+        sent = settled = False
         try:
             self._channel.send(self._job(task, staging, summed))
-            self._sent = task.plan.files
+            sent, self._sent = True, task.plan.files
             answer = self._channel.receive()
             while isinstance(answer, messages.Commit):
                 reply: Message = Committed()
@@ -101,6 +102,7 @@ class HelperProcess:
                 except BaseException as error:  # the helper waits for an answer, whatever it is
                     refusal, reply = error, messages.failure_of(error)
                 answer = self._ask(reply)
+            settled = isinstance(answer, Done | Failure)
         except Hangup:
             self.end()
             if committed is not None:  # the rest was tidying
@@ -109,6 +111,9 @@ class HelperProcess:
                 f"the helper process that wrote step {task.wanted.step} {self.how_it_ended()}; "
                 "the checkpoints before it are untouched, and the next save starts another helper"
             ) from refusal
+        finally:
+            if sent and not settled:  # it may still read the staging, which is about to be free
+                self.end()
         if isinstance(answer, Done):
             return answer.head
         if refusal is not None and not isinstance(refusal, HoldfastError):
@@ -117,18 +122,30 @@ class HelperProcess:
             raise messages.error_of(answer) from refusal
         raise SaveFailed(f"the helper process answered with {type(answer).__name__}: save again")
 
+    def map(self) -> None:
+        """Have it map the stagings as they are now, while there is no job."""
+        with suppress(Hangup):  # the next job finds out
+            self._channel.send(messages.Map())
+
     def retain(self) -> list[str]:
         """Have it delete what the run does not keep; returns what went wrong."""
         try:
-            answer = self._ask(messages.Retain())
+            answer = self._ask_or_end(messages.Retain())
         except Hangup:
-            self.end()
             return [f"the helper process that deletes old checkpoints {self.how_it_ended()}"]
         if isinstance(answer, messages.Retained):
             return answer.problems
         if isinstance(answer, Failure):
             return [str(messages.error_of(answer))]
         return [f"the helper process answered with {type(answer).__name__}"]
+
+    def _ask_or_end(self, message: Message) -> Message:
+        """Ask; without an answer there shall be none later, in the place of another."""
+        try:
+            return self._ask(message)
+        except BaseException:
+            self.end()
+            raise
 
     def _ask(self, message: Message) -> Message:
         self._channel.send(message)

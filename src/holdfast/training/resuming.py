@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from holdfast import randomness
-from holdfast.errors import DigestMismatch, StateMismatch
+from holdfast.errors import StateMismatch
 from holdfast.store import Checkpoint
 from holdfast.store.filling import LoadReport, leaves_of, spec_of
 from holdfast.store.runfile import software
@@ -42,8 +42,6 @@ class Resumption:
         self._strict = strict
         self._random: dict[str, Any] | None = None
         self._generators: dict[str, Any] = {}
-        self._half_filled: str | None = None
-        """A damaged checkpoint of which tensors on devices may hold something."""
 
     def restore(self) -> ResumeReport:
         """Restore everything, the random states too; raises StateMismatch or a DamagedFile.
@@ -107,10 +105,9 @@ class Resumption:
             raise StateMismatch(
                 "\n".join(
                     [
-                        f"{checkpoint.ref} does not fit the program; nothing was restored:",
+                        f"{checkpoint.ref} does not fit the program; nothing of it was restored:",
                         *fits.differences(),
                         *_dropped(checkpoint),
-                        *self._left_behind(),
                         "strict=False restores what fits",
                     ]
                 )
@@ -124,19 +121,17 @@ class Resumption:
         """
         parts, trees = parts_of(self._state), trees_of(self._state)
 
+        def own(path: Path) -> Any:
+            part = parts.get(path[0])
+            return member_at(trees, path) if part and part.takes_own else None
+
         def home(path: Path) -> Device | None:
-            return frameworks.home(parts[path[0]].value, path[1:]) if path[0] in parts else None
+            if path[0] not in parts:
+                return None
+            mine = frameworks.device_of(member_at(trees, path))
+            return mine or frameworks.home(parts[path[0]].value, path[1:])
 
-        try:
-            return checkpoint.state_with(lambda path: member_at(trees, path), home)
-        except DigestMismatch:
-            if any(map(frameworks.device_of, leaves_of(trees).values())):
-                self._half_filled = checkpoint.ref
-            raise
-
-    def _left_behind(self) -> Iterator[str]:
-        if self._half_filled:
-            yield f"tensors on devices may hold bytes of {self._half_filled}, which is damaged"
+        return checkpoint.state_with(own, home)
 
     def _compared(self, checkpoint: Checkpoint) -> LoadReport:
         record = checkpoint.record

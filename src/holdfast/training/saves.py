@@ -6,8 +6,8 @@ import dataclasses
 import errno
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -76,6 +76,8 @@ class Saves:
         self.owes_save = False
         """Whether a step could not be saved that the next one shall be saved for."""
         self._reported: set[str] = set()
+        self._committed: int | None = None
+        """The step that was committed last."""
         self.last: int | None = None
         """The step that was handed over last, unless its save is known to have failed."""
         self.held = 0.0
@@ -119,7 +121,7 @@ class Saves:
         self.check()
         if self._background:
             self._report(self._background.problems())
-        held = self._save(step, epoch, midway)
+        held = self._save_unless_changed(step, epoch, midway)
         if held.waited > _SLOW:
             self._say(
                 f"step {step} waited {held.waited:.1f} s for the saves before it to end; if that "
@@ -133,8 +135,16 @@ class Saves:
         self._cadence.saved(step, done, done - begun)
         return held
 
+    def _save_unless_changed(self, step: int, epoch: int | None, midway: bool) -> Held:
+        """Save; if it turns out meanwhile that another state changed, save this one instead."""
+        while True:
+            try:
+                return self._save(step, epoch, midway)
+            except StateChanged as error:
+                self._make_up_for(error)
+
     def _save(self, step: int, epoch: int | None, midway: bool) -> Held:
-        replace = self.last == step
+        replace = step in (self.last, self._committed)
         tree = tree_of(self._state)
         if midway and epoch is not None:
             tree[MIDWAY], epoch = epoch, epoch - 1
@@ -145,6 +155,7 @@ class Saves:
             self._run.tidy()
             self._take(head)
             return Held(0.0, time.monotonic() - begun)
+        replace |= self._background.is_saving(step)
         return self._background.save(
             tree,
             step,
@@ -168,6 +179,7 @@ class Saves:
         return dataclasses.replace(wanted, metrics=checked_metrics(metrics), best=best)
 
     def _take(self, head: Head) -> None:
+        self._committed = head.step
         self._best.take(head.step, self._saving)
 
     def _settle(self, up_to: int | None = None) -> None:
@@ -190,29 +202,31 @@ class Saves:
         del self._unwritten[: len(lines)]
 
     def check(self) -> None:
-        """Raise what went wrong with a save, if it is known by now."""
-        if self._background:
-            with self._facing_failure():
-                self._background.raise_failure()
+        """Raise what went wrong with a save, if it is known by now.
 
-    @contextmanager
-    def _facing_failure(self) -> Iterator[None]:
-        """Raise what went wrong, but for a state that changed: the next one is saved instead."""
+        But for a state that changed: the next one is saved instead.
+        """
+        if not self._background:
+            return
         try:
-            yield
+            self._background.raise_failure()
         except StateChanged as error:
-            if self._overlap is not None:
-                self._overlap.end()
-                self._overlap = None
-            self._forget_failed()
-            self.owes_save = True
-            self._say(
-                f"{error}; the next step is saved instead, and the loop waits for the copies from "
-                "now on: see overlap=False"
-            )
+            self._make_up_for(error)
         except HoldfastError:
             self._forget_failed()
             raise
+
+    def _make_up_for(self, error: StateChanged) -> None:
+        """Say that a step was not saved, owe a save for it, and let no other one end like it."""
+        self._forget_failed()
+        self.owes_save = True
+        if self._overlap is not None:
+            self._overlap.end()
+            self._overlap = None
+        self._say(
+            f"{error}; the next step is saved instead, and the loop waits for the copies from "
+            "now on: see overlap=False"
+        )
 
     def _forget_failed(self) -> None:
         """The step that was handed over last may be the one that failed."""
@@ -228,9 +242,20 @@ class Saves:
         if self._background:
             try:
                 self._background.wait()
+            except StateChanged as error:
+                self._make_up_for(error)
+                raise
             except HoldfastError:
                 self._forget_failed()
                 raise
+
+    def wait_in_the_loop(self) -> None:
+        """The same, but a state that changed is nothing to be raised: the next one is saved."""
+        while True:
+            try:
+                return self.wait()
+            except StateChanged:
+                continue
 
     def settle(self) -> None:
         """Return when the state may change in any way."""
@@ -251,12 +276,15 @@ class Saves:
 
     def failure(self) -> HoldfastError | None:
         """What `wait` raises, but for a state that changed, which is about to be saved again."""
-        try:
-            with self._facing_failure():
+        first = None
+        while True:
+            try:
                 self.wait()
-        except HoldfastError as error:
-            return error
-        return None
+                return first
+            except StateChanged:
+                continue
+            except HoldfastError as error:
+                first = first or error
 
     def close(self) -> None:
         """Finish everything; raises what went wrong. May be called several times."""

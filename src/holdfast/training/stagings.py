@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from holdfast.errors import HoldfastError
 from holdfast.files.available import available
-from holdfast.files.staged import staged_size
-from holdfast.files.staging import SharedStaging
-from holdfast.store.planning import Plan
+from holdfast.files.staging import SharedStaging, room_for
 from holdfast.tensors import Source
 from holdfast.tensors.devices import Device, device_under
 
 _SLACK: Final = 1 << 20
-"""What is warmed beyond a state's size: its tensors are aligned, and a little may be added."""
+"""What is warmed beyond a state's size: a little may be added."""
 _PINNED: Final = 50e9
 _UNPINNED: Final = 11e9
 """Bytes a second from a GPU into memory, as measured: see docs/benchmarks.md."""
@@ -27,6 +26,7 @@ class Warmth(NamedTuple):
     """What stagings shall be before they are needed."""
 
     size: int
+    """What a state takes."""
     device: Device | None
     """That which they are pinned for; what is pinned for one is so for all of its framework."""
 
@@ -48,70 +48,114 @@ class Stagings:
         self._changed = changed
         self._limit = limit
         self._free = [self.all[0]]
+        self._lent: set[SharedStaging] = set()
+        """What was taken to copy a state into, and not given back."""
         self._wish: Warmth | None = None
+        self._warmed = False
 
-    def can_hold(self, sources: Sequence[Source]) -> bool:
-        """Whether copies of these may be made at all."""
-        size = staged_size([source.spec for source in sources])
+    def can_hold(self, size: int) -> bool:
+        """Whether a copy of so many bytes may be made at all."""
         return self._limit is None or size <= self._limit
 
-    def take(self, or_else: Callable[[], bool]) -> SharedStaging | None:
-        """Wait for a staging that nobody uses, and that is warm; None if it is otherwise."""
+    def take(self, size: int, or_else: Callable[[], bool]) -> SharedStaging | None:
+        """Wait for a staging that nobody uses, and that is warm; None if it is otherwise.
+
+        The second one is used for what it is large enough for.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: (self._free and not self.is_wished()) or or_else())
-            return None if or_else() else self._free.pop(0)
+            self._changed.wait_for(lambda: self._is_ready(size) or or_else())
+            if or_else():
+                return None
+            staging = next(each for each in self._free if self._fits(each, size))
+            self._lent.add(staging)
+            self._free.remove(staging)
+            return staging
+
+    def _is_ready(self, size: int) -> bool:
+        return not self.is_wished() and any(self._fits(each, size) for each in self._free)
+
+    def _fits(self, staging: SharedStaging, size: int) -> bool:
+        """Whether it is large enough, or will be made so by who takes it: nobody else can."""
+        return staging.size >= size or (staging is self.all[0] and self._wish is None)
 
     def give_back(self, staging: SharedStaging) -> None:
-        """Let others use it."""
+        """Let others use it. May be called several times for one `take`."""
+        with self._changed:
+            if staging in self._lent:
+                self._lent.discard(staging)
+                self._offer(staging)
+
+    def _offer(self, staging: SharedStaging) -> None:
         with self._changed:
             self._free.append(staging)
             self._changed.notify_all()
 
-    def wish(self, plan: Plan) -> None:
+    def reclaim(self, used: Collection[SharedStaging]) -> None:
+        """Give back what was taken and is none of these: whoever took it was interrupted."""
+        with self._changed:
+            for staging in self._lent.difference(used):
+                self.give_back(staging)
+
+    def is_outgrown(self, size: int) -> bool:
+        """Whether a state of this size should be wished for."""
+        return self._warmed and self.all[0].size < size
+
+    def wish(self, sources: Sequence[Source]) -> None:
         """Ask for memory for such a state, pinned if it lies on a device."""
-        found = [device_under(tensor.source) for tensor in plan.tensors if tensor.source]
+        found = (device_under(source) for source in sources)
         device = next((each for each in found if each is not None), None)
         with self._changed:
-            self._wish = Warmth(plan.most + plan.most // 100 + _SLACK, device)
+            self._wish = Warmth(room_for(sources), device)
             self._changed.notify_all()
 
     def is_wished(self) -> bool:
         """Whether there is something to be warmed, and nobody uses it."""
-        return self._wish is not None and self.all[0] in self._free
+        first, second = self.all
+        unused = first in self._free and (second in self._free or not second.size)
+        return self._wish is not None and unused
 
     def take_wish(self) -> Warmth:
-        """What was wished for; the first staging is taken."""
+        """What was wished for; all stagings are taken."""
         with self._changed:
             assert self._wish is not None
             wish, self._wish = self._wish, None
-            self._free.remove(self.all[0])
+            self._warmed = True
+            self._free.clear()
             return wish
 
     def warm(self, wish: Warmth) -> None:
         """Do what was wished for; whoever has no memory for it will say so when it is needed."""
         first, second = self.all
-        self._warm(first, wish, self._limit is None or wish.size <= self._limit)
-        self.give_back(first)
-        with self._changed:
-            if second in self._free:
-                self._free.remove(second)
-            elif second.size:  # somebody has it, for whom it was large enough
-                return
-        self._warm(second, wish, self._has_room_for_another(wish.size))
-        if second.size:
-            self.give_back(second)
+        if self._limit is not None and 2 * wish.size > self._limit:
+            second.empty()  # the first one may need what it has
+        if self.can_hold(wish.size):
+            self._warm(first, wish)
+        self._offer(first)
+        if self._has_room_for(second, wish.size):
+            self._warm(second, wish)
+        if second.size >= wish.size:
+            self._offer(second)
+        else:
+            second.empty()
 
-    def _warm(self, staging: SharedStaging, wish: Warmth, may: bool) -> None:
+    def _warm(self, staging: SharedStaging, wish: Warmth) -> None:
         with suppress(HoldfastError):
-            if may:
-                staging.reserve(wish.size)
-                self._pin(staging, wish.device)
+            staging.reserve(self._with_slack(wish.size))
+            self._pin(staging, wish.device)
 
-    def _has_room_for_another(self, size: int) -> bool:
+    def _with_slack(self, size: int) -> int:
+        """What is warmed for a state, within the limit."""
+        most = size + size // 100 + _SLACK
+        if self._limit is None:
+            return most
+        share = self._limit // 2 if 2 * size <= self._limit else self._limit
+        return min(most, share // mmap.PAGESIZE * mmap.PAGESIZE)
+
+    def _has_room_for(self, second: SharedStaging, size: int) -> bool:
         if self._limit is not None:
             return 2 * size <= self._limit
         free = available()
-        return free is not None and 2 * size <= free
+        return second.size >= size or (free is not None and 2 * size - second.size <= free)
 
     def _pin(self, staging: SharedStaging, device: Device | None) -> None:
         if device is None:
