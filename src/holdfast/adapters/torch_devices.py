@@ -14,7 +14,7 @@ import torch
 from holdfast.adapters.torch_dtypes import bytes_of, dtype_of, empty
 from holdfast.errors import BadOption, CopyFailed
 from holdfast.tensors import Source, TensorSpec
-from holdfast.tensors.devices import COLUMNS, Copies, Device, Incoming, Outgoing
+from holdfast.tensors.devices import COLUMNS, WORD, Copies, Device, Incoming, Outgoing
 from holdfast.tensors.sources import ALIGNMENT, Bytes
 
 _PORTABLE: Final = 1
@@ -206,26 +206,25 @@ class _CudaCopies:
 
 
 def _sums_of(source: DeviceSource) -> Iterator[torch.Tensor]:
-    """The sums of a tensor, of which nothing that was gathered for them is kept."""
+    """The sums of a tensor, which keep nothing of what was gathered for them."""
     data = source.on_device(0, source.spec.nbytes)
-    is_whole = data.data_ptr() % 8 == 0 and data.storage_offset() % 8 == 0
-    for part in _sums(data if is_whole else data.clone()):
-        yield part if is_whole and source.tensor.is_contiguous() else part.clone()
+    is_aligned = data.data_ptr() % WORD == 0 and data.storage_offset() % WORD == 0
+    return _sums(data if is_aligned else data.clone())
 
 
 def _sums(data: torch.Tensor) -> Iterator[torch.Tensor]:
     """What `sums_of` makes of the bytes, in parts that belong one after the other."""
-    size = data.numel()
-    words = data[: size - size % 8].view(torch.int64)
+    whole = data.numel() - data.numel() % WORD
+    words = data[:whole].view(torch.int32)
     rows = words.numel() // COLUMNS
     if rows > 1:
-        yield words[: rows * COLUMNS].view(rows, COLUMNS).sum(0)
+        yield words[: rows * COLUMNS].view(rows, COLUMNS).sum(0, dtype=torch.int64)
         words = words[rows * COLUMNS :]
-    yield words
-    if size % 8:
-        last = torch.zeros(8, dtype=torch.uint8, device=data.device)
-        last[: size % 8] = data[size - size % 8 :]
-        yield last.view(torch.int64)
+    yield words.to(torch.int64)
+    if whole < data.numel():
+        last = torch.zeros(WORD, dtype=torch.uint8, device=data.device)
+        last[: data.numel() - whole] = data[whole:]
+        yield last.view(torch.int32).to(torch.int64)
 
 
 def key(tensor: torch.Tensor) -> Hashable:

@@ -91,8 +91,9 @@ def _shared(values: Sequence[Any], sources: Sequence[Source]) -> Iterator[list[i
             spaces["cpu"].append((address, address + flat.size, position))
         elif memory := memory_of(values[position]):
             spaces.setdefault(memory.space, []).append((*memory.span(), position))
-    for spans in filter(None, spaces.values()):
-        yield from overlapping(spans)
+    for spans in spaces.values():
+        if len(spans) > 1:  # on a device, nearly every storage is one tensor's
+            yield from overlapping(spans)
 
 
 def overlapping(spans: Sequence[tuple[int, int, int]]) -> Iterator[list[int]]:

@@ -17,6 +17,7 @@ from holdfast.tensors.spec import TensorSpec
 Sums = np.ndarray[Any, np.dtype[np.int64]]
 """What `sums_of` makes of some bytes."""
 
+WORD: Final = 4
 COLUMNS: Final = 4093
 """A prime: rows of a tensor that change places do not fall into the columns they were in."""
 
@@ -125,25 +126,28 @@ def device_under(source: Source) -> Device | None:
 
 def sum_length(nbytes: int) -> int:
     """How many sums there are of so many bytes."""
-    words = nbytes // 8
+    words = nbytes // WORD
     whole = COLUMNS + words % COLUMNS if words >= 2 * COLUMNS else words
-    return whole + (nbytes % 8 > 0)
+    return whole + (nbytes % WORD > 0)
 
 
 def sums_of(data: Bytes) -> Sums:
-    """Few numbers that change if any of the bytes does, or if they change places.
+    """Few numbers that change if bytes do, or if they change places.
 
-    The bytes as 64-bit words, in rows of a prime number of them, are added up column by column;
-    what fills no row, or no word, is there as it is.
+    The bytes as 32-bit words, in rows of a prime number of them, are added up column by column;
+    what fills no row, or no word, is there as it is. Sums of 64 bits hold all that the words of
+    a column can add up to: two changed signs do not make up for each other.
     """
-    whole = data.size - data.size % 8
-    words = data[:whole].view(np.int64)
+    whole = data.size - data.size % WORD
+    words = data[:whole].view(np.int32)
     rows = words.size // COLUMNS
-    parts = [words[rows * COLUMNS :] if rows > 1 else words]
+    parts = []
     if rows > 1:
-        parts.insert(0, words[: rows * COLUMNS].reshape(rows, COLUMNS).sum(0))
+        parts.append(words[: rows * COLUMNS].reshape(rows, COLUMNS).sum(0, dtype=np.int64))
+        words = words[rows * COLUMNS :]
+    parts.append(words.astype(np.int64))
     if whole < data.size:
-        last = np.zeros(8, np.uint8)
+        last = np.zeros(WORD, np.uint8)
         last[: data.size - whole] = data[whole:]
-        parts.append(last.view(np.int64))
+        parts.append(last.view(np.int32).astype(np.int64))
     return np.concatenate(parts)

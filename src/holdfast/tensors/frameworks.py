@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -175,6 +175,7 @@ _adapters: dict[str, str] = {}
 def register_framework(name: str, adapter: str) -> None:
     """Let the module `adapter` serve the tensors whose type comes from the package `name`."""
     _adapters[name] = adapter
+    _framework_of.cache_clear()
 
 
 def framework(name: str) -> Framework:
@@ -389,11 +390,14 @@ def _adapter(value: Any) -> Framework:
 
 
 def _adapter_of(type_: type) -> Framework | None:
-    for base in type_.__mro__:
-        package = base.__module__.partition(".")[0]
-        if package in _adapters:
-            return framework(package)
-    return None
+    name = _framework_of(type_)
+    return framework(name) if name else None
+
+
+@lru_cache(1024)  # it is asked several times with every tensor
+def _framework_of(type_: type) -> str | None:
+    packages = (base.__module__.partition(".")[0] for base in type_.__mro__)
+    return next((package for package in packages if package in _adapters), None)
 
 
 def _numpy_memory(array: np.ndarray[Any, Any]) -> Memory | None:
