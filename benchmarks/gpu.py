@@ -67,8 +67,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("build/bench-gpu"))
     parser.add_argument("--json", type=Path, default=Path("build/bench-gpu.json"))
     arguments = parser.parse_args()
-    if not 1 <= arguments.peer_rounds <= arguments.rounds:
-        parser.error("--peer-rounds is from 1 to --rounds")
+    if not 0 <= arguments.peer_rounds <= arguments.rounds:
+        parser.error("--peer-rounds is from 0 to --rounds")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU here: give --device cpu --size small to try it out")
     return arguments
@@ -103,7 +103,7 @@ def of_one_state(bench: Bench, only: tuple[str, ...], console: Console) -> Itera
     if "save" in only:
         yield durable(bench, state, files)
     if {"cold", "warm"} & set(only):
-        files.make_missing()
+        files.make_missing(peers=bench.peer_rounds > 0)
     if "cold" in only:
         yield from cold(bench, state, files)
     if "warm" in only:

@@ -49,7 +49,10 @@ class Contest:
         self.ours[name] = before, _told(name, measured)
 
     def add_peer(self, name: str, before: Action, measured: Action) -> None:
-        """One that is left out, with a word, if it fails."""
+        """One that is left out, with a word, if it fails; without rounds for them, all are."""
+        if not self.bench.peer_rounds:
+            self._failed.add(name)
+            return
         self.peers[name] = (
             self._forgiven(name, before),
             self._forgiven(name, _told(name, measured)),

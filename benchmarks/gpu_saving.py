@@ -96,12 +96,13 @@ class Files:
         ours.save()
         ours.close()
 
-    def make_missing(self) -> None:
+    def make_missing(self, peers: bool = True) -> None:
         """Save what loads need and no benchmark of saves has left; peers may fail."""
         for path, save in {self.ours: self.save_ours, self.store: self.save_store}.items():
             if not path.exists():
                 save()
-        for path, save in {self.pickled: self.save_pickled, self.dcp: self.save_dcp}.items():
+        theirs = {self.pickled: self.save_pickled, self.dcp: self.save_dcp}
+        for path, save in theirs.items() if peers else ():
             try:
                 if not path.exists():
                     save()

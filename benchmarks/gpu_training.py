@@ -86,8 +86,9 @@ class Windows:
         """The GPU is idle at both ends of everything that is measured."""
         start = time.perf_counter()
         save()
-        saved = time.perf_counter()
-        self.held.setdefault(name, []).append(saved - start)
+        held = time.perf_counter() - start
+        self.held.setdefault(name, []).append(held)
+        print(f"  {name}: held up for {held:.4f} s", flush=True)
         steps = []
         for _ in range(WINDOW):
             begun = time.perf_counter()
