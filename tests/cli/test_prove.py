@@ -19,7 +19,8 @@ def prove(*options: str | Path, program: tuple[str | Path, ...] = ()) -> tuple[s
 
 
 def walk(*options: str) -> tuple[str | Path, ...]:
-    return (WALK, "--steps", "12", "--wait", *options)
+    # Steps long enough for a kill to come before the last one on a machine that is busy.
+    return (WALK, "--steps", "12", "--wait", "--pause", "0.05", *options)
 
 
 def test_a_proof_says_what_was_proved_and_keeps_what_it_is_told_to(tmp_path: Path) -> None:
