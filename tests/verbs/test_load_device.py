@@ -252,14 +252,15 @@ def test_the_bits_are_those_that_torch_casts_to(before: str, after: str) -> None
         values = values[~np.isnan(values.astype(np.float64))]
     bits = torch.from_numpy(values.view(f"i{values.itemsize}"))
     expected = bits.view(getattr(torch, before)).to(getattr(torch, after))
-    found = cast_array(values, after)
+    found = cast_array(values, TensorSpec(before, values.shape), after)
     assert found.dtype == DTYPES[after].numpy
     assert found.tobytes() == _bits(expected)
 
 
 def test_a_value_beyond_the_dtype_becomes_infinite_without_a_warning() -> None:
     with np.errstate(all="raise"):
-        found = cast_array(np.array([1e300, -70000.0, 1e-300]), "float16")
+        values = np.array([1e300, -70000.0, 1e-300])
+        found = cast_array(values, TensorSpec("float64", (3,)), "float16")
     assert found.tolist() == [np.inf, -np.inf, 0.0]
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from holdfast.store.aliases import View, c_strides, view_array
 from holdfast.store.record import Record
-from holdfast.tensors import Memory, TensorSpec, casting
-from holdfast.tensors.casting import cast_spec
-from holdfast.tensors.sources import aligned_bytes
+from holdfast.tensors import Memory, TensorSpec
+from holdfast.tensors.casting import cast_array, cast_spec
 
 Array = np.ndarray[Any, Any]
-_PIECE: Final = 1 << 20
-"""How many elements are cast at a time, into memory that is aligned as torch aligns its own."""
 
 
 class Form(NamedTuple):
@@ -74,19 +71,6 @@ def rescaled(place: View, before: TensorSpec, after: TensorSpec) -> View:
     old, new = before.kind.numpy.itemsize, after.kind.numpy.itemsize
     strides = tuple(step // old * new for step in place.strides)
     return View(place.base, place.offset // old * new, strides)
-
-
-def cast_array(array: Array, spec: TensorSpec, cast: str | None) -> Array:
-    """An array that holds a tensor of this spec, as what the cast makes of it."""
-    after = cast_spec(spec, cast)
-    if after == spec:
-        return array
-    found = aligned_bytes(after.nbytes).view(after.kind.numpy)
-    flat = np.ascontiguousarray(array).reshape(-1)
-    for start in range(0, flat.size, _PIECE):
-        piece = slice(start, start + _PIECE)
-        found[piece] = casting.cast_array(flat[piece], after.dtype)
-    return found.reshape(array.shape)
 
 
 def cast_arrays(

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import BadOption, StateMismatch
 from holdfast.store import names, tree
-from holdfast.store.casting import cast_array
 from holdfast.store.filling import Filling, LoadReport, move
 from holdfast.store.making import placed_tensors_in, references, tensors_in
 from holdfast.store.placing import Placing, homes_of
 from holdfast.tensors import fill
-from holdfast.tensors.casting import cast_spec, castable_dtype
+from holdfast.tensors.casting import cast_array, cast_spec, castable_dtype
 from holdfast.tensors.frameworks import device_of
 
 if TYPE_CHECKING:

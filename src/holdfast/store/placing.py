@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError
-from holdfast.store.casting import cast_array, form_of, grouped, place_of
+from holdfast.store.casting import form_of, grouped, place_of
 from holdfast.store.landing import RAW, Landing, divided, landing_of, seen_in
 from holdfast.store.reading import Arrival, Data
 from holdfast.store.record import Record
 from holdfast.tensors import fill
-from holdfast.tensors.casting import cast_spec
+from holdfast.tensors.casting import cast_array, cast_spec
 from holdfast.tensors.devices import Device
 from holdfast.tensors.frameworks import copy_on_device, framework, plain
 

@@ -13,7 +13,7 @@ import numpy as np
 from holdfast.errors import BadOption
 from holdfast.tensors.dtypes import DTYPES
 from holdfast.tensors.frameworks import plain
-from holdfast.tensors.sources import PIECE, Bytes, Source
+from holdfast.tensors.sources import PIECE, Bytes, Source, aligned_bytes
 from holdfast.tensors.spec import TensorSpec
 
 _ORDER: Final = tuple(DTYPES)
@@ -94,12 +94,26 @@ def cast_spec(spec: TensorSpec, dtype: str | None) -> TensorSpec:
     return TensorSpec(dtype, spec.shape) if dtype and spec.dtype in _FLOATS else spec
 
 
-def cast_array(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """A floating-point array as another dtype, bit for bit as torch casts it.
+def cast_array(
+    array: np.ndarray[Any, Any], spec: TensorSpec, dtype: str | None
+) -> np.ndarray[Any, Any]:
+    """An array that holds a tensor of this spec, as what `cast_spec` makes of it.
 
-    Values beyond the new dtype become infinite; an array that is of it already is not copied.
+    It is cast bit for bit as torch does it, piece by piece, into memory that is aligned as torch
+    aligns its own; values beyond the new dtype become infinite. What stays is not copied.
     """
-    target = DTYPES[dtype].numpy
+    after = cast_spec(spec, dtype)
+    if after == spec:
+        return array
+    found = aligned_bytes(after.nbytes).view(after.kind.numpy)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for start in range(0, flat.size, PIECE):
+        piece = slice(start, start + PIECE)
+        found[piece] = _cast(flat[piece], after.kind.numpy)
+    return found.reshape(array.shape)
+
+
+def _cast(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
     with np.errstate(all="ignore"):
         if array.dtype == np.float64 and target.itemsize == 2:
             array = array.astype(np.float32)  # torch rounds twice, and so do all devices

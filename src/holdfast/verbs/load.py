@@ -92,14 +92,8 @@ def _device(device: Any, adapter: Framework | None) -> Device | None:
 def _arrays(file: TensorFile, dtype: str | None) -> dict[str, Array]:
     arrays = file.arrays()
     for name in arrays:  # one by one: what was cast is let go at once
-        arrays[name] = _cast(file, name, arrays[name], dtype)
+        arrays[name] = cast_array(arrays[name], file.spec(name), dtype)
     return arrays
-
-
-def _cast(file: TensorFile, name: str, array: Array, dtype: str | None) -> Array:
-    spec = file.spec(name)
-    after = cast_spec(spec, dtype)
-    return array if after == spec else cast_array(array, after.dtype)
 
 
 def _on_device(file: TensorFile, device: Device, dtype: str | None) -> dict[str, Any]:
@@ -108,7 +102,8 @@ def _on_device(file: TensorFile, device: Device, dtype: str | None) -> dict[str,
     stream(device, [stretch for stretch in stretches.values() if stretch is not None])
     for name, stretch in stretches.items():
         if stretch is None:  # compressed, or in another order: the host sees to it
-            _copy_in(device, _cast(file, name, file[name], dtype), tensors[name])
+            array = cast_array(file[name], file.spec(name), dtype)
+            _copy_in(device, array, tensors[name])
     return tensors
 
 
