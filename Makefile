@@ -38,7 +38,7 @@ test-all: lint
 	$(BIN)/python -m pytest -m ""
 
 test-gpu: $(VENV)/ready
-	$(BIN)/python -m pytest tests/gpu -m gpu
+	$(BIN)/python -m pytest tests/gpu -m gpu -rs
 
 fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
