@@ -26,7 +26,8 @@ from holdfast.errors import (
     shortened,
 )
 from holdfast.tensors import ArraySource, Source, TensorSpec
-from holdfast.tensors.frameworks import Memory, memory_source
+from holdfast.tensors.adapter import Memory
+from holdfast.tensors.frameworks import memory_source
 
 __all__ = [
     "as_kind",
@@ -53,7 +54,7 @@ __all__ = [
     "view",
     "why_not_fillable",
 ]
-"""What an adapter provides: `tensors.frameworks.Framework`."""
+"""What an adapter provides: `tensors.adapter.Framework`."""
 
 _PLAIN: Final = "torch"
 _WITH_GRAD: Final = "torch:grad"

@@ -1,8 +1,8 @@
 """What a tensor is, without any file: dtypes, specs, and the sources of its bytes."""
 
+from holdfast.tensors.adapter import Memory
 from holdfast.tensors.dtypes import DTYPES, DType
 from holdfast.tensors.frameworks import (
-    Memory,
     fill,
     framework,
     kind_of,

@@ -12,9 +12,10 @@ import numpy as np
 from holdfast.errors import BadOption, NotVerified
 from holdfast.files.streaming import stream
 from holdfast.tensors import framework as framework_named
+from holdfast.tensors.adapter import Framework
 from holdfast.tensors.casting import cast_array, cast_spec, castable_dtype
 from holdfast.tensors.devices import Device, Incoming
-from holdfast.tensors.frameworks import Framework, plain
+from holdfast.tensors.frameworks import plain
 from holdfast.verbs.open import Array, TensorFile
 
 

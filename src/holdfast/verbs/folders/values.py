@@ -20,7 +20,7 @@ from holdfast.errors import (
 from holdfast.formats.torch_values import Stub, name_of
 from holdfast.formats.trees import ROOT
 from holdfast.tensors import framework
-from holdfast.tensors.frameworks import Framework
+from holdfast.tensors.adapter import Framework
 from holdfast.verbs.folders.found import shown
 from holdfast.verbs.open import TensorFile
 
