@@ -146,6 +146,7 @@ def _edit_moments(program: Program) -> None:
 def test_what_is_edited_by_hand_is_never_committed_as_the_step_before(
     program: Program, edit: Callable[[Program], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    edit(program)  # to load its kernels waits for the whole GPU
     program.save()
     program.ckpt.wait()
     wait_until_warm(program.ckpt)
