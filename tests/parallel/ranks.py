@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -27,6 +28,12 @@ class Finished:
     stderr: str
     seconds: float
 
+    @property
+    def exit_codes(self) -> list[list[int]]:
+        """How each rank of each job ended, of those that `run_torch_ranks` ran."""
+        codes: list[list[int]] = json.loads(self.stdout.splitlines()[-1])
+        return codes
+
 
 def run_ranks(
     count: int,
@@ -46,6 +53,28 @@ def run_ranks(
         return _run_ranks(count, program, args, timeout, env, check, options, Path(printed))
 
 
+def run_torch_ranks(
+    count: int, program: Path, folder: Path, *jobs: Sequence[str], timeout: float
+) -> Finished:
+    """Run a program on `count` ranks of torch, once for each of the jobs, which are arguments.
+
+    Each has a folder, called by its number, in the one given; its name is the last argument.
+    """
+    start = Path(__file__).with_name("programs") / "torch_start.py"
+    text = json.dumps([list(job) for job in jobs])
+    command = [sys.executable, str(start), str(count), str(program), str(folder), text]
+    return _run(f"{program.name} on {count} ranks", command, timeout, None, check=True)
+
+
+def run_torchrun(
+    count: int, program: Path, *args: str, timeout: float, check: bool = True
+) -> Finished:
+    """Run a program on `count` ranks by torchrun, as users do."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(count), str(program), *args]
+    return _run(f"{program.name} on {count} ranks", command, timeout, None, check)
+
+
 def _run_ranks(
     count: int,
     program: Path,
@@ -59,6 +88,17 @@ def _run_ranks(
     # Through one pipe, mpiexec would mix the ranks even inside of lines.
     command = [str(MPIEXEC), "-n", str(count), "-outfile-pattern", f"{printed}/%r", *options]
     command += [sys.executable, "-m", "mpi4py", str(program), *args]
+    return _run(f"{program.name} on {count} ranks", command, timeout, env, check, printed)
+
+
+def _run(
+    what: str,
+    command: Sequence[str],
+    timeout: float,
+    env: Mapping[str, str] | None,
+    check: bool,
+    printed: Path | None = None,
+) -> Finished:
     start = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -75,19 +115,19 @@ def _run_ranks(
     except subprocess.TimeoutExpired:
         stdout, stderr = _end(process)
         stdout += _printed(printed)
-        pytest.fail(f"{program.name} on {count} ranks hung for {timeout} s\n{stdout}\n{stderr}")
+        pytest.fail(f"{what} hung for {timeout} s\n{stdout}\n{stderr}")
     except BaseException:
         _end(process)
         raise
     stdout += _printed(printed)
     if check and process.returncode != 0:
-        pytest.fail(
-            f"{program.name} on {count} ranks ended with {process.returncode}\n{stdout}\n{stderr}"
-        )
+        pytest.fail(f"{what} ended with {process.returncode}\n{stdout}\n{stderr}")
     return Finished(process.returncode, stdout, stderr, time.monotonic() - start)
 
 
-def _printed(folder: Path) -> str:
+def _printed(folder: Path | None) -> str:
+    if folder is None:
+        return ""
     files = sorted(folder.iterdir(), key=lambda file: int(file.name))
     return "".join(file.read_text(errors="replace") for file in files)
 
@@ -97,6 +137,6 @@ def _python_path() -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Kill mpiexec; its proxy, in a session of its own, then kills the ranks."""
+    """Kill what started the ranks, and those in its session; those of MPI and torchrun follow."""
     os.killpg(process.pid, signal.SIGKILL)
     return process.communicate(timeout=10)

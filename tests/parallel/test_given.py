@@ -14,7 +14,7 @@ from holdfast.parallel import SingleRank
 from holdfast.parallel.given import given_ranks
 
 
-def _mpi(size: int, initialized: bool = True, finalized: bool = False) -> Any:
+def stand_in_for_mpi(size: int, initialized: bool = True, finalized: bool = False) -> Any:
     world = SimpleNamespace(Get_size=lambda: size, Get_rank=lambda: 1)
     return SimpleNamespace(
         COMM_WORLD=world,
@@ -25,7 +25,7 @@ def _mpi(size: int, initialized: bool = True, finalized: bool = False) -> Any:
 
 
 def test_ranks_that_mpi_has_started_must_be_given() -> None:
-    with patch.dict(sys.modules, {"mpi4py.MPI": _mpi(3)}):
+    with patch.dict(sys.modules, {"mpi4py.MPI": stand_in_for_mpi(3)}):
         with pytest.raises(BadOption, match="this is rank 1 of the 3 that MPI has started"):
             given_ranks(None)
         alone = SingleRank()
@@ -33,7 +33,13 @@ def test_ranks_that_mpi_has_started_must_be_given() -> None:
 
 
 @pytest.mark.parametrize(
-    "mpi", [_mpi(1), _mpi(3, initialized=False), _mpi(3, finalized=True)], ids=["1", "not", "over"]
+    "mpi",
+    [
+        stand_in_for_mpi(1),
+        stand_in_for_mpi(3, initialized=False),
+        stand_in_for_mpi(3, finalized=True),
+    ],
+    ids=["1", "not", "over"],
 )
 def test_a_process_alone_need_say_nothing(mpi: Any) -> None:
     with patch.dict(sys.modules, {"mpi4py.MPI": mpi}):

@@ -16,12 +16,12 @@ from mpi4py import MPI
 from holdfast.errors import BadOption, NotOpen
 from holdfast.parallel import MPIRanks, communicator
 from tests.parallel import suite
-from tests.parallel.programs import mpi_checks
+from tests.parallel.programs import mpi_checks, trading_checks
 
 
 def main(folder: Path) -> None:
     outcomes: dict[str, str] = {}
-    for check in (*suite.CHECKS, *mpi_checks.CHECKS):
+    for check in (*suite.CHECKS, *trading_checks.CHECKS, *mpi_checks.CHECKS):
         comm = MPIRanks(MPI.COMM_WORLD, timeout=60.0)
         try:
             check(comm)

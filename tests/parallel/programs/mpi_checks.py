@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from mpi4py import MPI
 
-from holdfast.errors import BadOption, NotOpen, RankFailed, RankLost, RanksDisagree
-from holdfast.parallel import Communicator, MPIRanks, communicator, mpi, together
+from holdfast.errors import BadOption
+from holdfast.parallel import Communicator, MPIRanks, communicator, may_run_in_thread, program_ranks
 from tests.parallel.suite import Check, in_step
 
 CHECKS: list[Check] = []
@@ -105,76 +104,15 @@ def some_of_the_ranks_can_be_a_communicator(comm: Communicator) -> None:
 
 
 @check
-def large_messages_travel_in_pieces(comm: Communicator) -> None:
-    whole, mpi.PIECE = mpi.PIECE, 7
-    try:
-        for length in (0, 6, 7, 8, 14, 1000):
-            sent = [bytes([comm.rank, to]) * length for to in range(comm.size)]
-            received = comm.exchange(sent)
-            assert received == [bytes([at, comm.rank]) * length for at in range(comm.size)]
-    finally:
-        mpi.PIECE = whole
-
-
-@check
-def what_one_rank_cannot_send_fails_on_all_and_leaves_them_in_step(comm: Communicator) -> None:
-    last = comm.size - 1
-    calls: list[Callable[[], object]] = [
-        lambda: comm.exchange([b""] * (comm.size - (comm.rank == last))),
-        lambda: comm.all_gather("text" if comm.rank == last else b""),  # type: ignore[arg-type]
-        lambda: comm.broadcast(b"", -5 if comm.rank == last else 0),
-    ]
-    for call in calls:
-        match = None if comm.rank == last else f"rank {last} of {comm.size} cannot send"
-        with pytest.raises(BadOption if comm.rank == last else RankFailed, match=match):
-            call()
-        assert in_step(comm)
-
-
-def out_of_step(call: Callable[[MPIRanks], object]) -> None:
-    """A call that is not the same on all ranks: they see it at once, and part."""
-    comm = MPIRanks(MPI.COMM_WORLD, timeout=60.0)
-    start = time.monotonic()
-    with pytest.raises(RanksDisagree, match=r"out of step.*, its call 1"):
-        call(comm)
-    with pytest.raises(RankLost, match="parted"):
-        comm.all_gather(b"")
-    with pytest.raises(RankLost, match="parted"):
-        comm.duplicate()
-    comm.close()
-    with pytest.raises(NotOpen):
-        comm.all_gather(b"")
-    assert time.monotonic() - start < 20
-
-
-@check
-def another_call_on_one_rank_is_seen_on_all(comm: Communicator) -> None:
+def the_ranks_of_the_program_are_found(comm: Communicator) -> None:
+    ranks = program_ranks()
+    assert ranks is program_ranks()
+    assert ranks.size == comm.size
     if comm.size > 1:
-        last = comm.size - 1
-        out_of_step(lambda ranks: (ranks.gather if ranks.rank == last else ranks.broadcast)(b"x"))
-        out_of_step(lambda ranks: ranks.close() if ranks.rank == last else ranks.all_gather(b"x"))
-        out_of_step(lambda ranks: ranks.broadcast(b"x", root=int(ranks.rank == last)))
+        assert ranks is communicator(MPI.COMM_WORLD)
+    assert in_step(ranks)
 
 
 @check
-def who_leaves_by_an_error_keeps_nobody_waiting(comm: Communicator) -> None:
-    if comm.size > 1:
-        start = time.monotonic()
-        expected = ZeroDivisionError if comm.rank == 0 else RankLost
-        match = None if comm.rank == 0 else "rank 0 gave up: ZeroDivisionError"
-        with pytest.raises(expected, match=match), MPIRanks(MPI.COMM_WORLD, timeout=60.0) as ranks:
-            ranks.all_gather(bytes(1 // ranks.rank))
-        assert time.monotonic() - start < 20
-
-
-@check
-def a_rank_that_fails_while_others_are_lost_says_why_it_failed(comm: Communicator) -> None:
-    if comm.size > 1:
-        ranks = MPIRanks(MPI.COMM_WORLD, timeout=60.0)
-        if ranks.rank > 0:
-            with pytest.raises(ValueError, match="gone"), ranks:
-                raise ValueError("gone")
-        else:
-            with pytest.raises(RankLost) as raised:
-                together(ranks, lambda: 1 // 0)
-            assert isinstance(raised.value.__cause__, ZeroDivisionError)
+def threads_may_use_it_if_mpi_was_started_for_them(comm: Communicator) -> None:
+    assert may_run_in_thread(comm) == (MPI.Query_thread() == MPI.THREAD_MULTIPLE)

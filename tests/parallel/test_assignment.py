@@ -1,0 +1,301 @@
+"""Who writes what: every box by one rank that holds it, and about as much on each."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import BadField, RanksDisagree
+from holdfast.parallel.assignment import (
+    HEADER,
+    MOST_ELEMENTS,
+    MOST_TENSORS,
+    Holding,
+    packed,
+    unpacked,
+    writers,
+)
+
+Box = tuple[int, int, int]
+"""Its tensor, start and stop."""
+
+Sizes = dict[Box, int]
+
+
+def _holding(boxes: Sequence[Box], sizes: Sizes | None = None) -> Holding:
+    """The boxes of a rank; one has four bytes an element, if `sizes` does not say."""
+    rows = [(*box, 4 * (box[2] - box[1]) if sizes is None else sizes[box]) for box in boxes]
+    return Holding(*np.array(rows, np.int64).reshape(len(rows), 4).T)
+
+
+def _written(holdings: Sequence[Holding]) -> list[list[Box]]:
+    """The boxes that each rank writes, in the order in which it holds them."""
+    answer = writers(holdings)
+    assert [mask.shape for mask in answer] == [holding.tensors.shape for holding in holdings]
+    assert all(mask.dtype == np.bool_ for mask in answer)
+    return [
+        list(zip(*(column[mask].tolist() for column in holding[:3]), strict=True))
+        for holding, mask in zip(holdings, answer, strict=True)
+    ]
+
+
+def _bytes(holdings: Sequence[Holding]) -> list[int]:
+    """How many bytes each rank writes."""
+    answer = writers(holdings)
+    return [int(h.nbytes[mask].sum()) for h, mask in zip(holdings, answer, strict=True)]
+
+
+def _turn(holders: list[int], size: int, box: Box) -> tuple[bool, int, int, Box]:
+    return len(holders) > 1, -size, len(holders), box
+
+
+def _greedy(ranks: Sequence[Sequence[Box]], sizes: Sizes) -> list[set[Box]]:
+    """The same choice, made slowly."""
+    held: dict[Box, list[int]] = {}
+    for rank, boxes in enumerate(ranks):
+        for box in boxes:
+            held.setdefault(box, []).append(rank)
+    written: list[set[Box]] = [set() for _ in ranks]
+    for box in sorted(held, key=lambda box: _turn(held[box], sizes[box], box)):
+        least = min(held[box], key=lambda rank: (sum(sizes[b] for b in written[rank]), rank))
+        written[least].add(box)
+    return written
+
+
+@st.composite
+def _worlds(draw: st.DrawFn) -> tuple[list[list[Box]], Sizes]:
+    """Ranks that hold some of a few boxes, which overlap, touch, and are empty."""
+    bounds = st.sampled_from([(0, 0), (0, 1), (0, 4), (1, 4), (2, 4), (2, 3), (0, 1 << 40)])
+    boxes = st.tuples(st.sampled_from([0, 1, 2, 5]), bounds).map(lambda box: (box[0], *box[1]))
+    known = draw(st.lists(boxes, unique=True, max_size=12))
+    sizes = {box: draw(st.sampled_from([0, 1, 1, 7, 1000])) for box in known}
+    some = st.lists(st.sampled_from(known), unique=True) if known else st.just([])
+    return draw(st.lists(some, min_size=1, max_size=6)), sizes
+
+
+@given(_worlds())
+@settings(max_examples=300, deadline=None)
+@example(([[(0, 0, 0), (1, 0, 1)], [(1, 0, 1), (0, 0, 0)]], {(0, 0, 0): 0, (1, 0, 1): 1}))
+@example(([[(0, 0, 4)], [(0, 0, 4), (0, 0, 1)]], {(0, 0, 4): 1, (0, 0, 1): 1}))
+def test_every_box_is_written_by_one_rank_that_holds_it(
+    world: tuple[list[list[Box]], Sizes],
+) -> None:
+    ranks, sizes = world
+    written = _written([_holding(boxes, sizes) for boxes in ranks])
+    assert Counter(chain(*written)) == Counter(set(chain(*ranks)))
+    assert all(set(writes) <= set(holds) for writes, holds in zip(written, ranks, strict=True))
+    assert [set(writes) for writes in written] == _greedy(ranks, sizes)
+
+
+@given(_worlds(), st.randoms())
+@settings(max_examples=50, deadline=None)
+def test_the_order_of_the_rows_decides_nothing(
+    world: tuple[list[list[Box]], Sizes], shuffler: np.random.Generator
+) -> None:
+    ranks, sizes = world
+    mixed = [shuffler.sample(boxes, len(boxes)) for boxes in ranks]  # type: ignore[attr-defined]
+    first = _written([_holding(boxes, sizes) for boxes in ranks])
+    again = _written([_holding(boxes, sizes) for boxes in mixed])
+    assert [sorted(writes) for writes in first] == [sorted(writes) for writes in again]
+
+
+def test_a_rank_alone_writes_all_that_it_has() -> None:
+    boxes = [(0, 0, 0), (0, 0, 5), (1, 3, 9), (4, 0, 0)]
+    assert _written([_holding(boxes)]) == [boxes]
+
+
+def test_nothing_is_written_where_nothing_is_held() -> None:
+    assert writers([]) == []
+    assert _written([_holding([]), _holding([])]) == [[], []]
+    assert _written([_holding([]), _holding([(3, 0, 2)])]) == [[], [(3, 0, 2)]]
+
+
+def test_boxes_of_one_start_and_several_stops_are_several_boxes() -> None:
+    whole, half = (0, 0, 8), (0, 0, 4)
+    ranks = [[whole], [half], [whole], [half]]
+    assert _written([_holding(boxes) for boxes in ranks]) == [[whole], [half], [], []]
+
+
+def test_what_only_one_rank_has_counts_before_what_several_have() -> None:
+    alone = [(0, 0, 100), (1, 0, 10)]
+    both = [(2, 0, 60), (3, 0, 50)]
+    ranks = [[alone[0], *both], [alone[1], *both]]
+    assert _written([_holding(boxes) for boxes in ranks]) == [[alone[0]], [alone[1], *both]]
+    # Here the boxes of one rank begin where boxes of the other do, and end elsewhere.
+    ranks = [[(0, 0, 100), (1, 0, 10), *both], [(0, 0, 90), (1, 0, 50), *both]]
+    assert _bytes([_holding(boxes) for boxes in ranks]) == [4 * 170, 4 * 190]
+
+
+def test_replicas_are_spread_evenly() -> None:
+    same = _holding([(tensor, 0, 1 + tensor % 7) for tensor in range(1000)])
+    loads = _bytes([same] * 6)
+    assert max(loads) - min(loads) <= 4
+    equal = _holding([(tensor, 0, 5) for tensor in range(12)])
+    assert _bytes([equal] * 6) == [40] * 6
+
+
+def test_replicas_fill_up_the_ranks_that_have_less_of_their_own() -> None:
+    same = [(tensor, 0, 10) for tensor in range(100)]
+    own = [[(200 + rank, 0, 50 * rank)] if rank else [] for rank in range(4)]
+    assert _bytes([_holding([*same, *boxes]) for boxes in own]) == [1320, 1320, 1280, 1280]
+
+
+def test_what_few_ranks_have_comes_before_what_many_have() -> None:
+    everywhere = [(tensor, 0, 10) for tensor in range(20)]
+    few = [(tensor, 0, 10) for tensor in range(20, 40)]
+    ranks = [everywhere, everywhere, everywhere + few, everywhere + few]
+    assert _bytes([_holding(boxes) for boxes in ranks]) == [400] * 4
+
+
+def test_a_load_counts_for_all_groups_that_the_rank_is_in() -> None:
+    left, right = [(0, 0, 12), (1, 0, 11), (2, 0, 10)], [(3, 0, 9), (4, 0, 8), (5, 0, 7)]
+    ranks = [left, left + right, right]
+    assert _written([_holding(boxes) for boxes in ranks]) == [
+        [(0, 0, 12)],
+        [(1, 0, 11), (2, 0, 10)],
+        right,
+    ]
+
+
+def _mixed(tensors: int, ranks: int) -> list[Holding]:
+    """Of ten tensors six are sharded, three replicated, and one sharded over groups of replicas."""
+    numbers = np.arange(tensors)
+    kinds = np.array([0, 1, 0, 2, 0, 1, 0, 0, 1, 0])[numbers % 10]
+    unit = 1 + numbers * 7919 % 1000
+    holdings = []
+    for rank in range(ranks):
+        starts = np.choose(kinds, [rank * unit, 0 * unit, rank % 8 * 8 * unit])
+        lengths = np.choose(kinds, [unit, 64 * unit, 8 * unit])
+        holdings.append(Holding(numbers, starts, starts + lengths, 4 * lengths))
+    return holdings
+
+
+def test_a_hundred_thousand_tensors_on_64_ranks_are_assigned_in_a_moment() -> None:
+    holdings = _mixed(100_000, 64)
+    began = time.perf_counter()
+    answer = writers(holdings)
+    assert time.perf_counter() - began < 8  # seconds: about a half, on a machine with nothing else
+    assert sum(int(mask.sum()) for mask in answer) == 60_000 * 64 + 30_000 + 10_000 * 8
+    loads = [int(h.nbytes[mask].sum()) for h, mask in zip(holdings, answer, strict=True)]
+    assert max(loads) - min(loads) <= max(loads) // 1000
+
+
+@given(_worlds())
+@settings(max_examples=50, deadline=None)
+def test_a_holding_comes_back_from_its_bytes(world: tuple[list[list[Box]], Sizes]) -> None:
+    ranks, sizes = world
+    for boxes in ranks:
+        holding = _holding(boxes, sizes)
+        back = unpacked(packed(holding))
+        assert [column.dtype for column in back] == [np.dtype(np.int64)] * 4
+        assert [column.tolist() for column in back] == [column.tolist() for column in holding]
+
+
+def test_the_bytes_are_as_few_as_the_numbers_need() -> None:
+    small = _holding([(3, 0, 4), (200, 1, 9)])
+    assert packed(small) == bytes([2, *[0] * 7, 1, 1, 1, 1, 3, 200, 0, 1, 4, 9, 16, 32])
+    wide = _holding([(255, 256, 1 << 32)], {(255, 256, 1 << 32): 65535})
+    assert packed(wide)[8:12] == bytes([1, 2, 8, 2])
+    (large,) = _mixed(10_000, 1)
+    assert len(packed(large)) == HEADER.size + 10_000 * (2 + 1 + 2 + 4)
+
+
+SMALL = packed(_holding([(3, 0, 4), (200, 1, 9)]))
+
+
+def _changed(at: int, value: int) -> bytes:
+    return SMALL[:at] + bytes([value]) + SMALL[at + 1 :]
+
+
+DAMAGED = {
+    "nothing": (b"", "has 0 bytes: expected at least the 12"),
+    "part of the header": (SMALL[:11], "has 11 bytes"),
+    "cut": (SMALL[:-1], "of 2 boxes has 19 bytes: expected 20"),
+    "longer": (SMALL + b"\0", "of 2 boxes has 21 bytes: expected 20"),
+    "a count beyond all bytes": (b"\xff" * 8 + SMALL[8:], "18,446,744,073,709,551,615 boxes"),
+    "a width of 3": (_changed(9, 3), r"integers of \[1, 3, 1, 1\] bytes"),
+    "a width of 0": (_changed(11, 0), r"integers of \[1, 1, 1, 0\] bytes"),
+    "a start at its stop": (_changed(15, 9), "tensor 200 from 9 to 9 with 32 bytes"),
+    "a start after its stop": (_changed(15, 10), "tensor 200 from 10 to 9"),
+    "a stop before all": (_changed(17, 0), "tensor 200 from 1 to 0"),
+    "a tensor beyond all": (
+        HEADER.pack(1, 4, 1, 1, 1) + MOST_TENSORS.to_bytes(4, "little") + bytes([0, 1, 1]),
+        "tensor 16,777,216 from 0 to 1 .* expected a tensor below 16,777,216",
+    ),
+    "numbers of 64 bits": (
+        HEADER.pack(1, 1, 1, 1, 8) + bytes([0, 0, 1]) + b"\xff" * 8,
+        "with -1 bytes",
+    ),
+    "a start of 64 bits": (
+        HEADER.pack(1, 1, 8, 1, 1) + bytes([0]) + b"\xff" * 8 + bytes([1, 1]),
+        "from -1 to 1",
+    ),
+    "a stop of 64 bits": (
+        HEADER.pack(1, 1, 1, 8, 1) + bytes([0, 0]) + b"\xff" * 8 + bytes([1]),
+        "from 0 to -1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_bytes_that_are_no_holding_are_refused(case: str) -> None:
+    data, message = DAMAGED[case]
+    with pytest.raises(BadField, match=message):
+        unpacked(data)
+
+
+@given(st.binary(max_size=60) | st.binary(max_size=20).map(lambda tail: SMALL[:12] + tail))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_are_a_holding_or_are_refused(data: bytes) -> None:
+    try:
+        holding = unpacked(data)
+    except BadField:
+        return
+    assert packed(unpacked(packed(holding))) == packed(holding)
+
+
+REFUSED = {
+    "a negative tensor": (-1, 0, 1, 1),
+    "too many tensors": (MOST_TENSORS, 0, 1, 1),
+    "a negative start": (0, -1, 1, 1),
+    "a negative size": (0, 0, 1, -1),
+    "no elements, elsewhere than at 0": (0, 2, 2, 0),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_boxes_that_cannot_be_are_not_packed(case: str) -> None:
+    with pytest.raises(BadField, match="which cannot be"):
+        packed(Holding(*np.array([REFUSED[case]], np.int64).T))
+
+
+def test_columns_of_several_lengths_are_not_packed() -> None:
+    holding = _holding([(0, 0, 1), (1, 0, 1)])
+    with pytest.raises(BadField, match="not of the same length"):
+        packed(holding._replace(nbytes=holding.nbytes[:1]))
+
+
+def test_a_box_that_a_rank_holds_twice_is_refused() -> None:
+    with pytest.raises(BadField, match="rank 1 holds a box twice"):
+        writers([_holding([(0, 0, 2)]), _holding([(0, 0, 2), (1, 0, 1), (0, 0, 2)])])
+
+
+def test_a_box_of_several_sizes_is_refused() -> None:
+    box = (0, 0, 2)
+    with pytest.raises(RanksDisagree, match=r"rank 0 has a box of 8 bytes, and rank 2 .* with 4"):
+        writers([_holding([box]), _holding([]), _holding([box], {box: 4})])
+
+
+def test_more_elements_than_can_be_numbered_are_refused() -> None:
+    boxes = [(tensor, 0, MOST_ELEMENTS // 4) for tensor in range(4)]
+    sizes = dict.fromkeys(boxes, 1)
+    assert _written([_holding(boxes[:3], sizes)]) == [boxes[:3]]
+    with pytest.raises(BadField, match="more elements"):
+        writers([_holding(boxes, sizes)])

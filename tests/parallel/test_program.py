@@ -1,0 +1,115 @@
+"""The ranks of a program that says nothing of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from holdfast.errors import BadOption
+from holdfast.parallel import SingleRank, may_run_in_thread, program, program_ranks
+from tests.parallel.test_given import stand_in_for_mpi
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost"}
+
+
+@pytest.fixture(autouse=True)
+def started_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+
+
+def test_a_program_that_nobody_started_on_ranks_is_alone() -> None:
+    comm = program_ranks()
+    assert isinstance(comm, SingleRank)
+    assert program_ranks() is comm
+    assert may_run_in_thread(comm)
+
+
+def test_a_rank_alone_that_was_closed_is_made_again() -> None:
+    program_ranks().close()
+    assert program_ranks().all_gather(b"x") == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [TORCHRUN, {"RANK": "1", "WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": "none"}],
+    ids=["address", "elastic"],
+)
+def test_ranks_of_torchrun_must_have_met(environment: dict[str, str]) -> None:
+    with (
+        patch.dict(os.environ, environment),
+        pytest.raises(BadOption, match=r"rank 1 of 3.*init_process_group.*comm=SingleRank\(\)"),
+    ):
+        program_ranks()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {**TORCHRUN, "WORLD_SIZE": "1"},
+        {**TORCHRUN, "WORLD_SIZE": "many"},
+        {"RANK": "1", "WORLD_SIZE": "3"},
+        {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost"},
+    ],
+    ids=["one", "no number", "no address", "no rank"],
+)
+def test_an_environment_of_something_else_is_let_be(environment: dict[str, str]) -> None:
+    with patch.dict(os.environ, environment):
+        assert program_ranks().size == 1
+
+
+def test_a_world_of_one_rank_has_met() -> None:
+    with (
+        patch.dict(os.environ, TORCHRUN),
+        patch.dict(sys.modules, {"torch.distributed": _torch(1)}),
+    ):
+        assert program_ranks().size == 1
+
+
+def test_a_worker_of_a_data_loader_is_alone() -> None:
+    data = SimpleNamespace(get_worker_info=lambda: object())
+    with patch.dict(os.environ, TORCHRUN), patch.dict(sys.modules, {"torch.utils.data": data}):
+        assert isinstance(program_ranks(), SingleRank)
+
+
+def test_those_of_torch_count_before_those_of_mpi() -> None:
+    given: list[Any] = []
+    torch, mpi = _torch(2), stand_in_for_mpi(3)
+    with patch.object(program, "communicator", given.append):
+        for modules in ({"mpi4py.MPI": mpi}, {"mpi4py.MPI": mpi, "torch.distributed": torch}):
+            with patch.dict(sys.modules, modules):
+                program_ranks()
+    assert given == [mpi.COMM_WORLD, torch.group.WORLD]
+
+
+def test_a_process_forked_from_a_rank_of_mpi_is_alone() -> None:
+    with (
+        patch.dict(sys.modules, {"mpi4py.MPI": stand_in_for_mpi(3)}),
+        patch.dict(os.environ, TORCHRUN),
+    ):
+        child = os.fork()
+        if child == 0:
+            os._exit(17 if isinstance(program_ranks(), SingleRank) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+
+
+def test_an_unknown_communicator_may_run_in_a_thread_unless_it_says_no() -> None:
+    comm: Any = SimpleNamespace()
+    assert may_run_in_thread(comm)
+    comm.is_thread_safe = False
+    assert not may_run_in_thread(comm)
+
+
+def _torch(size: int) -> Any:
+    return SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_world_size=lambda: size,
+        group=SimpleNamespace(WORLD=object()),
+    )
