@@ -24,6 +24,7 @@ from holdfast.errors import DamagedFile, HoldfastError
 from holdfast.retention import KeepAll, KeepBest, KeepEvery, KeepLast, KeepTagged
 from holdfast.schedule import Schedule
 from holdfast.store import Checkpoint, Run, Store
+from holdfast.store.per_rank import per_rank
 from holdfast.tensors import Packed, TensorSpec, register_framework
 from holdfast.verbs.convert import Converted, convert
 from holdfast.verbs.diff import Diff, diff
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 register_framework("torch", "holdfast.adapters.torch")
+register_framework("jax", "holdfast.adapters.jax")
 
 _LATER = {
     "Checkpointer": "holdfast.training.checkpointer",
@@ -90,6 +92,7 @@ __all__ = [
     "oxck",
     "packages",
     "parallel",
+    "per_rank",
     "save",
     "tenzor",
     "verify",

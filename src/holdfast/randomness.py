@@ -72,7 +72,8 @@ def capture() -> dict[str, Any]:
         "python": _from_python(random.getstate()),
         "numpy": _from_numpy(np.random.get_state(legacy=False)),
     }
-    return states | {name: used.random_states() for name, used in frameworks_in_use().items()}
+    used = {name: each.random_states() for name, each in frameworks_in_use().items()}
+    return states | {name: state for name, state in used.items() if state}
 
 
 def restore(states: Mapping[str, Any]) -> list[str]:
@@ -111,8 +112,9 @@ def _restore_frameworks(states: Mapping[str, Any]) -> list[str]:
             absent.append(f"the random state of {shortened(name)!r} was left out: {error}")
         else:
             absent += used.restore_random_states(states[name])
-    for name in frameworks_in_use().keys() - states.keys():
-        absent.append(f"the checkpoint has no state of the generators of {name}")
+    for name, used in frameworks_in_use().items():
+        if name not in states and used.random_states():
+            absent.append(f"the checkpoint has no state of the generators of {name}")
     return sorted(absent)
 
 

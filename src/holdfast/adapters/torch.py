@@ -11,13 +11,14 @@ import torch
 from holdfast.adapters.torch_devices import DeviceSource, device, device_of
 from holdfast.adapters.torch_dtypes import FLOAT4, FLOAT4_NAME, NAME_OF, bytes_of, seen_as, view
 from holdfast.adapters.torch_modules import describe, unwrapped
-from holdfast.adapters.torch_optimizers import guard, home
+from holdfast.adapters.torch_optimizers import blank, guard, home
 from holdfast.adapters.torch_random import (
     generator_state,
     random_states,
     restore_generator,
     restore_random_states,
 )
+from holdfast.adapters.torch_shards import is_sharded, shards
 from holdfast.errors import (
     BadField,
     UnknownFramework,
@@ -31,6 +32,7 @@ from holdfast.tensors.frameworks import memory_source
 
 __all__ = [
     "as_kind",
+    "blank",
     "copy",
     "describe",
     "device",
@@ -47,6 +49,7 @@ __all__ = [
     "restore_generator",
     "restore_random_states",
     "same",
+    "shards",
     "source",
     "stretch",
     "tensor",
@@ -122,6 +125,10 @@ def kind(value: Any) -> str:
     if type(value) is torch.nn.Parameter:
         return _PARAMETER if value.requires_grad else _FROZEN_PARAMETER
     if type(value) is torch.Tensor:
+        return _WITH_GRAD if value.requires_grad and value.is_leaf else _PLAIN
+    if is_sharded(value):  # it is the whole tensor that comes back
+        if isinstance(value, torch.nn.Parameter):
+            return _PARAMETER if value.requires_grad else _FROZEN_PARAMETER
         return _WITH_GRAD if value.requires_grad and value.is_leaf else _PLAIN
     if isinstance(value, torch.Tensor):
         raise UnsupportedTensor(

@@ -34,13 +34,21 @@ def describe(value: Any) -> Mapping[str, Any] | TensorSpec | None:
         if known != path:
             modules[path] = known
             continue
-        modules[path] = type(module)
+        modules[path] = _class_of(module)
         prefix = f"{path}." if path else ""
         parameters |= _described_all(module._parameters, prefix, first)
         buffers |= _described_all(module._buffers, prefix, first)
         children = [(prefix + key, child) for key, child in module._modules.items()]
         waiting += [(name, child) for name, child in reversed(children) if child is not None]
     return {"modules": modules, "parameters": parameters, "buffers": buffers}
+
+
+def _class_of(module: torch.nn.Module) -> type:
+    """The class of a module, as it was before torch shared it out over processes."""
+    found: type = type(module)
+    while found.__bases__[0].__module__.startswith("torch.distributed.") and found.__bases__[1:]:
+        found = found.__bases__[1]
+    return found
 
 
 def _described_all(

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 
 from holdfast.adapters.torch_devices import device_of, key
+from holdfast.adapters.torch_dtypes import seen_as
+from holdfast.adapters.torch_shards import is_sharded, local_of
+from holdfast.tensors import TensorSpec
 from holdfast.tensors.devices import Device
 
 
@@ -21,9 +24,9 @@ class Guard:
     def owned(self) -> Iterator[Hashable]:
         """The tensors that it changes in its steps, and nobody else should between them."""
         for group in self._optimizer.param_groups:
-            yield from map(key, group["params"])
+            yield from (key(_local(each)) for each in group["params"])
         for state in self._optimizer.state.values():
-            yield from map(key, _tensors(state))
+            yield from (key(_local(each)) for each in _tensors(state))
 
     def release(self) -> None:
         """Let it be as it was."""
@@ -44,6 +47,27 @@ def home(value: Any, path: Sequence[Any]) -> Device | None:
 
     None for the host, and for values that are no optimizers.
     """
+    found = _parameter(value, path)
+    if found is None:
+        return None
+    parameter, group = found
+    is_counter = path[2] == "step" and not (group.get("capturable") or group.get("fused"))
+    return None if is_counter else device_of(parameter)
+
+
+def blank(value: Any, path: Sequence[Any], spec: TensorSpec) -> Any:
+    """A tensor for an optimizer's state that is shared out as the parameter is that it is about.
+
+    None where it would not be.
+    """
+    found = _parameter(value, path)
+    if found is None or not is_sharded(found[0]) or tuple(found[0].shape) != spec.shape:
+        return None
+    return torch.empty_like(found[0].detach(), dtype=seen_as(spec, len(spec.shape)))
+
+
+def _parameter(value: Any, path: Sequence[Any]) -> tuple[torch.Tensor, dict[str, Any]] | None:
+    """The parameter that a path in the state of an optimizer is about, and its group."""
     if not isinstance(value, torch.optim.Optimizer) or len(path) < 3 or path[0] != "state":
         return None
     number = path[1]
@@ -51,8 +75,7 @@ def home(value: Any, path: Sequence[Any]) -> Device | None:
         return None
     for group in value.param_groups:  # whose parameters are counted through
         if number < len(group["params"]):
-            is_counter = path[2] == "step" and not (group.get("capturable") or group.get("fused"))
-            return None if is_counter else device_of(group["params"][number])
+            return group["params"][number], group
         number -= len(group["params"])
     return None
 
@@ -66,3 +89,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for member in value:
             yield from _tensors(member)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process has of a tensor."""
+    return local_of(tensor) if is_sharded(tensor) else tensor

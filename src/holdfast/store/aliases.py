@@ -200,6 +200,11 @@ def c_strides(memory: Memory) -> tuple[int, ...]:
     return tuple(reversed(strides))[: len(memory.shape)]
 
 
+def c_order(spec: TensorSpec) -> tuple[int, ...]:
+    """The strides of a tensor whose elements follow each other."""
+    return c_strides(Memory("", 0, spec.kind.numpy.itemsize, spec.array_shape, ()))
+
+
 def check_view(spec: TensorSpec, offset: int, strides: Sequence[int], base_nbytes: int) -> None:
     """Raise BadRange if the view would reach outside of its base."""
     shape = spec.array_shape

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from holdfast.store.aliases import View, c_strides, view_array
+from holdfast.store.aliases import View, c_order, view_array
 from holdfast.store.record import Record
-from holdfast.tensors import Memory, TensorSpec
+from holdfast.tensors import TensorSpec
 from holdfast.tensors.casting import cast_array, cast_spec
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +38,7 @@ def grouped(record: Record, tensors: Iterable[int]) -> dict[int, list[int]]:
 def place_of(record: Record, tensor: int) -> View:
     """Where the bytes of a tensor lie in those of the stored one that has them."""
     view = record.views.get(tensor)
-    return View(tensor, 0, _whole(record.specs[tensor])) if view is None else view
+    return View(tensor, 0, c_order(record.specs[tensor])) if view is None else view
 
 
 def form_of(record: Record, stored: int, members: Sequence[int], cast: str | None) -> Form | None:
@@ -96,9 +96,3 @@ def cast_arrays(
             place = rescaled(place_of(record, member), spec, after)
             found[member] = view_array(base, after, place.offset, place.strides)
     return found
-
-
-def _whole(spec: TensorSpec) -> tuple[int, ...]:
-    """The strides of a tensor in C order."""
-    shape = spec.array_shape
-    return c_strides(Memory("", 0, spec.kind.numpy.itemsize, shape, ()))

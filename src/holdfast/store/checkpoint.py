@@ -24,10 +24,11 @@ from holdfast.store import names, tree
 from holdfast.store.changing import change_of
 from holdfast.store.export import Exported, export
 from holdfast.store.headers import check_header
-from holdfast.store.loading import Options, load_into, load_state, report_of, saved_tree
+from holdfast.store.loading import Options, load_into, load_state, report_of
 from holdfast.store.making import state_with
 from holdfast.store.marks import Marks, Note, read_marks, write_marks
 from holdfast.store.metrics import checked_metrics
+from holdfast.store.per_rank import ALONE, Rank
 from holdfast.store.pins import pinned
 from holdfast.store.reading import Data, gone, read_record
 from holdfast.store.record import STORAGE, DataFile, Head, Record
@@ -144,12 +145,14 @@ class Checkpoint:
         device: Any = None,
         cast: Any = None,
         part: str | None = None,
+        ranks: Rank = ALONE,
     ) -> Any:
         """The state, with the types that it was saved with; every byte is verified.
 
-        `device`, `cast` and `part` are those of `Run.load`.
+        `device`, `cast` and `part` are those of `Run.load`; `ranks` says which of how many loads
+        it.
         """
-        return load_state(self, Options(verify, mapped, device, cast, part))
+        return load_state(self, Options(verify, mapped, device, cast, part, ranks))
 
     def load(
         self,
@@ -161,9 +164,10 @@ class Checkpoint:
         device: Any = None,
         cast: Any = None,
         part: str | None = None,
+        ranks: Rank = ALONE,
     ) -> Any:
         """The state, or the given tree filled with it: see `Run.load`."""
-        options = Options(verify, None, device, cast, part)
+        options = Options(verify, None, device, cast, part, ranks)
         is_exact = strict and not rename
         if into is not None:
             loaded, report = load_into(self, into, options, strict, rename)
@@ -172,12 +176,16 @@ class Checkpoint:
         return loaded if is_exact else (loaded, report_of(self, options, rename))
 
     def state_with(
-        self, own: Callable[[tree.Path], Any], home: Callable[[tree.Path], Device | None]
+        self,
+        saved: Any,
+        own: Callable[[tree.Path], Any],
+        home: Callable[[tree.Path], Device | None],
+        blank: Callable[[tree.Path, TensorSpec], Any] = lambda path, spec: None,
     ) -> Any:
-        """The state, with the tensors on devices that a program has: see `making.state_with`."""
+        """The state of a decoded tree, with tensors that a program has: `making.state_with`."""
         # Not mapped: what an object keeps of it must be memory of its own.
         with self.data(mapped=False) as data:
-            return state_with(self.record, saved_tree(self, None), data, own, home)
+            return state_with(self.record, saved, data, own, home, blank)
 
     def verify(self, progress: Progress | None = None) -> Verified:
         """Read everything and check every byte; raises a DamagedFile that says what is wrong."""

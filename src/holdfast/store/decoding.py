@@ -16,11 +16,14 @@ from holdfast.files.digests import CHUNK, DIGEST
 from holdfast.formats.refusals import MAX_RANK, MAX_SIZE
 from holdfast.store import names
 from holdfast.store.aliases import View, check_view
+from holdfast.store.boxes import box_nbytes, check_boxes, cut_by
 from holdfast.store.record import END, FORMAT, TAG, Head, Record
 from holdfast.store.sealed import unseal
 from holdfast.tensors import DTYPES, TensorSpec
+from holdfast.tensors.shards import Box
 
 _LINES: Final = 9
+"""Of a record without boxes; one that has some has a line more."""
 
 
 class _Numbered(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,6 +56,7 @@ _COLUMNS: Final[dict[str, Any]] = {
     "extents": dict[str, _Extents],
     "digests": dict[str, str],
     "views": dict[str, list[tuple[int, int, int, tuple[int, ...]]]],
+    "boxes": dict[str, list[tuple[int, list[Box]]]],
 }
 
 
@@ -107,10 +111,10 @@ def decode(data: bytes, run: str, step: int) -> Record:
     if data[len(body) :] != END + blake3(body).hexdigest().encode() + b'"}\n':
         raise IndexMismatch("it does not match its own digest (the last line)")
     lines = data.split(b"\n")
-    if len(lines) != _LINES + 1:
-        raise BadField(f"it has {len(lines) - 1} lines, not {_LINES}")
+    if len(lines) not in (_LINES + 1, _LINES + 2):
+        raise BadField(f"it has {len(lines) - 1} lines, not {_LINES} or {_LINES + 1}")
     head = decode_head(lines[0], run, step)
-    columns = {name: _column(name, line) for name, line in zip(_COLUMNS, lines[2:-2], strict=True)}
+    columns = {name: _column(name, line) for name, line in zip(_COLUMNS, lines[2:-2], strict=False)}
     return _checked(head, lines[1], **columns)
 
 
@@ -135,6 +139,7 @@ def _checked(
     extents: _Extents,
     digests: str,
     views: list[tuple[int, int, int, tuple[int, ...]]],
+    boxes: Sequence[tuple[int, list[Box]]] = (),
 ) -> Record:
     """The record, once all its columns fit together."""
     dtypes = specs.dtypes.all()
@@ -163,10 +168,12 @@ def _checked(
             sizes=np.array(extents.sizes, np.int64),
             digests=_decoded_digests(digests),
             views={tensor: View(base, at, strides) for tensor, base, at, strides in views},
+            boxes=dict(boxes),
         )
     except OverflowError as error:
         raise BadField(f"column extents: {error}") from error
     _check_views(record, len(views))
+    _check_boxes(record, len(boxes))
     _check_extents(record)
     chunks = int(record.first_chunks[-1])
     if len(record.digests) != chunks * DIGEST:
@@ -211,6 +218,20 @@ def _check_views(record: Record, count: int) -> None:
         check_view(spec, view.offset, view.strides, base.nbytes)
 
 
+def _check_boxes(record: Record, count: int) -> None:
+    if len(record.boxes) != count:
+        raise BadField("column boxes: a tensor stands twice")
+    for tensor, boxes in record.boxes.items():
+        if not 0 <= tensor < len(record.names):
+            raise BadField(f"column boxes: there is no tensor {tensor}")
+        if tensor in record.views:
+            raise BadField(f"column boxes: tensor {record.names[tensor]!r:.100} is a view")
+        try:
+            check_boxes(record.specs[tensor], boxes)
+        except (BadField, LimitExceeded) as error:
+            raise type(error)(f"tensor {record.names[tensor]!r:.100}: {error}") from error
+
+
 def _check_extents(record: Record) -> None:
     counts, files, starts, sizes = record.counts, record.files, record.starts, record.sizes
     total = int(counts.sum()) if counts.size else 0
@@ -234,5 +255,19 @@ def _check_extents(record: Record) -> None:
         raise BadField(f"tensor {wrong!r:.100}: its extents do not add up to its size")
     inner = np.ones(total, bool)
     inner[record.first_extents[1:][record.counts > 0] - 1] = False
+    for tensor, boxes in record.boxes.items():
+        inner[_ends_of_boxes(record, tensor, boxes)] = False
     if np.any(sizes[inner] % CHUNK):
         raise BadRange("column extents: an extent ends within a chunk")
+
+
+def _ends_of_boxes(record: Record, tensor: int, boxes: Sequence[Box]) -> list[int]:
+    """The last extent of each box of a tensor, whose extents must be cut where its boxes are."""
+    first, end = int(record.first_extents[tensor]), int(record.first_extents[tensor + 1])
+    sizes, extents = box_nbytes(record.specs[tensor], boxes), record.sizes[first:end].tolist()
+    ends = []
+    for size, mine in zip(sizes, cut_by(sizes, extents), strict=True):
+        if sum(extents[number] for number in mine) != size:
+            raise BadField(f"tensor {record.names[tensor]!r:.100}: an extent goes beyond its box")
+        ends.append(first + mine[-1])
+    return ends

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.store import names, tree
 from holdfast.store.aliases import View
+from holdfast.store.boxes import renumbered
 from holdfast.store.extents import columns, extents_of
 from holdfast.store.record import Part, Record
 
@@ -72,6 +73,7 @@ def _record(
             for n, view in record.views.items()
             if n in numbers
         },
+        boxes=renumbered(record.boxes, numbers),
     )
 
 

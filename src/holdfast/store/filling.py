@@ -8,10 +8,12 @@ from typing import Any
 
 from holdfast.errors import RefusedState, RefusedTensor, StateMismatch
 from holdfast.store.names import dotted, key_text
+from holdfast.store.per_rank import PerRank
 from holdfast.store.tree import Ref
 from holdfast.store.tree_nodes import MAX_DEPTH
 from holdfast.tensors import TensorSpec, source_of, why_not_fillable
 from holdfast.tensors.casting import cast_spec
+from holdfast.tensors.frameworks import shards_of
 
 SHOWN = 20
 
@@ -63,7 +65,9 @@ def leaves_of(tree: Any) -> dict[str, Any]:
             raise RefusedState(
                 f"{dotted(path)}: a tree of more than {MAX_DEPTH} levels, or a cycle"
             )
-        if isinstance(node, dict) and node:
+        if isinstance(node, PerRank):
+            pending.append((path, node.tree))
+        elif isinstance(node, dict) and node:
             pending += [((*path, key), member) for key, member in reversed(node.items())]
         elif isinstance(node, list | tuple) and node:
             pending += [((*path, i), member) for i, member in reversed(list(enumerate(node)))]
@@ -179,6 +183,9 @@ class Filling:
         return self._filled(self._given, (), iter(leaves_of(self._given)), put)
 
     def _filled(self, node: Any, path: tuple[Any, ...], paths: Any, put: Any) -> Any:
+        if isinstance(node, PerRank):
+            node.tree = self._filled(node.tree, path, paths, put)
+            return node
         if isinstance(node, dict) and node:
             for key, member in node.items():
                 node[key] = self._filled(member, (*path, key), paths, put)
@@ -207,7 +214,8 @@ def spec_of(leaf: Any) -> TensorSpec | None:
     if leaf is None or isinstance(leaf, bool | int | float | complex | str | bytes | dict | list):
         return None
     try:
-        return source_of(leaf).spec
+        shards = shards_of(leaf)
+        return source_of(leaf).spec if shards is None else shards.spec
     except RefusedTensor:
         return None
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.errors import BadOption, StateMismatch
 from holdfast.store import names, tree
+from holdfast.store.boxed import Boxed
 from holdfast.store.filling import Filling, LoadReport, move
 from holdfast.store.making import placed_tensors_in, references, tensors_in
+from holdfast.store.per_rank import ALONE, Rank, own_of
 from holdfast.store.placing import Placing, homes_of
 from holdfast.tensors import fill
 from holdfast.tensors.casting import cast_array, cast_spec, castable_dtype
-from holdfast.tensors.frameworks import device_of
+from holdfast.tensors.frameworks import device_of, shards_of
 
 if TYPE_CHECKING:
     from holdfast.store.checkpoint import Checkpoint
@@ -28,6 +30,8 @@ class Options(NamedTuple):
     device: Any = None
     cast: Any = None
     part: str | None = None
+    ranks: Rank = ALONE
+    """Which of how many ranks loads it."""
 
     @property
     def is_plain(self) -> bool:
@@ -43,10 +47,10 @@ class Options(NamedTuple):
 def load_state(checkpoint: Checkpoint, options: Options, rename: Rename = None) -> Any:
     """The state, or a part of it, with some of its nodes under other paths."""
     record, (verify, mapped, *_) = checkpoint.record, options
-    saved = saved_tree(checkpoint, options.part)
+    saved = own_of(saved_tree(checkpoint, options.part), options.ranks)
     if rename:
         saved = move(saved, rename)
-    if options.is_plain:
+    if options.is_plain and options.ranks == ALONE:
         with checkpoint.data(verify=verify, mapped=mapped) as data:
             return tree.build(saved, tensors_in(record, data))
     cast = options.dtype
@@ -78,27 +82,35 @@ def load_into(
             f"device={options.device!r}: the tensors given in `into` are filled where they lie"
         )
     record, cast = checkpoint.record, options.dtype
-    saved = saved_tree(checkpoint, options.part)
+    saved = own_of(saved_tree(checkpoint, options.part), options.ranks)
     filling = Filling(into, saved, lambda tensor: record.specs[tensor], rename, cast)
     if strict:
         filling.check()
     placing, on_host = Placing(record, cast), []
+    boxed = Boxed(record, cast)
     for given, tensor in filling.tensors:
-        if device := device_of(given):
+        if (shards := shards_of(given)) is not None:
+            boxed.add(shards, tensor)
+        elif device := device_of(given):
             placing.fill(device, given, tensor)
         else:
             on_host.append(tensor)
 
     def put(given: Any, tensor: int) -> None:
-        if device_of(given) is None:
+        if shards_of(given) is None and device_of(given) is None:
             spec = record.specs[tensor]
             fill(given, cast_array(data.array(tensor), spec, cast), cast_spec(spec, cast))
 
     numbers = [tensor for _, tensor in filling.tensors]
     with checkpoint.data(tensors=numbers, verify=options.verify) as data:
         if options.verify:
-            data.check_pieces(on_host if strict and not rename else None)
+            # Of tensors that are shared out, no more than this rank has of them.
+            is_partly = (strict and not rename) or bool(boxed)
+            data.check_pieces(on_host if is_partly else None)
+            boxed.check(data)
+        boxed.place(placing)
         placing.run(data)
+        boxed.fill(data)
         return filling.fill(put), filling.report
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.store import tree
+from holdfast.store.boxed import Boxed
 from holdfast.store.casting import cast_arrays, place_of
 from holdfast.store.filling import spec_of
 from holdfast.store.placing import Placing, can_leave_host
@@ -16,7 +17,7 @@ from holdfast.store.tree import Path, Ref
 from holdfast.tensors import TensorSpec, framework, tensor_of, why_not_fillable
 from holdfast.tensors.casting import cast_spec
 from holdfast.tensors.devices import Device
-from holdfast.tensors.frameworks import device_of
+from holdfast.tensors.frameworks import device_of, shards_of
 
 Making = Callable[[int], Any]
 """Gives the tensor of a number."""
@@ -74,16 +75,26 @@ def state_with(
     data: Data,
     own: Callable[[Path], Any],
     home: Callable[[Path], Device | None],
+    blank: Callable[[Path, TensorSpec], Any] = lambda path, spec: None,
 ) -> Any:
-    """The state, in which the tensors on devices that the caller has are filled, and stand.
+    """The state, in which the tensors that the caller has on devices, or shared out, are filled.
 
-    `own` gives what it has at a path, if anything, and `home` says where to make what it has not.
+    `own` gives what it has at a path, if anything, `home` says where to make what it has not, and
+    `blank` makes what it would have shared out.
     """
     placing = Placing(record)
+    boxed = Boxed(record)
     found: list[Any] = []
     homes: dict[int, Device] = {}
     for path, number in references(saved):
         mine = own(path)
+        if mine is None:
+            mine = blank(path, record.specs[number])
+        shards = shards_of(mine)
+        if shards is not None and shards.spec == record.specs[number]:
+            boxed.add(shards, number)
+            found.append(mine)
+            continue
         device = _fillable_on(mine, record.specs[number])
         found.append(mine if device else None)
         if device:
@@ -91,7 +102,10 @@ def state_with(
         elif mine is None and can_leave_host(record.kinds[number]) and (new := home(path)):
             homes[number] = new
     numbers = [n for (_, n), mine in zip(references(saved), found, strict=True) if mine is None]
+    boxed.check(data)
+    boxed.place(placing)
     tensor = placed_tensors_in(record, data, numbers, homes, placing=placing)
+    boxed.fill(data)
     answers = iter(found)
 
     def leaf(number: int) -> Any:

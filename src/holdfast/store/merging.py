@@ -31,7 +31,7 @@ def merged(records: Sequence[Record]) -> Record:
     numbers = {item: number for number, item in enumerate(order)}
     unique = Unique()
     chosen = [tensors[item] for item in order]
-    placed = columns([extents_of(record, n) for record, n in chosen], _files(records))
+    placed = columns([extents_of(record, n) for record, n in chosen], files_of_all(records))
     views = {
         numbers[first + n]: View(numbers[first + view.base], view.offset, view.strides)
         for first, record in zip(firsts, records, strict=False)
@@ -44,7 +44,7 @@ def merged(records: Sequence[Record]) -> Record:
             tensors=len(order),
             nbytes=sum(record.head.nbytes for record in records),
             parts=parts_of([keys[item] for item in order]),
-            files=_all_files(placed, records),
+            files=all_files(placed, records),
         ),
         tree=tree.encode(_union(records, firsts), numbers),
         names=[unique.name(record.names[n]) for record, n in chosen],
@@ -56,6 +56,11 @@ def merged(records: Sequence[Record]) -> Record:
         sizes=placed.sizes,
         digests=b"".join(record.chunk_digests(n) for record, n in chosen),
         views=dict(sorted(views.items())),
+        boxes={
+            numbers[first + n]: boxes
+            for first, record in zip(firsts, records, strict=False)
+            for n, boxes in record.boxes.items()
+        },
     )
 
 
@@ -65,14 +70,16 @@ def distinct_labels(labels: Sequence[Sequence[str]]) -> list[list[str]]:
     return [[unique.label(names.label_of(label)) for label in each] for each in labels]
 
 
-def _files(records: Sequence[Record]) -> dict[str, DataFile]:
+def files_of_all(records: Sequence[Record]) -> dict[str, DataFile]:
+    """All files that records refer to, by name."""
     return {file.name: file for record in records for file in record.head.files}
 
 
-def _all_files(placed: Columns, records: Sequence[Record]) -> list[DataFile]:
+def all_files(placed: Columns, records: Sequence[Record]) -> list[DataFile]:
     """The files that tensors lie in, and those with nothing but empty ones."""
     used = {file.name: file for file in placed.data_files}
-    return list({**used, **{n: f for n, f in _files(records).items() if n not in used}}.values())
+    empty = {name: file for name, file in files_of_all(records).items() if name not in used}
+    return [*used.values(), *empty.values()]
 
 
 def _union(records: Sequence[Record], firsts: Sequence[int]) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 
 from holdfast.files.digests import CHUNK, DIGEST
 from holdfast.files.layout import Index
+from holdfast.store.aliases import c_order
 from holdfast.store.record import Record
 
 FROM: Final = " from byte "
@@ -92,12 +93,12 @@ class _Rows:
 
 def _place(record: Record, tensor: int, rows: dict[int, _Rows]) -> Iterator[tuple[int, int]]:
     """Enter the extents of one tensor into the rows of their files."""
-    chunks = record.chunk_digests(tensor)
+    chunks, first = record.chunk_digests(tensor), 0
     name, done = record.names[tensor], 0
     for extent in range(record.first_extents[tensor], record.first_extents[tensor + 1]):
         file, size = int(record.files[extent]), int(record.sizes[extent])
-        first = done // CHUNK * DIGEST
-        digests = chunks[first : first + -(-size // CHUNK) * DIGEST]
+        end = first + -(-size // CHUNK) * DIGEST
+        digests, first = chunks[first:end], end
         label = f"{name}{FROM}{done:,}" if done else name
         each = rows.setdefault(file, _Rows())
         yield file, each.add(int(record.starts[extent]), size, label, digests, tensor)
@@ -117,3 +118,10 @@ def bases_of(record: Record, tensors: Iterable[int]) -> list[int]:
     """The tensors that have the bytes of these: themselves, or what they are views of."""
     views = record.views
     return list(dict.fromkeys(views[t].base if t in views else t for t in tensors))
+
+
+def is_all_of(record: Record, tensor: int) -> bool:
+    """Whether a view is the same as what it is a view of."""
+    view = record.views[tensor]
+    spec = record.specs[tensor]
+    return spec == record.specs[view.base] and (view.offset, view.strides) == (0, c_order(spec))

@@ -62,6 +62,12 @@ class Placing:
         self._land(device, target, tensor)
         self._filled[device.name] = None
 
+    def fill_box(self, device: Device, target: Any, tensor: int, box: int, dtype: str) -> None:
+        """Have a tensor in C order filled with one of the boxes that a saved one lies in."""
+        arrival = Arrival(tensor, target, dtype, box)
+        self._arrivals.setdefault(device, []).append(arrival)
+        self._filled[device.name] = None
+
     def make(self, device: Device, tensors: Iterable[int]) -> dict[int, Any]:
         """New tensors, by number; those that were tied are again, unless a cast parts them.
 

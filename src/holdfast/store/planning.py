@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from holdfast.errors import RefusedTensor
 from holdfast.store import names, tree
@@ -80,14 +80,15 @@ class Plan:
 
 def plan_state(state: Any) -> Plan:
     """Plan a save; all that will be refused of the state is refused here."""
-    node, leaves = tree.flatten(state)
-    sources = [_source(leaf) for leaf in leaves]
+    return plan_leaves(state, *tree.flatten(state))
+
+
+def plan_leaves(state: Any, node: Any, leaves: Sequence[Leaf]) -> Plan:
+    """The same of a state that is flat already; none of its tensors is cut up."""
+    sources = [planned_source(leaf) for leaf in leaves]
     aliases = find_aliases([leaf.value for leaf in leaves], sources)
-    keys = _part_keys(state, leaves)
-    if aliases.views:
-        shape = _shape(leaves, sources, aliases, keys)
-    else:
-        shape = _shape_as_before(leaves, sources, aliases, keys)
+    keys = part_keys(state, leaves)
+    shape = shape_of_all(leaves, sources, aliases, keys)
     found = [*sources, *(added.source for added in aliases.added)]
     tensors = [
         PlannedTensor(name, entry, kind, spec, nbytes, None if view else found[item], view)
@@ -99,7 +100,7 @@ def plan_state(state: Any) -> Plan:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """A plan without the tensors themselves."""
 
     order: Sequence[int]
@@ -111,16 +112,37 @@ class _Shape:
     files: Sequence[PlannedFile]
 
 
-_before: tuple[Any, _Shape] | None = None
+class HasSpec(Protocol):
+    """A source, of which only the spec counts."""
+
+    @property
+    def spec(self) -> TensorSpec:
+        """What the tensor is."""
+        ...
+
+
+def shape_of_all(
+    leaves: Sequence[Leaf],
+    sources: Sequence[HasSpec],
+    aliases: Aliases,
+    keys: list[str | None],
+) -> Shape:
+    """The shape of a whole state, made anew only if it is another than that of the last one."""
+    if aliases.views:
+        return shape_of(leaves, sources, aliases, [*keys])
+    return _shape_as_before(leaves, sources, aliases, keys)
+
+
+_before: tuple[Any, Shape] | None = None
 """The last shape and what it was made of: most saves are of the same state, further on."""
 
 
 def _shape_as_before(
     leaves: Sequence[Leaf],
-    sources: Sequence[Source],
+    sources: Sequence[HasSpec],
     aliases: Aliases,
     keys: list[str | None],
-) -> _Shape:
+) -> Shape:
     """The shape of a state without views, made only if it is another than that of the last."""
     global _before
     made_of = (
@@ -132,7 +154,7 @@ def _shape_as_before(
     before = _before
     if before is not None and before[0] == made_of and _same_types(before[0][0], made_of[0]):
         return before[1]
-    shape = _shape(leaves, sources, aliases, [*keys])
+    shape = shape_of(leaves, sources, aliases, [*keys])
     _before = (made_of, shape)
     return shape
 
@@ -144,12 +166,13 @@ def _same_types(some: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...
     )
 
 
-def _shape(
+def shape_of(
     leaves: Sequence[Leaf],
-    sources: Sequence[Source],
+    sources: Sequence[HasSpec],
     aliases: Aliases,
     keys: list[str | None],
-) -> _Shape:
+) -> Shape:
+    """What all is called, and where it goes; `sources` are asked for specs alone."""
     # What is stored besides the leaves is numbered after them, until all are sorted by part.
     items = [*leaves, *aliases.added]
     keys += [keys[added.beside] for added in aliases.added]
@@ -171,20 +194,19 @@ def _shape(
         nbytes = spec.nbytes if view is None else 0
         tensors.append(PlannedTensor(name, name, kind, spec, nbytes, None, view))
     parts = parts_of([keys[item] for item in order])
-    files = _files(tensors, parts)
-    tensors = _with_entries(tensors, files)
-    files = [file._replace(shared=_shared(tensors, file)) for file in files]
-    return _Shape(order, [number_of[leaf] for leaf in range(len(leaves))], tensors, parts, files)
+    files, tensors = files_of(tensors, parts)
+    return Shape(order, [number_of[leaf] for leaf in range(len(leaves))], tensors, parts, files)
 
 
-def _source(leaf: Leaf) -> Source:
+def planned_source(leaf: Leaf) -> Source:
+    """The bytes of a tensor; raises RefusedState with its path."""
     try:
         return source_of(leaf.value)
     except RefusedTensor as error:
         raise refused_value(tree.path_text(leaf.path), leaf.value, str(error)) from error
 
 
-def _part_keys(state: Any, leaves: Sequence[Leaf]) -> list[str | None]:
+def part_keys(state: Any, leaves: Sequence[Leaf]) -> list[str | None]:
     """The part of each leaf: the key of the top-level dict that it is in."""
     if not isinstance(state, dict):
         return [None] * len(leaves)
@@ -209,6 +231,15 @@ def parts_of(keys: Sequence[str | None]) -> list[Part]:
         parts.append(Part(key, label, first, count))
         first += count
     return parts
+
+
+def files_of(
+    tensors: list[PlannedTensor], parts: Sequence[Part]
+) -> tuple[list[PlannedFile], list[PlannedTensor]]:
+    """The files that tensors go into, and the tensors with the names that they have there."""
+    files = _files(tensors, parts)
+    tensors = _with_entries(tensors, files)
+    return [file._replace(shared=_shared(tensors, file)) for file in files], tensors
 
 
 def _files(tensors: Sequence[PlannedTensor], parts: Sequence[Part]) -> list[PlannedFile]:

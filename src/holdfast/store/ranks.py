@@ -1,40 +1,28 @@
-"""A checkpoint that many ranks write, and one record commits: all of it is there, or nothing.
-
-| | rank 0 | the others |
-|---|---|---|
-| 1 | plans its part | plan theirs; all agree on what is saved |
-| 2 | takes the run and its changes, sees that the step is free, gives out a token | wait for it |
-| 3 | writes its data files, names and syncs them | write, name and sync theirs |
-| 4 | gathers a record of each part | hand theirs over, and their files with it |
-| 5 | merges the records, and commits the one | wait for the outcome |
-
-Until 4 each rank deletes what it has placed if any of them fails; from then on rank 0 does.
-"""
+"""A checkpoint that many ranks write, and one record commits; `attempts.py` has the protocol."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
-from typing import Any, Final, NoReturn
+from functools import partial
+from typing import Any
 
 import msgspec
 
-from holdfast.errors import HoldfastError, RankError, RankLost, RanksDisagree, RefusedState
-from holdfast.parallel.agreement import agree, on_root, together
+from holdfast.errors import RanksDisagree, RefusedState
+from holdfast.parallel.agreement import agree, together
 from holdfast.parallel.communicator import Communicator
 from holdfast.store import tree
-from holdfast.store.changing import PATIENCE, change_of
+from holdfast.store.attempts import Attempt, Write, tidy_together
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.decoding import decode, decode_head
+from holdfast.store.held import Held, Planned, hold
 from holdfast.store.merging import distinct_labels, merged
 from holdfast.store.planning import Plan, plan_state
-from holdfast.store.reading import read_record
-from holdfast.store.record import Head, Record, encode, encode_head
+from holdfast.store.record import Head, Record
 from holdfast.store.run import Run
-from holdfast.store.runfile import software
-from holdfast.store.saving import Assembler, Commit, Draft, Task, Wanted
-from holdfast.store.writing import new_token
+from holdfast.store.saving import Wanted
+from holdfast.store.shares import Share
+from holdfast.store.sharing import Shared
 
 
 def save_together(
@@ -57,7 +45,7 @@ def save_together(
     others raises RankLost, unless it finds that the record was committed.
     """
     if comm.size == 1:
-        return run.save(step, state, metrics, epoch, best, replace)
+        return run.save(step, state, metrics, epoch, best, replace, comm=comm)
 
     def prepare() -> tuple[Plan, Wanted]:
         if type(state) is not dict:
@@ -74,18 +62,12 @@ def save_together(
     )
     agree(comm, "the metrics", wanted.metrics)
     plan, most = _fitted(comm, state, plan)
-    attempt = _Attempt(run, comm, most)
-    if comm.rank != 0:
-        head = attempt.follow(plan, wanted)
-        _tidied(comm, _nothing)
-        return Checkpoint(run.store, head)
-    try:
-        run.take(attempt.patience)
-        head = run.commit(plan, wanted, attempt.lead)
-    except BaseException as error:
-        attempt.tell(error)
-        raise
-    _tidied(comm, run.tidy)
+
+    def join(records: Sequence[Record], shares: Sequence[Share]) -> Record:
+        return merged(records)
+
+    head = Attempt(run, comm, most, join).make(plan, wanted)
+    tidy_together(comm, run.tidy)
     return Checkpoint(run.store, head)
 
 
@@ -119,174 +101,50 @@ def _fitted(comm: Communicator, state: dict[Any, Any], plan: Plan) -> tuple[Plan
     return changed(plan, files=files), sum(each.most for each in offers)
 
 
-class _Opening(msgspec.Struct, frozen=True):
-    """What rank 0 says once the run is its own."""
+def save_shared(run: Run, comm: Communicator, state: Any, wanted: Callable[[], Wanted]) -> Head:
+    """Collective: commit one state, of which each rank has a part, as the checkpoint of a step.
 
-    token: str
-    sequence: int
-    """One that nobody has used."""
-    roomy: bool
-    """Whether there is space for all that may be written."""
-
-
-class _Share(msgspec.Struct, frozen=True):
-    """What a rank hands over: a record of its part, and the files that it has placed for it."""
-
-    record: bytes
-    new: list[str]
-    placed: list[str]
+    All ranks have the same tree. Of tensors that are shared out each gives what it has; all else
+    must be the same everywhere, but for what is `per_rank`. Raises as `save_together` does.
+    """
+    held, asked = together(comm, lambda: (hold(state, comm.rank), wanted()))
+    head = commit_shared(run, comm, held, asked)
+    tidy_together(comm, run.tidy)
+    return head
 
 
-class _Attempt:
-    """One rank's side of one save."""
-
-    def __init__(self, run: Run, comm: Communicator, most: int) -> None:
-        self._run = run
-        self._comm = comm
-        self._most = most
-        self._backend = run.store.backend
-        self._assembler = Assembler(run.store.backend, run.store.index, run.hash)
-        self._is_open = False
-        self._placed: list[str] = []
-        # The others should hear that the run is busy before they give rank 0 up.
-        self.patience: Final = min(PATIENCE, comm.timeout / 4)
-
-    def tell(self, error: BaseException) -> None:
-        """Raise on the other ranks, too, why rank 0 did not even begin, unless they know."""
-        if not self._is_open:
-            with suppress(RankLost):  # then the error itself is what there is to say
-                on_root(self._comm, lambda: _raise(error))
-
-    def lead(self, task: Task, commit: Commit) -> Head:
-        """Rank 0's side, once it has claimed the run."""
-        replaces = False
-
-        def open() -> dict[str, Any]:
-            nonlocal replaces
-            replaces = self._assembler.begin(task.wanted)
-            sequence = self._assembler.next_sequence(task.after)
-            roomy = self._assembler.has_room(self._most)
-            return msgspec.structs.asdict(_Opening(new_token(), sequence, roomy))
-
-        with change_of(self._backend, self._run.hash, self.patience), ExitStack() as stack:
-            self._is_open = True
-            opening = _Opening(**on_root(self._comm, open))
-            head, share = self._written(task, opening, stack)
-            try:
-                shares = self._comm.gather(msgspec.msgpack.encode(share))
-            except BaseException:
-                self._assembler.take_back(self._placed)
-                raise
-            return self._commit(head, shares, commit, replaces)
-
-    def _commit(self, head: Head, shares: list[bytes], commit: Commit, replaces: bool) -> Head:
-        """Commit what all ranks have handed over, and let them know."""
-        committed: Record | None = None
-        new: set[str] = set()
-
-        def confirm() -> bytes:
-            nonlocal committed
-            given = [msgspec.msgpack.decode(share, type=_Share) for share in shares]
-            new.update(name for each in given for name in each.new)
-            with self._assembler.taking_back(
-                head, [name for each in given for name in each.placed]
-            ):
-                record = merged([decode(each.record, head.run, head.step) for each in given])
-                self._assembler.confirm(record, commit, replaces)
-            committed = record
-            return encode_head(record.head)
-
-        try:
-            on_root(self._comm, confirm)
-        except (RankLost, RanksDisagree):  # nobody hears of it, and yet it is done
-            if committed is None:
-                raise
-        assert committed is not None
-        self._assembler.tidy(committed, new, replaces)
-        return committed.head
-
-    def follow(self, plan: Plan, wanted: Wanted) -> Head:
-        """The side of every other rank."""
-        opening = _Opening(**on_root(self._comm, _nothing))
-        file = self._run.file
-        task = Task(
-            plan,
-            wanted,
-            file.identity,
-            file.parent,
-            software(),
-            after=opening.sequence - 1,
-            claim=0,
-        )
-        with ExitStack() as stack:
-            head, share = self._written(task, opening, stack)
-        try:
-            self._comm.gather(msgspec.msgpack.encode(share))
-            line = on_root(self._comm, _nothing)
-        except (RankLost, RanksDisagree):
-            # The record may be there, or still come: what it refers to must stay.
-            found = self._found(head, opening.sequence, share.new)
-            if found is None:
-                raise
-            return found
-        return decode_head(line, head.run, head.step)
-
-    def _found(self, head: Head, least: int, new: list[str]) -> Head | None:
-        """The head of the record that this attempt committed, if it did.
-
-        It has a number that was not used before, and all files that this rank has placed.
-        """
-        try:
-            found = read_record(self._backend, head.run, head.step).head
-        except HoldfastError:
-            return None
-        has_ours = {*new} <= {file.name for file in found.files}
-        return found if found.sequence >= least and has_ours else None
-
-    def _written(self, task: Task, opening: _Opening, stack: ExitStack) -> tuple[Head, _Share]:
-        """This rank's part, on the disk; when this returns, the parts of all ranks are."""
-
-        def begin() -> Draft:
-            if self._comm.rank != 0:
-                self._run.store.index.refresh()
-            return self._assembler.draft(task, stack)
-
-        def write() -> tuple[Head, _Share]:
-            written = self._assembler.write(draft, stack, opening.token)
-            record = self._assembler.record(draft, written)
-            self._assembler.place(draft, written, self._placed)
-            new = [file.name for file, _ in written.new]
-            return record.head, _Share(encode(record), new, self._placed)
-
-        try:
-            draft = together(self._comm, begin)
-            if not opening.roomy:
-                self._check_space(draft)
-            return together(self._comm, write)
-        except BaseException:
-            stack.close()
-            self._assembler.take_back(self._placed)
-            # Rank 0 keeps the run until the last one has cleaned up, and so nobody is in its way.
-            with suppress(RankError):
-                self._comm.exchange([b""] * self._comm.size)
-            raise
-
-    def _check_space(self, draft: Draft) -> None:
-        """Raise NotEnoughSpace on all ranks if there is none for all of them."""
-        needed = together(self._comm, lambda: self._assembler.needed(draft))
-        in_all = sum(map(int, self._comm.all_gather(str(needed).encode())))
-        on_root(self._comm, lambda: self._assembler.check_space(in_all))
+def commit_shared(
+    run: Run,
+    comm: Communicator,
+    held: Held,
+    wanted: Wanted,
+    writing: Callable[[Shared], Write] | None = None,
+    before_commit: Callable[[], None] | None = None,
+) -> Head:
+    """Collective: the same of what was planned, which `writing` may have another process write."""
+    agree(
+        comm,
+        "the step, the epoch, `replace` and the run",
+        [wanted.step, wanted.epoch, wanted.replace, run.hash, run.file.identity],
+    )
+    shared = run.sharing.share_out(comm, held)
+    write = writing(shared) if writing else partial(shared.write, run)
+    attempt = Attempt(run, comm, shared.most, shared.join, write)
+    return attempt.make(shared.plan, wanted, before_commit)
 
 
-def _tidied(comm: Communicator, action: Callable[[], None]) -> None:
-    """Return when rank 0 has deleted what the run does not keep; raise if a warning does."""
-    with suppress(RankLost, RanksDisagree):  # it is saved: the next call says who is lost
-        on_root(comm, action)
-
-
-def _nothing() -> None:
-    """What the others do while rank 0 does something."""
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error
+def commit_planned(
+    run: Run,
+    comm: Communicator,
+    planned: Planned,
+    wanted: Wanted,
+    before_commit: Callable[[], None] | None = None,
+) -> Head:
+    """Commit what was planned, here and now, and delete what the run does not keep."""
+    if planned.held is None:
+        head = run.commit(planned.plan, wanted, None, before_commit)
+        run.tidy()
+        return head
+    head = commit_shared(run, comm, planned.held, wanted, None, before_commit)
+    tidy_together(comm, run.tidy)
+    return head

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -28,13 +29,29 @@ from holdfast.files.streaming import Stretch, stream
 from holdfast.store import names
 from holdfast.store.aliases import view_array
 from holdfast.store.backend import Backend
+from holdfast.store.boxes import (
+    box_nbytes,
+    byte_ranges,
+    common,
+    cut_by,
+    is_in_order,
+    slices,
+    whole_box,
+    within,
+)
 from holdfast.store.decoding import decode
-from holdfast.store.needed import FROM, Extents, bases_of, with_bases
+from holdfast.store.needed import FROM, Extents, bases_of, is_all_of, with_bases
 from holdfast.store.record import MAX_RECORD, Head, Record
-from holdfast.tensors.devices import Device
-from holdfast.tensors.sources import ALIGNMENT, Bytes
+from holdfast.tensors import TensorSpec
+from holdfast.tensors.devices import Device, Incoming
+from holdfast.tensors.shards import Box
+from holdfast.tensors.sources import ALIGNMENT, Bytes, aligned_bytes
+
+_MOST_RANGES: Final = 1 << 16
+"""A part of a tensor that lies in more stretches is read from its first byte to its last."""
 
 Array = np.ndarray[Any, Any]
+Item = TypeVar("Item")
 
 
 def read_record(backend: Backend, run: str, step: int) -> Record:
@@ -87,6 +104,8 @@ class Arrival(NamedTuple):
     """A tensor of a framework, in C order."""
     dtype: str
     """What they are elements of, if they are cast; `uint8` if not."""
+    box: int | None = None
+    """If the tensor is in boxes and the target is to have only one of them, its number."""
 
 
 class Data:
@@ -181,15 +200,42 @@ class Data:
         loaded = {}
         for tensor in wanted:
             data = [found[place] for place in pieces[tensor]]
+            if tensor in self.record.boxes:
+                loaded[tensor] = self._put_together(tensor, data)
+                continue
             own = len(data) == 1 and tensor not in shared
             loaded[tensor] = data[0] if own and _is_fit(data[0]) else gathered(data)
         return loaded
+
+    def _put_together(self, tensor: int, data: Sequence[Bytes]) -> Bytes:
+        """The bytes of a tensor that is in boxes, from those of its extents."""
+        spec, boxes = self.record.specs[tensor], self.record.boxes[tensor]
+        if is_in_order(spec, boxes):
+            return gathered(data)
+        whole = aligned_bytes(spec.nbytes)
+        array = spec.view(whole)
+        for box, each in zip(boxes, self._by_box(tensor, data), strict=True):
+            part = each[0] if len(each) == 1 else gathered(each)
+            array[slices(box)] = TensorSpec(spec.dtype, box.shape).view(part)
+        return whole
+
+    def _by_box(self, tensor: int, extents: Sequence[Item]) -> Iterator[list[Item]]:
+        """What there is for each extent of a tensor that is in boxes, box by box."""
+        record = self.record
+        sizes = box_nbytes(record.specs[tensor], record.boxes[tensor])
+        first, end = record.first_extents[tensor], record.first_extents[tensor + 1]
+        for numbers in cut_by(sizes, record.sizes[first:end].tolist()):
+            yield [extents[number] for number in numbers]
 
     def stream(self, device: Device, arrivals: Iterable[Arrival]) -> None:
         """Fill tensors on a device; each chunk is verified before it is copied there.
 
         A DigestMismatch names all tensors that were found damaged; some are filled by then.
         """
+        arrivals, scattered = self._sorted(arrivals)
+        for tensor, target, dtype, _ in scattered:
+            data = self.load(tensors=[tensor])[tensor]
+            device.copy_in([Incoming(data, target, 0, dtype)]).wait()
         files = {reader: file for file, reader in self._readers.items()}
         try:
             stream(
@@ -201,10 +247,25 @@ class Data:
             error.tensors = _whole_names(error.tensors)
             raise
 
+    def _sorted(self, arrivals: Iterable[Arrival]) -> tuple[list[Arrival], list[Arrival]]:
+        """Those whose bytes lie in the files in the order of the target, and all others."""
+        streamed: list[Arrival] = []
+        scattered: list[Arrival] = []
+        for arrival in arrivals:
+            boxes = self.record.boxes.get(arrival.tensor)
+            whole = boxes is None or arrival.box is not None
+            spec = self.record.specs[arrival.tensor]
+            is_fit = whole or is_in_order(spec, self.record.boxes[arrival.tensor])
+            (streamed if is_fit else scattered).append(arrival)
+        return streamed, scattered
+
     def _stretches(self, arrival: Arrival) -> Iterator[Stretch]:
-        tensor, target, dtype = arrival
+        tensor, target, dtype, box = arrival
         start = 0
-        for file, row in self._extents.pieces[tensor]:
+        pieces = self._extents.pieces[tensor]
+        if box is not None:
+            pieces = [*self._by_box(tensor, pieces)][box]
+        for file, row in pieces:
             yield Stretch(self._readers[file], row, target, start, dtype)
             start += int(self._extents.indexes[file].sizes[row])
 
@@ -231,11 +292,60 @@ class Data:
             self._last = None  # before the next one takes its memory
             found = self._extents.pieces[stored]
             pieces = [self._readers[file].tensor(row) for file, row in found]
-            self._last = stored, pieces[0] if len(pieces) == 1 else gathered(pieces)
+            if stored in self.record.boxes:
+                self._last = stored, self._put_together(stored, pieces)
+            else:
+                self._last = stored, pieces[0] if len(pieces) == 1 else gathered(pieces)
         data = self._last[1]
         if view is None:
             return self.record.specs[tensor].view(data)
         return view_array(data, self.record.specs[tensor], view.offset, view.strides)
+
+    def parts(self, tensor: int, box: Box) -> Iterator[tuple[Box, Array]]:
+        """A box of a tensor, in the parts that it lies in: each a box, and what is in it.
+
+        Only the chunks that hold some of it are read, and verified.
+        """
+        view = self.record.views.get(tensor)
+        spec = self.record.specs[tensor]
+        if view is not None and not is_all_of(self.record, tensor):
+            yield box, self.array(tensor)[slices(box)]
+            return
+        stored = tensor if view is None else view.base
+        boxes = self.record.boxes.get(stored)
+        pieces = self._extents.pieces[stored]
+        of_boxes = [pieces] if boxes is None else self._by_box(stored, pieces)
+        for around, extents in zip(boxes or [whole_box(spec)], of_boxes, strict=True):
+            part = common(box, around)
+            if part is not None:
+                yield part, self._part(spec, around, extents, within(part, around))
+
+    def _part(
+        self, spec: TensorSpec, around: Box, extents: Sequence[tuple[int, int]], box: Box
+    ) -> Array:
+        """A box of one that is stored, from the extents which that one has."""
+        width = spec.kind.numpy.itemsize
+        ranges = byte_ranges(around.shape, box, width, _MOST_RANGES)
+        found: list[tuple[int, Bytes]] = []
+        first = 0
+        for file, row in extents:
+            size = int(self._extents.indexes[file].sizes[row])
+            mine = [
+                (max(a - first, 0), min(b - first, size))
+                for a, b in ranges
+                if a < first + size and b > first
+            ]
+            if mine:
+                try:
+                    data, start = self._readers[file].part(row, mine)
+                except DigestMismatch:
+                    self._damaged(self.record.head.files[file].name)
+                    raise
+                found.append((first + start, data))
+            first += size
+        start = found[0][0]
+        data = found[0][1] if len(found) == 1 else _laid_out(found)
+        return _window(data, ranges[0][0] - start, around.shape, box.shape, spec)
 
     def chunk(self, tensor: int, number: int) -> Bytes:
         """One chunk of a tensor that is no view; nothing else is read, or verified."""
@@ -269,6 +379,29 @@ class Data:
                 base = arrays[view.base].reshape(-1).view(np.uint8)
                 arrays[tensor] = view_array(base, specs[tensor], view.offset, view.strides)
         return arrays
+
+
+def _laid_out(found: Sequence[tuple[int, Bytes]]) -> Bytes:
+    """Stretches of one array in memory of their own, as far from each other as they lie in it."""
+    first = found[0][0]
+    whole = aligned_bytes(found[-1][0] + found[-1][1].size - first)
+    for start, data in found:
+        whole[start - first : start - first + data.size] = data
+    return whole
+
+
+def _window(
+    data: Bytes, at: int, around: Sequence[int], shape: Sequence[int], spec: TensorSpec
+) -> Array:
+    """A box of an array in C order, of which `data` has the bytes from its first element on."""
+    width = spec.kind.numpy.itemsize
+    strides = [width * math.prod(around[axis + 1 :]) for axis in range(len(around))]
+    # As bytes first: where they lie they may not be aligned for what they are.
+    window = np.lib.stride_tricks.as_strided(data[at:], (*shape, width), (*strides, 1))
+    if window.ctypes.data % width:
+        window = window.copy()
+    array: Array = window.view(spec.kind.numpy)[..., 0]
+    return array
 
 
 def _is_fit(data: Bytes) -> bool:

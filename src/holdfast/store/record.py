@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -20,8 +20,10 @@ from holdfast.errors import (
 )
 from holdfast.files.digests import CHUNK, DIGEST, chunk_counts
 from holdfast.store.aliases import View
+from holdfast.store.boxes import as_columns, count_chunks
 from holdfast.store.sealed import seal
 from holdfast.tensors import TensorSpec
+from holdfast.tensors.shards import Box
 
 FORMAT: Final = "holdfast record 1"
 MAX_HEAD: Final = 16 << 20
@@ -109,6 +111,8 @@ class Record:
     digests: bytes
     """Of all chunks of all tensors that are no views."""
     views: Mapping[int, View]
+    boxes: Mapping[int, Sequence[Box]] = field(default_factory=dict)
+    """Of each tensor that is in several: its extents and chunks are theirs, box by box."""
 
     @cached_property
     def nbytes(self) -> Numbers:
@@ -127,6 +131,8 @@ class Record:
     def first_chunks(self) -> Numbers:
         """The number of each tensor's first chunk, and one more: the count of all."""
         counts = chunk_counts(self.nbytes)
+        for tensor, boxes in self.boxes.items():
+            counts[tensor] = count_chunks(self.specs[tensor], boxes)
         if self.views:
             counts[list(self.views)] = 0
         return np.concatenate(([0], np.cumsum(counts)))
@@ -166,6 +172,8 @@ def encode(record: Record) -> bytes:
             [[n, view.base, view.offset, view.strides] for n, view in record.views.items()],
         ),
     ]
+    if record.boxes:  # older releases read what has none
+        columns.append(("boxes", as_columns(record.boxes)))
     lines = [encode_head(record.head), record.tree]
     lines += [msgspec.json.encode({name: values}) for name, values in columns]
     text = b"".join(line + b"\n" for line in lines)

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -25,24 +26,29 @@ from holdfast.errors import (
     RefNotFound,
 )
 from holdfast.identity import recorded
+from holdfast.parallel import Communicator, communicator, program_ranks
+from holdfast.parallel.program import is_first_of_program
 from holdfast.retention import Mode, Policies, Policy, Retention, retention
-from holdfast.store import budgets, deleting, names, retaining, verdicts
+from holdfast.store import budgets, deleting, names, retaining, tree, verdicts
 from holdfast.store.backend import Lock
 from holdfast.store.beside import write_config
 from holdfast.store.changing import PATIENCE, change_of
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.deleting import Command
+from holdfast.store.held import is_cut_up
 from holdfast.store.metrics import checked_metrics
+from holdfast.store.per_rank import Rank
 from holdfast.store.pins import pin
-from holdfast.store.planning import Plan, plan_state
+from holdfast.store.planning import Plan, plan_leaves
 from holdfast.store.record import Head, Place
 from holdfast.store.retaining import Retained
 from holdfast.store.runfile import Monitor, RunFile, encode, read_run
-from holdfast.store.saving import FORMATS, SAFETENSORS, Assemble, Commit, Task, Wanted
+from holdfast.store.saving import FORMATS, SAFETENSORS, Assemble, Assembler, Commit, Task, Wanted
 from holdfast.store.verdicts import Verdict, best_by
 from holdfast.store.writers import Writer, writer_of
 
 if TYPE_CHECKING:
+    from holdfast.store.sharing import Sharing
     from holdfast.store.store import Store
 
 Result = TypeVar("Result")
@@ -98,17 +104,46 @@ class Run:
         best: bool = False,
         replace: bool = False,
         format: str = SAFETENSORS,
+        comm: Any = None,
     ) -> Checkpoint:
         """Commit a state as the checkpoint of a step; when this returns, it is durable.
 
         What the store holds already is referred to, not written again. A step that was saved
         before is refused unless `replace` is given. `best` makes it the best of its run. With
         format="torch" it is one whole file, which `torch.load` reads as `{run}_step_000100.pt`.
+
+        In a program of many ranks (torchrun, mpiexec) all of them call this, with the same tree:
+        see docs/ranks.md. `comm` says which ranks, if not all; `SingleRank()` is this one alone.
         """
-        wanted = self.wanted(step, metrics, epoch, best, replace, format)
-        head = self.commit(plan_state(state), wanted)
+
+        def wanted() -> Wanted:
+            return self.wanted(step, metrics, epoch, best, replace, format)
+
+        ranks = program_ranks() if comm is None else communicator(comm)
+        if ranks.size > 1:
+            return Checkpoint(self._store, self._save_shared(ranks, state, wanted))
+        node, leaves = tree.flatten(state)
+        if is_cut_up(leaves):
+            return Checkpoint(self._store, self._save_shared(ranks, state, wanted))
+        head = self.commit(plan_leaves(state, node, leaves), wanted())
         self.tidy()
         return Checkpoint(self._store, head)
+
+    def _save_shared(self, comm: Communicator, state: Any, wanted: Callable[[], Wanted]) -> Head:
+        from holdfast.store.ranks import save_shared
+
+        return save_shared(self, comm, state, wanted)
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """What the ranks that save into it together have agreed on."""
+        from holdfast.store.sharing import Sharing
+
+        return Sharing()
+
+    def assembler(self) -> Assembler:
+        """One that writes into it, for a rank of several: the run is another's."""
+        return Assembler(self._store.backend, self._store.index, self.hash)
 
     def tidy(self) -> None:
         """After a save: let the manifest tell of it, and delete what the run does not keep."""
@@ -193,6 +228,7 @@ class Run:
         device: Any = None,
         cast: Any = None,
         part: str | None = None,
+        comm: Any = None,
     ) -> Any:
         """A saved state: of a step, of `latest`, of `best` or of a tag.
 
@@ -205,7 +241,12 @@ class Run:
         `device="cuda"` lets all tensors of torch lie there, `cast="bfloat16"` makes all that are
         of an everyday floating-point dtype that one, and `part="model"` reads and returns that
         part of the state alone.
+
+        In a program of many ranks all of them call this, and get the same checkpoint; of tensors
+        in `into` that are shared out each reads its own part, however they were when they were
+        saved. `comm` is that of `save`.
         """
+        ranks = program_ranks() if comm is None else communicator(comm)
 
         def load(checkpoint: Checkpoint) -> Any:
             return checkpoint.load(
@@ -216,8 +257,13 @@ class Run:
                 device=device,
                 cast=cast,
                 part=part,
+                ranks=Rank(ranks.rank, ranks.size),
             )
 
+        if ranks.size > 1:
+            from holdfast.store.ranks_choosing import with_checkpoint_together
+
+            return with_checkpoint_together(self, ranks, ref, load)
         return self.with_checkpoint(ref, load)
 
     def checkpoint(self, ref: int | str = "latest") -> Checkpoint:
@@ -401,8 +447,12 @@ class Run:
         self._own_writer().claim(patience)
 
     def __enter__(self) -> Self:
-        """Take the run for this process; raises RunBusy if another one writes into it."""
-        self.take()
+        """Take the run for this process; raises RunBusy if another one writes into it.
+
+        In a program of many ranks the first one takes it, for all of them.
+        """
+        if is_first_of_program():
+            self.take()
         return self
 
     def __exit__(

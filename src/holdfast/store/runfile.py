@@ -62,15 +62,20 @@ def encode(file: RunFile) -> bytes:
     return text
 
 
+def decode(text: bytes) -> RunFile:
+    """What a run file says; raises a DamagedFile that says what is wrong."""
+    fields = unseal(text.removesuffix(b"\n"), FORMAT)
+    try:
+        return msgspec.convert(fields, RunFile)
+    except msgspec.ValidationError as error:
+        raise BadField(f"{error}") from error
+
+
 def read_run(backend: Backend, run: str) -> RunFile:
     """What a run is; raises MissingFile, or a DamagedFile that says what is wrong."""
     path = names.run_file(run)
     try:
-        fields = unseal(backend.read(path, MAX_SIZE).removesuffix(b"\n"), FORMAT)
-        try:
-            file = msgspec.convert(fields, RunFile)
-        except msgspec.ValidationError as error:
-            raise BadField(f"{error}") from error
+        file = decode(backend.read(path, MAX_SIZE))
         if file.run != run:
             raise BadField(f"it is that of the run {file.run!r:.40}")
     except DamagedFile as error:

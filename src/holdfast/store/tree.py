@@ -13,13 +13,28 @@ from typing import Any, Final
 
 from holdfast.errors import RefusedTensor
 from holdfast.store.names import is_text
+from holdfast.store.per_rank import PerRank
 from holdfast.store.tree_decoding import decode
-from holdfast.store.tree_nodes import MAX_DEPTH, Leaf, Path, Ref, path_text
+from holdfast.store.tree_nodes import MAX_DEPTH, Leaf, Own, Path, Ranks, Ref, path_text
 from holdfast.store.tree_refusals import refused_key, refused_value, state_error
 from holdfast.store.tree_values import FORMS, KEY_TYPES
 from holdfast.tensors import kind_of
+from holdfast.tensors.frameworks import shards_of
 
-__all__ = ["Leaf", "Path", "Ref", "build", "decode", "encode", "flatten", "parse", "path_text"]
+__all__ = [
+    "Leaf",
+    "Own",
+    "Path",
+    "Ranks",
+    "Ref",
+    "build",
+    "decode",
+    "encode",
+    "flatten",
+    "flatten_apart",
+    "parse",
+    "path_text",
+]
 
 
 def flatten(state: Any) -> tuple[Any, list[Leaf]]:
@@ -29,6 +44,15 @@ def flatten(state: Any) -> tuple[Any, list[Leaf]]:
     """
     walk = _Flattening()
     return walk.node(state, ()), walk.leaves
+
+
+def flatten_apart(state: Any) -> tuple[Any, list[Leaf], list[tuple[Path, Any]]]:
+    """The same, but what each rank has for itself is not looked into.
+
+    An `Own` stands for each in the node; what they are comes last, with their paths.
+    """
+    walk = _FlatteningApart()
+    return walk.node(state, ()), walk.leaves, walk.own
 
 
 class _Flattening:
@@ -54,10 +78,10 @@ class _Flattening:
         if type(value) in _CONTAINERS:
             return self._container(value, path)
         try:
-            kind = kind_of(value)
+            kind, shards = kind_of(value), shards_of(value)
         except RefusedTensor as error:
             raise refused_value(path_text(path), value, str(error)) from error
-        self.leaves.append(Leaf(path, value, kind))
+        self.leaves.append(Leaf(path, value, kind, shards))
         return Ref(len(self.leaves) - 1)
 
     def _container(self, value: Any, path: Path) -> Any:
@@ -68,15 +92,24 @@ class _Flattening:
                 path_text(path), f"it lies in {MAX_DEPTH} containers", "make the state flatter"
             )
         self._around.add(id(value))
-        node = _CONTAINERS[type(value)](self, value, path)
+        node = self._contents(value, path)
         self._around.remove(id(value))
         return node
+
+    def _contents(self, value: Any, path: Path) -> Any:
+        return _CONTAINERS[type(value)](self, value, path)
 
     def _list(self, value: list[Any], path: Path) -> Any:
         return self._nodes(enumerate(value), path)
 
     def _tuple(self, value: tuple[Any, ...], path: Path) -> Any:
         return {"$tuple": self._nodes(enumerate(value), path)}
+
+    def _ranks(self, value: Ranks, path: Path) -> Any:
+        return {"$ranks": self._nodes(enumerate(value), path)}
+
+    def _per_rank(self, value: PerRank, path: Path) -> Any:
+        return {"$ranks": self._nodes([(0, value.tree)], path)}
 
     def _dict(self, value: dict[Any, Any], path: Path) -> Any:
         if _are_names(value):
@@ -103,12 +136,28 @@ class _Flattening:
         return list(zip(keys, self._nodes(value.items(), path), strict=True))
 
 
+class _FlatteningApart(_Flattening):
+    """One that leaves out what each rank has for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own: list[tuple[Path, Any]] = []
+
+    def _contents(self, value: Any, path: Path) -> Any:
+        if type(value) is not PerRank:
+            return super()._contents(value, path)
+        self.own.append((path, value.tree))
+        return Own(len(self.own) - 1)
+
+
 _CONTAINERS: Final[dict[type, Callable[[_Flattening, Any, Path], Any]]] = {
     dict: _Flattening._dict,
     OrderedDict: _Flattening._ordered,
     Counter: _Flattening._counter,
     list: _Flattening._list,
     tuple: _Flattening._tuple,
+    Ranks: _Flattening._ranks,
+    PerRank: _Flattening._per_rank,
 }
 
 
@@ -129,10 +178,15 @@ def _are_names(keys: Iterable[Any]) -> bool:
 _TEXT: Final = frozenset({str})
 
 
-def encode(node: Any, numbers: Sequence[int] | Mapping[int, int]) -> bytes:
-    """What `flatten` gave as one line of JSON; `numbers` has that of each leaf's tensor."""
+def encode(node: Any, numbers: Sequence[int] | Mapping[int, int], own: Sequence[Any] = ()) -> bytes:
+    """What `flatten` gave as one line of JSON; `numbers` has that of each leaf's tensor.
 
-    def reference(ref: Ref) -> dict[str, int]:
+    `own` has what stands for each `Own` of `flatten_apart`: a node for each rank.
+    """
+
+    def reference(ref: Ref | Own) -> dict[str, Any]:
+        if isinstance(ref, Own):
+            return {"$ranks": own[ref.number]}
         return {"$tensor": numbers[ref.tensor]}
 
     return json.dumps(
@@ -163,6 +217,8 @@ def build(tree: Any, tensor: Callable[[int], Any]) -> Any:
         return [build(member, tensor) for member in tree]
     if type_ is tuple:
         return tuple([build(member, tensor) for member in tree])
+    if type_ is Ranks:
+        return Ranks([build(member, tensor) for member in tree])
     if type_ is dict:
         return {key: build(member, tensor) for key, member in tree.items()}
     if type_ is OrderedDict:

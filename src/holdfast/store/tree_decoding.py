@@ -20,7 +20,7 @@ from holdfast.errors import (
     printable,
     shortened,
 )
-from holdfast.store.tree_nodes import MAX_DEPTH, Path, Ref, path_text
+from holdfast.store.tree_nodes import MAX_DEPTH, Path, Ranks, Ref, path_text
 from holdfast.store.tree_values import KEY_TYPES, VALUE_TAGS, is_small, read_value
 
 MAX_JSON_DEPTH: Final = 3 * MAX_DEPTH + 3
@@ -152,6 +152,8 @@ def _tagged(members: dict[str, Any]) -> Any:
         return Counter(_pairs(content))
     if tag == "$tuple" and type(content) is list:
         return tuple(content)
+    if tag == "$ranks" and type(content) is list and content:
+        return Ranks(content)
     if tag == "$complex" and type(content) is list and [*map(type, content)] == [float, float]:
         return complex(*content)
     raise BadField(f"{printable(shortened(tag))!r} with {_shown(content)} is no value")
@@ -192,7 +194,7 @@ def _check_depth(tree: Any) -> None:
     raise LimitExceeded(f"state: it is deeper than {MAX_DEPTH} levels")
 
 
-_CONTAINERS: Final = frozenset({dict, OrderedDict, Counter, list, tuple})
+_CONTAINERS: Final = frozenset({dict, OrderedDict, Counter, list, tuple, Ranks})
 
 
 def _contents(node: Any) -> Iterable[Any]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import printable, shortened
+from holdfast.tensors.shards import Shards
 
 MAX_DEPTH: Final = 100
 """More containers than this around one leaf are taken for a mistake."""
@@ -21,6 +22,18 @@ class Leaf(msgspec.Struct, frozen=True, eq=False, gc=False):
     path: Path
     value: Any
     kind: str
+    shards: Shards | None = None
+    """What this process has of it, if it is cut up."""
+
+
+class Ranks(list[Any]):
+    """What each rank had for itself, in the order of the ranks."""
+
+
+class Own(msgspec.Struct, frozen=True, gc=False):
+    """Stands in a tree for what each rank has for itself, the one of this number."""
+
+    number: int
 
 
 class Ref(msgspec.Struct, frozen=True, gc=False):

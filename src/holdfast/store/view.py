@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from holdfast.errors import DamagedFile, RefNotFound, RefusedMetadata, TensorNot
 from holdfast.files.reader import Progress
 from holdfast.formats.metadata import check_metadata
 from holdfast.store import names, tree
+from holdfast.store.needed import is_all_of
 from holdfast.store.record import STORAGE, Head, Part, Record
 from holdfast.store.tree import Path, Ref
 from holdfast.tensors import TensorSpec
@@ -251,13 +251,8 @@ def _numbers(record: Record, part: Part | None) -> dict[str, int]:
 def _stored(record: Record, number: int) -> int | None:
     """The tensor whose stored bytes are just those of this one; None if there is none."""
     view = record.views.get(number)
+    if number in record.boxes or (view is not None and view.base in record.boxes):
+        return None  # cut up otherwise, the same tensor has other chunks
     if view is None:
         return number
-    spec = record.specs[number]
-    tied = spec == record.specs[view.base] and (view.offset, view.strides) == (0, _c_strides(spec))
-    return view.base if tied else None
-
-
-def _c_strides(spec: TensorSpec) -> tuple[int, ...]:
-    lengths = (*spec.array_shape[1:], spec.kind.numpy.itemsize) if spec.array_shape else ()
-    return tuple(math.prod(lengths[i:]) for i in range(len(lengths)))
+    return view.base if is_all_of(record, number) else None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from holdfast.errors import HoldfastError, RankError, RunBusy, SaveFailed
+from holdfast.errors import HoldfastError, RunBusy
 from holdfast.store import names
 from holdfast.store.backend import Backend, Lock
 from holdfast.store.changing import PATIENCE, change_of
@@ -91,7 +91,7 @@ class Writer:
 
             try:
                 head = (assemble or self.assemble)(task, commit)
-            except (SaveFailed, RankError):  # who assembled it died, and cleaned nothing up
+            except HoldfastError:  # who assembled it may have died, and cleaned nothing up
                 with suppress(HoldfastError):
                     self.sweep()
                 raise

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from holdfast.tensors.devices import Device
+from holdfast.tensors.shards import Shards
 from holdfast.tensors.sources import Source
 from holdfast.tensors.spec import TensorSpec
 
@@ -93,6 +94,13 @@ class Framework(Protocol):
 
     def stretch(self, value: Any, start: int, stop: int) -> Source:
         """The bytes between two addresses in the space of a tensor, which is kept alive."""
+        ...
+
+    def shards(self, value: Any) -> Shards | None:
+        """What this process has of a tensor that is cut up; None for any other value.
+
+        Raises UnsupportedTensor for one that cannot be saved box by box.
+        """
         ...
 
     def why_not_fillable(self, value: Any) -> str | None:

@@ -20,6 +20,7 @@ from holdfast.errors import (
 from holdfast.tensors.adapter import Framework, Guard, Memory
 from holdfast.tensors.devices import Device
 from holdfast.tensors.dtypes import BY_NUMPY
+from holdfast.tensors.shards import Shards
 from holdfast.tensors.sources import ArraySource, Packed, Source
 from holdfast.tensors.spec import TensorSpec
 
@@ -115,6 +116,26 @@ def stretch_of(value: Any, start: int, stop: int) -> Source:
     if isinstance(value, np.ndarray | Packed):
         return memory_source(value, start, stop)
     return _adapter(value).stretch(value, start, stop)
+
+
+def blank(value: Any, path: Sequence[Any], spec: TensorSpec) -> Any:
+    """A tensor that is shared out, for what an object will have at a path of its state.
+
+    None for what it would have in another way.
+    """
+    for adapter in frameworks_in_use().values():
+        make = getattr(adapter, "blank", None)
+        if make is not None and (made := make(value, path, spec)) is not None:
+            return made
+    return None
+
+
+def shards_of(value: Any) -> Shards | None:
+    """What this process has of a tensor that is cut up; None for all others."""
+    adapter = _adapter_of(type(value))
+    shards = getattr(adapter, "shards", None)  # an adapter of somebody else's may know of none
+    found: Shards | None = shards(value) if shards is not None else None
+    return found
 
 
 def why_not_fillable(value: Any) -> str | None:

@@ -1,0 +1,64 @@
+"""Tensors that torch has shared out over processes: DTensors."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from holdfast.adapters.torch_dtypes import FLOAT4, NAME_OF
+from holdfast.errors import UnsupportedDType, UnsupportedTensor
+from holdfast.tensors import TensorSpec
+from holdfast.tensors.shards import Box, Shard, Shards
+
+
+def is_sharded(value: Any) -> bool:
+    """Whether this is a DTensor, of which a process has a part."""
+    if type(value) in (torch.Tensor, torch.nn.Parameter):
+        return False  # nearly all are
+    module: Any = sys.modules.get("torch.distributed.tensor")  # nobody has one without it
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def shards(value: Any) -> Shards | None:
+    """What this process has of a DTensor; None for any other value."""
+    if not is_sharded(value):
+        return None
+    if any(placement.is_partial() for placement in value.placements):
+        raise UnsupportedTensor(
+            f"a DTensor of {value.placements} is not summed up yet: redistribute it, or take its "
+            "full_tensor()"
+        )
+    if value.dtype not in NAME_OF or value.dtype == FLOAT4:
+        raise UnsupportedDType(f"no sharded tensors of {value.dtype}: convert it with .to(dtype)")
+    spec = TensorSpec(NAME_OF[value.dtype], tuple(value.shape))
+    local = local_of(value)
+    same = local.untyped_storage()._cdata, local.storage_offset(), local.stride()
+    box = _box(value)
+    if box is None or 0 in box.shape:
+        return Shards(spec, (), same)
+    if tuple(local.shape) != box.shape:
+        raise UnsupportedTensor(
+            f"a DTensor of {value.placements} has {list(local.shape)} here, where "
+            f"{list(box.shape)} belong: redistribute it"
+        )
+    return Shards(spec, (Shard(box, local),), same)
+
+
+def local_of(value: Any) -> torch.Tensor:
+    """What this process has of a DTensor, in the memory of the DTensor."""
+    with torch.no_grad():
+        local: torch.Tensor = value.detach().to_local()
+    return local
+
+
+def _box(value: Any) -> Box | None:
+    """Where in the whole tensor the part of this process lies; None if it has none."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    mesh = value.device_mesh
+    if mesh.get_coordinate() is None:
+        return None
+    shape, offsets = compute_local_shape_and_global_offset(value.shape, mesh, value.placements)
+    return Box(tuple(offsets), tuple(shape))

@@ -1,0 +1,90 @@
+"""Tensors that are shared out, filled: each rank reads what it has of them, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from holdfast.files.digests import worker_count
+from holdfast.store.aliases import is_in_c_order
+from holdfast.store.boxes import slices, within
+from holdfast.store.landing import RAW
+from holdfast.store.needed import is_all_of
+from holdfast.store.placing import Placing
+from holdfast.store.reading import Data
+from holdfast.store.record import Record
+from holdfast.tensors import TensorSpec, fill, memory_of
+from holdfast.tensors.casting import cast_array, cast_spec
+from holdfast.tensors.frameworks import device_of
+from holdfast.tensors.shards import Box, Shard, Shards
+
+_WAITING: Final = 2
+"""How many threads there are besides one for each processor: some wait for the disk."""
+
+
+class Boxed:
+    """The boxes that this process has of tensors, and the saved tensors that fill them."""
+
+    def __init__(self, record: Record, cast: str | None = None) -> None:
+        self._record = record
+        self._cast = cast
+        self._wanted: list[tuple[Shard, int]] = []
+        self._placed: set[int] = set()
+        """Which of these are streamed to their device."""
+
+    def __bool__(self) -> bool:
+        return bool(self._wanted)
+
+    def add(self, shards: Shards, tensor: int) -> None:
+        """Have all boxes of a tensor filled with those of a saved one."""
+        self._wanted += [(shard, tensor) for shard in shards.shards]
+
+    def place(self, placing: Placing) -> None:
+        """Have those streamed that lie on a device, and were saved in just these boxes."""
+        for number, (shard, tensor) in enumerate(self._wanted):
+            device, memory = device_of(shard.tensor), memory_of(shard.tensor)
+            stored = self._stored(tensor)
+            boxes = self._record.boxes.get(stored, ())
+            if device and memory and is_in_c_order(memory) and shard.box in boxes:
+                before = self._record.specs[tensor]
+                is_cast = cast_spec(before, self._cast) != before
+                dtype = before.dtype if is_cast else RAW
+                box = list(boxes).index(shard.box)
+                placing.fill_box(device, shard.tensor, stored, box, dtype)
+                self._placed.add(number)
+
+    def _stored(self, tensor: int) -> int:
+        """The tensor that has all bytes of this one, if there is one; else itself."""
+        view = self._record.views.get(tensor)
+        return view.base if view is not None and is_all_of(self._record, tensor) else tensor
+
+    def check(self, data: Data) -> None:
+        """Verify all that will be read."""
+
+        def check(wanted: tuple[Shard, int]) -> None:
+            for _ in data.parts(wanted[1], wanted[0].box):
+                pass
+
+        _in_threads(check, self._wanted)
+
+    def fill(self, data: Data) -> None:
+        """Fill all that is not streamed."""
+        for number, (shard, tensor) in enumerate(self._wanted):
+            if number not in self._placed:
+                for box, array in data.parts(tensor, shard.box):
+                    self._put(shard, box, array, tensor)
+
+    def _put(self, shard: Shard, box: Box, array: Any, tensor: int) -> None:
+        """Fill a part of a box."""
+        target = shard.tensor
+        if box != shard.box:
+            target = target[slices(within(box, shard.box))]
+        spec = TensorSpec(self._record.specs[tensor].dtype, box.shape)
+        fill(target, cast_array(array, spec, self._cast), cast_spec(spec, self._cast))
+
+
+def _in_threads(action: Callable[[Any], None], items: Iterable[Any]) -> None:
+    with ThreadPoolExecutor(worker_count(-_WAITING), "holdfast-boxes") as pool:
+        for _ in pool.map(action, items):
+            pass
