@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +21,18 @@ from typing import Any, Final
 from holdfast.errors import NotOpen, SlowSaves
 from holdfast.files.staging import SharedStaging, room_for
 from holdfast.files.underway import Underway
+from holdfast.parallel import Communicator, SingleRank
+from holdfast.store.attempts import Write
 from holdfast.store.budgets import after_save
-from holdfast.store.planning import Plan, plan_state
+from holdfast.store.held import Planned, plan_for
+from holdfast.store.per_rank import Rank
+from holdfast.store.planning import Plan
+from holdfast.store.ranks import commit_planned, commit_shared
 from holdfast.store.record import Head
 from holdfast.store.run import Run
 from holdfast.store.saving import Assemble, Commit, Task, Wanted
+from holdfast.store.shares import Share
+from holdfast.store.sharing import Shared
 from holdfast.tensors import Source
 from holdfast.training.helpers import Helpers
 from holdfast.training.overlap import Overlap
@@ -55,7 +62,7 @@ Complete = Callable[[Wanted], Wanted]
 class _Job:
     """A state that is in a staging, or on its way there, to be committed."""
 
-    plan: Plan
+    planned: Planned
     underway: Underway
     staging: SharedStaging
     wanted: Wanted
@@ -71,9 +78,17 @@ class Background:
     raised, once, by the next call that can raise it.
     """
 
-    def __init__(self, run: Run, limit: int | None = None) -> None:
-        """`limit` is how many bytes copies may take; without one there are two if they fit."""
+    def __init__(
+        self, run: Run, limit: int | None = None, comm: Communicator | None = None
+    ) -> None:
+        """`limit` is how many bytes copies may take; without one there are two if they fit.
+
+        `comm` has the ranks that save with this one, for the thread that does; all of them save
+        the same steps in the same order.
+        """
         self._run = run
+        self._comm = SingleRank() if comm is None else comm
+        self._ranks = Rank(self._comm.rank, self._comm.size)
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._stagings = Stagings(self._changed, limit)
@@ -132,11 +147,11 @@ class Background:
         self.raise_failure()
         wanted = self._run.wanted(step, metrics, epoch, best, replace)
         began = time.perf_counter()
-        plan = plan_state(state)
-        sources = _sources_of(plan)
+        planned_state = plan_for(state, self._ranks)
+        sources = _sources_of(planned_state.plan)
         size = room_for(sources)
         if not self._stagings.can_hold(size):
-            return self._save_uncopied(plan, wanted, complete, before_commit, committed)
+            return self._save_uncopied(planned_state, wanted, complete, before_commit, committed)
         overlapped = overlap.owned(sources) if overlap else set()
         planned = time.perf_counter()
         if self._stagings.is_outgrown(size):
@@ -149,7 +164,7 @@ class Background:
             if overlap:
                 overlap.begun(underway)
             job = _Job(
-                _of_copies(plan, copies),
+                planned_state.of_copies(copies),
                 underway,
                 staging,
                 wanted,
@@ -170,7 +185,7 @@ class Background:
 
     def _save_uncopied(
         self,
-        plan: Plan,
+        planned: Planned,
         wanted: Wanted,
         complete: Complete | None,
         before_commit: Callable[[], None] | None,
@@ -185,8 +200,7 @@ class Background:
         self.wait()
         waited = time.perf_counter()
         wanted = complete(wanted) if complete else wanted
-        head = self._run.commit(plan, wanted, None, before_commit)
-        self._run.tidy()
+        head = commit_planned(self._run, self._comm, planned, wanted, before_commit)
         if committed is not None:
             committed(head)
         return Held(waited - began, time.perf_counter() - waited)
@@ -299,7 +313,8 @@ class Background:
         if isinstance(work, _Job):
             failure = self._save(work)
             with self._changed:
-                self._retaining = failure is None and self._run.is_limited()
+                is_ours = failure is None and self._ranks.rank == 0
+                self._retaining = is_ours and self._run.is_limited()
                 self._done(failure)
             if self._retaining:
                 self._retain()
@@ -326,16 +341,39 @@ class Background:
             helper = self._helpers.ready()
             wanted = job.complete(job.wanted) if job.complete else job.wanted
             with short_turns() if helper else nullcontext():
-                head = self._run.commit(
-                    job.plan, wanted, self._assemble(job, helper), job.before_commit
-                )
-            if helper is None:
+                head = self._commit(job, wanted, helper)
+            if (helper is None or job.planned.held) and self._ranks.rank == 0:
                 self._run.store.saved()
             if job.committed is not None:
                 job.committed(head)
         except BaseException as error:
             return error
         return None
+
+    def _commit(self, job: _Job, wanted: Wanted, helper: HelperProcess | None) -> Head:
+        held = job.planned.held
+        if held is None:
+            assemble = self._assemble(job, helper)
+            return self._run.commit(job.planned.plan, wanted, assemble, job.before_commit)
+        write = partial(self._writing, job, helper)
+        return commit_shared(self._run, self._comm, held, wanted, write, job.before_commit)
+
+    def _writing(self, job: _Job, helper: HelperProcess | None, shared: Shared) -> Write:
+        """Who writes this rank's share of a job: the helper, or this thread."""
+        underway, plan = job.underway, job.planned.plan
+
+        def by_helper(task: Task, token: str) -> Share:
+            assert helper is not None
+            number = self._stagings.all.index(job.staging)
+            whole = dataclasses.replace(task, plan=plan)
+            rank, written = self._ranks.rank, shared.written
+            return helper.write(whole, token, number, underway.summed, rank, written)
+
+        def here(task: Task, token: str) -> Share:
+            with Proof(underway.copies, underway.summed, plan, task.wanted.step) as proof:
+                return shared.write(self._run, task, token, proof.check)
+
+        return by_helper if helper else here
 
     def _assemble(self, job: _Job, helper: HelperProcess | None) -> Assemble:
         """Who writes a job: the helper, or this thread; neither commits a mix of two steps."""
@@ -378,12 +416,3 @@ class Background:
 
 def _sources_of(plan: Plan) -> list[Source]:
     return [tensor.source for tensor in plan.tensors if tensor.source]
-
-
-def _of_copies(plan: Plan, copies: Sequence[Source]) -> Plan:
-    """The same plan, of copies; it keeps nothing of the state alive."""
-    staged = iter(copies)
-    tensors = [
-        tensor._replace(source=next(staged)) if tensor.source else tensor for tensor in plan.tensors
-    ]
-    return dataclasses.replace(plan, tensors=tensors)

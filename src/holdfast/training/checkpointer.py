@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import time
+import warnings
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -14,13 +16,14 @@ from typing import Any, Final, Self
 import numpy as np
 
 from holdfast.conventions import translate
-from holdfast.errors import BadField, BadLabel, BadOption, HoldfastError, NotOpen
+from holdfast.errors import BadField, BadLabel, BadOption, HoldfastError, NotOpen, SlowSaves
 from holdfast.retention import Mode, Policies, Policy, as_bytes, retention
 from holdfast.schedule import Schedule, cadence
 from holdfast.store import Run, Store
 from holdfast.training.background import Held
 from holdfast.training.beginning import MODES, Settings, begin, program_name, store_of
 from holdfast.training.best import Best
+from holdfast.training.crew import Crew, Decision, crew_of
 from holdfast.training.epoch import Epoch
 from holdfast.training.metrics import MetricsLog
 from holdfast.training.preemption import Preemption
@@ -33,6 +36,10 @@ from holdfast.training.tenure import Tenure
 VOLATILE: Final = ("max_steps", "max_epochs", "epochs", "num_workers")
 """Hyperparameters that say how long or with what, and do not make another run."""
 EVERY: Final = "10min"
+_NO_THREADS: Final = (
+    "MPI was not started with MPI_THREAD_MULTIPLE, so that no thread may talk to the other ranks: "
+    "the loop waits until each checkpoint is written"
+)
 _MANY: Final = 4096
 """So many steps' metrics wait for a save; more are written without one."""
 
@@ -68,6 +75,7 @@ class Checkpointer:
         overlap: bool = True,
         staging: int | float | str | None = None,
         quiet: bool = False,
+        comm: Any = None,
         **conventions: Any,
     ) -> None:
         """The run is found or made, and the state restored, on entering the `with`.
@@ -85,6 +93,10 @@ class Checkpointer:
         writing to standard error. Of a state on a GPU, what an optimizer owns is copied beside the
         next step unless `overlap=False`; `staging` is how much memory copies may take ("40GB"), by
         default that of two if it is there: see docs/gpu.md.
+
+        In a program of many ranks (torchrun, mpiexec) all of them make one, enter it, and call the
+        same methods: see docs/ranks.md. `comm` says which ranks, if not all; `SingleRank()` is
+        this process alone.
         """
         if not isinstance(state, TrainingState):
             raise BadOption(
@@ -108,6 +120,8 @@ class Checkpointer:
         self._strict = strict
         self._save_settings = SaveSettings(asynchronous, overlap, as_bytes(staging, "staging"))
         self._quiet = quiet
+        self._given_comm = comm
+        self._crew: Crew | None = None
         self._preemption = Preemption()
         self._run: Run | None = None
         self._report: ResumeReport | None = None
@@ -127,51 +141,60 @@ class Checkpointer:
     def __enter__(self) -> Self:
         if self._run is not None:
             raise NotOpen("this Checkpointer was entered before: make another one")
-        beginning = begin(self.store, self._settings, self._resume)
-        self._run = beginning.run
+        crew = self._crew = crew_of(self._given_comm)
         with ExitStack() as undo:
-            self._tenure = Tenure(self._run)
-            undo.callback(self._tenure.end)
-            if beginning.is_new:
-                undo.callback(self._run.delete_all)
-            self._run.__enter__()
-            self._resumption = Resumption(self.store, self.state, beginning, self._strict)
+            undo.push(lambda kind, error, at: crew.close(error))
+            beginning = crew.begin(
+                self.store, lambda: begin(self.store, self._settings, self._resume)
+            )
+            run = self._run = beginning.run
+            tenure = self._tenure = Tenure(run, crew.is_first)
+            undo.callback(tenure.end)
+            if beginning.is_new and crew.is_first:
+                undo.callback(run.delete_all)
+            crew.together(tenure.take)
+            self._resumption = Resumption(self.store, self.state, beginning, self._strict, crew)
             report = self._report = self._resumption.restore()
             self._step, self._epoch.next = report.step, report.epoch or 1
-            if report.ref is not None:
-                self._tenure.came_from(report.ref)
+            self._saves = crew.together(lambda: self._prepared(report, crew))
+            undo.pop_all()
+        self._say(str(report))
+        self._preemption.watch()
+        self._cadence.begin(time.monotonic())
+        return self
+
+    def _prepared(self, report: ResumeReport, crew: Crew) -> Saves:
+        """Everything that a save needs, once it is known what the run goes on from."""
+        run, tenure = self.run, self._tenure
+        assert tenure is not None
+        if report.ref is not None:
+            tenure.came_from(report.ref)
+        if crew.is_first:
             logs = self.store.logs
-            self._log = MetricsLog(logs / f"{self.run.hash}_metrics.jsonl" if logs else None)
+            self._log = MetricsLog(logs / f"{run.hash}_metrics.jsonl" if logs else None)
             self._log.prepare()
             try:
                 self._log.cut(self._step)
             except BadField as error:
                 self._say(f"{error}; it is not cut back, and the run goes on without its help")
-            self._best.recall(self.run, self._step)
-            saves = Saves(
-                self.run,
-                self.state,
-                self._log,
-                self._best,
-                self._cadence,
-                self._say,
-                self._save_settings,
-            )
+            self._best.recall(run, self._step)
             if self._retention is not None:
-                self.run.set_retention(self._retention)
+                run.set_retention(self._retention)
             if self._best.monitor is not None:
-                self.run.set_monitor(self._best.monitor, self._best.mode)
-            saves.start(self.store)
-            if report.ref is not None and not report.branched:
-                saves.recall(self.store.checkpoint(self.run.hash, report.step))
-            if self._settings.hp is not None:
-                self.run.describe(self._settings.hp)
-            undo.pop_all()
-        self._saves = saves
-        self._say(str(report))
-        self._preemption.watch()
-        self._cadence.begin(time.monotonic())
-        return self
+                run.set_monitor(self._best.monitor, self._best.mode)
+        settings = self._save_settings
+        if settings.asynchronous and not crew.may_save_in_thread():
+            settings = dataclasses.replace(settings, asynchronous=False)
+            warnings.warn(_NO_THREADS, SlowSaves, stacklevel=3)
+        saves = Saves(
+            run, self.state, self._log, self._best, self._cadence, self._say, settings, crew.saving
+        )
+        saves.start(self.store)
+        if report.ref is not None and not report.branched:
+            saves.recall(self.store.checkpoint(run.hash, report.step))
+        if self._settings.hp is not None and crew.is_first:
+            run.describe(self._settings.hp)
+        return saves
 
     def __exit__(
         self,
@@ -179,8 +202,9 @@ class Checkpointer:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        saves, self._saves, tenure = self._open(), None, self._tenure
+        saves, self._saves, tenure, crew = self._open(), None, self._tenure, self._crew
         assert tenure is not None
+        assert crew is not None
         if self._process != os.getpid():  # a forked child that leaves it: all is its parent's
             return
         try:
@@ -192,6 +216,7 @@ class Checkpointer:
             error.add_note(f"besides, a save failed: {failure}")  # what the program raised counts
         finally:
             tenure.end()
+            crew.close(error)
             if error is not None and saves.last is not None and not self._stopped:
                 self._say(
                     f"{type(error).__name__}: the last checkpoint is that of step {saves.last}; "
@@ -276,14 +301,28 @@ class Checkpointer:
         self._resumption = None
         given = {name: value for name, value in metrics.items() if value is not None}
         self._log.add(self._step, self._epoch.number, given)
-        if self._preemption.signal is not None:
+        decision = self._decide(saves)
+        if decision.stop:
             self._stop()
-        elif saves.owes_save or self.is_due(self._step):
+        elif decision.save:
             self._save_or_owe()
         elif is_first:
             saves.warm()
         elif self._log.waiting > _MANY and saves.is_idle():
             saves.log_metrics()
+
+    def _decide(self, saves: Saves) -> Decision:
+        """What to do after a step: of many ranks, all do the same."""
+        crew = self._crew
+        assert crew is not None
+        decision = crew.decide(
+            self._step,
+            self._preemption.signal is not None,
+            lambda: saves.owes_save or self.is_due(self._step),
+        )
+        if not crew.is_alone and self._cadence.by_steps and self.is_due(self._step):
+            decision = decision._replace(save=True)  # they need not talk to know that
+        return decision
 
     def _checked(self, step: int | None) -> int:
         if step is None:
@@ -331,8 +370,9 @@ class Checkpointer:
         checkpoint = self.run.checkpoint(self._step)
         self._stopped = True
         self._say(
-            f"{self._preemption.signal}: step {self._step} is saved as {checkpoint.ref}, and the "
-            "training stops; start the program again to continue"
+            f"{self._preemption.signal or 'another rank is asked to end'}: step {self._step} is "
+            f"saved as {checkpoint.ref}, and the training stops; start the program again to "
+            "continue"
         )
         if failure is not None:
             raise failure
@@ -403,7 +443,7 @@ class Checkpointer:
         return self._saves
 
     def _say(self, text: str) -> None:
-        if not self._quiet:
+        if not self._quiet and (self._crew is None or self._crew.is_first):
             print(text, file=sys.stderr, flush=True)
 
     def __repr__(self) -> str:

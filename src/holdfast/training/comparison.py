@@ -8,9 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from holdfast.store.boxes import slices
 from holdfast.store.filling import LoadReport, leaves_of, spec_of
 from holdfast.tensors import Source, TensorSpec, memory_of, source_of
-from holdfast.tensors.frameworks import device_of, same_on_device
+from holdfast.tensors.frameworks import device_of, same_on_device, shards_of
+from holdfast.tensors.shards import Shards
 from holdfast.tensors.sources import Bytes
 
 _PIECE: Final = 16 << 20
@@ -90,6 +92,9 @@ def differences(mine: Any, saved: Any) -> Iterator[str]:
 def _same(mine: Any, saved: Any) -> bool:
     if mine is saved:
         return True
+    if (shards := shards_of(mine)) is not None:
+        its = shards_of(saved)
+        return _same_boxes(shards, saved) if its is None else _same_shards(shards, its)
     spec = spec_of(mine)
     if spec != spec_of(saved):
         return False
@@ -102,6 +107,24 @@ def _same(mine: Any, saved: Any) -> bool:
     if device is not None and device is device_of(saved):
         return same_on_device(mine, saved)
     return _have_same_bytes(source_of(mine), source_of(saved))
+
+
+def _same_shards(mine: Shards, saved: Shards) -> bool:
+    """Whether this process has the same of two tensors that are shared out."""
+    boxes = [shard.box for shard in mine.shards]
+    return (
+        mine.spec == saved.spec
+        and boxes == [shard.box for shard in saved.shards]
+        and all(_same(a.tensor, b.tensor) for a, b in zip(mine.shards, saved.shards, strict=True))
+    )
+
+
+def _same_boxes(mine: Shards, saved: Any) -> bool:
+    """Whether what this process has of a tensor is the same as in one that came back whole."""
+    if spec_of(saved) != mine.spec:
+        return False
+    whole = mine.spec.view(_bytes(source_of(saved), 0, mine.spec.nbytes))
+    return all(_same(shard.tensor, whole[slices(shard.box)]) for shard in mine.shards)
 
 
 def _have_same_bytes(mine: Source, saved: Source) -> bool:

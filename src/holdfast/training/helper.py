@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Never
@@ -23,9 +24,12 @@ from holdfast.errors import HoldfastError, SaveFailed
 from holdfast.files.staged import Copy
 from holdfast.files.staging import Staged
 from holdfast.store.budgets import after_save
+from holdfast.store.held import divided
 from holdfast.store.local import LocalBackend
 from holdfast.store.record import Head
 from holdfast.store.saving import Assembler, Task
+from holdfast.store.shares import write_share
+from holdfast.store.sharing import compared_in
 from holdfast.store.store import Store
 from holdfast.training.channel import STOPS, Channel, Hangup
 from holdfast.training.messages import (
@@ -40,6 +44,8 @@ from holdfast.training.messages import (
     Retain,
     Retained,
     Shape,
+    Write,
+    Written,
     error_of,
     failure_of,
     plan_of,
@@ -85,12 +91,12 @@ class Helper:
         threading.Thread(target=self._listen, daemon=True).start()
         with suppress(Hangup):
             self._channel.send(Ready())
-            while isinstance(job := self._inbox.get(), Job | Retain | Map):
+            while isinstance(job := self._inbox.get(), Job | Write | Retain | Map):
                 if isinstance(job, Map):
                     self._map()
                     continue
                 self._busy = True
-                self._channel.send(self._answer(job) if isinstance(job, Job) else self._retain())
+                self._channel.send(self._done(job))
                 self._busy = False
         self._store.index.close()
 
@@ -107,6 +113,25 @@ class Helper:
         if self._busy:
             os._exit(1)
         self._inbox.put(None)
+
+    def _done(self, job: Job | Write | Retain) -> Message:
+        if isinstance(job, Write):
+            return self._write(job)
+        return self._answer(job) if isinstance(job, Job) else self._retain()
+
+    def _write(self, wanted: Write) -> Written | Failure:
+        """Write one rank's share."""
+        try:
+            task, copies = self._task(wanted.job)
+            whole = task.plan
+            part = replace(task, plan=divided(whole, wanted.written, wanted.rank))
+            self._store.index.refresh()
+            with Proof(copies, wanted.job.summed, whole, task.wanted.step) as proof:
+                compared = compared_in(whole, wanted.written)
+                share = write_share(self._assembler, part, wanted.token, compared, proof.check)
+            return Written(share)
+        except BaseException as error:
+            return failure_of(error)
 
     def _answer(self, job: Job) -> Done | Failure:
         try:

@@ -9,6 +9,9 @@ Job: a plan, without its bytes    →
                                   ←   Commit: the record
 Committed, or Failure             →
                                   ←   Done, or Failure
+Write: a job of one of many ranks →
+                                      … writes the data files
+                                  ←   Written: its share, or Failure
 Retain                            →
                                       … deletes what the run does not keep
                                   ←   Retained, or Failure
@@ -27,6 +30,7 @@ from holdfast.store.aliases import View
 from holdfast.store.planning import Plan, PlannedFile, PlannedTensor
 from holdfast.store.record import Head, Part, Place
 from holdfast.store.saving import Wanted
+from holdfast.store.shares import Share
 from holdfast.tensors import Source, TensorSpec
 
 
@@ -87,6 +91,22 @@ class Job(Struct, tag=True, frozen=True):
     claim: int
 
 
+class Write(Struct, tag=True, frozen=True):
+    """A rank's share of a checkpoint, to be written of what is in a staging."""
+
+    job: Job
+    token: str
+    rank: int
+    written: list[int]
+    """The tensors that this rank writes; the others are compared with what another one has."""
+
+
+class Written(Struct, tag=True, frozen=True):
+    """It is on the disk."""
+
+    share: Share
+
+
 class Commit(Struct, tag=True, frozen=True):
     """All but the record is on the disk: please commit it."""
 
@@ -123,7 +143,9 @@ class Failure(Struct, tag=True, frozen=True):
     text: str
 
 
-Message = Ready | Map | Job | Commit | Committed | Done | Retain | Retained | Failure
+Message = (
+    Ready | Map | Job | Write | Written | Commit | Committed | Done | Retain | Retained | Failure
+)
 
 
 def shape_of(plan: Plan) -> Shape:

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from holdfast import randomness
 from holdfast.errors import HoldfastError, RefusedState, RefusedTensor, StateMismatch
 from holdfast.store.filling import spec_of
+from holdfast.store.per_rank import PerRank
 from holdfast.tensors import fill, kind_of, source_of, why_not_fillable
 from holdfast.tensors.frameworks import copy_on_device, device_of, frameworks_in_use, unwrapped
 
@@ -43,6 +44,8 @@ class Part(Protocol):
 
 def part_of(name: str, value: Any) -> Part:
     """A part of a training state; raises RefusedState for what cannot be put back."""
+    if isinstance(value, PerRank):
+        return _Own(part_of(name, value.tree))
     if callable(getattr(value, "state_dict", None)):
         if not callable(getattr(value, "load_state_dict", None)):
             raise RefusedState(
@@ -115,6 +118,24 @@ class _Generator:
         randomness.put_back(self.value, saved)
 
 
+class _Own:
+    """A part that each rank has for itself."""
+
+    takes_own = False
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self.value = part.value
+        self.is_tree = part.is_tree
+
+    def tree(self) -> Any:
+        return PerRank(self._part.tree())
+
+    def restore(self, saved: Any) -> None:
+        self._part.restore(saved)
+        self.value = self._part.value
+
+
 class _Tree:
     """Tensors and plain values in containers, filled in place."""
 
@@ -144,7 +165,10 @@ def _filled(mine: Any, saved: Any) -> Any:
         return mine
     if isinstance(mine, tuple) and isinstance(saved, tuple):
         return tuple(_members(mine, saved))
-    if spec_of(mine) is not None and spec_of(saved) is not None:
+    if mine is saved:
+        return mine
+    both = spec_of(mine) is not None and spec_of(saved) is not None
+    if both and not why_not_fillable(mine):
         source = source_of(saved)
         flat = source.contiguous()
         if flat is not None:

@@ -18,6 +18,7 @@ from holdfast.files.staged import Summed
 from holdfast.store.planning import PlannedFile
 from holdfast.store.record import Head
 from holdfast.store.saving import Commit, Task
+from holdfast.store.shares import Share
 from holdfast.training import messages
 from holdfast.training.channel import STOPS, Channel, Hangup
 from holdfast.training.messages import Committed, Done, Failure, Job, Message, Ready
@@ -120,6 +121,31 @@ class HelperProcess:
             raise refusal
         if isinstance(answer, Failure):
             raise messages.error_of(answer) from refusal
+        raise SaveFailed(f"the helper process answered with {type(answer).__name__}: save again")
+
+    def write(
+        self,
+        task: Task,
+        token: str,
+        staging: int,
+        summed: Summed,
+        rank: int,
+        written: Sequence[int],
+    ) -> Share:
+        """Have it write a rank's share of what is in a staging: the tensors of these numbers."""
+        job = self._job(task, staging, summed)
+        try:
+            answer = self._ask_or_end(messages.Write(job, token, rank, [*written]))
+        except Hangup:
+            raise SaveFailed(
+                f"the helper process that wrote step {task.wanted.step} {self.how_it_ended()}; "
+                "the checkpoints before it are untouched, and the next save starts another helper"
+            ) from None
+        self._sent = task.plan.files
+        if isinstance(answer, messages.Written):
+            return answer.share
+        if isinstance(answer, Failure):
+            raise messages.error_of(answer)
         raise SaveFailed(f"the helper process answered with {type(answer).__name__}: save again")
 
     def map(self) -> None:

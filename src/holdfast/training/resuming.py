@@ -7,20 +7,32 @@ from typing import Any, Final
 
 from holdfast import randomness
 from holdfast.errors import StateMismatch
+from holdfast.parallel import SingleRank
 from holdfast.store import Checkpoint
 from holdfast.store.filling import LoadReport, leaves_of, spec_of
+from holdfast.store.loading import saved_tree
+from holdfast.store.names import dotted
+from holdfast.store.per_rank import own_of
+from holdfast.store.ranks_choosing import with_checkpoint_together
 from holdfast.store.runfile import software
 from holdfast.store.store import Store
-from holdfast.store.tree import Path, Ref, decode
+from holdfast.store.tree import Path, Ranks, Ref
 from holdfast.tensors import TensorSpec, frameworks
 from holdfast.tensors.devices import Device
-from holdfast.tensors.frameworks import frameworks_in_use
+from holdfast.tensors.frameworks import frameworks_in_use, shards_of
 from holdfast.training import loaders
 from holdfast.training.beginning import Beginning, changed_settings
 from holdfast.training.comparison import compare, differences
+from holdfast.training.crew import Crew
 from holdfast.training.parts import member_at, merged
 from holdfast.training.report import ResumeReport
-from holdfast.training.state import RANDOM, TrainingState, parts_of, trees_of
+from holdfast.training.state import (
+    RANDOM,
+    TrainingState,
+    generators_of,
+    parts_of,
+    trees_of,
+)
 
 MIDWAY: Final = "holdfast.midway"
 """The name under which a checkpoint has the epoch that it was saved in the middle of, if no loader
@@ -34,12 +46,24 @@ class Resumption:
     """The way of a run's last checkpoint, if it has one, into the state of a program."""
 
     def __init__(
-        self, store: Store, state: TrainingState, beginning: Beginning, strict: bool
+        self,
+        store: Store,
+        state: TrainingState,
+        beginning: Beginning,
+        strict: bool,
+        crew: Crew | None = None,
     ) -> None:
+        """With a crew of several ranks, all of them restore the same checkpoint."""
         self._store = store
+        self._crew = crew or Crew(SingleRank())
+        self._ranks = self._crew.ranks
+        self._changed_ranks: str | None = None
+        """What another number of ranks means for what each of them had for itself."""
         self._state = state
         self._beginning = beginning
         self._strict = strict
+        self._left_out: dict[str, str] = {}
+        """The parts that are not restored, and why."""
         self._random: dict[str, Any] | None = None
         self._generators: dict[str, Any] = {}
 
@@ -54,12 +78,14 @@ class Resumption:
         if found is None:
             return ResumeReport(run.hash, run.name, notes=self._beginning.notes)
         checkpoint, fits, tree = found
-        self._random = tree.pop(RANDOM, {})
+        self._random = tree.pop(RANDOM, None if self._changed_ranks else {})
         midway = tree.pop(MIDWAY, None)
         before = self._settings_now()
         self._put_back(tree, fits)
         inexact = [*self._differing(tree, fits), *_other_software(checkpoint)]
         inexact += self.restore_random()
+        inexact += [self._changed_ranks] if self._changed_ranks else []
+        inexact += self._left_out.values()
         inexact += self._unsure_of_data(midway)
         epoch = checkpoint.epoch
         return ResumeReport(
@@ -90,18 +116,17 @@ class Resumption:
     def _load(self) -> tuple[Checkpoint, LoadReport, dict[str, Any]] | None:
         """The checkpoint to go on from, what of it fits, and all of it, verified."""
         if self._beginning.parent is not None:
-            return self._loaded(self._beginning.parent)
-        run = self._beginning.run.hash
-        if not self._store.index.count(run):
+            parent = self._beginning.parent
+            found: _Found = self._crew.together(lambda: self._loaded(parent))
+            return found
+        run = self._beginning.run
+        if not self._crew.tell(lambda: self._store.index.count(run.hash)):
             return None
-        return self._store.with_latest(self._loaded, run)
+        return with_checkpoint_together(run, self._crew.comm, "latest", self._loaded)
 
     def _loaded(self, checkpoint: Checkpoint) -> tuple[Checkpoint, LoadReport, dict[str, Any]]:
         fits = self._compared(checkpoint)
-        if not self._strict:
-            # Not mapped: what an object keeps of it must be memory of its own.
-            return checkpoint, fits, checkpoint.state(mapped=False)
-        if not fits.exact:
+        if self._strict and not fits.exact:
             raise StateMismatch(
                 "\n".join(
                     [
@@ -112,30 +137,67 @@ class Resumption:
                     ]
                 )
             )
-        return checkpoint, fits, self._placed(checkpoint)
+        return checkpoint, fits, self._placed(checkpoint, fits)
 
-    def _placed(self, checkpoint: Checkpoint) -> Any:
+    def _placed(self, checkpoint: Checkpoint, fits: LoadReport) -> Any:
         """The state, with the program's own tensors where they lie on devices, filled.
 
         Others are made where they will stay: copied there later, they would take memory twice.
+        Where not everything fits, only what is shared out over ranks is filled here.
         """
         parts, trees = parts_of(self._state), trees_of(self._state)
+        accepted = None if self._strict else {*fits.loaded}
 
         def own(path: Path) -> Any:
             part = parts.get(path[0])
-            return member_at(trees, path) if part and part.takes_own else None
+            mine = member_at(trees, path) if part and part.takes_own else None
+            if accepted is None:
+                return mine
+            return mine if dotted(path) in accepted and shards_of(mine) is not None else None
 
         def home(path: Path) -> Device | None:
-            if path[0] not in parts:
+            if path[0] not in parts or accepted is not None:
                 return None
             mine = frameworks.device_of(member_at(trees, path))
             return mine or frameworks.home(parts[path[0]].value, path[1:])
 
-        return checkpoint.state_with(own, home)
+        def blank(path: Path, spec: TensorSpec) -> Any:
+            part = parts.get(path[0])
+            return frameworks.blank(part.value, path[1:], spec) if part else None
+
+        saved = self._localized(saved_tree(checkpoint, None))
+        return checkpoint.state_with(saved, own, home, blank)
+
+    def _localized(self, saved: Any) -> Any:
+        """A saved tree as this rank has it.
+
+        Where another number of ranks saved it, each takes the random states of the one with its
+        number, and a rank that there was not before goes on with its own.
+        """
+        rank, size = self._ranks
+        for name in (RANDOM, *generators_of(self._state)) if isinstance(saved, dict) else ():
+            if name in saved:
+                members = saved[name] if isinstance(saved[name], Ranks) else [saved[name]]
+                if len(members) != size:
+                    self._changed_ranks = _of_other_ranks(len(members), size)
+                    del saved[name]
+                    saved |= {name: members[rank]} if rank < len(members) else {}
+        for name in parts_of(self._state) if isinstance(saved, dict) else ():
+            members = saved.get(name)
+            if isinstance(members, Ranks) and len(members) != size:
+                self._leave_out(name, len(members))
+                del saved[name]
+        return own_of(saved, self._ranks)
+
+    def _leave_out(self, name: str, count: int) -> None:
+        why = f"{name}: {_of_ranks(count, self._ranks.size)}, and it was one for each"
+        if self._strict:
+            raise StateMismatch(f"{why}: nothing was restored; strict=False leaves it as it is")
+        self._left_out[name] = f"{why}: it is left as it is"
 
     def _compared(self, checkpoint: Checkpoint) -> LoadReport:
         record = checkpoint.record
-        saved = decode(record.tree, len(record.names))
+        saved = self._localized(saved_tree(checkpoint, None))
         if not isinstance(saved, dict):
             raise StateMismatch(f"{checkpoint.ref} holds no training state, but a single value")
         saved.pop(RANDOM, None)
@@ -145,6 +207,7 @@ class Resumption:
             return record.specs[leaf.tensor] if isinstance(leaf, Ref) else None
 
         mine, parts = trees_of(self._state), parts_of(self._state)
+        mine = {name: each for name, each in mine.items() if name not in self._left_out}
         report = compare(mine, saved, spec, [name for name in parts if parts[name].is_tree])
         if not report.exact:  # then what an object has not yet is not taken either
             own = leaves_of(mine)
@@ -235,6 +298,17 @@ class Resumption:
     def _without_loader(self) -> Iterator[str]:
         if frameworks_in_use() and not loaders.has_loader(self._state):
             yield "no loader is in the state: where the data goes on is for the program to see to"
+
+
+def _of_ranks(before: int, now: int) -> str:
+    return f"{before} rank{'s' if before > 1 else ''} saved it, {now} go{'es' * (now == 1)} on"
+
+
+def _of_other_ranks(before: int, now: int) -> str:
+    return f"{_of_ranks(before, now)}: random numbers are not those of before"
+
+
+_Found = tuple[Checkpoint, LoadReport, dict[str, Any]]
 
 
 def _dropped(checkpoint: Checkpoint) -> Iterator[str]:

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.errors import DamagedFile, HoldfastError, NotEnoughSpace, StateChanged
+from holdfast.parallel import Communicator, SingleRank
 from holdfast.schedule import Cadence
 from holdfast.store import Checkpoint, Run, Store
+from holdfast.store.held import Planned, plan_for
 from holdfast.store.metrics import checked_metrics
-from holdfast.store.planning import Plan, plan_state
+from holdfast.store.per_rank import Rank
+from holdfast.store.ranks import commit_planned
 from holdfast.store.record import Head
 from holdfast.store.saving import Wanted
 from holdfast.store.trash import Trash
@@ -53,14 +56,20 @@ class Saves:
         cadence: Cadence,
         say: Callable[[str], None],
         settings: SaveSettings,
+        comm: Communicator | None = None,
     ) -> None:
+        """`comm` has the ranks that save with this one."""
         self._run = run
+        self._comm = SingleRank() if comm is None else comm
+        self._ranks = Rank(self._comm.rank, self._comm.size)
         self._state = state
         self._log = log
         self._best = best
         self._cadence = cadence
         self._say = say
-        self._background = Background(run, settings.staging) if settings.asynchronous else None
+        self._background = (
+            Background(run, settings.staging, self._comm) if settings.asynchronous else None
+        )
         overlaps = settings.asynchronous and settings.overlap
         self._overlap = Overlap(p.value for p in parts_of(state).values()) if overlaps else None
         self._unwritten: list[Line] = []
@@ -85,8 +94,8 @@ class Saves:
 
     def start(self, store: Store) -> None:
         """Get everything ready; raises NotEnoughSpace if a checkpoint would not fit now."""
-        plan, free = self._plan(), store.backend.free()
-        needed = plan.most
+        planned, free = self._plan(), store.backend.free()
+        needed = planned.plan.most
         if free is not None and free + Trash(store.backend).nbytes() < needed:
             raise NotEnoughSpace(
                 errno.ENOSPC,
@@ -95,7 +104,7 @@ class Saves:
             )
         if self._background:
             self._background.start()
-            self._background.warm(plan)
+            self._background.warm(planned.plan)
 
     def recall(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of this run: that of its step may be saved once more."""
@@ -106,10 +115,10 @@ class Saves:
     def warm(self) -> None:
         """Have memory for the state as it is now; an optimizer's grows with its first step."""
         if self._background:
-            self._background.warm(self._plan())
+            self._background.warm(self._plan().plan)
 
-    def _plan(self) -> Plan:
-        return plan_state(tree_of(self._state))
+    def _plan(self) -> Planned:
+        return plan_for(tree_of(self._state, self._ranks), self._ranks)
 
     def save(self, step: int, epoch: int | None, midway: bool) -> Held:
         """Save the state as that of a step; returns when it may change again.
@@ -145,14 +154,14 @@ class Saves:
 
     def _save(self, step: int, epoch: int | None, midway: bool) -> Held:
         replace = step in (self.last, self._committed)
-        tree = tree_of(self._state)
+        tree = tree_of(self._state, self._ranks)
         if midway and epoch is not None:
             tree[MIDWAY], epoch = epoch, epoch - 1
         if self._background is None:
             begun = time.monotonic()
             wanted = self._complete(self._run.wanted(step, None, epoch, False, replace))
-            head = self._run.commit(plan_state(tree), wanted, None, self.write_metrics)
-            self._run.tidy()
+            planned = plan_for(tree, self._ranks)
+            head = commit_planned(self._run, self._comm, planned, wanted, self.write_metrics)
             self._take(head)
             return Held(0.0, time.monotonic() - begun)
         replace |= self._background.is_saving(step)
@@ -180,6 +189,8 @@ class Saves:
 
     def _take(self, head: Head) -> None:
         self._committed = head.step
+        if self._ranks.rank != 0:  # rank 0 writes the log
+            self._unwritten.clear()
         self._best.take(head.step, self._saving)
 
     def _settle(self, up_to: int | None = None) -> None:

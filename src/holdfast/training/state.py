@@ -8,6 +8,7 @@ from typing import Any, Final
 from holdfast import randomness
 from holdfast.errors import RefusedState
 from holdfast.store.filling import leaves_of, spec_of
+from holdfast.store.per_rank import ALONE, Rank, per_rank
 from holdfast.tensors.frameworks import describe
 from holdfast.training.parts import Part, part_of
 
@@ -64,14 +65,27 @@ def parts_of(state: TrainingState) -> Mapping[str, Part]:
     return parts
 
 
-def tree_of(state: TrainingState) -> dict[str, Any]:
-    """All that is saved of a state now; the tensors are those of the program, not copies."""
-    return {**trees_of(state), RANDOM: randomness.capture()}
+def tree_of(state: TrainingState, ranks: Rank = ALONE) -> dict[str, Any]:
+    """All that is saved of a state now; the tensors are those of the program, not copies.
+
+    Of several ranks each has random states of its own.
+    """
+    tree = {**trees_of(state), RANDOM: randomness.capture()}
+    if ranks.size > 1:
+        for name in (RANDOM, *generators_of(state)):
+            tree[name] = per_rank(tree[name])
+    return tree
 
 
 def trees_of(state: TrainingState) -> dict[str, Any]:
     """The same without the global random states."""
     return {name: part.tree() for name, part in parts_of(state).items()}
+
+
+def generators_of(state: TrainingState) -> list[str]:
+    """The parts that are generators of random numbers."""
+    parts = parts_of(state)
+    return [name for name in parts if randomness.is_generator(parts[name].value)]
 
 
 def model_of(state: TrainingState) -> Any:

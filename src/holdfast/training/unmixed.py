@@ -27,12 +27,16 @@ class Proof:
         """Commit only if nothing has changed; raises StateChanged."""
 
         def proven(head: Head, record: bytes, replace: bool) -> None:
-            self._check(self._changed.result())
+            self.check()
             commit(head, record, replace)
 
         return proven
 
-    def _check(self, numbers: Sequence[int]) -> None:
+    def check(self) -> None:
+        """Raise StateChanged if anything has changed."""
+        self._refuse(self._changed.result())
+
+    def _refuse(self, numbers: Sequence[int]) -> None:
         if not numbers:
             return
         stored = [tensor.name for tensor in self._plan.tensors if tensor.source]

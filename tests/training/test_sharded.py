@@ -1,0 +1,173 @@
+"""Checkpointers of programs on several ranks: killed, resumed, and moved to other numbers of ranks.
+
+All programs run in one start, and the tests look at what they left.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import holdfast
+
+ROOT = Path(__file__).parents[2]
+STEPS = 8
+KILLED = 5
+SAVED = 4
+
+
+class Ran:
+    """What the programs left: a store and the results of each rank, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.jobs: list[Any] = []
+        self.names: list[str] = []
+        self.codes: dict[str, list[int]] = {}
+
+    def add(self, name: str, ranks: int, store: str, steps: int, *options: str) -> None:
+        self.names.append(name)
+        places = [str(self.folder / f"{store} store"), str(self.folder / name)]
+        self.jobs.append({"ranks": ranks, "arguments": [*places, str(steps), *options]})
+
+    def copy(self, store: str, to: str) -> None:
+        paths = [str(self.folder / f"{each} store") for each in (store, to)]
+        self.jobs.append({"copy": paths})
+
+    def run(self) -> None:
+        command = [sys.executable, "-m", "tests.training.programs.sharded_jobs"]
+        done = subprocess.run(
+            [*command, json.dumps(self.jobs)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=True,
+        )
+        self.stderr = done.stderr
+        found = json.loads(done.stdout.splitlines()[-1])
+        self.codes = dict(zip(self.names, found, strict=True))
+
+    def results(self, name: str) -> list[Any]:
+        assert set(self.codes[name]) == {0}, self.stderr[-3000:]
+        files = sorted((self.folder / name).iterdir())
+        return [torch.load(file, weights_only=True) for file in files]
+
+    def store(self, name: str) -> holdfast.Store:
+        return holdfast.Store(self.folder / f"{name} store")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    ran = Ran(tmp_path_factory.mktemp("ran"))
+    for kind in ("fsdp", "ddp"):
+        ran.add(f"{kind} whole", 2, f"{kind} whole", STEPS, "--kind", kind)
+        ran.add(f"{kind} killed", 2, kind, STEPS, "--kind", kind, "--kill-at", str(KILLED))
+        ran.copy(kind, f"{kind} copy")
+        ran.add(f"{kind} resumed", 2, kind, STEPS, "--kind", kind)
+    ran.copy("fsdp copy", "fsdp on one")
+    ran.add("tp", 2, "fsdp copy", SAVED, "--kind", "tp")
+    ran.add("refused", 3, "fsdp on one", SAVED)
+    ran.add("three", 3, "fsdp on one", SAVED, "--lenient")
+    ran.add("one", 1, "fsdp on one", SAVED, "--kind", "none", "--lenient")
+    ran.add("hsdp", 4, "hsdp", 2, "--kind", "hsdp", "--sync")
+    ran.add("asked", 2, "asked", 1_000_000, "--signal-at", "3", "--every", "10min")
+    ran.run()
+    return ran
+
+
+def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}.{key}")
+    elif isinstance(tree, list):
+        for number, value in enumerate(tree):
+            yield from leaves(value, f"{path}.{number}")
+    else:
+        yield path, tree
+
+
+def differing(one: Any, other: Any) -> list[str]:
+    a, b = dict(leaves(one)), dict(leaves(other))
+    return [
+        path
+        for path in {**a, **b}
+        if path not in a
+        or path not in b
+        or not (torch.equal(a[path], b[path]) if torch.is_tensor(a[path]) else a[path] == b[path])
+    ]
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_a_run_that_was_killed_goes_on_exactly(ran: Ran, kind: str) -> None:
+    assert ran.codes[f"{kind} killed"][1] == -9
+    assert ran.codes[f"{kind} killed"][0] == 1
+    resumed = ran.results(f"{kind} resumed")
+    assert [each["resumed"] for each in resumed] == [SAVED, SAVED]
+    for rank, (whole, again) in enumerate(zip(ran.results(f"{kind} whole"), resumed, strict=True)):
+        assert again["exact"], again["inexact"]
+        assert differing(whole, again) == [".resumed"], rank
+    own = [tuple(each["drawn"]["values"]) for each in resumed]
+    assert len(set(own)) == 2, "each rank draws other numbers"
+
+
+def state_in(ran: Ran, store: str, step: int) -> Any:
+    """What one process finds."""
+    state = ran.store(store).resolve(f"run@{step}").state()
+    return {"model": dict(state["model"]), "optimizer": state["optimizer"]}
+
+
+@pytest.mark.parametrize("name", ["tp", "three", "one"])
+def test_another_layout_or_number_of_ranks_has_the_same_tensors(ran: Ran, name: str) -> None:
+    expected = state_in(ran, "fsdp", SAVED)
+    for found in ran.results(name):
+        assert found["resumed"] == SAVED
+        state = {"model": dict(found["model"]), "optimizer": found["optimizer"]}
+        assert differing(expected, state) == []
+        assert found["exact"] == (name == "tp")
+
+
+def test_what_was_the_ranks_own_is_refused_on_another_number_and_nothing_is_restored(
+    ran: Ran,
+) -> None:
+    assert ran.codes["refused"] == [1, 1, 1]
+    said = [line for line in ran.stderr.splitlines() if "drawn: 2 ranks saved it, 3 go on" in line]
+    assert len(said) >= 3
+
+
+def test_a_change_of_the_number_of_ranks_is_told(ran: Ran) -> None:
+    for found in ran.results("three"):
+        first, second = found["inexact"]
+        assert first == "2 ranks saved it, 3 go on: random numbers are not those of before"
+        assert second.startswith("drawn: 2 ranks saved it, 3 go on")
+
+
+def test_replicas_of_shards_are_written_once(ran: Ran) -> None:
+    found = ran.results("hsdp")
+    checkpoint = ran.store("hsdp").resolve("run@2")
+    checkpoint.verify()
+    state = state_in(ran, "hsdp", 2)
+    assert differing(state, {"model": found[0]["model"], "optimizer": found[0]["optimizer"]}) == []
+    held = sum(file.held for file in checkpoint.head.files)
+    assert held == checkpoint.nbytes
+
+
+def test_a_signal_to_one_rank_stops_all_at_one_step(ran: Ran) -> None:
+    found = ran.results("asked")
+    assert [each["stopped"] for each in found] == [True, True]
+    checkpoint = ran.store("asked").resolve("run@latest")
+    assert checkpoint.step >= 3
+    assert differing(state_in(ran, "asked", checkpoint.step)["model"], found[0]["model"]) == []
+
+
+def test_only_rank_0_speaks_and_writes_the_log(ran: Ran) -> None:
+    assert ran.stderr.count("continues after step 4, exactly as it was") == 3
+    log = next((ran.folder / "fsdp store").rglob("*_metrics.jsonl"))
+    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [*range(1, 9)]
