@@ -460,7 +460,6 @@ def test_a_sampler_that_follows_from_the_epoch_resumes_too() -> None:
 OTHERS = [
     ("seed", 1, "seed 1 instead of 0"),
     ("length", 11, "length 11 instead of 10"),
-    ("batch_size", 4, "batch_size 4 instead of 2"),
     ("shuffle", True, "shuffle True instead of False"),
     ("drop_last", True, "drop_last True instead of False"),
     ("sampler", "Mine", "sampler 'Mine' instead of None"),
@@ -471,9 +470,12 @@ OTHERS = [
     ("epoch", -1, "epoch -1, batch 0"),
     ("epoch", -1 << 50_000, "epoch -0x1000"),
     ("epoch", 1.0, r"epoch 1\.0, batch 0"),
-    ("batch", 6, "epoch 0, batch 6: expected .* at most 5"),
+    ("batch", 6, "epoch 0, batch 6, batch_size 2: expected .* not more .* an epoch's 10 samples"),
     ("batch", -1, "batch -1"),
     ("batch", True, "batch True"),
+    ("batch_size", 0, "batch_size 0"),
+    ("batch_size", -2, "batch_size -2"),
+    ("batch_size", 2.0, r"batch_size 2\.0"),
 ]
 
 
@@ -488,7 +490,7 @@ def test_the_state_of_another_loader_is_refused(field: str, value: Any, message:
 @pytest.mark.parametrize("state", [{}, {"epoch": 0, "batch": 1}, None, [1], {1: 2}])
 def test_what_is_no_state_of_a_loader_is_refused(state: Any) -> None:
     with pytest.raises(
-        StateMismatch, match="a loader's state has the fields epoch, batch, version"
+        StateMismatch, match="a loader's state has the fields epoch, batch, batch_size, version"
     ):
         _plain().load_state_dict(state)
 

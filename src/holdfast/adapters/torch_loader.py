@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import random
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 
-from holdfast.errors import RefusedState, StateMismatch, shortened
+from holdfast.adapters.torch_loader_states import batches_in, counted, position_in, shown
+from holdfast.errors import BadOption, RefusedState, StateMismatch
 
 _VERSION: Final = 1
 """Of the way from (seed, epoch, batch) to orders and random states: another one is refused."""
@@ -32,6 +34,13 @@ class ResumableLoader:
     CPU generator give inside the dataset and `collate_fn`, follow from (seed, epoch, batch) alone:
     not from `num_workers`, which may change from one resume to the next. The random states of the
     program itself are neither drawn from nor changed.
+
+    Of several ranks each gets its part of every batch, `batch_size` samples; all hand out equally
+    many batches. The position is in samples over all ranks, and the same on each: it may be
+    restored on another number of ranks, and with another batch_size. `ranks` is (rank, size), or
+    anything with a rank and a size, such as a communicator or a process group; None asks
+    torch.distributed, or mpi4py; (0, 1) is alone.
+
     `options` are torch's own, such as pin_memory and persistent_workers; those that are for workers
     alone count for nothing where there are none.
     """
@@ -47,9 +56,11 @@ class ResumableLoader:
         drop_last: bool = False,
         sampler: Sampler[Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        ranks: Any = None,
         **options: Any,
     ) -> None:
         _refuse_arguments(dataset, sampler, shuffle, batch_size, options)
+        rank, size = _rank_and_size(ranks, sampler)
         self.dataset = dataset
         self.batch_size = operator.index(batch_size)
         self._order = _Order(
@@ -59,6 +70,8 @@ class ResumableLoader:
             shuffle=bool(shuffle),
             drop_last=bool(drop_last),
             sampler=sampler,
+            rank=rank,
+            ranks=size,
         )
         self._loader: DataLoader[Any] = DataLoader(
             _SeededBatches(dataset, collate_fn or default_collate, self._order.seed),
@@ -78,13 +91,17 @@ class ResumableLoader:
 
     @property
     def batch(self) -> int:
-        """How many batches of the epoch were handed out; those prefetched do not count."""
-        return self._order.batch
+        """How many batches of the epoch were handed out; those prefetched do not count.
+
+        More exactly, how many of `len(loader)` are not to come any more: where the number of ranks
+        or the batch size has changed within the epoch, those before were of another size.
+        """
+        return len(self) - self._order.to_come()
 
     @property
     def in_epoch(self) -> bool:
         """Whether an epoch is in progress: from its first batch until its iterator has ended."""
-        return self.batch > 0
+        return self._order.position > 0
 
     def __len__(self) -> int:
         """The number of batches of a whole epoch."""
@@ -108,17 +125,23 @@ class ResumableLoader:
             yield from self._rest_of_epoch()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, by the batches handed out, and all that the order of samples depends on."""
-        return {"epoch": self.epoch, "batch": self.batch, **self._order.fixed()}
+        """The position, by the batches handed out, and all that the order of samples depends on.
+
+        `batch_size` is that of all ranks together, and 1 where the position lies between two such
+        batches. The state is equal on all ranks that have handed out equally many.
+        """
+        return {"epoch": self.epoch, **self._order.counted(), **self._order.fixed()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Stand where `state` says; a loader over other data, or built otherwise, is refused."""
-        _refuse_another(state, self._order.fixed(), len(self))
-        self._move(state["epoch"], state["batch"])
+        """Stand where `state` says; a loader over other data, or of another order, is refused.
+
+        It may have been saved by another number of ranks, and with another batch_size.
+        """
+        self._move(*position_in(state, self._order.fixed()))
         self._restored = True
 
-    def _move(self, epoch: int, batch: int) -> None:
-        self._order.epoch, self._order.batch = epoch, batch
+    def _move(self, epoch: int, position: int) -> None:
+        self._order.epoch, self._order.position = epoch, position
         self._turn = object()  # iterators that run elsewhere see that it is theirs no longer
 
     def _one_epoch(self) -> Iterator[Any]:
@@ -135,9 +158,9 @@ class ResumableLoader:
         """
         turn = self._turn = object()
         self._restored = False
-        to_come = range(self.batch, len(self))
+        to_come = self._order.to_come()
         batches = self._begun() if to_come else iter(())
-        for _ in to_come:
+        for _ in range(to_come):
             yield self._hand_out(batches)  # in no variable, which would keep it until the next
             if self._turn is not turn:
                 return False
@@ -147,13 +170,14 @@ class ResumableLoader:
     def _begun(self) -> Iterator[Any]:
         # Torch draws a seed for its workers, which must not come from the global generator.
         generator = torch.Generator(device=torch.get_default_device())
-        generator.manual_seed(int.from_bytes(_digest(self._order.seed, self.epoch, "workers")[:8]))
+        part = "workers" if self._order.ranks == 1 else f"workers {self._order.rank}"
+        generator.manual_seed(int.from_bytes(_digest(self._order.seed, self.epoch, part)[:8]))
         self._loader.generator = generator
         return iter(self._loader)
 
     def _hand_out(self, batches: Iterator[Any]) -> Any:
         batch = next(batches)
-        self._order.batch += 1
+        self._order.advance()
         return batch
 
 
@@ -167,18 +191,50 @@ class _Order:
     shuffle: bool
     drop_last: bool
     sampler: Sampler[Any] | None
+    rank: int
+    ranks: int
     epoch: int = 0
-    batch: int = 0
+    position: int = 0
+    """How many samples of the epoch were handed out, over all ranks."""
+
+    @property
+    def together(self) -> int:
+        """How many samples all ranks have in a batch."""
+        return self.batch_size * self.ranks
 
     def __len__(self) -> int:
-        whole, rest = divmod(self.length, self.batch_size)
-        return whole if self.drop_last or not rest else whole + 1
+        return batches_in(self.length, self.together, self.drop_last)
 
-    def __iter__(self) -> Iterator[tuple[int, int, list[Any]]]:
-        epoch, samples = self.epoch, self._samples()
-        for number in range(self.batch, len(self)):
-            indices = samples[number * self.batch_size : (number + 1) * self.batch_size]
-            yield epoch, number, indices.tolist() if self.shuffle else list(indices)
+    def to_come(self) -> int:
+        """How many batches are left of the epoch."""
+        return batches_in(self.length - self.position, self.together, self.drop_last)
+
+    def advance(self) -> None:
+        """A batch was handed out."""
+        self.position = min(self.position + self.together, self.length)
+
+    def __iter__(self) -> Iterator[tuple[int, int | str, list[Any]]]:
+        epoch, position, samples = self.epoch, self.position, self._samples()
+        for number in range(self.to_come()):
+            part, places = self._mine(position + number * self.together)
+            indices = samples[places].tolist() if self.shuffle else [samples[p] for p in places]
+            yield epoch, part, indices
+
+    def _mine(self, position: int) -> tuple[int | str, list[int]]:
+        """What seeds this rank's part of the batch at a position, and the places of its samples.
+
+        All ranks get equally many. Where the last batch has not enough for that, the epoch's first
+        samples follow its last ones, fewer than there are ranks.
+        """
+        count = -(-min(self.together, self.length - position) // self.ranks)
+        first = position + self.rank * count
+        alone = self.ranks == 1 and first % self.batch_size == 0
+        part = first // self.batch_size if alone else f"sample {first}"
+        return part, [place % self.length for place in range(first, first + count)]
+
+    def counted(self) -> dict[str, int]:
+        """The position, as the state has it."""
+        return counted(self.position, self.together, self.length, self.drop_last)
 
     def fixed(self) -> dict[str, Any]:
         """All that must be the same for a position to mean the same."""
@@ -186,7 +242,6 @@ class _Order:
             "version": _VERSION,
             "seed": self.seed,
             "length": self.length,
-            "batch_size": self.batch_size,
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
             "sampler": None if self.sampler is None else type(self.sampler).__qualname__,
@@ -206,15 +261,15 @@ class _Order:
 
 @dataclass(frozen=True)
 class _SeededBatches(Dataset[Any]):
-    """Whole batches, each fetched and collated under the random states that its number gives."""
+    """Whole batches, each fetched and collated under random states of its own."""
 
     dataset: Dataset[Any]
     collate: Callable[[list[Any]], Any]
     seed: int
 
-    def __getitem__(self, key: tuple[int, int, list[Any]]) -> Any:
-        epoch, number, indices = key
-        with _random_states_of(_digest(self.seed, epoch, number)):
+    def __getitem__(self, key: tuple[int, int | str, list[Any]]) -> Any:
+        epoch, part, indices = key
+        with _random_states_of(_digest(self.seed, epoch, part)):
             fetch_all = getattr(self.dataset, "__getitems__", None)  # as torch's own fetcher does
             samples = fetch_all(indices) if fetch_all else [self.dataset[i] for i in indices]
             return self.collate(samples)
@@ -269,34 +324,38 @@ def _refuse_arguments(
         raise RefusedState(f"batch_size is {batch_size}: expected a whole number from 1")
 
 
-def _refuse_another(state: Mapping[str, Any], fixed: Mapping[str, Any], most: int) -> None:
-    """Refuse what was not saved by a loader with the same `fixed` fields and `most` batches."""
-    fields = ("epoch", "batch", *fixed)
-    if not isinstance(state, Mapping) or set(state) != set(fields):
-        found = ", ".join(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
-        raise StateMismatch(
-            f"a loader's state has the fields {', '.join(fields)}; found {shortened(found)}: "
-            "is it the state of another object?"
+def _rank_and_size(ranks: Any, sampler: Any) -> tuple[int, int]:
+    """Which of how many ranks this one is."""
+    if ranks is None:
+        return (0, 1) if sampler is not None else _ranks_of_program()  # a sampler has its own part
+    try:
+        rank, size = ranks if isinstance(ranks, tuple | list) else (ranks.rank, ranks.size)
+        # Those of torch's process groups are methods.
+        rank, size = (operator.index(n() if callable(n) else n) for n in (rank, size))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BadOption(
+            f"ranks is {shown(ranks)}: expected a pair (rank, size), a communicator, a process "
+            "group, or None"
+        ) from error
+    if not 0 <= rank < size:
+        raise BadOption(f"there is no rank {rank} of {size}: expected one from 0 to below the size")
+    if sampler is not None and size > 1:
+        raise RefusedState(
+            f"a {type(sampler).__qualname__} has chosen this rank's samples, and ranks would "
+            "choose among them again: give only one of the two; without a sampler, a run can be "
+            "resumed on another number of ranks"
         )
-    different = [
-        f"{name} {_shown(state[name])} instead of {_shown(value)}"
-        for name, value in fixed.items()
-        if type(state[name]) is not type(value) or state[name] != value
-    ]
-    if different:
-        raise StateMismatch(
-            f"the state is of a loader with {', '.join(different)}: its position means nothing "
-            "here; build the loader as it was, or begin a new run"
-        )
-    epoch, batch = state["epoch"], state["batch"]
-    if type(epoch) is not int or type(batch) is not int or epoch < 0 or not 0 <= batch <= most:
-        raise StateMismatch(
-            f"a loader's state says epoch {_shown(epoch)}, batch {_shown(batch)}: expected whole "
-            f"numbers from 0, and of an epoch's batches at most {most:,}"
-        )
+    return rank, size
 
 
-def _shown(value: Any) -> str:
-    # Python refuses to write thousands of decimal digits.
-    huge = type(value) is int and value.bit_length() > 64
-    return shortened(hex(value) if huge else repr(value))
+def _ranks_of_program() -> tuple[int, int]:
+    """Those of torch.distributed, or of MPI, if one of them was started with several."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        size = distributed.get_world_size()
+        if size > 1:
+            return distributed.get_rank(), size
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        return mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
+    return 0, 1
