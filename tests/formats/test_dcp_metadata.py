@@ -1,0 +1,240 @@
+"""The pickle of a `.metadata`: objects of a few known classes, and nothing else."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed._shard.sharded_tensor.metadata import (
+    TensorProperties as EarlierProperties,
+)
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from holdfast.errors import (
+    BadField,
+    BadPickle,
+    DuplicateKey,
+    HoldfastError,
+    LimitExceeded,
+    RefusedPickle,
+    TrailingBytes,
+    TruncatedFile,
+)
+from holdfast.formats import dcp_metadata
+from holdfast.formats.dcp_metadata import Fields, Key, Object, read_metadata
+
+
+def some_metadata(**changes: Any) -> Metadata:
+    chunk = ChunkStorageMetadata(torch.Size([0, 1]), torch.Size([2, 3]))
+    tensor = TensorStorageMetadata(TensorProperties(torch.bfloat16), torch.Size([2, 4]), [chunk])
+    fields: dict[str, Any] = {
+        "state_dict_metadata": {"w": tensor, "step": BytesStorageMetadata()},
+        "planner_data": {"w": ("w",), "step": ("step",)},
+        "storage_data": {
+            MetadataIndex("w", (0, 1), 3): _StorageInfo("__0_0.distcp", 10, 2000),
+            MetadataIndex("step"): _StorageInfo("__0_0.distcp", 2010, 5, ["zstd"]),
+        },
+        "storage_meta": StorageMeta(pathlib.PurePosixPath("/a/b"), "id"),
+        "version": "1.0.0",
+    }
+    return Metadata(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_field_is_read(protocol: int) -> None:
+    top = read_metadata(pickle.dumps(some_metadata(), protocol))
+    described = top.dict("state_dict_metadata")
+    assert list(described) == ["w", "step"]
+    tensor = Fields(described["w"], "TensorStorageMetadata", "w")
+    assert tensor.get("size") == (2, 4)
+    properties = Fields(tensor.get("properties"), "TensorProperties", "w")
+    assert (properties.get("dtype"), properties.get("layout")) == (
+        "torch.bfloat16",
+        "torch.strided",
+    )
+    (chunk,) = tensor.get("chunks")
+    box = Fields(chunk, "ChunkStorageMetadata", "w")
+    assert (box.get("offsets"), box.get("sizes")) == ((0, 1), (2, 3))
+    assert described["step"].kind == "BytesStorageMetadata"
+    assert top.get("planner_data") == {"w": ("w",), "step": ("step",)}
+    items = top.dict("storage_data")
+    assert list(items) == [Key("w", (0, 1)), Key("step", None)]
+    first, second = (Fields(info, "_StorageInfo", "w") for info in items.values())
+    assert [first.get(f) for f in ("relative_path", "offset", "length")] == [
+        "__0_0.distcp",
+        10,
+        2000,
+    ]
+    assert first.get("transform_descriptors") is None
+    assert second.get("transform_descriptors") == ["zstd"]
+    assert top.get("version") == "1.0.0"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "text",
+        None,
+        pathlib.Path("/x/y"),
+        pathlib.PurePosixPath("a"),
+        pathlib.PureWindowsPath("c:/d"),
+    ],
+    ids=["text", "none", "path", "posix", "windows"],
+)
+def test_a_folder_may_have_been_saved_to_any_path(path: Any) -> None:
+    data = pickle.dumps(some_metadata(storage_meta=StorageMeta(path)))
+    assert read_metadata(data).get("version") == "1.0.0"
+
+
+def test_names_of_earlier_and_later_releases_are_known() -> None:
+    earlier = TensorStorageMetadata(EarlierProperties(torch.float64), torch.Size([]), [])  # type: ignore[arg-type]
+    data = pickle.dumps(some_metadata(state_dict_metadata=collections.OrderedDict(w=earlier)))
+    assert b"_shard.sharded_tensor.metadata" in data
+    assert b"OrderedDict" in data
+    found = read_metadata(data).dict("state_dict_metadata")["w"]
+    properties = Fields(found, "TensorStorageMetadata", "w").get("properties")
+    assert properties.fields == {"dtype": "torch.float64", "layout": "torch.strided"}
+    # Python 3.13 alone has its paths in another module.
+    old = pickle.dumps(some_metadata(), 2)
+    new = old.replace(b"cpathlib\n", b"cpathlib._local\n")
+    assert new != old
+    assert read_metadata(new).get("version") == "1.0.0"
+
+
+class Called:
+    """Gives a pickle that calls something."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.made = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.made
+
+
+REFUSED = {
+    "eval": (eval, "print(1)"),
+    "getattr": (getattr, "a", "upper"),
+    "getattr of pathlib": (getattr, pathlib.PurePosixPath("a"), "exists"),
+    "set": (set, [1]),
+    "bytes of torch": (torch.storage._load_from_bytes, b""),
+    "open": (open, "/etc/passwd"),
+    "device": (torch.device, "cpu"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_name_outside_of_the_table_is_refused_by_name(case: str, protocol: int) -> None:
+    function = REFUSED[case][0]
+    data = pickle.dumps(some_metadata(version=Called(*REFUSED[case])), protocol)
+    with pytest.raises(RefusedPickle) as caught:
+        read_metadata(data)
+    message = str(caught.value)
+    assert f".{function.__name__} is none of the names that stand in a .metadata" in message
+    assert message.endswith("nothing that a file names is ever called")
+
+
+GLOBAL = b"ctorch.distributed.checkpoint."
+INDEX = GLOBAL + b"metadata\nMetadataIndex\n)\x81}(X\x03\0\0\0fqnX\x01\0\0\0wub"
+WRONG: dict[str, tuple[bytes, type[HoldfastError], str]] = {
+    "empty": (b"", TruncatedFile, "the pickle ends"),
+    "cut": (pickle.dumps(some_metadata())[:-1], TruncatedFile, "the pickle ends"),
+    "more": (pickle.dumps(some_metadata()) + b"x", TrailingBytes, "1 bytes follow"),
+    "plain value": (pickle.dumps(3), BadField, "expected a Metadata, found a value of type int"),
+    "another object": (pickle.dumps(StorageMeta()), BadField, "found StorageMeta"),
+    "the class": (b"\x80\x02" + GLOBAL + b"metadata\nMetadata\n.", BadField, "expected a Metadata"),
+    "unknown field": (
+        pickle.dumps(some_metadata()).replace(b"version", b"verzion"),
+        BadField,
+        "has a field 'verzion'",
+    ),
+    "arguments": (
+        b"\x80\x02" + GLOBAL + b"metadata\nMetadata\nK\x01\x85\x81.",
+        BadPickle,
+        "1 arguments, expected 0",
+    ),
+    "state twice": (
+        b"\x80\x02" + GLOBAL + b"metadata\nMetadata\n)\x81}b}b.",
+        BadPickle,
+        "Metadata is given a state, and takes none",
+    ),
+    "state of a list": (b"\x80\x02]}b.", BadPickle, "is given a state, and takes none"),
+    "no state": (b"\x80\x02" + GLOBAL + b"metadata\nMetadata\n)\x81]b.", BadPickle, "type dict"),
+    "properties": (
+        b"\x80\x02" + GLOBAL + b"metadata\nTensorProperties\n)\x81)b.",
+        BadPickle,
+        "a state of five values",
+    ),
+    "memory format": (
+        b"\x80\x02" + GLOBAL + b"metadata\n_MEM_FORMAT_ENCODING\nK\x03\x85R.",
+        BadPickle,
+        "expected 0, 1 or 2",
+    ),
+    "size of text": (b"\x80\x02ctorch\nSize\nX\x01\0\0\0a\x85\x85R.", BadField, "expected a count"),
+    "size of itself": (b"\x80\x02ctorch\nSize\n](h\0e\x85R.", BadPickle, "never put there"),
+    "many dimensions": (
+        b"\x80\x02ctorch\nSize\n(" + 65 * b"K\x01" + b"t\x85R.",
+        LimitExceeded,
+        "over 64 dimensions",
+    ),
+    "huge length": (
+        b"\x80\x02ctorch\nSize\n\x8a\x08" + b"\xff" * 7 + b"\x7f\x85\x85R.",
+        LimitExceeded,
+        "a number over",
+    ),
+    "negative length": (b"\x80\x02ctorch\nSize\nJ\xff\xff\xff\xff\x85\x85R.", BadField, "negative"),
+    "key twice": (b"\x80\x02}(" + INDEX + b"K\x01" + INDEX + b"K\x02u.", DuplicateKey, "twice"),
+    "number as a key": (b"\x80\x02}K\x01K\x01s.", BadPickle, "as a key: expected text or a Meta"),
+    "index without a name": (
+        b"\x80\x02}" + GLOBAL + b"metadata\nMetadataIndex\n)\x81K\x01s.",
+        BadField,
+        "fqn: expected a str",
+    ),
+    "set": (b"\x80\x04\x8f(K\x01\x90.", BadPickle, "as a key"),
+    "storage": (b"\x80\x02)Q.", BadPickle, "has no place in a .metadata"),
+    "call of a value": (b"\x80\x02K\x01)R.", BadPickle, "expected a class and its arguments"),
+    "call of a dtype": (b"\x80\x02ctorch\nfloat32\n)R.", BadPickle, "expected a class"),
+    "path of numbers": (b"\x80\x02cpathlib\nPosixPath\nK\x01\x85R.", BadPickle, "of type str"),
+    "long name": (
+        b"\x80\x04X" + b"\0\0\1\0" + 65536 * b"a" + b"\x8c\1b\x93.",
+        RefusedPickle,
+        "aaa…",
+    ),
+    "deep": (b"\x80\x02" + b"]" * 50_000 + b"a" * 49_999 + b".", BadField, "found a value of type"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_no_writer_writes_is_refused(case: str) -> None:
+    data, error, message = WRONG[case]
+    with pytest.raises(HoldfastError, match=message) as caught:
+        read_metadata(data)
+    assert type(caught.value) is error
+    assert len(str(caught.value)) < 500
+
+
+def test_a_long_file_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pickle.dumps(some_metadata())
+    monkeypatch.setattr(dcp_metadata, "MAX_METADATA", len(data))
+    assert read_metadata(data).get("version") == "1.0.0"
+    monkeypatch.setattr(dcp_metadata, "MAX_METADATA", len(data) - 1)
+    with pytest.raises(LimitExceeded, match=f"{len(data):,} bytes, over"):
+        read_metadata(data)
+
+
+def test_an_object_is_only_what_it_says() -> None:
+    with pytest.raises(BadField, match="it: expected a StorageMeta, found Metadata"):
+        Fields(Object("Metadata"), "StorageMeta", "it")
