@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch.distributed as dist
-
 from tests.adapters.programs import dcp_checks
 from tests.adapters.programs.dcp_checks import Check
 from tests.parallel.programs import torch_world
