@@ -12,7 +12,7 @@ import pytest
 from blake3 import blake3
 
 import holdfast
-from holdfast.errors import RanksDisagree, RefusedState, StateMismatch
+from holdfast.errors import RankLost, RanksDisagree, RefusedState, StateMismatch
 from holdfast.store import decoding, names
 from holdfast.store.boxes import check_boxes
 from holdfast.store.per_rank import PerRank, per_rank
@@ -20,7 +20,7 @@ from holdfast.store.reading import read_record
 from holdfast.tensors import TensorSpec
 from holdfast.tensors.shards import Box
 from tests.store.cut import Cut, cut_framework, even
-from tests.store.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
+from tests.store.rank_threads import Killed, ThreadRanks, attempt_on_ranks, on_ranks
 
 pytestmark = pytest.mark.usefixtures("cut_framework")
 __all__ = ["cut_framework"]
@@ -358,3 +358,44 @@ def test_boxes_of_any_arrangement_are_taken() -> None:
     check_boxes(
         SPEC, [Box((0, 0), (2, 4)), Box((0, 4), (3, 2)), Box((2, 0), (2, 4)), Box((3, 4), (1, 2))]
     )
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_rank_that_dies_at_any_call_leaves_the_old_checkpoint_or_the_new_one(
+    rank: int, tmp_path: Path
+) -> None:
+    def save(comm: ThreadRanks, step: int) -> None:
+        with opened(tmp_path, comm) as run:
+            state = {"w": Cut(WIDE + step, rows(WIDE.shape, comm.rank, 3)), "v": PLAIN + step}
+            run.save(step, state, comm=comm)
+
+    on_ranks(3, lambda comm: save(comm, 0))
+    outcomes = []
+    for step in range(1, 100):
+        kinds: list[str] = []
+
+        def dies(comm: ThreadRanks, step: int = step, kinds: list[str] = kinds) -> None:
+            def before(number: int, kind: str) -> None:
+                kinds.append(kind)
+                if number == step:
+                    comm.kill()
+                    raise Killed
+
+            if comm.rank == rank:
+                comm.before = before
+            save(comm, step)
+
+        found = attempt_on_ranks(3, dies)
+        others = [type(each) for n, each in enumerate(found) if n != rank]
+        if len(kinds) < step:
+            break
+        latest = holdfast.Store(tmp_path).run("run").checkpoint()
+        latest.verify()
+        outcomes.append(latest.step == step)
+        if not outcomes[-1]:
+            assert {*others} == {RankLost}, (step, kinds[-1])
+            assert latest.state()["v"][0] == latest.step
+    assert found == [None] * 3
+    assert outcomes == sorted(outcomes), "it is there from one call on"
+    assert outcomes[-1]
+    assert not outcomes[0]

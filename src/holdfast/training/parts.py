@@ -154,6 +154,9 @@ class _Tree:
 
 def _filled(mine: Any, saved: Any) -> Any:
     """A tree that was checked to fit, with everything that can be filled in place."""
+    if isinstance(mine, PerRank):
+        mine.tree = _filled(mine.tree, saved)
+        return mine
     if isinstance(mine, dict) and isinstance(saved, dict):
         for key in mine.keys() - saved.keys():
             del mine[key]  # it was not there when it was saved
@@ -184,6 +187,8 @@ def _filled(mine: Any, saved: Any) -> Any:
 def member_at(tree: Any, path: Sequence[Any]) -> Any:
     """What a tree has at the keys and positions of a path; None if it has nothing there."""
     for key in path:
+        if isinstance(tree, PerRank):
+            tree = tree.tree
         if isinstance(tree, dict):
             tree = tree.get(key)
         elif isinstance(tree, list | tuple) and isinstance(key, int) and key < len(tree):
@@ -204,6 +209,8 @@ def merged(mine: Any, saved: Any, fits: Fits, path: str) -> Any:
 
     What is empty stays so: the moments of an optimizer may be those of another model.
     """
+    if isinstance(mine, PerRank):
+        return merged(mine.tree, saved, fits, path)
     if isinstance(mine, dict) and isinstance(saved, dict):
         result = copy.copy(mine)  # of its class, with its attributes
         for key in mine:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,11 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
+from torch.utils.data import Dataset
 
 import holdfast
+
+GLOBAL_BATCH = 6
 
 
 class Block(nn.Module):
@@ -70,10 +72,19 @@ def whole(tree: Any) -> Any:
     return [*map(whole, tree)] if isinstance(tree, list) else tree
 
 
-def batches(seed: int) -> Iterator[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        yield torch.randn(8, 10, generator=generator)
+class Numbers(Dataset[int]):
+    """The samples are their own numbers."""
+
+    def __len__(self) -> int:
+        return 8 * GLOBAL_BATCH
+
+    def __getitem__(self, number: int) -> int:
+        return number
+
+
+def batch_of(step: int) -> torch.Tensor:
+    """The same on all ranks, so that all kinds of parallelism compute the same."""
+    return torch.randn(8, 10, generator=torch.Generator().manual_seed(step))
 
 
 def main() -> None:
@@ -87,7 +98,6 @@ def main() -> None:
     parser.add_argument("--kill-rank", type=int, default=1)
     parser.add_argument("--signal-at", type=int)
     parser.add_argument("--sync", action="store_true")
-    parser.add_argument("--no-own", action="store_true", help="nothing that is per_rank")
     parser.add_argument("--lenient", action="store_true")
     options = parser.parse_args()
     if meeting := os.environ.get("MEETING"):  # without torchrun
@@ -101,8 +111,12 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     torch.manual_seed(100 + rank)
     drawn: dict[str, list[float]] = {"values": []}
-    parts = {} if options.no_own else {"drawn": holdfast.per_rank(drawn)}
-    state = holdfast.TrainingState(model=model, optimizer=optimizer, **parts)
+    size = distributed.get_world_size()
+    loader = holdfast.ResumableLoader(Numbers(), GLOBAL_BATCH // size, shuffle=True, seed=5)
+    samples, seen = loader.forever(), []
+    state = holdfast.TrainingState(
+        model=model, optimizer=optimizer, loader=loader, drawn=holdfast.per_rank(drawn)
+    )
     every = int(options.every) if options.every.isdecimal() else options.every
     checkpointer = holdfast.Checkpointer(
         options.store,
@@ -114,8 +128,8 @@ def main() -> None:
     )
     with checkpointer as ckpt:
         for step in ckpt.steps(options.steps):
-            x = next(batches(step))
-            loss = model(x).square().mean()
+            seen.append(next(samples).tolist())
+            loss = model(batch_of(step)).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -133,6 +147,7 @@ def main() -> None:
         "optimizer": whole(optimizer.state_dict()),
         "random": torch.get_rng_state(),
         "drawn": drawn,
+        "seen": seen,
         "resumed": report.step,
         "exact": not report.inexact,
         "inexact": [*report.inexact],
