@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.fuzz import records
 from tests.fuzz.run import fuzz, replay
 from tests.fuzz.targets import TARGETS
 
@@ -17,21 +18,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to try, all in all")
     parser.add_argument("--seed", type=int, default=None, help="for the same inputs again")
-    parser.add_argument("--target", choices=TARGETS, action="append", help="only this format")
+    parser.add_argument(
+        "--target", choices=[*TARGETS, records.NAME], action="append", help="only this format"
+    )
     parser.add_argument("--replay", type=Path, metavar="FILE", help="try this one input alone")
     options = parser.parse_args()
-    targets = [TARGETS[name] for name in options.target or TARGETS]
+    names = options.target or [*TARGETS, records.NAME]
+    targets = [TARGETS[name] for name in names if name != records.NAME]
     with TemporaryDirectory(prefix="holdfast-fuzz-") as folder:
         if options.replay:
             for target in targets:
                 if target.suffix == options.replay.suffix:
                     replay(target, options.replay, Path(folder))
+            if options.replay.suffix == records.SUFFIX:
+                records.replay_record(options.replay, Path(folder))
             print(f"{options.replay}: all properties hold")
             return 0
         seed = secrets.randbits(32) if options.seed is None else options.seed
         failed = False
-        for target in targets:
-            report = fuzz(target, options.seconds / len(targets), seed, Path(folder))
+        for name in names:
+            seconds = options.seconds / len(names)
+            if name == records.NAME:
+                report = records.fuzz_records(seconds, seed, Path(folder))
+            else:
+                report = fuzz(TARGETS[name], seconds, seed, Path(folder))
             print(report, flush=True)
             failed |= bool(report.failures)
         return 1 if failed else 0

@@ -162,11 +162,16 @@ class Fuzzer:
             self._pool[self._random.randrange(POOL)] = data
 
     def _note(self, error: BaseException, data: bytes) -> None:
-        what = f"{type(error).__name__}: {str(error)[:300]}"
-        # Failures that differ only in numbers and names are one kind.
-        kind = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\d+", "…", what)[:100]
-        if kind not in self.report.failures:
-            KEPT.mkdir(parents=True, exist_ok=True)
-            kept = KEPT / f"{blake3(data).hexdigest()[:16]}{self._target.suffix}"
-            kept.write_bytes(data)
-            self.report.failures[kind] = Failure(what, kept)
+        noted(self.report, error, data, self._target.suffix)
+
+
+def noted(report: Report, error: BaseException, data: bytes, suffix: str) -> None:
+    """Keep the first input of each kind of failure."""
+    what = f"{type(error).__name__}: {str(error)[:300]}"
+    # Failures that differ only in numbers and names are one kind.
+    kind = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\d+", "…", what)[:100]
+    if kind not in report.failures:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        kept = KEPT / f"{blake3(data).hexdigest()[:16]}{suffix}"
+        kept.write_bytes(data)
+        report.failures[kind] = Failure(what, kept)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.cli.log_retention import verdict_text
 from holdfast.cli.output import (
+    ROWS,
     age_text,
     count_text,
     hash_text,
@@ -16,6 +18,8 @@ from holdfast.cli.output import (
     print_json,
     print_table,
     say,
+    say_more,
+    shape_text,
     size_text,
     time_text,
 )
@@ -24,9 +28,14 @@ from holdfast.cli.trees import is_tree
 from holdfast.errors import printable, shortened
 from holdfast.store import Checkpoint, Run
 from holdfast.store.listing import written
-from holdfast.store.record import summary
+from holdfast.store.needed import is_all_of
+from holdfast.store.record import Head, Record, summary
 from holdfast.store.verdicts import Verdict, verdicts
 from holdfast.store.view import CheckpointView, run_of
+from holdfast.tensors.shards import Box
+
+_RANK: Final = re.compile(r"-rank([0-9]+)[^.]*\.safetensors$")
+"""In the name of a data file, the rank that wrote it."""
 
 
 def show_checkpoint(checkpoint: Checkpoint, *, as_json: bool, every: bool) -> int:
@@ -43,7 +52,7 @@ def show_checkpoint(checkpoint: Checkpoint, *, as_json: bool, every: bool) -> in
         _print_facts(checkpoint, view)
         _print_files(checkpoint)
         say()
-        _print_content(view, every or not on_terminal())
+        _print_content(checkpoint, view, every or not on_terminal())
     return 0
 
 
@@ -61,7 +70,7 @@ def _show_snapshot(checkpoint: Checkpoint, view: CheckpointView, as_json: bool, 
     _print_files(checkpoint)
     if every:
         say()
-        _print_content(view, every)
+        _print_content(checkpoint, view, every)
     return 0 if sound else 1
 
 
@@ -78,8 +87,27 @@ def _as_json(checkpoint: Checkpoint, view: CheckpointView) -> dict[str, Any]:
         "tags": checkpoint.tags,
         "notes": [{"time": note.time, "text": note.text} for note in checkpoint.notes],
         "values": view.values,
-        "tensors": tensors_json((name, view.spec(name)) for name in view),
+        "tensors": _tensors_json(checkpoint, view),
     }
+
+
+def _tensors_json(checkpoint: Checkpoint, view: CheckpointView) -> list[dict[str, Any]]:
+    """Tensors for scripts, those that are in boxes with these."""
+    boxes = _boxes(checkpoint.record)
+    tensors = tensors_json((name, view.spec(name)) for name in view)
+    for tensor in tensors:
+        if tensor["name"] in boxes:
+            tensor["boxes"] = [box._asdict() for box in boxes[tensor["name"]]]
+    return tensors
+
+
+def _boxes(record: Record) -> dict[str, Sequence[Box]]:
+    """The boxes of each tensor that is in several, or tied to one that is."""
+    found = dict(record.boxes)
+    for number, view in record.views.items():
+        if view.base in record.boxes and is_all_of(record, number):
+            found[number] = record.boxes[view.base]
+    return {record.names[number]: boxes for number, boxes in found.items()}
 
 
 def _print_facts(checkpoint: Checkpoint, view: CheckpointView) -> None:
@@ -109,9 +137,26 @@ def _print_files(checkpoint: Checkpoint) -> None:
     print_table(("file", "size", "held", "used"), files, right="size held used")
 
 
-def _print_content(view: CheckpointView, every: bool) -> None:
+def _print_content(checkpoint: Checkpoint, view: CheckpointView, every: bool) -> None:
     _print_values(view, every)
-    print_tensors([(name, view.spec(name)) for name in view], every)
+    specs = [(name, view.spec(name)) for name in view]
+    boxes = _boxes(checkpoint.record)
+    if not boxes:
+        print_tensors(specs, every)
+        return
+    shown = specs if every else specs[:ROWS]
+    rows = [
+        (
+            printable(name),
+            spec.dtype,
+            shape_text(spec.shape),
+            size_text(spec.nbytes),
+            f"{len(boxes[name]):,}" if name in boxes else "",
+        )
+        for name, spec in shown
+    ]
+    print_table(("tensor", "dtype", "shape", "size", "boxes"), rows, right="size boxes")
+    say_more(len(specs) - len(rows))
 
 
 def _facts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
@@ -138,7 +183,17 @@ def _facts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     if head.dropped:
         yield "deleted parts", ", ".join(head.dropped)
     yield from _kept(run, checkpoint)
+    ranks = _writers(head)
+    if len(ranks) > 1:
+        yield "written by", f"{len(ranks):,} ranks"
     yield "software", ", ".join(f"{name} {version}" for name, version in head.software.items())
+
+
+def _writers(head: Head) -> set[str]:
+    """The ranks that wrote files for it; none that can be told if one process did."""
+    own = f"{head.run}_step_{head.step:06d}."
+    found = (_RANK.search(file.name) for file in head.files if file.name.startswith(own))
+    return {match[1] for match in found if match}
 
 
 def _kept(run: Run | None, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from holdfast.cli.output import (
     count_text,
@@ -19,11 +19,22 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.stores import is_file, is_package, resolve
 from holdfast.cli.trees import live_blocks
-from holdfast.errors import DigestMismatch, FellBack, HoldfastError, NothingToVerify, printable
+from holdfast.errors import (
+    DigestMismatch,
+    FellBack,
+    HoldfastError,
+    NothingToVerify,
+    printable,
+    shortened,
+)
 from holdfast.store import Checkpoint, Store
+from holdfast.store.logical import Logical, differences, logical
 from holdfast.store.verifying import Verification, verify_store
 from holdfast.verbs.open import TensorFile
 from holdfast.verbs.verify import verify
+
+_SHOWN: Final = 10
+"""So many differences of two states are printed."""
 
 
 def verify_each(arguments: Sequence[str], *, store: Path | None, as_json: bool) -> int:
@@ -134,6 +145,73 @@ def _verify_ref(ref: str, store: Path | None) -> dict[str, Any]:
         "verified_bytes": verified.nbytes,
         **_tree_json(checkpoint),
     }
+
+
+class States:
+    """The states of checkpoints for `verify --logical`, each compared with the first of them."""
+
+    def __init__(self) -> None:
+        self._first: tuple[str, Logical] | None = None
+
+    def verified(self, ref: str, checkpoint: Checkpoint) -> dict[str, Any]:
+        """The digests of a state, and whether it is the first one again; all is read for it."""
+        for file in checkpoint.record.head.files:
+            checkpoint.check_header(file)
+        with progress_bar(f"verifying {ref}", checkpoint.nbytes) as report:
+            state = logical(checkpoint, report)
+        found: dict[str, Any] = {
+            "status": "intact",
+            "checkpoint": checkpoint.ref,
+            "logical": state.digest,
+            "own": state.own,
+            "own_ranks": state.ranks,
+            "verified_tensors": len(checkpoint.tensors),
+            "verified_bytes": checkpoint.nbytes,
+            "tensors": {name: each.digest for name, each in state.tensors.items()},
+        }
+        if self._first is None:
+            self._first = ref, state
+            return found
+        return {**found, "compared": _compared(*self._first, state)}
+
+
+def _compared(ref: str, first: Logical, state: Logical) -> dict[str, Any]:
+    return {
+        "with": ref,
+        "same": first.digest == state.digest,
+        "differences": [each._asdict() for each in differences(first, state)],
+        "same_own": first.own == state.own,
+        "own_ranks": [first.ranks, state.ranks],
+    }
+
+
+def print_state(result: dict[str, Any]) -> None:
+    """What `States` has found."""
+    tensors, size = count_text(result["verified_tensors"], "tensor"), result["verified_bytes"]
+    what = printable(f"{result['ref']} ({result['checkpoint']})")
+    say(("intact      ", "green"), f"{what}: {tensors}, {size_text(size)}, every byte")
+    say(("logical     ", "bold"), result["logical"])
+    if result["own"]:
+        ranks = count_text(result["own_ranks"], "rank")
+        say(("own         ", "bold"), f"{result['own']}, of {ranks}")
+    if "compared" in result:
+        _print_compared(result["ref"], result["compared"])
+
+
+def _print_compared(ref: str, found: dict[str, Any]) -> None:
+    both = printable(f"{found['with']} and {ref}")
+    if found["same"]:
+        say(("same        ", "green"), f"{both} hold the same state")
+    else:
+        say(("different   ", "yellow"), f"{both} hold different states:")
+    for each in found["differences"][:_SHOWN]:
+        what = shortened(each["what"])
+        say(printable(f"            {shortened(each['name'])}: {what}"))
+    if len(found["differences"]) > _SHOWN:
+        say(f"            and {len(found['differences']) - _SHOWN:,} more; --json lists them all")
+    if not found["same_own"]:
+        one, other = (count_text(ranks, "rank") for ranks in found["own_ranks"])
+        say(f"            what is the ranks' own differs: {one} / {other}")
 
 
 def _print(result: dict[str, Any]) -> None:
