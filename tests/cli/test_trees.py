@@ -214,9 +214,6 @@ def test_verify_logical_of_a_file_without_digests_says_so(folder: Path) -> None:
 
 
 def test_verify_logical_refuses_what_is_no_state(folder: Path, store: holdfast.Store) -> None:
-    done = call("verify", "--logical", "su2@5", *inside(store))
-    assert done.code == 2
-    assert "is no snapshot of a simulation" in done.out
     mixed = call("verify", "--logical", folder / "a.sunc", folder / "b.sunc")
     assert mixed.code == 2
     assert "both have the block of level 0 at (0, 4), and not the same" in mixed.out

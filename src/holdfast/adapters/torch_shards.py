@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import torch
 
@@ -32,10 +33,10 @@ def shards(value: Any) -> Shards | None:
         )
     if value.dtype not in NAME_OF or value.dtype == FLOAT4:
         raise UnsupportedDType(f"no sharded tensors of {value.dtype}: convert it with .to(dtype)")
-    spec = TensorSpec(NAME_OF[value.dtype], tuple(value.shape))
+    spec = _whole(NAME_OF[value.dtype], tuple(value.shape))
     local = local_of(value)
     same = local.untyped_storage()._cdata, local.storage_offset(), local.stride()
-    box = _box(value)
+    box = _box(value._spec)
     if box is None or 0 in box.shape:
         return Shards(spec, (), same)
     if tuple(local.shape) != box.shape:
@@ -48,17 +49,20 @@ def shards(value: Any) -> Shards | None:
 
 def local_of(value: Any) -> torch.Tensor:
     """What this process has of a DTensor, in the memory of the DTensor."""
-    with torch.no_grad():
-        local: torch.Tensor = value.detach().to_local()
-    return local
+    local: torch.Tensor = value._local_tensor  # `to_local` goes through the graph of gradients
+    return local.detach() if local.requires_grad else local
 
 
-def _box(value: Any) -> Box | None:
+_whole: Final = lru_cache(1 << 16)(TensorSpec)
+
+
+@lru_cache(1 << 14)  # most tensors of a model are laid out in one of a few ways
+def _box(layout: Any) -> Box | None:
     """Where in the whole tensor the part of this process lies; None if it has none."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    mesh = value.device_mesh
+    mesh = layout.mesh
     if mesh.get_coordinate() is None:
         return None
-    shape, offsets = compute_local_shape_and_global_offset(value.shape, mesh, value.placements)
+    shape, offsets = compute_local_shape_and_global_offset(layout.shape, mesh, layout.placements)
     return Box(tuple(offsets), tuple(shape))

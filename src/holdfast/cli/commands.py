@@ -55,7 +55,7 @@ def verify(
     every: Annotated[bool, typer.Option("--all", help="Every checkpoint of the store.")] = False,
     logical: Annotated[
         bool,
-        typer.Option("--logical", help="One digest of a tree, however ranks divide it."),
+        typer.Option("--logical", help="One digest of a state, however ranks divide it."),
     ] = False,
     json: Json = False,
     store: StorePath = None,
@@ -69,7 +69,7 @@ def verify(
         from holdfast.cli.verify_logical import verify_logical
 
         if not what:
-            raise typer.BadParameter("--logical takes the .sunc files of a state, or snapshots")
+            raise typer.BadParameter("--logical takes the .sunc files of a state, or checkpoints")
         raise typer.Exit(verify_logical(what, store=store, as_json=json))
     if what:
         raise typer.Exit(verify_each(what, store=store, as_json=json))

@@ -17,25 +17,37 @@ from holdfast.cli.output import (
     say,
 )
 from holdfast.cli.stores import is_file, resolve
-from holdfast.cli.verify import tell_each
+from holdfast.cli.trees import is_tree
+from holdfast.cli.verify import States, print_state, tell_each
 from holdfast.errors import FellBack, HoldfastError, printable
+from holdfast.store import Checkpoint
 
 
 def verify_logical(arguments: Sequence[str], *, store: Path | None, as_json: bool) -> int:
     """Verify states and print the digest of each; returns the exit code.
 
-    All files together are one state, those of its ranks; each checkpoint is one by itself.
+    All files together are one state, those of its ranks; each checkpoint is one by itself, and
+    if it is no snapshot of a simulation, it is compared with the first such.
     """
     files = [argument for argument in arguments if is_file(argument)]
-    states = ([files] if files else []) + [[ref] for ref in arguments if ref not in files]
-    return tell_each((_verify_state(names, store) for names in states), _print, as_json=as_json)
+    given = ([files] if files else []) + [[ref] for ref in arguments if ref not in files]
+    states = States()
+    found = (_verify_state(names, store, states) for names in given)
+    return tell_each(found, _print, as_json=as_json)
 
 
-def _verify_state(names: list[str], store: Path | None) -> tuple[dict[str, Any], int]:
+def _verify_state(
+    names: list[str], store: Path | None, states: States
+) -> tuple[dict[str, Any], int]:
     kind = "paths" if is_file(names[0]) else "ref"
     what: dict[str, Any] = {kind: names if kind == "paths" else names[0]}
     try:
-        sources: list[Source] = [*names] if kind == "paths" else [_resolved(names[0], store)]
+        sources: list[Source] = [*names]
+        if kind == "ref":
+            checkpoint = _resolved(names[0], store)
+            if not is_tree(checkpoint):
+                return {**what, **states.verified(names[0], checkpoint)}, 0
+            sources = [checkpoint]
         with opened(*sources) as state:
             return {**what, **_verified(state)}, 0
     except HoldfastError as error:
@@ -48,7 +60,7 @@ def _verify_state(names: list[str], store: Path | None) -> tuple[dict[str, Any],
         return {**what, "status": "damaged", **found}, 1
 
 
-def _resolved(ref: str, store: Path | None) -> Source:
+def _resolved(ref: str, store: Path | None) -> Checkpoint:
     with warnings.catch_warnings():
         warnings.simplefilter("error", FellBack)
         return resolve(ref, store)
@@ -77,6 +89,9 @@ def _print(result: dict[str, Any]) -> None:
     if "logical" not in result:
         style = "bold red" if result["status"] == "damaged" else "yellow"
         say((f"{result['status']:<12}", style), printable(result["message"]))
+        return
+    if "live_blocks" not in result:
+        print_state(result)
         return
     blocks = count_text(result["live_blocks"], "live block")
     ranks = f" of {count_text(result['ranks'], 'rank')}" if result["ranks"] > 1 else ""

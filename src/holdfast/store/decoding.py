@@ -11,7 +11,15 @@ import msgspec
 import numpy as np
 from blake3 import blake3
 
-from holdfast.errors import BadField, BadRange, IndexMismatch, LimitExceeded, TruncatedFile
+from holdfast.errors import (
+    BadField,
+    BadRange,
+    IndexMismatch,
+    LimitExceeded,
+    TruncatedFile,
+    printable,
+    shortened,
+)
 from holdfast.files.digests import CHUNK, DIGEST
 from holdfast.formats.refusals import MAX_RANK, MAX_SIZE
 from holdfast.store import names
@@ -65,13 +73,16 @@ def decode_head(line: bytes, run: str, step: int) -> Head:
     try:
         head = msgspec.convert(unseal(line, FORMAT), Head)
     except msgspec.ValidationError as error:
-        raise BadField(f"the head: {error}") from error
+        raise BadField(f"the head: {printable(shortened(str(error)))}") from error
     if (head.run, head.step) != (run, step):
         raise BadField(
-            f"the head: it is that of step {head.step} of run {head.run!r:.40}, not of step "
+            f"the head: it is that of step {head.step!s:.40} of run {head.run!r:.40}, not of step "
             f"{step} of run {run}"
         )
-    _check_head(head)
+    try:
+        _check_head(head)
+    except BadField as error:  # a number in it may have thousands of digits
+        raise BadField(shortened(str(error))) from error
     return head
 
 
@@ -115,6 +126,8 @@ def decode(data: bytes, run: str, step: int) -> Record:
         raise BadField(f"it has {len(lines) - 1} lines, not {_LINES} or {_LINES + 1}")
     head = decode_head(lines[0], run, step)
     columns = {name: _column(name, line) for name, line in zip(_COLUMNS, lines[2:-2], strict=False)}
+    if columns.get("boxes") == []:
+        raise BadField("line boxes: a record in which no tensor is in boxes has no such line")
     return _checked(head, lines[1], **columns)
 
 
@@ -122,7 +135,7 @@ def _column(name: str, line: bytes) -> Any:
     try:
         column: dict[str, Any] = msgspec.json.decode(line, type=_COLUMNS[name])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadField(f"line {name}: {error}") from error
+        raise BadField(f"line {name}: {printable(shortened(str(error)))}") from error
     if list(column) != [name]:
         raise BadField(f"line {name}: expected one key, {name!r}")
     if msgspec.json.encode(column) != line:
@@ -211,7 +224,8 @@ def _check_views(record: Record, count: int) -> None:
         raise BadField("column views: a tensor stands twice")
     for tensor, view in record.views.items():
         if not (0 <= tensor < len(record.names) and 0 <= view.base < len(record.names)):
-            raise BadField(f"column views: there is no tensor {max(tensor, view.base)}")
+            number = shortened(str(max(tensor, view.base)))
+            raise BadField(f"column views: there is no tensor {number}")
         if view.base in record.views:
             raise BadField(f"column views: the base {view.base} is a view itself")
         spec, base = record.specs[tensor], record.specs[view.base]
@@ -223,9 +237,11 @@ def _check_boxes(record: Record, count: int) -> None:
         raise BadField("column boxes: a tensor stands twice")
     for tensor, boxes in record.boxes.items():
         if not 0 <= tensor < len(record.names):
-            raise BadField(f"column boxes: there is no tensor {tensor}")
+            raise BadField(f"column boxes: there is no tensor {shortened(str(tensor))}")
         if tensor in record.views:
             raise BadField(f"column boxes: tensor {record.names[tensor]!r:.100} is a view")
+        if len(boxes) > record.counts[tensor]:
+            raise BadField(f"tensor {record.names[tensor]!r:.100}: a box has no extent")
         try:
             check_boxes(record.specs[tensor], boxes)
         except (BadField, LimitExceeded) as error:

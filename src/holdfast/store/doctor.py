@@ -311,7 +311,11 @@ class _Examination:
         for tensor in range(len(record.names)):
             extents.append([])
             for digest_, extent in chunks_of(record, tensor):
-                append(extents[-1], copies[digest_] if extent in self._bad else extent)
+                new_extent = copies[digest_] if extent in self._bad else extent
+                if tensor in record.boxes:  # no extent goes from one box into the next
+                    extents[-1].append(new_extent)
+                else:
+                    append(extents[-1], new_extent)
         step = record.head.step
         if read_record(self._backend, self._run, step).head.place != record.head.place:
             return  # replaced meanwhile

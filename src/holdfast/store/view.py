@@ -16,7 +16,7 @@ from holdfast.formats.metadata import check_metadata
 from holdfast.store import names, tree
 from holdfast.store.needed import is_all_of
 from holdfast.store.record import STORAGE, Head, Part, Record
-from holdfast.store.tree import Path, Ref
+from holdfast.store.tree import Path, Ranks, Ref
 from holdfast.tensors import TensorSpec
 from holdfast.verbs.diff import Diff, compare, differences
 
@@ -177,13 +177,16 @@ def find_part(head: Head, name: str) -> Part:
 def plain_leaves(node: Any) -> Iterator[tuple[Path, Any]]:
     """The plain values of a decoded tree with their paths, in its order.
 
-    A list or tuple of nothing but plain values is one itself, and so is what is empty.
+    A list or tuple of nothing but plain values is one itself, and so is what is empty. What each
+    rank had for itself goes by `rank0`, `rank1`, … as in the names of tensors.
     """
     waiting: list[tuple[Path, Any]] = [((), node)]
     while waiting:
         path, node = waiting.pop()
         if isinstance(node, dict) and node:
             waiting.extend(((*path, key), node[key]) for key in reversed(node))
+        elif type(node) is Ranks:
+            waiting.extend(((*path, f"rank{i}"), node[i]) for i in reversed(range(len(node))))
         elif isinstance(node, list | tuple) and any(map(_is_more, node)):
             waiting.extend(((*path, i), node[i]) for i in reversed(range(len(node))))
         elif type(node) is not Ref:

@@ -1,0 +1,359 @@
+"""Records with boxes, changed in every way: each is refused, or gives the bytes it speaks of."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final, cast
+
+import numpy as np
+from blake3 import blake3
+
+from holdfast.errors import HoldfastError
+from holdfast.files.digests import CHUNK, tensor_digest
+from holdfast.store import tree
+from holdfast.store.aliases import View, c_order
+from holdfast.store.boxes import box_nbytes, slices
+from holdfast.store.checkpoint import Checkpoint
+from holdfast.store.decoding import decode
+from holdfast.store.local import LocalBackend
+from holdfast.store.logical import logical
+from holdfast.store.reading import Data
+from holdfast.store.record import DataFile, Head, Part, Record, encode
+from holdfast.tensors import TensorSpec
+from holdfast.tensors.shards import Box
+from tests.fuzz.limits import alarm_clock, memory_limit, peak_memory
+from tests.fuzz.mutations.bytes import ANYWHERE
+from tests.fuzz.mutations.json_text import json_mutations
+from tests.fuzz.properties import check_message
+from tests.fuzz.run import (
+    MEMORY_ALL,
+    MEMORY_EACH,
+    SECONDS_EACH,
+    SECONDS_WAITED,
+    Report,
+    noted,
+)
+from tests.fuzz.seeds import with_digest
+from tests.fuzz.target import LARGEST, require
+
+NAME: Final = "record"
+SUFFIX: Final = ".record"
+RUN: Final = "0123456789abcdef01234567"
+STEP: Final = 100
+LARGEST_VIEW: Final = 1 << 20
+"""A view may be of any size; a larger one is not compared."""
+DTYPES: Final = ("uint8", "int16", "float32", "bfloat16", "complex128", "bool", "float4_e2m1fn")
+LINES: Final = (0, 1, 1, 1, 2, 3, 4, 4, 5, 5, 5, 6, 7, 7, 8, 8, 8, 8, 8, 8)
+"""Which lines are changed, those with boxes the most often."""
+FILES: Final = {
+    f"{RUN}_step_000100.0123abcd.{label}.safetensors": Random(label).randbytes(size)
+    for label, size in (("model-rank0", 4096), ("model-rank1", 1000))
+}
+
+
+# Legal records
+
+
+def random_record(random: Random) -> bytes:
+    """A few tensors, in boxes, in one piece, views of others, or what is one rank's own."""
+    count = random.randrange(1, 5)
+    specs, boxes, views = [], {}, {}
+    for n in range(count):
+        shape = tuple(random.choice((1, 1, 2, 3, 4, 6)) for _ in range(random.randrange(4)))
+        specs.append(TensorSpec(random.choice(DTYPES), shape))
+        bases = [each for each in range(n) if each not in views]
+        if bases and random.random() < 0.3:
+            base = random.choice(bases)
+            specs[n] = specs[base]
+            views[n] = View(base, 0, c_order(specs[n]))
+        elif specs[n].kind.bits >= 8 and random.random() < 0.8:
+            boxes[n] = random_boxes(random, shape)
+    return encode(with_right_digests(_laid_out(random, specs, boxes, views)))
+
+
+def random_boxes(random: Random, shape: tuple[int, ...]) -> list[Box]:
+    """A tensor cut in two, and one of its boxes again, and so on."""
+    boxes = [Box((0,) * len(shape), shape)]
+    for _ in range(random.randrange(6)):
+        box = random.choice(boxes)
+        axis = random.randrange(len(shape)) if shape else 0
+        if not shape or box.shape[axis] < 2:
+            continue
+        cut = random.randrange(1, box.shape[axis])
+        offsets, lengths, rest = [*box.offsets], [*box.shape], [*box.shape]
+        lengths[axis], rest[axis] = cut, box.shape[axis] - cut
+        offsets[axis] += cut
+        boxes.remove(box)
+        boxes += [Box(box.offsets, tuple(lengths)), Box(tuple(offsets), tuple(rest))]
+    return sorted(boxes) if random.random() < 0.5 else boxes
+
+
+def _laid_out(
+    random: Random, specs: list[TensorSpec], boxes: dict[int, list[Box]], views: dict[int, View]
+) -> Record:
+    sizes = [
+        [] if n in views else box_nbytes(spec, boxes[n]) if n in boxes else [spec.nbytes]
+        for n, spec in enumerate(specs)
+    ]
+    flat = [size for each in sizes for size in each]
+    files = [random.randrange(len(FILES)) if size < 900 else 0 for size in flat]
+    lengths = [len(data) for data in FILES.values()]
+    starts = [random.randrange(lengths[f] - size) for f, size in zip(files, flat, strict=True)]
+    leaves = ",".join(f'{{"$tensor":{n}}}' for n in range(len(specs)))
+    own = f'{{"$ranks":[{leaves}]}}' if random.random() < 0.3 else f"[{leaves}]"
+    return Record(
+        head=Head(
+            run=RUN,
+            identity={"hp": None, "model": None, "data": None},
+            step=STEP,
+            epoch=None,
+            sequence=1,
+            time="2026-11-16T10:00:00.000000Z",
+            best=False,
+            metrics={},
+            parent=None,
+            software={},
+            tensors=len(specs),
+            nbytes=sum(flat),
+            parts=[Part("a", "a", 0, len(specs))],
+            files=[DataFile(name, len(data), "ab" * 32, 0, 0) for name, data in FILES.items()],
+        ),
+        tree=f'{{"a":{own},"mine":{{"$ranks":[1,null]}}}}'.encode(),
+        names=[f"a.{n}" for n in range(len(specs))],
+        kinds=["numpy"] * len(specs),
+        specs=specs,
+        counts=np.array([len(each) for each in sizes], np.int64),
+        files=np.array(files, np.int64),
+        starts=np.array(starts, np.int64),
+        sizes=np.array(flat, np.int64),
+        digests=b"",
+        views=views,
+        boxes=boxes,
+    )
+
+
+def with_right_digests(record: Record) -> Record:
+    """The record with the digests of the bytes that it refers to."""
+    return replace(record, digests=b"".join(_chunk_digests(record)))
+
+
+def _chunk_digests(record: Record) -> Iterator[bytes]:
+    for n, spec in enumerate(record.specs):
+        if n not in record.views:
+            stored, at = _stored(record, n), 0
+            for size in box_nbytes(spec, record.boxes[n]) if n in record.boxes else [len(stored)]:
+                require(size <= CHUNK, "the files are smaller than a chunk")
+                yield blake3(stored[at : at + size]).digest()
+                at += size
+
+
+# Changes
+
+
+def _line(random: Random, text: bytes) -> tuple[bytes, Callable[[bytes], bytes]] | None:
+    """One of the lines."""
+    lines = text.split(b"\n")
+    number = random.choice(LINES)
+    if number >= len(lines):
+        return None
+    return lines[number], lambda new: b"\n".join([*lines[:number], new, *lines[number + 1 :]])
+
+
+MUTATIONS: Final = (*json_mutations(_line), *json_mutations(_line), *ANYWHERE)
+
+
+def mutate(random: Random, text: bytes, others: Sequence[bytes]) -> bytes:
+    """The record with a few changes; most often all digests fit it again."""
+    for _ in range(random.choice((1, 1, 1, 2, 2, 3))):
+        text = random.choice(MUTATIONS)(random, text, others)[:LARGEST]
+    if random.random() < 0.1:
+        return text
+    text = reseal(text)
+    if random.random() < 0.5:
+        text = _with_digests(text)
+    return text
+
+
+def reseal(text: bytes) -> bytes:
+    """The record with a right seal of its head and a right last line."""
+    lines = text.split(b"\n")[:-2]
+    if lines:
+        at = lines[0].find(b'"seal":"') + 8
+        lines[0] = with_digest(lines[0], at, lines[0][:at], lines[0][at + 64 :])
+    body = b"".join(line + b"\n" for line in lines)
+    return body + b'{"digest":"%b"}\n' % blake3(body).hexdigest().encode()
+
+
+def _with_digests(text: bytes) -> bytes:
+    """Also with the digests of the bytes, if it is a record; so that more of it is looked at."""
+    try:
+        return encode(with_right_digests(decode(text, RUN, STEP)))
+    except HoldfastError:
+        return text
+
+
+# What must hold
+
+
+def prepare(folder: Path) -> LocalBackend:
+    """The data files that records speak of."""
+    for name, data in FILES.items():
+        path = folder / "models" / RUN / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return LocalBackend(folder)
+
+
+def check(text: bytes, backend: LocalBackend, random: Random) -> str:
+    """Read a record and all that it refers to: the name of the error, or nothing if it is right."""
+    try:
+        record = decode(text, RUN, STEP)
+        require(_is_same(decode(encode(record), RUN, STEP), record), "it does not come back")
+        tree.decode(record.tree, len(record.names))
+        with Data(backend, record, mapped=random.choice((None, False))) as data:
+            arrays = data.arrays()
+            _check_arrays(data, arrays, random)
+        _check_logical(backend, record)
+    except HoldfastError as error:
+        check_message(str(error))
+        return type(error).__name__
+    return ""
+
+
+def _is_same(one: Record, other: Record) -> bool:
+    names = ("head", "tree", "names", "specs", "digests", "views", "boxes")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def _check_arrays(data: Data, arrays: dict[int, Any], random: Random) -> None:
+    record = data.record
+    digests = [*_chunk_digests(record)]
+    require(b"".join(digests) == record.digests, "wrong digests pass")
+    for n, array in arrays.items():
+        if record.specs[n].nbytes > LARGEST_VIEW:
+            continue
+        expected = _array(record, n)
+        require(array.tobytes() == expected.tobytes(), "other bytes")
+        require(data.array(n).tobytes() == expected.tobytes(), "one tensor has other bytes")
+        if record.specs[n].size and record.specs[n].kind.bits >= 8:
+            _check_box(data, n, expected, random)
+
+
+def _check_box(data: Data, number: int, expected: Any, random: Random) -> None:
+    shape = expected.shape
+    offsets = tuple(random.randrange(length) for length in shape)
+    lengths = tuple(random.randint(1, n - at) for n, at in zip(shape, offsets, strict=True))
+    box, size = Box(offsets, lengths), 0
+    for part, array in data.parts(number, box):
+        mine = expected[(*slices(part), ...)]
+        require(array.tobytes() == mine.tobytes(), "a box has other bytes")
+        size += math.prod(part.shape)
+    require(size == math.prod(lengths), "the parts of a box do not make it up")
+
+
+def _check_logical(backend: LocalBackend, record: Record) -> None:
+    if any(spec.nbytes > LARGEST_VIEW for spec in record.specs):
+        return
+    found = logical(cast(Checkpoint, _Opened(backend, record)))
+    for n, name in enumerate(record.names):
+        if name in found.tensors:
+            whole = blake3(_array(record, n).tobytes()).digest()
+            require(found.tensors[name].digest == tensor_digest(whole).hex(), "another digest")
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """As much of a checkpoint as its logical digest needs."""
+
+    backend: LocalBackend
+    record: Record
+
+    @contextmanager
+    def data(self) -> Iterator[Data]:
+        with Data(self.backend, self.record) as data:
+            yield data
+
+
+def _stored(record: Record, number: int) -> bytes:
+    """The bytes of all extents of a tensor."""
+    names, pieces = [file.name for file in record.head.files], []
+    for extent in range(record.first_extents[number], record.first_extents[number + 1]):
+        start, size = int(record.starts[extent]), int(record.sizes[extent])
+        data = FILES.get(names[record.files[extent]], b"")
+        pieces.append(data[start : start + size])
+    return b"".join(pieces)
+
+
+def _array(record: Record, number: int) -> Any:
+    """A tensor, put together by hand."""
+    spec, view = record.specs[number], record.views.get(number)
+    if view is not None:
+        base = np.frombuffer(_array(record, view.base).tobytes(), np.uint8)
+        return np.ndarray(spec.array_shape, spec.kind.numpy, base, view.offset, view.strides)
+    data, at = _stored(record, number), 0
+    if number not in record.boxes:
+        return np.frombuffer(data, spec.kind.numpy).reshape(spec.array_shape)
+    array = np.empty(spec.shape, spec.kind.numpy)
+    for box in record.boxes[number]:
+        end = at + math.prod(box.shape) * array.itemsize
+        array[slices(box)] = np.frombuffer(data[at:end], array.dtype).reshape(box.shape)
+        at = end
+    return array
+
+
+# The loop
+
+
+def fuzz_records(seconds: float, seed: int, folder: Path) -> Report:
+    """Try records for some time; `folder` is for the data files."""
+    backend, random, report = prepare(folder), Random(seed), Report(NAME, seed)
+    pool = [random_record(random) for _ in range(50)]
+    begun = time.perf_counter()
+    with memory_limit(MEMORY_ALL), alarm_clock() as alarm:
+        while (elapsed := time.perf_counter() - begun) < seconds:
+            text = random.choice(pool) if random.random() < 0.8 else random_record(random)
+            text = mutate(random, text, pool) if random.random() < 0.95 else text
+            _try(text, backend, random, report, alarm)
+    report.seconds = elapsed
+    return report
+
+
+def _try(
+    text: bytes,
+    backend: LocalBackend,
+    random: Random,
+    report: Report,
+    alarm: Callable[[float], None],
+) -> None:
+    report.tried += 1
+    memory, begun = peak_memory(), time.process_time()
+    try:
+        alarm(SECONDS_WAITED)
+        refused = check(text, backend, random)
+        alarm(0)
+        require(time.process_time() - begun < SECONDS_EACH, "it took too much time")
+        require(peak_memory() - memory < MEMORY_EACH, "it took too much memory")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        alarm(0)
+        noted(report, error, text, SUFFIX)
+        return
+    if refused:
+        report.refused[refused] += 1
+    else:
+        report.accepted += 1
+        report.on_disk += 1
+
+
+def replay_record(path: Path, folder: Path) -> None:
+    """Try one record in several ways; raises what is wrong with it."""
+    backend = prepare(folder)
+    for seed in range(50):
+        check(path.read_bytes(), backend, Random(seed))
