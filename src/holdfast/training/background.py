@@ -21,7 +21,7 @@ from typing import Any, Final
 from holdfast.errors import NotOpen, SlowSaves
 from holdfast.files.staging import SharedStaging, room_for
 from holdfast.files.underway import Underway
-from holdfast.parallel import Communicator, SingleRank
+from holdfast.parallel import Communicator, SingleRank, together
 from holdfast.store.attempts import Write
 from holdfast.store.budgets import after_save
 from holdfast.store.held import Planned, plan_for
@@ -144,7 +144,8 @@ class Background:
         """
         self.start()
         self._reclaim()
-        self.raise_failure()
+        if self._ranks.size == 1:  # of several, each hands over the same, whatever it knows
+            self.raise_failure()
         wanted = self._run.wanted(step, metrics, epoch, best, replace)
         began = time.perf_counter()
         planned_state = plan_for(state, self._ranks)
@@ -199,8 +200,13 @@ class Background:
         began = time.perf_counter()
         self.wait()
         waited = time.perf_counter()
-        wanted = complete(wanted) if complete else wanted
-        head = commit_planned(self._run, self._comm, planned, wanted, before_commit)
+        wanted = together(self._comm, lambda: complete(wanted) if complete else wanted)
+        if planned.held is None:
+            head = commit_planned(self._run, self._comm, planned, wanted, before_commit)
+        else:  # the same calls as a thread makes: that of another rank may be in them
+            head = commit_shared(self._run, self._comm, planned.held, wanted, None, before_commit)
+            if self._ranks.rank == 0:
+                self._run.tidy()
         if committed is not None:
             committed(head)
         return Held(waited - began, time.perf_counter() - waited)
@@ -280,7 +286,8 @@ class Background:
     def _take(self, size: int) -> SharedStaging:
         """Wait for a staging; what went wrong meanwhile is raised first."""
         staging = self._stagings.take(size, or_else=lambda: self._closing)
-        self.raise_failure()
+        if self._ranks.size == 1:
+            self.raise_failure()
         if staging is None:
             raise NotOpen(_CLOSED)
         return staging
@@ -336,10 +343,13 @@ class Background:
 
     def _save(self, job: _Job) -> BaseException | None:
         """Commit what is in a staging; returns what went wrong."""
-        try:
+
+        def prepare() -> tuple[HelperProcess | None, Wanted]:
             job.underway.wait()
-            helper = self._helpers.ready()
-            wanted = job.complete(job.wanted) if job.complete else job.wanted
+            return self._helpers.ready(), job.complete(job.wanted) if job.complete else job.wanted
+
+        try:
+            helper, wanted = together(self._comm, prepare)  # who cannot, keeps all from trying
             with short_turns() if helper else nullcontext():
                 head = self._commit(job, wanted, helper)
             if (helper is None or job.planned.held) and self._ranks.rank == 0:

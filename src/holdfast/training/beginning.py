@@ -118,7 +118,7 @@ def _new(store: Store, settings: Settings) -> Beginning:
         if settings.known(store, trial) is None:
             run = settings.run(store, trial)
             with suppress(RunBusy):  # another process took it at the same moment
-                run.__enter__()
+                run.take()
                 return Beginning(run, settings.hp, None, _trial_note(trial), is_new=True)
     raise _taken(settings)
 

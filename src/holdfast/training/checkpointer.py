@@ -145,7 +145,9 @@ class Checkpointer:
         with ExitStack() as undo:
             undo.push(lambda kind, error, at: crew.close(error))
             beginning = crew.begin(
-                self.store, lambda: begin(self.store, self._settings, self._resume)
+                self.store,
+                self._settings.hp,
+                lambda: begin(self.store, self._settings, self._resume),
             )
             run = self._run = beginning.run
             tenure = self._tenure = Tenure(run, crew.is_first)
@@ -156,14 +158,14 @@ class Checkpointer:
             self._resumption = Resumption(self.store, self.state, beginning, self._strict, crew)
             report = self._report = self._resumption.restore()
             self._step, self._epoch.next = report.step, report.epoch or 1
-            self._saves = crew.together(lambda: self._prepared(report, crew))
+            self._saves = crew.together(lambda: self._prepared(report, crew, undo))
             undo.pop_all()
         self._say(str(report))
         self._preemption.watch()
         self._cadence.begin(time.monotonic())
         return self
 
-    def _prepared(self, report: ResumeReport, crew: Crew) -> Saves:
+    def _prepared(self, report: ResumeReport, crew: Crew, undo: ExitStack) -> Saves:
         """Everything that a save needs, once it is known what the run goes on from."""
         run, tenure = self.run, self._tenure
         assert tenure is not None
@@ -189,6 +191,7 @@ class Checkpointer:
         saves = Saves(
             run, self.state, self._log, self._best, self._cadence, self._say, settings, crew.saving
         )
+        undo.callback(saves.close)
         saves.start(self.store)
         if report.ref is not None and not report.branched:
             saves.recall(self.store.checkpoint(run.hash, report.step))
@@ -214,12 +217,15 @@ class Checkpointer:
             if error is None:
                 raise
             error.add_note(f"besides, a save failed: {failure}")  # what the program raised counts
+        except BaseException as interruption:  # a save may be under way
+            crew.close(interruption)
+            raise
         finally:
             tenure.end()
             crew.close(error)
-            if error is not None and saves.last is not None and not self._stopped:
+            if error is not None and saves.committed is not None and not self._stopped:
                 self._say(
-                    f"{type(error).__name__}: the last checkpoint is that of step {saves.last}; "
+                    f"{type(error).__name__}: the last checkpoint is that of step {saves.committed}; "
                     "start the program again to continue from there"
                 )
             self._preemption.unwatch(obeyed=self._stopped)
@@ -279,6 +285,8 @@ class Checkpointer:
     def _finish(self) -> None:
         """All is done: save the last step, unless it is saved or nothing was left to do."""
         self._open().settle()
+        if self._crew is not None and not self._crew.is_alone:
+            self._open().wait_in_the_loop()  # then all ranks know the same
         self._open().check()
         if self._step > self.resume_report.step and self._open().last != self._step:
             self._save()
@@ -294,7 +302,8 @@ class Checkpointer:
         saves = self._open()
         if self._stopped:
             raise SystemExit(self._preemption.exit_code)
-        if self._preemption.signal is None:
+        alone = self._crew is None or self._crew.is_alone
+        if alone and self._preemption.signal is None:
             saves.check()
         is_first = self._step == self.resume_report.step
         self._step = self._checked(step)
@@ -310,6 +319,10 @@ class Checkpointer:
             saves.warm()
         elif self._log.waiting > _MANY and saves.is_idle():
             saves.log_metrics()
+        if (
+            decision.talked and not decision.stop
+        ):  # after the save: all ranks hand over the same ones
+            saves.check()
 
     def _decide(self, saves: Saves) -> Decision:
         """What to do after a step: of many ranks, all do the same."""
@@ -389,6 +402,8 @@ class Checkpointer:
             raise BadLabel(f"step {step} is not done yet: the last one is {self._step}")
         given = {name: value for name, value in metrics.items() if value is not None}
         self._log.add(step, self._epoch.number if step == self._step else None, given)
+        if self._crew is not None and not self._crew.is_first:
+            return  # rank 0 adds what it was given
         if saves.last == step:
             saves.wait_in_the_loop()
         checkpoint = self.store.find(self.run.hash, step)

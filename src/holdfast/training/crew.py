@@ -37,6 +37,8 @@ class Decision(NamedTuple):
     save: bool = False
     stop: bool = False
     """Whether a signal has asked any of them to end."""
+    talked: bool = False
+    """Whether the ranks have talked about it."""
 
 
 class _Word(msgspec.Struct, frozen=True, array_like=True):
@@ -79,7 +81,7 @@ class Crew:
         """Whether a thread can talk to the other ranks, while the program does."""
         return may_run_in_thread(self.saving)
 
-    def begin(self, store: Store, action: Callable[[], Beginning]) -> Beginning:
+    def begin(self, store: Store, hp: Any, action: Callable[[], Beginning]) -> Beginning:
         """Collective: have rank 0 find the run, and all ranks go on with it."""
         if self.is_alone:
             return action()
@@ -99,7 +101,7 @@ class Crew:
         def follow() -> Beginning:
             run = Run(store, decode_run(file))
             return Beginning(
-                run, None, store.checkpoint(*parent) if parent else None, tuple(notes), is_new
+                run, hp, store.checkpoint(*parent) if parent else None, tuple(notes), is_new
             )
 
         return follow()
@@ -138,7 +140,7 @@ class Crew:
             raise RanksDisagree(
                 f"the ranks are at steps {steps}: all must call `step` after each of them"
             )
-        return Decision(words[0].wish, any(each.asked for each in words))
+        return Decision(words[0].wish, any(each.asked for each in words), talked=True)
 
     def _paced(self, step: int) -> int:
         """So many steps from now the ranks talk again."""
@@ -153,7 +155,7 @@ class Crew:
     def close(self, error: BaseException | None) -> None:
         """Collective, unless something went wrong here, which the others are told."""
         kind = type(error) if error is not None else None
-        for comm in (self.saving, self._comm):
+        for comm in (self._comm, self.saving):
             with suppress(RankError):  # who is lost now is not needed any more
                 comm.__exit__(kind, error, None)
 

@@ -64,6 +64,8 @@ class Resumption:
         self._strict = strict
         self._left_out: dict[str, str] = {}
         """The parts that are not restored, and why."""
+        self._not_saved: set[str] = set()
+        """The generators of a rank that there was not when it was saved."""
         self._random: dict[str, Any] | None = None
         self._generators: dict[str, Any] = {}
 
@@ -181,7 +183,10 @@ class Resumption:
                 if len(members) != size:
                     self._changed_ranks = _of_other_ranks(len(members), size)
                     del saved[name]
-                    saved |= {name: members[rank]} if rank < len(members) else {}
+                    if rank < len(members):
+                        saved[name] = members[rank]
+                    else:
+                        self._not_saved.add(name)
         for name in parts_of(self._state) if isinstance(saved, dict) else ():
             members = saved.get(name)
             if isinstance(members, Ranks) and len(members) != size:
@@ -207,7 +212,11 @@ class Resumption:
             return record.specs[leaf.tensor] if isinstance(leaf, Ref) else None
 
         mine, parts = trees_of(self._state), parts_of(self._state)
-        mine = {name: each for name, each in mine.items() if name not in self._left_out}
+        mine = {
+            name: each
+            for name, each in mine.items()
+            if name not in self._left_out and name not in self._not_saved
+        }
         report = compare(mine, saved, spec, [name for name in parts if parts[name].is_tree])
         if not report.exact:  # then what an object has not yet is not taken either
             own = leaves_of(mine)

@@ -85,7 +85,7 @@ class Saves:
         self.owes_save = False
         """Whether a step could not be saved that the next one shall be saved for."""
         self._reported: set[str] = set()
-        self._committed: int | None = None
+        self.committed: int | None = None
         """The step that was committed last."""
         self.last: int | None = None
         """The step that was handed over last, unless its save is known to have failed."""
@@ -108,7 +108,7 @@ class Saves:
 
     def recall(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of this run: that of its step may be saved once more."""
-        self.last = self._metrics_step = checkpoint.step
+        self.last = self.committed = self._metrics_step = checkpoint.step
         with suppress(DamagedFile):  # sealed by somebody, and no metrics
             self._metrics = checkpoint.metrics
 
@@ -127,7 +127,8 @@ class Saves:
         checkpoint of the step is replaced. Raises what went wrong with the saves before.
         """
         begun = time.monotonic()
-        self.check()
+        if self._ranks.size == 1:
+            self.check()
         if self._background:
             self._report(self._background.problems())
         held = self._save_unless_changed(step, epoch, midway)
@@ -153,7 +154,7 @@ class Saves:
                 self._make_up_for(error)
 
     def _save(self, step: int, epoch: int | None, midway: bool) -> Held:
-        replace = step in (self.last, self._committed)
+        replace = step in (self.last, self.committed)
         tree = tree_of(self._state, self._ranks)
         if midway and epoch is not None:
             tree[MIDWAY], epoch = epoch, epoch - 1
@@ -188,7 +189,7 @@ class Saves:
         return dataclasses.replace(wanted, metrics=checked_metrics(metrics), best=best)
 
     def _take(self, head: Head) -> None:
-        self._committed = head.step
+        self.committed = head.step
         if self._ranks.rank != 0:  # rank 0 writes the log
             self._unwritten.clear()
         self._best.take(head.step, self._saving)

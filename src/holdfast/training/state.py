@@ -8,7 +8,7 @@ from typing import Any, Final
 from holdfast import randomness
 from holdfast.errors import RefusedState
 from holdfast.store.filling import leaves_of, spec_of
-from holdfast.store.per_rank import ALONE, Rank, per_rank
+from holdfast.store.per_rank import ALONE, PerRank, Rank, per_rank
 from holdfast.tensors.frameworks import describe
 from holdfast.training.parts import Part, part_of
 
@@ -73,7 +73,8 @@ def tree_of(state: TrainingState, ranks: Rank = ALONE) -> dict[str, Any]:
     tree = {**trees_of(state), RANDOM: randomness.capture()}
     if ranks.size > 1:
         for name in (RANDOM, *generators_of(state)):
-            tree[name] = per_rank(tree[name])
+            if not isinstance(tree[name], PerRank):
+                tree[name] = per_rank(tree[name])
     return tree
 
 

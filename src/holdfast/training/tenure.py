@@ -40,6 +40,8 @@ class Tenure:
 
     def came_from(self, ref: str) -> None:
         """Keep the checkpoint that the run goes on from, `RUN@STEP`, until it has ended."""
+        if not self._commits:
+            return
         run, _, step = ref.partition("@")
         self._pin = pin(self._run.store.backend, run, int(step))
 

@@ -20,7 +20,7 @@ from tests.adapters.programs import dcp_checks
 from tests.adapters.programs.dcp_checks import Check
 from tests.parallel.programs import torch_world
 
-SECONDS = 60.0
+SECONDS = 90.0
 
 
 def main(folder: Path) -> None:
