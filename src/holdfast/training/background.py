@@ -310,7 +310,10 @@ class Background:
                 self._changed.notify_all()
 
     def _serve(self) -> None:
-        self._helpers.start()
+        if not self._closing:  # by then there may be no staging for it
+            self._helpers.start()
+            if self._closing:
+                self._helpers.take_notice()
         while self._do_next():
             pass
         self._helpers.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import sys
 import time
 import warnings
@@ -144,6 +145,7 @@ class Checkpointer:
         crew = self._crew = crew_of(self._given_comm)
         with ExitStack() as undo:
             undo.push(lambda kind, error, at: crew.close(error))
+            crew.agree("every, asynchronous, strict and resume", self._agreed())
             beginning = crew.begin(
                 self.store,
                 self._settings.hp,
@@ -164,6 +166,11 @@ class Checkpointer:
         self._preemption.watch()
         self._cadence.begin(time.monotonic())
         return self
+
+    def _agreed(self) -> list[Any]:
+        """What must be the same on all ranks."""
+        asynchronous = self._save_settings.asynchronous
+        return [str(self._cadence), asynchronous, self._strict, self._resume]
 
     def _prepared(self, report: ResumeReport, crew: Crew, undo: ExitStack) -> Saves:
         """Everything that a save needs, once it is known what the run goes on from."""
@@ -225,8 +232,8 @@ class Checkpointer:
             crew.close(error)
             if error is not None and saves.committed is not None and not self._stopped:
                 self._say(
-                    f"{type(error).__name__}: the last checkpoint is that of step {saves.committed}; "
-                    "start the program again to continue from there"
+                    f"{type(error).__name__}: the last checkpoint is that of step "
+                    f"{saves.committed}; start the program again to continue from there"
                 )
             self._preemption.unwatch(obeyed=self._stopped)
 
@@ -301,7 +308,7 @@ class Checkpointer:
         """
         saves = self._open()
         if self._stopped:
-            raise SystemExit(self._preemption.exit_code)
+            raise SystemExit(self._preemption.exit_code or 128 + signal.SIGTERM)
         alone = self._crew is None or self._crew.is_alone
         if alone and self._preemption.signal is None:
             saves.check()
@@ -319,10 +326,8 @@ class Checkpointer:
             saves.warm()
         elif self._log.waiting > _MANY and saves.is_idle():
             saves.log_metrics()
-        if (
-            decision.talked and not decision.stop
-        ):  # after the save: all ranks hand over the same ones
-            saves.check()
+        if decision.talked and not decision.stop:
+            saves.check()  # only now: all ranks hand over the same saves, whatever each knows
 
     def _decide(self, saves: Saves) -> Decision:
         """What to do after a step: of many ranks, all do the same."""

@@ -13,6 +13,7 @@ from holdfast.errors import RankError, RanksDisagree
 from holdfast.parallel import (
     Communicator,
     SingleRank,
+    agree,
     communicator,
     may_run_in_thread,
     on_root,
@@ -27,8 +28,8 @@ from holdfast.training.beginning import Beginning
 
 _PAUSE: Final = 1.0
 """About so many seconds pass between two steps at which the ranks talk to each other."""
-_MOST: Final = 1 << 20
-"""So many steps at most."""
+_MOST: Final = 64
+"""So many steps at most: they may become slower."""
 
 
 class Decision(NamedTuple):
@@ -105,6 +106,10 @@ class Crew:
             )
 
         return follow()
+
+    def agree(self, what: str, value: Any) -> None:
+        """Collective: raise RanksDisagree unless all ranks have the same, of JSON's types."""
+        agree(self._comm, what, value)
 
     def together(self, action: Callable[[], Any]) -> Any:
         """Collective: do something on each rank; if it fails on one, it fails on all."""

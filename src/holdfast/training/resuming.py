@@ -212,11 +212,8 @@ class Resumption:
             return record.specs[leaf.tensor] if isinstance(leaf, Ref) else None
 
         mine, parts = trees_of(self._state), parts_of(self._state)
-        mine = {
-            name: each
-            for name, each in mine.items()
-            if name not in self._left_out and name not in self._not_saved
-        }
+        absent = self._left_out.keys() | self._not_saved
+        mine = {name: each for name, each in mine.items() if name not in absent}
         report = compare(mine, saved, spec, [name for name in parts if parts[name].is_tree])
         if not report.exact:  # then what an object has not yet is not taken either
             own = leaves_of(mine)
