@@ -29,6 +29,12 @@ class _Meeting:
         self.changed = threading.Condition()
         self.calls: dict[int, dict[int, tuple[str, Sequence[bytes]]]] = {}
         self.broken: str | None = None
+        self._others: dict[int, _Meeting] = {}
+
+    def other(self, number: int) -> _Meeting:
+        """Another meeting of the same ranks, the same one for each that asks by this number."""
+        with self.changed:
+            return self._others.setdefault(number, _Meeting(self.size))
 
     def part(self, reason: str) -> None:
         with self.changed:
@@ -48,6 +54,7 @@ class ThreadRanks:
         """Called with the number and the kind of each call, from 1, before it is made."""
         self._meeting = meeting
         self._number = 0
+        self._duplicates = 0
 
     def gather(self, data: bytes, root: int = 0) -> list[bytes]:
         received = self._trade("gather", [data] * self.size)
@@ -63,7 +70,8 @@ class ThreadRanks:
         return self._trade("exchange", messages)
 
     def duplicate(self, timeout: float | None = None) -> Communicator:
-        return self
+        self._duplicates += 1
+        return ThreadRanks(self._meeting.other(self._duplicates), self.rank, self.timeout)
 
     def close(self) -> None:
         pass
@@ -105,7 +113,10 @@ class ThreadRanks:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self._trade("close", [b""] * self.size)
+        else:
+            self._meeting.part(f"rank {self.rank} left: {error!r}")
 
 
 def attempt_on_ranks(
