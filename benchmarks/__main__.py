@@ -10,7 +10,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import experiments, files, formats, packages, simulations, store, training
+from benchmarks import (
+    experiments,
+    files,
+    formats,
+    packages,
+    ranks,
+    simulations,
+    store,
+    training,
+)
 from benchmarks.machine import describe
 
 
@@ -28,7 +37,7 @@ def main() -> None:
     console.print()
     parts = [
         part
-        for part in (files, formats, store, experiments, training, simulations, packages)
+        for part in (files, formats, store, experiments, training, simulations, packages, ranks)
         if arguments.only in part.__name__
     ]
     sections = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +14,14 @@ import pytest
 from blake3 import blake3
 
 import holdfast
-from holdfast.errors import RankLost, RanksDisagree, RefusedState, StateMismatch
+from holdfast.errors import BadOption, RankLost, RanksDisagree, RefusedState, StateMismatch
 from holdfast.store import decoding, names
 from holdfast.store.boxes import check_boxes
+from holdfast.store.dropping import without_parts
+from holdfast.store.held import divided, hold
 from holdfast.store.per_rank import PerRank, per_rank
 from holdfast.store.reading import read_record
+from holdfast.store.view import CheckpointView
 from holdfast.tensors import TensorSpec
 from holdfast.tensors.shards import Box
 from tests.store.cut import Cut, cut_framework, even
@@ -399,3 +404,133 @@ def test_a_rank_that_dies_at_any_call_leaves_the_old_checkpoint_or_the_new_one(
     assert outcomes == sorted(outcomes), "it is there from one call on"
     assert outcomes[-1]
     assert not outcomes[0]
+
+
+def saves(path: Path, size: int, states: Sequence[Callable[[int], Any]]) -> list[Any]:
+    """What one process finds of several states, saved one after the other into one run."""
+
+    def save(comm: ThreadRanks) -> None:
+        with opened(path, comm) as run:
+            for step, state in enumerate(states):
+                run.save(step, state(comm.rank), comm=comm)
+
+    on_ranks(size, save)
+    store = holdfast.Store(path)
+    found = [store.resolve(f"run@{step}") for step in range(len(states))]
+    for each in found:
+        each.verify()
+    return [each.state() for each in found]
+
+
+def own(value: Any) -> Callable[[int], Any]:
+    return lambda rank: {"x": np.ones(3), "own": per_rank(value)}
+
+
+def test_what_is_the_ranks_own_may_change_in_every_way(tmp_path: Path) -> None:
+    a = np.arange(5)
+    kinds = [
+        {"a": a, "b": a[:2]},
+        {"a": a, "b": np.array([77, 78])},
+        {"a": np.array([1.5, 2.5])},
+        {"c": np.array([1.5, 2.5])},
+        {"c": np.array([1.5, 2.5]), "d": a},
+        [],
+        {"a": a, "b": a[:2]},
+    ]
+    found = saves(tmp_path, 2, [own(kind) for kind in kinds])
+    for kind, state in zip(kinds, found, strict=True):
+        for each in state["own"]:
+            assert str(each) == str(kind)
+
+
+def test_one_ranks_own_may_grow_while_the_others_stays(tmp_path: Path) -> None:
+    def state(step: int) -> Callable[[int], Any]:
+        return lambda rank: {"own": per_rank([np.arange(step * rank + 1) for _ in range(step)])}
+
+    found = saves(tmp_path, 2, [state(1), state(2), state(3)])
+    assert [[len(each) for each in state["own"]] for state in found] == [[1, 1], [2, 2], [3, 3]]
+    assert [len(state["own"][1][0]) for state in found] == [2, 3, 4]
+
+
+def test_ranks_that_change_places_share_out_anew(tmp_path: Path) -> None:
+    runs = [holdfast.Store(tmp_path).run("run") for _ in range(2)]
+    state = {"a": np.zeros(1000), "b": np.ones(1000)}
+
+    def save(comm: ThreadRanks, step: int) -> None:
+        run = runs[comm.rank if step == 1 else 1 - comm.rank]
+        run.save(step, {name: each.copy() for name, each in state.items()}, comm=comm)
+        run.close()
+
+    on_ranks(2, lambda comm: save(comm, 1))
+    on_ranks(2, lambda comm: save(comm, 2))
+    for step in (1, 2):
+        found = holdfast.Store(tmp_path).resolve(f"run@{step}").state()
+        assert (found["a"][0], found["b"][0]) == (0.0, 1.0)
+
+
+def test_a_rank_that_opens_the_run_anew_stays_in_step(tmp_path: Path) -> None:
+    def save(comm: ThreadRanks) -> None:
+        run = holdfast.Store(tmp_path).run("run")
+        run.save(1, {"a": PLAIN.copy()}, comm=comm)
+        if comm.rank == 1:
+            run = holdfast.Store(tmp_path).run("run")
+        run.save(2, {"a": PLAIN.copy()}, comm=comm)
+        run.close()
+
+    on_ranks(2, save)
+    assert holdfast.Store(tmp_path).run("run").load()["a"].tobytes() == PLAIN.tobytes()
+
+
+def test_a_save_keeps_no_tensor_alive(tmp_path: Path) -> None:
+    def save(comm: ThreadRanks) -> list[bool]:
+        with opened(tmp_path, comm) as run:
+            kept = []
+            for step in range(3):
+                cut = Cut(WIDE, rows(WIDE.shape, comm.rank, 2))
+                plain = PLAIN.copy()
+                kept += [weakref.ref(plain), weakref.ref(cut.shards[0].tensor)]
+                run.save(step, {"a": plain, "b": cut}, comm=comm)
+                del cut, plain
+            gc.collect()
+            return [ref() is None for ref in kept]
+
+    assert on_ranks(2, save) == [[True] * 6] * 2
+
+
+def test_what_is_marked_twice_is_the_ranks_own_once(tmp_path: Path) -> None:
+    saves(tmp_path, 2, [lambda rank: {"x": per_rank({"a": per_rank(rank)})}])
+
+    def load(comm: ThreadRanks) -> Any:
+        return holdfast.Store(tmp_path).run("run").load(comm=comm)
+
+    assert on_ranks(2, load) == [{"x": {"a": 0}}, {"x": {"a": 1}}]
+
+
+def test_one_file_for_torch_is_refused(tmp_path: Path) -> None:
+    def save(comm: ThreadRanks) -> None:
+        with opened(tmp_path, comm) as run:
+            run.save(1, {"a": PLAIN.copy()}, format="torch", comm=comm)
+
+    for outcome in attempt_on_ranks(2, save):
+        assert isinstance(outcome, BadOption)
+
+
+def test_parts_of_ranks_are_dropped_and_shown_like_others(tmp_path: Path) -> None:
+    def state(rank: int) -> Any:
+        return {"model": {"w": PLAIN.copy()}, "mine": per_rank({"v": np.arange(rank + 2), "n": 1})}
+
+    saves(tmp_path, 2, [state])
+    checkpoint = holdfast.Store(tmp_path).resolve("run@0")
+    assert [part.key for part in checkpoint.head.parts] == ["model", "mine"]
+    left = without_parts(checkpoint.record, {"mine"})
+    assert left is not None
+    assert left.names == ["model.w"]
+    assert CheckpointView(checkpoint, "mine").values
+
+
+def test_labels_of_many_ranks_are_labels() -> None:
+    state = {f"{'part of a state that is long '}{n}": {"w": np.zeros(1 << 17)} for n in range(30)}
+    held = hold(state, 12_345)
+    files = divided(held.plan, range(len(held.items)), 12_345).files
+    assert len({file.label for file in files}) == 30
+    assert all(names.is_label(file.label) for file in files)

@@ -35,8 +35,10 @@ def shards(value: Any) -> Shards | None:
         raise UnsupportedDType(f"no sharded tensors of {value.dtype}: convert it with .to(dtype)")
     spec = _whole(NAME_OF[value.dtype], tuple(value.shape))
     local = local_of(value)
-    same = local.untyped_storage()._cdata, local.storage_offset(), local.stride()
-    box = _box(value._spec)
+    storage = local.untyped_storage()._cdata, local.storage_offset(), local.stride()
+    same = *storage, value.placements, value.device_mesh
+    coordinate = value.device_mesh.get_coordinate()
+    box = None if coordinate is None else _box(value._spec, tuple(coordinate))
     if box is None or 0 in box.shape:
         return Shards(spec, (), same)
     if tuple(local.shape) != box.shape:
@@ -50,6 +52,8 @@ def shards(value: Any) -> Shards | None:
 def local_of(value: Any) -> torch.Tensor:
     """What this process has of a DTensor, in the memory of the DTensor."""
     local: torch.Tensor = value._local_tensor  # `to_local` goes through the graph of gradients
+    if type(local) is not torch.Tensor and hasattr(local, "wait"):  # it is still on its way
+        local = local.wait()
     return local.detach() if local.requires_grad else local
 
 
@@ -57,12 +61,10 @@ _whole: Final = lru_cache(1 << 16)(TensorSpec)
 
 
 @lru_cache(1 << 14)  # most tensors of a model are laid out in one of a few ways
-def _box(layout: Any) -> Box | None:
-    """Where in the whole tensor the part of this process lies; None if it has none."""
+def _box(layout: Any, coordinate: tuple[int, ...]) -> Box:
+    """Where in the whole tensor the part of this process lies, which is there in the mesh."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    mesh = layout.mesh
-    if mesh.get_coordinate() is None:
-        return None
-    shape, offsets = compute_local_shape_and_global_offset(layout.shape, mesh, layout.placements)
+    mesh, placements = layout.mesh, layout.placements
+    shape, offsets = compute_local_shape_and_global_offset(layout.shape, mesh, placements)
     return Box(tuple(offsets), tuple(shape))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from holdfast.files.blocks import Blocks
 from holdfast.files.digests import worker_count
 from holdfast.store.aliases import is_in_c_order
 from holdfast.store.boxes import slices, within
@@ -14,10 +15,11 @@ from holdfast.store.needed import is_all_of
 from holdfast.store.placing import Placing
 from holdfast.store.reading import Data
 from holdfast.store.record import Record
-from holdfast.tensors import TensorSpec, fill, memory_of
+from holdfast.tensors import TensorSpec, fill, memory_of, source_of
 from holdfast.tensors.casting import cast_array, cast_spec
 from holdfast.tensors.frameworks import device_of
 from holdfast.tensors.shards import Box, Shard, Shards
+from holdfast.tensors.sources import Bytes
 
 _WAITING: Final = 2
 """How many threads there are besides one for each processor: some wait for the disk."""
@@ -59,21 +61,32 @@ class Boxed:
         view = self._record.views.get(tensor)
         return view.base if view is not None and is_all_of(self._record, tensor) else tensor
 
-    def check(self, data: Data) -> None:
-        """Verify all that will be read."""
+    def fill(self, data: Data) -> None:
+        """Fill all that is not streamed; each chunk is verified before anything of it is copied.
 
-        def check(wanted: tuple[Shard, int]) -> None:
-            for _ in data.parts(wanted[1], wanted[0].box):
+        If one is damaged, some are filled by then.
+        """
+        data.check_unchanged()
+        own = threading.local()
+
+        def fill(number: int) -> None:
+            if not hasattr(own, "block"):
+                own.block = next(iter(Blocks(1)))
+            self._fill(data, *self._wanted[number], own.block)
+
+        numbers = [number for number in range(len(self._wanted)) if number not in self._placed]
+        with ThreadPoolExecutor(worker_count(-_WAITING), "holdfast-boxes") as pool:
+            for _ in pool.map(fill, numbers):
                 pass
 
-        _in_threads(check, self._wanted)
-
-    def fill(self, data: Data) -> None:
-        """Fill all that is not streamed."""
-        for number, (shard, tensor) in enumerate(self._wanted):
-            if number not in self._placed:
-                for box, array in data.parts(tensor, shard.box):
-                    self._put(shard, box, array, tensor)
+    def _fill(self, data: Data, shard: Shard, tensor: int, block: Bytes) -> None:
+        before = self._record.specs[tensor]
+        flat = None
+        if cast_spec(before, self._cast) == before and device_of(shard.tensor) is None:
+            flat = source_of(shard.tensor).contiguous()
+        if flat is None or not data.copy_box(tensor, shard.box, flat, block):
+            for box, array in data.parts(tensor, shard.box):
+                self._put(shard, box, array, tensor)
 
     def _put(self, shard: Shard, box: Box, array: Any, tensor: int) -> None:
         """Fill a part of a box."""
@@ -82,9 +95,3 @@ class Boxed:
             target = target[slices(within(box, shard.box))]
         spec = TensorSpec(self._record.specs[tensor].dtype, box.shape)
         fill(target, cast_array(array, spec, self._cast), cast_spec(spec, self._cast))
-
-
-def _in_threads(action: Callable[[Any], None], items: Iterable[Any]) -> None:
-    with ThreadPoolExecutor(worker_count(-_WAITING), "holdfast-boxes") as pool:
-        for _ in pool.map(action, items):
-            pass

@@ -15,11 +15,12 @@ import msgspec
 import numpy as np
 from blake3 import blake3
 
+from holdfast.errors import RefusedTensor
 from holdfast.parallel.assignment import Holding
 from holdfast.store import names, tree
 from holdfast.store.aliases import Aliases, View, c_order, find_aliases
 from holdfast.store.boxes import box_text, span, whole_box
-from holdfast.store.per_rank import Rank
+from holdfast.store.per_rank import PerRank, Rank
 from holdfast.store.planning import (
     HasSpec,
     Plan,
@@ -41,7 +42,7 @@ from holdfast.tensors.shards import Box
 
 OWN: Final = -1
 """The item of a row that is a rank's own."""
-_LABEL: Final = 30
+_LABEL: Final = 24
 """So much of a part's label is in that of a rank's file."""
 
 
@@ -95,6 +96,21 @@ class Held:
     boxes: Sequence[Box]
     """The box of the item that each row is."""
 
+    def rows_digest(self) -> bytes:
+        """A digest of all that the plan of the rows is made of, but their bytes: its own too."""
+        rows = [
+            [
+                tensor.name,
+                tensor.kind,
+                tensor.spec.dtype,
+                tensor.spec.shape,
+                tensor.view and [tensor.view.base, tensor.view.offset, tensor.view.strides],
+            ]
+            for tensor in self.plan.tensors
+        ]
+        columns = [rows, self.items, self.boxes, self.plan.parts]
+        return blake3(msgspec.msgpack.encode(columns)).digest()
+
     def holding(self) -> Holding:
         """Its rows for whoever shares out what is written, without those that are its own."""
         rows = [row for row, item in enumerate(self.items) if item != OWN]
@@ -142,8 +158,9 @@ def hold_leaves(
         shards = leaves[position].shards
         for box, tensor in shards.shards if shards else ():
             name = f"{item.name}{box_text(box)}"
-            rows.add(number, box, name, item, source_of(tensor), keys[position])
-    own_node = rows.add_own(own, rank)
+            source = _shard_source(item.name, box, tensor)
+            rows.add(number, box, name, item, source, keys[position])
+    own_node = rows.add_own(state, own, rank)
     return rows.held(skeleton, own_node)
 
 
@@ -188,14 +205,14 @@ class _Rows:
         row = PlannedTensor(name, name, planned.kind, spec, nbytes, source, view)
         self._tensors.append(row)
 
-    def add_own(self, own: Sequence[tuple[Path, Any]], rank: int) -> Any:
+    def add_own(self, state: Any, own: Sequence[tuple[Path, Any]], rank: int) -> Any:
         """Add what is in the rank's own trees; returns their nodes, with Refs to rows."""
         paths = [path for path, _ in own]
-        node, found = tree.flatten([value for _, value in own])
+        node, found = tree.flatten_own([value for _, value in own])
         leaves = [_own_leaf(leaf, paths, rank) for leaf in found]
         sources = [planned_source(leaf) for leaf in leaves]
         aliases = find_aliases([leaf.value for leaf in leaves], sources)
-        keys = [names.key_text(leaf.path[0]) for leaf in leaves]
+        keys = [_own_key(state, leaf.path) for leaf in leaves]
         shape = shape_of(leaves, sources, aliases, [*keys])
         sources += [added.source for added in aliases.added]
         keys += [keys[added.beside] for added in aliases.added]
@@ -231,6 +248,23 @@ class _Rows:
         )
 
 
+def _shard_source(name: str, box: Box, tensor: Any) -> Source:
+    try:
+        source = source_of(tensor)
+    except RefusedTensor as error:
+        raise refused_value(name, tensor, str(error)) from error
+    if source.spec.shape != box.shape:
+        has = list(source.spec.shape)
+        raise refused_value(name, tensor, f"its part {box_text(box)} is a tensor of {has}")
+    return source
+
+
+def _own_key(state: Any, path: Path) -> str | None:
+    """The part that a rank's own tensor is in: the top-level dict, or what is marked there."""
+    member = state.get(path[0]) if isinstance(state, dict) else None
+    return names.key_text(path[0]) if isinstance(member, dict | PerRank) else None
+
+
 def _own_leaf(leaf: Leaf, paths: Sequence[Path], rank: int) -> Leaf:
     """A leaf of the list of own trees, with the path that its tensor goes by."""
     position, *rest = leaf.path
@@ -252,7 +286,8 @@ def _aliases(leaves: Sequence[Leaf], sources: Sequence[Source | None]) -> Aliase
     tied: dict[int, int] = {}
     for number, leaf in enumerate(leaves):
         if leaf.shards is not None and leaf.shards.same is not None:
-            base = first.setdefault((leaf.shards.spec, leaf.shards.same), number)
+            boxes = tuple(shard.box for shard in leaf.shards.shards)
+            base = first.setdefault((leaf.shards.spec, leaf.shards.same, boxes), number)
             if base != number:
                 tied[number] = base
     views = {plain[n] for n in found.views} | tied.keys()

@@ -116,11 +116,12 @@ def _compare(
 ) -> None:
     """Raise RanksDisagree unless all that several ranks have is the same on each of them."""
     found: dict[str, list[int]] = {}
+    by_box = {item: {piece.box: piece for piece in each} for item, each in pieces.items()}
     for rank, (digests, places) in enumerate(zip(compared, others, strict=True)):
         at = 0
         for item, offsets, shape in places:
             box = Box(offsets, shape)
-            piece = next(piece for piece in pieces[item] if piece.box == box)
+            piece = by_box[item][box]
             expected = piece.record.chunk_digests(piece.row)
             if digests[at : at + len(expected)] != expected:
                 found.setdefault(skeleton.items[item].name, []).append(rank)

@@ -74,8 +74,8 @@ def load_into(
 ) -> tuple[Any, LoadReport]:
     """A given tree, filled in place.
 
-    All is verified before the first tensor is filled; only what goes to devices is verified on
-    its way, and no damaged chunk gets there, unless not everything is to be filled.
+    All is verified before the first tensor is filled; only what goes to devices, or is shared out
+    over ranks, is verified on its way, and no damaged chunk gets there.
     """
     if options.device is not None:
         raise BadOption(
@@ -107,7 +107,6 @@ def load_into(
             # Of tensors that are shared out, no more than this rank has of them.
             is_partly = (strict and not rename) or bool(boxed)
             data.check_pieces(on_host if is_partly else None)
-            boxed.check(data)
         boxed.place(placing)
         placing.run(data)
         boxed.fill(data)

@@ -102,7 +102,6 @@ def state_with(
         elif mine is None and can_leave_host(record.kinds[number]) and (new := home(path)):
             homes[number] = new
     numbers = [n for (_, n), mine in zip(references(saved), found, strict=True) if mine is None]
-    boxed.check(data)
     boxed.place(placing)
     tensor = placed_tensors_in(record, data, numbers, homes, placing=placing)
     boxed.fill(data)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import RanksDisagree, RefusedState
+from holdfast.errors import BadOption, RanksDisagree, RefusedState
 from holdfast.parallel.agreement import agree, together
 from holdfast.parallel.communicator import Communicator
 from holdfast.store import tree
@@ -20,7 +20,7 @@ from holdfast.store.merging import distinct_labels, merged
 from holdfast.store.planning import Plan, plan_state
 from holdfast.store.record import Head, Record
 from holdfast.store.run import Run
-from holdfast.store.saving import Wanted
+from holdfast.store.saving import SAFETENSORS, Wanted
 from holdfast.store.shares import Share
 from holdfast.store.sharing import Shared
 
@@ -107,7 +107,17 @@ def save_shared(run: Run, comm: Communicator, state: Any, wanted: Callable[[], W
     All ranks have the same tree. Of tensors that are shared out each gives what it has; all else
     must be the same everywhere, but for what is `per_rank`. Raises as `save_together` does.
     """
-    held, asked = together(comm, lambda: (hold(state, comm.rank), wanted()))
+
+    def prepare() -> tuple[Held, Wanted]:
+        asked = wanted()
+        if asked.format != SAFETENSORS:
+            raise BadOption(
+                f"format={asked.format!r} is one file that one process writes, and this state is "
+                "shared out: save it without, and export it"
+            )
+        return hold(state, comm.rank), asked
+
+    held, asked = together(comm, prepare)
     head = commit_shared(run, comm, held, asked)
     tidy_together(comm, run.tidy)
     return head

@@ -21,7 +21,7 @@ from holdfast.errors import (
     TruncatedFile,
 )
 from holdfast.files.copying import gathered
-from holdfast.files.digests import CHUNK, digest
+from holdfast.files.digests import CHUNK, chunks_of, digest
 from holdfast.files.reader import Progress, Reader
 from holdfast.files.source_file import SourceFile
 from holdfast.files.source_memory import SourceMemory
@@ -36,6 +36,7 @@ from holdfast.store.boxes import (
     cut_by,
     is_in_order,
     slices,
+    span,
     whole_box,
     within,
 )
@@ -319,6 +320,62 @@ class Data:
             part = common(box, around)
             if part is not None:
                 yield part, self._part(spec, around, extents, within(part, around))
+
+    def copy_box(self, tensor: int, box: Box, out: Bytes, block: Bytes) -> bool:
+        """Copy a box of a tensor, chunk by chunk as each is verified; False if it is scattered.
+
+        It is if it lies in more than one stretch in what is stored, or what is stored in it.
+        `block` is for one chunk at a time: see `Blocks`.
+        """
+        view = self.record.views.get(tensor)
+        if view is not None and not is_all_of(self.record, tensor):
+            return False
+        spec, stored = self.record.specs[tensor], tensor if view is None else view.base
+        width, boxes = spec.kind.numpy.itemsize, self.record.boxes.get(stored)
+        pieces = self._extents.pieces[stored]
+        of_boxes = [pieces] if boxes is None else self._by_box(stored, pieces)
+        found: list[tuple[int, int, int, list[tuple[int, int]]]] = []
+        for around, extents in zip(boxes or [whole_box(spec)], of_boxes, strict=True):
+            part = common(box, around)
+            if part is None:
+                continue
+            size = math.prod(part.shape) * width
+            start, stop = span(around.shape, within(part, around))
+            at, end = span(box.shape, within(part, box))
+            if not (stop - start) * width == (end - at) * width == size:
+                return False
+            found.append((at * width, start * width, size, extents))
+        for at, start, size, extents in found:
+            self._copy_stretch(extents, start, out[at : at + size], block)
+        return True
+
+    def _copy_stretch(
+        self, extents: Sequence[tuple[int, int]], start: int, out: Bytes, block: Bytes
+    ) -> None:
+        """Copy the bytes that begin at `start` of what lies in these extents, one after another."""
+        stop, first = start + out.size, 0
+        for file, row in extents:
+            reader = self._readers[file]
+            offset, size = reader.span(row)
+            for chunk in chunks_of(row, size):
+                begin, end = first + chunk.start, first + chunk.stop
+                if end <= start or begin >= stop:
+                    continue
+                length = chunk.stop - chunk.start
+                data = reader.read_block(block, offset + chunk.start, length)
+                if not reader.is_intact(chunk, data):
+                    self._damaged(self.record.head.files[file].name)
+                    error = reader.mismatch([row])
+                    error.tensors = _whole_names(error.tensors)
+                    raise error
+                low, high = max(begin, start), min(end, stop)
+                out[low - start : high - start] = data[low - begin : high - begin]
+            first += size
+
+    def check_unchanged(self) -> None:
+        """Raise ChangedFile if a file was written to since it was opened."""
+        for reader in self._readers.values():
+            reader.check_unchanged()
 
     def _part(
         self, spec: TensorSpec, around: Box, extents: Sequence[tuple[int, int]], box: Box

@@ -7,7 +7,7 @@ boxes each rank holds, is told again only when it has changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, zip_longest
 from operator import not_
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from holdfast.store.run import Run
 
 _SHOWN: Final = 3
+_HEADER: Final = 256
+"""What a tensor takes in a header, about, besides its name."""
 
 
 class _Word(msgspec.Struct, frozen=True, array_like=True):
@@ -45,6 +47,8 @@ class _Word(msgspec.Struct, frozen=True, array_like=True):
     holding: bytes
     """A digest of the boxes that this rank holds."""
     most: int
+    remembered: bytes
+    """A digest of what this rank knows of the save before; empty, if that is nothing."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,14 @@ class Shared:
     """The rows that it writes."""
     plan: Plan
     """Of these."""
-    most: int
-    """What all ranks write at most."""
+    common: int
+    """The bytes of all that is not one rank's own, which all ranks write together."""
     places: Sequence[Sequence[Place]]
     """Of each rank, what the rows of its share are."""
     others: Sequence[Sequence[Place]]
-    """Of each rank, the rows that it has, and another one writes."""
+    """Of each rank, the rows that it has, and another one writes; both are for rank 0 alone."""
+    most: int = 0
+    """What all ranks write at most."""
 
     def write(
         self, run: Run, task: Task, token: str, check: Callable[[], None] = lambda: None
@@ -96,13 +102,17 @@ class Sharing:
         self._digests: tuple[bytes, bytes] = (b"", b"")
         self._words: list[tuple[bytes, bytes]] = []
         self._shared: Shared | None = None
+        self._rank = -1
 
     def share_out(self, comm: Communicator, held: Held) -> Shared:
         """Collective: who writes what; raises RanksDisagree if the states are not one."""
         shape, holding = self._digests_of(held)
         text = held.skeleton.text()
-        most = sum(t.nbytes + len(t.name) + 256 for t in held.plan.tensors)
-        word = _Word(shape, blake3(text).digest(), holding, most)
+        rows = zip(held.items, held.plan.tensors, strict=True)
+        most = sum(_HEADER + len(t.name) + (t.nbytes if n == OWN else 0) for n, t in rows)
+        is_same_rank = self._shared is not None and self._rank == comm.rank
+        remembered = _digest_of(self._words) if is_same_rank else b""
+        word = _Word(shape, blake3(text).digest(), holding, most, remembered)
         words = [
             msgspec.msgpack.decode(each, type=_Word)
             for each in comm.all_gather(msgspec.msgpack.encode(word))
@@ -113,21 +123,26 @@ class Sharing:
             raise _other_values(comm, text, len(held.skeleton.numbers))
         known = [(each.shape, each.holding) for each in words]
         before = self._shared
-        if before is None or known != self._words:
-            shared = _shared(comm, held, sum(each.most for each in words))
+        # All or none: one that opened the run anew, or is another rank by now, knows nothing.
+        agreed = _digest_of(known)
+        if before is None or any(each.remembered != agreed for each in words):
+            shared = _shared(comm, held)
         else:
             plan = divided(held.plan, before.written, comm.rank, before.plan)
-            shared = Shared(held, before.written, plan, before.most, before.places, before.others)
-        self._words, self._shared = known, shared
+            shared = replace(before, held=held, plan=plan)
+        shared = replace(shared, most=shared.common + sum(each.most for each in words))
+        self._words, self._rank = known, comm.rank
+        # What is remembered must keep no tensor alive.
+        bare = replace(held, plan=_without_sources(held.plan))
+        self._shared = replace(shared, held=bare, plan=_without_sources(shared.plan))
         return shared
 
     def _digests_of(self, held: Held) -> tuple[bytes, bytes]:
         """Those of the tensors and of the boxes; made anew only if they are others."""
         before = self._held
         if before is None or not _is_like(before, held):
-            holding = blake3(packed(held.holding())).digest()
-            self._digests = held.skeleton.shape_digest(), holding
-            self._held = held
+            self._digests = held.skeleton.shape_digest(), held.rows_digest()
+            self._held = replace(held, plan=_without_sources(held.plan))
         return self._digests
 
 
@@ -139,8 +154,21 @@ def _is_like(one: Held, other: Held) -> bool:
         and mine.own == its.own
         and one.items == other.items
         and one.boxes == other.boxes
-        and [t.spec for t in one.plan.tensors] == [t.spec for t in other.plan.tensors]
+        and one.plan.parts == other.plan.parts
+        and len(one.plan.tensors) == len(other.plan.tensors)
+        and all(
+            a[:5] == b[:5] and a.view == b.view
+            for a, b in zip(one.plan.tensors, other.plan.tensors, strict=True)
+        )
     )
+
+
+def _without_sources(plan: Plan) -> Plan:
+    return replace(plan, tensors=[tensor._replace(source=None) for tensor in plan.tensors])
+
+
+def _digest_of(words: Sequence[tuple[bytes, bytes]]) -> bytes:
+    return blake3(b"".join(part for word in words for part in word)).digest()
 
 
 class _Rows(msgspec.Struct, frozen=True, array_like=True):
@@ -153,7 +181,7 @@ class _Rows(msgspec.Struct, frozen=True, array_like=True):
     shapes: list[tuple[int, ...]]
 
 
-def _shared(comm: Communicator, held: Held, most: int) -> Shared:
+def _shared(comm: Communicator, held: Held) -> Shared:
     """Tell all ranks what this one holds, and share out what is written."""
     mine = _Rows(
         packed(held.holding()),
@@ -165,7 +193,10 @@ def _shared(comm: Communicator, held: Held, most: int) -> Shared:
         msgspec.msgpack.decode(each, type=_Rows)
         for each in comm.all_gather(msgspec.msgpack.encode(mine))
     ]
-    masks = writers([unpacked(each.holding) for each in told])
+    holdings = [unpacked(each.holding) for each in told]
+    masks = writers(holdings)
+    pairs = zip(holdings, masks, strict=True)
+    common = sum(int(each.nbytes[mask].sum()) for each, mask in pairs)
     written, places, others = [], [], []
     for each, mask in zip(told, masks, strict=True):
         writes = iter(mask.tolist())
@@ -177,7 +208,9 @@ def _shared(comm: Communicator, held: Held, most: int) -> Shared:
         others.append([*compress(held_places, map(not_, chosen))])
     own = written[comm.rank]
     plan = divided(held.plan, own, comm.rank)
-    return Shared(held, own, plan, most, places, others)
+    if comm.rank != 0:
+        places, others = [], []
+    return Shared(held, own, plan, common, places, others)
 
 
 def _other_shapes(comm: Communicator, held: Held) -> RanksDisagree:

@@ -32,6 +32,7 @@ __all__ = [
     "encode",
     "flatten",
     "flatten_apart",
+    "flatten_own",
     "parse",
     "path_text",
 ]
@@ -53,6 +54,12 @@ def flatten_apart(state: Any) -> tuple[Any, list[Leaf], list[tuple[Path, Any]]]:
     """
     walk = _FlatteningApart()
     return walk.node(state, ()), walk.leaves, walk.own
+
+
+def flatten_own(trees: list[Any]) -> tuple[Any, list[Leaf]]:
+    """What `flatten` gives for trees that are one rank's own: what is marked so in them is too."""
+    walk = _FlatteningOwn()
+    return walk.node(trees, ()), walk.leaves
 
 
 class _Flattening:
@@ -148,6 +155,15 @@ class _FlatteningApart(_Flattening):
             return super()._contents(value, path)
         self.own.append((path, value.tree))
         return Own(len(self.own) - 1)
+
+
+class _FlatteningOwn(_Flattening):
+    """One through what is a rank's own already."""
+
+    def _contents(self, value: Any, path: Path) -> Any:
+        if type(value) is PerRank:
+            return self.node(value.tree, path)
+        return super()._contents(value, path)
 
 
 _CONTAINERS: Final[dict[type, Callable[[_Flattening, Any, Path], Any]]] = {

@@ -221,9 +221,9 @@ def _within(saved: Any, key: str | None) -> Any:
     if not isinstance(saved, dict):
         return saved
     if key is None:
-        return {k: value for k, value in saved.items() if not isinstance(value, dict)}
+        return {k: value for k, value in saved.items() if not isinstance(value, dict | Ranks)}
     found = (value for k, value in saved.items() if names.key_text(k) == key)
-    return next((value for value in found if isinstance(value, dict)), {})
+    return next((value for value in found if isinstance(value, dict | Ranks)), {})
 
 
 def _fitting(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Writer:
                 head = (assemble or self.assemble)(task, commit)
             except HoldfastError:  # who assembled it may have died, and cleaned nothing up
                 with suppress(HoldfastError):
-                    self.sweep()
+                    self.sweep(patience=0)
                 raise
             self._sequence = head.sequence
         return head
