@@ -192,7 +192,7 @@ def load(crew: Crew, folder: Path, size: int, rounds: int, has_plugin: bool, col
     ]
     if has_plugin:
         ratio = measured.speed_ratio(PLUGIN_LOAD, DCP_LOAD)
-        figures.append(Figure("the Reader of dcp.load", ratio, FASTER))
+        figures.append(Figure("the Reader of dcp.load", ratio, 1.0))
     way = "cold" if cold else "warm"
     return Section(f"{way} load by {LOADING} ranks of {SAVING}", measured, size, figures)
 
