@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,12 +16,20 @@ import pytest
 from blake3 import blake3
 
 import holdfast
-from holdfast.errors import BadOption, RankLost, RanksDisagree, RefusedState, StateMismatch
+from holdfast.errors import (
+    BadOption,
+    FellBack,
+    RankLost,
+    RanksDisagree,
+    RefusedState,
+    StateMismatch,
+)
 from holdfast.store import decoding, names
 from holdfast.store.boxes import check_boxes
 from holdfast.store.dropping import without_parts
 from holdfast.store.held import divided, hold
 from holdfast.store.per_rank import PerRank, per_rank
+from holdfast.store.ranks_choosing import with_checkpoint_together
 from holdfast.store.reading import read_record
 from holdfast.store.view import CheckpointView
 from holdfast.tensors import TensorSpec
@@ -534,3 +544,62 @@ def test_labels_of_many_ranks_are_labels() -> None:
     files = divided(held.plan, range(len(held.items)), 12_345).files
     assert len({file.label for file in files}) == 30
     assert all(names.is_label(file.label) for file in files)
+
+
+@pytest.mark.parametrize("call", [1, 3, 5])
+def test_a_rank_that_hangs_in_a_save_is_not_waited_for_longer_than_agreed(
+    tmp_path: Path, call: int
+) -> None:
+    saved(tmp_path, 2, rows)
+    gave_up = threading.Event()
+
+    def save(comm: ThreadRanks) -> None:
+        def hang(number: int, kind: str) -> None:
+            if number == call:
+                assert gave_up.wait(20)
+
+        if comm.rank == 1:
+            comm.before = hang
+        try:
+            with opened(tmp_path, comm) as run:
+                run.save(2, state_of(rows, comm.rank, 2), comm=comm)
+        finally:
+            gave_up.set()
+
+    begun = time.monotonic()
+    outcomes = attempt_on_ranks(2, save, timeout=1)
+    assert time.monotonic() - begun < 10
+    assert [type(each) for each in outcomes] == [RankLost, RankLost]
+    latest = holdfast.Store(tmp_path).run("run").checkpoint()
+    latest.verify()
+    assert latest.step == 1
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_without_the_file_of_one_rank_all_fall_back_together(tmp_path: Path, harm: str) -> None:
+    for step in (1, 2):
+        saved(tmp_path, 2, lambda shape, rank, size: rows(shape, rank, 2), step)
+    # What of step 2 is new: each rank's own.
+    file = next(tmp_path.rglob("*_step_000002.*-rank1.safetensors"))
+    if harm == "missing":
+        file.unlink()
+    else:
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+
+    outcomes = []
+
+    def step_of(comm: ThreadRanks) -> None:
+        run = holdfast.Store(tmp_path).run("run")
+        with_checkpoint_together(run, comm, "latest", lambda each: outcomes.append(read(each)))
+
+    with pytest.warns(FellBack):
+        on_ranks(2, step_of)
+    assert [*filter(None, outcomes)] == [1, 1]
+
+
+def read(checkpoint: holdfast.Checkpoint) -> int:
+    """The step, if all of it can be read."""
+    checkpoint.verify()
+    return checkpoint.step

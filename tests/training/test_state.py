@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.training.comparison import compare
-from holdfast.training.state import model_of
+from holdfast.training.state import TrainingState, model_of, tree_of
 from tests.training.walk import checkpointer
 
 
@@ -162,3 +162,14 @@ def test_a_container_that_was_empty_is_emptied_and_a_list_may_have_grown(tmp_pat
     state = _restored(tmp_path, counts={"a": 1}, history=[1, 2, 3, 4])
     assert state.counts == {}
     assert state.history == [1, 2]
+
+
+def test_a_part_that_is_set_is_the_one_that_is_saved() -> None:
+    state = TrainingState(params={"w": np.zeros(2)})
+    state.params = {"w": np.ones(2)}
+    assert tree_of(state)["params"]["w"].tolist() == [1.0, 1.0]
+    assert state["params"] is state.params
+    with pytest.raises(AttributeError, match="no part 'weights'"):
+        state.weights = {}
+    with pytest.raises(errors.RefusedState):
+        state.params = object()

@@ -48,6 +48,15 @@ class TrainingState:
         except KeyError:
             raise AttributeError(f"the training state has no part {name!r}") from None
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        parts = self.__dict__.get("_TrainingState__parts")
+        if parts is None:  # it is being made
+            super().__setattr__(name, value)
+        elif name in parts:  # arrays of JAX never change: there are always new ones
+            parts[name] = part_of(name, value)
+        else:
+            raise AttributeError(f"the training state has no part {name!r} to be replaced")
+
     def __getitem__(self, name: str) -> Any:
         return self.__parts[name].value
 
