@@ -8,12 +8,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from holdfast.errors import DamagedFile
+from holdfast.errors import DamagedFile, HoldfastError
 from holdfast.files import disk
+from holdfast.store import locks
 from holdfast.store.backend import Backend
 from holdfast.store.forks import inside_sqlite, keep_open
 
@@ -56,11 +57,15 @@ _NO_DAMAGE: Final = frozenset(
         sqlite3.SQLITE_CANTOPEN,
         sqlite3.SQLITE_PERM,
         sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_CONSTRAINT,  # another process has just put the same there
     }
 )
 
 # A row with something else in it than was put there shows in many ways.
 _BROKEN: Final = (sqlite3.Error, DamagedFile, ValueError, TypeError, AttributeError)
+
+_PATIENCE: Final = 5.0
+"""How many seconds somebody who makes the database is waited for."""
 
 Result = TypeVar("Result")
 Action = Callable[[sqlite3.Connection], Result]
@@ -104,6 +109,7 @@ class Database:
                     self._delete()
             try:
                 with self._opened() as connection:
+                    connection.execute("BEGIN IMMEDIATE")  # nobody else fills it meanwhile
                     self._fill(connection)
                     return action(connection)
             except sqlite3.Error:
@@ -142,7 +148,7 @@ class Database:
         if self._connection is None:
             cache = self._backend.cache
             self._is_homeless = cache is None
-            self._connection = _prepared(cache / NAME if cache else ":memory:")
+            self._connection = _prepared_in(cache) if cache else _prepared(":memory:")
         with self._connection:
             yield self._connection
 
@@ -176,6 +182,27 @@ def _forget_parents() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_parents)
+
+
+def _prepared_in(cache: Path) -> sqlite3.Connection:
+    """The one in a folder. One process at a time makes it: SQLite gives up where two begin."""
+    with ExitStack() as stack:
+        if not _is_made(cache / NAME):
+            with suppress(HoldfastError):  # then it shows below what cannot be
+                lock = locks.take(cache / f"{NAME}.lock", _PATIENCE, passing=True)
+                if lock is not None:
+                    stack.enter_context(lock)
+        return _prepared(cache / NAME)
+
+
+def _is_made(path: Path) -> bool:
+    """Whether a database with all its tables is there, by its header."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError:
+        return False
+    return header[18:19] == b"\x02" and header[60:64] == (3).to_bytes(4, "big")
 
 
 def _prepared(path: Path | str) -> sqlite3.Connection:
