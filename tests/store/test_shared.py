@@ -603,3 +603,18 @@ def read(checkpoint: holdfast.Checkpoint) -> int:
     """The step, if all of it can be read."""
     checkpoint.verify()
     return checkpoint.step
+
+
+def test_tensors_in_one_memory_but_in_other_boxes_are_not_tied(tmp_path: Path) -> None:
+    one, other = WIDE[:4], WIDE[3:]
+    halves = [Box((0, 0), (2, 30)), Box((2, 0), (2, 30))]
+
+    def state(rank: int) -> Any:
+        return {
+            "a": Cut(one, [halves[rank]], same="storage"),
+            "b": Cut(other, [halves[1 - rank]], same="storage"),
+        }
+
+    (found,) = saves(tmp_path, 2, [state])
+    assert found["a"].tobytes() == one.tobytes()
+    assert found["b"].tobytes() == other.tobytes()
