@@ -120,7 +120,7 @@ class Sharing:
         if len({each.shape for each in words}) > 1:
             raise _other_shapes(comm, held)
         if len({each.values for each in words}) > 1:
-            raise _other_values(comm, text, len(held.skeleton.numbers))
+            raise _other_values(comm, text)
         known = [(each.shape, each.holding) for each in words]
         before = self._shared
         # All or none: one that opened the run anew, or is another rank by now, knows nothing.
@@ -238,7 +238,7 @@ def _tensor(described: Any) -> str:
     return f"{shortened(name)} ({kind}, {dtype}, {shape})"
 
 
-def _other_values(comm: Communicator, text: bytes, leaves: int) -> RanksDisagree:
+def _other_values(comm: Communicator, text: bytes) -> RanksDisagree:
     """Collective: the error that names the first plain value that is not the same on all ranks."""
     texts = comm.all_gather(text)
     first = next(rank for rank, each in enumerate(texts) if each != texts[0])
