@@ -84,7 +84,8 @@ def test_on_ranks(outcomes: dict[int, list[dict[str, str]]], count: int, name: s
 
 @pytest.mark.long
 def test_a_save_in_another_process(tmp_path: Path) -> None:
-    run_torchrun(2, PROGRAMS / "dcp_process.py", str(tmp_path), timeout=150)
+    finished = run_torchrun(2, PROGRAMS / "dcp_process.py", str(tmp_path), timeout=150)
+    assert finished.returncode == 0, "its own assertions hold"
 
 
 @pytest.fixture
@@ -388,6 +389,7 @@ def test_what_cannot_be_saved_is_refused_by_name(store: Path) -> None:
     _refused(store, {"a": own}, RefusedState, "a: ")
     _refused(store, {"a": 1}, BadOption, "a: a _Bare hands out plain values", planner=_Bare())
     dcp.save({"a": torch.ones(1)}, storage_writer=Writer(store, "gpt", 1), planner=_Bare())
+    assert torch.equal(_run(store).load()["a"], torch.ones(1))
 
 
 def test_a_checkpoint_of_each_rank_is_refused(store: Path) -> None:

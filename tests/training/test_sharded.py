@@ -78,7 +78,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     ran.copy("fsdp copy", "other")
     ran.add("three", 3, "other", SAVED + 2, "--lenient", "--sync")
     ran.add("one", 1, "fsdp copy", SAVED, "--kind", "none", "--lenient", "--sync")
-    ran.add("asked", 2, "asked", 1_000_000, "--signal-at", "3", "--every", "10min", "--sync")
+    options = ("--signal-at", "3", "--every", "10min", "--sync", "--by-hand")
+    ran.add("asked", 2, "asked", 1_000_000, *options)
     ran.run()
     return ran
 
@@ -204,6 +205,15 @@ def test_a_signal_to_one_rank_stops_all_at_one_step(ran: Ran) -> None:
     checkpoint = ran.store("asked").resolve("run@latest")
     assert checkpoint.step >= 3
     assert differing(state_in(ran, "asked", checkpoint.step)["model"], found[0]["model"]) == []
+
+
+def test_what_torchs_own_functions_give_is_saved_and_filled_by_every_rank(ran: Ran) -> None:
+    state = ran.store("asked").resolve("by hand@1").state()
+    assert any("exp_avg" in path for path, _ in leaves(state))
+    for found in ran.results("asked"):
+        by_hand = found["by hand"]
+        assert differing(by_hand["before"], by_hand["after"]) == []
+        assert differing(by_hand["before"], state) == []
 
 
 def test_only_rank_0_speaks_and_writes_the_log(ran: Ran) -> None:

@@ -7,13 +7,16 @@ of ranks can be compared, and its random state.
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, init_device_mesh
 from torch.distributed.tensor.parallel import (
@@ -87,6 +90,28 @@ def batch_of(step: int) -> torch.Tensor:
     return torch.randn(8, 10, generator=torch.Generator().manual_seed(step))
 
 
+def saved_by_hand(store: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    """Save what torch's own functions give as the state, empty it, and have it filled again."""
+    run = holdfast.Store(store).run("by hand")
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    state = {"model": model_state, "optimizer": optimizer_state}
+    with run:
+        run.save(1, state)
+    before = copy.deepcopy(whole(state))
+    for tensor in tensors_in(state):
+        tensor.zero_()
+    run.load(1, into=state)
+    return {"before": before, "after": copy.deepcopy(whole(state))}
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree.detach()
+    elif isinstance(tree, dict | list):
+        for member in tree.values() if isinstance(tree, dict) else tree:
+            yield from tensors_in(member)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("store")
@@ -99,6 +124,7 @@ def main() -> None:
     parser.add_argument("--signal-at", type=int)
     parser.add_argument("--sync", action="store_true")
     parser.add_argument("--lenient", action="store_true")
+    parser.add_argument("--by-hand", action="store_true", help="save without a Checkpointer too")
     options = parser.parse_args()
     if meeting := os.environ.get("MEETING"):  # without torchrun
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -153,6 +179,8 @@ def main() -> None:
         "inexact": [*report.inexact],
         "stopped": ckpt.should_stop,
     }
+    if options.by_hand:
+        result["by hand"] = saved_by_hand(options.store, model, optimizer)
     torch.save(result, options.folder / f"rank{rank}.pt")
     distributed.destroy_process_group()
 
