@@ -7,7 +7,6 @@ import linecache
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,29 +15,13 @@ import pytest
 import torch
 
 from holdfast.errors import CopyFailed, WriteFailed
-from holdfast.files import staged, underway
 from holdfast.store.local import LocalBackend
 from holdfast.training import stagings
 from holdfast.training.background import Background
-from tests.devices import LateDevice, put_tensors_on
-from tests.training.test_overlap import Program, settled
+from tests.devices import LateDevice
+from tests.training.test_overlap import Program, device, program, settled
 
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> LateDevice:
-    for module in (staged, underway):
-        monkeypatch.setattr(module, "SMALL", 2)  # so that nothing is small
-    device = LateDevice(delay=0.02)
-    put_tensors_on(device, monkeypatch)
-    return device
-
-
-@pytest.fixture
-def program(tmp_path: Path, device: LateDevice) -> Iterator[Program]:
-    program = Program(tmp_path)
-    program.train()
-    with program.ckpt:
-        yield program
+__all__ = ["device", "program"]
 
 
 def background(program: Program) -> Background:

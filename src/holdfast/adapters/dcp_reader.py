@@ -18,6 +18,7 @@ from holdfast.adapters.dcp_store_contents import Contents
 from holdfast.adapters.dcp_store_runs import Folder, Where, step_of
 from holdfast.errors import BadOption, NotOpen, RefNotFound, StateMismatch
 from holdfast.files.digests import worker_count
+from holdfast.store.box_reading import parts_of
 from holdfast.store.boxes import box_text, slices, within
 from holdfast.store.needed import is_all_of
 from holdfast.store.reading import Data
@@ -156,7 +157,7 @@ def _fill(contents: Contents, parts: Sequence[_Part], data: Data) -> None:
 
     def fill_part(part: _Part) -> None:
         dtype = record.specs[part.number].dtype
-        for box, array in data.parts(part.number, part.box) if part.target.numel() else ():
+        for box, array in parts_of(data, part.number, part.box) if part.target.numel() else ():
             target = part.target[slices(within(box, part.box))]
             fill(target, array, TensorSpec(dtype, box.shape))
 

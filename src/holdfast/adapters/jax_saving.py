@@ -21,6 +21,7 @@ from holdfast.adapters.jax_shards import (
 from holdfast.adapters.jax_trees import matched, plain_tree
 from holdfast.errors import UnsupportedDType
 from holdfast.store import Checkpoint, Run
+from holdfast.store.box_reading import parts_of
 from holdfast.store.boxes import slices, within
 from holdfast.store.loading import saved_tree
 from holdfast.store.reading import Data
@@ -125,7 +126,7 @@ def _leaf_of_boxes(mine: Like, data: Data, tensor: int, spec: TensorSpec) -> jax
     arrays = []
     for box in wanted_boxes(mine):
         array = np.empty(box.shape, spec.kind.numpy)
-        for part, found in data.parts(tensor, box):
+        for part, found in parts_of(data, tensor, box):
             array[slices(within(part, box))] = found
         arrays.append(_as_wanted(mine, array, TensorSpec(spec.dtype, box.shape)))
     return assembled(mine, arrays)

@@ -9,6 +9,7 @@ from typing import Any, Final
 from holdfast.files.blocks import Blocks
 from holdfast.files.digests import worker_count
 from holdfast.store.aliases import is_in_c_order
+from holdfast.store.box_reading import copy_box, parts_of
 from holdfast.store.boxes import slices, within
 from holdfast.store.landing import RAW
 from holdfast.store.needed import is_all_of
@@ -84,8 +85,8 @@ class Boxed:
         flat = None
         if cast_spec(before, self._cast) == before and device_of(shard.tensor) is None:
             flat = source_of(shard.tensor).contiguous()
-        if flat is None or not data.copy_box(tensor, shard.box, flat, block):
-            for box, array in data.parts(tensor, shard.box):
+        if flat is None or not copy_box(data, tensor, shard.box, flat, block):
+            for box, array in parts_of(data, tensor, shard.box):
                 self._put(shard, box, array, tensor)
 
     def _put(self, shard: Shard, box: Box, array: Any, tensor: int) -> None:

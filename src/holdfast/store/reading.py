@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from holdfast.errors import (
     TruncatedFile,
 )
 from holdfast.files.copying import gathered
-from holdfast.files.digests import CHUNK, chunks_of, digest
+from holdfast.files.digests import CHUNK, digest
 from holdfast.files.reader import Progress, Reader
 from holdfast.files.source_file import SourceFile
 from holdfast.files.source_memory import SourceMemory
@@ -31,14 +30,10 @@ from holdfast.store.aliases import view_array
 from holdfast.store.backend import Backend
 from holdfast.store.boxes import (
     box_nbytes,
-    byte_ranges,
-    common,
     cut_by,
     is_in_order,
     slices,
-    span,
     whole_box,
-    within,
 )
 from holdfast.store.decoding import decode
 from holdfast.store.needed import FROM, Extents, bases_of, is_all_of, with_bases
@@ -47,9 +42,6 @@ from holdfast.tensors import TensorSpec
 from holdfast.tensors.devices import Device, Incoming
 from holdfast.tensors.shards import Box
 from holdfast.tensors.sources import ALIGNMENT, Bytes, aligned_bytes
-
-_MOST_RANGES: Final = 1 << 16
-"""A part of a tensor that lies in more stretches is read from its first byte to its last."""
 
 Array = np.ndarray[Any, Any]
 Item = TypeVar("Item")
@@ -107,6 +99,14 @@ class Arrival(NamedTuple):
     """What they are elements of, if they are cast; `uint8` if not."""
     box: int | None = None
     """If the tensor is in boxes and the target is to have only one of them, its number."""
+
+
+class StoredBox(NamedTuple):
+    """A box of a tensor as it lies in files: its bytes in C order, extent by extent."""
+
+    box: Box
+    extents: Sequence[tuple[Reader, int]]
+    """The reader of the file and the row in its index of each."""
 
 
 class Data:
@@ -173,7 +173,7 @@ class Data:
                 mismatches.append(error)
         if mismatches:
             names = [name for error in mismatches for name in error.tensors]
-            raise DigestMismatch(str(mismatches[0]), _whole_names(names))
+            raise DigestMismatch(str(mismatches[0]), whole_names(names))
 
     def _read(self, file: int, rows: Sequence[int], progress: Progress | None) -> list[Bytes]:
         """These rows of one file, verified."""
@@ -245,7 +245,7 @@ class Data:
                 damaged=lambda reader: self._damaged(self.record.head.files[files[reader]].name),
             )
         except DigestMismatch as error:
-            error.tensors = _whole_names(error.tensors)
+            error.tensors = whole_names(error.tensors)
             raise
 
     def _sorted(self, arrivals: Iterable[Arrival]) -> tuple[list[Arrival], list[Arrival]]:
@@ -302,107 +302,32 @@ class Data:
             return self.record.specs[tensor].view(data)
         return view_array(data, self.record.specs[tensor], view.offset, view.strides)
 
-    def parts(self, tensor: int, box: Box) -> Iterator[tuple[Box, Array]]:
-        """A box of a tensor, in the parts that it lies in: each a box, and what is in it.
-
-        Only the chunks that hold some of it are read, and verified.
-        """
+    def stored_boxes(self, tensor: int) -> list[StoredBox] | None:
+        """The boxes that a tensor lies in; None for one that is a part of another."""
         view = self.record.views.get(tensor)
-        spec = self.record.specs[tensor]
         if view is not None and not is_all_of(self.record, tensor):
-            yield box, self.array(tensor)[slices(box)]
-            return
+            return None
         stored = tensor if view is None else view.base
         boxes = self.record.boxes.get(stored)
         pieces = self._extents.pieces[stored]
-        of_boxes = [pieces] if boxes is None else self._by_box(stored, pieces)
-        for around, extents in zip(boxes or [whole_box(spec)], of_boxes, strict=True):
-            part = common(box, around)
-            if part is not None:
-                yield part, self._part(spec, around, extents, within(part, around))
+        if boxes is None:
+            boxes, of_boxes = [whole_box(self.record.specs[tensor])], [pieces]
+        else:
+            of_boxes = [*self._by_box(stored, pieces)]
+        return [
+            StoredBox(box, [(self._readers[file], row) for file, row in extents])
+            for box, extents in zip(boxes, of_boxes, strict=True)
+        ]
 
-    def copy_box(self, tensor: int, box: Box, out: Bytes, block: Bytes) -> bool:
-        """Copy a box of a tensor, chunk by chunk as each is verified; False if it is scattered.
-
-        It is if it lies in more than one stretch in what is stored, or what is stored in it.
-        `block` is for one chunk at a time: see `Blocks`.
-        """
-        view = self.record.views.get(tensor)
-        if view is not None and not is_all_of(self.record, tensor):
-            return False
-        spec, stored = self.record.specs[tensor], tensor if view is None else view.base
-        width, boxes = spec.kind.numpy.itemsize, self.record.boxes.get(stored)
-        pieces = self._extents.pieces[stored]
-        of_boxes = [pieces] if boxes is None else self._by_box(stored, pieces)
-        found: list[tuple[int, int, int, list[tuple[int, int]]]] = []
-        for around, extents in zip(boxes or [whole_box(spec)], of_boxes, strict=True):
-            part = common(box, around)
-            if part is None:
-                continue
-            size = math.prod(part.shape) * width
-            start, stop = span(around.shape, within(part, around))
-            at, end = span(box.shape, within(part, box))
-            if not (stop - start) * width == (end - at) * width == size:
-                return False
-            found.append((at * width, start * width, size, extents))
-        for at, start, size, extents in found:
-            self._copy_stretch(extents, start, out[at : at + size], block)
-        return True
-
-    def _copy_stretch(
-        self, extents: Sequence[tuple[int, int]], start: int, out: Bytes, block: Bytes
-    ) -> None:
-        """Copy the bytes that begin at `start` of what lies in these extents, one after another."""
-        stop, first = start + out.size, 0
-        for file, row in extents:
-            reader = self._readers[file]
-            offset, size = reader.span(row)
-            for chunk in chunks_of(row, size):
-                begin, end = first + chunk.start, first + chunk.stop
-                if end <= start or begin >= stop:
-                    continue
-                length = chunk.stop - chunk.start
-                data = reader.read_block(block, offset + chunk.start, length)
-                if not reader.is_intact(chunk, data):
-                    self._damaged(self.record.head.files[file].name)
-                    error = reader.mismatch([row])
-                    error.tensors = _whole_names(error.tensors)
-                    raise error
-                low, high = max(begin, start), min(end, stop)
-                out[low - start : high - start] = data[low - begin : high - begin]
-            first += size
+    def found_damaged(self, reader: Reader) -> None:
+        """A chunk of a file is not what was saved: nothing refers to it from now on."""
+        file = next(file for file, each in self._readers.items() if each is reader)
+        self._damaged(self.record.head.files[file].name)
 
     def check_unchanged(self) -> None:
         """Raise ChangedFile if a file was written to since it was opened."""
         for reader in self._readers.values():
             reader.check_unchanged()
-
-    def _part(
-        self, spec: TensorSpec, around: Box, extents: Sequence[tuple[int, int]], box: Box
-    ) -> Array:
-        """A box of one that is stored, from the extents which that one has."""
-        width = spec.kind.numpy.itemsize
-        ranges = byte_ranges(around.shape, box, width, _MOST_RANGES)
-        found: list[tuple[int, Bytes]] = []
-        first = 0
-        for file, row in extents:
-            size = int(self._extents.indexes[file].sizes[row])
-            mine = [
-                (max(a - first, 0), min(b - first, size))
-                for a, b in ranges
-                if a < first + size and b > first
-            ]
-            if mine:
-                try:
-                    data, start = self._readers[file].part(row, mine)
-                except DigestMismatch:
-                    self._damaged(self.record.head.files[file].name)
-                    raise
-                found.append((first + start, data))
-            first += size
-        start = found[0][0]
-        data = found[0][1] if len(found) == 1 else _laid_out(found)
-        return _window(data, ranges[0][0] - start, around.shape, box.shape, spec)
 
     def chunk(self, tensor: int, number: int) -> Bytes:
         """One chunk of a tensor that is no view; nothing else is read, or verified."""
@@ -438,35 +363,12 @@ class Data:
         return arrays
 
 
-def _laid_out(found: Sequence[tuple[int, Bytes]]) -> Bytes:
-    """Stretches of one array in memory of their own, as far from each other as they lie in it."""
-    first = found[0][0]
-    whole = aligned_bytes(found[-1][0] + found[-1][1].size - first)
-    for start, data in found:
-        whole[start - first : start - first + data.size] = data
-    return whole
-
-
-def _window(
-    data: Bytes, at: int, around: Sequence[int], shape: Sequence[int], spec: TensorSpec
-) -> Array:
-    """A box of an array in C order, of which `data` has the bytes from its first element on."""
-    width = spec.kind.numpy.itemsize
-    strides = [width * math.prod(around[axis + 1 :]) for axis in range(len(around))]
-    # As bytes first: where they lie they may not be aligned for what they are.
-    window = np.lib.stride_tricks.as_strided(data[at:], (*shape, width), (*strides, 1))
-    if window.ctypes.data % width:
-        window = window.copy()
-    array: Array = window.view(spec.kind.numpy)[..., 0]
-    return array
-
-
 def _is_fit(data: Bytes) -> bool:
     """Whether mapped bytes can be handed out as they are."""
     address: int = data.__array_interface__["data"][0]
     return data.flags.writeable and address % ALIGNMENT == 0
 
 
-def _whole_names(names: Iterable[str]) -> tuple[str, ...]:
+def whole_names(names: Iterable[str]) -> tuple[str, ...]:
     """The names of tensors, of which some are damaged in several of their extents."""
     return tuple(dict.fromkeys(name.partition(FROM)[0] for name in names))
