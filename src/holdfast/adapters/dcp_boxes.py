@@ -1,4 +1,4 @@
-"""Boxes of a tensor: whether some of them fill it, and what two of them have in common."""
+"""Whether the boxes that a tensor was cut into fill it."""
 
 from __future__ import annotations
 
@@ -41,21 +41,3 @@ def _add_corners(corners: Counter[tuple[int, ...]], box: Box, axes: list[int], s
     ends = [((box.offsets[axis], 1), (box.offsets[axis] + box.shape[axis], -1)) for axis in axes]
     for corner in product(*ends):
         corners[tuple([at for at, _ in corner])] += sign * math.prod([each for _, each in corner])
-
-
-def common(one: Box, other: Box) -> Box | None:
-    """What is in both of two boxes of one tensor; None if that is nothing."""
-    offsets = tuple(map(max, one.offsets, other.offsets))
-    stops = map(min, _stops(one), _stops(other))
-    shape = tuple([stop - start for start, stop in zip(offsets, stops, strict=True)])
-    return Box(offsets, shape) if all(n > 0 for n in shape) else None
-
-
-def within(box: Box, outer: Box) -> tuple[slice, ...]:
-    """The index of a box in an array that holds the outer one."""
-    starts = [a - b for a, b in zip(box.offsets, outer.offsets, strict=True)]
-    return tuple([slice(start, start + n) for start, n in zip(starts, box.shape, strict=True)])
-
-
-def _stops(box: Box) -> list[int]:
-    return [start + n for start, n in zip(*box, strict=True)]

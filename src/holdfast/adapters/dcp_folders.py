@@ -14,7 +14,6 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from holdfast.adapters.dcp_boxes import common, within
 from holdfast.adapters.dcp_contents import Contents, CutTensor, read_contents
 from holdfast.adapters.dcp_items import Array, ItemFiles
 from holdfast.adapters.dcp_trees import nested
@@ -31,6 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.files.source_file import SourceFile
 from holdfast.formats.dcp_metadata import MAX_METADATA
+from holdfast.store.boxes import common, slices, within
 from holdfast.tensors import TensorSpec
 from holdfast.tensors import framework as framework_named
 from holdfast.tensors.shards import Box
@@ -143,8 +143,9 @@ class DCPFolder:
             both = common(chunk.box, box)
             if both is not None:
                 stored = self._files.array(name, chunk, cut.spec.dtype)
-                target = within(_in_array(both, spec), _in_array(box, spec))
-                array[target] = stored[within(_in_array(both, spec), _in_array(chunk.box, spec))]
+                here = _in_array(both, spec)
+                target = slices(within(here, _in_array(box, spec)))
+                array[target] = stored[slices(within(here, _in_array(chunk.box, spec)))]
         return array
 
     def _as_tensor(self, array: Array, spec: TensorSpec) -> Any:
