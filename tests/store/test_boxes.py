@@ -90,6 +90,14 @@ def _halves(box: Box, axis: int, cut: int) -> list[Box]:
     ]
 
 
+def test_the_box_of_a_scalar_is_an_array_with_its_own_bytes() -> None:
+    whole = np.frombuffer(b"\x4d", np.bool_).reshape(())
+    box = whole[slices(Box((), ()))]
+    assert isinstance(box, np.ndarray)
+    assert np.shares_memory(box, whole)
+    assert box.tobytes() == b"\x4d"
+
+
 @given(data=st.data(), shape=SHAPES, width=st.sampled_from([1, 2, 8]))
 @settings(max_examples=300, deadline=None)
 def test_byte_ranges_are_those_of_the_elements(data: Any, shape: Shape, width: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Final
 
 import numpy as np
@@ -84,9 +85,9 @@ def within(box: Box, around: Box) -> Box:
     return Box(offsets, box.shape)
 
 
-def slices(box: Box) -> tuple[slice, ...]:
-    """A box as an index of an array."""
-    return tuple(slice(at, at + n) for at, n in zip(*box, strict=True))
+def slices(box: Box) -> tuple[slice | EllipsisType, ...]:
+    """A box as an index of an array, which gives an array of it and never a scalar."""
+    return (*(slice(at, at + n) for at, n in zip(*box, strict=True)), ...)
 
 
 def byte_ranges(shape: Sequence[int], box: Box, width: int, most: int) -> list[tuple[int, int]]:
