@@ -67,7 +67,9 @@ def test_modelcheckpoint_writes_into_the_store_and_deletes_from_it(tmp_path: Pat
     assert differences(dict(wanted["state_dict"]), dict(other.state_dict())) == []
 
     last = folder / "last.ckpt"
-    further = trainer_of(plugins=[HoldfastIO(store, "net")], max_epochs=6)
+    further = trainer_of(
+        plugins=[HoldfastIO(store, "net")], max_epochs=6, default_root_dir=tmp_path
+    )
     model = Net(plateau=False)
     further.fit(model, datamodule=Data(), ckpt_path=str(last))
     first = json.loads(last.read_text())["step"]

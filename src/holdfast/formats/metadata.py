@@ -25,6 +25,7 @@ MAX_DEPTH: Final = 100
 """Nesting is bounded by this and not by the stack, which is not the same everywhere."""
 MAX_DIGITS: Final = 4300
 """More than these Python itself does not turn into an integer, unless it is told to."""
+_TOO_LONG: Final = 10**MAX_DIGITS
 _PLAIN: Final = bytes(set(range(256)) - set(b'"[]{}'))
 
 
@@ -188,8 +189,8 @@ def _check(value: Any, path: str, depth: int = 0) -> None:
     elif type(value) is list:
         for i, member in enumerate(value):
             _check(member, _below(path, i), depth + 1)
-    elif type(value) is int and value.bit_length() > 3.32 * MAX_DIGITS:
-        raise RefusedMetadata(f"{path} is an integer of about {MAX_DIGITS:,} digits or more")
+    elif type(value) is int and abs(value) >= _TOO_LONG:
+        raise RefusedMetadata(f"{path} is an integer of more than {MAX_DIGITS:,} digits")
     elif type(value) is str:
         _check_text(value, path)
     elif type(value) is float and not math.isfinite(value):
