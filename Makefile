@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 SECONDS ?= 60
 
-.PHONY: help demo test test-all test-gpu lint fuzz bench bench-gpu clean
+.PHONY: help demo s3 test test-all test-gpu lint fuzz bench bench-gpu clean
 
 help:
 	@echo "make demo       kill a training run in a save, resume it, compare every byte"
+	@echo "make s3         an object store on this machine, to try s3:// with"
 	@echo "make test       ruff, mypy --strict and the tests"
 	@echo "make test-all   the same with the long proofs"
 	@echo "make test-gpu   the tests that need a GPU"
@@ -25,6 +26,9 @@ $(VENV)/ready: pyproject.toml Makefile
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/demo.py
+
+s3: $(VENV)/ready
+	$(BIN)/python examples/object_store.py
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check .

@@ -14,6 +14,7 @@ from benchmarks import (
     experiments,
     files,
     formats,
+    object_store,
     packages,
     ranks,
     simulations,
@@ -37,7 +38,17 @@ def main() -> None:
     console.print()
     parts = [
         part
-        for part in (files, formats, store, experiments, training, simulations, packages, ranks)
+        for part in (
+            files,
+            formats,
+            store,
+            experiments,
+            training,
+            simulations,
+            packages,
+            ranks,
+            object_store,
+        )
         if arguments.only in part.__name__
     ]
     sections = []

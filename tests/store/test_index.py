@@ -145,7 +145,7 @@ def test_a_warm_index_reads_no_record(
     def scanned(*_: object) -> None:
         raise AssertionError("a folder that did not change was looked at")
 
-    monkeypatch.setattr(scanning, "_scan", scanned)
+    monkeypatch.setattr(scanning, "_look", scanned)
     assert _says(store) == expected
     assert _says(_again(store)) == expected
 

@@ -1,4 +1,4 @@
-"""A store works the same on every backend: on a disk and in memory."""
+"""A store works the same on every backend: on a disk, in memory and in an object store."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ from holdfast.store.memory import MemoryBackend
 from tests.store.stores import MIB, chunks, random_bytes, same
 
 
-@pytest.fixture(params=["disk", "memory"])
+@pytest.fixture(params=["disk", "memory", "object store"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "object store":
+        return Store(str(request.getfixturevalue("bucket_url")))
     return Store(tmp_path) if request.param == "disk" else Store(MemoryBackend())
 
 

@@ -143,6 +143,8 @@ def _print_plan(store: Store, made: Plan, budget: int | None) -> None:
         say(f"{size_text(made.trashed)} would go to the trash, {_UNTIL}")
     elif made.to is not None and any(line.kind == "checkpoint" for line in made.lines):
         say("the trash would be emptied for the space: what goes does not come back")
+    elif not store.backend.links and any(line.kind == "checkpoint" for line in made.lines):
+        say("there is no trash in an object store: what goes does not come back")
     _print_reached(made, made.after, "would take" if made.lines else "takes")
     if made.lines:
         say("--yes does it")

@@ -28,16 +28,21 @@ from holdfast.files.layout import Index
 from holdfast.files.mapping import Prefetch, as_bytes, map_file, on_network
 from holdfast.files.source_file import SourceFile
 from holdfast.files.source_memory import SourceMemory
+from holdfast.files.source_ranges import SourceRanges
 from holdfast.files.source_stream import SourceStream
 from holdfast.tensors import ArraySource, Source, TensorSpec
 from holdfast.tensors.sources import PIECE, Bytes, aligned_bytes
 
-Opened = SourceFile | SourceStream | SourceMemory
+Opened = SourceFile | SourceStream | SourceMemory | SourceRanges
 """What bytes are read from."""
 Progress = Callable[[int], None]
 """Told of the bytes of each batch that is done, from any thread."""
 _WAITING: Final = 4
 """How many threads read and wait, besides those that hash."""
+_FETCHING: Final = 12
+"""How many of them do if it is a server that they wait for."""
+_GAP: Final = 4096
+"""What lies between two tensors is fetched along with them if it is no more than this."""
 
 
 class Reader:
@@ -67,8 +72,8 @@ class Reader:
         if file.memory is not None:
             self._map = file.memory
             return
-        if mapped is None:
-            mapped = not on_network(file.fd)
+        if mapped is None or isinstance(file, SourceRanges):
+            mapped = not isinstance(file, SourceRanges) and not on_network(file.fd)
         try:
             self._memory = map_file(file.fd, file.size, writable) if mapped else None
             self._map = as_bytes(self._memory) if mapped else None
@@ -226,9 +231,11 @@ class Reader:
                 prefetch.wait_for(self._offset(batch[-1]) + batch[-1].stop - batch[-1].start)
                 if prefetch.failed:
                     raise self._file.unreadable()
-            for chunk in batch:
-                out = buffers[chunk.tensor][chunk.start - base : chunk.stop - base]
-                if self._map is None:
+            outs = [buffers[c.tensor][c.start - base : c.stop - base] for c in batch]
+            if isinstance(self._file, SourceRanges):
+                self._fetch(self._file, batch, outs)
+            for chunk, out in zip(batch, outs, strict=True):
+                if self._map is None and not isinstance(self._file, SourceRanges):
                     self._file.read_into(out, self._offset(chunk))
                 if self._verifies and not self._check(chunk, out):
                     damaged.append(chunk.tensor)
@@ -243,12 +250,31 @@ class Reader:
             # More threads than processors, because some of them wait for the disk, and all do in
             # turn where nobody fetches ahead of them.
             spare = -1 if self._memory else -_WAITING
+            spare = -_FETCHING if isinstance(self._file, SourceRanges) else spare
             with ExitStack() as stack:
                 pool = stack.enter_context(ThreadPoolExecutor(worker_count(spare), "holdfast-read"))
                 prefetch = stack.enter_context(self._prefetch(chunks)) if self._memory else None
                 damaged = list(chain.from_iterable(pool.map(fill, work, repeat(prefetch))))
         if damaged:
             raise self.mismatch(list(dict.fromkeys(damaged)))
+
+    def _fetch(self, file: SourceRanges, batch: list[Chunk], outs: list[Bytes]) -> None:
+        """Fill the buffers of chunks; those that follow each other in the file come together."""
+        first = 0
+        for i, chunk in enumerate(batch, 1):
+            end = self._offset(chunk) + chunk.stop - chunk.start
+            if i < len(batch) and 0 <= self._offset(batch[i]) - end <= _GAP:
+                continue
+            start = self._offset(batch[first])
+            if i - first == 1:
+                file.read_into(outs[first], start)
+            else:
+                whole = np.empty(end - start, np.uint8)
+                file.read_into(whole, start)
+                for each, out in zip(batch[first:i], outs[first:i], strict=True):
+                    at = self._offset(each) - start
+                    np.copyto(out, whole[at : at + out.size])
+            first = i
 
     def _prefetch(self, chunks: list[Chunk]) -> Prefetch:
         last = chunks[-1]

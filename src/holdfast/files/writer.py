@@ -124,13 +124,17 @@ def write_growing(
     pieces: Iterable[tuple[Source, int, int]],
     head: Callable[[], bytes],
     most: int,
+    in_order: bool = False,
 ) -> Growing | None:
     """Write pieces of sources one after the other, as they come, and then the head before them.
 
     `room` bytes are kept for the head, which is asked for when all pieces have been given; `most`
     is what the file takes at most. When this returns the content is durable, and the file has no
-    name yet. Without any piece no file is begun.
+    name yet. Without any piece no file is begun. With `in_order` nothing is written before all
+    pieces have been given: then the head goes first.
     """
+    if in_order:
+        return _write_in_order(begin, [*pieces], head)
     rest = iter(pieces)
     first = next(rest, None)
     if first is None:
@@ -156,6 +160,28 @@ def write_growing(
             ring.put_bytes(head())
             if reserving:
                 reserving.result()
+        file.finish(size)
+    except BaseException:
+        file.discard()
+        raise
+    return file
+
+
+def _write_in_order(
+    begin: Callable[[], Growing],
+    pieces: Sequence[tuple[Source, int, int]],
+    head: Callable[[], bytes],
+) -> Growing | None:
+    if not pieces:
+        return None
+    file, first = begin(), head()
+    try:
+        size = len(first) + sum(stop - start for _, start, stop in pieces)
+        file.reserve(size)
+        with Ring(file.write) as ring:
+            ring.put_bytes(first)
+            for source, start, stop in pieces:
+                ring.put(source, start, stop)
         file.finish(size)
     except BaseException:
         file.discard()

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, Self
 from holdfast.errors import BadLabel, shortened
 from holdfast.files.source_file import SourceFile
 from holdfast.files.source_memory import SourceMemory
+from holdfast.files.source_ranges import SourceRanges
 from holdfast.store.names import is_text
 from holdfast.tensors.sources import Bytes
 
@@ -43,6 +44,16 @@ def checked(name: str) -> str:
             "without empty parts, '.', '..' and NUL"
         )
     return name
+
+
+class Unfinished(NamedTuple):
+    """A file on its way in that outlives who writes it, until somebody deletes it."""
+
+    name: str
+    token: str
+    """Which one of this name it is."""
+    age: float
+    """How many seconds ago it was begun."""
 
 
 class NewFile(Protocol):
@@ -106,6 +117,18 @@ class Lock(Protocol):
     ) -> None: ...
 
 
+class Reads(Protocol):
+    """What small files are read from: a backend, or what was read of one ahead."""
+
+    def read(self, name: str, limit: int | None = None) -> bytes:
+        """A small file, or the first `limit` bytes of it."""
+        ...
+
+    def list(self, folder: str, suffix: str = "") -> Sequence[Entry]:
+        """The files in a folder whose names end so."""
+        ...
+
+
 class Backend(Protocol):
     """Objects by name; may be used from several threads.
 
@@ -116,6 +139,21 @@ class Backend(Protocol):
     @property
     def url(self) -> str:
         """Where it is, for people."""
+        ...
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a file is best written from its first byte to its last."""
+        ...
+
+    @property
+    def links(self) -> bool:
+        """Whether files can have second names, as far as that is known before it is tried."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """How many small files are best read at a time."""
         ...
 
     @property
@@ -139,8 +177,11 @@ class Backend(Protocol):
         """A small file, or the first `limit` bytes of it."""
         ...
 
-    def open(self, name: str) -> SourceFile | SourceMemory:
-        """A file to be mapped or read in parts; it stays readable after it was deleted."""
+    def open(self, name: str) -> SourceFile | SourceMemory | SourceRanges:
+        """A file to be mapped or read in parts.
+
+        It stays readable after it was deleted or replaced, or says so: MissingFile, ChangedFile.
+        """
         ...
 
     def list(self, folder: str, suffix: str = "") -> Sequence[Entry]:
@@ -148,6 +189,10 @@ class Backend(Protocol):
 
         Files of this backend's own, such as those not yet placed, are not among them.
         """
+        ...
+
+    def sizes(self, folder: str) -> Mapping[str, int]:
+        """The sizes of the files in a folder, by name; none if there is no such folder."""
         ...
 
     def folders(self, folder: str) -> Mapping[str, Version]:
@@ -199,7 +244,9 @@ class Backend(Protocol):
     def lock(self, name: str, wait: float = 0.0, *, passing: bool = False) -> Lock | None:
         """Take the lock of this name; None if another process has it for `wait` seconds more.
 
-        Within a process, too, a lock is held once. One that is `passing` leaves nothing behind.
+        Where a lock may outlive its process, one is waited for longer that may have, if any time
+        is given at all. Within a process, too, a lock is held once. One that is `passing` leaves
+        nothing behind.
         """
         ...
 
@@ -217,4 +264,16 @@ class Backend(Protocol):
 
     def sweep(self, folder: str) -> int:
         """Delete what dead processes left in a folder unplaced; returns how many files it was."""
+        ...
+
+    def unfinished(self) -> Sequence[Unfinished]:
+        """Files on their way in, where a sweep cannot tell whether their writers are dead."""
+        ...
+
+    def forget(self, left: Iterable[Unfinished]) -> None:
+        """Delete such files, and other things of the backend's own that are of no use any more."""
+        ...
+
+    def close(self) -> None:
+        """Finish what is done beside the calls; the next call goes on as before."""
         ...

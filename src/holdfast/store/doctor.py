@@ -22,8 +22,7 @@ from holdfast.errors import (
     UnreadableFile,
 )
 from holdfast.files.digests import worker_count
-from holdfast.files.source_file import SourceFile
-from holdfast.files.source_memory import SourceMemory
+from holdfast.files.reader import Opened
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.changing import change_of
@@ -242,7 +241,7 @@ class _Examination:
                     return True
         return False
 
-    def _is_intact(self, file: SourceFile | SourceMemory, extent: Extent, expected: bytes) -> bool:
+    def _is_intact(self, file: Opened, extent: Extent, expected: bytes) -> bool:
         fine = is_intact(file, extent.start, extent.size, expected)
         self._found.nbytes += extent.size
         self._progress(extent.size)

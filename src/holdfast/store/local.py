@@ -18,7 +18,7 @@ from holdfast.files.mapping import on_network
 from holdfast.files.source_file import SourceFile
 from holdfast.store import locks
 from holdfast.store.aside import SUFFIX, Aside, aside_name, is_aside, taken, writing
-from holdfast.store.backend import Entry, Version, checked
+from holdfast.store.backend import Entry, Unfinished, Version, checked
 from holdfast.store.foreign import is_foreign_layout
 from holdfast.store.names import is_text
 
@@ -42,6 +42,10 @@ _NOTHING_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, err
 class LocalBackend:
     """The objects of a store as the files of a folder, which need not be there yet."""
 
+    in_order = False
+    links = True
+    width = 1
+
     def __init__(self, root: Path) -> None:
         self._root = Path(os.path.abspath(root))
         self._durable: set[Path] = set()
@@ -64,7 +68,7 @@ class LocalBackend:
         finally:
             os.close(root)
         here = [] if remote or is_foreign_layout(self._root) else [self._root / _OWN]
-        return next(filter(_is_writable, [*here, *_user_cache(self._root)]), None)
+        return next(filter(_is_writable, here), None) or user_cache(os.path.realpath(self._root))
 
     def path(self, name: str) -> Path:
         """Where an object lies."""
@@ -104,6 +108,17 @@ class LocalBackend:
                 if entry.name.endswith(suffix) and not entry.is_dir(follow_symlinks=False):
                     with suppress(FileNotFoundError):  # deleted in between
                         found.append(Entry(entry.name, _stamp(entry.stat(follow_symlinks=False))))
+        return found
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The sizes of the files in a folder, by name."""
+        path = self._folder(folder)
+        found = {}
+        with _reading(path):
+            for entry in _entries(path):
+                with suppress(FileNotFoundError):  # deleted in between
+                    if entry.is_file():
+                        found[entry.name] = entry.stat().st_size
         return found
 
     def folders(self, folder: str) -> dict[str, Version]:
@@ -252,6 +267,16 @@ class LocalBackend:
                         removed += 1
         return removed
 
+    def unfinished(self) -> Sequence[Unfinished]:
+        """None: a sweep finds what dead processes left."""
+        return []
+
+    def forget(self, left: Iterable[Unfinished]) -> None:
+        """Do nothing: there are none."""
+
+    def close(self) -> None:
+        """Do nothing: all is done by the calls."""
+
     def _folder(self, folder: str) -> Path:
         return self.path(folder) if folder else self._root
 
@@ -372,10 +397,10 @@ def _is_writable(folder: Path) -> bool:
         return False
 
 
-def _user_cache(root: Path) -> Iterator[Path]:
-    """The user's own folder for the cache of this store, if the user has a home."""
+def user_cache(store: str) -> Path | None:
+    """The user's own folder for what is known of a store, if the user has a home."""
     for above in (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")):
         if os.path.isabs(above):
-            digest = blake3(os.fsencode(os.path.realpath(root))).hexdigest(8)
-            yield Path(above, "holdfast", digest)
-            return
+            folder = Path(above, "holdfast", blake3(os.fsencode(store)).hexdigest(8))
+            return folder if _is_writable(folder) else None
+    return None

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.errors import BadField, BadLabel, DamagedFile, MissingFile
 from holdfast.store import names
-from holdfast.store.backend import Backend
+from holdfast.store.backend import Backend, Reads
 from holdfast.store.sealed import seal, unseal
 
 FORMAT: Final = "holdfast marks 1"
@@ -35,7 +35,7 @@ class Marks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Set where these made it the best of its run: the highest sequence number of that time."""
 
 
-def read_marks(backend: Backend, run: str, step: int) -> Marks:
+def read_marks(backend: Reads, run: str, step: int) -> Marks:
     """The marks of a checkpoint, none if it has no file of them."""
     path = names.marks_file(run, step)
     try:

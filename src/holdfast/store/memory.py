@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from holdfast.errors import AlreadyExists, MissingFile, WriteFailed
 from holdfast.files.source_memory import SourceMemory
-from holdfast.store.backend import Entry, Version, checked
+from holdfast.store.backend import Entry, Unfinished, Version, checked
 from holdfast.tensors.sources import Bytes
 
 _numbers = itertools.count(1)
@@ -36,6 +36,9 @@ class MemoryBackend:
     """Objects in a tree of dicts, gone with the process."""
 
     cache = None
+    in_order = False
+    links = True
+    width = 1
 
     def __init__(self) -> None:
         self.url = f"memory:{next(_numbers)}"
@@ -79,6 +82,12 @@ class MemoryBackend:
                 for name, file in files.items()
                 if name.endswith(suffix) and _is_seen(name)
             ]
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The sizes of the files in a folder, by name."""
+        with self._changing:
+            files = found.files if (found := self._folder(folder)) else {}
+            return {name: len(file.data) for name, file in files.items() if _is_seen(name)}
 
     def folders(self, folder: str) -> dict[str, Version]:
         """The folders in a folder, each with its version."""
@@ -160,6 +169,16 @@ class MemoryBackend:
         """Delete nothing: what was not placed is gone with its object."""
         self._folder(folder)
         return 0
+
+    def unfinished(self) -> Sequence[Unfinished]:
+        """None: what was not placed is gone with its object."""
+        return []
+
+    def forget(self, left: Iterable[Unfinished]) -> None:
+        """Do nothing: there are none."""
+
+    def close(self) -> None:
+        """Do nothing: all is done by the calls."""
 
     def _folder(self, path: str) -> _Folder | None:
         found: _Folder | None = self._root

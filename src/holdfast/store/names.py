@@ -45,6 +45,13 @@ def is_run(text: str) -> bool:
     return _RUN.fullmatch(text) is not None
 
 
+def run_in(name: str) -> str | None:
+    """The run that the name of an object belongs to."""
+    parts = name.split("/")
+    is_one = len(parts) == 3 and parts[0] == MODELS and is_run(parts[1])
+    return parts[1] if is_one else None
+
+
 def run_folder(run: str) -> str:
     """The folder of a run."""
     return f"{MODELS}/{run}"

@@ -21,9 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.files.copying import gathered
 from holdfast.files.digests import CHUNK, digest
-from holdfast.files.reader import Progress, Reader
-from holdfast.files.source_file import SourceFile
-from holdfast.files.source_memory import SourceMemory
+from holdfast.files.reader import Opened, Progress, Reader
 from holdfast.files.streaming import Stretch, stream
 from holdfast.store import names
 from holdfast.store.aliases import view_array
@@ -77,7 +75,7 @@ def gone(backend: Backend, head: Head, name: str) -> MissingData | RefNotFound:
     )
 
 
-def is_intact(file: SourceFile | SourceMemory, start: int, size: int, expected: bytes) -> bool:
+def is_intact(file: Opened, start: int, size: int, expected: bytes) -> bool:
     """Whether a chunk of an open file is what its digest says."""
     if start < 0 or start + size > file.size:
         return False

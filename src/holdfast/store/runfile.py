@@ -13,7 +13,7 @@ import msgspec
 from holdfast.errors import BadField, DamagedFile, RefusedState
 from holdfast.retention import Mode, Retention
 from holdfast.store import names
-from holdfast.store.backend import Backend
+from holdfast.store.backend import Reads
 from holdfast.store.record import Head, Place
 from holdfast.store.sealed import seal, unseal
 
@@ -71,7 +71,7 @@ def decode(text: bytes) -> RunFile:
         raise BadField(f"{error}") from error
 
 
-def read_run(backend: Backend, run: str) -> RunFile:
+def read_run(backend: Reads, run: str) -> RunFile:
     """What a run is; raises MissingFile, or a DamagedFile that says what is wrong."""
     path = names.run_file(run)
     try:

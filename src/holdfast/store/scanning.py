@@ -6,15 +6,17 @@ import json
 import re
 import sqlite3
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.errors import FileError, HoldfastError, MissingFile
 from holdfast.store import names
-from holdfast.store.backend import Backend, Version
+from holdfast.store.backend import Backend, Reads, Version
 from holdfast.store.decoding import decode_head
 from holdfast.store.marks import read_marks
+from holdfast.store.reading_ahead import ReadingAhead
 from holdfast.store.record import FORMAT, MAX_HEAD, Head
 from holdfast.store.runfile import read_run
 from holdfast.store.sealed import check_sealed
@@ -25,6 +27,10 @@ _TABLES: Final = ("folders", "runs", "records", "files", "marks", "tags")
 _NAME: Final = re.compile(rb'"name":"([^"]*)"')
 _HEAD: Final = 8192
 """Most heads are shorter; a longer one is read again."""
+_AT_ONCE: Final = 100
+"""How many folders are taken in between two commits."""
+_Stamps = dict[str, dict[int, int]]
+"""By table and step."""
 
 
 def take_in(backend: Backend, connection: sqlite3.Connection) -> None:
@@ -39,50 +45,77 @@ def take_in(backend: Backend, connection: sqlite3.Connection) -> None:
     }
     for run in known.keys() - found.keys():
         _drop(connection, run)
-    for count, (run, version) in enumerate(found.items()):
-        text = repr(version)
-        if known.get(run) != (text, 1):
-            try:
-                whole = _scan(backend, connection, run)
-            except FileError:  # the folder cannot be read now: what is known of it stays
-                whole = False
-            row = (run, text, whole and _is_settled(version, now))
+    changed = [run for run, version in found.items() if known.get(run) != (repr(version), 1)]
+    for first in range(0, len(changed), _AT_ONCE):
+        some = changed[first : first + _AT_ONCE]
+        ahead = ReadingAhead(backend)
+        ahead.list_all(map(names.run_folder, some), ".json")
+        scans = [scan for run in some if (scan := _look(ahead, connection, run))]
+        ahead.read_all((name for scan in scans for name in scan.unread()), _HEAD)
+        whole = {scan.run: scan.take_in(ahead, connection) for scan in scans}
+        for run in some:  # of a folder that cannot be read now, what is known stays
+            settled = whole.get(run, False) and _is_settled(found[run], now)
+            row = (run, repr(found[run]), settled)
             connection.execute("INSERT OR REPLACE INTO folders VALUES (?, ?, ?)", row)
-        if count % 100 == 99:
-            connection.commit()  # others may want to write as well
+        connection.commit()  # others may want to write as well
 
 
-def _scan(backend: Backend, connection: sqlite3.Connection, run: str) -> bool:
-    """Take in one folder: what is new, what was replaced, what is gone.
+class _Scan:
+    """What is in one folder, beside what is known of it."""
 
-    False if something could not be read, which is no damage yet: the next one tries again.
-    """
-    whole = True
-    found: dict[str, dict[int, int]] = {"run": {}, "record": {}, "marks": {}}
-    folder = names.run_folder(run)
-    for name, stamp in backend.list(folder, ".json"):
+    def __init__(self, run: str, found: _Stamps, known: _Stamps) -> None:
+        self.run = run
+        self._found = found
+        self._known = known
+
+    def unread(self) -> Iterator[str]:
+        """The files that are new or were replaced."""
+        for table, (name, _) in _KINDS.items():
+            for step in self._new(table):
+                yield name(self.run, step)
+
+    def _new(self, table: str) -> list[int]:
+        known = self._known[table]
+        return [step for step, stamp in self._found[table].items() if known.get(step) != stamp]
+
+    def take_in(self, backend: Reads, connection: sqlite3.Connection) -> bool:
+        """Take in what is new, what was replaced, what is gone.
+
+        False if something could not be read, which is no damage yet: the next one tries again.
+        """
+        whole = True
+        for table, (_, take) in _KINDS.items():
+            found, known = self._found[table], self._known[table]
+            for gone in known.keys() - found.keys():
+                _forget_row(connection, table, self.run, gone)
+            for new in self._new(table):
+                if new in known:
+                    _forget_row(connection, table, self.run, new)
+                whole &= take(backend, connection, self.run, new, found[new])
+        return whole
+
+
+def _look(backend: Reads, connection: sqlite3.Connection, run: str) -> _Scan | None:
+    """What is in the folder of a run; None if it cannot be read now."""
+    found: _Stamps = {"records": {}, "marks": {}, "runs": {}}
+    tables = {"record": "records", "marks": "marks", "run": "runs"}
+    try:
+        listed = backend.list(names.run_folder(run), ".json")
+    except FileError:
+        return None
+    for name, stamp in listed:
         named = names.parse(name, run)
-        if named is not None and named.kind in found:
-            found[named.kind][named.step] = stamp
-    for table, kind, take in (
-        ("records", "record", _take_record),
-        ("marks", "marks", _take_marks),
-        ("runs", "run", _take_run),
-    ):
+        if named is not None and named.kind in tables:
+            found[tables[named.kind]][named.step] = stamp
+    known: _Stamps = {}
+    for table in found:
         step = "0" if table == "runs" else "step"
         query = f"SELECT {step}, stamp FROM {table} WHERE run = ?"
-        known = dict(connection.execute(query, (run,)).fetchall())
-        for gone in known.keys() - found[kind].keys():
-            _forget_row(connection, table, run, gone)
-        for new, stamp in found[kind].items():
-            if known.get(new) != stamp:
-                if new in known:
-                    _forget_row(connection, table, run, new)
-                whole &= take(backend, connection, run, new, stamp)
-    return whole
+        known[table] = dict(connection.execute(query, (run,)).fetchall())
+    return _Scan(run, found, known)
 
 
-def _take_record(backend: Backend, db: sqlite3.Connection, run: str, step: int, stamp: int) -> bool:
+def _take_record(backend: Reads, db: sqlite3.Connection, run: str, step: int, stamp: int) -> bool:
     try:
         line = _read_head_line(backend, run, step)
         head = decode_head(line, run, step)
@@ -108,12 +141,12 @@ def _stamp(stamp: int, error: HoldfastError) -> int | None:
     return None if isinstance(error, FileError) else stamp
 
 
-def _is_listed(backend: Backend, run: str, name: str) -> bool:
+def _is_listed(backend: Reads, run: str, name: str) -> bool:
     """Whether what cannot be found has a name all the same: a link that leads nowhere."""
     return bool(backend.list(names.run_folder(run), name))
 
 
-def _take_marks(backend: Backend, db: sqlite3.Connection, run: str, step: int, stamp: int) -> bool:
+def _take_marks(backend: Reads, db: sqlite3.Connection, run: str, step: int, stamp: int) -> bool:
     tags: list[str] = []
     row: tuple[Any, ...]
     whole = True
@@ -129,7 +162,7 @@ def _take_marks(backend: Backend, db: sqlite3.Connection, run: str, step: int, s
     return whole
 
 
-def _take_run(backend: Backend, db: sqlite3.Connection, run: str, _: int, stamp: int) -> bool:
+def _take_run(backend: Reads, db: sqlite3.Connection, run: str, _: int, stamp: int) -> bool:
     whole = True
     row: tuple[Any, ...]
     try:
@@ -140,6 +173,22 @@ def _take_run(backend: Backend, db: sqlite3.Connection, run: str, _: int, stamp:
         whole = not isinstance(error, FileError)
     db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", row)
     return whole
+
+
+_KINDS: Final[
+    dict[
+        str,
+        tuple[
+            Callable[[str, int], str],
+            Callable[[Reads, sqlite3.Connection, str, int, int], bool],
+        ],
+    ]
+] = {
+    "records": (names.record_file, _take_record),
+    "marks": (names.marks_file, _take_marks),
+    "runs": (lambda run, _: names.run_file(run), _take_run),
+}
+"""How the files of each table are called, and how they are taken in."""
 
 
 def _forget_row(connection: sqlite3.Connection, table: str, run: str, step: int) -> None:
@@ -187,7 +236,7 @@ def names_in_head(backend: Backend, run: str, step: int) -> set[str]:
     return {name.decode("ascii", "replace") for name in _NAME.findall(line)}
 
 
-def _read_head_line(backend: Backend, run: str, step: int) -> bytes:
+def _read_head_line(backend: Reads, run: str, step: int) -> bytes:
     """The first line of a record."""
     name = names.record_file(run, step)
     for limit in (_HEAD, MAX_HEAD):

@@ -113,6 +113,8 @@ class Space:
 
     def put_in_trash(self, run: str, step: int) -> int:
         """Put a checkpoint into the trash; returns what is free once that is emptied."""
+        if not self._backend.links:  # then there is no trash
+            return self.delete(run, step)
         needed = [names.record_file(run, step), names.marks_file(run, step)]
         needed += self._refers.get((run, step), ())
         linked = [self._files[path] for path in needed if path in self._files]

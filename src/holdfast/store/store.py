@@ -33,9 +33,9 @@ from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.foreign import is_foreign_store
 from holdfast.store.history import why_gone
 from holdfast.store.index import Index
-from holdfast.store.local import LocalBackend
 from holdfast.store.manifest import Manifest
 from holdfast.store.marks import read_marks, write_marks
+from holdfast.store.opening import opened
 from holdfast.store.restoring import Restored, restore
 from holdfast.store.retaining import Retained
 from holdfast.store.run import Run
@@ -53,13 +53,15 @@ class Store:
     >>> store.resolve("latest").metrics
     """
 
-    def __init__(self, path: str | os.PathLike[str] | Backend) -> None:
-        """A folder, which is made with the first run, or a backend."""
-        if isinstance(path, str | os.PathLike):
-            path = LocalBackend(Path(path) / "checkpoints")
-        self.backend: Final[Backend] = path
-        self.index: Final = Index(path)
-        self._manifest: Final = Manifest(path)
+    def __init__(
+        self, place: str | os.PathLike[str] | Backend, *, cache: int | float | str | None = None
+    ) -> None:
+        """A folder, which is made with the first run, a URL such as s3://bucket/prefix, or a
+        backend. With `cache`, so many bytes of what is read from a URL are kept on this machine.
+        """
+        self.backend: Final[Backend] = opened(place, as_bytes(cache))
+        self.index: Final = Index(self.backend)
+        self._manifest: Final = Manifest(self.backend)
 
     @property
     def url(self) -> str:
@@ -370,6 +372,7 @@ class Store:
         """Let the manifest be up to date, and let go of the index; the next call opens it again."""
         self.flush()
         self.index.close()
+        self.backend.close()
 
     def __enter__(self) -> Self:
         return self

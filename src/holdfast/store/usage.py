@@ -80,11 +80,9 @@ def _measure_run(
     used = index.files(run)
     orphans = {}
     here: set[Inode] = set()
-    for path, kind in _our_files(backend, run):
-        status = status_of(backend, path)
-        if status is None:
-            continue
-        name = path.rpartition("/")[2]
+    kinds = dict(_our_files(backend, run))
+    for path, status in all_statuses(backend, kinds):
+        kind, name = kinds[path], path.rpartition("/")[2]
         held = used[name].held if name in used else 0
         for each, known in ((own, here), (total, seen)):
             if status.inode not in known:
@@ -99,11 +97,9 @@ def _measure_run(
 def freed(backend: Backend, deleted: Iterable[str]) -> int:
     """How many bytes are free once these are deleted: those of files with no name left."""
     found: dict[Inode, tuple[Status, int]] = {}
-    for name in set(deleted):
-        status = status_of(backend, name)
-        if status is not None:
-            _, count = found.get(status.inode, (status, 0))
-            found[status.inode] = status, count + 1
+    for _, status in all_statuses(backend, set(deleted)):
+        _, count = found.get(status.inode, (status, 0))
+        found[status.inode] = status, count + 1
     return sum(status.size for status, count in found.values() if count >= status.links)
 
 
@@ -113,14 +109,24 @@ def status_of(backend: Backend, name: str) -> Status | None:
     return next((status for _, status in statuses(backend, folder, [last])), None)
 
 
+def all_statuses(backend: Backend, files: Iterable[str]) -> Iterator[tuple[str, Status]]:
+    """Those of some files in any folders that are there, in their order within each folder."""
+    folders: dict[str, list[str]] = {}
+    for name in files:
+        folder, _, last = name.rpartition("/")
+        folders.setdefault(folder, []).append(last)
+    for folder, those in folders.items():
+        yield from statuses(backend, folder, those)
+
+
 def statuses(backend: Backend, folder: str, files: Iterable[str]) -> Iterator[tuple[str, Status]]:
     """Those of some files in a folder that are there, each with its whole name."""
     above = backend.path(folder)
+    sizes = backend.sizes(folder) if above is None else {}
     for file in files:
         name = f"{folder}/{file}"
         if above is None:
-            size = backend.size(name)
-            status = None if size is None else Status((name,), size, 1)
+            status = Status((name,), sizes[file], 1) if file in sizes else None
         else:
             status = _status_at(f"{above}/{file}")
         if status is not None:

@@ -175,9 +175,9 @@ class _Writer:
             return self._stack.enter_context(self._backend.new(path))
 
         most = growing.room + sum(self._plan.tensors[n].nbytes for n in file.tensors)
-        new = write_growing(
-            begin, growing.room, self.pieces(file, name, growing, chunks), make_head, most
-        )
+        pieces = self.pieces(file, name, growing, chunks)
+        in_order = self._backend is not None and self._backend.in_order
+        new = write_growing(begin, growing.room, pieces, make_head, most, in_order)
         if new is not None:
             held = growing.size - growing.room
             file_of = DataFile(name, growing.size, seal_in(head), held, held)

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Never
 
@@ -25,7 +24,7 @@ from holdfast.files.staged import Copy
 from holdfast.files.staging import Staged
 from holdfast.store.budgets import after_save
 from holdfast.store.held import divided
-from holdfast.store.local import LocalBackend
+from holdfast.store.opening import reopened
 from holdfast.store.record import Head
 from holdfast.store.saving import Assembler, Task
 from holdfast.store.shares import write_share
@@ -62,7 +61,7 @@ def main(parent: str, socket: str, stagings: str, store: str, run: str) -> None:
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
     staged = [Staged(int(staging)) for staging in stagings.split(",")]
-    Helper(Channel(int(socket)), staged, Store(LocalBackend(Path(store))), run).serve()
+    Helper(Channel(int(socket)), staged, Store(reopened(store)), run).serve()
 
 
 def die_with(parent: int) -> None:

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 
 from holdfast.files.staging import SharedStaging
-from holdfast.store.local import LocalBackend
+from holdfast.store.opening import is_shared
 from holdfast.store.run import Run
 from holdfast.training.process import HelperProcess
 
@@ -20,7 +20,7 @@ class Helpers:
     def __init__(self, run: Run, stagings: Sequence[SharedStaging]) -> None:
         self._run = run
         self._stagings = stagings
-        self._possible = type(run.store.backend) is LocalBackend
+        self._possible = is_shared(run.store.backend)
         self._notice: str | None = None
         self.current: HelperProcess | None = None
 

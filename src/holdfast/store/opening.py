@@ -1,0 +1,60 @@
+"""Where a store is, and the backend for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import BadOption
+from holdfast.store.backend import Backend
+from holdfast.store.local import LocalBackend, user_cache
+
+INSIDE = "checkpoints"
+"""What a store keeps lies in the folder of this name, beside its logs."""
+
+
+def is_url(place: object) -> bool:
+    """Whether a place is a URL, and no path."""
+    return isinstance(place, str) and "://" in place
+
+
+def opened(place: str | os.PathLike[str] | Backend, cache: int | None = None) -> Backend:
+    """The backend of a store at a path, a URL, or the one given; raises BadOption."""
+    if not isinstance(place, str | os.PathLike):
+        return place
+    if not is_url(place):
+        return LocalBackend(Path(place) / INSIDE)
+    url = str(place)
+    if urlsplit(url).scheme == "file":
+        return LocalBackend(_path_in(url) / INSIDE)
+    return _remote(f"{url.rstrip('/')}/{INSIDE}", cache)
+
+
+def reopened(url: str) -> Backend:
+    """The backend of this URL, in another process."""
+    return _remote(url) if is_url(url) else LocalBackend(Path(url))
+
+
+def is_shared(backend: Backend) -> bool:
+    """Whether another process can open it too."""
+    return type(backend) is LocalBackend or is_url(backend.url)
+
+
+def _remote(url: str, cache: int | None = None) -> Backend:
+    from holdfast.store.remote.backend import RemoteBackend
+    from holdfast.store.remote.cache import Cache
+
+    if not cache:
+        return RemoteBackend(url)
+    folder = user_cache("data")
+    if folder is None:
+        raise BadOption("a cache needs a folder: set XDG_CACHE_HOME to one that can be written")
+    return RemoteBackend(url, cache=Cache(folder, cache))
+
+
+def _path_in(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or parts.query:
+        raise BadOption(f"{url} is no file on this machine: it would be file:///folder")
+    return Path(unquote(parts.path))

@@ -1,0 +1,395 @@
+"""The objects below a URL, through obstore: the one file that knows it.
+
+What obstore raises becomes a FileError that says what to do and holds nothing secret: its own
+texts have whole requests in them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, cast
+from urllib.parse import urlsplit
+
+from holdfast.errors import (
+    AlreadyExists,
+    BadOption,
+    ChangedFile,
+    FileError,
+    MissingFile,
+    UnreadableFile,
+    WriteFailed,
+    printable,
+    shortened,
+)
+from holdfast.store.remote.credentials import Options, s3_options
+from holdfast.tensors.sources import Bytes
+
+Buffer = bytes | bytearray | memoryview | Bytes
+TIMEOUT: Final = "HOLDFAST_TIMEOUT"
+"""The environment variable for how many seconds a request may take, and all its repetitions."""
+_SECONDS: Final = 120.0
+_AT_ONCE: Final = 8
+"""How many parts of one object are on their way."""
+_S3: Final = frozenset({"s3", "s3a"})
+_process: int | None = None
+"""The one in which obstore has begun its threads."""
+
+_CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>")
+_STATUS: Final = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z]+)*)")
+_REASONS: Final = {
+    "NoSuchBucket": "there is no such bucket",
+    "InvalidBucketName": "there is no such bucket",
+    "InvalidAccessKeyId": "the server does not know these credentials",
+    "SignatureDoesNotMatch": "the server does not accept these credentials",
+    "ExpiredToken": "the credentials have expired",
+    "AccessDenied": "these credentials do not allow it",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong",
+    "SlowDown": "the server is overloaded",
+    "EntityTooLarge": "it is larger than the server takes",
+}
+_SIGNS: Final = (
+    ("timed out", "no answer in time"),
+    ("operation timed out", "no answer in time"),
+    ("dns error", "its host cannot be found"),
+    ("error trying to connect", "its server cannot be reached"),
+    ("error sending request", "its server cannot be reached"),
+    ("Connection refused", "its server cannot be reached"),
+    ("credentials", "there are no credentials: set AWS_ACCESS_KEY_ID or AWS_PROFILE"),
+    ("metadata/instance", "there are no credentials: set AWS_ACCESS_KEY_ID or AWS_PROFILE"),
+    ("169.254.169.254", "there are no credentials: set AWS_ACCESS_KEY_ID or AWS_PROFILE"),
+    ("builder error", "it is no URL of a server"),
+)
+
+
+class Meta(NamedTuple):
+    """What the server says of an object."""
+
+    size: int
+    tag: str
+    """Another one whenever the content is another: the ETag."""
+    time: float
+    """When it was written, in seconds, by the clock of the server."""
+
+
+class Client:
+    """The objects whose keys begin with the path of a URL; may be used from several threads."""
+
+    def __init__(self, url: str) -> None:
+        """Nothing is asked of the server yet; raises BadOption for a URL that is none."""
+        self.url: Final = checked_url(url)
+        self.options: Final = s3_options() if self.is_s3 else None
+        self._store: Any = None
+        self._opening = threading.Lock()
+
+    @property
+    def is_s3(self) -> bool:
+        """Whether it is a bucket of S3, or of something that speaks as it does."""
+        return urlsplit(self.url).scheme in _S3
+
+    def head(self, key: str) -> Meta | None:
+        """What there is to know of an object; None if there is none."""
+        with self._reading(key):
+            try:
+                return _meta(self._obstore().head(self._opened(), _escaped(key)))
+            except FileNotFoundError as error:
+                self._check_bucket(error, key)
+                return None
+
+    def get(
+        self, key: str, start: int = 0, length: int | None = None, tag: str | None = None
+    ) -> memoryview:
+        """An object, or a stretch of it: what is there of it, if it ends before that.
+
+        Raises ChangedFile if its tag is another by now.
+        """
+        options: dict[str, Any] = {} if tag is None else {"if_match": tag}
+        if length == 0:
+            return memoryview(b"")
+        if length is not None:
+            options["range"] = (start, start + length)
+        elif start:
+            options["range"] = {"offset": start}
+        with self._reading(key):
+            try:
+                found = self._obstore().get(self._opened(), _escaped(key), options=options)
+                return memoryview(found.bytes())
+            except self._errors().PreconditionError:
+                raise ChangedFile(
+                    f"{self._named(key)}: it was written again since it was opened"
+                ) from None
+            except self._errors().GenericError as error:
+                if "416" in str(error)[:2000] and "InvalidRange" in str(error):
+                    return memoryview(b"")  # it ends before this
+                raise
+
+    def put(self, key: str, data: Buffer, *, create: bool = False, match: str | None = None) -> str:
+        """Write an object at once; returns its tag.
+
+        With `create` only if there is none, with `match` only if it has this tag: else raises
+        AlreadyExists. An answer that was lost makes obstore ask again: what the server has then
+        is compared with what it was given.
+        """
+        mode: Any = "create" if create else "overwrite" if match is None else {"e_tag": match}
+        with self._writing(key):
+            try:
+                done = self._obstore().put(
+                    self._opened(), _escaped(key), data, mode=mode, use_multipart=False
+                )
+                return str(done["e_tag"])
+            except (
+                self._errors().AlreadyExistsError,
+                self._errors().PreconditionError,
+                FileNotFoundError,
+            ) as error:
+                self._check_bucket(error, key)
+                found = self.head(key)
+                if found is not None and found.size == len(data):
+                    try:
+                        if bytes(self.get(key, tag=found.tag)) == bytes(data):
+                            return found.tag
+                    except (MissingFile, ChangedFile):
+                        pass
+                raise AlreadyExists(
+                    errno.EEXIST, f"{self._named(key)} exists already, and must not be replaced"
+                ) from None
+
+    def upload(self, key: str, blocks: Iterable[Buffer], part: int) -> None:
+        """Write an object in parts of this size, several at a time.
+
+        An exception of the iterable ends it, and the object is not there.
+        """
+        with self._writing(key):
+            self._obstore().put(
+                self._opened(),
+                _escaped(key),
+                iter(blocks),
+                use_multipart=True,
+                chunk_size=part,
+                max_concurrency=_AT_ONCE,
+            )
+
+    def list(self, prefix: str = "", deep: bool = True) -> tuple[list[tuple[str, Meta]], list[str]]:
+        """The objects in a folder, by their keys, and the folders in it; with `deep`, all below."""
+        with self._reading(prefix, "list"):
+            above = _escaped(prefix) or None
+            if deep:
+                found = self._obstore().list(self._opened(), above, chunk_size=1000).collect()
+                return [(_plain(each["path"]), _meta(each)) for each in found], []
+            listed = self._obstore().list_with_delimiter(self._opened(), above)
+            # Some servers, and some programs, have an object that stands for the folder itself.
+            objects = [
+                (key, _meta(each))
+                for each in listed["objects"]
+                if (key := _plain(each["path"])) != prefix
+            ]
+            return objects, [_plain(path) for path in listed["common_prefixes"]]
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects; those that are gone are no error."""
+        escaped = [_escaped(key) for key in keys]
+        if escaped:
+            with self._writing(escaped[0], "delete"):
+                try:
+                    self._obstore().delete(self._opened(), escaped)
+                except FileNotFoundError as error:
+                    self._check_bucket(error, escaped[0])
+                    for key in escaped:  # a server that denies one may have left the others
+                        with _gone():
+                            self._obstore().delete(self._opened(), key)
+
+    def copy(self, source: str, target: str) -> None:
+        """Let the server copy an object, over the one that is there."""
+        with self._writing(target):
+            try:
+                self._obstore().copy(self._opened(), _escaped(source), _escaped(target))
+            except FileNotFoundError as error:
+                self._check_bucket(error, source)
+                raise MissingFile(errno.ENOENT, f"there is no file {self._named(source)}") from None
+
+    def _opened(self) -> Any:
+        global _process
+        with self._opening:
+            if self._store is None:
+                _process = os.getpid()
+                self._store = _open(self.url, self.options)
+            return self._store
+
+    def _obstore(self) -> Any:
+        try:
+            import obstore
+        except ImportError:
+            raise BadOption(
+                f"{self.url}: stores at a URL need obstore: `pip install holdfast[object-store]`"
+            ) from None
+        return obstore
+
+    def _errors(self) -> Any:
+        from obstore import exceptions
+
+        return exceptions
+
+    def _named(self, key: str) -> str:
+        return shortened(f"{self.url}/{key}" if key else self.url)
+
+    def _check_bucket(self, error: Exception, key: str) -> None:
+        """Raise if it is not the object that is missing."""
+        if "NoSuchBucket" in str(error):
+            raise UnreadableFile(
+                errno.ENOENT, f"cannot read {self._named(key)}: {_REASONS['NoSuchBucket']}"
+            ) from None
+
+    @contextmanager
+    def _reading(self, key: str, verb: str = "read") -> Iterator[None]:
+        with self._translated(UnreadableFile, key, verb):
+            try:
+                yield
+            except FileNotFoundError as error:
+                if isinstance(error, FileError):
+                    raise
+                self._check_bucket(error, key)
+                raise MissingFile(errno.ENOENT, f"there is no file {self._named(key)}") from None
+
+    @contextmanager
+    def _writing(self, key: str, verb: str = "write") -> Iterator[None]:
+        with self._translated(WriteFailed, key, verb):
+            yield
+
+    @contextmanager
+    def _translated(
+        self, kind: type[UnreadableFile | WriteFailed], key: str, verb: str
+    ) -> Iterator[None]:
+        self._obstore()
+        if _process not in (None, os.getpid()):
+            # It would wait for threads that only the other process has.
+            raise kind(
+                errno.ENOTSUP,
+                f"cannot {verb} {self._named(key)}: this process was forked from one that has "
+                "used a store at a URL; start it afresh, by multiprocessing's spawn",
+            )
+        try:
+            yield
+        except FileNotFoundError as error:
+            if isinstance(error, FileError):
+                raise
+            raise kind(errno.ENOENT, self._failure(verb, key, error)) from None
+        except self._errors().BaseError as error:
+            raise kind(_number(error), self._failure(verb, key, error)) from None
+
+    def _failure(self, verb: str, key: str, error: Exception) -> str:
+        return f"cannot {verb} {self._named(key)}: {reason(str(error))}"
+
+
+def checked_url(url: str) -> str:
+    """A URL without a slash at its end; raises BadOption for one that is none or has a secret."""
+    try:
+        parts = urlsplit(url)
+        good = parts.port != 0  # it may be no number
+    except ValueError:
+        parts, good = urlsplit(""), False
+    if (
+        not good
+        or not parts.scheme
+        or not (parts.netloc or parts.path.strip("/"))
+        or not url.isprintable()
+    ):
+        raise BadOption("a store at a URL has one like s3://bucket/prefix")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise BadOption(
+            f"{parts.scheme}://{parts.hostname or ''}{parts.path}: a URL of a store has no user, "
+            "password, query or fragment in it: credentials come from the environment or a profile"
+        )
+    return url.rstrip("/")
+
+
+def reason(text: str) -> str:
+    """Why something failed, out of a text of obstore's: a code, a status or a known phrase."""
+    text = text.partition("Debug source:")[0]
+    if code := _CODE.search(text):
+        return f"{_REASONS[code[1]]} ({code[1]})" if code[1] in _REASONS else code[1]
+    if status := _STATUS.search(text):
+        return f"the server says {status[1]}"
+    for sign, meaning in _SIGNS:
+        if sign in text:
+            return meaning
+    return printable(re.sub(r"https?://\S+", "…", text)).strip()[:200] or "obstore says no more"
+
+
+def _open(url: str, options: Options | None) -> Any:
+    from obstore.exceptions import BaseError
+    from obstore.store import S3Store, from_url
+
+    seconds = timeout()
+    common: dict[str, Any] = {
+        "client_options": {
+            "timeout": seconds,
+            "connect_timeout": min(seconds, timedelta(seconds=5)),
+            **(options.client_options if options else {}),
+        },
+        "retry_config": {
+            "max_retries": 8,
+            "retry_timeout": seconds,
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=100),
+                "max_backoff": timedelta(seconds=5),
+                "base": 2,
+            },
+        },
+    }
+    try:
+        if options is None:
+            return from_url(url, **common)
+        if options.credential_provider:
+            common["credential_provider"] = options.credential_provider
+        parts = urlsplit(url)
+        prefix, config = parts.path.strip("/") or None, cast("Any", options.config)
+        return S3Store(parts.netloc, prefix=prefix, config=config, **common)
+    except (BaseError, ValueError, TypeError) as error:
+        raise BadOption(f"{url} cannot be opened: {reason(str(error))}") from None
+
+
+def timeout() -> timedelta:
+    """How long a request may take."""
+    given = os.environ.get(TIMEOUT, "")
+    try:
+        seconds = float(given) if given else _SECONDS
+        if not 0.01 <= seconds <= 86_400:
+            raise ValueError
+    except ValueError:
+        raise BadOption(f"${TIMEOUT} is {shortened(given)!r}: give a number of seconds") from None
+    return timedelta(seconds=seconds)
+
+
+def _number(error: Exception) -> int:
+    name = type(error).__name__
+    text = str(error)
+    if name in ("PermissionDeniedError", "UnauthenticatedError") or " 403 " in text[:2000]:
+        return errno.EACCES
+    # Not EIO: that would say that a disk has lost it, and an older checkpoint would be loaded.
+    return errno.ETIMEDOUT if "timed out" in text else errno.ECONNABORTED
+
+
+def _meta(found: Any) -> Meta:
+    return Meta(int(found["size"]), str(found["e_tag"]), found["last_modified"].timestamp())
+
+
+def _escaped(key: str) -> str:
+    """A key without what some servers change in it."""
+    return key.replace("%", "%25").replace("\\", "%5C")
+
+
+def _plain(key: str) -> str:
+    return key.replace("%5C", "\\").replace("%25", "%")
+
+
+@contextmanager
+def _gone() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        return

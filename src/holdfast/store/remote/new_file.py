@@ -1,0 +1,205 @@
+"""A file on its way into an object store: uploaded front to back while it is written.
+
+Blocks that come before their turn wait in memory. The upload is completed when the file is placed,
+so that nobody sees it before; what is small is written at once then.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+
+from holdfast.errors import AlreadyExists, HoldfastError, WriteFailed
+from holdfast.store.remote.client import Client
+from holdfast.tensors.sources import Bytes
+
+_PART: Final = 16 << 20
+_MOST_PARTS: Final = 9_000
+"""A server takes 10,000 of one object."""
+_WAITING: Final = 2
+"""How many blocks wait for the upload: who writes waits for it then."""
+
+Check = Callable[[], None]
+"""Raises if the file cannot have its name."""
+
+
+class _Discarded(Exception):
+    """Ends an upload."""
+
+
+class RemoteFile:
+    """A file on its way into a RemoteBackend."""
+
+    def __init__(
+        self,
+        client: Client,
+        key: str,
+        check: Check,
+        change: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._client = client
+        self._key = key
+        self._check = check
+        self._change = change
+        self._part = _PART
+        self._guard = threading.Condition()
+        self._early: dict[int, Bytes] = {}
+        self._held: Bytes | None = None
+        """The last block in order: it may be cut."""
+        self._end = 0
+        self._finished = False
+        self._upload: _Upload | None = None
+
+    def reserve(self, size: int) -> None:
+        """Choose parts that are large enough for so much."""
+        if self._upload is None:
+            self._part = max(_PART, -(-size // _MOST_PARTS // (1 << 20)) * (1 << 20))
+
+    def write(self, data: Bytes, offset: int) -> None:
+        """Write a block; from any thread. It goes on its way once all before it have."""
+        block = data.copy()
+        with self._guard:
+            self._early[offset] = block
+            while (block_now := self._early.pop(self._end, None)) is not None:
+                self._pass_on()
+                self._held = block_now
+                self._end += block_now.size
+
+    def _pass_on(self) -> None:
+        """Upload the block that was held back."""
+        if self._held is not None and self._held.size:
+            if self._upload is None:
+                self._upload = _Upload(self._client, self._key, self._part)
+            self._upload.put(self._held)
+        self._held = None
+
+    def finish(self, size: int) -> None:
+        """Cut the file to its size."""
+        with self._guard:
+            start = self._end - (0 if self._held is None else self._held.size)
+            if self._early or not start <= size:
+                raise WriteFailed(
+                    errno.EINVAL, f"cannot write {self._key}: a part of it is missing"
+                )
+            if size < self._end:
+                assert self._held is not None
+                self._held = self._held[: size - start]
+            elif size > self._end:
+                self._pass_on()
+                self._held = np.zeros(size - self._end, np.uint8)
+            self._end = size
+            if self._upload is not None:
+                self._pass_on()
+                self._upload.drain()
+            self._finished = True
+
+    def place(self) -> None:
+        """Give the file its name."""
+        if not self._finished:
+            raise WriteFailed(errno.EINVAL, f"cannot place {self._key}: it is not finished")
+        with self._change():
+            self._check()
+            if self._upload is not None:
+                if self._client.head(self._key) is not None:
+                    raise AlreadyExists(
+                        errno.EEXIST,
+                        f"{self._client.url}/{self._key} exists already, and must not be replaced",
+                    )
+                self._complete()
+            else:
+                data = b"" if self._held is None else self._held
+                self._client.put(self._key, data, create=True)
+        self._held = None
+
+    def _complete(self) -> None:
+        upload, self._upload = self._upload, None
+        assert upload is not None
+        try:
+            upload.complete()
+        except WriteFailed:
+            # A server whose answer was lost is asked twice, and does not know the upload any more.
+            found = self._client.head(self._key)
+            if found is None or found.size != self._end:
+                raise
+
+    def discard(self) -> None:
+        """Forget the file, if it was not placed."""
+        upload, self._upload = self._upload, None
+        self._held, self._early, self._finished = None, {}, False
+        if upload is not None:
+            upload.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.discard()
+
+
+class _Upload:
+    """An upload in parts, by a thread that takes blocks as they come."""
+
+    def __init__(self, client: Client, key: str, part: int) -> None:
+        self._client = client
+        self._key = key
+        self._part = part
+        self._blocks: queue.Queue[Bytes | _Discarded | None] = queue.Queue(_WAITING)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="holdfast-upload", daemon=True)
+        self._thread.start()
+
+    def put(self, block: Bytes | _Discarded | None) -> None:
+        """Upload a block, when there is room for it; None is the end."""
+        while self._error is None:
+            try:
+                self._blocks.put(block, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+        self._raise()
+
+    def drain(self) -> None:
+        """Wait until all blocks are on their way."""
+        while self._error is None and not self._blocks.empty():
+            self._thread.join(0.002)
+        self._raise()
+
+    def complete(self) -> None:
+        """Upload what is left, and let the object be there."""
+        self.put(None)
+        self._thread.join()
+        self._raise()
+
+    def abort(self) -> None:
+        """Let the server forget the parts."""
+        with suppress(HoldfastError):  # it has failed: there is nothing to abort
+            self.put(_Discarded())
+        self._thread.join()
+
+    def _raise(self) -> None:
+        if self._error is not None and not isinstance(self._error, _Discarded):
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._client.upload(self._key, self._taken(), self._part)
+        except BaseException as error:
+            self._error = error
+
+    def _taken(self) -> Iterator[Bytes]:
+        while (block := self._blocks.get()) is not None:
+            if isinstance(block, _Discarded):
+                raise block
+            yield block

@@ -1,0 +1,182 @@
+"""The server that the tests run against, and the program that a user starts it with."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import obstore
+import pytest
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import S3Store
+
+import object_store
+from object_store import free_ports
+from tests.examples import EXAMPLES
+from tests.object_store.fixtures import running
+from tests.object_store.server import BUCKET, HOST, Server, ServerFailed
+
+
+def from_environment(url: str) -> S3Store:
+    return S3Store.from_url(url, client_options={"allow_http": True})
+
+
+def names(store: S3Store) -> list[str]:
+    return sorted(meta["path"] for page in obstore.list(store) for meta in page)
+
+
+def test_a_client_finds_it_by_the_environment(bucket_url: str) -> None:
+    store = from_environment(bucket_url)
+    data = os.urandom(100_000)
+    obstore.put(store, "a/b", data)
+    assert obstore.get(store, "a/b").bytes() == data
+    assert obstore.get_range(store, "a/b", start=70_000, length=9) == data[70_000:70_009]
+    assert names(store) == ["a/b"]
+
+
+def test_creation_and_replacement_can_be_conditional(bucket_url: str) -> None:
+    store = from_environment(bucket_url)
+    first = obstore.put(store, "record", b"one", mode="create")
+    with pytest.raises(AlreadyExistsError):
+        obstore.put(store, "record", b"two", mode="create")
+    second = obstore.put(store, "record", b"three", mode={"e_tag": first["e_tag"]})
+    with pytest.raises(PreconditionError):
+        obstore.put(store, "record", b"four", mode={"e_tag": first["e_tag"]})
+    assert first["e_tag"] != second["e_tag"]
+    assert obstore.get(store, "record").bytes() == b"three"
+
+
+def test_each_test_has_a_place_of_its_own(bucket_url: str, server: Server) -> None:
+    _, _, bucket, unique, last = bucket_url.split("/")
+    assert (bucket, last) == ("tests", "store")
+    assert names(from_environment(bucket_url)) == []
+    assert not any(unique in name for name in names(server.client("tests")))
+
+
+def test_what_the_machine_knows_of_other_stores_is_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "other")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "other")
+    server: Server = request.getfixturevalue("server")
+    request.getfixturevalue("bucket_url")
+    ours = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
+    files = {
+        "AWS_CONFIG_FILE": str(tmp_path / "aws_config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "aws_credentials"),
+    }
+    assert ours == {**server.environment, **files}
+    assert os.environ["XDG_CACHE_HOME"] == str(tmp_path / "cache")
+
+
+def test_other_keys_and_missing_buckets_are_refused(
+    bucket_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises((BaseError, FileNotFoundError), match="NoSuchBucket"):
+        obstore.put(from_environment("s3://absent/place"), "a", b"a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secrets.token_hex(20))
+    with pytest.raises((BaseError, PermissionError), match="SignatureDoesNotMatch"):
+        obstore.put(from_environment(bucket_url), "a", b"a")
+
+
+def test_a_kill_loses_no_object_and_a_start_brings_them_back(own_server: Server) -> None:
+    store, endpoint, keys = own_server.client(), own_server.endpoint, own_server.environment
+    data = os.urandom(5_000_000)
+    for number in range(3):
+        obstore.put(store, f"{number}", data)
+    first = own_server.pid
+    own_server.kill()
+    assert own_server.pid is None
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HOST, own_server.port))
+    own_server.start()
+    assert own_server.pid != first
+    assert (own_server.endpoint, own_server.environment) == (endpoint, keys)
+    assert names(store) == ["0", "1", "2"]
+    assert obstore.get(store, "2").bytes() == data
+    with pytest.raises(AlreadyExistsError):
+        obstore.put(store, "2", b"", mode="create")
+    with pytest.raises(ServerFailed, match="runs already"):
+        own_server.start()
+
+
+def test_two_servers_that_want_one_port_end_up_side_by_side(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.bucket("first")
+    obstore.put(server.client("first"), "there", b"there")
+    offers = iter([[server.port, *free_ports(7)], free_ports(8)])
+    monkeypatch.setattr(object_store, "free_ports", lambda count: next(offers))
+    with running(tmp_path / "server") as second:
+        assert next(offers, None) is None
+        obstore.put(second.client(), "here", b"here")
+        assert names(second.client()) == ["here"]
+        assert names(server.client("first")) == ["there"]
+        with pytest.raises((BaseError, FileNotFoundError), match="NoSuchBucket"):
+            names(second.client("first"))
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    server = Server(tmp_path / "server")
+    (server.folder / "identities.json").write_text("{not json")
+    with pytest.raises(ServerFailed, match=r"the server ended:\n(.|\n)*identities"):
+        server.start()
+    assert server.pid is None
+
+
+def test_it_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; sys.path.append(sys.argv[1])\n"
+        "from object_store import Server\n"
+        "server = Server(pathlib.Path(sys.argv[2])); server.start()\n"
+        "print(server.pid, flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", program, str(EXAMPLES), str(tmp_path / "server")]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        died = os.pidfd_open(pid)
+        process.kill()
+    try:
+        assert select.select([died], [], [], 20)[0]
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(died, signal.SIGKILL)
+        os.close(died)
+
+
+def test_the_program_tells_what_to_type_and_ends_by_ctrl_c(tmp_path: Path) -> None:
+    folder = tmp_path / "s3"
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, str(EXAMPLES / "object_store.py"), "--folder", str(folder)]
+        with subprocess.Popen([*command, "--port", str(port)], stdout=-1, text=True) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline().rstrip("\n") for _ in range(6)]
+            exports = folder / "env"
+            mode = stat.S_IMODE(exports.stat().st_mode)
+            names = [line.split("=")[0] for line in exports.read_text().splitlines()]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+    keys = (folder / "identities.json").read_text()
+    Server(folder)
+    assert (folder / "identities.json").read_text() == keys
+    assert lines[0].startswith(f"port {port} is taken, so it is ")
+    assert lines[3:] == [
+        f"source {exports}",
+        f"holdfast push RUN s3://{BUCKET}/experiments --store experiments",
+        f"holdfast ls --store s3://{BUCKET}/experiments",
+    ]
+    assert mode == 0o600
+    assert names == [
+        f"export AWS_{name}"
+        for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "ENDPOINT_URL", "REGION")
+    ]

@@ -1,0 +1,17 @@
+"""The backend in an object store: a real server on loopback."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.store.backend import Backend
+from holdfast.store.remote.backend import RemoteBackend
+from tests.store.backend_suite import BackendSuite
+
+
+class TestRemoteBackend(BackendSuite):
+    keeps_what_is_open = False
+
+    @pytest.fixture
+    def backend(self, bucket_url: str) -> Backend:
+        return RemoteBackend(bucket_url)

@@ -1,0 +1,431 @@
+"""The cache: it gives back what it was given or nothing, keeps its limit, and never fails."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.errors import BadOption
+from holdfast.files import range_cache
+from holdfast.files.disk import Disk
+from holdfast.store.remote.cache import Cache
+from holdfast.tensors.sources import Bytes
+
+BIG = 4 << 20
+"""Of a size that is mapped."""
+
+
+def _data(size: int, seed: int = 0) -> Bytes:
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _total(folder: Path) -> int:
+    return sum(path.stat().st_size for path in _files(folder))
+
+
+def _is_mapped(data: Bytes) -> bool:
+    base: Any = data
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(getattr(base, "obj", base), mmap.mmap)
+
+
+def _file(cache: Cache, folder: Path, key: str, data: Bytes) -> Path:
+    """Where it keeps this."""
+    before = set(_files(folder))
+    cache.put(key, data)
+    (path,) = set(_files(folder)) - before
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "above" / "cache"
+
+
+@pytest.fixture
+def cache(folder: Path) -> Cache:
+    return Cache(folder, 64 << 20)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 1_000_003, (1 << 20) - 32, BIG, BIG + 1])
+def test_what_was_put_comes_back(cache: Cache, size: int) -> None:
+    assert cache.get("key") is None
+    data = _data(size)
+    cache.put("key", data.tobytes())
+    found = cache.get("key")
+    assert found is not None
+    assert found.dtype == np.uint8
+    assert found.tobytes() == data.tobytes()
+    assert not found.flags.writeable
+    assert _is_mapped(found) == (size + 32 >= 1 << 20)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, np.array])
+def test_anything_with_bytes_can_be_put(cache: Cache, kind: Any) -> None:
+    data = _data(1000)
+    cache.put("key", kind(data) if kind is np.array else kind(data.tobytes()))
+    found = cache.get("key")
+    assert found is not None
+    assert found.tobytes() == data.tobytes()
+
+
+def test_another_key_is_another_entry(cache: Cache, folder: Path) -> None:
+    cache.put("object etag-1 0 10", b"first")
+    cache.put("object etag-2 0 10", b"second")
+    first, second = cache.get("object etag-1 0 10"), cache.get("object etag-2 0 10")
+    assert first is not None
+    assert second is not None
+    assert (first.tobytes(), second.tobytes()) == (b"first", b"second")
+    assert cache.get("object etag-1 0 1") is None
+    for path in _files(folder):
+        assert path.parent.parent == folder
+        assert path.parent.name == path.name[:2]
+
+
+def test_another_process_finds_it(cache: Cache, folder: Path) -> None:
+    cache.put("key", b"data")
+    found = Cache(folder, 1).get("key")
+    assert found is not None
+    assert found.tobytes() == b"data"
+
+
+@pytest.mark.parametrize("size", [100, BIG])
+@pytest.mark.parametrize("at", ["first", "middle", "last", "digest", "end"])
+def test_a_damaged_file_is_a_miss_and_deleted(
+    cache: Cache, folder: Path, size: int, at: str
+) -> None:
+    path = _file(cache, folder, "key", _data(size))
+    offset = {"first": 0, "middle": size // 2, "last": size - 1, "digest": size, "end": size + 31}
+    with path.open("r+b") as file:
+        file.seek(offset[at])
+        byte = file.read(1)[0]
+        file.seek(offset[at])
+        file.write(bytes([byte ^ 1]))
+    assert cache.get("key") is None
+    assert not path.exists()
+    cache.put("key", b"again")
+    assert cache.get("key") is not None
+
+
+@pytest.mark.parametrize("length", [0, 1, 31, 32, 99, BIG + 31, BIG + 33])
+def test_a_file_of_another_length_is_a_miss_and_deleted(
+    cache: Cache, folder: Path, length: int
+) -> None:
+    path = _file(cache, folder, "key", _data(BIG))
+    os.truncate(path, length)
+    assert cache.get("key") is None
+    assert not path.exists()
+
+
+def test_a_file_under_the_name_of_another_is_a_miss(cache: Cache, folder: Path) -> None:
+    path = _file(cache, folder, "key", _data(100))
+    other = _file(cache, folder, "other", _data(100, 1))
+    path.replace(other)
+    assert cache.get("other") is None
+    assert not other.exists()
+
+
+def test_what_is_no_file_is_a_miss(cache: Cache, folder: Path, tmp_path: Path) -> None:
+    path = _file(cache, folder, "key", _data(100))
+    path.rename(tmp_path / "kept")
+    path.symlink_to(tmp_path / "kept")
+    assert cache.get("key") is None
+    path.unlink()
+    os.mkfifo(path)
+    assert cache.get("key") is None
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    assert cache.get("key") is None
+
+
+def test_data_outlives_its_file(cache: Cache, folder: Path) -> None:
+    data = _data(BIG)
+    path = _file(cache, folder, "key", data)
+    found = cache.get("key")
+    path.unlink()
+    assert found is not None
+    assert np.array_equal(found, data)
+
+
+def test_only_the_owner_may_look(cache: Cache, folder: Path) -> None:
+    path = _file(cache, folder, "key", _data(100))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_limit_holds_and_the_least_recently_used_go_first(folder: Path) -> None:
+    entry = 1000
+    cache = Cache(folder, 10 * (entry + 32))
+    for i in range(10):
+        cache.put(f"{i}", _data(entry, i))
+    assert len(_files(folder)) == 10
+    for i in (0, 2, 4):
+        assert cache.get(f"{i}") is not None
+    cache.put("10", _data(entry, 10))
+    cache.put("11", _data(entry, 11))
+    kept = {i for i in range(12) if cache.get(f"{i}") is not None}
+    assert {0, 2, 4, 10, 11} <= kept
+    gone = sorted(set(range(12)) - kept)
+    assert gone == [1, 3, 5, 6, 7][: len(gone)]
+    assert len(gone) >= 2
+    assert _total(folder) <= 10 * (entry + 32)
+
+
+def test_the_limit_holds_for_entries_of_all_sizes(folder: Path) -> None:
+    random = np.random.default_rng(0)
+    limit = 100_000
+    cache = Cache(folder, limit)
+    for i in range(100):
+        size = int(random.choice([0, 100, 5_000, 60_000, limit - 32]))
+        cache.put(f"{i}", _data(size, i))
+        assert cache.get(f"{i}") is not None
+        assert _total(folder) <= limit
+
+
+def test_an_entry_above_the_limit_is_not_kept_and_pushes_nothing_out(folder: Path) -> None:
+    cache = Cache(folder, 1000)
+    cache.put("small", b"small")
+    cache.put("exactly", _data(1000 - 32))
+    assert cache.get("exactly") is not None
+    cache.put("big", _data(1000 - 31))
+    assert cache.get("big") is None
+    assert cache.get("exactly") is not None
+    Cache(folder / "none", 0).put("key", b"")
+    assert not (folder / "none").exists()
+
+
+def test_a_limit_below_nothing_is_refused(folder: Path) -> None:
+    with pytest.raises(BadOption):
+        Cache(folder, -1)
+
+
+def test_what_lies_there_from_before_counts(folder: Path) -> None:
+    first = Cache(folder, 10_000)
+    for i in range(9):
+        first.put(f"{i}", _data(1000, i))
+    Cache(folder, 5_000).put("new", _data(1000))
+    assert _total(folder) <= 5_000
+    assert first.get("new") is not None
+
+
+def test_what_is_not_ours_is_let_be(folder: Path) -> None:
+    cache = Cache(folder, 5_000)
+    cache.put("key", _data(1000))
+    foreign = [folder / "notes", folder / "ab" / "notes", folder / "letters" / "letters"]
+    for path in foreign:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 10_000)
+        os.utime(path, (0, 0))
+    for i in range(20):
+        cache.put(f"{i}", _data(1000, i))
+    assert all(path.exists() for path in foreign)
+    assert cache.get("19") is not None
+
+
+@pytest.mark.parametrize("age", [10, 7200])
+def test_what_a_killed_process_left_is_deleted_when_it_is_old(
+    cache: Cache, folder: Path, age: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = os.fork()
+    if pid == 0:
+        monkeypatch.setattr(Disk, "rename", lambda *_: os._exit(9))
+        cache.put("key", _data(1000))
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    (left,) = _files(folder)
+    assert cache.get("key") is None
+    then = time.time() - age
+    os.utime(left, (then, then))
+    cache.put("other", b"data")
+    assert left.exists() == (age == 10)
+    cache.put("key", b"data")
+    assert cache.get("key") is not None
+
+
+def test_processes_and_threads_share_one_cache(folder: Path) -> None:
+    limit = 40 * 10_032
+
+    def use(seed: int) -> None:
+        cache = Cache(folder, limit)
+        random = np.random.default_rng(seed)
+        for i in random.integers(0, 60, 150):
+            found = cache.get(f"{i}")
+            if found is None:
+                cache.put(f"{i}", _data(10_000, i))
+            else:
+                assert np.array_equal(found, _data(10_000, i))
+
+    def use_in_threads(seed: int) -> int:
+        failed = []
+
+        def run(number: int) -> None:
+            try:
+                use(number)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=run, args=(seed + i,)) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return len(failed)
+
+    children = []
+    for seed in (10, 20):
+        pid = os.fork()
+        if pid == 0:
+            status = 99
+            try:
+                status = use_in_threads(seed)
+            finally:
+                os._exit(status)
+        children.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0]
+    assert 0 < _total(folder) <= limit * (1 + 4 / 8)
+    assert all(len(path.name) == 64 for path in _files(folder)), "nothing is left aside"
+
+
+def test_processes_that_write_by_turns_exceed_the_limit_by_little(folder: Path) -> None:
+    limit = 40 * 1032
+    caches = [Cache(folder, limit) for _ in range(3)]
+    for i in range(150):
+        caches[i % 3].put(f"{i}", _data(1000, i))
+        assert _total(folder) <= limit * (1 + 3 / 8)
+
+
+def test_a_forked_child_does_not_wait_for_the_threads_of_its_parent(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, forked = threading.Event(), threading.Event()
+    scan = range_cache.scan
+
+    def slow(folder: Path) -> Any:
+        inside.set()
+        forked.wait()
+        return scan(folder)
+
+    monkeypatch.setattr(range_cache, "scan", slow)
+    thread = threading.Thread(target=cache.put, args=("key", b"data"))
+    thread.start()
+    inside.wait()
+    pid = os.fork()
+    if pid == 0:
+        monkeypatch.setattr(range_cache, "scan", scan)
+        cache.put("of the child", b"data")
+        os._exit(0 if cache.get("of the child") is not None else 1)
+    forked.set()
+    thread.join()
+    assert _exit_code(pid) == 0
+
+
+def _exit_code(pid: int) -> int:
+    """How a child ended; one that hangs is killed."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, 9)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("name", ["create", "set_mode", "reserve", "write", "rename"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_refuses_is_no_error(
+    cache: Cache, folder: Path, name: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.put("old", b"data")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Disk, name, refuse)
+        cache.put("key", b"data")
+        assert cache.get("key") is None
+        assert cache.get("old") is not None
+    assert len(_files(folder)) == 1, "nothing is left aside"
+
+
+def test_a_cache_that_may_only_be_read_is_read(
+    cache: Cache, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _file(cache, folder, "key", _data(100))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for call in ("mkdir", "utime"):
+        monkeypatch.setattr(os, call, refuse)
+    for name in ("create", "remove"):
+        monkeypatch.setattr(Disk, name, refuse)
+    assert cache.get("key") is not None
+    cache.put("other", b"data")
+    assert cache.get("other") is None
+    path.write_bytes(b"damaged")
+    assert cache.get("key") is None
+
+
+def test_files_that_cannot_be_deleted_do_not_let_the_cache_grow(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    cache = Cache(folder, 10_000)
+    monkeypatch.setattr(Disk, "remove", refuse)
+    for i in range(30):
+        cache.put(f"{i}", _data(1000, i))
+    assert 0 < _total(folder) <= 10_000
+
+
+def test_a_folder_that_is_a_file_is_no_error(folder: Path) -> None:
+    folder.parent.mkdir()
+    folder.write_text("not a folder")
+    cache = Cache(folder, 1000)
+    cache.put("key", b"data")
+    assert cache.get("key") is None
+    assert folder.read_text() == "not a folder"
+
+
+def test_a_cache_may_be_deleted_under_us(cache: Cache, folder: Path) -> None:
+    path = _file(cache, folder, "key", _data(100))
+    path.unlink()
+    path.parent.rmdir()
+    folder.rmdir()
+    assert cache.get("key") is None
+    cache.put("key", b"data")
+    assert cache.get("key") is not None
+
+
+@pytest.mark.parametrize("why", ["network", "mapping"])
+def test_what_cannot_be_mapped_is_read(
+    cache: Cache, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = _data(BIG)
+    cache.put("key", data)
+    if why == "network":
+        monkeypatch.setattr(range_cache, "on_network", lambda fd: True)
+        monkeypatch.setattr(range_cache, "populate", None)
+    else:
+        monkeypatch.setattr(range_cache, "populate", lambda part: errno.EIO)
+    found = cache.get("key")
+    assert found is not None
+    assert np.array_equal(found, data)
+    assert not _is_mapped(found)

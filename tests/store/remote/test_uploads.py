@@ -1,0 +1,368 @@
+"""Unfinished uploads: what a server says of them, what becomes of them, what is never shown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from holdfast.errors import FileError, MissingFile, UnreadableFile, WriteFailed
+from holdfast.store.remote import uploads
+from holdfast.store.remote.credentials import Options, s3_options
+from holdfast.store.remote.keys import Keys
+from holdfast.store.remote.uploads import Place, Upload, abort, unfinished
+
+KEYS = Keys("AKIDOFNOBODY", "the-secret-itself", "the-token-itself")
+BEGUN = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
+NOW = datetime(2024, 5, 7, 7, 8, 10, tzinfo=UTC)
+LEFT = Upload("models/a", "id-1", BEGUN, timedelta(days=1, seconds=1))
+
+
+class Server:
+    """Gives the answers that it was given, one after the other, and remembers the questions."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, str | bytes]] = []
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+        self.date: str | None = format_datetime(NOW, usegmt=True)
+        self.location: str | None = None
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                parts = urlsplit(self.path)
+                query = dict(parse_qsl(parts.query, keep_blank_values=True))
+                outer.asked.append((self.command, parts.path, query))
+                status, body = outer.answers.pop(0)
+                if status == 0:
+                    self.close_connection = True
+                    return
+                self.send_response_only(status)
+                if outer.date is not None:
+                    self.send_header("Date", outer.date)
+                if outer.location is not None:
+                    self.send_header("Location", outer.location)
+                self.end_headers()
+                self.wfile.write(body if isinstance(body, bytes) else body.encode())
+
+            do_GET = do_DELETE = answer  # noqa: N815
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def place(self, prefix: str = "pre") -> Place:
+        return Place(self.url, "bucket", prefix, "here", KEYS)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(uploads, "_PAUSE", 0.0)
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    server = Server()
+    yield server
+    server.close()
+    assert server.answers == []
+
+
+def _entry(key: str, id: str, begun: str = "2024-05-06T07:08:09.000Z") -> str:
+    return (
+        f"<Upload><Key>{key}</Key><UploadId>{id}</UploadId><Initiated>{begun}</Initiated></Upload>"
+    )
+
+
+def _page(*entries: str, after: tuple[str, str] | None = None) -> str:
+    more = ""
+    if after is not None:
+        more = (
+            f"<IsTruncated>true</IsTruncated><NextKeyMarker>{after[0]}</NextKeyMarker>"
+            f"<NextUploadIdMarker>{after[1]}</NextUploadIdMarker>"
+        )
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>'
+        '<ListMultipartUploadsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"{more}{''.join(entries)}</ListMultipartUploadsResult>"
+    )
+
+
+def _error(code: str) -> str:
+    hidden = f"<AWSAccessKeyId>{KEYS.id}</AWSAccessKeyId><Message>{KEYS.secret}</Message>"
+    return f"<Error><Code>{code}</Code>{hidden}</Error>"
+
+
+def _shown(error: BaseException) -> str:
+    """What a person, or a log, would see of it."""
+    shown = "".join(traceback.format_exception(error))
+    for hidden in (KEYS.id, KEYS.secret, KEYS.token, "Signature="):
+        assert str(hidden) not in shown
+    return str(error)
+
+
+def test_an_upload_has_a_key_an_id_and_an_age_by_the_clock_of_the_server(answering: Server) -> None:
+    answering.answers = [(200, _page(_entry("pre/models/a", "id-1")))]
+    assert unfinished(answering.place()) == [LEFT]
+    assert answering.asked == [("GET", "/bucket", {"uploads": "", "prefix": "pre/"})]
+
+
+def test_a_server_without_a_clock_is_given_ours(answering: Server) -> None:
+    answering.date = None
+    answering.answers = [(200, _page(_entry("pre/models/a", "id-1")))]
+    (upload,) = unfinished(answering.place())
+    assert abs(datetime.now(UTC) - BEGUN - upload.age) < timedelta(minutes=1)
+
+
+def test_uploads_of_a_neighbour_are_none_of_ours(answering: Server) -> None:
+    theirs = [_entry("pre2/a", "id-2"), _entry("a", "id-3"), _entry("pre/", "id-4")]
+    answering.answers = [(200, _page(*theirs, _entry("pre/models/a", "id-1")))]
+    assert unfinished(answering.place()) == [LEFT]
+
+
+def test_a_store_may_have_the_whole_bucket(answering: Server) -> None:
+    answering.answers = [(200, _page(_entry("models/a", "id-1"))), (204, "")]
+    assert unfinished(answering.place("")) == [LEFT]
+    abort(answering.place(""), LEFT)
+    assert [path for _, path, _ in answering.asked] == ["/bucket", "/bucket/models/a"]
+
+
+def test_all_pages_are_read(answering: Server) -> None:
+    answering.answers = [
+        (200, _page(_entry("pre/a", "1"), after=("pre/a", "1"))),
+        (200, _page(_entry("pre/a", "2"), after=("", "2"))),  # as SeaweedFS does it
+        (200, _page(_entry("pre/b", "3"))),
+    ]
+    found = unfinished(answering.place())
+    assert [(upload.key, upload.id) for upload in found] == [("a", "1"), ("a", "2"), ("b", "3")]
+    asked = [query for _, _, query in answering.asked]
+    assert asked[1] == {**asked[0], "key-marker": "pre/a", "upload-id-marker": "1"}
+    assert asked[2] == {**asked[0], "upload-id-marker": "2"}
+
+
+def test_pages_that_never_end_are_refused(answering: Server) -> None:
+    page = (200, _page(_entry("pre/a", "1"), after=("pre/a", "1")))
+    answering.answers = [page, page]
+    with pytest.raises(UnreadableFile, match="no such list"):
+        unfinished(answering.place())
+
+
+DOCTYPE = '<!DOCTYPE x [<!ENTITY key "pre/models/a">]>'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        _page(_entry("pre/a", "1"))[:-4],
+        _page(_entry("", "1")),
+        _page(_entry("pre/a", "")),
+        _page(_entry("pre/a", "1", "yesterday")),
+        _page(_entry("pre/a", "1", "2024-05-06T07:08:09")),
+        _page(_entry("pre/a", "1", "0001-01-01T00:00:00Z")),
+        _page(_entry("&key;", "1")).replace("?><", f"?>{DOCTYPE}<"),
+        _page(_entry("pre/a", "1")).replace("?><", f"?>{DOCTYPE}<").encode("utf-16"),
+    ],
+    ids="nothing noise cut keyless idless timeless zoneless ancient entity utf-16".split(),
+)
+def test_an_answer_that_is_no_list_is_refused(answering: Server, body: str | bytes) -> None:
+    answering.answers = [(200, body)]
+    with pytest.raises(UnreadableFile, match="no such list") as caught:
+        unfinished(answering.place())
+    _shown(caught.value)
+
+
+def test_an_answer_without_an_end_is_refused(
+    answering: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = _page(_entry("pre/a", "1"))
+    monkeypatch.setattr(uploads, "_LONGEST", len(page))
+    answering.answers = [(200, page), (200, page + "\n")]
+    assert len(unfinished(answering.place())) == 1
+    with pytest.raises(UnreadableFile, match="no such list"):
+        unfinished(answering.place())
+
+
+def test_an_upload_is_aborted_by_its_key_and_id(answering: Server) -> None:
+    answering.answers = [(204, "")]
+    abort(answering.place(), Upload("a b/ü+%5C", "id/+=", BEGUN, timedelta()))
+    path = "/bucket/pre/a%20b/%C3%BC%2B%255C"
+    assert answering.asked == [("DELETE", path, {"uploadId": "id/+="})]
+
+
+def test_an_upload_that_is_gone_is_no_error(answering: Server) -> None:
+    answering.answers = [(404, _error("NoSuchUpload"))]
+    abort(answering.place(), LEFT)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "says"),
+    [
+        (403, _error("AccessDenied"), FileError, "403 AccessDenied"),
+        (403, _error("SignatureDoesNotMatch"), FileError, "403 SignatureDoesNotMatch"),
+        (403, _error(f"<b>{KEYS.secret}</b>"), FileError, "403"),
+        (403, _error(f"{KEYS.secret} has spaces"), FileError, "403"),
+        (400, b"\xff", FileError, "400"),
+        (404, _error("NoSuchBucket"), MissingFile, "no such bucket"),
+        (501, _error("NotImplemented"), FileError, "501 NotImplemented"),
+    ],
+    ids="denied signature nested spaces noise bucket unable".split(),
+)
+def test_a_refusal_says_what_the_server_calls_it_and_no_more(
+    answering: Server, status: int, body: str | bytes, kind: type[FileError], says: str
+) -> None:
+    answers = [(status, body)] * (uploads._TRIES if status >= 500 else 1)
+    answering.answers = list(answers)
+    with pytest.raises(kind) as listing:
+        unfinished(answering.place())
+    answering.answers = list(answers)
+    with pytest.raises(kind) as aborting:
+        abort(answering.place(), LEFT)
+    assert _shown(listing.value).endswith(says)
+    assert _shown(aborting.value).endswith(says)
+    if kind is FileError:
+        assert type(listing.value) is UnreadableFile
+        assert type(aborting.value) is WriteFailed
+
+
+def test_a_server_that_is_not_well_is_asked_again(answering: Server) -> None:
+    answering.answers = [(503, _error("SlowDown")), (0, ""), (200, _page())]
+    assert unfinished(answering.place()) == []
+
+
+def test_a_server_that_hangs_up_is_given_up(answering: Server) -> None:
+    answering.answers = [(0, "")] * uploads._TRIES
+    with pytest.raises(UnreadableFile, match="cannot reach the server of s3://bucket/pre"):
+        unfinished(answering.place())
+    answering.answers = [(0, "")] * uploads._TRIES
+    with pytest.raises(WriteFailed, match="cannot reach the server of s3://bucket/pre"):
+        abort(answering.place(), LEFT)
+
+
+def test_what_is_signed_for_one_server_is_not_sent_to_another(answering: Server) -> None:
+    answering.location = f"{answering.url}/elsewhere"
+    answering.answers = [(307, _error("TemporaryRedirect"))]
+    with pytest.raises(UnreadableFile, match="307 TemporaryRedirect"):
+        unfinished(answering.place())
+    assert len(answering.asked) == 1
+
+
+def test_a_server_that_says_nothing_is_given_up(
+    answering: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "_PATIENCE", 0.05)
+    silent = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # listens, and never looks
+    place = Place(f"http://127.0.0.1:{silent.server_port}", "bucket", "pre", "here", KEYS)
+    try:
+        with pytest.raises(UnreadableFile, match="timed out"):
+            unfinished(place)
+    finally:
+        silent.server_close()
+
+
+def test_a_place_of_aws_has_the_bucket_in_the_name_of_its_host() -> None:
+    options = Options({"region": "eu-west-1"}, {}, lambda: KEYS)
+    place = Place.of(options, "bucket", "/a/b/")
+    assert place == Place(
+        "https://s3.eu-west-1.amazonaws.com", "bucket", "a/b", "eu-west-1", KEYS, virtual=True
+    )
+    request = uploads._request(place, "GET", None, [("uploads", "")])
+    assert request.full_url == "https://bucket.s3.eu-west-1.amazonaws.com/?uploads="
+    request = uploads._request(place, "DELETE", "a/b/c", [("uploadId", "1")])
+    assert request.full_url == "https://bucket.s3.eu-west-1.amazonaws.com/a/b/c?uploadId=1"
+    dotted = Place.of(options, "my.bucket", "")
+    assert dotted is not None
+    request = uploads._request(dotted, "GET", None, [("uploads", "")])
+    assert request.full_url == "https://s3.eu-west-1.amazonaws.com/my.bucket?uploads="
+
+
+def test_a_place_of_another_server_has_the_bucket_in_its_path() -> None:
+    config = {"aws_endpoint_url_s3": "http://host:1/base", "region": "here"}
+    place = Place.of(Options(config, {}, lambda: KEYS), "bucket", "")
+    assert place is not None
+    request = uploads._request(place, "GET", None, [("uploads", "")])
+    assert request.full_url == "http://host:1/base/bucket?uploads="
+    assert request.get_header("Host") == "host:1"
+
+
+def test_there_is_no_place_without_keys() -> None:
+    assert Place.of(Options({}, {}, None), "bucket", "") is None
+
+
+def test_nothing_secret_shows() -> None:
+    place = Place("http://host", "bucket", "pre", "here", KEYS)
+    shown = f"{place} {place!r}"
+    assert "s3://bucket/pre" in shown
+    for hidden in (KEYS.id, KEYS.secret, KEYS.token):
+        assert str(hidden) not in shown
+
+
+def _place(url: str) -> Place:
+    """A place in the real server, by the environment."""
+    parts = urlsplit(url)
+    place = Place.of(s3_options(), parts.netloc, parts.path)
+    assert place is not None
+    return place
+
+
+def _leave(place: Place, key: str) -> None:
+    """Begin an upload in a process that is then killed."""
+    program = [sys.executable, "-m", "tests.store.remote.begin_upload"]
+    with subprocess.Popen(
+        [*program, place.bucket, f"{place.prefix}/{key}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"begun\n"
+        finally:
+            process.kill()
+
+
+def test_what_a_killed_process_left_is_found_and_aborted(bucket_url: str) -> None:
+    place, neighbour = _place(f"{bucket_url}/here"), _place(f"{bucket_url}/here2")
+    odd = "a b/ü+%5C&<.bin"
+    before = datetime.now(UTC)
+    _leave(place, odd)
+    _leave(neighbour, "theirs")
+    (left,) = unfinished(place)
+    assert left.key == odd
+    assert left.begun.utcoffset() == timedelta(0)
+    assert timedelta(seconds=-2) < left.begun - before < timedelta(minutes=1)
+    assert timedelta(seconds=-2) < left.age < timedelta(minutes=1)
+    abort(place, left)
+    abort(place, left)
+    assert unfinished(place) == []
+    assert [upload.key for upload in unfinished(neighbour)] == ["theirs"]
+    assert {upload.key for upload in unfinished(_place(bucket_url))} == {"here2/theirs"}
+    abort(neighbour, unfinished(neighbour)[0])
+
+
+def test_the_real_server_refuses_other_keys_and_buckets(bucket_url: str) -> None:
+    place = _place(bucket_url)
+    wrong = Place(place.endpoint, place.bucket, "", place.region, KEYS)
+    with pytest.raises(UnreadableFile, match="403 InvalidAccessKeyId") as caught:
+        unfinished(wrong)
+    _shown(caught.value)
+    wrong = Place(place.endpoint, place.bucket, "", place.region, Keys(place.keys.id, "x"))
+    with pytest.raises(UnreadableFile, match="403 SignatureDoesNotMatch"):
+        unfinished(wrong)
+    with pytest.raises(MissingFile, match="no such bucket"):
+        unfinished(Place(place.endpoint, "nowhere", "", place.region, place.keys))
