@@ -86,6 +86,7 @@ COMMANDS: list[list[str]] = [
     ["du"],
     ["doctor"],
     ["import", "."],
+    ["push", "gpt", "elsewhere"],
 ]
 
 

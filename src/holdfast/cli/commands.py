@@ -29,7 +29,7 @@ def show(
     if store is None and is_package(what):
         from holdfast.cli.show_package import show_package
 
-        code = show_package(Path(what), as_json=json, every=every)
+        code = show_package(what, as_json=json, every=every)
     elif is_file(what):
         from holdfast.cli.show import show_file
 

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from holdfast.cli.options import Cast, Format, Json, Ref, StorePath, Yes
-from holdfast.cli.stores import find_foreign, find_store, resolve, takeover
+from holdfast.cli.stores import find_foreign, find_store, open_store, resolve, takeover
 from holdfast.errors import BadOption
 
 app = typer.Typer()
@@ -21,6 +21,12 @@ NEWEST: Final = 50
 
 Run = Annotated[
     str, typer.Argument(help="A run's name, or the beginning of its hash.", show_default=False)
+]
+EveryOne = Annotated[
+    bool, typer.Option("--all", help="All checkpoints of the run REF, the oldest first.")
+]
+ReadBack = Annotated[
+    bool, typer.Option("--verify", help="Read every byte back from where it was copied to.")
 ]
 
 
@@ -224,6 +230,52 @@ def import_(
     if is_foreign(folder):
         raise typer.Exit(import_runs(into, folder, name, as_json=json))
     import_run(into, folder, name, as_json=json)
+
+
+@app.command(rich_help_panel=PANEL)
+def push(
+    ref: Ref,
+    to: Annotated[
+        str,
+        typer.Argument(
+            metavar="STORE",
+            help="Where it goes: s3://bucket/prefix, or a folder.",
+            show_default=False,
+        ),
+    ],
+    every: EveryOne = False,
+    verify: ReadBack = False,
+    json: Json = False,
+    store: StorePath = None,
+) -> None:
+    """Copy a checkpoint, or a run, to another store: what that lacks, and verified."""
+    from holdfast.cli.push import copy_all
+
+    source, target = find_store(store), open_store(to, new=True)
+    raise typer.Exit(copy_all(source, ref, target, "push", every, verify, as_json=json))
+
+
+@app.command(rich_help_panel=PANEL)
+def pull(
+    ref: Ref,
+    origin: Annotated[
+        str,
+        typer.Argument(
+            metavar="STORE",
+            help="Where it is: s3://bucket/prefix, or a folder.",
+            show_default=False,
+        ),
+    ],
+    every: EveryOne = False,
+    verify: ReadBack = False,
+    json: Json = False,
+    store: StorePath = None,
+) -> None:
+    """Copy a checkpoint, or a run, out of another store: what is not here yet, and verified."""
+    from holdfast.cli.push import copy_all
+
+    source, target = open_store(origin), find_store(store, new=True)
+    raise typer.Exit(copy_all(source, ref, target, "pull", every, verify, as_json=json))
 
 
 @app.command(rich_help_panel=PANEL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.cli.changes import value_text
@@ -37,7 +36,7 @@ def diff_two(
     before: str,
     after: str,
     *,
-    store: Path | None,
+    store: str | None,
     tensors_only: bool,
     as_json: bool,
     every: bool,
@@ -65,7 +64,7 @@ def diff_two(
 
 
 def _opened(
-    argument: str, store: Path | None, tensors_only: bool
+    argument: str, store: str | None, tensors_only: bool
 ) -> AbstractContextManager[TensorFile | Checkpoint]:
     if is_file(argument):
         return TensorFile(argument, tensors_only=tensors_only)

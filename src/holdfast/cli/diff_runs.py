@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.cli.changes import (
@@ -65,7 +64,7 @@ class _Side:
         }
 
 
-def diff_runs(before: str, after: str, *, store: Path | None, as_json: bool, every: bool) -> int:
+def diff_runs(before: str, after: str, *, store: str | None, as_json: bool, every: bool) -> int:
     """Print what differs between two checkpoints and their runs; returns the exit code."""
     old, new = _side(before, store), _side(after, store)
     found, of_runs = _NONE, None
@@ -92,7 +91,7 @@ def diff_runs(before: str, after: str, *, store: Path | None, as_json: bool, eve
     return 3 if found or of_runs or trees else 0
 
 
-def _side(argument: str, given: Path | None) -> _Side:
+def _side(argument: str, given: str | None) -> _Side:
     try:
         checkpoint = resolve(argument, given)
     except RefNotFound:
@@ -103,7 +102,7 @@ def _side(argument: str, given: Path | None) -> _Side:
     return _Side(checkpoint.head.run, run_of(checkpoint), checkpoint)
 
 
-def _run_without_checkpoint(argument: str, given: Path | None) -> Run | None:
+def _run_without_checkpoint(argument: str, given: str | None) -> Run | None:
     """The run that an argument means, if no checkpoint of it can be meant."""
     with suppress(RefNotFound):
         store = find_store(given)

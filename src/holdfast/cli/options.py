@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,10 +17,11 @@ Ref = Annotated[
     ),
 ]
 StorePath = Annotated[
-    Path | None,
+    # No Path, which would make s3:/bucket of s3://bucket.
+    str | None,
     typer.Option(
         "--store",
-        help="The store's folder; else $HOLDFAST_STORE, or the one around the current folder.",
+        help="A folder or URL; else $HOLDFAST_STORE, or the store around the current folder.",
         show_default=False,
     ),
 ]

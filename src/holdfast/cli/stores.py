@@ -13,6 +13,7 @@ from holdfast.errors import NotAStore, RefNotFound
 from holdfast.formats import FORMATS
 from holdfast.packages import names
 from holdfast.store.names import VARIABLE
+from holdfast.store.opening import is_url
 
 if TYPE_CHECKING:
     from holdfast.store import Checkpoint, Store
@@ -34,16 +35,34 @@ def is_package(argument: str) -> bool:
         return False
 
 
-def find_store(given: Path | None, *, new: bool = False) -> Store:
+def find_store(given: str | None, *, new: bool = False) -> Store:
     """The store of `--store`, of the environment, or around the current folder.
 
     With `new`, one that is named and is not there yet will be made. Raises NotAStore for a root
     of another program, which is never written to.
     """
+    named = given or os.environ.get(VARIABLE)
+    if named and is_url(named):
+        return open_store(named, new=new)
+    return _opened(_find_folder(given, new))
+
+
+def open_store(named: str, *, new: bool = False) -> Store:
+    """The store in a folder or at a URL; with `new`, one that is not there yet will be made."""
+    from holdfast.store import Store
+
+    if not is_url(named):
+        return _opened(_checked(named, "", new))
+    store = Store(named)
+    if not new:
+        store.check_exists()
+    return store
+
+
+def _opened(folder: Path) -> Store:
     from holdfast.store import Store
     from holdfast.store.foreign import is_foreign
 
-    folder = _find_folder(given, new)
     if is_foreign(folder):
         raise NotAStore(
             errno.EINVAL,
@@ -53,10 +72,12 @@ def find_store(given: Path | None, *, new: bool = False) -> Store:
     return Store(folder)
 
 
-def find_foreign(given: Path | None) -> Path | None:
+def find_foreign(given: str | None) -> Path | None:
     """The root that is meant, if another program wrote it; None if it is a store, or missing."""
     from holdfast.store.foreign import is_foreign
 
+    if is_url(given or os.environ.get(VARIABLE)):
+        return None
     with suppress(NotAStore):
         folder = _find_folder(given, new=False)
         return folder if is_foreign(folder) else None
@@ -68,16 +89,11 @@ def takeover(root: Path) -> str:
     return f"`holdfast import {shlex.quote(str(root))} --store STORE` takes it over"
 
 
-def _find_folder(given: Path | None, new: bool) -> Path:
+def _find_folder(given: str | None, new: bool) -> Path:
     """The folder of `--store`, of the environment, or around the current one."""
-    named = given if given is not None else os.environ.get(VARIABLE)
+    named = given or os.environ.get(VARIABLE)
     if named:
-        where = "--store" if given is not None else f"${VARIABLE}"
-        if not new and not (Path(named) / _INSIDE).is_dir():
-            raise NotAStore(
-                errno.ENOENT, f"{where}: {named} is no store: it has no folder {_INSIDE}"
-            )
-        return Path(named)
+        return _checked(named, "--store: " if given else f"${VARIABLE}: ", new)
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / _INSIDE).is_dir():
@@ -91,7 +107,15 @@ def _find_folder(given: Path | None, new: bool) -> Path:
     )
 
 
-def resolve(ref: str, given: Path | None) -> Checkpoint:
+def _checked(named: str, where: str, new: bool) -> Path:
+    """A folder that is a store, or with `new` may become one."""
+    folder = Path(named)
+    if not new and not (folder / _INSIDE).is_dir():
+        raise NotAStore(errno.ENOENT, f"{where}{named} is no store: it has no folder {_INSIDE}")
+    return folder
+
+
+def resolve(ref: str, given: str | None) -> Checkpoint:
     """The checkpoint that an argument means."""
     try:
         return find_store(given).resolve(ref)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -37,7 +36,7 @@ _SHOWN: Final = 10
 """So many differences of two states are printed."""
 
 
-def verify_each(arguments: Sequence[str], *, store: Path | None, as_json: bool) -> int:
+def verify_each(arguments: Sequence[str], *, store: str | None, as_json: bool) -> int:
     """Verify all files and checkpoints, whatever is wrong with some; returns the exit code.
 
     Damage outweighs all else: with several the code is 1 if any is damaged.
@@ -63,7 +62,7 @@ def tell_each(
     return 1 if 1 in codes else max(codes)
 
 
-def _verify_one(argument: str, store: Path | None) -> tuple[dict[str, Any], int]:
+def _verify_one(argument: str, store: str | None) -> tuple[dict[str, Any], int]:
     in_folder = store is None and is_package(argument)
     kind = "path" if in_folder or is_file(argument) else "ref"
     try:
@@ -113,9 +112,10 @@ def _verify_file(path: str) -> dict[str, Any]:
 
 def _verify_package(path: str) -> dict[str, Any]:
     from holdfast.packages.checking import verify_package
+    from holdfast.packages.places import entries_of, folder_at
 
-    with os.scandir(path) as entries:
-        total = sum(entry.stat().st_size for entry in entries if entry.is_file())
+    entries = entries_of(folder_at(path)).values()
+    total = sum(entry.stat().st_size for entry in entries if entry.is_file())
     with progress_bar(f"verifying {Path(path).name}", total) as report:
         verified = verify_package(path, report)
     return {
@@ -133,7 +133,7 @@ def _tree_json(what: TensorFile | Checkpoint) -> dict[str, Any]:
     return {} if blocks is None else {"live_blocks": blocks}
 
 
-def _verify_ref(ref: str, store: Path | None) -> dict[str, Any]:
+def _verify_ref(ref: str, store: str | None) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", FellBack)
         checkpoint = resolve(ref, store)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from holdfast.amr.logical import digest_of
@@ -23,7 +22,7 @@ from holdfast.errors import FellBack, HoldfastError, printable
 from holdfast.store import Checkpoint
 
 
-def verify_logical(arguments: Sequence[str], *, store: Path | None, as_json: bool) -> int:
+def verify_logical(arguments: Sequence[str], *, store: str | None, as_json: bool) -> int:
     """Verify states and print the digest of each; returns the exit code.
 
     All files together are one state, those of its ranks; each checkpoint is one by itself, and
@@ -37,7 +36,7 @@ def verify_logical(arguments: Sequence[str], *, store: Path | None, as_json: boo
 
 
 def _verify_state(
-    names: list[str], store: Path | None, states: States
+    names: list[str], store: str | None, states: States
 ) -> tuple[dict[str, Any], int]:
     kind = "paths" if is_file(names[0]) else "ref"
     what: dict[str, Any] = {kind: names if kind == "paths" else names[0]}
@@ -60,7 +59,7 @@ def _verify_state(
         return {**what, "status": "damaged", **found}, 1
 
 
-def _resolved(ref: str, store: Path | None) -> Checkpoint:
+def _resolved(ref: str, store: str | None) -> Checkpoint:
     with warnings.catch_warnings():
         warnings.simplefilter("error", FellBack)
         return resolve(ref, store)

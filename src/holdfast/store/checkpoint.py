@@ -34,10 +34,12 @@ from holdfast.store.reading import Data, gone, read_record
 from holdfast.store.record import STORAGE, DataFile, Head, Record
 from holdfast.store.runfile import now
 from holdfast.store.scanning import read_head
+from holdfast.store.view import Array, CheckpointView
 from holdfast.tensors import TensorSpec
 from holdfast.tensors.devices import Device
 
 if TYPE_CHECKING:
+    from holdfast.store.copying import Copied
     from holdfast.store.run import Run
     from holdfast.store.store import Store
 
@@ -62,6 +64,11 @@ class Checkpoint:
     def __init__(self, store: Store, head: Head) -> None:
         self._store = store
         self.head: Final = head
+
+    @property
+    def store(self) -> Store:
+        """The store that it is in."""
+        return self._store
 
     @property
     def run(self) -> Run:
@@ -175,6 +182,10 @@ class Checkpoint:
         loaded = load_state(self, options, rename)
         return loaded if is_exact else (loaded, report_of(self, options, rename))
 
+    def __getitem__(self, name: str) -> Array:
+        """One tensor, by its name in `tensors`: nothing else is read, and it is verified."""
+        return CheckpointView(self)[name]
+
     def state_with(
         self,
         saved: Any,
@@ -243,6 +254,18 @@ class Checkpoint:
         each part.
         """
         return export(self, target, part, format, cast)
+
+    def copy_to(
+        self, store: Store, progress: Progress | None = None, *, check: bool = False
+    ) -> Copied:
+        """Copy it to another store, byte for byte: see docs/copying.md.
+
+        Only what that store lacks is copied, and verified on its way. With `check`, all of it is
+        read back from there.
+        """
+        from holdfast.store.copying import copy_checkpoint
+
+        return copy_checkpoint(self, store, progress, check=check)
 
     def tag(self, name: str) -> None:
         """Give it a name of its own in the store; a tagged checkpoint is not deleted."""
