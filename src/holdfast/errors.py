@@ -73,7 +73,7 @@
         └── DigestMismatch                 the bytes of a tensor are not those that were saved
 
 Warnings stand beside the tree, each a UserWarning: NotVerified, FellBack, SlowSaves,
-NotDeleted.
+NotDeleted, NotMirrored.
 """
 
 from __future__ import annotations
@@ -392,6 +392,10 @@ class FellBack(UserWarning):
 
 class NotDeleted(UserWarning):
     """Checkpoints that a run does not keep could not be deleted; the message says why."""
+
+
+class NotMirrored(UserWarning):
+    """Checkpoints do not reach their mirror; they are safe in the store."""
 
 
 class SlowSaves(UserWarning):

@@ -397,7 +397,7 @@ def test_a_child_forked_while_the_helper_starts_has_no_end_of_its_line(
             super().__init__(*arguments, **options)
 
     before = sockets()
-    monkeypatch.setattr("holdfast.training.process.subprocess.Popen", Slow)
+    monkeypatch.setattr("holdfast.training.starting.subprocess.Popen", Slow)
     background = Background(run)
     background.start()
     starting.wait()

@@ -5,7 +5,6 @@ What a command needs is imported when it is called: none waits for the libraries
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ app = typer.Typer()
 
 @app.command()
 def models(
-    folder: Annotated[Path, typer.Argument(help="A folder of model packages.")] = Path("."),
+    folder: Annotated[str, typer.Argument(help="A folder of model packages, or a URL.")] = ".",
     every: Every = False,
     json: Json = False,
 ) -> None:
@@ -29,9 +28,9 @@ def models(
 
 @app.command()
 def pack(
-    folder: Annotated[Path, typer.Argument(help="A model package.", show_default=False)],
+    folder: Annotated[str, typer.Argument(help="A model package.", show_default=False)],
     to: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--to", help="A .tar.gz or .tar.zst; else FOLDER.tar.gz.", show_default=False),
     ] = None,
     yes: Yes = False,
@@ -45,8 +44,8 @@ def pack(
 
 @app.command()
 def unpack(
-    archive: Annotated[Path, typer.Argument(help="What `pack` wrote.", show_default=False)],
-    into: Annotated[Path, typer.Argument(help="Where its folder goes.")] = Path("."),
+    archive: Annotated[str, typer.Argument(help="What `pack` wrote.", show_default=False)],
+    into: Annotated[str, typer.Argument(help="Where its folder goes.")] = ".",
     json: Json = False,
 ) -> None:
     """Unpack a model package into a folder of its own, and verify it."""

@@ -13,6 +13,7 @@ import typer
 from holdfast.cli.options import Cast, Format, Json, Ref, StorePath, Yes
 from holdfast.cli.stores import find_foreign, find_store, open_store, resolve, takeover
 from holdfast.errors import BadOption
+from holdfast.store.opening import is_url
 
 app = typer.Typer()
 
@@ -135,7 +136,10 @@ def log(
 def export(
     ref: Ref,
     target: Annotated[
-        Path, typer.Argument(help="A file of any format, or a folder.", show_default=False)
+        str,
+        typer.Argument(
+            help="A file of any format, or a folder; of a package, a URL too.", show_default=False
+        ),
     ],
     part: Annotated[
         str | None,
@@ -148,13 +152,13 @@ def export(
         typer.Option("--package", help="A folder with weights, config.json and tokenizer.json."),
     ] = False,
     config: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="The package's config.json, if the checkpoint has none.", show_default=False
         ),
     ] = None,
     tokenizer: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="Its tokenizer.json, likewise.", show_default=False),
     ] = None,
     max_shard_size: Annotated[
@@ -195,10 +199,12 @@ def export(
         raise typer.BadParameter(
             "--config, --tokenizer, --max-shard-size and --quantize are for --package"
         )
+    if is_url(target):
+        raise typer.BadParameter("to a URL only a --package is exported: see `holdfast push`")
 
     export_checkpoint(
         resolve(ref, store),
-        target,
+        Path(target),
         part=part,
         format=format,
         cast=cast,

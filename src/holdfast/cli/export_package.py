@@ -12,16 +12,17 @@ from holdfast.errors import AlreadyExists
 
 if TYPE_CHECKING:
     from holdfast.packages.manifest import Manifest
+    from holdfast.packages.places import Folder
     from holdfast.store import Checkpoint
 
 
 def export_package(
     checkpoint: Checkpoint,
-    folder: Path,
+    target: str | Path,
     *,
     part: str | None = None,
-    config: Path | None = None,
-    tokenizer: Path | None = None,
+    config: str | Path | None = None,
+    tokenizer: str | Path | None = None,
     max_shard_size: str | None = None,
     quantize: str | None = None,
     replace: bool = False,
@@ -29,9 +30,11 @@ def export_package(
 ) -> None:
     """Write the package and print what it is."""
     from holdfast.packages.exporting import export
+    from holdfast.packages.places import folder_at
     from holdfast.packages.writing import MAX_SHARD_SIZE
 
-    if not replace and os.path.lexists(folder):
+    folder = folder_at(target)
+    if not replace and _is_taken(folder):
         raise AlreadyExists(errno.EEXIST, f"{folder} is there already: --yes replaces it")
     manifest = export(
         checkpoint,
@@ -49,13 +52,17 @@ def export_package(
         _print(checkpoint, folder, manifest, error)
 
 
+def _is_taken(folder: Folder) -> bool:
+    return os.path.lexists(folder) if isinstance(folder, Path) else bool(folder.files)
+
+
 def _part_of(checkpoint: Checkpoint) -> str | None:
     """The part of the weights; None if no tensor of the state is in a part."""
     is_flat = all(part.key is None for part in checkpoint.head.parts)
     return None if is_flat else "model"
 
 
-def _measured_error(folder: Path) -> dict[str, Any]:
+def _measured_error(folder: Folder) -> dict[str, Any]:
     """What the package itself says about its quantization."""
     from holdfast.packages import json_text
     from holdfast.packages.names import GENERATION_INFO
@@ -65,7 +72,7 @@ def _measured_error(folder: Path) -> dict[str, Any]:
 
 
 def _print(
-    checkpoint: Checkpoint, folder: Path, manifest: Manifest, error: dict[str, Any] | None
+    checkpoint: Checkpoint, folder: Folder, manifest: Manifest, error: dict[str, Any] | None
 ) -> None:
     model = manifest.model
     say(
@@ -85,7 +92,7 @@ def _print(
 
 
 def _print_json(
-    checkpoint: Checkpoint, folder: Path, manifest: Manifest, error: dict[str, Any] | None
+    checkpoint: Checkpoint, folder: Folder, manifest: Manifest, error: dict[str, Any] | None
 ) -> None:
     model = manifest.model
     print_json(

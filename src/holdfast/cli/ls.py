@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from holdfast.cli.output import (
     age_text,
     count_text,
     hash_text,
+    message_of,
     metric_text,
     on_terminal,
     print_json,
@@ -23,11 +25,12 @@ from holdfast.cli.output import (
     time_text,
     width,
 )
-from holdfast.errors import printable
+from holdfast.errors import HoldfastError, printable
 from holdfast.store import Store
 from holdfast.store.filters import Filter, chosen_runs
 from holdfast.store.lineage import monitored
-from holdfast.store.listing import Entry, Order, checkpoints, written
+from holdfast.store.listing import Entry, Order, checkpoints, joined, written
+from holdfast.store.mirrors import read_mirrors
 from holdfast.store.record import Head
 
 _MOST: Final = 12
@@ -48,6 +51,9 @@ def list_checkpoints(
     store.index.refresh()
     runs = chosen_runs(store.index, chosen)
     entries = checkpoints(store.index, runs, number, order)
+    elsewhere = 0
+    if mirrors := _mirrors(store, runs):
+        entries, elsewhere = _with_mirrors(store, mirrors, entries, number, order)
     if as_json:
         print_json([entry_json(entry) for entry in entries])
     elif not entries:
@@ -59,9 +65,43 @@ def list_checkpoints(
         first = [order.metric] if order and order.metric is not None else []
         print_checkpoints(entries, [*first, *_monitored(store, entries)], one_run=one_run)
         if on_terminal() and number is not None and len(entries) >= number:
-            left = _count(store, runs, order) - len(entries)
+            left = _count(store, runs, order) + elsewhere - len(entries)
             if left > 0:
                 say((f"… and {left:,} {'more' if order else 'older'}; --all lists them", "dim"))
+
+
+def _mirrors(store: Store, runs: list[str] | None) -> dict[str, str]:
+    """The places of the mirrors that these runs have, by run; a run may be there alone."""
+    try:
+        mirrors = read_mirrors(store.backend)
+    except HoldfastError as error:
+        _warn(message_of(error))
+        return {}
+    return {run: place for run, place in mirrors.items() if runs is None or run in runs}
+
+
+def _with_mirrors(
+    store: Store,
+    mirrors: dict[str, str],
+    entries: list[Entry],
+    number: int | None,
+    order: Order | None,
+) -> tuple[list[Entry], int]:
+    """The same list with what mirrors have, and how many only they have."""
+    from holdfast.store.whereabouts import located, look_at, only_in_mirrors
+
+    seen = look_at(set(mirrors.values()))
+    for mirror in seen.values():
+        if mirror.problem is not None:
+            _warn(str(mirror))
+    more = only_in_mirrors(store.index, mirrors, seen)
+    if order is not None and order.rated:
+        more = [entry for entry in more if order.metric in entry.metrics]
+    return joined(located(entries, mirrors, seen), more, number, order), len(more)
+
+
+def _warn(text: str) -> None:
+    print(printable(text), file=sys.stderr)
 
 
 def _count(store: Store, runs: list[str] | None, order: Order | None) -> int:
@@ -152,6 +192,7 @@ def _columns(entries: Sequence[Entry]) -> list[_Column]:
         if on_terminal()
         else of_head("saved", lambda head: printable(time_text(head.time))),
         column("marks", _marks),
+        *([column("where", _where)] if any(entry.where for entry in entries) else ()),
     ]
 
 
@@ -179,6 +220,10 @@ def _marks(entry: Entry) -> str:
     return printable(", ".join((*damage, *entry.marks)))
 
 
+def _where(entry: Entry) -> str:
+    return " + ".join(place if place == "local" else "mirror" for place in entry.where)
+
+
 def entry_json(entry: Entry) -> dict[str, Any]:
     """A checkpoint of a list, for scripts."""
     found: dict[str, Any] = {
@@ -187,6 +232,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
         "name": entry.name,
         "step": entry.step,
         "marks": entry.marks,
+        **({"where": entry.where} if entry.where else {}),
     }
     if entry.head is None:
         return {**found, "damaged": entry.problem}

@@ -27,7 +27,7 @@ _LEAST: Final = 16
 """The characters of a name that are shown at least."""
 
 
-def print_models(folder: Path, *, every: bool, as_json: bool) -> int:
+def print_models(folder: str | Path, *, every: bool, as_json: bool) -> int:
     """Print the packages in a folder; returns the exit code, which is 1 if one is broken."""
     models = list_saved_models(folder)
     broken = [model for model in models if model.integrity == "broken"]

@@ -8,12 +8,15 @@ from pathlib import Path
 
 from holdfast.cli.output import count_text, print_json, progress_bar, say, size_text
 from holdfast.errors import AlreadyExists
+from holdfast.packages.places import check_are_here
 
 
-def pack_folder(folder: Path, target: Path | None, *, replace: bool, as_json: bool) -> None:
+def pack_folder(given: str, target: str | None, *, replace: bool, as_json: bool) -> None:
     """Pack and print what was written."""
     from holdfast.packages.archive import archive_path, pack
 
+    check_are_here(given, target)
+    folder = Path(given)
     path = archive_path(folder, target)
     if not replace and os.path.lexists(path):
         raise AlreadyExists(errno.EEXIST, f"{path} is there already: --yes replaces it")
@@ -22,10 +25,12 @@ def pack_folder(folder: Path, target: Path | None, *, replace: bool, as_json: bo
     _print("packed", folder, folder, path, path, as_json)
 
 
-def unpack_archive(archive: Path, into: Path, *, as_json: bool) -> None:
+def unpack_archive(given: str, into: str, *, as_json: bool) -> None:
     """Unpack and print what was written."""
     from holdfast.packages.archive import unpack
 
+    check_are_here(given, into)
+    archive = Path(given)
     total = archive.stat().st_size if archive.is_file() else 0
     with progress_bar(f"unpacking {archive}", total) as report:
         folder = unpack(archive, into, progress=report)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,16 +11,18 @@ from typing import Any
 from holdfast.cli.models import model_json, parameters_text, say_problem
 from holdfast.cli.output import on_terminal, print_json, print_table, say, size_text, time_text
 from holdfast.cli.show import print_values
-from holdfast.errors import HoldfastError, printable
+from holdfast.errors import HoldfastError, MissingFile, printable
 from holdfast.packages.json_text import read_object
 from holdfast.packages.listing import ModelInfo, list_saved_models
 from holdfast.packages.manifest import Manifest
 from holdfast.packages.names import CONFIG, GENERATION_INFO
+from holdfast.packages.places import Entry, File, Folder, entries_of, folder_at
 
 
-def show_package(folder: Path, *, as_json: bool, every: bool) -> int:
+def show_package(given: str | Path, *, as_json: bool, every: bool) -> int:
     """Print what a package says of itself; returns the exit code, 1 for one that is broken."""
-    (model,) = list_saved_models(folder)
+    folder = folder_at(given)
+    model = _model(folder)
     said = {
         "config": _read(folder / CONFIG),
         "generation_info": _read(folder / GENERATION_INFO),
@@ -29,6 +33,17 @@ def show_package(folder: Path, *, as_json: bool, every: bool) -> int:
     else:
         _print(model, said, every or not on_terminal())
     return 1 if model.integrity == "broken" else 0
+
+
+def _model(folder: Folder) -> ModelInfo:
+    """The package itself; raises MissingFile for a folder that is none."""
+    here = os.path.abspath(folder) if isinstance(folder, Path) else str(folder)
+    for model in list_saved_models(folder):
+        if str(model.path) == here:
+            return model
+    raise MissingFile(
+        errno.ENOENT, f"{folder} is no model package: `holdfast models` lists those in it"
+    )
 
 
 def _print(model: ModelInfo, said: dict[str, Any], every: bool) -> None:
@@ -47,7 +62,8 @@ def _print(model: ModelInfo, said: dict[str, Any], every: bool) -> None:
             say((title, "bold"))
             print_values(_flat(values), every)
     say()
-    sizes = [(printable(name), _size(model.path / name)) for name in model.files]
+    entries = entries_of(folder_at(model.path))
+    sizes = [(printable(name), _size(entries.get(name))) for name in model.files]
     print_table(("file", "size"), sizes, right="size")
 
 
@@ -60,14 +76,14 @@ def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def _size(path: Path) -> str:
+def _size(entry: Entry | None) -> str:
     try:
-        return size_text(path.stat().st_size)
+        return size_text(entry.stat().st_size) if entry else "missing"
     except OSError:  # a link to nothing, or deleted this moment
         return "missing"
 
 
-def _provenance(folder: Path) -> dict[str, Any]:
+def _provenance(folder: Folder) -> dict[str, Any]:
     try:
         manifest = Manifest.read(folder)
     except HoldfastError:
@@ -75,7 +91,7 @@ def _provenance(folder: Path) -> dict[str, Any]:
     return dict(manifest.provenance) if manifest else {}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: File) -> dict[str, Any]:
     """What a file says; nothing if it cannot be read: why not, the list has said."""
     try:
         return read_object(path)

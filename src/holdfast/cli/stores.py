@@ -29,6 +29,8 @@ def is_file(argument: str) -> bool:
 
 def is_package(argument: str) -> bool:
     """Whether an argument is the folder of a model package."""
+    if is_url(argument):
+        return True  # nothing else at a URL is shown or verified
     try:
         return names.is_package(os.listdir(argument))
     except (OSError, ValueError):  # no folder, or none of ours: somebody else will say so

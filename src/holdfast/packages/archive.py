@@ -36,6 +36,7 @@ from holdfast.files.reader import Progress
 from holdfast.files.source_file import SourceFile
 from holdfast.packages.checking import check_entries, verify_package
 from holdfast.packages.json_text import named
+from holdfast.packages.places import check_are_here
 from holdfast.packages.settled import while_unchanged
 from holdfast.packages.tar import END, Member, TarReader, header, padding
 
@@ -56,6 +57,7 @@ def pack(
     Unless it is told otherwise it lies beside the folder: `gpt.tar.gz`. The same package under the
     same name gives the same bytes.
     """
+    check_are_here(folder, target)
     home = Path(os.path.abspath(os.fsdecode(folder)))
     path = archive_path(Path(os.fsdecode(folder)), target)
     _check_target(path, home)
@@ -83,6 +85,7 @@ def unpack(
     already, and a DamagedFile or UnsupportedFile for an archive that holds anything but one folder
     of plain files.
     """
+    check_are_here(archive, into)
     return named(archive, lambda: _unpack(archive, Path(into), progress))
 
 

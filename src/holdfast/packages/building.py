@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import StateMismatch, shortened
 from holdfast.packages.architecture import EMBEDDING, HEAD, check_shapes, plain_names
 from holdfast.packages.config import Config
+from holdfast.packages.places import File, Folder
 from holdfast.packages.weights import Weights
 from holdfast.tensors import framework
 
@@ -18,7 +18,12 @@ _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 def build(
-    weights: Weights, config: Config, home: Path, device: str = "cpu", *, aligned: bool = True
+    weights: Weights,
+    config: Config,
+    home: Folder | File,
+    device: str = "cpu",
+    *,
+    aligned: bool = True,
 ) -> GPT:
     """The model of this configuration with these weights, in evaluation mode.
 
@@ -49,6 +54,13 @@ def build(
             if name in plain_of
         }
         gpt.fill(model, tensors, device)
-    how = "loaded" if aligned else "read and multiplied" if weights.is_quantized else "mapped"
-    model.origin = f"{how} from {home}, {weights.verdict}"
+    model.origin = f"{_how(weights, aligned)} from {home}, {weights.verdict}"
     return model.eval()
+
+
+def _how(weights: Weights, aligned: bool) -> str:
+    if aligned:
+        return "loaded"
+    if weights.is_quantized:
+        return "read and multiplied"
+    return "mapped" if weights.are_here else "read"

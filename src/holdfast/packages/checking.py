@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from holdfast.errors import (
@@ -23,13 +21,21 @@ from holdfast.errors import (
     RefusedPickle,
     TrailingBytes,
     TruncatedFile,
-    UnreadableFile,
     UnsupportedFile,
 )
 from holdfast.files.reader import Progress
-from holdfast.files.source_file import SourceFile
 from holdfast.packages.manifest import FileDigest, Manifest, digest_of
 from holdfast.packages.names import MANIFEST
+from holdfast.packages.places import (
+    Entry,
+    File,
+    Folder,
+    as_tensors,
+    entries_of,
+    folder_at,
+    opened,
+)
+from holdfast.packages.remote import RemotePath
 from holdfast.packages.settled import while_unchanged
 from holdfast.packages.weights import find_weights
 from holdfast.verbs.verify import verify
@@ -54,25 +60,17 @@ class VerifiedPackage:
     """Files in the folder that the manifest does not know."""
 
 
-def check_entries(folder: Path, ignore_pickles: bool = False) -> list[str]:
+def check_entries(folder: Folder, ignore_pickles: bool = False) -> list[str]:
     """The names of the files in a folder, of which none leads out of it or is a pickle.
 
     Raises MissingFile, UnreadableFile, UnsupportedFile or RefusedPickle.
     """
-    try:
-        with os.scandir(folder) as listed:
-            entries = sorted(listed, key=lambda entry: entry.name)
-    except FileNotFoundError as error:
-        raise MissingFile(error.errno, f"there is no folder {folder}") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        code = getattr(error, "errno", None) or errno.EINVAL
-        raise UnreadableFile(code, f"cannot list {folder}: {reason}") from error
+    entries = sorted(entries_of(folder).values(), key=lambda entry: entry.name)
     check_links(folder, entries)
-    files = [entry for entry in entries if os.path.isfile(entry.path)]
+    files = [entry for entry in entries if _is_file(entry)]
     if not ignore_pickles:
         for entry in files:
-            if _is_pickle(Path(entry.path)):
+            if _is_pickle(entry):
                 raise RefusedPickle(
                     f"{entry.path} is a pickle, which could run code in programs that load it: "
                     "remove it, or pass ignore_pickles=True to leave it unread"
@@ -80,7 +78,7 @@ def check_entries(folder: Path, ignore_pickles: bool = False) -> list[str]:
     return [entry.name for entry in files]
 
 
-def check_links(folder: Path, entries: Iterable[os.DirEntry[str]]) -> None:
+def check_links(folder: Folder, entries: Iterable[Entry]) -> None:
     """Raise UnsupportedFile for a link that leads out of the folder."""
     links = [entry for entry in entries if entry.is_symlink()]
     home = os.path.realpath(folder) if links else ""
@@ -92,14 +90,23 @@ def check_links(folder: Path, entries: Iterable[os.DirEntry[str]]) -> None:
             )
 
 
-def _is_pickle(path: Path) -> bool:
-    name = path.name.lower()
+def _is_file(entry: Entry) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link in a circle
+        return False
+
+
+def _is_pickle(entry: Entry) -> bool:
+    name = entry.name.lower()
     if name.endswith(_PICKLES) or _KNOWN.fullmatch(name):
         return True
     try:
-        with closing(SourceFile(path)) as file:
+        with closing(opened(entry.path)) as file:
             head = file.read(0, min(1024, file.size))
     except FileError:
+        if isinstance(entry.path, RemotePath):
+            raise  # the next time it may be read
         return False  # nobody can read it, and nobody does
     if head.startswith(b"PK\x03\x04"):  # what torch.save writes
         return b".pkl" in head
@@ -114,11 +121,11 @@ def verify_package(
     Without a manifest, the weights are checked against the digests that they hold themselves, and
     NothingToVerify is raised if they hold none.
     """
-    home = Path(os.fsdecode(folder))
+    home = folder_at(folder)
     return while_unchanged(home, lambda: _verify(home, progress))
 
 
-def _verify(home: Path, progress: Progress | None) -> VerifiedPackage:
+def _verify(home: Folder, progress: Progress | None) -> VerifiedPackage:
     names = check_entries(home, ignore_pickles=True)
     manifest = Manifest.read(home)
     if manifest is None:
@@ -129,7 +136,7 @@ def _verify(home: Path, progress: Progress | None) -> VerifiedPackage:
         try:
             check_file(home / name, expected)
             if expected.of_header:
-                verified = verify(home / name, progress)
+                verified = verify(as_tensors(home / name), progress)
                 tensors, nbytes = tensors + verified.tensors, nbytes + verified.nbytes
         except (DamagedFile, UnsupportedFile) as error:
             problems[name] = error
@@ -139,10 +146,10 @@ def _verify(home: Path, progress: Progress | None) -> VerifiedPackage:
     return VerifiedPackage(len(manifest.files), tensors, nbytes, uncovered)
 
 
-def check_file(path: Path, expected: FileDigest) -> None:
+def check_file(path: File, expected: FileDigest) -> None:
     """Raise the DamagedFile that says how a file differs from what the manifest says of it."""
     try:
-        with closing(SourceFile(path)) as file:
+        with closing(opened(path)) as file:
             check_size(path, file.size, expected)
         found = digest_of(path)
     except MissingFile:
@@ -150,7 +157,7 @@ def check_file(path: Path, expected: FileDigest) -> None:
     if found == expected:
         return
     if expected.of_header:
-        verify(path)  # which may say more
+        verify(as_tensors(path))  # which may say more
         raise IndexMismatch(f"{path} is another file than the one that was saved: see its header")
     raise DigestMismatch(f"{path} is damaged: its bytes are not those that were saved{_OTHERS}", ())
 
@@ -162,10 +169,10 @@ def check_size(what: object, size: int, expected: FileDigest) -> None:
         raise error(f"{what} has {size:,} bytes, and {expected.size:,} were saved{_OTHERS}")
 
 
-def _verify_bare(home: Path, names: list[str], progress: Progress | None) -> VerifiedPackage:
+def _verify_bare(home: Folder, names: list[str], progress: Progress | None) -> VerifiedPackage:
     paths, _ = find_weights(home)
     try:
-        found = [verify(path, progress) for path in paths]
+        found = [verify(as_tensors(path), progress) for path in paths]
     except NothingToVerify as error:
         raise NothingToVerify(f"{home} has no {MANIFEST}, and {error}") from error
     return VerifiedPackage(

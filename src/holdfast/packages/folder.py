@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.packages.building import build
@@ -11,6 +10,7 @@ from holdfast.packages.config import Config
 from holdfast.packages.manifest import Manifest
 from holdfast.packages.names import TOKENIZER
 from holdfast.packages.opening import opened_package
+from holdfast.packages.places import folder_at
 from holdfast.packages.settled import while_unchanged
 from holdfast.packages.tokenizer import read_tokenizer
 from holdfast.packages.varmap import VarMap
@@ -40,8 +40,8 @@ def save_model_folder(
     `model` is a GPT, a Transformers model, any torch module, or a mapping of names to tensors;
     `tokenizer` one of the Tokenizers or Transformers library, or the path of a `tokenizer.json`;
     `config` a Config or what a `config.json` says, or None for that of the model. A package that
-    is there is replaced as a whole. `quantize="int8"` writes the weights at a quarter of their
-    size.
+    is there is replaced as a whole. A URL may stand for the folder. `quantize="int8"` writes the
+    weights at a quarter of their size.
 
     >>> save_model_folder(model, tokenizer, config, "models/recipes_20261116_120000")
     """
@@ -61,12 +61,12 @@ def load_model_folder(
     """The model of a package, its tokenizer, its configuration and its parameters.
 
     Every byte of the package is verified, and nothing in it is run. The weights lie in private
-    mappings of the files: what is written to them stays in memory. The model is in evaluation
-    mode.
+    mappings of the files: what is written to them stays in memory. A URL may stand for the folder:
+    from there they are read into memory. The model is in evaluation mode.
 
     >>> model, tokenizer, config, state = load_model_folder("models/recipes_20261116_120000")
     """
-    home = Path(os.fsdecode(folder))
+    home = folder_at(folder)
 
     def load() -> tuple[GPT, Tokenizer]:
         with opened_package(home, verify=verify, ignore_pickles=ignore_pickles) as found:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, Final
 
 from holdfast.errors import (
@@ -17,7 +15,6 @@ from holdfast.errors import (
     shortened,
 )
 from holdfast.files.layout import Index
-from holdfast.files.source_file import SourceFile
 from holdfast.formats import safetensors
 from holdfast.formats.reading import Options
 from holdfast.packages.architecture import plain_name
@@ -26,17 +23,15 @@ from holdfast.packages.config import MODEL_TYPE
 from holdfast.packages.json_text import named, read_object
 from holdfast.packages.manifest import FileDigest, Manifest, ModelSummary, digest_of
 from holdfast.packages.names import CONFIG, INDEX, MANIFEST, MODEL, TOKENIZER
+from holdfast.packages.places import Entries, Entry, File, Folder, opened
 from holdfast.packages.quantized_scheme import dequantized_specs
 from holdfast.packages.weights import SCHEME, find_weights
 
 SMALL: Final = 64 << 10
 """Bytes of the largest file that is read as a whole."""
 
-Entries = Mapping[str, os.DirEntry[str]]
-"""What lies in a folder, by its name."""
 
-
-def check_manifest(folder: Path, entries: Entries, manifest: Manifest) -> None:
+def check_manifest(folder: Folder, entries: Entries, manifest: Manifest) -> None:
     """Raise a DamagedFile unless the files are those of the manifest, as far as a glance can tell.
 
     Files up to SMALL and the headers of the weights are compared by their digests, others by their
@@ -48,7 +43,7 @@ def check_manifest(folder: Path, entries: Entries, manifest: Manifest) -> None:
         _check_file(name, entries.get(name), expected)
 
 
-def summary_of(folder: Path, entries: Entries) -> ModelSummary:
+def summary_of(folder: Folder, entries: Entries) -> ModelSummary:
     """What the headers of the weights say, in a package without a manifest."""
     weights, places = _weights(folder, entries)
     kind = read_object(folder / CONFIG).get("model_type", MODEL_TYPE)
@@ -70,7 +65,7 @@ def summary_of(folder: Path, entries: Entries) -> ModelSummary:
     )
 
 
-def _weights(folder: Path, entries: Entries) -> tuple[list[str], dict[str, str] | None]:
+def _weights(folder: Folder, entries: Entries) -> tuple[list[str], dict[str, str] | None]:
     """The files of the weights, and the index if there is one; raises MissingData.
 
     It is raised for any file without which there is no model.
@@ -84,8 +79,8 @@ def _weights(folder: Path, entries: Entries) -> tuple[list[str], dict[str, str] 
     return [path.name for path in paths], places
 
 
-def _index(path: Path) -> Index:
-    with closing(SourceFile(path)) as file:
+def _index(path: File) -> Index:
+    with closing(opened(path)) as file:
         return named(path, lambda: safetensors.read_index(file.read, file.size, Options()))
 
 
@@ -111,7 +106,7 @@ def _check_places(indices: Mapping[str, Index], places: Mapping[str, str] | None
             )
 
 
-def _check_file(name: str, entry: os.DirEntry[str] | None, expected: FileDigest) -> None:
+def _check_file(name: str, entry: Entry | None, expected: FileDigest) -> None:
     if entry is None:
         raise MissingData(f"{name} is missing, which {MANIFEST} names")
     try:

@@ -18,8 +18,8 @@ from holdfast.errors import (
 )
 from holdfast.files import disk
 from holdfast.files.lines import replace_lines
-from holdfast.files.source_file import SourceFile
 from holdfast.formats.metadata import from_json
+from holdfast.packages.places import opened, written_here
 
 LARGEST: Final = 2_000_000_000
 """Bytes of the largest file that is read: whole data sets are written into one."""
@@ -50,12 +50,14 @@ def encoded(value: Any, name: str = "") -> bytes:
 
 def write(path: str | os.PathLike[str], value: Mapping[str, Any]) -> None:
     """Put a JSON object into a file, durably; until then the old file stands."""
-    replace_lines(path, [encoded(value, os.fsdecode(path))], disk.LOCAL)
+    text = encoded(value, os.fsdecode(path))
+    with written_here(path) as target:
+        replace_lines(target, [text], disk.LOCAL)
 
 
 def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The object in a JSON file, read strictly: each key stands once, and NaN is no number."""
-    with closing(SourceFile(path)) as file:
+    with closing(opened(path)) as file:
         if file.size > LARGEST:
             raise LimitExceeded(
                 f"{file.path}: {file.size:,} bytes of JSON, and up to {LARGEST:,} are read: "

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from holdfast.errors import ChangedFile, HoldfastError, MissingFile, UnreadableFile
+from holdfast.errors import ChangedFile, FileError, HoldfastError, MissingFile, UnreadableFile
 from holdfast.packages.checking import check_links
-from holdfast.packages.inspection import Entries, check_manifest, summary_of
+from holdfast.packages.inspection import check_manifest, summary_of
 from holdfast.packages.json_text import read_object
 from holdfast.packages.manifest import Manifest
 from holdfast.packages.names import GENERATION_INFO, has_weights, is_package
+from holdfast.packages.places import Entries, Entry, Folder, entries_of, folder_at, shown_path
+from holdfast.packages.remote import RemoteFolder, RemotePath, Status
 from holdfast.packages.settled import while_unchanged
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_AT_ONCE: Final = 16
 _NAMED: Final = re.compile(r"_(\d{8}_\d{6})$")
 
 
@@ -28,7 +31,8 @@ class ModelInfo:
     """A package as a list shows it; what could not be found out is None."""
 
     name: str
-    path: Path
+    path: Path | RemotePath
+    """At a URL, one that joins by `/` and is taken by all functions of packages."""
     creation_date: datetime
     """By `generation_info.json`, else the folder's name, else the time when it was written."""
     files: tuple[str, ...] = ()
@@ -53,42 +57,46 @@ class ModelInfo:
 def list_saved_models(models_dir: str | os.PathLike[str]) -> list[ModelInfo]:
     """The packages in a folder, the newest first; of a folder that is a package, that one.
 
+    A URL may stand for the folder.
+
     Small files and the headers of the weights are checked against the manifest, all others by
     their sizes alone: `verify_package` reads every byte. Broken packages are listed as broken.
 
     >>> [model.name for model in list_saved_models("models") if model.integrity == "whole"]
     """
-    home = Path(os.fsdecode(models_dir))
-    entries = while_unchanged(home, lambda: _entries(home))
+    home = folder_at(models_dir)
+    entries = while_unchanged(home, lambda: entries_of(home))
     # What is hidden is nobody's model: a save that was killed leaves such folders too.
     names = [name for name, entry in entries.items() if name[0] != "." and _is_folder(entry)]
-    folders = [] if has_weights(entries) else [home / name for name in sorted(names)]
-    found = [info for folder in folders if (info := _look_at_one(folder))]
+    folders = [] if has_weights(entries) else [_below(home, name) for name in sorted(names)]
+    found = _look_at_all(folders)
     if not found and is_package(entries):
-        found = [info for info in [_look_at_one(Path(os.path.abspath(home)))] if info]
+        found = _look_at_all([Path(os.path.abspath(home)) if isinstance(home, Path) else home])
     return sorted(found, key=lambda info: info.creation_date, reverse=True)  # ties stay by name
 
 
-def _entries(folder: Path) -> dict[str, os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as listed:
-            return {entry.name: entry for entry in listed}
-    except FileNotFoundError as error:
-        raise MissingFile(error.errno, f"there is no folder {folder}") from error
-    except (OSError, ValueError) as error:
-        number = getattr(error, "errno", None) or errno.EINVAL
-        reason = getattr(error, "strerror", None) or error
-        raise UnreadableFile(number, f"cannot list {folder}: {reason}") from error
+def _below(home: Folder, name: str) -> Folder:
+    return home / name if isinstance(home, Path) else home.folder(name)
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def _look_at_all(folders: Sequence[Folder]) -> list[ModelInfo]:
+    """Those that are packages; at a URL several are looked at together, because each waits."""
+    if any(isinstance(folder, RemoteFolder) for folder in folders):
+        with ThreadPoolExecutor(_AT_ONCE, "holdfast-list") as pool:
+            looked = list(pool.map(_look_at_one, folders))
+    else:
+        looked = [_look_at_one(folder) for folder in folders]
+    return [info for info in looked if info]
+
+
+def _is_folder(entry: Entry) -> bool:
     try:
         return entry.is_dir()
     except OSError:  # a link in a circle
         return False
 
 
-def _look_at_one(folder: Path) -> ModelInfo | None:
+def _look_at_one(folder: Folder) -> ModelInfo | None:
     """What `_look` gives, of one and the same package: it may be replaced while it is read."""
     try:
         return while_unchanged(folder, lambda: _look(folder))
@@ -98,24 +106,30 @@ def _look_at_one(folder: Path) -> ModelInfo | None:
         return info and replace(info, integrity="unverified", problem=_reason(error, folder))
 
 
-def _look(folder: Path) -> ModelInfo | None:
+def _look(folder: Folder) -> ModelInfo | None:
     """A folder among others as a list shows it; None if it is no package."""
     try:
-        entries = _entries(folder)
+        entries = entries_of(folder)
     except MissingFile:  # deleted this moment
         return None
     except UnreadableFile as error:
         date = _date_in(folder.name) or _EPOCH
-        return ModelInfo(folder.name, folder, date, problem=_reason(error, folder))
+        return ModelInfo(
+            folder.name,
+            shown_path(folder),
+            date,
+            integrity="unverified" if _was_not_fetched(error, folder) else "broken",
+            problem=_reason(error, folder),
+        )
     # By its name, a folder is one that may have lost everything.
     is_meant = is_package(entries) or _date_in(folder.name)
     return _model_info(folder, entries) if is_meant else None
 
 
-def _model_info(folder: Path, entries: Entries) -> ModelInfo:
+def _model_info(folder: Folder, entries: Entries) -> ModelInfo:
     files = {name: entry for name, entry in entries.items() if not _is_folder(entry)}
     generation: dict[str, Any] = {}
-    manifest, summary, problem = None, None, ""
+    manifest, summary, problem, is_known = None, None, "", True
     try:
         check_links(folder, entries.values())
         if GENERATION_INFO in files:
@@ -128,10 +142,11 @@ def _model_info(folder: Path, entries: Entries) -> ModelInfo:
             check_manifest(folder, files, manifest)
     except (HoldfastError, OSError) as error:
         problem = _reason(error, folder)
+        is_known = not _was_not_fetched(error, folder)
     statuses = [status for entry in files.values() if (status := _status(entry))]
     return ModelInfo(
         name=folder.name,
-        path=folder,
+        path=shown_path(folder),
         creation_date=_date(generation.get("creation_date"))
         or _date_in(folder.name)
         or _date(manifest and manifest.created)
@@ -143,19 +158,34 @@ def _model_info(folder: Path, entries: Entries) -> ModelInfo:
         parameters=summary.parameters if summary else None,
         dtype=summary.dtype if summary else None,
         quantization=summary.quantization if summary else None,
-        integrity="broken" if problem else "unverified" if manifest is None else "whole",
+        integrity=_integrity(problem, is_known and manifest is not None, is_known),
         problem=problem,
     )
 
 
-def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+def _integrity(
+    problem: str, has_manifest: bool, is_known: bool
+) -> Literal["whole", "unverified", "broken"]:
+    if problem and is_known:
+        return "broken"
+    return "whole" if has_manifest else "unverified"
+
+
+def _was_not_fetched(error: Exception, folder: Folder) -> bool:
+    """Whether an object store did not answer, of which a package is not broken."""
+    is_remote = isinstance(folder, RemoteFolder)
+    return is_remote and isinstance(error, FileError) and not isinstance(error, MissingFile)
+
+
+def _status(entry: Entry) -> Status | None:
     try:
-        return entry.stat()
+        status = entry.stat()
+        return Status(status.st_size, status.st_mtime)
     except OSError:  # a link to nothing
         return None
 
 
-def _reason(error: Exception, folder: Path) -> str:
+def _reason(error: Exception, folder: Folder) -> str:
     """The error in a sentence, without the folder, which is named beside it."""
     reason = str(getattr(error, "strerror", None) or error)
     return reason.replace(f"{folder}{os.sep}", "")
@@ -180,7 +210,7 @@ def _date(value: Any) -> datetime | None:
         return None
 
 
-def _newest(statuses: Iterable[os.stat_result]) -> datetime:
+def _newest(statuses: Iterable[Status]) -> datetime:
     latest = max((status.st_mtime for status in statuses), default=0.0)
     try:
         return datetime.fromtimestamp(latest, UTC)

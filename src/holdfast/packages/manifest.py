@@ -25,9 +25,12 @@ from holdfast.errors import (
 from holdfast.files import disk
 from holdfast.files.lines import replace_lines
 from holdfast.files.source_file import SourceFile
+from holdfast.files.source_ranges import SourceRanges
 from holdfast.formats.metadata import from_json
 from holdfast.packages import json_text
 from holdfast.packages.names import MANIFEST
+from holdfast.packages.places import Folder, opened
+from holdfast.packages.unfinished import UNFINISHED
 
 FORMAT: Final = "holdfast package 1"
 _NO_DIGEST: Final = "0" * 64
@@ -73,11 +76,11 @@ class Manifest:
     provenance: Mapping[str, Any]
 
     @classmethod
-    def read(cls, folder: Path) -> Self | None:
+    def read(cls, folder: Folder) -> Self | None:
         """The manifest of a package; None if it has none, a DamagedFile if it is not sound."""
         path = folder / MANIFEST
         try:
-            with closing(SourceFile(path)) as file:
+            with closing(opened(path)) as file:
                 if file.size > _LARGEST:
                     raise LimitExceeded(f"{path}: {file.size:,} bytes, over {_LARGEST:,}")
                 text = file.read(0, file.size)
@@ -88,6 +91,8 @@ class Manifest:
     @classmethod
     def _of_text(cls, text: bytes) -> Self:
         given = from_json(text, "manifest")
+        if given.get("format") == UNFINISHED:
+            raise MissingData("the package is being saved now, or was not saved to its end")
         if given.get("format") != FORMAT:
             raise UnsupportedFile(f"format is {given.get('format')!r:.80}: expected {FORMAT!r}")
         digest = given.get("digest")
@@ -132,7 +137,7 @@ class Manifest:
 
 def digest_of(path: str | os.PathLike[str]) -> FileDigest:
     """The digest of a file as it is now: of a safetensors file that of its header."""
-    with closing(SourceFile(path)) as file:
+    with closing(opened(path)) as file:
         of_header = file.path.endswith(".safetensors")
         end = _header_end(file) if of_header else file.size
         hasher = blake3()
@@ -141,7 +146,7 @@ def digest_of(path: str | os.PathLike[str]) -> FileDigest:
         return FileDigest(file.size, hasher.hexdigest(), of_header)
 
 
-def _header_end(file: SourceFile) -> int:
+def _header_end(file: SourceFile | SourceRanges) -> int:
     length = int.from_bytes(file.read(0, 8), "little") if file.size >= 8 else _LONGEST_HEADER
     if length > min(_LONGEST_HEADER, file.size - 8):
         raise TruncatedFile(f"{file.path}: it ends before its header does")

@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import (
@@ -26,6 +25,7 @@ from holdfast.packages.building import build
 from holdfast.packages.config import Config
 from holdfast.packages.names import CONFIG
 from holdfast.packages.opening import opened_package
+from holdfast.packages.places import File, either_at, exists, file_at
 from holdfast.packages.saved import as_config, config_of, tensors_of, write_tensors
 from holdfast.packages.settled import while_unchanged
 from holdfast.packages.varmap import VarMap
@@ -70,7 +70,7 @@ def load_model(
     The configuration is in the file's own metadata, or else in `config.json` beside it, or else
     in the file of the same name with the suffix `.json`.
     """
-    target = Path(os.fsdecode(path))
+    target = file_at(path)
     with Weights([target], verify=verify) as weights:
         if verify and not weights.has_digests:
             text = f"{target} holds no digests: it was loaded, but nothing was verified"
@@ -92,26 +92,26 @@ def load_model_mmaped(
     byte is read once. `print(model)` says which it was. Weights that were quantized are no views:
     they are read and multiplied.
     """
-    target = Path(os.fsdecode(path))
+    folder, file = either_at(path)
 
     def load() -> GPT:
-        if not target.is_dir():
-            with Weights([target], mapped=True, verify=verify) as weights:
-                return build(weights, _config(weights, target), target, device, aligned=False)
+        if folder is None:
+            with Weights([file], mapped=True, verify=verify) as weights:
+                return build(weights, _config(weights, file), file, device, aligned=False)
         with opened_package(
-            target,
+            folder,
             mapped=True,
             verify=verify,
             ignore_pickles=ignore_pickles,
             with_tokenizer=False,
         ) as (config, weights):
-            return build(weights, config, target, device, aligned=False)
+            return build(weights, config, folder, device, aligned=False)
 
-    model = while_unchanged(target, load)
+    model = while_unchanged(folder or file, load)
     return model, model.config
 
 
-def _config(weights: Weights, path: Path) -> Config:
+def _config(weights: Weights, path: File) -> Config:
     given = weights.metadata.get(_KEY)
     if isinstance(given, str):
         given = from_json(given.encode(), f"{path}: its metadata {_KEY!r}")
@@ -120,7 +120,7 @@ def _config(weights: Weights, path: Path) -> Config:
     if given is not None:
         raise BadField(f"{path}: its metadata {_KEY!r} should be an object")
     for beside in (path.with_name(CONFIG), path.with_suffix(".json")):
-        if beside.exists():
+        if exists(beside):
             return Config.load(beside)
     raise MissingFile(
         errno.ENOENT,

@@ -6,19 +6,20 @@ import errno
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 from holdfast.errors import MissingFile, NotVerified
 from holdfast.packages.checking import check_entries, check_file
 from holdfast.packages.config import Config
 from holdfast.packages.manifest import Manifest
 from holdfast.packages.names import CONFIG, INDEX, MANIFEST, TOKENIZER
+from holdfast.packages.places import Folder
+from holdfast.packages.unfinished import check_finished
 from holdfast.packages.weights import Weights, find_weights
 
 
 @contextmanager
 def opened_package(
-    home: Path,
+    home: Folder,
     *,
     mapped: bool | None = None,
     verify: bool = True,
@@ -31,6 +32,7 @@ def opened_package(
     read; a NotVerified warning says what cannot be.
     """
     names = check_entries(home, ignore_pickles)
+    check_finished(home)
     if CONFIG not in names:
         raise MissingFile(errno.ENOENT, f"{home / CONFIG} is missing: a package has one")
     if TOKENIZER not in names and with_tokenizer:
@@ -48,7 +50,7 @@ def opened_package(
 
 
 def _check_files(
-    home: Path, names: list[str], weights: Weights, places: Mapping[str, str] | None
+    home: Folder, names: list[str], weights: Weights, places: Mapping[str, str] | None
 ) -> None:
     """Raise unless all files are those that the manifest says they are; warn if there is none."""
     manifest = Manifest.read(home)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from holdfast.errors import HoldfastError
 from holdfast.packages.manifest import Manifest
 from holdfast.packages.names import MANIFEST, OWN_FILES, is_shard
+from holdfast.packages.places import Folder
+from holdfast.packages.unfinished import unfinished_files
 
 _OTHERS: Final = frozenset({"adapter_config.json", "merges.txt", "vocab.json"})
 """What Transformers would read with the new model, beside the files that we write as well."""
 
 
-def own_files(folder: Path) -> list[str]:
+def own_files(folder: Folder) -> list[str]:
     """The files of the package in a folder: those that its manifest names, and last that itself.
 
     Where there is no sound manifest, none is ours, whatever the names are.
     """
+    if (names := unfinished_files(folder)) is not None:
+        return [*sorted(names), MANIFEST]
     try:
         manifest = Manifest.read(folder)
     except HoldfastError:

@@ -23,6 +23,7 @@ from holdfast.packages.architecture import (
 )
 from holdfast.packages.config import MODEL_TYPE, Config
 from holdfast.packages.names import CONFIG
+from holdfast.packages.places import file_in, written_here
 from holdfast.tensors import Source, source_of
 from holdfast.tensors.frameworks import unwrapped
 from holdfast.tensors.sources import ALIGNMENT, PIECE
@@ -53,8 +54,7 @@ def as_config(config: Any) -> dict[str, Any] | None:
     if isinstance(config, Config):
         return config.as_dict()
     if isinstance(config, str | os.PathLike):
-        inside = os.path.join(config, CONFIG)  # of another package
-        return json_text.read_object(inside if os.path.isdir(config) else config)
+        return json_text.read_object(file_in(config, CONFIG))  # of another package
     if isinstance(config, Mapping):
         text = json_text.text(dict(config))
     elif hasattr(config, "to_json_string"):
@@ -152,4 +152,5 @@ def write_tensors(
     order = sorted(tensors, key=lambda name: tensors[name].spec.nbytes % ALIGNMENT != 0)
     specs = [(name, tensors[name].spec) for name in order]
     layout = format_named("safetensors").layout(specs, dict(metadata), True)
-    write_file(path, layout, [tensors[name] for name in order], disk.LOCAL)
+    with written_here(path) as target:
+        write_file(target, layout, [tensors[name] for name in order], disk.LOCAL)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from contextlib import closing
 from typing import Final
 
 from holdfast.errors import BadField, BadOption
 from holdfast.packages import names
+from holdfast.packages.places import File, opened
 from holdfast.retention import as_bytes
 from holdfast.tensors import TensorSpec
 from holdfast.verbs.folders.found import shown
-from holdfast.verbs.folders.weight_map import read_weight_map
+from holdfast.verbs.folders.weight_map import weight_map_in
 
 MAX_SHARDS: Final = 99_999
 """Their names count them with five digits."""
@@ -77,13 +77,13 @@ def index_text(shards: Sequence[Sequence[str]], specs: Mapping[str, TensorSpec])
     return (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()
 
 
-def read_index(path: str | os.PathLike[str]) -> dict[str, str]:
+def read_index(index: File) -> dict[str, str]:
     """The name of the shard that holds each tensor, as an index says it.
 
     Raises BadField unless all are called as the shards of one model in this folder are.
     """
-    index = Path(path)
-    places = read_weight_map(index, names.is_shard)
+    with closing(opened(index)) as file:
+        places = weight_map_in(file, names.is_shard)
     found = set(places.values())
     count = len(found)
     if strange := sorted(found - {names.shard(number, count) for number in range(1, count + 1)}):

@@ -15,9 +15,9 @@ from holdfast.errors import (
     printable,
     shortened,
 )
-from holdfast.files.source_file import SourceFile
 from holdfast.packages import json_text
 from holdfast.packages.names import TOKENIZER
+from holdfast.packages.places import file_in, opened
 
 MAX_TEXT: Final = 256 << 20
 """Bytes; the largest vocabularies take some 30 MiB."""
@@ -123,17 +123,16 @@ def _encoded(text: str) -> bytes:
 
 
 def _read(path: str | os.PathLike[str]) -> bytes:
-    with closing(SourceFile(path)) as file:
+    with closing(opened(path)) as file:
         if file.size > MAX_TEXT:
             raise LimitExceeded(f"{os.fsdecode(path)}: {_too_long(file.size)}")
         return file.read(0, file.size)
 
 
 def _file_text(path: str | os.PathLike[str]) -> bytes:
-    if os.path.isdir(path):
-        path = os.path.join(path, TOKENIZER)  # of another package
-    text = _read(path)
-    json_text.named(path, lambda: tokenizer_of(text))
+    file = file_in(path, TOKENIZER)  # of another package
+    text = _read(file)
+    json_text.named(file, lambda: tokenizer_of(text))
     return text
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.errors import StateMismatch, shortened
+from holdfast.packages.places import as_tensors, written_here
 from holdfast.tensors import fill, source_of, why_not_fillable
 from holdfast.verbs.open import TensorFile
 from holdfast.verbs.save import save
@@ -27,11 +28,12 @@ class VarMap(Mapping[str, Any]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save all parameters to a file, durably."""
-        save(path, self._parameters)
+        with written_here(path) as target:
+            save(target, self._parameters)
 
     def load(self, path: str | os.PathLike[str], *, verify: bool = True) -> None:
         """Fill all parameters from a file, every byte verified; if this raises, none is changed."""
-        with TensorFile(path, verify=verify) as file:
+        with TensorFile(as_tensors(path), verify=verify) as file:
             _check(file, self._parameters)
             arrays = file.arrays()
             for name, parameter in self._parameters.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.packages import quantized
 from holdfast.packages.names import INDEX, MODEL, QUANTIZED
+from holdfast.packages.places import File, Folder, as_tensors, exists
 from holdfast.packages.saved import are_equal
 from holdfast.packages.shards import read_index
 from holdfast.tensors import TensorSpec
@@ -38,18 +38,20 @@ class Weights:
 
     def __init__(
         self,
-        paths: Sequence[Path],
+        paths: Sequence[File],
         places: Mapping[str, str] | None = None,
         *,
         mapped: bool | None = None,
         verify: bool = True,
     ) -> None:
+        self.are_here: Final = all(isinstance(path, Path) for path in paths)
+        """Whether they are files of this machine, which can be mapped."""
         self.specs: dict[str, TensorSpec] = {}
         """What the tensors are, once they are loaded."""
         self._files: list[TensorFile] = []
         with ExitStack() as stack:
             for path in paths:
-                file = _opened(path, mapped=mapped, verify=verify)
+                file = _opened(path, mapped=mapped and self.are_here, verify=verify)
                 self._files.append(stack.enter_context(file))
                 self._learn(file)
             _check_places(self._files, places)
@@ -132,26 +134,27 @@ class Weights:
         self._open.close()
 
 
-def find_weights(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
+def find_weights(folder: Folder) -> tuple[list[File], dict[str, str] | None]:
     """The files of a package's weights, and which tensor the index says to be in which."""
-    if os.path.exists(folder / MODEL):
+    if exists(folder / MODEL):
         return [folder / MODEL], None
-    if os.path.exists(folder / INDEX):
+    if exists(folder / INDEX):
         places = read_index(folder / INDEX)
         paths = [folder / name for name in sorted(set(places.values()))]
         for path in paths:
-            if not os.path.exists(path):
+            if not exists(path):
                 raise MissingData(f"{path} is missing, which {INDEX} names")
         return paths, places
-    if os.path.exists(folder / QUANTIZED):
+    if exists(folder / QUANTIZED):
         return [folder / QUANTIZED], None
     raise MissingFile(
         errno.ENOENT, f"{folder / MODEL} is missing, and there is no {INDEX} with shards either"
     )
 
 
-def _opened(path: Path, *, mapped: bool | None, verify: bool) -> TensorFile:
-    file = TensorFile(path, mapped=mapped, writable=True, verify=verify, tensors_only=True)
+def _opened(path: File, *, mapped: bool | None, verify: bool) -> TensorFile:
+    source = as_tensors(path)
+    file = TensorFile(source, mapped=mapped, writable=True, verify=verify, tensors_only=True)
     if file.format == "safetensors":
         return file
     file.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +36,9 @@ from holdfast.packages.names import (
     TOKENIZER_CONFIG,
     shard,
 )
+from holdfast.packages.places import Folder, folder_at
 from holdfast.packages.provenance import provenance
+from holdfast.packages.remote import RemoteFolder
 from holdfast.packages.replacing import is_part, own_files
 from holdfast.packages.saved import (
     as_config,
@@ -47,6 +50,7 @@ from holdfast.packages.saved import (
 )
 from holdfast.packages.shards import index_text, shard_size, split
 from holdfast.packages.tokenizer import tokenizer_config, tokenizer_text
+from holdfast.packages.uploading import uploading
 from holdfast.tensors import Source
 from holdfast.verbs.open import TensorFile
 
@@ -143,14 +147,12 @@ def write_package(
     config = _checked(contents.config)
     tensors = contents.tensors
     files = {**contents.files, CONFIG: _json(config, CONFIG)}
-    home = os.fsdecode(folder)
-    with as_write_failed(home):
-        make_folders(Path(os.path.abspath(home)).parent, disk.LOCAL)
+    home = folder_at(folder)
 
     def in_the_way(name: str) -> bool:
         return is_part(name) or name in files
 
-    with replacing_folder(home, disk.LOCAL, own_files, in_the_way) as aside:
+    with _replacing(home, in_the_way) as aside:
         if quantize is None:
             _write_weights(aside, tensors, config, largest)
         else:
@@ -166,6 +168,19 @@ def write_package(
         )
         manifest.write(aside)
     return manifest
+
+
+@contextmanager
+def _replacing(home: Folder, in_the_way: Callable[[str], bool]) -> Iterator[Path]:
+    """Give a folder to write a package into; on leaving, put it into its place."""
+    if isinstance(home, RemoteFolder):
+        with uploading(home, in_the_way) as aside:
+            yield aside
+        return
+    with as_write_failed(home):
+        make_folders(Path(os.path.abspath(home)).parent, disk.LOCAL)
+    with replacing_folder(home, disk.LOCAL, own_files, in_the_way) as aside:
+        yield aside
 
 
 def _write_weights(

@@ -38,6 +38,7 @@ from holdfast.store.foreign import is_foreign_store
 from holdfast.store.pins import pinned
 from holdfast.store.reading import gone
 from holdfast.store.record import MAX_RECORD, DataFile, Record
+from holdfast.store.removal import delete_unused
 from holdfast.store.runfile import read_run
 from holdfast.store.saving import Assembler
 from holdfast.store.whole import name_whole_file
@@ -45,7 +46,7 @@ from holdfast.store.whole import name_whole_file
 if TYPE_CHECKING:
     from holdfast.store.store import Store
 
-There = Literal["nothing", "the same", "damaged"]
+There = Literal["nothing", "the same", "damaged", "older"]
 """What a target has as the record of a step."""
 
 
@@ -71,11 +72,13 @@ def copy_checkpoint(
     progress: Progress | None = None,
     *,
     check: bool = False,
+    replace: bool = False,
 ) -> Copied:
     """Copy a checkpoint to another store, verified; when this returns, it is durable there.
 
     `progress` is told of the bytes of each block, and of each file that was there. With `check`,
-    every byte is read back from the target. A damaged source raises a DamagedFile, another
+    every byte is read back from the target. With `replace`, an older checkpoint of the same step
+    is replaced, once all else of this one is there. A damaged source raises a DamagedFile, another
     checkpoint of the same step StepExists, and the target has no more checkpoints than before.
     """
     backend, head = checkpoint.store.backend, checkpoint.head
@@ -85,7 +88,7 @@ def copy_checkpoint(
             f"{target.url} was written by another program, and Holdfast writes nothing into it",
         )
     with pinned(backend, head.run, head.step):
-        copied = _Copy(checkpoint, target, progress or (lambda nbytes: None)).make()
+        copied = _Copy(checkpoint, target, progress or (lambda nbytes: None), replace).make()
     target.saved()
     if check:
         Checkpoint(target, head).verify()
@@ -95,7 +98,10 @@ def copy_checkpoint(
 class _Copy:
     """One checkpoint on its way."""
 
-    def __init__(self, checkpoint: Checkpoint, target: Store, progress: Progress) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, target: Store, progress: Progress, replace: bool
+    ) -> None:
+        self._replace = replace
         self._source = checkpoint.store
         self._target = target
         self._progress = progress
@@ -148,6 +154,8 @@ class _Copy:
             there = decode(found, self._head.run, self._head.step).head
         except DamagedFile:
             return "damaged"
+        if self._replace and there.sequence < self._head.sequence:
+            return "older"
         raise self._taken((there.place, there.time) == (self._head.place, self._head.time))
 
     def _taken(self, is_same_save: bool) -> StepExists:
@@ -243,7 +251,7 @@ class _Copy:
 
     def _commit(self, there: There) -> None:
         backend = self._target.backend
-        if there == "damaged":
+        if there in ("damaged", "older"):
             backend.replace(self._name, self._text)
         elif there == "nothing":
             try:
@@ -254,6 +262,9 @@ class _Copy:
                     raise self._taken(is_same_save=False) from error
         with suppress(HoldfastError):  # a second name of what is committed: doctor makes it too
             name_whole_file(backend, self._head)
+            if there == "older":  # what was written about the old one is not true of the new one
+                backend.delete([names.marks_file(self._head.run, self._head.step)])
+                delete_unused(backend, self._target.index, self._head.run)
 
 
 def _read(checkpoint: Checkpoint) -> tuple[bytes, Record]:

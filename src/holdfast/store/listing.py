@@ -40,6 +40,8 @@ class Entry:
     """Those that came late too."""
     problem: str | None = None
     """Why the record cannot be read."""
+    where: tuple[str, ...] = ()
+    """Where it is, if that was asked for: `local`, the place of its mirror, or both."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,23 @@ def checkpoints(
             for run, step, problem in index.unreadable(each)
         ]
     return entries
+
+
+def joined(
+    entries: Sequence[Entry], more: Iterable[Entry], limit: int | None, order: Order | None
+) -> list[Entry]:
+    """Checkpoints of two lists, in the order of the first."""
+    damaged = [entry for entry in entries if entry.head is None]
+    found = [entry for entry in (*entries, *more) if entry.head is not None]
+    found.sort(key=_newness, reverse=True)
+    if order is not None:
+        found = _sorted(found, order)
+    return [*found[:limit], *damaged]
+
+
+def _newness(entry: Entry) -> tuple[int, str, int]:
+    assert entry.head is not None
+    return entry.head.sequence, entry.run, entry.step
 
 
 def _check_known(index: Index, order: Order, entries: Sequence[Entry]) -> None:

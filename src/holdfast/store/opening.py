@@ -28,7 +28,9 @@ def opened(place: str | os.PathLike[str] | Backend, cache: int | None = None) ->
     url = str(place)
     if urlsplit(url).scheme == "file":
         return LocalBackend(_path_in(url) / INSIDE)
-    return _remote(f"{url.rstrip('/')}/{INSIDE}", cache)
+    from holdfast.store.remote.client import checked_url
+
+    return _remote(f"{checked_url(url)}/{INSIDE}", cache)
 
 
 def reopened(url: str) -> Backend:

@@ -77,8 +77,8 @@ def name_whole_files(backend: Backend, index: Index, run: str) -> list[str]:
     foreign stay. Returns those that were changed.
     """
     folder = names.run_folder(run)
-    if not backend.list(folder, SUFFIX):
-        return []
+    if not backend.links or not backend.list(folder, SUFFIX):
+        return []  # where there are no links, a second name would be a second copy
     wanted = {
         names.whole_file(run, listed.step): whole.name
         for listed in index.newest(run)
@@ -104,6 +104,8 @@ def name_whole_file(backend: Backend, head: Head) -> None:
 
     The caller holds the lock of the run's changes.
     """
+    if not backend.links:
+        return
     folder, name = names.run_folder(head.run), names.whole_file(head.run, head.step)
     file = whole_of(head)
     is_there = backend.size(name) is not None

@@ -33,6 +33,7 @@ class Writer:
         self._run = run
         self._assembler = Assembler(backend, index, run)
         self._guard = threading.Lock()
+        self._claiming = threading.Lock()
         self._lock: Lock | None = None
         self._claims = 0
         self._sequence = 0
@@ -116,6 +117,10 @@ class Writer:
 
         Somebody who is changing the run is waited for, so many seconds.
         """
+        with self._claiming:  # another thread may be about to
+            self._claim(patience)
+
+    def _claim(self, patience: float) -> None:
         if self.is_locking():
             return
         self._release()

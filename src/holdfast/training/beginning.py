@@ -86,6 +86,11 @@ def store_of(place: str | os.PathLike[str] | Store) -> Store:
     return place if isinstance(place, Store) else Store(place)
 
 
+def is_named(place: str | os.PathLike[str] | Store, store: Store) -> bool:
+    """Whether a store is the one that a program names, and not one in its place."""
+    return (place if isinstance(place, Store) else Store(place)).url == store.url
+
+
 def program_name() -> str:
     """The name of the program, which stands for a run that nothing else identifies."""
     stem = Path(sys.argv[0] if sys.argv else "").stem

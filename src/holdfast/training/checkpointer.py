@@ -22,11 +22,19 @@ from holdfast.retention import Mode, Policies, Policy, as_bytes, retention
 from holdfast.schedule import Schedule, cadence
 from holdfast.store import Run, Store
 from holdfast.training.background import Held
-from holdfast.training.beginning import MODES, Settings, begin, program_name, store_of
+from holdfast.training.beginning import (
+    MODES,
+    Settings,
+    begin,
+    is_named,
+    program_name,
+    store_of,
+)
 from holdfast.training.best import Best
 from holdfast.training.crew import Crew, Decision, crew_of
 from holdfast.training.epoch import Epoch
 from holdfast.training.metrics import MetricsLog
+from holdfast.training.mirror import Mirror, Mirrored, MirrorSettings, start_mirror
 from holdfast.training.preemption import Preemption
 from holdfast.training.report import ResumeReport
 from holdfast.training.resuming import Resumption
@@ -71,6 +79,9 @@ class Checkpointer:
         mode: Mode | None = None,
         keep: Policy | Policies | None = None,
         budget: int | float | str | None = None,
+        mirror: str | os.PathLike[str] | Store | None = None,
+        mirror_keep: Policy | Policies | None = None,
+        mirror_wait: float | None = None,
         strict: bool = True,
         asynchronous: bool = True,
         overlap: bool = True,
@@ -89,7 +100,10 @@ class Checkpointer:
         remembered, `mode` says whether "min" or "max" is best. `keep` is a policy, such as
         `KeepLast(3) | KeepBest(2)`, and `budget` what the run may take on the disk ("50GB"): see
         `Run.retain`; without them a run keeps what it, or the one it branches from, was told to.
-        The names of Lightning and Transformers (`save_top_k`, …) are taken too. `strict=False`
+        The names of Lightning and Transformers (`save_top_k`, …) are taken too. `mirror` is a URL
+        or a folder that another process copies each checkpoint to, beside the loop; it keeps all,
+        or what `mirror_keep` says, and the end of the `with` waits for it as long as it goes on,
+        or `mirror_wait` seconds: see docs/mirror.md. `strict=False`
         restores what fits, `asynchronous=False` waits for each save, and `quiet` keeps it from
         writing to standard error. Of a state on a GPU, what an optimizer owns is copied beside the
         next step unless `overlap=False`; `staging` is how much memory copies may take ("40GB"), by
@@ -118,6 +132,10 @@ class Checkpointer:
         self._cadence = cadence(every if told.every is None else told.every)
         self._best = Best(told.monitor, told.mode or "min")
         self._retention = retention(told.keep, budget, told.monitor, told.mode or "min")
+        self._mirror: Mirror | None = None
+        self._mirror_settings = MirrorSettings.of(
+            self.store, is_named(store, self.store), mirror, mirror_keep, mirror_wait, self._best
+        )
         self._strict = strict
         self._save_settings = SaveSettings(asynchronous, overlap, as_bytes(staging, "staging"))
         self._quiet = quiet
@@ -204,6 +222,8 @@ class Checkpointer:
             saves.recall(self.store.checkpoint(run.hash, report.step))
         if self._settings.hp is not None and crew.is_first:
             run.describe(self._settings.hp)
+        if self._mirror_settings is not None and crew.is_first:
+            self._mirror = start_mirror(run, self._mirror_settings, self._say, undo)
         return saves
 
     def __exit__(
@@ -230,6 +250,8 @@ class Checkpointer:
         finally:
             tenure.end()
             crew.close(error)
+            if self._mirror is not None:
+                self._mirror.end(lambda: self._preemption.signal is not None)
             if error is not None and saves.committed is not None and not self._stopped:
                 self._say(
                     f"{type(error).__name__}: the last checkpoint is that of step "
@@ -451,6 +473,11 @@ class Checkpointer:
     def should_stop(self) -> bool:
         """Whether a signal asked the program to end, and all that was done is saved."""
         return self._stopped
+
+    @property
+    def mirrored(self) -> Mirrored | None:
+        """How far the mirror is, as was heard of it last; None if there is none here."""
+        return None if self._mirror is None else self._mirror.mirrored
 
     @property
     def held(self) -> float:

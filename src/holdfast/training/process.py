@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
-import sys
-import threading
 import weakref
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Self
 
 from holdfast.errors import HoldfastError, SaveFailed
@@ -20,8 +17,9 @@ from holdfast.store.record import Head
 from holdfast.store.saving import Commit, Task
 from holdfast.store.shares import Share
 from holdfast.training import messages
-from holdfast.training.channel import STOPS, Channel, Hangup
+from holdfast.training.channel import Channel, Hangup
 from holdfast.training.messages import Committed, Done, Failure, Job, Message, Ready
+from holdfast.training.starting import how_it_ended, start_module
 
 _TIME_TO_START: Final = 60.0
 """How many seconds it has to be ready: what was started may be no Python, and say nothing ever."""
@@ -46,25 +44,10 @@ class HelperProcess:
 
     @classmethod
     def start(cls, store: str, run: str, stagings: Sequence[int]) -> Self:
-        """Start one for a run of a local store; raises OSError if that cannot be.
-
-        It gets none of this process's streams and is in no group of its, so that nothing that is
-        meant for this process reaches it.
-        """
-        with _no_forks, _blocked(STOPS):
-            ours, theirs = socket.socketpair()
-            with ours, theirs:
-                arguments = (os.getpid(), theirs.fileno(), ",".join(map(str, stagings)), store, run)
-                process = subprocess.Popen(
-                    [_python(), "-P", "-m", "holdfast.training.helper", *map(str, arguments)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), *stagings),
-                    start_new_session=True,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths())},
-                )
-                return cls(process, Channel(ours.detach()))
+        """Start one for a run of a local store; raises OSError if that cannot be."""
+        arguments = (",".join(map(str, stagings)), store, run)
+        process, line = start_module("holdfast.training.helper", arguments, stagings)
+        return cls(process, Channel(line.detach()))
 
     @property
     def number(self) -> int:
@@ -212,11 +195,7 @@ class HelperProcess:
         self.end()
         if self._late:
             return f"was not ready after {_TIME_TO_START:g} seconds"
-        code = self._process.returncode
-        if code >= 0:
-            return f"ended with exit code {code}"
-        memory = ", as happens when memory runs out" if code == -signal.SIGKILL else ""
-        return f"was killed by signal {-code}{memory}"
+        return how_it_ended(self._process.returncode)
 
     def let_go(self) -> None:
         """In a forked child: the line is its parent's."""
@@ -224,40 +203,13 @@ class HelperProcess:
         self._process.returncode = 0  # nor is the process a child of this one
 
 
-@contextmanager
-def _blocked(signals: Collection[signal.Signals]) -> Iterator[None]:
-    """Keep signals from what is started meanwhile, until it ignores them by itself."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _python() -> str:
-    if not sys.executable:
-        raise FileNotFoundError("nobody knows where the Python interpreter is")
-    return sys.executable
-
-
-def _paths() -> list[str]:
-    """Where this process finds modules, so that the helper finds the same Holdfast."""
-    paths = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
-    return [path for path in paths if os.pathsep not in path]
-
-
 _alive: weakref.WeakSet[HelperProcess] = weakref.WeakSet()
-_no_forks = threading.Lock()
-"""Held while a helper is started: a child with the helper's end of the line would keep it open."""
 
 
 def _forget() -> None:
     """In a forked child, which would keep the line open after its parent's death."""
-    _no_forks.release()
     for helper in list(_alive):
         helper.let_go()
 
 
-os.register_at_fork(
-    before=_no_forks.acquire, after_in_parent=_no_forks.release, after_in_child=_forget
-)
+os.register_at_fork(after_in_child=_forget)

@@ -23,6 +23,7 @@ from holdfast.files.layout import Index, Row
 from holdfast.files.read_back import digests_on_disk
 from holdfast.files.reader import Progress, Reader
 from holdfast.files.source_file import SourceFile
+from holdfast.files.source_ranges import SourceRanges
 from holdfast.files.source_stream import SourceStream
 from holdfast.files.streaming import Stretch
 from holdfast.formats import format_of_file
@@ -47,7 +48,7 @@ class TensorFile(Mapping[str, Array]):
 
     def __init__(
         self,
-        source: str | os.PathLike[str] | BinaryIO,
+        source: str | os.PathLike[str] | BinaryIO | SourceRanges,
         *,
         mapped: bool | None = None,
         writable: bool = False,
@@ -57,8 +58,10 @@ class TensorFile(Mapping[str, Array]):
     ) -> None:
         options = Options(verify, names, tensors_only)
         self._writable = writable
-        self._file: SourceFile | SourceStream
-        if isinstance(source, str | bytes | os.PathLike) or not hasattr(source, "read"):
+        self._file: SourceFile | SourceStream | SourceRanges
+        if isinstance(source, SourceRanges):
+            self._file = source
+        elif isinstance(source, str | bytes | os.PathLike) or not hasattr(source, "read"):
             self._file = SourceFile(source)  # type: ignore[arg-type]
         else:
             self._file = SourceStream(source)
@@ -109,6 +112,11 @@ class TensorFile(Mapping[str, Array]):
     def has_crcs(self) -> bool:
         """Whether all that can be checked are the sums that NumPy and zip tools leave."""
         return not self.has_digests and self._index.crcs is not None
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether arrays lie in the file itself, and take no memory of their own."""
+        return self._reader.is_mapped
 
     def spec(self, name: str) -> TensorSpec:
         """A tensor's dtype and logical shape."""
@@ -204,11 +212,30 @@ class TensorFile(Mapping[str, Array]):
         if isinstance(self._file, SourceFile):
             self._file.check_in_place()
 
-    def arrays(self, progress: Progress | None = None) -> dict[str, Array]:
-        """All tensors at once, read in the order of the file, on several threads."""
+    def arrays(
+        self, progress: Progress | None = None, names: Iterable[str] | None = None
+    ) -> dict[str, Array]:
+        """All tensors at once, or those of these names, read on several threads."""
         rows = [int(row) for row in self._index.file_order]
+        if names is not None:
+            wanted = {self._row(name) for name in names}
+            rows = [row for row in rows if row in wanted]
         data = dict(zip(rows, self._reader.tensors(rows, progress), strict=True))
-        return {name: self._array(row, data[row]) for name, row in self._index.rows.items()}
+        return {
+            n: self._array(row, data[row]) for n, row in self._index.rows.items() if row in data
+        }
+
+    def turns(self, most: int) -> Iterator[list[str]]:
+        """The names of all tensors as they lie in the file, of up to `most` bytes at a time."""
+        names, turn, size = list(self._index.rows), list[str](), 0
+        for row in map(int, self._index.file_order):
+            length = int(self._index.sizes[row])
+            if turn and size + length > most:
+                yield turn
+                turn, size = [], 0
+            turn.append(names[row])
+            size += length
+        yield turn
 
     def stretch(self, name: str, target: Any) -> Stretch | None:
         """All of a tensor, to be streamed into one on a device; None if it cannot be."""
@@ -264,8 +291,8 @@ class TensorFile(Mapping[str, Array]):
         return array
 
 
-def _read_index(file: SourceFile | SourceStream, options: Options) -> Index:
-    if isinstance(file, SourceFile):
+def _read_index(file: SourceFile | SourceStream | SourceRanges, options: Options) -> Index:
+    if not isinstance(file, SourceStream):
         head = file.read(0, min(1024, file.size))
         format = format_of_file(file.path, head, file.size)
         return format.read_index(file.read, file.size, options)

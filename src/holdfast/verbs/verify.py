@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Final
 
-from holdfast.errors import NothingToVerify
+from holdfast.errors import DigestMismatch, NothingToVerify
 from holdfast.files.reader import Progress
+from holdfast.files.source_ranges import SourceRanges
 from holdfast.verbs.open import TensorFile
+
+_PART: Final = 256 << 20
+"""Bytes in memory at once of a file that is not mapped, or one tensor if that is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,9 @@ class Verified:
     """The bytes of the tensors; the header was verified too."""
 
 
-def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Verified:
+def verify(
+    path: str | os.PathLike[str] | SourceRanges, progress: Progress | None = None
+) -> Verified:
     """Read a whole file and check every byte; raises a DamagedFile that says what is wrong.
 
     A DigestMismatch names all damaged tensors in `.tensors`. A file that holds no digests
@@ -32,5 +39,20 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Ve
                 f"{file.path} holds no digests; save it with holdfast, and extras=True, to give it "
                 "some"
             )
-        arrays = file.arrays(progress)
-        return Verified(file.format, len(arrays), sum(array.nbytes for array in arrays.values()))
+        sizes: list[int] = []
+        damaged: list[DigestMismatch] = []
+        for names in [None] if file.is_mapped else file.turns(_PART):
+            try:
+                sizes += [array.nbytes for array in file.arrays(progress, names).values()]
+            except DigestMismatch as error:
+                damaged.append(error)
+        if damaged:
+            raise _joined(damaged)
+        return Verified(file.format, len(sizes), sum(sizes))
+
+
+def _joined(damaged: list[DigestMismatch]) -> DigestMismatch:
+    if len(damaged) == 1:
+        return damaged[0]
+    tensors = tuple(name for error in damaged for name in error.tensors)
+    return DigestMismatch(f"{damaged[0]}; {len(tensors):,} tensors are damaged in all", tensors)

@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -41,6 +42,7 @@ _process: int | None = None
 """The one in which obstore has begun its threads."""
 
 _CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>")
+_LATE: Final = re.compile(r"\bkind: Timeout\b|\btimed out\b")
 _STATUS: Final = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z]+)*)")
 _REASONS: Final = {
     "NoSuchBucket": "there is no such bucket",
@@ -53,9 +55,9 @@ _REASONS: Final = {
     "SlowDown": "the server is overloaded",
     "EntityTooLarge": "it is larger than the server takes",
 }
+_BROKEN: Final = "the connection broke"
 _SIGNS: Final = (
-    ("timed out", "no answer in time"),
-    ("operation timed out", "no answer in time"),
+    ("body error", _BROKEN),
     ("dns error", "its host cannot be found"),
     ("error trying to connect", "its server cannot be reached"),
     ("error sending request", "its server cannot be reached"),
@@ -77,6 +79,10 @@ class Meta(NamedTuple):
     """When it was written, in seconds, by the clock of the server."""
 
 
+Listed = tuple[list[tuple[str, Meta]], list[str]]
+"""Objects by their keys, and folders."""
+
+
 class Client:
     """The objects whose keys begin with the path of a URL; may be used from several threads."""
 
@@ -84,8 +90,15 @@ class Client:
         """Nothing is asked of the server yet; raises BadOption for a URL that is none."""
         self.url: Final = checked_url(url)
         self.options: Final = s3_options() if self.is_s3 else None
+        self._longest: float | None = None
         self._store: Any = None
         self._opening = threading.Lock()
+
+    def hurried(self, seconds: float) -> Client:
+        """The same, for requests that take no longer than this."""
+        other = copy(self)
+        other._longest, other._store, other._opening = seconds, None, threading.Lock()
+        return other
 
     @property
     def is_s3(self) -> bool:
@@ -132,32 +145,41 @@ class Client:
         """Write an object at once; returns its tag.
 
         With `create` only if there is none, with `match` only if it has this tag: else raises
-        AlreadyExists. An answer that was lost makes obstore ask again: what the server has then
-        is compared with what it was given.
+        AlreadyExists. After an answer that was lost the server is asked again: what it has then is
+        compared with what it was given.
         """
         mode: Any = "create" if create else "overwrite" if match is None else {"e_tag": match}
         with self._writing(key):
             try:
-                done = self._obstore().put(
-                    self._opened(), _escaped(key), data, mode=mode, use_multipart=False
-                )
-                return str(done["e_tag"])
-            except (
-                self._errors().AlreadyExistsError,
-                self._errors().PreconditionError,
-                FileNotFoundError,
-            ) as error:
-                self._check_bucket(error, key)
-                found = self.head(key)
-                if found is not None and found.size == len(data):
-                    try:
-                        if bytes(self.get(key, tag=found.tag)) == bytes(data):
-                            return found.tag
-                    except (MissingFile, ChangedFile):
-                        pass
-                raise AlreadyExists(
-                    errno.EEXIST, f"{self._named(key)} exists already, and must not be replaced"
-                ) from None
+                return self._put(key, data, mode)
+            except self._errors().GenericError as error:
+                if mode == "overwrite" or not _LATE.search(str(error)):
+                    raise
+                # The server may do it yet, and nobody must take it for undone then.
+                return self._put(key, data, mode)
+
+    def _put(self, key: str, data: Buffer, mode: Any) -> str:
+        try:
+            done = self._obstore().put(
+                self._opened(), _escaped(key), data, mode=mode, use_multipart=False
+            )
+            return str(done["e_tag"])
+        except (
+            self._errors().AlreadyExistsError,
+            self._errors().PreconditionError,
+            FileNotFoundError,
+        ) as error:
+            self._check_bucket(error, key)
+            found = self.head(key)
+            if found is not None and found.size == len(data):
+                try:
+                    if bytes(self.get(key, tag=found.tag)) == bytes(data):
+                        return found.tag
+                except (MissingFile, ChangedFile):
+                    pass
+            raise AlreadyExists(
+                errno.EEXIST, f"{self._named(key)} exists already, and must not be replaced"
+            ) from None
 
     def upload(self, key: str, blocks: Iterable[Buffer], part: int) -> None:
         """Write an object in parts of this size, several at a time.
@@ -174,21 +196,30 @@ class Client:
                 max_concurrency=_AT_ONCE,
             )
 
-    def list(self, prefix: str = "", deep: bool = True) -> tuple[list[tuple[str, Meta]], list[str]]:
+    def list(self, prefix: str = "", deep: bool = True) -> Listed:
         """The objects in a folder, by their keys, and the folders in it; with `deep`, all below."""
         with self._reading(prefix, "list"):
-            above = _escaped(prefix) or None
-            if deep:
-                found = self._obstore().list(self._opened(), above, chunk_size=1000).collect()
-                return [(_plain(each["path"]), _meta(each)) for each in found], []
-            listed = self._obstore().list_with_delimiter(self._opened(), above)
-            # Some servers, and some programs, have an object that stands for the folder itself.
-            objects = [
-                (key, _meta(each))
-                for each in listed["objects"]
-                if (key := _plain(each["path"])) != prefix
-            ]
-            return objects, [_plain(path) for path in listed["common_prefixes"]]
+            for _ in range(2):  # of a list that breaks off obstore asks for no other
+                try:
+                    return self._listed(prefix, deep)
+                except self._errors().GenericError as error:
+                    if reason(str(error)) != _BROKEN:
+                        raise
+            return self._listed(prefix, deep)
+
+    def _listed(self, prefix: str, deep: bool) -> Listed:
+        above = _escaped(prefix) or None
+        if deep:
+            found = self._obstore().list(self._opened(), above, chunk_size=1000).collect()
+            return [(_plain(each["path"]), _meta(each)) for each in found], []
+        listed = self._obstore().list_with_delimiter(self._opened(), above)
+        # Some servers, and some programs, have an object that stands for the folder itself.
+        objects = [
+            (key, _meta(each))
+            for each in listed["objects"]
+            if (key := _plain(each["path"])) != prefix
+        ]
+        return objects, [_plain(path) for path in listed["common_prefixes"]]
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that are gone are no error."""
@@ -217,7 +248,8 @@ class Client:
         with self._opening:
             if self._store is None:
                 _process = os.getpid()
-                self._store = _open(self.url, self.options)
+                longest = timedelta(seconds=self._longest or 86_400)
+                self._store = _open(self.url, self.options, min(timeout(), longest))
             return self._store
 
     def _obstore(self) -> Any:
@@ -309,22 +341,23 @@ def checked_url(url: str) -> str:
 
 def reason(text: str) -> str:
     """Why something failed, out of a text of obstore's: a code, a status or a known phrase."""
-    text = text.partition("Debug source:")[0]
+    text, _, details = text.partition("Debug source:")
     if code := _CODE.search(text):
         return f"{_REASONS[code[1]]} ({code[1]})" if code[1] in _REASONS else code[1]
     if status := _STATUS.search(text):
         return f"the server says {status[1]}"
+    if _LATE.search(details) or _LATE.search(text):
+        return "no answer in time"
     for sign, meaning in _SIGNS:
         if sign in text:
             return meaning
     return printable(re.sub(r"https?://\S+", "…", text)).strip()[:200] or "obstore says no more"
 
 
-def _open(url: str, options: Options | None) -> Any:
+def _open(url: str, options: Options | None, seconds: timedelta) -> Any:
     from obstore.exceptions import BaseError
     from obstore.store import S3Store, from_url
 
-    seconds = timeout()
     common: dict[str, Any] = {
         "client_options": {
             "timeout": seconds,
@@ -337,7 +370,7 @@ def _open(url: str, options: Options | None) -> Any:
             "backoff": {
                 "init_backoff": timedelta(milliseconds=100),
                 "max_backoff": timedelta(seconds=5),
-                "base": 2,
+                "base": 3,  # with 2 it would not double: eight would be over in two seconds
             },
         },
     }
@@ -371,7 +404,7 @@ def _number(error: Exception) -> int:
     if name in ("PermissionDeniedError", "UnauthenticatedError") or " 403 " in text[:2000]:
         return errno.EACCES
     # Not EIO: that would say that a disk has lost it, and an older checkpoint would be loaded.
-    return errno.ETIMEDOUT if "timed out" in text else errno.ECONNABORTED
+    return errno.ETIMEDOUT if _LATE.search(text) else errno.ECONNABORTED
 
 
 def _meta(found: Any) -> Meta:

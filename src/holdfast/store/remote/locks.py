@@ -135,11 +135,12 @@ class Locks:
 
     def __init__(self, client: Client, lease: float = LEASE) -> None:
         self._client = client
+        self._renewing = client.hurried(lease / 3)
+        """A request that is stuck must not cost a lock: there is time for another."""
         self.lease = lease
         self._held: weakref.WeakSet[Lease] = weakref.WeakSet()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._ending = threading.Event()
         self._process = os.getpid()
 
     def take(self, name: str, wait: float = 0.0, *, passing: bool = False) -> Lease | None:
@@ -166,7 +167,7 @@ class Locks:
         if note is None or meta is None:
             return False
         seen.add(meta.tag)
-        return len(seen) > 1 or (_is_ours(note) and _is_alive(note))
+        return len(seen) > 1 or (_is_ours(note) and _lives(note))
 
     def _try(self, name: str, passing: bool) -> Lease | None:
         key, token = _key(name, passing), os.urandom(8).hex()
@@ -203,7 +204,7 @@ class Locks:
         """Write a lock again that had this tag; its new one, or None if it is another's now."""
         for _ in range(2):
             try:
-                return self._write(key, token, tag)
+                return self._write(key, token, tag, self._renewing)
             except (AlreadyExists, MissingFile):
                 # It may be ours all the same, written by a request whose answer never came.
                 note, meta = self._found(key) or (None, None)
@@ -212,12 +213,11 @@ class Locks:
                 tag = meta.tag
         return None
 
-    def _write(self, key: str, token: str, tag: str | None) -> str:
+    def _write(self, key: str, token: str, tag: str | None, client: Client | None = None) -> str:
         """Create a lock, or write it in the place of the one with this tag."""
+        client = client or self._client
         text = msgspec.json.encode(_note(token, self.lease))
-        if tag is None:
-            return self._client.put(key, text, create=True)
-        return self._client.put(key, text, match=tag)
+        return client.put(key, text, create=tag is None, match=tag)
 
     def empty(self, key: str, tag: str, passing: bool) -> None:
         """Leave a lock that is ours: as an empty object, or, if nobody else asks for it, none."""
@@ -267,7 +267,7 @@ class Locks:
 
     def _is_over(self, note: Note, meta: Meta) -> bool:
         """Whether the holder of a lock is gone."""
-        if _is_ours(note) and not _is_alive(note):
+        if _is_ours(note) and not _lives(note):
             return True
         return self.now() - meta.time > note.lease + _SLACK
 
@@ -347,7 +347,7 @@ def _is_ours(note: Note) -> bool:
     return bool(note.boot) and note.boot == _boot()
 
 
-def _is_alive(note: Note) -> bool:
+def _lives(note: Note) -> bool:
     """Whether the holder of a lock that was taken on this machine has not ended."""
     if note.process == os.getpid() and note.token not in _tokens:
         return False

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from holdfast.errors import BadField, DuplicateKey, LimitExceeded, printable
 from holdfast.files.source_file import SourceFile
+from holdfast.files.source_ranges import SourceRanges
 from holdfast.formats.metadata import (
     MAX_DEPTH,
     bounded_integer,
@@ -28,12 +29,18 @@ def read_json(path: Path) -> dict[str, Any]:
     A loss that is none is what Transformers writes into its logs so.
     """
     with closing(SourceFile(path)) as file:
-        if file.size > MAX_JSON:
-            raise LimitExceeded(
-                f"{shown(path)}: {file.size:,} bytes of JSON, over {MAX_JSON:,}, which is more "
-                "than any training logs"
-            )
-        text = file.read(0, file.size)
+        return json_in(file)
+
+
+def json_in(file: SourceFile | SourceRanges) -> dict[str, Any]:
+    """The same of a file that is open."""
+    path = file.path
+    if file.size > MAX_JSON:
+        raise LimitExceeded(
+            f"{shown(path)}: {file.size:,} bytes of JSON, over {MAX_JSON:,}, which is more "
+            "than any training logs"
+        )
+    text = file.read(0, file.size)
     if is_nested_deeply(text):
         raise BadField(f"{shown(path)}: it nests deeper than {MAX_DEPTH} levels")
     try:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from holdfast.errors import BadField, printable, shortened
+from holdfast.files.source_file import SourceFile
+from holdfast.files.source_ranges import SourceRanges
 from holdfast.verbs.folders.found import shown
-from holdfast.verbs.folders.json_files import read_json
+from holdfast.verbs.folders.json_files import json_in
 
 
 def read_weight_map(index: Path, is_shard: Callable[[str], bool]) -> dict[str, str]:
@@ -15,7 +18,16 @@ def read_weight_map(index: Path, is_shard: Callable[[str], bool]) -> dict[str, s
 
     So a name out of the index becomes a path only if it is one that shards have.
     """
-    places = read_json(index).get("weight_map")
+    with closing(SourceFile(index)) as file:
+        return weight_map_in(file, is_shard)
+
+
+def weight_map_in(
+    file: SourceFile | SourceRanges, is_shard: Callable[[str], bool]
+) -> dict[str, str]:
+    """The same of an index that is open."""
+    index = file.path
+    places = json_in(file).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise BadField(f"{shown(index)}: weight_map should be an object of names and files")
     for tensor, shard in places.items():
@@ -31,6 +43,6 @@ def read_weight_map(index: Path, is_shard: Callable[[str], bool]) -> dict[str, s
     return places
 
 
-def place(index: Path, tensor: str) -> str:
+def place(index: object, tensor: str) -> str:
     """Where the index says which shard has the tensor, for a message."""
     return f"{shown(index)}: weight_map[{shortened(printable(tensor))!r}]"

@@ -1,0 +1,91 @@
+"""Which runs of a store have a mirror, and where: `mirrors.json`.
+
+It is a file of its own, so that a run file stays the same wherever it is copied to, and older
+releases read it. A run that was deleted here may still be in its mirror, and stays listed.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.errors import BadField, BadOption, DamagedFile, MissingFile
+from holdfast.store.backend import Backend
+from holdfast.store.changing import change_of
+from holdfast.store.opening import INSIDE, is_url
+from holdfast.store.record import Head
+from holdfast.store.sealed import seal, unseal
+
+if TYPE_CHECKING:
+    from holdfast.store.store import Store
+
+FORMAT: Final = "holdfast mirrors 1"
+NAME: Final = "mirrors.json"
+_MAX_SIZE: Final = 64 << 20
+
+
+class _Mirrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    mirrors: dict[str, str]
+    """By run, the place of its mirror."""
+
+
+def read_mirrors(backend: Backend) -> dict[str, str]:
+    """By run, the place of its mirror; raises a DamagedFile that says what is wrong."""
+    try:
+        text = backend.read(NAME, _MAX_SIZE)
+    except MissingFile:
+        return {}
+    try:
+        try:
+            return msgspec.convert(unseal(text.removesuffix(b"\n"), FORMAT), _Mirrors).mirrors
+        except msgspec.ValidationError as error:
+            raise BadField(f"{error}") from error
+    except DamagedFile as error:
+        error.args = (f"{NAME}: {error}", *error.args[1:])
+        raise
+
+
+def remember_mirror(backend: Backend, run: str, place: str) -> None:
+    """Let a run have its mirror there, durably."""
+    if read_mirrors(backend).get(run) == place:
+        return
+    with change_of(backend, NAME):
+        mirrors = {**read_mirrors(backend), run: place}
+        backend.replace(NAME, seal(FORMAT, {"mirrors": mirrors}) + b"\n")
+
+
+def mirror_place(place: str | os.PathLike[str] | Store) -> str:
+    """The place of a mirror, as it is remembered: a URL without secrets, or a whole path."""
+    backend = getattr(place, "backend", None)
+    if backend is not None:
+        text = backend.url.removesuffix(f"/{INSIDE}")
+        if open_mirror(text).url != backend.url:
+            raise BadOption(
+                f"{place!r} is none that another process can open: give a URL, a folder"
+            )
+        return str(text)
+    if not isinstance(place, str | os.PathLike):
+        raise BadOption(f"a mirror is a URL, a folder or a Store, not a {type(place).__name__}")
+    text = os.fspath(place)
+    if not is_url(text):
+        return os.path.abspath(text)
+    from holdfast.store.remote.client import checked_url  # which a list need not wait for
+
+    return checked_url(text)
+
+
+def open_mirror(place: str) -> Store:
+    """The store at a place."""
+    from holdfast.store.store import Store
+
+    return Store(place)
+
+
+def is_same(one: Head, other: Head) -> bool:
+    """Whether two stores have the same checkpoint.
+
+    The time too: a run that was begun anew counts from 1 again.
+    """
+    return one.place == other.place and one.time == other.time

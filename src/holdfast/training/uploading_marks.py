@@ -1,0 +1,62 @@
+"""Tags, notes and late metrics, which follow a checkpoint into its mirror whenever they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.store import Store
+from holdfast.store.changing import change_of
+from holdfast.store.marks import Marks, read_marks, write_marks
+from holdfast.store.mirrors import is_same
+
+
+class CopiedMarks:
+    """The marks of a run that its mirror knows."""
+
+    def __init__(self, local: Store, run: str) -> None:
+        self._local = local
+        self._run = run
+        self._known: dict[int, Marks] = {}
+        """By step, those that were copied last."""
+
+    def copy(self, mirror: Store) -> bool:
+        """Let the mirror know all of them; what it has of its own stays.
+
+        Returns whether any had changed.
+        """
+        found = False
+        for step in sorted(self._local.index.marked(self._run)):
+            if self._is_in(mirror, step):
+                marks = read_marks(self._local.backend, self._run, step)
+                if marks != self._known.get(step):
+                    self._add(mirror, marks)
+                    self._known[step], found = marks, True
+        if found:
+            mirror.index.refresh()
+        return found
+
+    def _is_in(self, mirror: Store, step: int) -> bool:
+        here = self._local.index.record(self._run, step)
+        there = mirror.index.record(self._run, step)
+        return here is not None and there is not None and is_same(here.head, there.head)
+
+    def _add(self, mirror: Store, marks: Marks) -> None:
+        with change_of(mirror.backend, "tags"), change_of(mirror.backend, self._run):
+            theirs = read_marks(mirror.backend, self._run, marks.step)
+            both = _joined(marks, theirs, lambda tag: bool(mirror.index.tagged(tag)))
+            if both != theirs:
+                write_marks(mirror.backend, both)
+
+
+def _joined(ours: Marks, theirs: Marks, is_taken: Callable[[str], bool]) -> Marks:
+    tags = [tag for tag in ours.tags if tag not in theirs.tags and not is_taken(tag)]
+    notes = [note for note in ours.notes if note not in theirs.notes]
+    return msgspec.structs.replace(
+        theirs,
+        tags=[*theirs.tags, *tags],
+        notes=[*theirs.notes, *notes],
+        metrics=theirs.metrics | ours.metrics,
+        best=ours.best,
+    )

@@ -1,0 +1,134 @@
+"""A store at a URL, as its users have it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import holdfast
+from holdfast.cli.app import app
+from holdfast.errors import BadOption, NotAStore
+from holdfast.store.collection import carry_out, plan
+from holdfast.store.local import LocalBackend
+from holdfast.store.remote.backend import RemoteBackend
+from tests.store import remote
+from tests.store.rank_threads import ThreadRanks, on_ranks
+
+STATE = {"model": {"w": torch.arange(70_000.0), "b": torch.ones(3)}, "step": 7}
+
+
+def test_a_url_of_a_file_is_a_folder(tmp_path: Path) -> None:
+    with holdfast.Store(f"file://{quote(str(tmp_path))}/a%20b") as store:
+        assert isinstance(store.backend, LocalBackend)
+        store.run("x").save(1, {"w": np.arange(3.0)})
+    assert holdfast.Store(tmp_path / "a b").resolve("x@1").head.step == 1
+    with pytest.raises(BadOption, match="no file on this machine"):
+        holdfast.Store("file://elsewhere/folder")
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3://user:geheim@bucket/x", "s3://bucket/x?key=geheim", "nothing://x/y"]
+)
+def test_a_url_that_is_none_or_has_a_secret_is_refused(url: str) -> None:
+    with pytest.raises(BadOption) as refused:
+        holdfast.Store(url).runs()
+    assert "geheim" not in str(refused.value)
+
+
+def test_what_is_no_store_says_so(bucket_url: str) -> None:
+    with pytest.raises(NotAStore, match=re.escape(bucket_url)):
+        holdfast.Store(bucket_url).resolve("latest")
+
+
+def test_a_store_is_the_same_for_a_second_machine(
+    bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.Store(bucket_url) as store:
+        run = store.run("gpt", hp={"lr": 0.1})
+        run.save(100, STATE, metrics={"loss": 0.5}, best=True)
+        store.resolve("gpt@100").tag("paper")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    other = holdfast.Store(bucket_url)
+    assert isinstance(other.backend, RemoteBackend)
+    found = other.resolve("paper")
+    assert found.metrics == {"loss": 0.5}
+    loaded = found.load()
+    assert torch.equal(loaded["model"]["w"], STATE["model"]["w"])
+    assert loaded["step"] == 7
+    assert found.verify().nbytes == 280_012
+
+
+def test_a_torch_file_is_there_once(bucket_url: str) -> None:
+    store = holdfast.Store(bucket_url)
+    run = store.run("a")
+    run.save(1, STATE, format="torch")
+    folder = f"models/{run.hash}"
+    assert len(store.backend.list(folder, ".pt")) + len(store.backend.list(folder, ".pth")) == 1
+    assert torch.equal(run.load(1)["model"]["w"], STATE["model"]["w"])
+
+
+def test_ranks_save_as_one_and_any_number_loads(bucket_url: str) -> None:
+    def save(comm: ThreadRanks) -> None:
+        with holdfast.Store(bucket_url).run("a") as run:
+            mine = holdfast.per_rank({"rank": comm.rank, "w": np.full(9, comm.rank)})
+            run.save(1, {"shared": np.arange(50_000.0), "mine": mine}, comm=comm)
+
+    on_ranks(3, save)
+    store = holdfast.Store(bucket_url)
+    loaded = store.resolve("a@1").state()
+    assert (loaded["shared"] == np.arange(50_000.0)).all()
+    assert store.resolve("a@1").verify().tensors >= 4
+
+
+def test_gc_knows_the_age_of_an_unfinished_upload(bucket_url: str) -> None:
+    store = holdfast.Store(bucket_url)
+    run = store.run("a")
+    run.save(1, STATE)
+    parts = urlsplit(store.url)
+    key = f"{parts.path.strip('/')}/models/{run.hash}/{run.hash}_step_000002.0123abcd.x.safetensors"
+    program = Path(remote.__file__).with_name("begin_upload.py")
+    with subprocess.Popen(
+        [sys.executable, program, parts.netloc, key],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout
+        assert child.stdout.readline() == "begun\n"
+        child.kill()
+    assert [each.name for each in store.backend.unfinished()] == [key.partition("checkpoints/")[2]]
+    assert plan(store).lines == [], "somebody may be at it"
+    later = plan(store, now=datetime.now(UTC) + timedelta(days=3))
+    (line,) = later.lines
+    assert (line.kind, line.run) == ("upload", run.hash)
+    assert "begun 3 days ago, and never finished" in line.why
+    done = carry_out(store, later)
+    assert done.lines == [line]
+    assert store.backend.unfinished() == []
+    assert plan(store, now=later.now).lines == []
+    assert store.resolve("a@1").verify().nbytes == 280_012
+
+
+def test_gc_says_that_there_is_no_trash(bucket_url: str) -> None:
+    with holdfast.Store(bucket_url) as store, store.run("a") as run:
+        for step in (1, 2, 3):
+            run.save(step, {"w": np.full(100_000, step)})
+    command = ["gc", "--keep-last", "1", "--store", bucket_url]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert "there is no trash in an object store: what goes does not come back" in shown.output
+    done = CliRunner().invoke(app, [*command, "--yes"])
+    assert "2 checkpoints deleted" in done.output
+    assert holdfast.Store(bucket_url).index.steps(run.hash) in ([], [3])
+    assert holdfast.Store(bucket_url).resolve("a").head.step == 3
+    data = [name for name, _ in store.backend.list(f"models/{run.hash}", ".safetensors")]
+    assert len(data) == 1

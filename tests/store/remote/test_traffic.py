@@ -1,0 +1,132 @@
+"""What goes over the wire: only what is asked for, and nothing twice."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import holdfast
+from holdfast.store import names
+from tests.object_store.proxy import Proxy
+
+MIB = 1 << 20
+
+
+def random_bytes(size: int, seed: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).integers(0, 255, size, np.uint8)
+
+
+def record_size(store: holdfast.Store, ref: str) -> int:
+    head = store.resolve(ref).head
+    return len(store.backend.read(names.record_file(head.run, head.step)))
+
+
+def of_data(proxy: Proxy) -> list[str]:
+    """The requests for parts of data files."""
+    gets = (request for request in proxy.log if request.method == "GET")
+    return [request.path for request in gets if request.path.endswith(".safetensors")]
+
+
+def test_one_tensor_of_many_is_fetched_alone(bucket_url: str, proxy: Proxy) -> None:
+    state = {"model": {f"w{n}": random_bytes(4 * MIB, n) for n in range(8)}}
+    store = holdfast.Store(bucket_url)
+    store.run("a").save(1, state)
+    checkpoint = store.resolve("a@1")
+    record = record_size(store, "a@1")
+    proxy.reset()
+    assert checkpoint["model.w3"].tobytes() == state["model"]["w3"].tobytes()
+    assert 4 * MIB <= proxy.down <= 4.2e6 + record
+    assert len(of_data(proxy)) == 1
+
+
+def test_a_part_is_fetched_alone(bucket_url: str, proxy: Proxy) -> None:
+    state = {part: {"w": random_bytes(MIB, n)} for n, part in enumerate(("model", "optimizer"))}
+    run = holdfast.Store(bucket_url).run("a")
+    run.save(1, state)
+    proxy.reset()
+    assert run.load("latest", part="model")["w"].tobytes() == state["model"]["w"].tobytes()
+    assert MIB <= proxy.down < 1.1 * MIB
+
+
+def test_small_neighbours_come_together(bucket_url: str, proxy: Proxy) -> None:
+    state = {f"bias{n}": np.full(100, n, np.float32) for n in range(500)}
+    run = holdfast.Store(bucket_url).run("a")
+    run.save(1, state)
+    proxy.reset()
+    loaded = run.load("latest")
+    assert all((loaded[name] == state[name]).all() for name in state)
+    assert len(of_data(proxy)) == 1
+
+
+def test_a_small_change_is_a_small_upload(bucket_url: str, proxy: Proxy) -> None:
+    state = {f"w{n}": random_bytes(2 * MIB, n) for n in range(20)}
+    run = holdfast.Store(bucket_url).run("a")
+    run.save(1, state)
+    state["w7"] = random_bytes(2 * MIB, 100)
+    proxy.reset()
+    run.save(2, state)
+    assert 2 * MIB <= proxy.up <= 1.05 * 2 * MIB
+    assert not of_data(proxy), "nothing is read to save"
+    assert run.load(2)["w7"].tobytes() == state["w7"].tobytes()
+
+
+def test_a_warm_list_asks_for_no_run_and_no_record(bucket_url: str, proxy: Proxy) -> None:
+    with holdfast.Store(bucket_url) as store:
+        for number in range(5):
+            with store.run(f"run {number}") as run:
+                run.save(1, {"w": np.arange(3.0)})
+    store = holdfast.Store(bucket_url)
+    assert len(store.runs()) == 5
+    proxy.reset()
+    store.index.refresh()
+    assert store.index.count() == 5
+    # One for what was announced, one for which runs there are; both are for all runs.
+    assert proxy.requests == {"GET": 2}
+    proxy.reset()
+    with holdfast.Store(bucket_url) as other:
+        other.resolve("run 3@1").tag("paper")
+    proxy.reset()
+    assert store.resolve("paper").head.step == 1
+    prefixes = [dict(request.query).get("prefix", "") for request in proxy.log]
+    looked_at = [prefix for prefix in prefixes if re.search("checkpoints/models/[0-9a-f]", prefix)]
+    assert len(looked_at) == 1, "the run that was changed, once"
+
+
+def test_listing_fetches_heads_alone(bucket_url: str, proxy: Proxy) -> None:
+    state = {f"w{n}": np.arange(3.0) for n in range(3000)}
+    with holdfast.Store(bucket_url) as store:
+        store.run("a").save(1, state)
+        record = record_size(store, "a@1")
+    assert record > 100_000
+    os.environ["XDG_CACHE_HOME"] += "-other"  # set by the fixture, for this test
+    proxy.reset()
+    assert holdfast.Store(bucket_url).find_run("a").checkpoint(1).head.tensors == 3000
+    assert proxy.down < 40_000
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_what_is_cached_is_not_fetched_again(bucket_url: str, proxy: Proxy, verify: bool) -> None:
+    state = {"w": random_bytes(18 * MIB, 0), "b": np.arange(5.0)}
+    holdfast.Store(bucket_url).run("a").save(1, state)
+    for expected in (2, 0):
+        store = holdfast.Store(bucket_url, cache="100MB")
+        proxy.reset()
+        loaded = store.resolve("a@1").load(verify=verify)
+        assert loaded["w"].tobytes() == state["w"].tobytes()
+        assert len(of_data(proxy)) == expected
+
+
+def test_a_cache_that_is_too_small_keeps_nothing(
+    bucket_url: str, proxy: Proxy, tmp_path: Path
+) -> None:
+    holdfast.Store(bucket_url).run("a").save(1, {"w": random_bytes(2 * MIB, 0)})
+    store = holdfast.Store(bucket_url, cache="1MB")
+    for _ in range(2):
+        proxy.reset()
+        assert store.resolve("a@1").load()["w"].size == 2 * MIB
+        assert len(of_data(proxy)) == 1

@@ -1,0 +1,335 @@
+"""What a mirror lacks of a run, and how it gets there, without a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import holdfast
+from holdfast import KeepBest, KeepEvery, KeepLast
+from holdfast.errors import DigestMismatch, HoldfastError, WriteFailed
+from holdfast.retention import retention
+from holdfast.store import names, runfile
+from holdfast.store.pins import pinned_steps
+from holdfast.store.removal import orphans
+from holdfast.training import uploading
+from holdfast.training.uploading import Uploader
+
+SIZE = 1 << 15
+
+
+class Copies:
+    """All that is copied, in its order; what goes wrong on the way is up to a test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[int] = []
+        self.nbytes = 0
+        self.meanwhile: Callable[[int], None] = lambda step: None
+        copy = uploading.copy_checkpoint
+
+        def counted(checkpoint: Any, target: Any, progress: Any, *, replace: bool) -> Any:
+            def moved(nbytes: int) -> None:
+                self.meanwhile(checkpoint.step)
+                progress(nbytes)
+
+            copied = copy(checkpoint, target, moved, replace=replace)
+            self.steps.append(copied.step)
+            self.nbytes += copied.nbytes
+            return copied
+
+        monkeypatch.setattr(uploading, "copy_checkpoint", counted)
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
+    return Copies(monkeypatch)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> holdfast.Store:
+    return holdfast.Store(tmp_path / "store")
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> holdfast.Store:
+    return holdfast.Store(tmp_path / "mirror")
+
+
+def save(store: holdfast.Store, *steps: int, **options: Any) -> holdfast.Run:
+    run = store.run("gpt")
+    with run:
+        for step in steps:
+            weights = np.random.default_rng(step).random(SIZE)
+            run.save(step, {"model": {"w": weights}}, {"loss": abs(step - 3.0)}, **options)
+    return run
+
+
+def uploader(store: holdfast.Store, mirror: holdfast.Store, keep: Any = None) -> Uploader:
+    place = str(Path(mirror.url).parent)
+    return Uploader(store, store.run("gpt").hash, place, retention(keep))
+
+
+def catch_up(uploader: Uploader) -> None:
+    while missing := uploader.missing():
+        uploader.copy(missing[0], lambda nbytes: None)
+    uploader.tidy()
+
+
+def steps_in(store: holdfast.Store) -> list[int]:
+    return [checkpoint.step for run in store.runs() for checkpoint in run.checkpoints()]
+
+
+def record(store: holdfast.Store, step: int) -> bytes:
+    return next(Path(store.url).glob(f"models/*/*_step_{step:06d}.json")).read_bytes()
+
+
+def test_the_newest_go_first_and_arrive_as_they_are(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+) -> None:
+    run = save(store, 1, 2, 3)
+    catch_up(uploader(store, mirror))
+    assert copies.steps == [3, 2, 1]
+    assert steps_in(mirror) == [1, 2, 3]
+    for step in (1, 2, 3):
+        assert record(mirror, step) == record(store, step)
+        mirror.checkpoint(run.hash, step).verify()
+
+
+def test_what_is_there_is_not_copied_again(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2)
+    catch_up(uploader(store, mirror))
+    save(store, 3)
+    catch_up(uploader(store, mirror))
+    assert copies.steps == [2, 1, 3]
+
+
+def test_a_copy_that_was_interrupted_is_finished_by_the_next(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2, 3)
+
+    def interrupt(step: int) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+
+    copies.meanwhile = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        catch_up(uploader(store, mirror))
+    assert steps_in(mirror) == [3]
+    copies.meanwhile = lambda step: None
+    catch_up(uploader(store, mirror))
+    assert copies.steps == [3, 2, 1]
+    files = [path.stat().st_size for path in Path(store.url).glob("models/*/*.safetensors")]
+    assert copies.nbytes == sum(files)
+
+
+def test_a_newer_one_that_comes_meanwhile_goes_next(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2)
+
+    def meanwhile(step: int) -> None:
+        copies.meanwhile = lambda step: None
+        save(store, 9)
+
+    copies.meanwhile = meanwhile
+    catch_up(uploader(store, mirror))
+    assert copies.steps == [2, 9, 1]
+
+
+def test_retention_here_and_there_are_separate(
+    store: holdfast.Store, mirror: holdfast.Store
+) -> None:
+    run = save(store, 1, 2, 3, 4)
+    catch_up(uploader(store, mirror, KeepLast(3)))
+    run.retain(KeepLast(1))
+    assert steps_in(store) == [4]
+    assert steps_in(mirror) == [2, 3, 4]
+    catch_up(uploader(store, mirror))
+    assert mirror.runs()[0].retention == retention(KeepLast(3))
+    save(store, 5)
+    catch_up(uploader(store, mirror))
+    assert steps_in(mirror) == [3, 4, 5]
+
+
+def test_a_mirror_that_was_told_nothing_keeps_everything(
+    store: holdfast.Store, mirror: holdfast.Store
+) -> None:
+    run = save(store, 1)
+    run.retain(KeepLast(1))
+    catch_up(uploader(store, mirror))
+    save(store, 2)
+    catch_up(uploader(store, mirror))
+    assert steps_in(mirror) == [1, 2]
+    assert mirror.runs()[0].retention is None
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [
+        (KeepLast(2), [8, 7]),
+        (KeepBest(2, "loss"), [8, 4, 3]),  # step 4 was before step 2, which is as good
+        (KeepEvery(steps=4), [8, 4]),
+        (KeepBest(2, "accuracy"), [8, 7, 6, 5, 4, 3, 2, 1]),
+    ],
+    ids=["last", "best", "every", "unknown"],
+)
+def test_what_the_mirror_would_delete_at_once_is_not_copied(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies, keep: Any, expected: list[int]
+) -> None:
+    save(store, 1, 4, 2, 3, 5, 6, 7, 8)
+    for _ in range(2):  # nor by the next
+        catch_up(uploader(store, mirror, keep))
+    assert sorted(copies.steps, reverse=True) == expected
+    assert sorted(steps_in(mirror)) == sorted(expected)
+
+
+def test_what_the_mirror_has_no_room_for_is_not_copied_again(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2, 3, 4)
+    one = uploader(store, mirror)
+    one.open()
+    mirror.budget = 3 * SIZE * 8
+    catch_up(one)
+    catch_up(one)
+    assert copies.steps == [4, 3, 2, 1]
+    assert steps_in(mirror) == [3, 4]
+
+
+def test_a_checkpoint_on_its_way_is_not_deleted_and_one_that_is_gone_is_skipped(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+) -> None:
+    run = save(store, 1, 2, 3)
+    seen = set()
+
+    def retain(step: int) -> None:
+        seen.update(pinned_steps(store.backend, run.hash))
+        run.retain(KeepLast(1))
+
+    copies.meanwhile = retain
+    one = uploader(store, mirror)
+    missing = one.missing()
+    for head in missing[1:]:
+        one.copy(head, lambda nbytes: None)
+    assert copies.steps == [2]
+    assert seen == {2}
+    assert steps_in(store) == [2, 3]
+    catch_up(one)
+    assert steps_in(mirror) == [2, 3]
+    assert one.problem is None
+
+
+def test_a_damaged_checkpoint_holds_no_other_up(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2, 3)
+    path = next(Path(store.url).glob("models/*/*_step_000002.*.safetensors"))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    one = uploader(store, mirror)
+    catch_up(one)
+    assert copies.steps == [3, 1]
+    assert steps_in(mirror) == [1, 3]
+    assert one.problem is not None
+    assert one.problem.startswith("step 2 cannot be copied: ")
+
+
+def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+) -> None:
+    run = save(store, 1, 2)
+    one = uploader(store, mirror)
+    catch_up(one)
+    run.save(2, {"model": {"w": np.ones(SIZE)}}, replace=True)
+    copies.meanwhile = lambda step: mirror.checkpoint(run.hash, step).verify() and None
+    catch_up(one)  # the old one is there until then
+    assert copies.steps == [2, 1, 2]
+    assert record(mirror, 2) == record(store, 2)
+    again = holdfast.Store(Path(mirror.url).parent)
+    assert again.checkpoint(run.hash, 2).state()["model"]["w"].tolist() == [1.0] * SIZE
+    assert orphans(again.backend, again.index, run.hash) == []
+
+
+def test_a_run_that_was_begun_anew_overwrites_nothing(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies, tmp_path: Path
+) -> None:
+    save(store, 1, 2)
+    catch_up(uploader(store, mirror))
+    before = record(mirror, 1), record(mirror, 2)
+    other = holdfast.Store(tmp_path / "other")
+    save(other, 1, 2)
+    one = uploader(other, mirror)
+    catch_up(one)
+    assert (record(mirror, 1), record(mirror, 2)) == before
+    assert one.problem is not None
+    assert "has another checkpoint of step 2, saved on " in one.problem
+    assert copies.steps == [2, 1]
+
+
+def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
+    store: holdfast.Store, mirror: holdfast.Store
+) -> None:
+    run = save(store, 1, 2)
+    one = uploader(store, mirror)
+    catch_up(one)
+    mirror.checkpoint(run.hash, 2).tag("theirs")
+    store.checkpoint(run.hash, 1).add_metrics({"accuracy": 0.5}, best=True)
+    store.checkpoint(run.hash, 2).tag("ours")
+    catch_up(one)
+    there = holdfast.Store(Path(mirror.url).parent)
+    assert there.checkpoint(run.hash, 1).metrics["accuracy"] == 0.5
+    assert there.resolve("gpt@best").step == 1
+    assert there.checkpoint(run.hash, 2).tags == ["theirs", "ours"]
+
+
+def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2)
+    Path(mirror.url).parent.write_text("a file where the folder should be")
+    one = uploader(store, mirror)
+    with pytest.raises(HoldfastError):
+        one.missing()
+    assert one.count_missing() == 2
+    Path(mirror.url).parent.unlink()
+    catch_up(one)
+    assert copies.steps == [2, 1]
+    assert one.count_missing() == 0
+
+
+def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_written(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+) -> None:
+    save(store, 1)
+
+    def fail(step: int) -> None:
+        raise errors.pop()
+
+    copies.meanwhile = fail
+    errors: list[HoldfastError] = [DigestMismatch("damage", ()), WriteFailed(28, "no space left")]
+    one = uploader(store, mirror)
+    with pytest.raises(WriteFailed):
+        catch_up(one)
+    assert one.problem is None
+    catch_up(one)
+    assert one.problem == "step 1 cannot be copied: damage"
+
+
+def test_another_run_of_the_same_short_hash_is_refused(
+    store: holdfast.Store, mirror: holdfast.Store
+) -> None:
+    run = save(store, 1)
+    identity = {**run.file.identity, "hp": "0" * 64}
+    other = msgspec.structs.replace(run.file, identity=identity)
+    mirror.backend.create(names.run_file(run.hash), runfile.encode(other))
+    with pytest.raises(holdfast.errors.RunCollision, match="has another run that goes by"):
+        uploader(store, mirror).missing()
