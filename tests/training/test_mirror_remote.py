@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast import KeepLast
+from holdfast.errors import RefNotFound
 from tests.cli.stores import call
 from tests.object_store.faults import Call, HoldAnswer, Slow
 from tests.object_store.messages import Request
@@ -131,11 +132,17 @@ def test_a_server_that_hangs_holds_no_save_and_no_list_up(
 def test_wrong_credentials_are_told_without_them(
     bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-that-nobody-may-see")
     state = holdfast.TrainingState(walk={"weights": np.zeros(4)})
-    options = {"name": "walk", "every": 1, "mirror": bucket_url, "mirror_wait": 0}
+    options: dict[str, Any] = {"name": "walk", "every": 1}
     with checkpointer(tmp_path / "store", state, **options) as ckpt:
         ckpt.step(1)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-that-nobody-may-see")
+    options |= {"mirror": bucket_url, "mirror_wait": 0}
+    with pytest.raises(RefNotFound, match="credentials") as refused:
+        checkpointer(tmp_path / "another", state, **options).__enter__()
+    assert "a-secret" not in str(refused.value)
+    with checkpointer(tmp_path / "store", state, **options) as ckpt:
+        ckpt.step(2)
         wait_for(lambda: ckpt.mirrored is not None and ckpt.mirrored.problem)
         assert ckpt.mirrored is not None
         said = str(ckpt.mirrored)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NotAStore
 from holdfast.store.database import NAME
 from holdfast.store.index import Index
 from holdfast.store.listing import Entry, checkpoints
@@ -33,6 +33,8 @@ class Seen:
     """Why it could not be asked; the index is then what was known before."""
     known: str | None = None
     """When that was, if it ever was."""
+    is_missing: bool = False
+    """Whether there is nothing at its place, which answered."""
 
     def __str__(self) -> str:
         before = f"what it had on {self.known}" if self.known else "nobody here knows what it has"
@@ -53,6 +55,7 @@ class _Look:
         self._place = place
         self._store: Store | None = None
         self._problem = "no answer in time"
+        self._is_missing = False
         self._thread = threading.Thread(target=self._refresh, daemon=True)
         self._thread.start()
 
@@ -64,6 +67,7 @@ class _Look:
             self._store = store
         except HoldfastError as error:
             self._problem = said(error)
+            self._is_missing = isinstance(error, NotAStore)
         except Exception as error:
             self._problem = f"{type(error).__name__}: {error}"
 
@@ -72,7 +76,8 @@ class _Look:
         if self._store is not None:
             return Seen(self._place, self._store.index)
         store = open_mirror(self._place)  # another one: the first may be locked
-        return Seen(self._place, store.index, self._problem, _last_change(store))
+        known = _last_change(store)
+        return Seen(self._place, store.index, self._problem, known, self._is_missing)
 
 
 def _last_change(store: Store) -> str | None:

@@ -24,6 +24,7 @@ from holdfast.store import Run, Store
 from holdfast.training.background import Held
 from holdfast.training.beginning import (
     MODES,
+    Beginning,
     Settings,
     begin,
     is_named,
@@ -31,6 +32,7 @@ from holdfast.training.beginning import (
     store_of,
 )
 from holdfast.training.best import Best
+from holdfast.training.bringing_back import bring_back
 from holdfast.training.crew import Crew, Decision, crew_of
 from holdfast.training.epoch import Epoch
 from holdfast.training.metrics import MetricsLog
@@ -167,7 +169,7 @@ class Checkpointer:
             beginning = crew.begin(
                 self.store,
                 self._settings.hp,
-                lambda: begin(self.store, self._settings, self._resume),
+                self._begin,
             )
             run = self._run = beginning.run
             tenure = self._tenure = Tenure(run, crew.is_first)
@@ -184,6 +186,12 @@ class Checkpointer:
         self._preemption.watch()
         self._cadence.begin(time.monotonic())
         return self
+
+    def _begin(self) -> Beginning:
+        mirror = self._mirror_settings
+        if mirror is not None and mirror.is_used and self._resume in ("auto", "must"):
+            bring_back(self.store, self._settings.identity().hash, mirror.place, self._say)
+        return begin(self.store, self._settings, self._resume)
 
     def _agreed(self) -> list[Any]:
         """What must be the same on all ranks."""
