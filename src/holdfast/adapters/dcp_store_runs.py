@@ -45,13 +45,13 @@ class Where:
 
     def __reduce__(self) -> tuple[Any, ...]:
         run = self._run.file if isinstance(self._run, Run) else self._run
-        logs = self.store.logs
-        if logs is None:
+        place = self.store.place
+        if place is None:
             raise BadOption(
                 f"{self.store.url} is in this process alone: use async_save without "
                 "AsyncCheckpointerType.PROCESS"
             )
-        return Where, (os.fspath(logs.parent), run)
+        return Where, (place, run)
 
 
 def step_of(checkpoint_id: Any) -> int:

@@ -19,8 +19,8 @@ def reference(checkpoint: Checkpoint, store: Store) -> str:
 
 
 def folder_of(store: Store) -> str:
-    """The path that `Store` takes for this one."""
-    return str(store.logs.parent) if store.logs else store.url
+    """What `Store` takes for this one."""
+    return store.place or store.url
 
 
 def is_reference(path: Any) -> bool:

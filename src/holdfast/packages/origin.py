@@ -31,7 +31,7 @@ def origin_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _place(store: Store) -> str:
     models = store.backend.path(names.MODELS)
-    return str(Path(models).resolve().parent.parent) if models else store.url
+    return str(Path(models).resolve().parent.parent) if models else store.place or store.url
 
 
 def _record_digest(store: Store, checkpoint: Checkpoint) -> str:

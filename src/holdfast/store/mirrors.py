@@ -14,7 +14,7 @@ import msgspec
 from holdfast.errors import BadField, BadOption, DamagedFile, MissingFile
 from holdfast.store.backend import Backend
 from holdfast.store.changing import change_of
-from holdfast.store.opening import INSIDE, is_url
+from holdfast.store.opening import is_url
 from holdfast.store.record import Head
 from holdfast.store.sealed import seal, unseal
 
@@ -58,16 +58,14 @@ def remember_mirror(backend: Backend, run: str, place: str) -> None:
 
 def mirror_place(place: str | os.PathLike[str] | Store) -> str:
     """The place of a mirror, as it is remembered: a URL without secrets, or a whole path."""
-    backend = getattr(place, "backend", None)
-    if backend is not None:
-        text = backend.url.removesuffix(f"/{INSIDE}")
-        if open_mirror(text).url != backend.url:
-            raise BadOption(
-                f"{place!r} is none that another process can open: give a URL, a folder"
-            )
-        return str(text)
     if not isinstance(place, str | os.PathLike):
-        raise BadOption(f"a mirror is a URL, a folder or a Store, not a {type(place).__name__}")
+        found: str | None = getattr(place, "place", None)
+        if found is None:
+            raise BadOption(
+                f"a mirror is a URL, a folder, or a Store that another process can open, not "
+                f"{place!r}"
+            )
+        return found
     text = os.fspath(place)
     if not is_url(text):
         return os.path.abspath(text)

@@ -43,6 +43,12 @@ def is_shared(backend: Backend) -> bool:
     return type(backend) is LocalBackend or is_url(backend.url)
 
 
+def place_of(backend: Backend) -> str | None:
+    """What `Store` takes for a store on a backend, in another process too; None if nothing is."""
+    url, slash, inside = backend.url.rpartition("/")
+    return url or slash if is_shared(backend) and inside == INSIDE else None
+
+
 def _remote(url: str, cache: int | None = None) -> Backend:
     from holdfast.store.remote.backend import RemoteBackend
     from holdfast.store.remote.cache import Cache

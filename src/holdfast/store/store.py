@@ -35,7 +35,7 @@ from holdfast.store.history import why_gone
 from holdfast.store.index import Index
 from holdfast.store.manifest import Manifest
 from holdfast.store.marks import read_marks, write_marks
-from holdfast.store.opening import opened
+from holdfast.store.opening import opened, place_of
 from holdfast.store.restoring import Restored, restore
 from holdfast.store.retaining import Retained
 from holdfast.store.run import Run
@@ -67,6 +67,11 @@ class Store:
     def url(self) -> str:
         """Where the store is."""
         return self.backend.url
+
+    @property
+    def place(self) -> str | None:
+        """The folder or URL that `Store` takes for this one, in another process too, if any."""
+        return place_of(self.backend)
 
     @property
     def logs(self) -> Path | None:

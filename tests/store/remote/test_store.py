@@ -19,6 +19,7 @@ from holdfast.cli.app import app
 from holdfast.errors import BadOption, NotAStore
 from holdfast.store.collection import carry_out, plan
 from holdfast.store.local import LocalBackend
+from holdfast.store.memory import MemoryBackend
 from holdfast.store.remote.backend import RemoteBackend
 from tests.store import remote
 from tests.store.rank_threads import ThreadRanks, on_ranks
@@ -132,3 +133,14 @@ def test_gc_says_that_there_is_no_trash(bucket_url: str) -> None:
     assert holdfast.Store(bucket_url).resolve("a").head.step == 3
     data = [name for name, _ in store.backend.list(f"models/{run.hash}", ".safetensors")]
     assert len(data) == 1
+
+
+def test_its_place_opens_it_again(bucket_url: str, tmp_path: Path) -> None:
+    with holdfast.Store(bucket_url) as store:
+        store.run("a").save(1, STATE)
+    for given in (bucket_url, f"{bucket_url}/", str(tmp_path)):
+        store = holdfast.Store(given)
+        assert store.place is not None
+        assert holdfast.Store(store.place).url == store.url
+    assert holdfast.Store(MemoryBackend()).place is None
+    assert holdfast.Store(LocalBackend(tmp_path / "elsewhere")).place is None
