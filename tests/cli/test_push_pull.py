@@ -119,6 +119,8 @@ def test_what_is_left_out_is_told(store: holdfast.Store) -> None:
 
 
 def test_another_checkpoint_of_the_step_is_refused(store: holdfast.Store) -> None:
+    for step in (200, 300):
+        assert call("push", f"gpt@{step}", "backup", "--store", "store").code == 0
     theirs = holdfast.Store("backup").run("gpt", hp={"lr": 0.1, "layers": 2})
     theirs.save(100, {"theirs": 1})
     assert call("push", "gpt@100", "backup", "--store", "store").code == 2
@@ -127,6 +129,15 @@ def test_another_checkpoint_of_the_step_is_refused(store: holdfast.Store) -> Non
     assert done.lines[0].startswith("refused     ")
     assert "2 checkpoints" in done.lines[1]
     assert theirs.load(100) == {"theirs": 1}
+
+
+def test_what_would_undo_a_later_one_is_refused(store: holdfast.Store) -> None:
+    theirs = holdfast.Store("backup").run("gpt", hp={"lr": 0.1, "layers": 2})
+    theirs.save(1000, {"theirs": 1})
+    done = call("push", "gpt@300", "backup", "--store", "store")
+    assert done.code == 2
+    assert "has gone on with run" in done.err
+    assert holdfast.Store("backup").find_run("gpt").checkpoint("latest").step == 1000
 
 
 def test_push_errors(store: holdfast.Store, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import holdfast
-from holdfast.errors import RefNotFound
+from holdfast.errors import BadOption, RefNotFound
 from holdfast.store import names
 from tests.object_store.server import Server
 from tests.training.walk import Walk, checkpointer, walk
@@ -98,3 +98,27 @@ def test_without_its_mirror_a_run_begins_only_if_it_loses_nothing(
     assert not (tmp_path / "second").exists() or not holdfast.Store(
         tmp_path / "second"
     ).backend.exists(names.MODELS)
+
+
+def test_two_histories_are_not_mixed(tmp_path: Path, capsys: Any) -> None:
+    """Numbers count the commits of one store: many in the mirror make nothing later."""
+    place = tmp_path / "mirror"
+    train(tmp_path / "one", 6, place)
+    train(tmp_path / "other", 3, None)
+    _, ckpt = train(tmp_path / "other", 4, place, mirror_wait=0, quiet=False)
+    assert ckpt.resume_report.step == 3
+    train(tmp_path / "one", 7, place)
+    _, ckpt = train(tmp_path / "other", 5, place, mirror_wait=0, quiet=False)
+    assert ckpt.resume_report.step == 4
+    assert "of another history: step" in capsys.readouterr().err
+    mirrored = holdfast.Store(place).find_run("walk")
+    assert [each.step for each in mirrored.checkpoints()] == [*range(1, 8)]
+    assert mirrored.load(4)["walk"] is not None
+
+
+def test_a_mirror_is_never_the_store_by_another_name(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+    for place in ("alias/x", "real/x/checkpoints/inner"):
+        with pytest.raises(BadOption, match=r"is the store itself|lie in each other"):
+            checkpointer(tmp_path / "real" / "x", Walk().state, mirror=tmp_path / place)

@@ -302,7 +302,7 @@ def test_a_store_in_the_place_of_the_named_one_has_no_mirror(
     [
         ({"mirror": "s3://key:secret@bucket/prefix"}, "credentials come from the environment"),
         ({"mirror": "s3://bucket/prefix?X-Amz-Signature=secret"}, "credentials come from"),
-        ({"mirror": 7}, "a mirror is a URL, a folder, or a Store that another process can open, not 7"),
+        ({"mirror": 7}, "a Store that another process can open, not 7"),
         ({"mirror": "store"}, "is the store itself"),
         ({"mirror": holdfast.Store(MemoryBackend())}, "a Store that another process can open"),
         ({"mirror": "m", "mirror_wait": -1}, "mirror_wait is a number of seconds, not -1"),

@@ -13,6 +13,7 @@ import typer
 from holdfast.cli.options import Cast, Either, Every, Format, Json, StorePath, TensorsOnly
 from holdfast.cli.stores import find_foreign, find_store, is_file, is_package, resolve
 from holdfast.errors import UnknownFormat
+from holdfast.store.opening import checked_path
 
 app = typer.Typer()
 
@@ -144,6 +145,8 @@ def prove(
     """Run a program whole, run it with kills, and compare all that both have saved."""
     from holdfast.cli.prove import prove_command
 
+    if keep is not None:
+        checked_path(keep)
     raise typer.Exit(prove_command(command, kills=kills, seed=seed, keep=keep, as_json=json))
 
 
@@ -218,4 +221,7 @@ def train(
         "checkpoint_every": checkpoint_every,
     }
     given = {name: value for name, value in flags.items() if value is not None}
+    for path in (checkpoint, resume):
+        if path is not None:
+            checked_path(path)
     train_lenet(given, folder=checkpoint, resume=resume, plain=no_tui)

@@ -158,7 +158,13 @@ def _report(store: Store, doomed: list[Doomed], as_json: bool) -> int:
                 say("would stay  ", printable(line))
         if going:
             size = size_text(sum(each.frees for each in going))
-            say(f"            {size} would be free once the trash is emptied; --yes moves it there")
+            then = f"{size} would be free once the trash is emptied; --yes moves it there"
+            if not store.backend.links:
+                then = (
+                    f"{size} would be freed by --yes; there is no trash in an object store: what "
+                    "goes does not come back"
+                )
+            say(f"            {then}")
     return 2 if refusals else 0
 
 

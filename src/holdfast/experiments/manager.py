@@ -21,6 +21,7 @@ from holdfast.experiments.stored import StoredExperiments
 from holdfast.experiments.watching import watched
 from holdfast.store import Store, names
 from holdfast.store.foreign import is_foreign
+from holdfast.store.opening import is_url
 
 _ORDERS: Final = ("created", "last_used")
 
@@ -40,6 +41,11 @@ class CheckpointManagerV2:
 
         With `pickle_architectures`, models are pickled beside the description of them.
         """
+        if is_url(root_log_dir):
+            raise BadOption(
+                f"{root_log_dir}: a manager's experiments are in a folder; a store at a URL is "
+                "holdfast.Store(url)"
+            )
         self.root_log_dir: Final = Path(root_log_dir).absolute()
         self.checkpoints_dir: Final = self.root_log_dir / "checkpoints"
         self.models_dir: Final = self.checkpoints_dir / names.MODELS

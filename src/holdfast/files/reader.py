@@ -40,7 +40,7 @@ Progress = Callable[[int], None]
 _WAITING: Final = 4
 """How many threads read and wait, besides those that hash."""
 _FETCHING: Final = 12
-"""How many of them do if it is a server that they wait for."""
+"""How many threads read and hash if it is a server that they wait for."""
 _GAP: Final = 4096
 """What lies between two tensors is fetched along with them if it is no more than this."""
 
@@ -249,10 +249,11 @@ class Reader:
         else:
             # More threads than processors, because some of them wait for the disk, and all do in
             # turn where nobody fetches ahead of them.
-            spare = -1 if self._memory else -_WAITING
-            spare = -_FETCHING if isinstance(self._file, SourceRanges) else spare
+            threads = worker_count(-1 if self._memory else -_WAITING)
+            if isinstance(self._file, SourceRanges):
+                threads = _FETCHING
             with ExitStack() as stack:
-                pool = stack.enter_context(ThreadPoolExecutor(worker_count(spare), "holdfast-read"))
+                pool = stack.enter_context(ThreadPoolExecutor(threads, "holdfast-read"))
                 prefetch = stack.enter_context(self._prefetch(chunks)) if self._memory else None
                 damaged = list(chain.from_iterable(pool.map(fill, work, repeat(prefetch))))
         if damaged:

@@ -36,6 +36,12 @@ def uploading(home: RemoteFolder, in_the_way: Callable[[str], bool]) -> Iterator
                 f"{home / name} is there already, and of no package that was saved there: save to "
                 "a new place",
             )
+    if not old and home.folders:
+        raise AlreadyExists(
+            errno.EEXIST,
+            f"{home} is a folder with others in it: a package there would hide them; save to a "
+            "new place, such as one in it",
+        )
     with folder_aside() as aside:
         yield aside
         _upload(home, aside, old)

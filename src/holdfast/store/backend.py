@@ -266,6 +266,10 @@ class Backend(Protocol):
         """Delete what dead processes left in a folder unplaced; returns how many files it was."""
         ...
 
+    def in_doubt(self, folder: str) -> bool:
+        """Whether a write into a folder, which failed here, may yet be carried out there."""
+        ...
+
     def unfinished(self) -> Sequence[Unfinished]:
         """Files on their way in, where a sweep cannot tell whether their writers are dead."""
         ...

@@ -22,7 +22,8 @@ from holdfast.store.names import run_in
 from holdfast.store.removal import sweep
 from holdfast.store.space import Space
 from holdfast.store.trash import KEPT, Trash
-from holdfast.store.verdicts import NOBODY_KNOWS, Verdict, verdicts
+from holdfast.store.verdicts import NOBODY_KNOWS, Verdict, stored, verdicts
+from holdfast.store.verdicts import judged as verdicts_of
 
 if TYPE_CHECKING:
     from holdfast.store.store import Store
@@ -148,7 +149,8 @@ def _plan_run(
         return
     if space.orphans(run) and is_idle(store.backend, run):
         made.lines.append(Line("leftovers", run, LEFT, space.sweep(run)))
-    found = verdicts(store, run, made.retention)
+    # With the index as `plan` has found it: a look at all folders for each run takes its time.
+    found = verdicts_of(store, run, made.retention or stored(store, run))
     unknown = (why for each in found for why in each.why if why.startswith(NOBODY_KNOWS))
     if doubt := next(unknown, None):
         made.problems[run] = doubt

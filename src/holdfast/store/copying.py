@@ -18,6 +18,7 @@ from holdfast.errors import (
     AlreadyExists,
     DamagedFile,
     DigestMismatch,
+    FileError,
     HoldfastError,
     MissingData,
     MissingFile,
@@ -41,6 +42,7 @@ from holdfast.store.record import MAX_RECORD, DataFile, Record
 from holdfast.store.removal import delete_unused
 from holdfast.store.runfile import read_run
 from holdfast.store.saving import Assembler
+from holdfast.store.sizes import sizes_of
 from holdfast.store.whole import name_whole_file
 
 if TYPE_CHECKING:
@@ -113,10 +115,17 @@ class _Copy:
     def make(self) -> Copied:
         """Copy what the target lacks, and last the record."""
         head, target = self._head, self._target
+        target.index.refresh()
+        if self._is_all_there():
+            self._progress(sum(file.size for file in head.files))
+            left_out = copy_marks(self._source.backend, target, head)
+            shared = sum(file.size for file in head.files)
+            return Copied(head.run, head.step, 0, shared, already=True, left_out=left_out)
         with change_of(target.backend, head.run):
             target.index.refresh()
             self._refuse_collision()
             there = self._look()
+            self._refuse_history()
             nbytes = self._copy_files()
             is_new = copy_beside(self._source.backend, target.backend, head)
             target.backend.sync(self._folder)
@@ -127,6 +136,37 @@ class _Copy:
         left_out = copy_marks(self._source.backend, target, head)
         shared = sum(file.size for file in head.files) - nbytes
         return Copied(head.run, head.step, nbytes, shared, there == "the same", left_out)
+
+    def _is_all_there(self) -> bool:
+        """Whether nothing is to be done, seen without a lock and by few requests."""
+        backend, run = self._target.backend, self._head.run
+        try:
+            if backend.read(self._name, MAX_RECORD) != self._text:
+                return False
+        except FileError:
+            return False
+        files = {file.name: file.size for file in self._head.files}
+        sizes = sizes_of(backend, self._folder, files)
+        is_trusted = self._target.index.distrusted(run).isdisjoint(files)
+        return is_trusted and all(sizes.get(name) == size for name, size in files.items())
+
+    def _refuse_history(self) -> None:
+        """Raise StepExists if the target went on by itself: its latest would be another then.
+
+        Numbers count the commits of one store; that of a later one is higher, unless it counts
+        those of another.
+        """
+        newest = next(self._target.index.newest(self._head.run), None)
+        if newest is None or self._replace:
+            return
+        head, there = self._head, newest.head
+        if there.sequence < head.sequence and there.time > head.time:
+            raise StepExists(
+                errno.EEXIST,
+                f"{self._target.url} has gone on with run {head.run} by itself: its step "
+                f"{there.step} is later than this one of step {head.step}, which would become its "
+                "latest; copy it into another store",
+            )
 
     def _refuse_collision(self) -> None:
         """Raise RunCollision if the target has another run of the same short hash."""
@@ -154,7 +194,7 @@ class _Copy:
             there = decode(found, self._head.run, self._head.step).head
         except DamagedFile:
             return "damaged"
-        if self._replace and there.sequence < self._head.sequence:
+        if self._replace and there.sequence < self._head.sequence and there.time < self._head.time:
             return "older"
         raise self._taken((there.place, there.time) == (self._head.place, self._head.time))
 

@@ -44,6 +44,16 @@ class ListedRun(NamedTuple):
     problem: str | None
 
 
+class Span(NamedTuple):
+    """How many records a run has, and from which step to which."""
+
+    records: int
+    damaged: int
+    """How many of them cannot be read."""
+    first: int
+    last: int
+
+
 class KnownChunk(NamedTuple):
     """Where a chunk lay when it was last heard of."""
 
@@ -185,6 +195,25 @@ class Index:
                 empty,
             )
         ]
+
+    def spans(self) -> dict[str, Span]:
+        """How many records each run has that has any, by its hash."""
+        rows = self._database.all(
+            "SELECT run, count(*), count(problem), min(step), max(step) FROM records GROUP BY run"
+        )
+        return {run: Span(*row) for run, *row in rows}
+
+    def tops(self) -> dict[str, Listed]:
+        """The best record of each run, or where none was made the best its latest, by its hash."""
+        rows = self._listed(
+            "SELECT run, step, head FROM (SELECT records.run, records.step, head, row_number() "
+            "OVER (PARTITION BY records.run ORDER BY "
+            "max(coalesce(marks.best, 0), records.best * sequence) DESC, marks.best IS NULL, "
+            "sequence * (NOT records.best AND marks.best IS NULL) DESC, records.step DESC) "
+            "AS place FROM records LEFT JOIN marks ON marks.run = records.run "
+            "AND marks.step = records.step WHERE records.problem IS NULL) WHERE place = 1"
+        )
+        return {each.run: each for each in rows}
 
     def run_files(self) -> dict[str, RunFile]:
         """What the runs are, by their hashes, as far as their files can be read."""

@@ -6,8 +6,9 @@ it had when it was written. Data files never change and their names are not used
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
+from functools import cached_property
 from typing import Final
 
 from holdfast.errors import FileError, HoldfastError, MissingFile
@@ -39,6 +40,16 @@ class Known:
         self._given_up: tuple[str, str] | None = None
         self.linked: list[str] = []
         """The files of other runs that were linked in, by their names here."""
+
+    def _size(self, name: str) -> int | None:
+        if self._backend.width > 1:
+            return self._sizes.get(name)
+        return self._backend.size(f"{names.run_folder(self._run)}/{name}")
+
+    @cached_property
+    def _sizes(self) -> Mapping[str, int]:
+        """All at once; what is deleted meanwhile shows before the commit."""
+        return self._backend.sizes(names.run_folder(self._run))
 
     def find(self, digest: bytes, size: int) -> Extent | None:
         """Where such a chunk lies in the run's folder; other runs' files are linked in for it."""
@@ -94,7 +105,7 @@ class Known:
                 # A file of which less than half is used is given up, so that its space comes
                 # back once the checkpoints that still use it are deleted.
                 and 2 * file.used >= file.held
-                and self._backend.size(f"{names.run_folder(self._run)}/{name}") == file.size
+                and self._size(name) == file.size
             )
         return self._usable[name]
 

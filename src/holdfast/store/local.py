@@ -267,6 +267,10 @@ class LocalBackend:
                         removed += 1
         return removed
 
+    def in_doubt(self, folder: str) -> bool:
+        """Never: what failed is over."""
+        return False
+
     def unfinished(self) -> Sequence[Unfinished]:
         """None: a sweep finds what dead processes left."""
         return []

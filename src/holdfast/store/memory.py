@@ -170,6 +170,10 @@ class MemoryBackend:
         self._folder(folder)
         return 0
 
+    def in_doubt(self, folder: str) -> bool:
+        """Never: what failed is over."""
+        return False
+
     def unfinished(self) -> Sequence[Unfinished]:
         """None: what was not placed is gone with its object."""
         return []

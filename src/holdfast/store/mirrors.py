@@ -14,7 +14,7 @@ import msgspec
 from holdfast.errors import BadField, BadOption, DamagedFile, MissingFile
 from holdfast.store.backend import Backend
 from holdfast.store.changing import change_of
-from holdfast.store.opening import is_url
+from holdfast.store.opening import checked_path, is_url
 from holdfast.store.record import Head
 from holdfast.store.sealed import seal, unseal
 
@@ -49,11 +49,19 @@ def read_mirrors(backend: Backend) -> dict[str, str]:
 
 def remember_mirror(backend: Backend, run: str, place: str) -> None:
     """Let a run have its mirror there, durably."""
-    if read_mirrors(backend).get(run) == place:
+    if _known(backend).get(run) == place:
         return
     with change_of(backend, NAME):
-        mirrors = {**read_mirrors(backend), run: place}
+        mirrors = {**_known(backend), run: place}
         backend.replace(NAME, seal(FORMAT, {"mirrors": mirrors}) + b"\n")
+
+
+def _known(backend: Backend) -> dict[str, str]:
+    """What can be read; a file that is damaged is written anew, no run shall fail for it."""
+    try:
+        return read_mirrors(backend)
+    except DamagedFile:
+        return {}
 
 
 def mirror_place(place: str | os.PathLike[str] | Store) -> str:
@@ -68,7 +76,7 @@ def mirror_place(place: str | os.PathLike[str] | Store) -> str:
         return found
     text = os.fspath(place)
     if not is_url(text):
-        return os.path.abspath(text)
+        return os.path.abspath(checked_path(text))
     from holdfast.store.remote.client import checked_url  # which a list need not wait for
 
     return checked_url(text)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import BadOption
 from holdfast.store.backend import Backend
 from holdfast.store.local import LocalBackend, user_cache
 
-INSIDE = "checkpoints"
+_FLATTENED: Final = re.compile(r"(s3a?|gs|az|azure|abfss?|adl|https?|file):/(?!/)")
+INSIDE: Final = "checkpoints"
 """What a store keeps lies in the folder of this name, beside its logs."""
 
 
@@ -19,12 +22,22 @@ def is_url(place: object) -> bool:
     return isinstance(place, str) and "://" in place
 
 
+def checked_path(place: str | os.PathLike[str]) -> Path:
+    """A path; raises BadOption for what a Path has made of a URL."""
+    if _FLATTENED.match(os.fsdecode(place)):
+        raise BadOption(
+            f"{os.fsdecode(place)} is what a Path makes of a URL: give the URL as a text, with "
+            "two slashes"
+        )
+    return Path(place)
+
+
 def opened(place: str | os.PathLike[str] | Backend, cache: int | None = None) -> Backend:
     """The backend of a store at a path, a URL, or the one given; raises BadOption."""
     if not isinstance(place, str | os.PathLike):
         return place
     if not is_url(place):
-        return LocalBackend(Path(place) / INSIDE)
+        return LocalBackend(checked_path(place) / INSIDE)
     url = str(place)
     if urlsplit(url).scheme == "file":
         return LocalBackend(_path_in(url) / INSIDE)

@@ -9,7 +9,8 @@ from holdfast.errors import DamagedFile, HoldfastError
 from holdfast.store import names
 from holdfast.store.backend import Backend
 from holdfast.store.index import Index
-from holdfast.store.scanning import names_in_head
+from holdfast.store.reading_ahead import ReadingAhead
+from holdfast.store.scanning import FIRST, names_in_head
 from holdfast.store.settings import remember_highest
 from holdfast.store.trash import KEPT, Trash
 from holdfast.store.whole import name_whole_files, our_names
@@ -79,9 +80,9 @@ def delete_unused(backend: Backend, index: Index, run: str) -> None:
     # The V3 name of a whole file is known to be ours by that file: first it must be right.
     name_whole_files(backend, index, run)
     left = orphans(backend, index, run)
-    if left:
+    folder = names.run_folder(run)
+    if left and not backend.in_doubt(folder):  # else the record may come that refers to them
         used = _used_files(backend, run)
-        folder = names.run_folder(run)
         backend.delete(f"{folder}/{name}" for name in left if used is not None and name not in used)
         backend.sync(folder)
 
@@ -89,13 +90,16 @@ def delete_unused(backend: Backend, index: Index, run: str) -> None:
 def _used_files(backend: Backend, run: str) -> set[str] | None:
     """The data files that the records of a run refer to; None if one cannot be read."""
     used: set[str] = set()
-    for name, _ in backend.list(names.run_folder(run), ".json"):
-        named = names.parse(name, run)
-        if named is not None and named.kind == "record":
-            try:
-                used |= names_in_head(backend, run, named.step)
-            except HoldfastError:
-                return None
+    listed = backend.list(names.run_folder(run), ".json")
+    found = [named for name, _ in listed if (named := names.parse(name, run))]
+    steps = [named.step for named in found if named.kind == "record"]
+    ahead = ReadingAhead(backend)
+    ahead.read_all((names.record_file(run, step) for step in steps), FIRST)
+    for step in steps:
+        try:
+            used |= names_in_head(ahead, run, step)
+        except HoldfastError:
+            return None
     return used
 
 

@@ -29,6 +29,7 @@ from holdfast.store.record import DataFile, Head, Place, Record, encode
 from holdfast.store.removal import delete_unused
 from holdfast.store.runfile import now
 from holdfast.store.settings import read_settings
+from holdfast.store.sizes import sizes_of
 from holdfast.store.taken import is_taken
 from holdfast.store.trash import Trash
 from holdfast.store.whole import SUFFIX as WHOLE
@@ -271,15 +272,17 @@ class Assembler:
                 errno.EEXIST, f"run {self._run}: another writer saved step {head.step}"
             ) from error
         except BaseException:
-            if not self._is_committed(head):
+            in_doubt = self._backend.in_doubt(names.run_folder(self._run))  # it may come yet
+            if not in_doubt and not self._is_committed(head):
                 self.take_back(placed)
             raise
 
     def _check_files(self, files: list[DataFile]) -> None:
         """Everything that the record refers to must be there before it is."""
         folder = names.run_folder(self._run)
+        sizes = sizes_of(self._backend, folder, [file.name for file in files])
         for file in files:
-            size = self._backend.size(f"{folder}/{file.name}")
+            size = sizes.get(file.name)
             if size != file.size:
                 raise MissingData(
                     f"run {self._run}: {file.name} was "

@@ -25,7 +25,7 @@ _SETTLED: Final = 2_000_000_000
 """A folder that changed less than this many nanoseconds ago may change again in the same tick."""
 _TABLES: Final = ("folders", "runs", "records", "files", "marks", "tags")
 _NAME: Final = re.compile(rb'"name":"([^"]*)"')
-_HEAD: Final = 8192
+FIRST: Final = 8192
 """Most heads are shorter; a longer one is read again."""
 _AT_ONCE: Final = 100
 """How many folders are taken in between two commits."""
@@ -51,7 +51,7 @@ def take_in(backend: Backend, connection: sqlite3.Connection) -> None:
         ahead = ReadingAhead(backend)
         ahead.list_all(map(names.run_folder, some), ".json")
         scans = [scan for run in some if (scan := _look(ahead, connection, run))]
-        ahead.read_all((name for scan in scans for name in scan.unread()), _HEAD)
+        ahead.read_all((name for scan in scans for name in scan.unread()), FIRST)
         whole = {scan.run: scan.take_in(ahead, connection) for scan in scans}
         for run in some:  # of a folder that cannot be read now, what is known stays
             settled = whole.get(run, False) and _is_settled(found[run], now)
@@ -226,7 +226,7 @@ def read_head(backend: Backend, run: str, step: int) -> Head:
     return decode_head(_read_head_line(backend, run, step), run, step)
 
 
-def names_in_head(backend: Backend, run: str, step: int) -> set[str]:
+def names_in_head(backend: Reads, run: str, step: int) -> set[str]:
     """The data files that a record refers to, and maybe more; raises what `read_head` does.
 
     It takes a fraction of the time, for those who ask all records of a run.
@@ -239,7 +239,7 @@ def names_in_head(backend: Backend, run: str, step: int) -> set[str]:
 def _read_head_line(backend: Reads, run: str, step: int) -> bytes:
     """The first line of a record."""
     name = names.record_file(run, step)
-    for limit in (_HEAD, MAX_HEAD):
+    for limit in (FIRST, MAX_HEAD):
         line, end, _ = backend.read(name, limit).partition(b"\n")
         if end:
             break

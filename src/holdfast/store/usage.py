@@ -73,6 +73,16 @@ def measure(backend: Backend, index: Index) -> StoreUsage:
     return usage
 
 
+def measure_run(backend: Backend, index: Index, run: str) -> Usage:
+    """What one run takes, as far as its records can be read."""
+    own = Usage()
+    for record in index.newest(run):
+        own.checkpoints += 1
+        own.logical += record.head.nbytes
+    _measure_run(backend, index, run, own, Usage(), set())
+    return own
+
+
 def _measure_run(
     backend: Backend, index: Index, run: str, own: Usage, total: Usage, seen: set[Inode]
 ) -> dict[str, int]:

@@ -51,10 +51,13 @@ class Writer:
 
     def leave(self) -> None:
         """Somebody does no more; with the last one, other processes may."""
+        lock = None
         with _writers_guard:
             self._users -= 1
             if not self._users:
-                self._release()
+                lock, self._lock = self._lock, None
+        if lock is not None:  # outside: this may ask a server, and others wait for the guard
+            lock.release()
 
     def _release(self) -> None:
         if self._lock is not None:

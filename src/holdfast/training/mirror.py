@@ -26,6 +26,7 @@ from holdfast.store import Run, Store
 from holdfast.store.budgets import after_save
 from holdfast.store.local import LocalBackend
 from holdfast.store.mirrors import mirror_place, open_mirror, remember_mirror
+from holdfast.store.opening import is_url
 from holdfast.training.best import Best
 from holdfast.training.mirror_report import Report, decode
 from holdfast.training.starting import how_it_ended, start_module
@@ -83,9 +84,19 @@ class MirrorSettings:
             raise BadOption(f"{store.url}: only a store in a folder of this machine has a mirror")
         wanted = retention(keep, None, best.monitor, best.mode)
         settings = cls(mirror_place(place), wanted, wait, is_named)
-        if open_mirror(settings.place).url == store.url:
-            raise BadOption(f"the mirror {settings.place} is the store itself")
+        _check_apart(settings.place, open_mirror(settings.place).url, store.url)
         return settings
+
+
+def _check_apart(place: str, mirror: str, store: str) -> None:
+    """Raise BadOption if a mirror is the store, by whatever path, or one is in the other."""
+    if is_url(mirror):
+        return
+    there, here = os.path.realpath(mirror), os.path.realpath(store)
+    if there == here:
+        raise BadOption(f"the mirror {place} is the store itself")
+    if os.path.commonpath([there, here]) in (there, here):
+        raise BadOption(f"the mirror {place} and the store {store} lie in each other")
 
 
 def start_mirror(
@@ -152,6 +163,8 @@ class Mirror:
     def _finish(self, is_asked_to_end: Callable[[], bool]) -> None:
         try:
             if self._wait(is_asked_to_end):
+                if problem := self.mirrored.problem:
+                    self._say(f"the mirror {self._settings.place}: {problem}")
                 return
             why = ""
         except KeyboardInterrupt:
@@ -159,6 +172,8 @@ class Mirror:
         now = self.mirrored
         problem = f": {now.problem}" if now.problem else ""
         count = f"{now.waiting} checkpoints are" if now.waiting != 1 else "a checkpoint is"
+        if not self._is_heard or not now.waiting:
+            count = "some checkpoints may be"
         self._say(
             f"{count} not in the mirror {now.place} yet{why}{problem}; the next start of the "
             "program copies what is missing, or `holdfast push --all`"
@@ -179,8 +194,8 @@ class Mirror:
                 if now - begun > _SILENT and not has_spoken:
                     has_spoken = True
                     self._say(
-                        f"waiting for {self._report.waiting or 'the last'} checkpoints to reach "
-                        f"the mirror {self._settings.place}; Ctrl-C ends the wait and loses nothing"
+                        f"waiting for {_counted(self._report.waiting)} to reach the "
+                        f"mirror {self._settings.place}; Ctrl-C ends the wait and loses nothing"
                     )
                 self._changed.wait(_TICK)
         return True
@@ -266,7 +281,8 @@ class Mirror:
         with self._changed:
             old, self._report = self._report, report
             self._death, self._is_heard = None, True
-            if (old.moved, old.step, old.waiting) != (report.moved, report.step, report.waiting):
+            is_less = report.waiting < old.waiting
+            if is_less or (old.moved, old.step) != (report.moved, report.step):
                 self._moved_at = time.monotonic()
             self._changed.notify_all()
         self._warn(report.failures, report.problem)
@@ -288,6 +304,10 @@ class Mirror:
         if self._line is not None:
             with suppress(OSError):
                 os.close(self._line.detach())  # its `close` would wait for that of the stream
+
+
+def _counted(waiting: int) -> str:
+    return "the last checkpoint" if waiting <= 1 else f"{waiting} checkpoints"
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:

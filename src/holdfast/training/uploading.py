@@ -143,7 +143,7 @@ class Uploader:
     def _is_missing(self, head: Head, other: Head | None) -> bool:
         if _key(head) in self._done or (other is not None and is_same(head, other)):
             return False
-        if other is None or other.sequence < head.sequence:
+        if other is None or (other.sequence < head.sequence and other.time < head.time):
             return True
         self._conflicts[_key(head)] = (
             f"the mirror {self._place} has another checkpoint of step {head.step}, saved on "

@@ -7,10 +7,11 @@ is durable when the server has said so.
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from blake3 import blake3
@@ -24,7 +25,10 @@ from holdfast.store.remote.client import Client, Meta
 from holdfast.store.remote.locks import LEASE, Lease, Locks
 from holdfast.store.remote.new_file import RemoteFile
 from holdfast.store.remote.uploads import Place, Upload, abort, unfinished
-from holdfast.store.remote.versions import UNTRUSTED, Versions
+from holdfast.store.remote.versions import UNTRUSTED, versions_of
+
+_LATE: Final = 600.0
+"""So many seconds after a request failed, no server carries it out any more."""
 
 
 class RemoteBackend:
@@ -39,7 +43,9 @@ class RemoteBackend:
         self._client = Client(url)
         self._cache = cache
         self._locks = Locks(self._client, lease)
-        self._versions = Versions(self._client)
+        self._versions = versions_of(self._client)
+        self._doubts: dict[str, float] = {}
+        """When a write into a folder failed last, of which nobody knows whether it did."""
         self._files: set[str] = set()
         """Folders above which there is no file, which only others could have put there since."""
 
@@ -121,13 +127,9 @@ class RemoteBackend:
         versions = self._versions.below(place)
         _, folders = self._client.list(place, deep=False)
         names = [_last(key) for key in folders if _is_seen(key)]
-        # Of what nobody has announced: copied here by another program, or emptied, which some
-        # servers list for a while.
-        unknown = [name for name in names if name not in versions]
-        with ThreadPoolExecutor(self.width, "holdfast-list") as pool:
-            there = pool.map(lambda name: self._has_folder(f"{place}/{name}".lstrip("/")), unknown)
-            empty = {name for name, is_there in zip(unknown, there, strict=True) if not is_there}
-        return {name: versions.get(name, (UNTRUSTED, 0)) for name in names if name not in empty}
+        # What nobody has announced was copied here by another program, or emptied: some servers
+        # list that for a while.
+        return {name: versions.get(name, (UNTRUSTED, 0)) for name in names}
 
     def version(self, folder: str) -> Version | None:
         """What those who changed the folder have announced."""
@@ -152,7 +154,13 @@ class RemoteBackend:
                 raise AlreadyExists(
                     errno.EEXIST, f"{self.url}/{name} exists already, and must not be replaced"
                 )
-            self._client.put(name, data, create=True)
+            try:
+                self._client.put(name, data, create=True)
+            except AlreadyExists:
+                raise
+            except BaseException:
+                self._doubts[name.rpartition("/")[0]] = time.monotonic()
+                raise
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a small file in the place of the old one, if there is one, at once."""
@@ -209,6 +217,11 @@ class RemoteBackend:
         """Delete nothing: what was not placed has no name. `unfinished` knows of it."""
         _folder(folder)
         return 0
+
+    def in_doubt(self, folder: str) -> bool:
+        """Whether a file may appear there that could not be created a moment ago."""
+        since = self._doubts.get(_folder(folder))
+        return since is not None and time.monotonic() - since < _LATE
 
     def unfinished(self) -> Sequence[Unfinished]:
         """The uploads whose parts the server still has, where it is one that can be asked."""

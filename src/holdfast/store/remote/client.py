@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -29,15 +30,22 @@ from holdfast.errors import (
     shortened,
 )
 from holdfast.store.remote.credentials import Options, s3_options
+from holdfast.store.remote.waiting import heard
 from holdfast.tensors.sources import Bytes
 
 Buffer = bytes | bytearray | memoryview | Bytes
 TIMEOUT: Final = "HOLDFAST_TIMEOUT"
 """The environment variable for how many seconds a request may take, and all its repetitions."""
 _SECONDS: Final = 120.0
+_SMALL: Final = 1 << 20
+_SLOWLY: Final = 4
+"""How many times as long a request for more than that may take: others go on beside it."""
+_PAUSE: Final = 0.2
 _AT_ONCE: Final = 8
 """How many parts of one object are on their way."""
 _S3: Final = frozenset({"s3", "s3a"})
+_SCHEMES: Final = _S3 | {"gs", "az", "azure", "abfs", "abfss", "adl"}
+"""Stores with conditional writes."""
 _process: int | None = None
 """The one in which obstore has begun its threads."""
 
@@ -55,6 +63,9 @@ _REASONS: Final = {
     "SlowDown": "the server is overloaded",
     "EntityTooLarge": "it is larger than the server takes",
 }
+_NOBODY: Final = "there are no credentials: set AWS_ACCESS_KEY_ID or AWS_PROFILE"
+_METADATA: Final = ("169.254.", "/latest/api/token", "/metadata/instance", "/latest/meta-data")
+"""Who has no credentials asks for them at the machine, which is no server of a cloud."""
 _BROKEN: Final = "the connection broke"
 _SIGNS: Final = (
     ("body error", _BROKEN),
@@ -62,9 +73,7 @@ _SIGNS: Final = (
     ("error trying to connect", "its server cannot be reached"),
     ("error sending request", "its server cannot be reached"),
     ("Connection refused", "its server cannot be reached"),
-    ("credentials", "there are no credentials: set AWS_ACCESS_KEY_ID or AWS_PROFILE"),
-    ("metadata/instance", "there are no credentials: set AWS_ACCESS_KEY_ID or AWS_PROFILE"),
-    ("169.254.169.254", "there are no credentials: set AWS_ACCESS_KEY_ID or AWS_PROFILE"),
+    ("credentials", _NOBODY),
     ("builder error", "it is no URL of a server"),
 )
 
@@ -91,13 +100,13 @@ class Client:
         self.url: Final = checked_url(url)
         self.options: Final = s3_options() if self.is_s3 else None
         self._longest: float | None = None
-        self._store: Any = None
+        self._stores: dict[bool, Any] = {}
         self._opening = threading.Lock()
 
     def hurried(self, seconds: float) -> Client:
         """The same, for requests that take no longer than this."""
         other = copy(self)
-        other._longest, other._store, other._opening = seconds, None, threading.Lock()
+        other._longest, other._stores, other._opening = seconds, {}, threading.Lock()
         return other
 
     @property
@@ -109,7 +118,7 @@ class Client:
         """What there is to know of an object; None if there is none."""
         with self._reading(key):
             try:
-                return _meta(self._obstore().head(self._opened(), _escaped(key)))
+                return _meta(self._call("head", _escaped(key)))
             except FileNotFoundError as error:
                 self._check_bucket(error, key)
                 return None
@@ -130,8 +139,10 @@ class Client:
             options["range"] = {"offset": start}
         with self._reading(key):
             try:
-                found = self._obstore().get(self._opened(), _escaped(key), options=options)
-                return memoryview(found.bytes())
+                is_large = length is None or length > _SMALL
+                store, get = self._opened(is_large), self._obstore().get
+                found = heard(lambda: get(store, _escaped(key), options=options).bytes())
+                return memoryview(found)
             except self._errors().PreconditionError:
                 raise ChangedFile(
                     f"{self._named(key)}: it was written again since it was opened"
@@ -158,10 +169,10 @@ class Client:
                 # The server may do it yet, and nobody must take it for undone then.
                 return self._put(key, data, mode)
 
-    def _put(self, key: str, data: Buffer, mode: Any) -> str:
+    def _put(self, key: str, data: Buffer, mode: Any, again: int = 3) -> str:
         try:
-            done = self._obstore().put(
-                self._opened(), _escaped(key), data, mode=mode, use_multipart=False
+            done = self._call(
+                "put", _escaped(key), data, large=len(data) > _SMALL, mode=mode, use_multipart=False
             )
             return str(done["e_tag"])
         except (
@@ -171,6 +182,10 @@ class Client:
         ) as error:
             self._check_bucket(error, key)
             found = self.head(key)
+            if found is None and mode == "create" and again:
+                # Two asked at the same moment, and the server denied it to both.
+                time.sleep(_PAUSE)
+                return self._put(key, data, mode, again - 1)
             if found is not None and found.size == len(data):
                 try:
                     if bytes(self.get(key, tag=found.tag)) == bytes(data):
@@ -188,7 +203,7 @@ class Client:
         """
         with self._writing(key):
             self._obstore().put(
-                self._opened(),
+                self._opened(large=True),
                 _escaped(key),
                 iter(blocks),
                 use_multipart=True,
@@ -210,9 +225,10 @@ class Client:
     def _listed(self, prefix: str, deep: bool) -> Listed:
         above = _escaped(prefix) or None
         if deep:
-            found = self._obstore().list(self._opened(), above, chunk_size=1000).collect()
+            store, listed = self._opened(), self._obstore().list
+            found = heard(lambda: listed(store, above, chunk_size=1000).collect())
             return [(_plain(each["path"]), _meta(each)) for each in found], []
-        listed = self._obstore().list_with_delimiter(self._opened(), above)
+        listed = self._call("list_with_delimiter", above)
         # Some servers, and some programs, have an object that stands for the folder itself.
         objects = [
             (key, _meta(each))
@@ -227,30 +243,38 @@ class Client:
         if escaped:
             with self._writing(escaped[0], "delete"):
                 try:
-                    self._obstore().delete(self._opened(), escaped)
+                    self._call("delete", escaped)
                 except FileNotFoundError as error:
                     self._check_bucket(error, escaped[0])
                     for key in escaped:  # a server that denies one may have left the others
                         with _gone():
-                            self._obstore().delete(self._opened(), key)
+                            self._call("delete", key)
 
     def copy(self, source: str, target: str) -> None:
         """Let the server copy an object, over the one that is there."""
         with self._writing(target):
             try:
-                self._obstore().copy(self._opened(), _escaped(source), _escaped(target))
+                self._call("copy", _escaped(source), _escaped(target))
             except FileNotFoundError as error:
                 self._check_bucket(error, source)
                 raise MissingFile(errno.ENOENT, f"there is no file {self._named(source)}") from None
 
-    def _opened(self) -> Any:
+    def _call(self, name: str, *arguments: Any, large: bool = False, **options: Any) -> Any:
+        """Have obstore ask the server."""
+        store, function = self._opened(large), getattr(self._obstore(), name)
+        return heard(lambda: function(store, *arguments, **options))
+
+    def _opened(self, large: bool = False) -> Any:
+        """With `large`, for requests that take long where the connection is slow."""
         global _process
         with self._opening:
-            if self._store is None:
+            if large not in self._stores:
                 _process = os.getpid()
                 longest = timedelta(seconds=self._longest or 86_400)
-                self._store = _open(self.url, self.options, min(timeout(), longest))
-            return self._store
+                seconds = min(timeout(), longest)
+                request = seconds * _SLOWLY if large else seconds
+                self._stores[large] = _open(self.url, self.options, seconds, request)
+            return self._stores[large]
 
     def _obstore(self) -> Any:
         try:
@@ -331,6 +355,11 @@ def checked_url(url: str) -> str:
         or not url.isprintable()
     ):
         raise BadOption("a store at a URL has one like s3://bucket/prefix")
+    if parts.scheme not in _SCHEMES:
+        raise BadOption(
+            f"{parts.scheme}://… is none of the places that can be written to: "
+            f"{', '.join(f'{scheme}://' for scheme in sorted(_SCHEMES))}"
+        )
     if parts.username is not None or parts.query or parts.fragment:
         raise BadOption(
             f"{parts.scheme}://{parts.hostname or ''}{parts.path}: a URL of a store has no user, "
@@ -342,35 +371,38 @@ def checked_url(url: str) -> str:
 def reason(text: str) -> str:
     """Why something failed, out of a text of obstore's: a code, a status or a known phrase."""
     text, _, details = text.partition("Debug source:")
+    if any(sign in text for sign in _METADATA):
+        return _NOBODY
     if code := _CODE.search(text):
         return f"{_REASONS[code[1]]} ({code[1]})" if code[1] in _REASONS else code[1]
     if status := _STATUS.search(text):
         return f"the server says {status[1]}"
     if _LATE.search(details) or _LATE.search(text):
-        return "no answer in time"
+        return "no answer in time; if the connection is slow, set HOLDFAST_TIMEOUT to more seconds"
     for sign, meaning in _SIGNS:
         if sign in text:
             return meaning
-    return printable(re.sub(r"https?://\S+", "…", text)).strip()[:200] or "obstore says no more"
+    return printable(re.sub(r"https?://\S+", "…", text).strip())[:200] or "obstore says no more"
 
 
-def _open(url: str, options: Options | None, seconds: timedelta) -> Any:
+def _open(url: str, options: Options | None, seconds: timedelta, request: timedelta) -> Any:
+    """Requests that fail are repeated for so many seconds; each may take `request`."""
     from obstore.exceptions import BaseError
     from obstore.store import S3Store, from_url
 
     common: dict[str, Any] = {
         "client_options": {
-            "timeout": seconds,
+            "timeout": request,
             "connect_timeout": min(seconds, timedelta(seconds=5)),
             **(options.client_options if options else {}),
         },
         "retry_config": {
-            "max_retries": 8,
+            "max_retries": 10_000,  # as many as there is time for
             "retry_timeout": seconds,
             "backoff": {
                 "init_backoff": timedelta(milliseconds=100),
                 "max_backoff": timedelta(seconds=5),
-                "base": 3,  # with 2 it would not double: eight would be over in two seconds
+                "base": 3,  # with 2 it would not double
             },
         },
     }

@@ -72,7 +72,7 @@ class Lease:
         self._tag: str | None = tag
         self._passing = passing
         self._renewed = begun
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # an object that is collected in here may release it
         self._process = os.getpid()
 
     def is_held(self) -> bool:
@@ -82,12 +82,15 @@ class Lease:
         with self._guard:
             if self._tag is None:
                 return False
-            if time.monotonic() - self._renewed > self._locks.lease / _RENEWALS * 2:
+            if _clock() - self._renewed > self._locks.lease / _RENEWALS * 2:
                 self._renew()
-            return self._tag is not None
+            return self._tag is not None and _clock() - self._renewed <= self._locks.lease
 
     def renew(self) -> bool:
-        """Renew it; False if it is not held any more."""
+        """Renew it; False if it is another's by now.
+
+        After a time in which the server did not answer it is ours again, if nobody took it.
+        """
         with self._guard:
             if self._tag is not None:
                 self._renew()
@@ -95,13 +98,10 @@ class Lease:
 
     def _renew(self) -> None:
         assert self._tag is not None
-        now = time.monotonic()
-        try:
+        now = _clock()
+        with suppress(FileError):  # the server does not answer
             self._tag = self._locks.renew(self._key, self._token, self._tag)
             self._renewed = now
-        except FileError:  # the server does not answer: it is ours as long as nobody can take it
-            if time.monotonic() - self._renewed > self._locks.lease:
-                self._tag = None
         if self._tag is None:
             _tokens.discard(self._token)
 
@@ -136,10 +136,11 @@ class Locks:
     def __init__(self, client: Client, lease: float = LEASE) -> None:
         self._client = client
         self._renewing = client.hurried(lease / 3)
-        """A request that is stuck must not cost a lock: there is time for another."""
+        """A request that is stuck must not cost a lock: there is time for another. And nobody
+        waits long to be rid of one, which ends by itself."""
         self.lease = lease
         self._held: weakref.WeakSet[Lease] = weakref.WeakSet()
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
 
@@ -156,7 +157,7 @@ class Locks:
             if lease is not None or waited >= wait:
                 if lease is not None or not wait or self._is_alive(_key(name, passing), seen):
                     return lease
-                if waited >= wait + self.lease + _SLACK:
+                if waited >= wait + self.lease + 2 * _SLACK:
                     return None
             time.sleep(pause)
             pause = min(1.5 * pause, _LONGEST)
@@ -181,7 +182,7 @@ class Locks:
         return lease
 
     def _taken(self, key: str, token: str, passing: bool) -> Lease | None:
-        begun = time.monotonic()
+        begun = _clock()
         try:
             tag = self._write(key, token, None)
         except AlreadyExists:
@@ -191,7 +192,7 @@ class Locks:
             note, meta = found
             if note is not None and not self._is_over(note, meta):
                 return None
-            begun = time.monotonic()
+            begun = _clock()
             try:
                 tag = self._write(key, token, meta.tag)
             except (AlreadyExists, MissingFile):
@@ -222,10 +223,10 @@ class Locks:
     def empty(self, key: str, tag: str, passing: bool) -> None:
         """Leave a lock that is ours: as an empty object, or, if nobody else asks for it, none."""
         if passing:
-            self._client.delete([key])
+            self._renewing.delete([key])
         else:
             with suppress(AlreadyExists, MissingFile):
-                self._client.put(key, b"", match=tag)
+                self._renewing.put(key, b"", match=tag)
 
     def locked(self, prefix: str) -> list[str]:
         """The names of the locks that are held, of those that begin so; what is over is deleted."""
@@ -329,6 +330,11 @@ def _renew_all(locks: weakref.ref[Locks]) -> None:
         del each
 
 
+def _clock() -> float:
+    """Seconds that go on while the machine sleeps, where there are such."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 def _key(name: str, passing: bool) -> str:
     return f"{_PASSING if passing else FOLDER}/{name}"
 
@@ -351,7 +357,19 @@ def _lives(note: Note) -> bool:
     """Whether the holder of a lock that was taken on this machine has not ended."""
     if note.process == os.getpid() and note.token not in _tokens:
         return False
-    return _started(note.process) == note.started
+    started = _started(note.process)
+    return started == note.started or (not started and _is_hidden(note.process))
+
+
+def _is_hidden(process: int) -> bool:
+    """Whether there is such a process, and it is not ours to look at."""
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        pass
+    return False
 
 
 def _boot() -> str:

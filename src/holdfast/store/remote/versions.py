@@ -21,7 +21,7 @@ from typing import Final
 
 from blake3 import blake3
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import AlreadyExists, HoldfastError
 from holdfast.store.backend import Version
 from holdfast.store.remote.client import Client, Meta
 
@@ -34,7 +34,7 @@ _OPEN: Final = 32
 """The size of an object that is open; one that is shut has a byte more."""
 UNTRUSTED: Final = 1 << 62
 """The first number of a version that stands for nothing: no time is as late."""
-_OLD: Final = 7 * 86400.0
+_OLD: Final = 86400.0
 """What others left is forgotten after so many seconds: all that it announced is done or is not."""
 
 
@@ -49,12 +49,11 @@ class _Folder:
 
 
 class Versions:
-    """The versions of all folders, and the announcements of this process."""
+    """The versions of all folders, and the announcements of this process: see `versions_of`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._begin()
-        _all.add(self)
 
     def _begin(self) -> None:
         self._process = os.getpid()
@@ -90,6 +89,8 @@ class Versions:
                 self._known.update(folders)
         try:
             yield
+        except AlreadyExists:
+            raise
         except BaseException:
             with self._guard:
                 for each in folders:
@@ -174,15 +175,15 @@ class Versions:
     def tidy(self, now: float) -> None:
         """Delete what others announced long ago; `now` is the time of the server."""
         objects, _ = self._client.list(FOLDER)
-        old = [
-            key
-            for key, meta in objects
-            if now - meta.time > _OLD and not key.endswith(f"/{self._token}")
-        ]
-        # A folder that nobody has announced is never trusted: of each, one stays that is shut.
-        shut = {key.rpartition("/")[0]: key for key, meta in objects if meta.size > _OPEN}
-        gone = [key for key in old if shut.get(key.rpartition("/")[0], key) != key]
-        self._client.delete(gone)
+        old: dict[str, list[str]] = {}
+        for key, meta in objects:
+            folder, _, token = key.removeprefix(f"{FOLDER}/").rpartition("/")
+            if now - meta.time > _OLD and token != self._token:
+                old.setdefault(folder, []).append(key)
+        for folder, keys in old.items():
+            # With an announcement of our own, so that no version comes back that was before.
+            with self.change(folder, new=False):
+                self._client.delete(keys)
 
 
 def _version(objects: Iterable[tuple[str, Meta]]) -> Version:
@@ -201,12 +202,23 @@ def _above(folder: str) -> list[str]:
     return ["/".join(parts[:count]) for count in range(len(parts))]
 
 
-_all: weakref.WeakSet[Versions] = weakref.WeakSet()
+_all: weakref.WeakValueDictionary[str, Versions] = weakref.WeakValueDictionary()
+_making = threading.Lock()
+
+
+def versions_of(client: Client) -> Versions:
+    """Those of a store: one for all who use it in this process, who speak with one voice."""
+    with _making:
+        found = _all.get(client.url)
+        if found is None:
+            found = _all[client.url] = Versions(client)
+        return found
 
 
 def _flush_all() -> None:
     """At the end of the process; a server that does not answer is not worth waiting for."""
-    threads = [threading.Thread(target=each.flush, daemon=True) for each in _all if each.is_open()]
+    opened = [each for each in _all.values() if each.is_open()]
+    threads = [threading.Thread(target=each.flush, daemon=True) for each in opened]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + _PATIENCE
