@@ -8,6 +8,7 @@ A part of a name that begins with a dot is hidden from lists. The suite in
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,9 @@ from holdfast.files.source_memory import SourceMemory
 from holdfast.files.source_ranges import SourceRanges
 from holdfast.store.names import is_text
 from holdfast.tensors.sources import Bytes
+
+NO_ANSWER = frozenset({errno.ETIMEDOUT, errno.ECONNABORTED})
+"""The errors by which nothing can be said of what a store holds: its server does not answer."""
 
 Version = tuple[int, ...]
 """Of a folder: another one whenever a name in it was added, removed or replaced.

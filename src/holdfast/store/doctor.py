@@ -24,7 +24,7 @@ from holdfast.errors import (
 from holdfast.files.digests import worker_count
 from holdfast.files.reader import Opened
 from holdfast.store import names
-from holdfast.store.backend import Backend
+from holdfast.store.backend import NO_ANSWER, Backend
 from holdfast.store.changing import change_of
 from holdfast.store.extents import Extent, append, chunks_of, with_extents
 from holdfast.store.foreign import is_foreign_store
@@ -156,6 +156,8 @@ class _Examination:
             except RefNotFound:
                 continue  # deleted this moment
             except (DamagedFile, FileError) as error:
+                if isinstance(error, FileError) and error.errno in NO_ANSWER:
+                    raise
                 if run == self._run:
                     self._found.damaged[names.record_file(run, step)] = str(error)
 
@@ -199,6 +201,8 @@ class _Examination:
         try:
             opened = self._backend.open(path)
         except FileError as error:
+            if error.errno in NO_ANSWER:
+                raise
             why = "is not there" if isinstance(error, MissingFile) else str(error)
             return dict.fromkeys(chunks, f"{file.name} {why}")
         if opened.size != file.size:
@@ -251,6 +255,8 @@ class _Examination:
         try:
             check_header(self._backend, self._run, file)
         except HoldfastError as error:
+            if isinstance(error, FileError) and error.errno in NO_ANSWER:
+                raise
             self._found.headers[path] = str(error)
 
     # Records

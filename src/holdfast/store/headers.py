@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 from contextlib import closing
 from io import BytesIO
+from pathlib import Path
 from typing import Final
 
 from holdfast.errors import DamagedFile, IndexMismatch, MissingFile
 from holdfast.files.digests import DIGEST
+from holdfast.files.source_ranges import SourceRanges
 from holdfast.formats import torch
 from holdfast.formats.seal import KEY
 from holdfast.store import names
@@ -35,13 +37,22 @@ def check_header(backend: Backend, run: str, file: DataFile) -> None:
         seal = _torch_seal(backend, path)
     else:
         seal = seal_in(backend.read(path, _SEAL_AT + 2 * DIGEST))
-        with TensorFile(backend.path(path) or BytesIO(backend.read(path)), mapped=False):
+        with TensorFile(_readable(backend, path), mapped=False):
             pass
     size = backend.size(path)
     if size is None:
         raise MissingFile(errno.ENOENT, f"{path} was deleted this moment")
     if seal != file.digest or size != file.size:
         raise IndexMismatch(f"{path}: it is another file than the record speaks of")
+
+
+def _readable(backend: Backend, path: str) -> Path | SourceRanges | BytesIO:
+    """A data file, of which no more is read than its header."""
+    local = backend.path(path)
+    if local is not None:
+        return local
+    opened = backend.open(path)
+    return opened if isinstance(opened, SourceRanges) else BytesIO(backend.read(path))
 
 
 def _torch_seal(backend: Backend, path: str) -> str:

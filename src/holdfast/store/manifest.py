@@ -22,6 +22,8 @@ from holdfast.store.runfile import now
 
 _REFRESHED = 60.0
 """How many seconds a manifest is left as it is while runs are being saved into."""
+_PATIENCE = 10.0
+"""How many seconds a server has for it at the end of a process."""
 
 
 def write_manifest(backend: Backend, index: Index) -> None:
@@ -56,6 +58,16 @@ class Manifest:
         """Something was saved, of which `close` will tell, if nobody does before."""
         with self._changed:
             self._is_old = True
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server is asked to keep it."""
+        return self._backend.width > 1
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it does not tell of all that was saved."""
+        return self._is_old or self._thread is not None
 
     def refresh(self) -> None:
         """Something was saved: have it written by a thread, when it is time."""
@@ -140,9 +152,18 @@ _manifests: weakref.WeakSet[Manifest] = weakref.WeakSet()
 
 
 def close_manifests() -> None:
-    """Have all manifests written now that some thread would write later."""
+    """Have all manifests written now that some thread would write later.
+
+    A server has some seconds for it: a process shall not wait at its end for one that is silent.
+    """
     for manifest in list(_manifests):
-        manifest.close()
+        if not manifest.is_remote:
+            manifest.close()
+        elif manifest.is_waiting:
+            with suppress(RuntimeError):  # it is too late for threads
+                thread = threading.Thread(target=manifest.close, daemon=True)
+                thread.start()
+                thread.join(_PATIENCE)
 
 
 def _forget_parent() -> None:

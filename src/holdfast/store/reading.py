@@ -12,6 +12,7 @@ import numpy as np
 from holdfast.errors import (
     DamagedFile,
     DigestMismatch,
+    FileError,
     HoldfastError,
     LimitExceeded,
     MissingData,
@@ -25,7 +26,7 @@ from holdfast.files.reader import Opened, Progress, Reader
 from holdfast.files.streaming import Stretch, stream
 from holdfast.store import names
 from holdfast.store.aliases import view_array
-from holdfast.store.backend import Backend
+from holdfast.store.backend import NO_ANSWER, Backend
 from holdfast.store.boxes import (
     box_nbytes,
     cut_by,
@@ -82,7 +83,9 @@ def is_intact(file: Opened, start: int, size: int, expected: bytes) -> bool:
     data = np.empty(size, np.uint8)
     try:
         file.read_into(data, start)
-    except HoldfastError:
+    except HoldfastError as error:
+        if isinstance(error, FileError) and error.errno in NO_ANSWER:
+            raise
         return False
     return digest(data) == expected
 

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.errors import FileError, HoldfastError, MissingFile
 from holdfast.store import names
-from holdfast.store.backend import Backend, Reads, Version
+from holdfast.store.backend import NO_ANSWER, Backend, Reads, Version
 from holdfast.store.decoding import decode_head
 from holdfast.store.marks import read_marks
 from holdfast.store.reading_ahead import ReadingAhead
@@ -101,7 +101,8 @@ def _look(backend: Reads, connection: sqlite3.Connection, run: str) -> _Scan | N
     tables = {"record": "records", "marks": "marks", "run": "runs"}
     try:
         listed = backend.list(names.run_folder(run), ".json")
-    except FileError:
+    except FileError as error:
+        _check_answered(error)
         return None
     for name, stamp in listed:
         named = names.parse(name, run)
@@ -120,6 +121,7 @@ def _take_record(backend: Reads, db: sqlite3.Connection, run: str, step: int, st
         line = _read_head_line(backend, run, step)
         head = decode_head(line, run, step)
     except HoldfastError as error:
+        _check_answered(error)
         name = names.record_file(run, step).rpartition("/")[2]
         if isinstance(error, MissingFile) and not _is_listed(backend, run, name):
             return True  # deleted meanwhile
@@ -141,6 +143,12 @@ def _stamp(stamp: int, error: HoldfastError) -> int | None:
     return None if isinstance(error, FileError) else stamp
 
 
+def _check_answered(error: HoldfastError) -> None:
+    """Raise if a server did not answer: what it has must be taken neither for damaged nor gone."""
+    if isinstance(error, FileError) and error.errno in NO_ANSWER:
+        raise error
+
+
 def _is_listed(backend: Reads, run: str, name: str) -> bool:
     """Whether what cannot be found has a name all the same: a link that leads nowhere."""
     return bool(backend.list(names.run_folder(run), name))
@@ -155,6 +163,7 @@ def _take_marks(backend: Reads, db: sqlite3.Connection, run: str, step: int, sta
         tags = marks.tags
         row = (run, step, stamp, json.dumps(tags), marks.best, _json(marks.metrics), None)
     except HoldfastError as error:
+        _check_answered(error)
         row = (run, step, _stamp(stamp, error), "[]", None, b"{}", str(error))
         whole = not isinstance(error, FileError)
     db.execute("INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?, ?)", row)
@@ -169,6 +178,7 @@ def _take_run(backend: Reads, db: sqlite3.Connection, run: str, _: int, stamp: i
         file = read_run(backend, run)
         row = (run, stamp, file.name, file.created, _json(file), None)
     except HoldfastError as error:
+        _check_answered(error)
         row = (run, _stamp(stamp, error), None, None, None, str(error))
         whole = not isinstance(error, FileError)
     db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", row)

@@ -217,13 +217,12 @@ def versions_of(client: Client) -> Versions:
 
 def _flush_all() -> None:
     """At the end of the process; a server that does not answer is not worth waiting for."""
-    opened = [each for each in _all.values() if each.is_open()]
-    threads = [threading.Thread(target=each.flush, daemon=True) for each in opened]
-    for thread in threads:
-        thread.start()
     deadline = time.monotonic() + _PATIENCE
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
+    for each in [each for each in _all.values() if each.is_open()]:
+        with suppress(RuntimeError):  # it is too late for threads
+            thread = threading.Thread(target=each.flush, daemon=True)
+            thread.start()
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 atexit.register(_flush_all)

@@ -28,7 +28,10 @@ def heard(action: Callable[[], Result]) -> Result:
         finally:
             is_done.set()
 
-    threading.Thread(target=act, name="holdfast-request", daemon=True).start()
+    try:
+        threading.Thread(target=act, name="holdfast-request", daemon=True).start()
+    except RuntimeError:  # at the very end of the process there are no new threads
+        return action()
     is_done.wait()
     if errors:
         raise errors[0]

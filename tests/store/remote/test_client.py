@@ -1,0 +1,166 @@
+"""The client: what obstore says, in our own words, and what it does not say at all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from holdfast.errors import (
+    AlreadyExists,
+    BadOption,
+    ChangedFile,
+    MissingFile,
+    UnreadableFile,
+    WriteFailed,
+)
+from holdfast.store.remote.client import Client, reason, timeout
+from tests.object_store.faults import Answer, CutAnswer, DropAnswer, DropRequest, HoldAnswer
+from tests.object_store.messages import Request
+from tests.object_store.proxy import Proxy
+
+MESSAGES = {
+    "Generic S3 error: … 404 Not Found: <Error><Code>NoSuchBucket</Code></Error>": (
+        "there is no such bucket (NoSuchBucket)"
+    ),
+    "Server returned non-2xx status code: 403 Forbidden: <Error><Code>AccessDenied</Code>": (
+        "these credentials do not allow it (AccessDenied)"
+    ),
+    "Server returned non-2xx status code: 503 Service Unavailable: ": (
+        "the server says 503 Service Unavailable"
+    ),
+    "Error performing PUT http://127.0.0.1:1/a in 1s - HTTP error: error sending request\n\n"
+    "Debug source:\nHttpError { kind: Timeout, source: TimedOut }": (
+        "no answer in time; if the connection is slow, set HOLDFAST_TIMEOUT to more seconds"
+    ),
+    "Error performing PUT http://127.0.0.1:1/a in 1s - HTTP error: error sending request\n\n"
+    "Debug source:\nHttpError { kind: Connect }": "its server cannot be reached",
+    "HTTP error: request or response body error\n\nDebug source:\n": "the connection broke",
+    "Error performing PUT http://169.254.169.254/latest/api/token in 1s - HTTP error: error sending"
+    " request\n\nDebug source:\nkind: Timeout": (
+        "there are no credentials: set AWS_ACCESS_KEY_ID or AWS_PROFILE"
+    ),
+    "what nobody has foreseen at http://host/a?X-Amz-Signature=abc\n": (
+        "what nobody has foreseen at …"
+    ),
+    "": "obstore says no more",
+}
+
+
+@pytest.mark.parametrize("text", MESSAGES, ids=range(len(MESSAGES)))
+def test_a_message_says_what_is_wrong(text: str) -> None:
+    assert reason(text) == MESSAGES[text]
+
+
+@pytest.mark.parametrize("given", ["x", "-1", "0", "nan", "1e9"])
+def test_a_time_that_is_none_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TIMEOUT", given)
+    with pytest.raises(BadOption, match="HOLDFAST_TIMEOUT"):
+        timeout()
+
+
+def test_objects_are_written_under_conditions(bucket_url: str) -> None:
+    client = Client(bucket_url)
+    first = client.put("a", b"1", create=True)
+    assert client.put("a", b"1", create=True) == first, "as if its answer had been lost"
+    with pytest.raises(AlreadyExists):
+        client.put("a", b"2", create=True)
+    second = client.put("a", b"2", match=first)
+    with pytest.raises(AlreadyExists):
+        client.put("a", b"3", match=first)
+    with pytest.raises(AlreadyExists):
+        client.put("absent", b"3", match=first)
+    assert bytes(client.get("a", tag=second)) == b"2"
+    with pytest.raises(ChangedFile):
+        client.get("a", tag=first)
+    with pytest.raises(MissingFile):
+        client.get("absent")
+    assert client.head("absent") is None
+
+
+def test_a_stretch_ends_where_the_object_does(bucket_url: str) -> None:
+    client = Client(bucket_url)
+    client.put("a", b"0123456789")
+    stretches = [(0, 3), (8, 5), (10, 1), (20, 5), (4, 0), (7, None), (0, None)]
+    found = [bytes(client.get("a", start, length)) for start, length in stretches]
+    assert found == [b"012", b"89", b"", b"", b"", b"789", b"0123456789"]
+
+
+def test_of_many_who_create_an_object_one_does(bucket_url: str) -> None:
+    clients = [Client(bucket_url) for _ in range(8)]
+    created: list[int] = []
+    start = threading.Barrier(len(clients))
+
+    def create(number: int) -> None:
+        start.wait(10)
+        try:
+            clients[number].put("a", b"%d" % number, create=True)
+            created.append(number)
+        except AlreadyExists:
+            pass
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(len(clients))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = created
+    assert bytes(clients[0].get("a")) == b"%d" % winner
+
+
+@pytest.mark.parametrize("fault", [DropAnswer(), DropRequest(), Answer(503)], ids="123")
+@pytest.mark.parametrize("condition", ["create", "match", "none"])
+def test_a_put_is_done_once_however_often_it_is_asked_for(
+    proxy: Proxy, bucket_url: str, condition: str, fault: Any
+) -> None:
+    client = Client(bucket_url)
+    options: dict[str, Any] = {"create": True} if condition == "create" else {}
+    if condition == "match":
+        options["match"] = client.put("a", b"0")
+    rule = proxy.rule(fault, lambda request: request.method == "PUT", times=2)
+    tag = client.put("a", b"1", **options)
+    assert rule.hits == 2
+    assert bytes(client.get("a", tag=tag)) == b"1"
+
+
+def test_a_list_that_breaks_off_is_asked_for_again_and_not_for_ever(
+    proxy: Proxy, bucket_url: str
+) -> None:
+    client = Client(bucket_url)
+    client.put("x/a", b"1")
+
+    def is_listing(request: Request) -> bool:
+        return "list-type" in request.query
+
+    for deep in (True, False):
+        proxy.rule(CutAnswer(10), is_listing, times=2)
+        assert [key for key, _ in client.list("x", deep)[0]] == ["x/a"]
+        proxy.heal()
+    proxy.rule(CutAnswer(10), is_listing, times=None)
+    with pytest.raises(UnreadableFile, match="the connection broke"):
+        client.list("x")
+
+
+def test_who_is_in_a_hurry_waits_for_less(proxy: Proxy, bucket_url: str) -> None:
+    client = Client(bucket_url)
+    proxy.rule(HoldAnswer(600), times=None)
+    begun = time.monotonic()
+    with pytest.raises(UnreadableFile, match="no answer in time"):
+        client.hurried(0.3).head("a")
+    with pytest.raises(WriteFailed, match="no answer in time"):
+        client.hurried(0.3).put("a", b"1")
+    assert time.monotonic() - begun < 5
+
+
+def test_keys_come_back_as_they_were_given(bucket_url: str) -> None:
+    client = Client(bucket_url)
+    keys = ["a b/ü.txt", "100%", "%41", "a\\b", "a+b&c=d", "x/%5C/y", "é", "e\u0301"]
+    for key in keys:
+        client.put(key, key.encode())
+    assert sorted(key for key, _ in client.list()[0]) == sorted(keys)
+    for key in keys:
+        assert bytes(client.get(key)) == key.encode()
+    client.delete([*keys, "absent"])
+    assert client.list() == ([], [])

@@ -1,0 +1,297 @@
+"""Locks in an object store: leases, which outlive nobody for long and are not lost lightly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import obstore
+import pytest
+from obstore.store import S3Store
+
+from holdfast import Run, Store
+from holdfast.errors import RunBusy, WriteFailed
+from holdfast.store import tree
+from holdfast.store.pins import pinned_steps
+from holdfast.store.planning import Plan, plan_leaves
+from holdfast.store.remote import locks
+from holdfast.store.remote.backend import RemoteBackend
+from holdfast.store.remote.locks import Note
+from holdfast.store.saving import Wanted
+from tests.object_store.faults import Answer, DropAnswer, HoldAnswer
+from tests.object_store.messages import Request
+from tests.object_store.proxy import Proxy
+from tests.object_store.server import Server
+from tests.store.remote.places import check, fresh, state, straight
+from tests.store.remote.workers import Worker
+
+LEASE = 1.0
+FOREIGN = Note("another", "0", "elsewhere", "another boot", 1, "1", LEASE)
+"""The lock of a machine of which nobody here knows what became of it."""
+
+
+@pytest.fixture
+def backend(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> RemoteBackend:
+    return short(bucket_url, monkeypatch)
+
+
+@pytest.fixture
+def client(server: Server, bucket_url: str) -> S3Store:
+    return straight(server, bucket_url)
+
+
+def short(url: str, patch: pytest.MonkeyPatch) -> RemoteBackend:
+    """A backend whose locks last a second."""
+    patch.setattr(locks, "_SLACK", 1.0)
+    return RemoteBackend(f"{url}/checkpoints", lease=LEASE)
+
+
+def put(client: S3Store, name: str, note: Note = FOREIGN) -> None:
+    obstore.put(client, f"{locks.FOLDER}/{name}", msgspec.json.encode(note))
+
+
+def note_of(client: S3Store, name: str) -> Note:
+    text = obstore.get(client, f"{locks.FOLDER}/{name}").bytes()
+    return msgspec.json.decode(bytes(text), type=Note)
+
+
+def test_a_holder_elsewhere_is_respected_until_its_lease_ends(
+    backend: RemoteBackend, client: S3Store
+) -> None:
+    put(client, "a")
+    begun = time.monotonic()
+    assert backend.lock("a") is None
+    assert backend.holder("a") == "process 1 on elsewhere"
+    assert backend.locked("a") == ["a"]
+    lock = backend.lock("a", wait=0.1)
+    assert lock is not None
+    assert 0.9 < time.monotonic() - begun < 6
+    assert note_of(client, "a").process == os.getpid()
+    lock.release()
+
+
+def test_a_holder_elsewhere_that_renews_is_not_waited_for(
+    backend: RemoteBackend, client: S3Store
+) -> None:
+    put(client, "a")
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(0.2):
+            put(client, "a", msgspec.structs.replace(FOREIGN, renewal=os.urandom(4).hex()))
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        begun = time.monotonic()
+        assert backend.lock("a", wait=0.1) is None
+        assert time.monotonic() - begun < 2
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_lock_with_nonsense_in_it_is_anybodys_in_time(
+    backend: RemoteBackend, client: S3Store
+) -> None:
+    obstore.put(client, f"{locks.FOLDER}/a", b"{nonsense")
+    assert backend.lock("a") is None
+    lock = backend.lock("a", wait=0.1)
+    assert lock is not None
+    lock.release()
+
+
+def test_a_lock_of_a_process_that_has_ended_is_taken_at_once(
+    backend: RemoteBackend, client: S3Store, worker: Worker
+) -> None:
+    child = worker.begin("hold", backend.url, 0)
+    _until(lambda: backend.holder("a") == f"process {child} on {note_of(client, 'a').host}")
+    assert backend.lock("a") is None
+    os.kill(child, signal.SIGKILL)
+    assert worker.ended() == -signal.SIGKILL
+    lock = backend.lock("a")
+    assert lock is not None
+    lock.release()
+
+
+def test_a_process_that_nobody_has_buried_yet_has_ended() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert os.path.exists(f"/proc/{child}")
+    assert locks._started(child) == ""
+    os.waitpid(child, 0)
+    assert locks._started(os.getpid())
+
+
+def test_a_holder_that_was_frozen_knows_that_it_lost_the_lock(
+    backend: RemoteBackend, client: S3Store, worker: Worker
+) -> None:
+    child = worker.begin("hold", backend.url, 0)
+    _until(lambda: pinned_steps(backend, "a") == {1})
+    try:
+        os.kill(child, signal.SIGSTOP)
+        taken = _until(lambda: backend.lock("a"))  # it lives: only its lease ends
+        _until(lambda: pinned_steps(backend, "a") == set())
+        ours = note_of(client, "a")
+        assert ours.process == os.getpid()
+    finally:
+        os.kill(child, signal.SIGCONT)
+    os.kill(child, signal.SIGUSR1)
+    assert worker.ended() == 11, "it took the lock for its own"
+    assert note_of(client, "a").token == ours.token
+    assert taken.is_held()
+    taken.release()
+
+
+def test_the_pins_of_a_dead_process_end(
+    backend: RemoteBackend, client: S3Store, worker: Worker
+) -> None:
+    child = worker.begin("hold", backend.url, 0)
+    _until(lambda: pinned_steps(backend, "a") == {1})
+    os.kill(child, signal.SIGKILL)
+    worker.ended()
+    _until(lambda: pinned_steps(backend, "a") == set())
+    assert not [key for key in _keys(client) if ".pin." in key]
+
+
+def test_a_writer_that_lost_its_lock_does_not_commit(
+    bucket_url: str, client: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Store(short(bucket_url, monkeypatch)).run("a")
+    run.save(1, state(1))
+    other = fresh(bucket_url).run("a")
+
+    def taken_over() -> None:
+        put(client, run.hash)
+        time.sleep(LEASE)
+
+    with pytest.raises(RunBusy, match="its lock was deleted during the save"):
+        run.commit(*_planned(run, 2), before_commit=taken_over)
+    assert note_of(client, run.hash) == FOREIGN
+    run.close()
+    assert note_of(client, run.hash) == FOREIGN, "it released the lock of another"
+    check(fresh(bucket_url), state(1))
+    other.save(2, state(2))
+    check(fresh(bucket_url), state(1), state(2))
+
+
+def _planned(run: Run, step: int) -> tuple[Plan, Wanted]:
+    node, leaves = tree.flatten(state(step))
+    return plan_leaves(state(step), node, leaves), run.wanted(step)
+
+
+# Renewing
+
+
+def is_renewal(request: Request) -> bool:
+    return request.method == "PUT" and request.path.endswith("/locks/a")
+
+
+FAULTS = {
+    "silence": HoldAnswer(600),
+    "lost": DropAnswer(),
+    "late": HoldAnswer(0.5),
+    "refused": Answer(403),
+}
+
+
+def test_one_request_that_fails_costs_no_lock(
+    proxy: Proxy, bucket_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backends = {name: short(bucket_url, monkeypatch) for name in FAULTS}
+    taken = {name: backend.lock(name) for name, backend in backends.items()}
+    rules = [
+        proxy.rule(fault, lambda request, name=name: request.path.endswith(f"/locks/{name}"))
+        for name, fault in FAULTS.items()
+    ]
+    time.sleep(2.5 * LEASE)  # much later than they would have ended
+    assert [rule.hits for rule in rules] == [1] * len(FAULTS)
+    for name, lock in taken.items():
+        assert lock is not None
+        assert lock.is_held(), name
+        assert backends[name].lock(name) is None
+        lock.release()
+        again = backends[name].lock(name)
+        assert again is not None, name
+        again.release()
+
+
+def test_a_lock_that_was_renewed_without_an_answer_is_still_ours(
+    backend: RemoteBackend, client: S3Store
+) -> None:
+    lock = backend.lock("a")
+    assert lock is not None
+    assert lock._tag is not None
+    backend._locks.renew(f"{locks.FOLDER}/a", lock._token, lock._tag)  # and nobody hears of it
+    assert lock.renew()
+    assert note_of(client, "a").token == lock._token
+    lock.release()
+
+
+def test_who_does_not_know_yet_that_it_lost_a_lock_does_not_release_it(
+    backend: RemoteBackend, client: S3Store
+) -> None:
+    lock = backend.lock("a")
+    assert lock is not None
+    put(client, "a")
+    lock.release()
+    assert note_of(client, "a") == FOREIGN
+
+
+def test_who_cannot_renew_does_not_hold_it(
+    proxy: Proxy, bucket_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = short(bucket_url, monkeypatch).lock("a")
+    assert lock is not None
+    proxy.rule(HoldAnswer(600), is_renewal, times=None)
+    time.sleep(1.5 * LEASE)
+    begun = time.monotonic()
+    assert not lock.is_held()
+    assert time.monotonic() - begun < LEASE
+    lock.release()
+
+
+def test_a_lock_whose_creation_was_never_answered_is_not_in_our_own_way(
+    proxy: Proxy, bucket_url: str, client: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TIMEOUT", "0.5")
+    backend = short(bucket_url, monkeypatch)
+    rule = proxy.rule(HoldAnswer(600), is_renewal, times=None)
+    with pytest.raises(WriteFailed, match="no answer in time"):
+        backend.lock("a")
+    proxy.heal()
+    assert rule.hits == 2
+    assert note_of(client, "a").process == os.getpid()
+    lock = backend.lock("a")
+    assert lock is not None
+    assert RemoteBackend(backend.url).lock("a") is None, "within a process, too, it is held once"
+    lock.release()
+
+
+def test_asking_for_the_time_leaves_nothing(backend: RemoteBackend, client: S3Store) -> None:
+    put(client, "a")
+    assert backend.lock("a") is None
+    assert _keys(client) == [f"{locks.FOLDER}/a"]
+
+
+def _keys(client: S3Store) -> list[str]:
+    return sorted(meta["path"] for page in obstore.list(client) for meta in page)
+
+
+def _until(found: Callable[[], Any], seconds: float = 15.0) -> Any:
+    """What is found, once it is something."""
+    deadline = time.monotonic() + seconds
+    while True:
+        with suppress(FileNotFoundError):
+            if it := found():
+                return it
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

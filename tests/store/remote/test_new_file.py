@@ -1,0 +1,165 @@
+"""Files on their way into an object store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+
+import numpy as np
+import obstore
+import pytest
+from obstore.store import S3Store
+
+from holdfast.errors import AlreadyExists, WriteFailed
+from holdfast.store.remote.backend import RemoteBackend
+from tests.object_store.faults import Answer, DropAnswer, HoldAnswer
+from tests.object_store.proxy import Proxy
+from tests.object_store.server import Server
+from tests.store.remote.places import PART, is_completion, is_part, straight, use_small_parts
+from tests.store.stores import MIB, random_bytes
+
+NAME = "models/a/a.safetensors"
+SIZE = 2 * PART + 3 * MIB
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_small_parts(monkeypatch)
+
+
+@pytest.fixture
+def backend(bucket_url: str) -> RemoteBackend:
+    return RemoteBackend(f"{bucket_url}/checkpoints")
+
+
+@pytest.fixture
+def client(server: Server, bucket_url: str) -> S3Store:
+    return straight(server, bucket_url)
+
+
+def keys(client: S3Store) -> list[str]:
+    found = [meta["path"] for page in obstore.list(client) for meta in page]
+    return [key for key in found if ".holdfast" not in key]
+
+
+def write(backend: RemoteBackend, data: np.ndarray, place: bool = True) -> None:  # type: ignore[type-arg]
+    with backend.new(NAME) as new:
+        new.reserve(data.size)
+        for start in range(0, data.size, MIB):
+            new.write(data[start : start + MIB], start)
+        new.finish(data.size)
+        if place:
+            new.place()
+
+
+def test_blocks_that_come_in_any_order_are_put_in_order(
+    backend: RemoteBackend, client: S3Store
+) -> None:
+    data = random_bytes(SIZE)
+    starts = list(range(0, SIZE, MIB))
+    np.random.default_rng(1).shuffle(starts)
+    with backend.new(NAME) as new:
+        threads = [
+            threading.Thread(target=new.write, args=(data[start : start + MIB], start))
+            for start in starts
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        new.finish(SIZE)
+        assert keys(client) == []
+        new.place()
+    assert bytes(obstore.get(client, NAME).bytes()) == data.tobytes()
+    assert backend.unfinished() == []
+
+
+def test_a_file_that_is_not_placed_leaves_nothing(backend: RemoteBackend, client: S3Store) -> None:
+    write(backend, random_bytes(SIZE), place=False)
+    assert keys(client) == []
+    assert backend.unfinished() == []
+    with backend.new(NAME) as new:
+        for start in range(0, SIZE, MIB):
+            new.write(random_bytes(MIB), start)
+    assert keys(client) == []
+    assert backend.unfinished() == []
+
+
+def test_a_hole_is_no_file(backend: RemoteBackend, client: S3Store) -> None:
+    with backend.new(NAME) as new:
+        new.write(random_bytes(MIB), 0)
+        new.write(random_bytes(MIB), 2 * MIB)
+        with pytest.raises(WriteFailed, match="a part of it is missing"):
+            new.finish(3 * MIB)
+        with pytest.raises(WriteFailed, match="it is not finished"):
+            new.place()
+    assert keys(client) == []
+
+
+@pytest.mark.parametrize("size", [1000, SIZE], ids=["small", "large"])
+def test_a_name_that_is_taken_stays_as_it_is(
+    backend: RemoteBackend, client: S3Store, size: int
+) -> None:
+    obstore.put(client, NAME, b"first")
+    with pytest.raises(AlreadyExists):
+        write(backend, random_bytes(size))
+    assert bytes(obstore.get(client, NAME).bytes()) == b"first"
+    assert backend.unfinished() == []
+
+
+def test_an_upload_that_is_refused_ends_at_once_and_leaves_nothing(
+    proxy: Proxy, backend: RemoteBackend, client: S3Store
+) -> None:
+    rule = proxy.rule(Answer(403, b"<Error><Code>AccessDenied</Code></Error>"), is_part, times=None)
+    begun = time.monotonic()
+    with pytest.raises(WriteFailed, match="do not allow it"):
+        write(backend, random_bytes(20 * PART))
+    assert time.monotonic() - begun < 10
+    assert 0 < rule.hits < 20
+    assert keys(client) == []
+    assert backend.unfinished() == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_completion_that_was_done_is_done_though_nobody_said_so(
+    proxy: Proxy, backend: RemoteBackend, client: S3Store, times: int
+) -> None:
+    data = random_bytes(SIZE)
+    rule = proxy.rule(DropAnswer(), is_completion, times)
+    write(backend, data)
+    assert rule.hits >= 1
+    assert bytes(obstore.get(client, NAME).bytes()) == data.tobytes()
+    assert backend.unfinished() == []
+
+
+def test_a_completion_that_nobody_hears_of_is_looked_for(
+    proxy: Proxy, bucket_url: str, client: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TIMEOUT", "2")
+    rule = proxy.rule(HoldAnswer(600), is_completion, times=None)
+    data = random_bytes(SIZE)
+    write(RemoteBackend(f"{bucket_url}/checkpoints"), data)
+    assert rule.hits >= 1
+    assert bytes(obstore.get(client, NAME).bytes()) == data.tobytes()
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["under way", "over"])
+def test_an_upload_that_fails_hides_no_other_error(
+    proxy: Proxy, bucket_url: str, is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TIMEOUT", "2")
+    backend = RemoteBackend(f"{bucket_url}/checkpoints")
+
+    def fail() -> None:
+        with backend.new(NAME) as new:
+            new.write(random_bytes(MIB), 0)
+            proxy.rule(HoldAnswer(600), times=None)
+            with suppress(WriteFailed):
+                for start in range(MIB, SIZE if is_over else 3 * MIB, MIB):
+                    new.write(random_bytes(MIB), start)
+            assert (new._upload is not None and new._upload._error is not None) == is_over
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()

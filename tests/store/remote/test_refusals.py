@@ -1,0 +1,161 @@
+"""What a store at a URL says when it cannot be used; nothing that it says is secret."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Store
+from holdfast.errors import BadOption, FileError, HoldfastError, UnreadableFile, WriteFailed
+from tests.object_store.faults import Answer
+from tests.object_store.proxy import Proxy
+from tests.object_store.server import Server
+from tests.store.remote.places import check, fresh, objects, shown, state, straight
+
+TOKEN = "FQoGZXIvYXdzEAAaDtokenofnobody"
+
+
+@pytest.fixture
+def hidden(server: Server, caplog: pytest.LogCaptureFixture) -> Callable[[BaseException], str]:
+    """Checks that no secret shows, in an error or in a log, and returns the message."""
+    caplog.set_level(logging.DEBUG)
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
+    def checked(error: BaseException) -> str:
+        text = shown(error) + caplog.text
+        for secret in (*(server.environment[name] for name in names), TOKEN, "Signature="):
+            assert secret not in text
+        assert isinstance(error, HoldfastError)
+        return str(error)
+
+    return checked
+
+
+def _fails(url: str, kind: type[HoldfastError]) -> list[BaseException]:
+    """The errors of a save and a load."""
+    errors = []
+    for act in (lambda: fresh(url).run("a").save(1, {}), lambda: fresh(url).resolve("latest")):
+        with pytest.raises(kind) as caught:
+            act()
+        errors.append(caught.value)
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("AWS_SECRET_ACCESS_KEY", "does not accept these credentials"),
+        ("AWS_ACCESS_KEY_ID", "does not know these credentials"),
+    ],
+)
+def test_credentials_that_are_wrong_are_told_of(
+    bucket_url: str,
+    name: str,
+    says: str,
+    hidden: Callable[[BaseException], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wrong = secrets.token_hex(20)
+    monkeypatch.setenv(name, wrong)
+    for error in _fails(bucket_url, FileError):
+        message = hidden(error)
+        assert says in message
+        assert bucket_url in message
+        assert wrong not in shown(error)
+
+
+def test_without_credentials_it_says_where_they_come_from(
+    bucket_url: str, monkeypatch: pytest.MonkeyPatch, hidden: Callable[[BaseException], str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TIMEOUT", "1")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")
+    for error in _fails(bucket_url, FileError):
+        assert "AWS_ACCESS_KEY_ID" in hidden(error)
+
+
+def test_a_bucket_that_is_not_there_is_told_of(
+    bucket_url: str, hidden: Callable[[BaseException], str]
+) -> None:
+    for error in _fails("s3://nowhere-at-all/prefix", FileError):
+        assert "there is no such bucket" in hidden(error)
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
+def test_who_may_only_read_reads_and_is_told_so_when_they_write(
+    proxy: Proxy, bucket_url: str, method: str, hidden: Callable[[BaseException], str]
+) -> None:
+    with Store(bucket_url).run("a") as run:
+        run.save(1, state(1))
+    body = f"<Error><Code>AccessDenied</Code><Message>{TOKEN}</Message></Error>".encode()
+    for denied in {method, "PUT"}:
+        proxy.rule(Answer(403, body), lambda request, denied=denied: request.method == denied, None)
+    check(fresh(bucket_url), state(1))
+    with pytest.raises(WriteFailed, match="do not allow it") as caught:
+        fresh(bucket_url).run("a").save(2, state(2))
+    hidden(caught.value)
+    with pytest.raises(WriteFailed, match="do not allow it"):
+        fresh(bucket_url).run("b")
+
+
+def test_who_may_not_read_is_told_so(
+    proxy: Proxy, bucket_url: str, hidden: Callable[[BaseException], str]
+) -> None:
+    with Store(bucket_url).run("a") as run:
+        run.save(1, state(1))
+    proxy.rule(Answer(403, b"<Error><Code>AccessDenied</Code></Error>"), times=None)
+    with pytest.raises(UnreadableFile, match="do not allow it") as caught:
+        fresh(bucket_url).resolve("latest")
+    hidden(caught.value)
+
+
+def test_a_secret_is_in_no_object_and_no_text(
+    bucket_url: str,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    store = Store(bucket_url)
+    with store.run("a", hp={"lr": 1}) as run:
+        checkpoint = run.save(1, state(1), metrics={"loss": 1.0})
+        checkpoint.tag("paper")
+        texts = [repr(each) for each in (store, run, checkpoint, store.backend)]
+    store.close()
+    keys = server.environment
+    for secret in (keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"]):
+        assert secret not in caplog.text
+        assert not any(secret in text for text in texts)
+        for key, data in objects(straight(server, bucket_url)).items():
+            assert secret.encode() not in data, key
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://key:word@bucket/a", "s3://bucket/a?token=word", "s3://bucket/a#word", "s3://", "s3:///"],
+)
+def test_a_url_that_is_none_or_has_a_secret_in_it_is_refused(url: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        Store(url)
+    assert "word" not in str(caught.value).replace("password", "")
+
+
+def test_without_obstore_it_says_what_to_install(
+    bucket_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importing = builtins.__import__
+
+    def without(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.partition(".")[0] == "obstore":
+            raise ModuleNotFoundError(f"No module named {name!r}")
+        return importing(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(BadOption, match=r"pip install holdfast\[object-store\]"):
+        Store(bucket_url).run("a")
