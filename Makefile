@@ -1,11 +1,11 @@
-# Everything a fresh machine needs is Python 3.11+, pip and make.
+# Everything a fresh machine needs is Python 3.11+, pip and make; for the tests, Debian's apt-get too.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 SECONDS ?= 60
 
-.PHONY: help demo s3 test test-all test-gpu lint fuzz bench bench-gpu clean
+.PHONY: help demo s3 test test-all test-gpu lint chromium fuzz bench bench-gpu clean
 
 help:
 	@echo "make demo       kill a training run in a save, resume it, compare every byte"
@@ -35,10 +35,18 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint
+# The browser that the dashboard is tested in; where there is none, those tests fail and say so.
+chromium:
+	@command -v chromium >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo=sudo; fi; \
+	  $$sudo apt-get update --quiet && \
+	  $$sudo apt-get install --quiet --yes --no-install-recommends chromium; } || \
+	  echo "chromium could not be installed: the tests of the dashboard will fail"
+
+test: lint chromium
 	$(BIN)/python -m pytest -n 2
 
-test-all: lint
+test-all: lint chromium
 	$(BIN)/python -m pytest -m ""
 
 test-gpu: $(VENV)/ready

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from holdfast import __version__
-from holdfast.cli import commands, commands_packages, commands_store
+from holdfast.cli import commands, commands_packages, commands_store, commands_ui
 from holdfast.cli.output import exit_code, message_of
 from holdfast.errors import HoldfastError, printable
 
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.add_typer(commands.app)
 app.add_typer(commands_store.app)
 app.add_typer(commands_packages.app)
+app.add_typer(commands_ui.app)
 
 
 def _print_version(wanted: bool) -> None:

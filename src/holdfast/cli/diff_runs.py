@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.cli.changes import (
@@ -27,7 +28,7 @@ from holdfast.cli.output import (
 from holdfast.cli.stores import find_store, resolve
 from holdfast.cli.trees import is_tree
 from holdfast.errors import RefNotFound, printable
-from holdfast.store import Checkpoint, Run
+from holdfast.store import Checkpoint, Run, Store
 from holdfast.store.changes import PARTS, RunChanges, changes, layer_changes
 from holdfast.store.view import CheckpointView, diff_checkpoints, run_of
 from holdfast.verbs.diff import Diff, differences
@@ -66,7 +67,26 @@ class _Side:
 
 def diff_runs(before: str, after: str, *, store: str | None, as_json: bool, every: bool) -> int:
     """Print what differs between two checkpoints and their runs; returns the exit code."""
-    old, new = _side(before, store), _side(after, store)
+    resolve_ref = partial(resolve, given=store)
+    find = partial(find_store, store)
+    old, new = _side(before, resolve_ref, find), _side(after, resolve_ref, find)
+    found, of_runs, trees = _compared(old, new)
+    if as_json:
+        print_json(_as_json(before, after, old, new, found, of_runs, trees))
+    else:
+        _print(old, new, found, of_runs, trees, every)
+    if trees is not None and trees.problems:
+        return 1
+    return 3 if found or of_runs or trees else 0
+
+
+def runs_diff_json(store: Store, before: str, after: str) -> dict[str, Any]:
+    """What differs between two checkpoints of a store and their runs, for scripts."""
+    old, new = (_side(ref, store.resolve, lambda: store) for ref in (before, after))
+    return _as_json(before, after, old, new, *_compared(old, new))
+
+
+def _compared(old: _Side, new: _Side) -> tuple[Diff, RunChanges | None, TreesCompared | None]:
     found, of_runs = _NONE, None
     trees = None
     if old.checkpoint is not None and new.checkpoint is not None:
@@ -79,33 +99,39 @@ def diff_runs(before: str, after: str, *, store: str | None, as_json: bool, ever
             found = diff_checkpoints(old.checkpoint, new.checkpoint)
     if old.run is not None and new.run is not None and old.hash != new.hash:
         of_runs = _changes(old, new)
-    if as_json:
-        sides = {"before": before, "after": after}
-        runs = {"runs": [old.as_json(), new.as_json()], **changes_json(of_runs)}
-        tree = {} if trees is None else {"tree": trees.as_json()}
-        print_json({**sides, **runs, **diff_json(found), **tree})
-    else:
-        _print(old, new, found, of_runs, trees, every)
-    if trees is not None and trees.problems:
-        return 1
-    return 3 if found or of_runs or trees else 0
+    return found, of_runs, trees
 
 
-def _side(argument: str, given: str | None) -> _Side:
+def _as_json(
+    before: str,
+    after: str,
+    old: _Side,
+    new: _Side,
+    found: Diff,
+    of_runs: RunChanges | None,
+    trees: TreesCompared | None,
+) -> dict[str, Any]:
+    sides = {"before": before, "after": after}
+    runs = {"runs": [old.as_json(), new.as_json()], **changes_json(of_runs)}
+    tree = {} if trees is None else {"tree": trees.as_json()}
+    return {**sides, **runs, **diff_json(found), **tree}
+
+
+def _side(argument: str, resolve: Callable[[str], Checkpoint], find: Callable[[], Store]) -> _Side:
     try:
-        checkpoint = resolve(argument, given)
+        checkpoint = resolve(argument)
     except RefNotFound:
-        run = _run_without_checkpoint(argument, given)
+        run = _run_without_checkpoint(argument, find)
         if run is None:
             raise
         return _Side(run.hash, run, None)
     return _Side(checkpoint.head.run, run_of(checkpoint), checkpoint)
 
 
-def _run_without_checkpoint(argument: str, given: str | None) -> Run | None:
+def _run_without_checkpoint(argument: str, find: Callable[[], Store]) -> Run | None:
     """The run that an argument means, if no checkpoint of it can be meant."""
     with suppress(RefNotFound):
-        store = find_store(given)
+        store = find()
         run = store.find_run(argument)
         return None if store.index.count(run.hash) else run
     return None

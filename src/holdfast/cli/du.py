@@ -30,16 +30,25 @@ class _Budgets:
 def print_usage(store: Store, *, as_json: bool) -> int:
     """Print what each run takes, and all of them together; returns the exit code."""
     store.index.refresh()
-    usage = measure(store.backend, store.index)
-    budgets = _budgets(store)
-    trash = Trash(store.backend).nbytes()
-    labels = {listed.run: listed.name for listed in store.index.runs()}
     if as_json:
-        print_json({**_as_json(usage, labels, budgets), "trash": trash})
-    else:
-        _print_table(usage, labels, budgets)
-        _print_rest(usage, budgets, trash)
+        found = usage_json(store)
+        print_json(found)
+        return 1 if found["problem"] else 0
+    usage, budgets = measure(store.backend, store.index), _budgets(store)
+    _print_table(usage, _labels(store), budgets)
+    _print_rest(usage, budgets, Trash(store.backend).nbytes())
     return 1 if budgets.problem else 0
+
+
+def usage_json(store: Store) -> dict[str, Any]:
+    """What each run takes, and all of them together, for scripts."""
+    usage, budgets = measure(store.backend, store.index), _budgets(store)
+    trash = Trash(store.backend).nbytes()
+    return {**_as_json(usage, _labels(store), budgets), "trash": trash}
+
+
+def _labels(store: Store) -> dict[str, str | None]:
+    return {listed.run: listed.name for listed in store.index.runs()}
 
 
 def _budgets(store: Store) -> _Budgets:
@@ -117,18 +126,19 @@ def _as_json(
             {
                 "run": run,
                 "name": labels.get(run),
-                **_numbers(own),
+                **usage_numbers(own),
                 "budget": budgets.runs.get(run),
             }
             for run, own in usage.runs.items()
         ],
-        "total": {**_numbers(usage.total), "budget": budgets.store},
+        "total": {**usage_numbers(usage.total), "budget": budgets.store},
         "problem": budgets.problem,
         "orphans": usage.orphans,
     }
 
 
-def _numbers(usage: Usage) -> dict[str, int]:
+def usage_numbers(usage: Usage) -> dict[str, int]:
+    """What a run or a store takes, for scripts."""
     return {
         "checkpoints": usage.checkpoints,
         "logical": usage.logical,

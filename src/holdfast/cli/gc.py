@@ -66,11 +66,7 @@ def collect(
     for these to make up for.
     """
     chosen = [store.find_run(ref).hash for ref in runs] or None
-    limit, budget, problems = as_bytes(to), *_budget(store)
-    if to is None and chosen is None:
-        limit = budget
-    made = plan(store, chosen, retention, limit)
-    made.problems |= problems if to is None else {}
+    made, budget = _planned(store, chosen, retention, to)
     done = carry_out(store, made) if yes and made.lines else None
     if as_json:
         print_json(_as_json(made, done))
@@ -82,6 +78,26 @@ def collect(
     else:
         _print_done(store, made, done)
     return _exit_code(made, done)
+
+
+def plan_json(store: Store) -> dict[str, Any]:
+    """What would go of all runs, for scripts."""
+    return _as_json(_planned(store)[0], None)
+
+
+def _planned(
+    store: Store,
+    chosen: list[str] | None = None,
+    retention: Retention | None = None,
+    to: str | None = None,
+) -> tuple[Plan, int | None]:
+    """What goes, and the budget of the store."""
+    limit, budget, problems = as_bytes(to), *_budget(store)
+    if to is None and chosen is None:
+        limit = budget
+    made = plan(store, chosen, retention, limit)
+    made.problems |= problems if to is None else {}
+    return made, budget
 
 
 def _budget(store: Store) -> tuple[int | None, dict[str, str]]:

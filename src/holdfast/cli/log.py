@@ -37,10 +37,10 @@ _WIDEST: Final = 40
 def print_lineage(store: Store, *, number: int | None, as_json: bool) -> None:
     """Print all runs, each under the one that it came from."""
     store.index.refresh()
-    found = lineage(store.index)
     if as_json:
-        print_json([_branch_json(store, branch) for branch in found.branches()])
+        print_json(lineage_json(store))
         return
+    found = lineage(store.index)
     if not found.nodes:
         say("no runs yet")
         return
@@ -53,6 +53,11 @@ def print_lineage(store: Store, *, number: int | None, as_json: bool) -> None:
         _print_branch(store, branch, min(length, _WIDEST), has_more, apart)
     if len(shown) < len(branches):
         say((f"… and {len(branches) - len(shown):,} more; --all lists them", "dim"))
+
+
+def lineage_json(store: Store) -> list[dict[str, Any]]:
+    """All runs, each after the one that it came from, for scripts."""
+    return [_branch_json(store, branch) for branch in lineage(store.index).branches()]
 
 
 def _print_branch(

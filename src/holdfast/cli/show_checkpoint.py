@@ -47,7 +47,7 @@ def show_checkpoint(checkpoint: Checkpoint, *, as_json: bool, every: bool) -> in
     if is_tree(checkpoint):
         return _show_snapshot(checkpoint, view, as_json, every)
     if as_json:
-        print_json(_as_json(checkpoint, view))
+        print_json(checkpoint_json(checkpoint, view))
     else:
         _print_facts(checkpoint, view)
         _print_files(checkpoint)
@@ -62,7 +62,7 @@ def _show_snapshot(checkpoint: Checkpoint, view: CheckpointView, as_json: bool, 
 
     if as_json:
         tree = tree_json(checkpoint, every=every)
-        print_json({**_as_json(checkpoint, view), "tree": tree})
+        print_json({**checkpoint_json(checkpoint, view), "tree": tree})
         return 1 if tree["problems"] else 0
     _print_facts(checkpoint, view)
     sound = print_tree(checkpoint, every=every)
@@ -74,7 +74,8 @@ def _show_snapshot(checkpoint: Checkpoint, view: CheckpointView, as_json: bool, 
     return 0 if sound else 1
 
 
-def _as_json(checkpoint: Checkpoint, view: CheckpointView) -> dict[str, Any]:
+def checkpoint_json(checkpoint: Checkpoint, view: CheckpointView) -> dict[str, Any]:
+    """A checkpoint for scripts."""
     run = run_of(checkpoint)
     return {
         "ref": checkpoint.ref,

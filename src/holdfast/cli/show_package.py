@@ -21,18 +21,28 @@ from holdfast.packages.places import Entry, File, Folder, entries_of, folder_at
 
 def show_package(given: str | Path, *, as_json: bool, every: bool) -> int:
     """Print what a package says of itself; returns the exit code, 1 for one that is broken."""
-    folder = folder_at(given)
-    model = _model(folder)
-    said = {
-        "config": _read(folder / CONFIG),
-        "generation_info": _read(folder / GENERATION_INFO),
-        "provenance": _provenance(folder),
-    }
+    model, said = _told(given)
     if as_json:
         print_json({**model_json(model), **said})
     else:
         _print(model, said, every or not on_terminal())
     return 1 if model.integrity == "broken" else 0
+
+
+def package_json(given: str | Path) -> dict[str, Any]:
+    """A package for scripts; raises MissingFile for a folder that is none."""
+    model, said = _told(given)
+    return {**model_json(model), **said}
+
+
+def _told(given: str | Path) -> tuple[ModelInfo, dict[str, Any]]:
+    """A package, and what its files say of it."""
+    folder = folder_at(given)
+    return _model(folder), {
+        "config": _read(folder / CONFIG),
+        "generation_info": _read(folder / GENERATION_INFO),
+        "provenance": _provenance(folder),
+    }
 
 
 def _model(folder: Folder) -> ModelInfo:

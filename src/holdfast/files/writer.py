@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, TypeVar
+from typing import BinaryIO, Final, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -167,6 +167,25 @@ def write_growing(
     return file
 
 
+@runtime_checkable
+class AppendedFile(Protocol):
+    """A new file that takes bytes as they lie in memory."""
+
+    def append(self, data: Bytes) -> None:
+        """Write the next bytes, of any length; they stay as they are until the file is placed."""
+        ...
+
+
+def _bytes_of(source: Source, start: int, stop: int) -> Bytes:
+    """The bytes of a source where they lie, or a copy of them."""
+    data = source.contiguous()
+    if data is not None:
+        return data[start:stop]
+    copied = np.empty(stop - start, np.uint8)
+    source.copy_to(copied, start)
+    return copied
+
+
 def _write_in_order(
     begin: Callable[[], Growing],
     pieces: Sequence[tuple[Source, int, int]],
@@ -175,13 +194,19 @@ def _write_in_order(
     if not pieces:
         return None
     file, first = begin(), head()
+    append = file.append if isinstance(file, AppendedFile) else None
     try:
         size = len(first) + sum(stop - start for _, start, stop in pieces)
         file.reserve(size)
-        with Ring(file.write) as ring:
-            ring.put_bytes(first)
+        if append is not None:
+            append(np.frombuffer(first, np.uint8))
             for source, start, stop in pieces:
-                ring.put(source, start, stop)
+                append(_bytes_of(source, start, stop))
+        else:
+            with Ring(file.write) as ring:
+                ring.put_bytes(first)
+                for source, start, stop in pieces:
+                    ring.put(source, start, stop)
         file.finish(size)
     except BaseException:
         file.discard()

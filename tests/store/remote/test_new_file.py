@@ -13,6 +13,7 @@ from obstore.store import S3Store
 
 from holdfast.errors import AlreadyExists, WriteFailed
 from holdfast.store.remote.backend import RemoteBackend
+from holdfast.store.remote.new_file import _copied
 from tests.object_store.faults import Answer, DropAnswer, HoldAnswer
 from tests.object_store.proxy import Proxy
 from tests.object_store.server import Server
@@ -163,3 +164,29 @@ def test_an_upload_that_fails_hides_no_other_error(
 
     with pytest.raises(ZeroDivisionError):
         fail()
+
+
+def test_memory_is_used_again_only_when_no_upload_holds_it() -> None:
+    data = np.arange(1 << 16, dtype=np.uint8)
+    first, second = _copied(data), _copied(data)
+    assert not np.shares_memory(first, second)
+    held = memoryview(first)  # as an upload holds it
+    where = first.ctypes.data
+    del first
+    third = _copied(data)
+    assert third.ctypes.data != where
+    del held
+    assert _copied(data).ctypes.data == where
+    assert third.tobytes() == second.tobytes() == data.tobytes()
+
+
+@pytest.mark.parametrize("lengths", [[5, 3 << 20, 7, 9], [1 << 20] * 3, [0, 1], [20 << 20]])
+def test_what_is_appended_is_there_in_its_order(bucket_url: str, lengths: list[int]) -> None:
+    pieces = [np.full(length, n + 1, np.uint8) for n, length in enumerate(lengths)]
+    backend = RemoteBackend(bucket_url)
+    with backend.new("a") as file:
+        for piece in pieces:
+            file.append(piece)
+        file.finish(sum(lengths))
+        file.place()
+    assert backend.read("a") == b"".join(piece.tobytes() for piece in pieces)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -23,8 +24,14 @@ from holdfast.tensors.sources import Bytes
 _PART: Final = 16 << 20
 _MOST_PARTS: Final = 9_000
 """A server takes 10,000 of one object."""
+_UNUSED: Final = 3
+_KEPT: Final = 16
+"""How many blocks are kept for the next upload."""
 _WAITING: Final = 2
 """How many blocks wait for the upload: who writes waits for it then."""
+
+_LARGE: Final = 1 << 20
+"""Fewer bytes are copied, together with their neighbours."""
 
 Check = Callable[[], None]
 """Raises if the file cannot have its name."""
@@ -54,6 +61,8 @@ class RemoteFile:
         self._held: Bytes | None = None
         """The last block in order: it may be cut."""
         self._end = 0
+        self._small: list[Bytes] = []
+        self._small_size = 0
         self._finished = False
         self._upload: _Upload | None = None
 
@@ -64,13 +73,38 @@ class RemoteFile:
 
     def write(self, data: Bytes, offset: int) -> None:
         """Write a block; from any thread. It goes on its way once all before it have."""
-        block = data.copy()
+        block = _copied(data)
         with self._guard:
             self._early[offset] = block
             while (block_now := self._early.pop(self._end, None)) is not None:
-                self._pass_on()
-                self._held = block_now
-                self._end += block_now.size
+                self._hold(block_now)
+
+    def append(self, data: Bytes) -> None:
+        """Write the next bytes, which stay as they are until the file is placed; from one thread.
+
+        What is small is put together: to hand it over costs as much as a block.
+        """
+        if data.size >= _LARGE:
+            self._append_small()
+            with self._guard:
+                self._hold(data)
+            return
+        self._small.append(data)
+        self._small_size += data.size
+        if self._small_size >= _LARGE:
+            self._append_small()
+
+    def _append_small(self) -> None:
+        if self._small:
+            with self._guard:
+                self._hold(np.concatenate(self._small))
+            self._small, self._small_size = [], 0
+
+    def _hold(self, block: Bytes) -> None:
+        """Take the next block, and let the one go that was held back."""
+        self._pass_on()
+        self._held = block
+        self._end += block.size
 
     def _pass_on(self) -> None:
         """Upload the block that was held back."""
@@ -82,6 +116,7 @@ class RemoteFile:
 
     def finish(self, size: int) -> None:
         """Cut the file to its size."""
+        self._append_small()
         with self._guard:
             start = self._end - (0 if self._held is None else self._held.size)
             if self._early or not start <= size:
@@ -132,7 +167,7 @@ class RemoteFile:
     def discard(self) -> None:
         """Forget the file, if it was not placed."""
         upload, self._upload = self._upload, None
-        self._held, self._early, self._finished = None, {}, False
+        self._held, self._early, self._small, self._finished = None, {}, [], False
         if upload is not None:
             upload.abort()
 
@@ -146,6 +181,26 @@ class RemoteFile:
         at: TracebackType | None,
     ) -> None:
         self.discard()
+
+
+_blocks: list[Bytes] = []
+"""Memory that was touched before: it is used again once nobody else holds it."""
+_making = threading.Lock()
+
+
+def _copied(data: Bytes) -> Bytes:
+    """The bytes of a block, which its owner fills again, in memory of their own."""
+    with _making:
+        # Held by the list, by the loop and by the call: by no upload any more.
+        free = (b for b in _blocks if b.size == data.size and sys.getrefcount(b) <= _UNUSED)
+        block = next(free, None)
+        if block is None:
+            block = np.empty_like(data)
+            if len(_blocks) < _KEPT:
+                _blocks.append(block)
+        view = block[:]  # which holds it
+    np.copyto(view, data)
+    return view
 
 
 class _Upload:

@@ -1,0 +1,93 @@
+"""Fixtures of the tests in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+import holdfast
+from tests.web import stores
+from tests.web.browser import DESK, Browsing, Server, Watch, start
+
+Serve = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the stores lie that tests only read."""
+    return tmp_path_factory.mktemp("shown")
+
+
+@pytest.fixture
+def shown(shared_folder: Path) -> Callable[[Any], holdfast.Store]:
+    """A store of a builder, made once for all tests: they must leave it as it is."""
+    return lambda builder: stores.cached(builder, shared_folder)
+
+
+@pytest.fixture
+def small(shown: Callable[[Any], holdfast.Store]) -> holdfast.Store:
+    """The store with everything."""
+    return shown(stores.small)
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[dict[Any, Server]]:
+    """Those of the stores that tests only read, which are started once."""
+    running: dict[Any, Server] = {}
+    yield running
+    for server in running.values():
+        server.stop()
+
+
+@pytest.fixture
+def served(
+    servers: dict[Any, Server], shared_folder: Path, tmp_path: Path, watch: Watch
+) -> Iterator[Serve]:
+    """Serves a store, and gives the address; options are those of `holdfast ui`."""
+    own: list[Server] = []
+
+    def serve(store: holdfast.Store | Path, **options: Any) -> str:
+        place = store if isinstance(store, Path) else Path(store.url).parent
+        key = (place, *sorted(options.items()))
+        if not place.is_relative_to(shared_folder):
+            server = start(place, tmp_path / f"server{len(own)}.log", **options)
+            own.append(server)
+        elif key not in servers:
+            servers[key] = start(place, shared_folder / f"server{len(servers)}.log", **options)
+        server = own[-1] if key not in servers else servers[key]
+        watch.origins.add(server.url)
+        return server.url
+
+    yield serve
+    for server in own:
+        server.stop()
+
+
+@pytest.fixture
+def watch() -> Watch:
+    """What must not happen on the pages of this test, and what it expects."""
+    return Watch()
+
+
+@pytest.fixture(scope="session")
+def browsing() -> Iterator[Browsing]:
+    """The browser of this process, which starts with the first page."""
+    started = Browsing()
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def page(browsing: Browsing, watch: Watch) -> Iterator[Page]:
+    """A page in a browser of its own; the test fails if anything went wrong on it."""
+    with browsing.context(viewport=DESK) as context:
+        watch.attach(context)
+        page = context.new_page()
+        page.watch = watch
+        yield page
+        page.wait_for_timeout(0)  # what was reported meanwhile comes in
+    assert watch.problems == []

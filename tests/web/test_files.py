@@ -1,0 +1,418 @@
+"""The files page: only what lies below its folder, whatever is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import threading
+import unicodedata
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.errors import BadOption, HoldfastError, MissingFile
+from holdfast.web import files
+from holdfast.web.files import OutsideRoot, look, opened, resolve
+from tests.amr.saved_states import refined, save
+from tests.cli.stores import call, flip
+from tests.packages.saved_packages import make_package
+
+SECRET = "no one should read this"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with files, and secrets around it and hidden in it."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.json").write_text(SECRET)
+    holdfast.save(outside / "secret.safetensors", {SECRET: np.zeros(3)})
+    root = tmp_path / "root"
+    (root / "a" / "b").mkdir(parents=True)
+    holdfast.save(root / "a" / "w.safetensors", {"w": np.arange(6.0)}, {"epoch": 3})
+    (root / "a" / "b" / "text.txt").write_text("words")
+    (root / ".hidden").mkdir()
+    (root / ".hidden" / "secret.json").write_text(SECRET)
+    return root
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "..",
+        "../outside/secret.json",
+        "a/../../outside/secret.json",
+        "a/..",
+        "./a",
+        "a/./b",
+        "/etc/passwd",
+        "//etc/passwd",
+        "/",
+        "a//b",
+        "a/",
+        "/a",
+        "..\\outside\\secret.json",
+        ".\\a",
+        ".hidden",
+        ".hidden/secret.json",
+        "a/.hidden",
+        "...",
+        "....//outside",
+        "\0",
+        "a\0/../outside",
+        "a/w.safetensors\0.txt",
+        "~\0",
+        "\ud800",
+        "a/" + "b/" * 3000 + "c",
+        unquote("%2e%2e/outside/secret.json"),
+        unquote("..%2foutside%2fsecret.json"),
+        unquote("%2fetc%2fpasswd"),
+    ],
+)
+def test_a_path_that_no_listing_gives_is_refused(root: Path, path: str) -> None:
+    for ask in (resolve, look):
+        with pytest.raises(OutsideRoot) as caught:
+            ask(root, path)
+        assert SECRET not in str(caught.value)
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "nothing",
+        "a/nothing",
+        "a/w.safetensors/more",
+        "..%2foutside%2fsecret.json"[2:],
+        "%2e%2e/outside",
+        "a\\..\\..\\outside",
+        "\uff0e\uff0e/outside",  # full-width dots
+        "\u2025/outside",
+        "a\u2044b",
+        "x" * 300,
+        "~root",
+        "C:\\Windows",
+        "file:///etc/passwd",
+        "<script>alert(1)</script>",
+    ],
+)
+def test_other_names_are_just_not_there(root: Path, path: str) -> None:
+    for ask in (resolve, look):
+        with pytest.raises((MissingFile, OutsideRoot)):
+            ask(root, path)
+
+
+@settings(
+    deadline=None,
+    max_examples=300,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.lists(
+        st.sampled_from(
+            ["..", ".", "", "a", "b", "outside", "root", "secret.json", "/", "\\", "in", "%2e"]
+        )
+        | st.text(max_size=4),
+        max_size=6,
+    )
+)
+def test_no_path_leads_out(root: Path, parts: list[str]) -> None:
+    try:
+        found = resolve(root, "/".join(parts))
+    except HoldfastError:
+        return
+    assert found == root or root in found.parents
+    assert os.path.realpath(found) == str(found)
+
+
+def test_a_path_below_the_root_is_found(root: Path) -> None:
+    assert resolve(root, "a/w.safetensors") == root / "a" / "w.safetensors"
+    assert resolve(root, "") == root
+    name = unicodedata.normalize("NFD", "é…") + "\u202e<b>.txt"
+    (root / name).write_text("")
+    assert resolve(root, name) == root / name
+
+
+def test_the_root_may_be_reached_by_a_link_itself(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "way").symlink_to(root)
+    assert resolve(tmp_path / "way", "a/w.safetensors") == root / "a" / "w.safetensors"
+
+
+def test_links_that_stay_below_the_root_are_followed(root: Path) -> None:
+    (root / "in").symlink_to("a/b")
+    (root / "file").symlink_to(root / "a" / "w.safetensors")
+    assert resolve(root, "in/text.txt") == root / "a" / "b" / "text.txt"
+    assert look(root, "file")["format"] == "safetensors"
+
+
+@pytest.mark.parametrize(
+    "target", ["../outside", "/etc", "..", ".hidden", "a/../../outside", "round"]
+)
+def test_links_that_lead_elsewhere_are_refused_and_not_listed(root: Path, target: str) -> None:
+    (root / "round").symlink_to("round2")
+    (root / "round2").symlink_to("round")
+    (root / "way").symlink_to(target)
+    for path in ("way", "way/secret.json"):
+        with pytest.raises((OutsideRoot, MissingFile)):
+            resolve(root, path)
+    assert [each["name"] for each in look(root, "")["folders"]] == ["a"]
+    assert look(root, "")["files"] == []
+
+
+def test_a_folder_whose_name_begins_like_the_root_is_outside(root: Path) -> None:
+    (root.parent / "root2").mkdir()
+    (root.parent / "root2" / "secret.json").write_text(SECRET)
+    (root / "way").symlink_to("../root2")
+    with pytest.raises(OutsideRoot):
+        resolve(root, "way/secret.json")
+
+
+def test_pipes_and_devices_are_refused_and_not_waited_for(root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    with pytest.raises(OutsideRoot, match="neither a file nor a folder"):
+        look(root, "pipe")
+    found = look(root, "")
+    assert "pipe" not in [each["name"] for each in found["files"]]
+    assert found["left_out"] == 2  # and what is hidden
+
+
+def test_a_folder_that_becomes_a_link_during_the_walk_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exchanged after it was found to be harmless, and before it is opened."""
+    (root / "a" / "secret.safetensors").write_bytes(b"")
+    walk = files._walk
+
+    def late(home: str, parts: list[str]) -> int:
+        (root / "a").rename(root / "moved")
+        (root / "a").symlink_to(root.parent / "outside")
+        return walk(home, parts)
+
+    monkeypatch.setattr(files, "_walk", late)
+    with pytest.raises((OutsideRoot, MissingFile)):
+        resolve(root, "a/secret.safetensors")
+
+
+def test_a_file_that_is_exchanged_before_it_is_opened_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = files.TensorFile
+
+    def late(path: Path, **options: Any) -> Any:
+        path.unlink()
+        path.symlink_to(root.parent / "outside" / "secret.safetensors")
+        return plain(path, **options)
+
+    monkeypatch.setattr(files, "TensorFile", late)
+    with pytest.raises(OutsideRoot, match="took its place"):
+        look(root, "a/w.safetensors")
+
+
+def test_whoever_swaps_folders_all_the_time_gains_nothing(root: Path) -> None:
+    """One thread exchanges a folder and a link out of the root while the other looks."""
+    holdfast.save(root / "a" / "secret.safetensors", {"harmless": np.zeros(3)})
+    (root / "link").symlink_to(root.parent / "outside")
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            os.rename(root / "a", root / "aside")
+            os.rename(root / "link", root / "a")
+            os.rename(root / "a", root / "link")
+            os.rename(root / "aside", root / "a")
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        for _ in range(400):
+            try:
+                found = look(root, "a/secret.safetensors")
+            except (OutsideRoot, MissingFile):
+                continue
+            assert SECRET not in json.dumps(found)
+    finally:
+        stop.set()
+        swapping.join()
+    assert look(root, "a/secret.safetensors")["tensors"][0]["name"] == "harmless"
+
+
+# Folders
+
+
+def test_a_folder_lists_its_folders_and_files_by_name(root: Path) -> None:
+    make_package(root / "model")
+    with holdfast.Store(root / "shop").run("a") as run:
+        run.save(1, {"w": np.zeros(3)})
+    (root / "z.txt").write_text("words")
+    (root / "odd").write_bytes((root / "a" / "w.safetensors").read_bytes())
+    (root / "cut.pt").write_bytes(b"")
+    found = look(root, "")
+    assert found["path"] == ""
+    assert found["folders"] == [
+        {"name": "a", "kind": "folder"},
+        {"name": "model", "kind": "package"},
+        {"name": "shop", "kind": "store"},
+    ]
+    formats = {each["name"]: each["format"] for each in found["files"]}
+    assert formats == {"cut.pt": "torch", "odd": "safetensors", "z.txt": None}
+    words = found["files"][-1]
+    assert words["bytes"] == 5
+    assert words["time"].endswith("+00:00")
+    assert (found["total"], found["pages"], found["left_out"]) == (6, 1, 1)
+
+
+def test_a_huge_folder_comes_page_by_page(root: Path) -> None:
+    for number in range(1, 120):
+        (root / f"f{number:03}.txt").write_text("")
+    pages = [look(root, "", page, 50) for page in (1, 2, 3, 4)]
+    assert [len(page["folders"]) + len(page["files"]) for page in pages] == [50, 50, 20, 0]
+    names = [each["name"] for page in pages for each in page["files"]]
+    assert names == sorted(names)
+    assert len(set(names)) == 119
+    assert {(page["total"], page["pages"], page["per_page"]) for page in pages} == {(120, 3, 50)}
+
+
+@pytest.mark.parametrize(("page", "per_page"), [(0, 50), (-1, 50), (1, 0), (1, 201)])
+def test_pages_that_there_are_not_are_refused(root: Path, page: int, per_page: int) -> None:
+    with pytest.raises(BadOption, match="page"):
+        look(root, "", page, per_page)
+
+
+def test_only_the_heads_of_files_are_read(root: Path) -> None:
+    with (root / "huge.safetensors").open("wb") as file:
+        file.truncate(1 << 40)  # a hole, which takes no disk
+    entry = look(root, "")["files"][0]
+    assert (entry["bytes"], entry["format"]) == (1 << 40, "safetensors")
+
+
+def test_names_that_are_no_text_are_left_out(root: Path) -> None:
+    before = look(root, "")["left_out"]
+    with open(os.fsencode(root) + b"/\xff\xfe.txt", "wb"):
+        pass
+    found = look(root, "")
+    assert found["left_out"] == before + 1
+    json.dumps(found, ensure_ascii=False).encode()
+
+
+def test_hostile_names_come_as_they_are(root: Path) -> None:
+    names = ["<img src=x onerror=alert(1)>", "\u202egnp.exe", "tab\there", "new\nline", "'\"`"]
+    for name in names:
+        (root / name).write_text("")
+    assert sorted(each["name"] for each in look(root, "")["files"]) == sorted(names)
+
+
+def test_a_folder_that_cannot_be_listed_is_a_folder(root: Path) -> None:
+    (root / "locked").mkdir(mode=0)
+    try:
+        kinds = {each["name"]: each["kind"] for each in look(root, "")["folders"]}
+    finally:
+        (root / "locked").chmod(0o700)
+    assert kinds["locked"] == "folder"
+
+
+# Files and packages
+
+
+def test_a_file_is_told_as_on_the_command_line(root: Path) -> None:
+    found = look(root, "a/w.safetensors")
+    shown = call("show", "--json", root / "a" / "w.safetensors").json
+    assert found.pop("time").endswith("+00:00")
+    assert found == {**shown, "path": "a/w.safetensors"}
+
+
+def test_a_tree_is_told_as_on_the_command_line(root: Path) -> None:
+    save(root / "t.sunc", refined())
+    shown = call("show", "--json", root / "t.sunc").json
+    assert json.loads(json.dumps(look(root, "t.sunc")["tree"])) == shown["tree"]
+
+
+class Evil:
+    """What would leave a file behind if it were loaded."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+
+def test_no_code_in_a_torch_file_is_run(root: Path) -> None:
+    torch = pytest.importorskip("torch")
+    state = {"w": torch.zeros(2, 3), "evil": Evil(root / "run")}
+    torch.save(state, root / "evil.pt")
+    found = look(root, "evil.pt")
+    assert not (root / "run").exists()
+    assert found.get("error") or "evil" in found["left_out"]
+    (root / "plain.pt").write_bytes(pickle.dumps(Evil(root / "run")))
+    assert look(root, "plain.pt")["error"]
+    assert not (root / "run").exists()
+
+
+def test_objects_in_a_torch_file_are_left_out(root: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"w": torch.zeros(2, 3), "path": Path("x")}, root / "mixed.pt")
+    found = look(root, "mixed.pt")
+    assert [each["name"] for each in found["tensors"]] == ["w"]
+    assert "path" in found["left_out"]
+
+
+def test_a_damaged_file_is_told_with_its_error(root: Path) -> None:
+    path = root / "a" / "w.safetensors"
+    flip(path, 3)
+    found = look(root, "a/w.safetensors")
+    assert (found["format"], found["bytes"]) == ("safetensors", path.stat().st_size)
+    assert found["error"]["message"]
+    assert str(root) not in json.dumps(found)
+    path.write_bytes(b"")
+    assert look(root, "a/w.safetensors")["error"]["kind"]
+
+
+def test_a_file_of_no_format_is_told_with_its_error(root: Path) -> None:
+    found = look(root, "a/b/text.txt")
+    assert (found["format"], found["bytes"]) == (None, 5)
+    assert found["error"]["kind"] == "UnknownFormat"
+    assert str(root) not in json.dumps(found)
+
+
+def test_a_package_is_told_as_on_the_command_line(root: Path) -> None:
+    make_package(root / "model_20260101_000000")
+    found = look(root, "model_20260101_000000")
+    shown = call("show", "--json", root / "model_20260101_000000").json
+    assert found == {**shown, "kind": "package", "path": "model_20260101_000000"}
+
+
+def test_a_broken_package_says_why(root: Path) -> None:
+    (make_package(root / "model") / "tokenizer.json").unlink()
+    found = look(root, "model")
+    assert found["integrity"] == "broken"
+    assert found["problem"]
+    assert str(root) not in json.dumps(found)
+
+
+def test_a_package_with_a_link_out_of_the_root_is_refused(root: Path) -> None:
+    package = make_package(root / "model")
+    (root.parent / "outside" / "config.json").write_text(json.dumps({"key": SECRET}))
+    (package / "config.json").unlink()
+    (package / "config.json").symlink_to(root.parent / "outside" / "config.json")
+    with pytest.raises(OutsideRoot) as caught:
+        look(root, "model")
+    assert SECRET not in str(caught.value)
+
+
+def test_an_opened_file_gives_its_tensors(root: Path) -> None:
+    with opened(root, "a/w.safetensors") as file:
+        assert file["w"].tolist() == list(range(6))
+    with pytest.raises(OutsideRoot), opened(root, "../outside/secret.safetensors"):
+        pass
+    with pytest.raises(HoldfastError), opened(root, "a"):
+        pass

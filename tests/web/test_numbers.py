@@ -1,0 +1,626 @@
+"""Summaries, histograms, pictures and differences of tensors, against plain NumPy."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast.errors import BadOption, DigestMismatch, TensorNotFound, UnsupportedDType
+from holdfast.files.digests import CHUNK
+from holdfast.store.view import CheckpointView
+from holdfast.tensors import TensorSpec
+from holdfast.tensors.dtypes import DTYPES
+from holdfast.tensors.sources import Packed
+from holdfast.verbs.open import TensorFile
+from holdfast.web import decoding, sampling
+from holdfast.web.numbers import _summary, difference, heatmap, summary
+from tests.cli.stores import flip_in
+from tests.store.cut import Cut, cut_framework, even
+
+__all__ = ["cut_framework"]
+
+Look = Callable[[Any], Any]
+ROWS, COLUMNS = 6000, 5001
+"""Of a matrix of 120 MB: in chunks of 16 MiB, whose ends are in the middle of rows."""
+
+
+@pytest.fixture(params=["checkpoint", "file", "bare", "npz"])
+def look(request: pytest.FixtureRequest, tmp_path: Path) -> Look:
+    """Puts an array where it can be looked at, as the tensor `w`."""
+
+    def put(array: Any) -> Any:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        if request.param == "checkpoint":
+            return view_of(folder, array)
+        suffix = "npz" if request.param == "npz" else "safetensors"
+        if suffix == "npz" and getattr(array, "dtype", None) not in map(np.dtype, "?bBhHiIqQefdFD"):
+            pytest.skip("NumPy has no such dtype")
+        path = folder / f"w.{suffix}"
+        try:
+            holdfast.save(path, {"w": array}, extras=request.param != "bare")
+        except UnsupportedDType:
+            pytest.skip("the format has no such dtype")
+        return TensorFile(path)
+
+    return put
+
+
+def view_of(folder: Path, *steps: Any) -> CheckpointView:
+    """The last of some steps that have an array each, as the tensor `w`."""
+    store = holdfast.Store(folder / "store")
+    with store.run("a") as run:
+        for step, array in enumerate(steps):
+            run.save(step, {"w": array})
+    return view_at(store, len(steps) - 1)
+
+
+def view_at(store: holdfast.Store, step: int) -> CheckpointView:
+    return CheckpointView(store.resolve(f"a@{step}"))
+
+
+def expected(values: Any, bins: int = 64) -> dict[str, Any]:
+    """What NumPy says of finite numbers."""
+    values = np.asarray(values, np.float64).reshape(-1)
+    finite = values[np.isfinite(values)]
+    counts, edges = np.histogram(finite, bins)
+    return {
+        "min": finite.min(),
+        "max": finite.max(),
+        "zeros": np.count_nonzero(values == 0),
+        "nan": np.count_nonzero(np.isnan(values)),
+        "inf": np.count_nonzero(np.isinf(values)),
+        "histogram": {"edges": edges.tolist(), "counts": counts.tolist()},
+    }
+
+
+def check(found: dict[str, Any], values: Any, bins: int = 64) -> None:
+    """All that is exact is so to the bit; sums are right to almost all digits."""
+    for key, value in expected(values, bins).items():
+        assert found[key] == value, key
+    values = np.asarray(values, np.float64).reshape(-1)
+    finite = values[np.isfinite(values)]
+    assert math.isclose(found["mean"], finite.mean(), rel_tol=1e-9, abs_tol=1e-12)
+    assert math.isclose(found["std"], finite.std(), rel_tol=1e-9)
+    assert math.isclose(found["norm"], math.sqrt((finite**2).sum()), rel_tol=1e-12)
+    counted = sum(found["histogram"]["counts"]) + found["nan"] + found["inf"]
+    assert counted == found["seen"] == values.size
+
+
+# Every dtype
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", ml_dtypes.bfloat16])
+def test_floats_are_told_as_numpy_tells_them(look: Look, dtype: Any) -> None:
+    array = np.random.default_rng(1).standard_normal((300, 70)).astype(dtype)
+    array[3, 4:9] = [np.nan, np.inf, -np.inf, 0.0, -0.0]
+    found = summary(look(array), "w")
+    check(found, array)
+    assert (found["nan"], found["inf"], found["zeros"]) == (1, 2, 2)
+    assert found["exact"] is True
+    assert found["shape"] == [300, 70]
+    assert found["of"] == "value"
+
+
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if name.startswith("float8")])
+def test_floats_of_eight_bits_are_counted_bit_by_bit(look: Look, dtype: str) -> None:
+    array = np.arange(256, dtype=np.uint8).repeat(3).view(DTYPES[dtype].numpy)
+    check(summary(look(array), "w", 16), array.astype(np.float64), 16)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64", "int16", "uint16"])
+def test_whole_numbers_are_told_exactly(look: Look, dtype: str) -> None:
+    array = np.random.default_rng(2).integers(0, 30_000, 5000).astype(dtype)
+    found = summary(look(array), "w")
+    check(found, array)
+    assert type(found["min"]) is int
+
+
+def test_few_whole_numbers_have_a_bin_each(look: Look) -> None:
+    found = summary(look(np.array([3, 5, 5, 9], np.int8)), "w")
+    assert found["histogram"] == {
+        "edges": [2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5],
+        "counts": [1, 0, 2, 0, 0, 0, 1],
+    }
+    wide = summary(look(np.array([-3, -1, -1], np.int64)), "w")
+    assert wide["histogram"] == {"edges": [-3.5, -2.5, -1.5, -0.5], "counts": [1, 0, 2]}
+    truths = summary(look(np.array([True, False, True])), "w")
+    assert truths["histogram"] == {"edges": [-0.5, 0.5, 1.5], "counts": [1, 2]}
+    assert (truths["min"], truths["max"], truths["zeros"]) == (0, 1, 1)
+
+
+def test_whole_numbers_beyond_float64_are_not_rounded(look: Look) -> None:
+    array = np.array([2**60 + 1, 2**60 + 1, 2**60 + 101], np.int64)
+    found = summary(look(array), "w", 8)
+    assert (found["min"], found["max"]) == (2**60 + 1, 2**60 + 101)
+    assert found["histogram"]["counts"] == [2, 0, 0, 0, 0, 0, 0, 1]
+    assert found["std"] == pytest.approx(np.array([0.0, 0.0, 100.0]).std())
+    ends = np.array([-(2**63), 2**63 - 1, 0], np.int64)
+    found = summary(look(ends), "w", 8)
+    assert (found["min"], found["max"]) == (-(2**63), 2**63 - 1)
+    assert found["histogram"]["counts"] == [1, 0, 0, 0, 1, 0, 0, 1]
+    most = summary(look(np.array([0, 2**64 - 1], np.uint64)), "w", 8)
+    assert most["max"] == 2**64 - 1
+    assert most["mean"] == 2.0**63
+    assert sum(most["histogram"]["counts"]) == 2
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_numbers_are_told_by_their_modulus(look: Look, dtype: str) -> None:
+    parts = np.random.default_rng(3).standard_normal((2, 4000))
+    array = (parts[0] + 1j * parts[1]).astype(dtype)
+    array[:2] = [complex(math.nan, 1), complex(math.inf, 0)]
+    found = summary(look(array), "w")
+    check(found, np.abs(array.astype(np.complex128)))
+    assert found["of"] == "modulus"
+
+
+def test_packed_elements_are_counted_one_by_one(look: Look) -> None:
+    codes = np.random.default_rng(4).integers(0, 16, 400).astype(np.uint8)
+    source = look(Packed(codes[::2] | codes[1::2] << 4, "float4_e2m1fn", (20, 20)))
+    values = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+    check(summary(source, "w"), values)
+    assert heatmap(source, "w")["values"] == values.reshape(20, 20).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float6_e2m3fn", "float6_e3m2fn"])
+def test_elements_of_six_bits_follow_each_other_without_gaps(tmp_path: Path, dtype: str) -> None:
+    codes = np.random.default_rng(5).integers(0, 64, 400).astype(np.uint8)
+    bits = (codes[:, None] >> np.arange(6) & 1).reshape(-1)
+    data = np.packbits(bits.astype(np.uint8), bitorder="little")
+    source = view_of(tmp_path, Packed(data, dtype, (20, 20)))
+    values = codes.view(getattr(ml_dtypes, dtype)).astype(np.float64)
+    check(summary(source, "w"), values)
+    assert heatmap(source, "w", 20, 20)["values"] == values.reshape(20, 20).tolist()
+
+
+# Edges
+
+
+def test_a_scalar_and_an_empty_tensor_are_told_of(look: Look) -> None:
+    scalar = summary(look(np.float32(2.5)[...]), "w")
+    assert (scalar["min"], scalar["max"], scalar["std"], scalar["norm"]) == (2.5, 2.5, 0.0, 2.5)
+    assert scalar["histogram"] == {"edges": [2.5, 2.5], "counts": [1]}
+    empty = look(np.zeros((0, 3), np.float32))
+    found = summary(empty, "w")
+    assert (found["seen"], found["exact"], found["min"]) == (0, True, None)
+    assert found["histogram"] == {"edges": [], "counts": []}
+    assert heatmap(empty, "w")["values"] == []
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "uint8"])
+def test_equal_elements_are_one_bin(look: Look, dtype: str) -> None:
+    found = summary(look(np.full((4, 5), 7, dtype)), "w")
+    assert found["histogram"] == {"edges": [7, 7], "counts": [20]}
+    assert (found["mean"], found["std"]) == (7, 0)
+
+
+def test_nothing_but_nan_has_no_range(look: Look) -> None:
+    for dtype in ("float64", "float16"):
+        found = summary(look(np.full(5, np.nan, dtype)), "w")
+        assert (found["nan"], found["mean"], found["norm"]) == (5, None, None)
+
+
+def test_huge_and_tiny_numbers_do_not_leave_the_range(look: Look) -> None:
+    huge = summary(look(np.array([-1.5e308, 1.5e308, 1.5e308])), "w", 8)
+    assert huge["mean"] == pytest.approx(0.5e308)
+    assert huge["std"] == pytest.approx(np.array([-1.5, 1.5, 1.5]).std() * 1e308)
+    assert huge["norm"] is None  # there is no such number
+    assert huge["histogram"]["counts"] == [1, 0, 0, 0, 0, 0, 0, 2]
+    assert huge["histogram"]["edges"][0] == -1.5e308
+    least = 5e-324
+    tiny = summary(look(np.array([0.0, least, 64 * least])), "w", 8)
+    assert (tiny["min"], tiny["max"], tiny["zeros"]) == (0.0, 64 * least, 1)
+    assert tiny["histogram"]["counts"] == [2, 0, 0, 0, 0, 0, 0, 1]
+    assert tiny["std"] == round(np.array([0, 1, 64.0]).std()) * least
+    small = np.array([1e-200, 3e-200])
+    assert summary(look(small), "w")["std"] == pytest.approx(1e-200)
+
+
+def test_numbers_too_close_for_all_bins_have_fewer(look: Look) -> None:
+    array = np.array([1.0, np.nextafter(1.0, 2), np.nextafter(1.0, 2)])
+    found = summary(look(array), "w")
+    edges = found["histogram"]["edges"]
+    assert edges == sorted(set(edges))
+    assert sum(found["histogram"]["counts"]) == 3
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.floats(width=64), min_size=1, max_size=60),
+    st.sampled_from(["float64", "float32", "float16"]),
+    st.integers(8, 512),
+)
+def test_every_element_is_counted_once(values: list[float], dtype: str, bins: int) -> None:
+    with np.errstate(over="ignore"):
+        array = np.array(values).astype(dtype)
+    spec = TensorSpec(dtype, array.shape)
+    found = _summary("w", spec, [array.view(np.uint8)], bins)
+    assert sum(found["histogram"]["counts"]) + found["nan"] + found["inf"] == len(values)
+    edges = found["histogram"]["edges"]
+    assert edges == sorted(edges)
+    json.dumps(found, allow_nan=False)
+    if edges:
+        assert (edges[0], edges[-1]) == (found["min"], found["max"])
+        assert found["min"] <= found["mean"] <= found["max"] or found["std"] < 1e-9 * max(
+            abs(found["min"]), abs(found["max"])
+        )
+
+
+# Large ones
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, holdfast.Store, Path]:
+    """A matrix of more than 64 MiB, in a store twice and in a file; a part of it changes."""
+    folder = tmp_path_factory.mktemp("large")
+    array = np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)
+    view_of(folder, array, array + np.float32(64))
+    holdfast.save(folder / "w.safetensors", {"w": array})
+    return array, holdfast.Store(folder / "store"), folder / "w.safetensors"
+
+
+def sampled(array: Any) -> Any:
+    """Four chunks of a large array, spread evenly."""
+    flat = array.reshape(-1)
+    total = -(-array.nbytes // CHUNK)
+    numbers = [(2 * i + 1) * total // 8 for i in range(4)]
+    length = CHUNK // array.itemsize
+    return np.concatenate([flat[n * length : (n + 1) * length] for n in numbers])
+
+
+def test_of_a_large_tensor_whole_chunks_are_looked_at(large: Any) -> None:
+    array, store, path = large
+    seen = sampled(array)
+    with TensorFile(path) as file:
+        for source in (view_at(store, 0), file):
+            found = summary(source, "w")
+            assert found["exact"] is False
+            assert found["seen"] == seen.size < array.size
+            norm = found["norm"]
+            found["norm"] = norm / math.sqrt(array.size / seen.size)
+            check(found, seen)
+            assert norm == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=0.1)
+            assert summary(source, "w") == {**found, "norm": norm}
+
+
+def test_no_other_chunk_is_read(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.store.reading import Data
+
+    asked: list[int] = []
+    plain = Data.chunk
+
+    def chunk(self: Data, tensor: int, number: int) -> Any:
+        asked.append(number)
+        return plain(self, tensor, number)
+
+    monkeypatch.setattr(Data, "chunk", chunk)
+    summary(view_at(large[1], 0), "w")
+    assert asked == [1, 3, 5, 7]
+
+
+def test_damage_in_what_is_read_is_found(tmp_path: Path) -> None:
+    view_of(tmp_path, np.arange(50_000, dtype=np.float32))
+    store = holdfast.Store(tmp_path / "store")
+    flip_in(store, "a@0", "w")
+    for work in (summary, heatmap):
+        with pytest.raises(DigestMismatch, match="w"):
+            work(view_at(store, 0), "w")
+
+
+BOUND = """
+import resource, sys
+import numpy as np
+import holdfast
+from holdfast.store.view import CheckpointView
+from holdfast.verbs.open import TensorFile
+from holdfast.web.numbers import difference, heatmap, summary
+
+store, path = holdfast.Store(sys.argv[1]), sys.argv[2]
+views = [CheckpointView(store.resolve(f"a@{step}")) for step in (0, 1)]
+np.histogram(np.zeros(4), 2)
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+before = peak()
+with TensorFile(path) as file:
+    for source in (views[0], file):
+        summary(source, "w")
+        heatmap(source, "w", 256, 256)
+difference(*views, "w")
+print(peak() - before)
+"""
+
+
+def test_memory_stays_within_bounds(large: Any) -> None:
+    _, store, path = large
+    place = Path(store.url).parent
+    done = subprocess.run(
+        [sys.executable, "-c", BOUND, place, path], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 150
+
+
+def test_a_large_tensor_does_not_take_long(large: Any) -> None:
+    summary(view_at(large[1], 0), "w")
+    begun = time.monotonic()
+    summary(view_at(large[1], 0), "w")
+    assert time.monotonic() - begun < 2
+
+
+# However it lies
+
+
+def test_a_part_of_a_larger_tensor_is_read_from_where_it_lies(tmp_path: Path) -> None:
+    whole = np.random.default_rng(6).standard_normal(CHUNK // 8 + 4096)
+    parts = {"part": whole[100:3000].reshape(29, 100), "end": whole[-5000:], "column": whole[::3]}
+    store = holdfast.Store(tmp_path / "store")
+    with store.run("a") as run:
+        run.save(0, {"whole": whole, **parts})
+    view = view_at(store, 0)
+    for name, part in parts.items():
+        assert view.chunks(name) is None
+        check(summary(view, name), part)
+    assert heatmap(view, "part")["values"] == parts["part"].tolist()
+    changed = difference(view, view, "end")["difference"]
+    assert (changed["zeros"], changed["max"]) == (5000, 0.0)
+
+
+@pytest.mark.usefixtures("cut_framework")
+@pytest.mark.parametrize("counts", [(3, 1), (1, 3), (2, 2)])
+def test_a_tensor_of_many_ranks_is_put_together(tmp_path: Path, counts: tuple[int, int]) -> None:
+    array = np.random.default_rng(7).standard_normal((50, 90)).astype(np.float32)
+    view = view_of(tmp_path, Cut(array, even(array.shape, counts)))
+    check(summary(view, "w"), array)
+    assert heatmap(view, "w", 50, 90)["values"] == array.tolist()
+
+
+def test_any_stretch_of_a_tensor_is_some_boxes() -> None:
+    shape = (3, 4, 5)
+    numbers = np.arange(60).reshape(shape)
+    for first in range(61):
+        for stop in range(first, 61):
+            found = [
+                numbers[tuple(slice(a, a + n) for a, n in zip(*box, strict=True))].reshape(-1)
+                for box in sampling.boxes_of(shape, first, stop)
+            ]
+            assert np.concatenate([np.empty(0), *found]).tolist() == list(range(first, stop))
+
+
+def test_other_orders_and_compressed_files_are_read_too(tmp_path: Path) -> None:
+    array = np.random.default_rng(8).standard_normal((40, 30))
+    np.savez_compressed(tmp_path / "w.npz", w=array, t=np.asfortranarray(array))
+    np.savez(tmp_path / "b.npz", w=array.astype(">f8"))
+    for path, name in (("w.npz", "w"), ("w.npz", "t"), ("b.npz", "w")):
+        with TensorFile(tmp_path / path) as file:
+            check(summary(file, name), array)
+            assert heatmap(file, name)["values"] == array.tolist()
+
+
+# Differences
+
+
+def test_the_difference_is_what_was_added(tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    for dtype in ("float32", "float64", "float16", "int32", "complex64"):
+        before = (100 * rng.standard_normal((80, 90))).astype(dtype)
+        after = (100 * rng.standard_normal((80, 90))).astype(dtype)
+        view_of(tmp_path / dtype, before, after)
+        store = holdfast.Store(tmp_path / dtype / "store")
+        found = difference(view_at(store, 0), view_at(store, 1), "w")
+        wide = np.complex128 if dtype == "complex64" else np.float64
+        change = after.astype(wide) - before.astype(wide)
+        check(found["difference"], np.abs(change) if dtype == "complex64" else change)
+        assert found["before"] == summary(view_at(store, 0), "w")
+        assert found["after"] == summary(view_at(store, 1), "w")
+
+
+def test_differences_of_whole_numbers_do_not_overflow(tmp_path: Path) -> None:
+    before = np.array([-(2**63), 2**63 - 1, 5], np.int64)
+    after = np.array([2**63 - 1, -(2**63), 5], np.int64)
+    view_of(tmp_path, before, after)
+    store = holdfast.Store(tmp_path / "store")
+    found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
+    assert (found["min"], found["max"], found["zeros"]) == (-(2.0**64), 2.0**64, 1)
+    big = [np.array([0, 7], np.uint64), np.array([2**64 - 1, 6], np.uint64)]
+    view_of(tmp_path / "big", *big)
+    store = holdfast.Store(tmp_path / "big" / "store")
+    found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
+    assert (found["min"], found["max"]) == (-1.0, 2.0**64)
+    flags = [np.array([True, False]), np.array([False, False])]
+    view_of(tmp_path / "flags", *flags)
+    store = holdfast.Store(tmp_path / "flags" / "store")
+    found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
+    assert (found["min"], found["max"]) == (-1, 0)
+
+
+def test_what_is_the_same_has_not_changed_though_it_is_no_number(tmp_path: Path) -> None:
+    before = np.array([np.nan, np.inf, 1.0, np.nan], np.float32)
+    view_of(tmp_path, before, np.array([np.nan, np.inf, 2.0, 0.0], np.float32))
+    store = holdfast.Store(tmp_path / "store")
+    found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
+    assert (found["zeros"], found["nan"], found["inf"], found["max"]) == (2, 1, 0, 1.0)
+
+
+def test_equal_digests_spare_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.random.default_rng(10).standard_normal((100, 100))
+    view_of(tmp_path, array, array)
+    store = holdfast.Store(tmp_path / "store")
+    reads: list[int] = []
+    plain = sampling.Chunked.read
+
+    def read(self: sampling.Chunked, start: int, stop: int) -> Any:
+        reads.append(stop - start)
+        return plain(self, start, stop)
+
+    monkeypatch.setattr(sampling.Chunked, "read", read)
+    found = difference(view_at(store, 0), view_at(store, 1), "w")
+    assert reads == [array.nbytes]  # of one of the two, for its own summary
+    assert found["before"] == found["after"]
+    change = found["difference"]
+    assert (change["seen"], change["zeros"], change["norm"]) == (10_000, 10_000, 0.0)
+    assert change["histogram"] == {"edges": [0.0, 0.0], "counts": [10_000]}
+
+
+def test_a_large_difference_is_of_the_same_elements(large: Any) -> None:
+    array, store, _ = large
+    found = difference(view_at(store, 0), view_at(store, 1), "w")
+    assert found["before"]["seen"] == found["after"]["seen"] == found["difference"]["seen"]
+    assert 0 < found["difference"]["seen"] < array.size
+    change = (array + np.float32(64)).astype(np.float64) - array
+    assert found["difference"]["max"] <= change.max()
+    assert found["difference"]["zeros"] == 0
+
+
+def test_tensors_of_other_shapes_or_dtypes_have_no_difference(tmp_path: Path) -> None:
+    view_of(tmp_path, np.zeros((2, 3)), np.zeros((3, 2)), np.zeros((3, 2), np.float32))
+    store = holdfast.Store(tmp_path / "store")
+    with pytest.raises(BadOption, match=r"float64 \[2, 3\] in one and float64 \[3, 2\]"):
+        difference(view_at(store, 0), view_at(store, 1), "w")
+    with pytest.raises(BadOption, match="float32"):
+        difference(view_at(store, 1), view_at(store, 2), "w")
+
+
+# Pictures
+
+
+def cells(matrix: Any, rows: int, columns: int) -> Any:
+    """The means of a matrix cut into so many rows and columns."""
+    matrix = matrix.astype(np.float64)
+    height, width = matrix.shape
+    return np.array(
+        [
+            [
+                matrix[
+                    height * i // rows : height * (i + 1) // rows,
+                    width * j // columns : width * (j + 1) // columns,
+                ].mean()
+                for j in range(columns)
+            ]
+            for i in range(rows)
+        ]
+    )
+
+
+def test_a_small_matrix_is_its_own_picture(look: Look) -> None:
+    array = np.random.default_rng(11).standard_normal((30, 40)).astype(np.float32)
+    array[2, 3] = np.nan
+    found = heatmap(look(array), "w")
+    shown = array.astype(np.float64).tolist()
+    shown[2][3] = None
+    assert found["values"] == shown
+    assert (found["rows"], found["columns"], found["reduced"]) == (30, 40, None)
+    assert found["exact"] is True
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8", "float64"])
+def test_a_larger_matrix_is_the_mean_of_cells(look: Look, dtype: str) -> None:
+    array = (50 + 10 * np.random.default_rng(12).standard_normal((700, 333))).astype(dtype)
+    found = heatmap(look(array), "w", 64, 100)
+    assert found["reduced"] == "mean"
+    np.testing.assert_allclose(found["values"], cells(array, 64, 100), rtol=1e-12)
+
+
+def test_of_more_dimensions_the_last_two_are_shown(look: Look) -> None:
+    array = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+    source = look(array)
+    assert heatmap(source, "w")["values"] == array[0, 0].tolist()
+    found = heatmap(source, "w", index=(1, 2))
+    assert (found["values"], found["index"]) == (array[1, 2].tolist(), [1, 2])
+    assert heatmap(source, "w", index=(1,))["index"] == [1, 0]
+    for wrong in ((2, 0), (0, 3), (0, 0, 0), (-1,)):
+        with pytest.raises(BadOption, match="index"):
+            heatmap(source, "w", index=wrong)
+
+
+def test_a_vector_is_one_row_or_is_wrapped(look: Look) -> None:
+    short = heatmap(look(np.arange(100.0)), "w")
+    assert (short["values"], short["wrapped"]) == ([np.arange(100.0).tolist()], None)
+    long = heatmap(look(np.arange(1000.0)), "w")
+    assert (long["rows"], long["columns"], long["wrapped"]) == (32, 32, 32)
+    flat = [value for row in long["values"] for value in row]
+    assert flat == [*np.arange(1000.0).tolist(), *[None] * 24]
+    assert heatmap(look(np.float64(3)[...]), "w")["values"] == [[3.0]]
+
+
+def test_means_of_huge_numbers_do_not_leave_the_range(look: Look) -> None:
+    array = np.full((4, 4), 1.5e308)
+    array[3, 3] = np.inf
+    found = heatmap(look(array), "w", 2, 2)
+    assert found["values"] == [[1.5e308, 1.5e308], [1.5e308, None]]
+
+
+def test_of_a_larger_matrix_some_bands_are_shown(
+    large: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array, store, _ = large
+    exact = heatmap(view_at(store, 0), "w", 32, 16)
+    assert exact["exact"] is True
+    np.testing.assert_allclose(exact["values"], cells(array, 32, 16), rtol=1e-12)
+    monkeypatch.setattr("holdfast.web.heatmaps.WHOLE", 32 << 20)
+    found = heatmap(view_at(store, 0), "w", 32, 16)
+    assert found["exact"] is False
+    assert (found["rows"], len(found["row_spans"])) == (32, 32)
+    looked = sum(b - a for a, b in found["row_spans"]) * COLUMNS * 4
+    assert 31 << 20 < looked <= 32 << 20
+    for (top, bottom), row in zip(found["row_spans"], found["values"], strict=True):
+        means = cells(array[top:bottom], 1, 16)[0]
+        np.testing.assert_allclose(row, means, rtol=1e-12)
+
+
+def test_of_very_long_rows_some_parts_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = np.random.default_rng(13).integers(0, 200, (4, 20_000_000)).astype(np.uint8)
+    view = view_of(tmp_path, array)
+    exact = heatmap(view, "w", 2, 50)
+    np.testing.assert_allclose(exact["values"], cells(array, 2, 50), rtol=1e-12)
+    monkeypatch.setattr("holdfast.web.heatmaps.WHOLE", 48 << 20)
+    found = heatmap(view, "w", 4, 50)
+    assert found["exact"] is False
+    assert (found["rows"], found["columns"]) == (1, 50)
+    (row, _), (left, right) = found["row_spans"][0], found["column_spans"][7]
+    assert found["values"][0][7] == pytest.approx(array[row, left:right].mean())
+
+
+# Refusals
+
+
+def test_what_cannot_be_asked_is_refused(look: Look) -> None:
+    source = look(np.zeros(3))
+    for bins in (7, 513, 0, -1):
+        with pytest.raises(BadOption, match="bins"):
+            summary(source, "w", bins)
+    for rows, columns in ((0, 5), (257, 5), (5, 0), (5, 257)):
+        with pytest.raises(BadOption, match="1 to 256"):
+            heatmap(source, "w", rows, columns)
+    with pytest.raises(TensorNotFound):
+        summary(source, "other")
+
+
+def test_no_web_framework_is_needed() -> None:
+    code = (
+        "import sys, holdfast.web.numbers, holdfast.web.mesh, holdfast.web.files\n"
+        "print([name for name in sys.modules if name.split('.')[0] in "
+        "('starlette', 'uvicorn', 'jinja2', 'plotly')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_each_value_of_a_narrow_dtype_is_in_its_table() -> None:
+    for name, kind in DTYPES.items():
+        if kind.bits <= 16:
+            assert decoding.table(name).shape == (1 << kind.bits,)

@@ -1,0 +1,261 @@
+"""A page elsewhere cannot read a store through its visitor's browser, nor anybody without a token.
+
+The server is a real one, and the requests are written byte for byte: no library mends them.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+import holdfast
+from tests.web.api import Api
+from tests.web.browser import Server, start
+from tests.web.conftest import Serve
+
+
+class Answer(NamedTuple):
+    status: int
+    head: str
+    body: bytes
+
+
+@pytest.fixture
+def port(small: holdfast.Store, served: Serve) -> int:
+    found = urlsplit(served(small)).port
+    assert found is not None
+    return found
+
+
+def ask(port: int, path: str = "/api/v1/runs", method: str = "GET", **headers: str) -> Answer:
+    """Ask with just these headers; `Sec_Fetch_Site` is Sec-Fetch-Site."""
+    headers = {"Host": f"127.0.0.1:{port}", **headers}
+    lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items() if value]
+    head = "\r\n".join((f"{method} {path} HTTP/1.1", *lines, "Connection: close", "", ""))
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(head.encode("latin-1"))
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return Answer(int(head.split()[1]), head.decode("latin-1").lower(), body)
+
+
+def test_it_answers_to_its_own_names_alone(port: int) -> None:
+    for name in ("127.0.0.1", "localhost", "LOCALHOST", "[::1]"):
+        assert ask(port, Host=f"{name}:{port}").status == 200, name
+    for host in (
+        "attacker.example",
+        f"attacker.example:{port}",
+        f"127.0.0.1.attacker.example:{port}",
+        f"localhost.attacker.example:{port}",
+        f"localhost:{port + 1}",
+        "localhost",
+        "127.0.0.1",
+        f"user@localhost:{port}",
+        f"192.168.0.1:{port}",
+        f"0.0.0.0:{port}",
+        f"localhost:{port}:{port}",
+        f"localhost.:{port}",
+        f":{port}",
+    ):
+        for path in ("/", "/api/v1/runs", "/static/style.css", "/plotly.js"):
+            answer = ask(port, path, Host=host)
+            assert answer.status == 403, (host, path)
+            assert b"gpt" not in answer.body
+    assert ask(port, Host="").status in (400, 403)
+
+
+def test_a_page_with_another_origin_reads_nothing(port: int) -> None:
+    own = f"http://127.0.0.1:{port}"
+    assert ask(port, Origin=own).status == 200
+    for origin in (
+        "http://attacker.example",
+        f"http://attacker.example:{port}",
+        f"http://localhost:{port}",  # the same machine, and another origin than the Host
+        "http://127.0.0.1:1",
+        "http://127.0.0.1",
+        f"https://127.0.0.1:{port}",
+        "null",
+        "file://",
+        f"{own}.attacker.example",
+    ):
+        for path in ("/api/v1/runs", "/api/v1/store", "/"):
+            assert ask(port, path, Origin=origin).status == 403, (origin, path)
+
+
+def test_a_page_elsewhere_may_link_to_pages_and_do_nothing_else(port: int) -> None:
+    visit = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    for site in ("cross-site", "same-site"):
+        assert ask(port, "/", Sec_Fetch_Site=site, **visit).status == 200
+        assert ask(port, "/lineage", Sec_Fetch_Site=site, **visit).status == 200
+        for path, method, headers in (
+            ("/api/v1/runs", "GET", visit),
+            ("/static/style.css", "GET", visit),
+            ("/", "POST", visit),
+            ("/", "GET", {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"}),
+            ("/", "GET", {"Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "script"}),
+            ("/static/style.css", "GET", {"Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "style"}),
+            ("/plotly.js", "GET", {"Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "script"}),
+            ("/api/v1/runs", "GET", {"Sec_Fetch_Mode": "cors", "Sec_Fetch_Dest": "empty"}),
+            ("/", "GET", {}),
+        ):
+            answer = ask(port, path, method, Sec_Fetch_Site=site, **headers)
+            assert answer.status == 403, (site, path, headers)
+    for site in ("same-origin", "none"):
+        assert ask(port, Sec_Fetch_Site=site).status == 200
+
+
+def test_no_answer_may_be_read_framed_sniffed_or_kept(port: int, small: holdfast.Store) -> None:
+    run = small.find_run("gpt").hash
+    for path in (
+        "/",
+        f"/runs/{run}",
+        "/api/v1/runs",
+        "/api/v1/none",
+        "/none",
+        "/static/style.css",
+        "/static/none",
+        "/plotly.js",
+    ):
+        head = ask(port, path).head
+        assert "access-control-allow" not in head
+        for line in (
+            "x-content-type-options: nosniff",
+            "x-frame-options: deny",
+            "referrer-policy: no-referrer",
+            "cross-origin-resource-policy: same-origin",
+        ):
+            assert line in head, path
+        policy = next(line for line in head.split("\r\n") if line.startswith("content-security"))
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "frame-ancestors 'none'" in policy
+        kept = path.startswith(("/static/style", "/plotly"))
+        assert ("cache-control: no-store" in head) == (not kept), path
+
+
+def test_what_is_in_an_address_is_text_on_its_page(port: int) -> None:
+    for path in ("/runs/%3Cb%3Ex", "/checkpoints/%3Cb%3Ex/%3Cb%3Ey", "/runs/%22%3E%3Cb%3E"):
+        page = ask(port, path)
+        assert page.status == 200
+        assert b"<b>" not in page.body
+        assert b"&lt;b&gt;" in page.body
+
+
+def test_no_path_leads_out_of_what_is_served(port: int) -> None:
+    for path in (
+        "/static/../app.py",
+        "/static/..%2fapp.py",
+        "/static/%2e%2e/app.py",
+        "/static/%2e%2e%2fapp.py",
+        "/static/..%5capp.py",
+        "/static//etc/passwd",
+        "/static/%2fetc%2fpasswd",
+        "/static/..%00/app.py",
+        "/../../etc/passwd",
+        "/templates/base.html",
+        "/static/../templates/base.html",
+        "/runs/..%2f..%2fetc%2fpasswd/x",
+    ):
+        answer = ask(port, path)
+        assert answer.status in (400, 404), path
+        assert b"import " not in answer.body
+        assert b"root:" not in answer.body
+    for path in (
+        "/api/v1/runs/..%2f..%2fetc",
+        "/api/v1/runs/%2e%2e",
+        "/api/v1/checkpoints/..%2f..%2f/1",
+        "/api/v1/checkpoints/%00/1/record",
+        "/api/v1/tensor?ref=../../etc@1&name=x",
+        "/api/v1/tensor?path=../../../../etc/passwd&name=x",
+        "/api/v1/files?path=../../..",
+        "/api/v1/files?path=/etc/passwd",
+        "/api/v1/mesh?path=/etc/passwd",
+    ):
+        assert ask(port, path).status in (400, 403, 404), path
+
+
+@pytest.fixture
+def elsewhere(small: holdfast.Store, tmp_path: Path) -> Iterator[Server]:
+    """One that listens beyond this machine."""
+    server = start(small, tmp_path / "log", host="0.0.0.0")
+    yield server
+    server.stop()
+
+
+def token_of(server: Server) -> str:
+    (line,) = (line for line in server.log.read_text().splitlines() if "http" in line)
+    return line.partition("?token=")[2]
+
+
+def test_beyond_this_machine_a_token_is_needed(elsewhere: Server) -> None:
+    port, token = urlsplit(elsewhere.url).port, token_of(elsewhere)
+    assert port is not None
+    assert len(token) >= 32
+    for path in (
+        "/",
+        "/api/v1/runs",
+        "/static/style.css",
+        "/plotly.js",
+        "/?token=",
+        "/?token=wrong",
+        f"/?token={token[:-1]}",
+        f"/?token={token}x",
+        f"/?Token={token}",
+    ):
+        answer = ask(port, path)
+        assert answer.status == 403, path
+        assert "set-cookie" not in answer.head
+    assert ask(port, Cookie=f"holdfast_{port}={token}").status == 403, "the token is no cookie"
+    assert ask(port, Cookie=f"holdfast_{port}=").status == 403
+    assert ask(port, Authorization=f"Bearer {token}").status == 200
+    assert ask(port, Authorization="Bearer wrong").status == 403
+
+
+def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_address(elsewhere: Server) -> None:
+    port, token = urlsplit(elsewhere.url).port, token_of(elsewhere)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        answer = client.get(f"/lineage?a=1&token={token}&b=%26")
+        assert answer.status_code == 303
+        assert answer.headers["location"] == "/lineage?a=1&b=%26"
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=lax" in cookie
+        assert token.lower() not in cookie
+        assert client.get("/api/v1/runs").status_code == 200
+        assert client.get("/").status_code == 200
+        again = client.get(f"/?token={token}")
+        assert again.headers["location"] == "/", "it leaves the address then, too"
+    assert port is not None
+    for path in ("//elsewhere.example/", "/%2f/elsewhere.example", "/%5celsewhere.example"):
+        head = ask(port, f"{path}?token={token}").head
+        assert re.search(r"\nlocation: /[^/\\]", head), path
+    assert elsewhere.log.read_text().count(token) == 1, "it is printed once, and never logged"
+
+
+def test_with_a_token_names_and_origins_are_checked_all_the_same(elsewhere: Server) -> None:
+    port = urlsplit(elsewhere.url).port
+    assert port is not None
+    known = {"Authorization": f"Bearer {token_of(elsewhere)}"}
+    assert ask(port, Host=f"{socket.gethostname()}:{port}", **known).status == 200
+    assert ask(port, Host=f"192.168.7.7:{port}", **known).status == 200
+    assert ask(port, Host=f"attacker.example:{port}", **known).status == 403
+    assert ask(port, Host=f"192.168.7.7:{port + 1}", **known).status == 403
+    assert ask(port, Origin="http://attacker.example", **known).status == 403
+    assert ask(port, Sec_Fetch_Site="cross-site", **known).status == 403
+
+
+def test_there_are_no_websockets(small: holdfast.Store) -> None:
+    from starlette.websockets import WebSocketDisconnect
+
+    with (
+        pytest.raises(WebSocketDisconnect),
+        Api(small).client.websocket_connect("/api/v1/runs"),
+    ):
+        pass

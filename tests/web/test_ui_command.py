@@ -1,0 +1,150 @@
+"""`holdfast ui`: finds the store, listens, says where, and ends when it is told to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+import holdfast
+from tests.cli.stores import call
+from tests.web.browser import start
+
+MAIN = "from holdfast.cli import main; main()"
+LIBRARIES = ("starlette", "uvicorn", "jinja2", "plotly", "anyio", "httpx")
+
+
+def port_of(url: str) -> int:
+    port = urlsplit(url).port
+    assert port is not None
+    return port
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_at_once_and_well_when_told_to(
+    small: holdfast.Store, tmp_path: Path, number: int
+) -> None:
+    server = start(small, tmp_path / "log")
+    state = httpx.get(f"{server.url}/api/v1/store").json()["state"]
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", "import sys, httpx; httpx.get(sys.argv[1], timeout=60)",
+         f"{server.url}/api/v1/store?wait={state}&seconds=25"],
+    )  # fmt: skip
+    time.sleep(1)
+    begun = time.monotonic()
+    server.process.send_signal(number)
+    assert server.process.wait(10) == 0
+    assert time.monotonic() - begun < 4, "those who wait are let go"
+    assert waiting.wait(10) == 0, "and answered"
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", server.log.read_text())
+
+
+def test_it_is_found_by_environment_and_by_the_folder_around(
+    small: holdfast.Store, tmp_path: Path
+) -> None:
+    place = Path(small.url).parent
+    for folder, environment in ((place / "logs", {}), (tmp_path, {"HOLDFAST_STORE": str(place)})):
+        process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, "ui", "--no-open", "--port", "0"],
+            cwd=folder,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert httpx.get(f"{url}api/v1/store").json()["url"] == small.url
+        process.terminate()
+        assert process.wait(10) == 0
+        process.stdout.close()
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    done = call("ui", tmp_path, "--no-open", "--port", "0")
+    assert done.code == 2
+    assert "no store" in done.err
+
+
+def test_a_folder_of_files_must_be_one(small: holdfast.Store, tmp_path: Path) -> None:
+    done = call("ui", Path(small.url).parent, "--no-open", "--files", tmp_path / "none")
+    assert done.code == 2
+    assert "no folder" in done.err
+
+
+def test_the_next_free_port_is_taken_and_said_so(small: holdfast.Store, tmp_path: Path) -> None:
+    first = start(small, tmp_path / "first", port=None)
+    second = start(small, tmp_path / "second", port=None)
+    try:
+        assert 7433 <= port_of(first.url) < port_of(second.url) < 7533
+        time.sleep(0.2)
+        assert "port 7433 is taken" in second.log.read_text()
+        assert httpx.get(f"{second.url}/api/v1/store").status_code == 200
+    finally:
+        first.stop()
+        second.stop()
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_refused(small: holdfast.Store) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = call("ui", Path(small.url).parent, "--no-open", "--port", str(port))
+    assert done.code == 2
+    assert str(port) in done.err
+    assert "--port" in done.err
+
+
+def test_an_address_that_is_none_is_refused(small: holdfast.Store) -> None:
+    done = call("ui", Path(small.url).parent, "--no-open", "--host", "no.such.host.invalid")
+    assert done.code == 2
+    assert "no.such.host.invalid" in done.err
+
+
+def test_without_the_extra_it_says_what_to_install(
+    small: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    done = call("ui", Path(small.url).parent, "--no-open", "--port", "0")
+    assert done.code == 2
+    assert 'pip install "holdfast[ui]"' in done.err
+
+
+def test_on_a_terminal_it_opens_the_browser_unless_told_not_to(
+    small: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("holdfast.cli.ui._open", opened.append)
+    monkeypatch.setattr("holdfast.cli.ui._run", lambda app, listening: listening.close())
+    place = str(Path(small.url).parent)
+    call("ui", place, "--port", "0")
+    assert opened == [], "nobody looks at a pipe"
+    monkeypatch.setattr("holdfast.cli.ui.on_terminal", lambda: True)
+    call("ui", place, "--port", "0", "--no-open")
+    assert opened == []
+    done = call("ui", place, "--port", "0")
+    assert opened == [done.out.strip()]
+
+
+@pytest.mark.parametrize("arguments", ["", "ls", "show latest", "--help"])
+def test_nothing_else_imports_any_of_it(small: holdfast.Store, arguments: str) -> None:
+    code = "import holdfast" if not arguments else MAIN
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code, *arguments.split()],
+        env={**os.environ, "HOLDFAST_STORE": str(Path(small.url).parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "holdfast" in imported
+    heavy = {name for name in imported if name.partition(".")[0] in LIBRARIES}
+    assert heavy == set()
+    assert not {name for name in imported if name.startswith(("holdfast.web", "holdfast.cli.ui"))}
