@@ -98,7 +98,9 @@ def test_blocks_have_the_places_and_means_of_the_tree(saved: Any) -> None:
 )
 def test_meshes_of_all_kinds_are_told_of(tmp_path: Path, of: dict[str, Any]) -> None:
     state = random_mesh(5, **of)
-    check(blocks(checkpoint(tmp_path, state)), state)
+    found = blocks(checkpoint(tmp_path, state))
+    check(found, state)
+    assert found["blocks"]
 
 
 def test_complex_fields_are_told_by_their_modulus(saved: Any) -> None:

@@ -118,7 +118,9 @@ def test_floats_are_told_as_numpy_tells_them(look: Look, dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if name.startswith("float8")])
 def test_floats_of_eight_bits_are_counted_bit_by_bit(look: Look, dtype: str) -> None:
     array = np.arange(256, dtype=np.uint8).repeat(3).view(DTYPES[dtype].numpy)
-    check(summary(look(array), "w", 16), array.astype(np.float64), 16)
+    found = summary(look(array), "w", 16)
+    check(found, array.astype(np.float64), 16)
+    assert found["seen"] == array.size
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64", "int16", "uint16"])

@@ -77,7 +77,7 @@ def mirror_place(place: str | os.PathLike[str] | Store) -> str:
     text = os.fspath(place)
     if not is_url(text):
         return os.path.abspath(checked_path(text))
-    from holdfast.store.remote.client import checked_url  # which a list need not wait for
+    from holdfast.store.remote.connecting import checked_url  # which a list need not wait for
 
     return checked_url(text)
 

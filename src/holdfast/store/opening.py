@@ -41,7 +41,7 @@ def opened(place: str | os.PathLike[str] | Backend, cache: int | None = None) ->
     url = str(place)
     if urlsplit(url).scheme == "file":
         return LocalBackend(_path_in(url) / INSIDE)
-    from holdfast.store.remote.client import checked_url
+    from holdfast.store.remote.connecting import checked_url
 
     return _remote(f"{checked_url(url)}/{INSIDE}", cache)
 

@@ -16,7 +16,9 @@ from holdfast.errors import (
     UnreadableFile,
     WriteFailed,
 )
-from holdfast.store.remote.client import Client, reason, timeout
+from holdfast.store.remote.client import Client
+from holdfast.store.remote.connecting import timeout
+from holdfast.store.remote.reasons import reason
 from tests.object_store.faults import Answer, CutAnswer, DropAnswer, DropRequest, HoldAnswer
 from tests.object_store.messages import Request
 from tests.object_store.proxy import Proxy

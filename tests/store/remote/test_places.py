@@ -37,6 +37,7 @@ def test_stores_beside_each_other_have_nothing_in_common(bucket_url: str) -> Non
             run.save(number, state(number))
     for number, url in enumerate(urls):
         check(fresh(url), state(number))
+        assert fresh(url).index.count() in (0, 1), "its own, once it was looked at"
 
 
 def test_objects_of_others_are_let_be(bucket_url: str, server: Server) -> None:

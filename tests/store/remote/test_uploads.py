@@ -209,6 +209,7 @@ def test_an_upload_is_aborted_by_its_key_and_id(answering: Server) -> None:
 def test_an_upload_that_is_gone_is_no_error(answering: Server) -> None:
     answering.answers = [(404, _error("NoSuchUpload"))]
     abort(answering.place(), LEFT)
+    assert [method for method, _, _ in answering.asked] == ["DELETE"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The objects below a URL, through obstore: the one file that knows it.
+"""The objects below a URL, through obstore, which only this file and `connecting` know.
 
 What obstore raises becomes a FileError that says what to do and holds nothing secret: its own
 texts have whole requests in them.
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from datetime import timedelta
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from holdfast.errors import (
@@ -26,56 +25,23 @@ from holdfast.errors import (
     MissingFile,
     UnreadableFile,
     WriteFailed,
-    printable,
     shortened,
 )
-from holdfast.store.remote.credentials import Options, s3_options
+from holdfast.store.remote.connecting import S3, checked_url, connect, timeout
+from holdfast.store.remote.credentials import s3_options
+from holdfast.store.remote.reasons import BROKEN, LATE, REASONS, number_of, reason
 from holdfast.store.remote.waiting import heard
 from holdfast.tensors.sources import Bytes
 
 Buffer = bytes | bytearray | memoryview | Bytes
-TIMEOUT: Final = "HOLDFAST_TIMEOUT"
-"""The environment variable for how many seconds a request may take, and all its repetitions."""
-_SECONDS: Final = 120.0
 _SMALL: Final = 1 << 20
 _SLOWLY: Final = 4
 """How many times as long a request for more than that may take: others go on beside it."""
 _PAUSE: Final = 0.2
 _AT_ONCE: Final = 8
 """How many parts of one object are on their way."""
-_S3: Final = frozenset({"s3", "s3a"})
-_SCHEMES: Final = _S3 | {"gs", "az", "azure", "abfs", "abfss", "adl"}
-"""Stores with conditional writes."""
 _process: int | None = None
 """The one in which obstore has begun its threads."""
-
-_CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>")
-_LATE: Final = re.compile(r"\bkind: Timeout\b|\btimed out\b")
-_STATUS: Final = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z]+)*)")
-_REASONS: Final = {
-    "NoSuchBucket": "there is no such bucket",
-    "InvalidBucketName": "there is no such bucket",
-    "InvalidAccessKeyId": "the server does not know these credentials",
-    "SignatureDoesNotMatch": "the server does not accept these credentials",
-    "ExpiredToken": "the credentials have expired",
-    "AccessDenied": "these credentials do not allow it",
-    "RequestTimeTooSkewed": "the clock of this machine is wrong",
-    "SlowDown": "the server is overloaded",
-    "EntityTooLarge": "it is larger than the server takes",
-}
-_NOBODY: Final = "there are no credentials: set AWS_ACCESS_KEY_ID or AWS_PROFILE"
-_METADATA: Final = ("169.254.", "/latest/api/token", "/metadata/instance", "/latest/meta-data")
-"""Who has no credentials asks for them at the machine, which is no server of a cloud."""
-_BROKEN: Final = "the connection broke"
-_SIGNS: Final = (
-    ("body error", _BROKEN),
-    ("dns error", "its host cannot be found"),
-    ("error trying to connect", "its server cannot be reached"),
-    ("error sending request", "its server cannot be reached"),
-    ("Connection refused", "its server cannot be reached"),
-    ("credentials", _NOBODY),
-    ("builder error", "it is no URL of a server"),
-)
 
 
 class Meta(NamedTuple):
@@ -112,7 +78,7 @@ class Client:
     @property
     def is_s3(self) -> bool:
         """Whether it is a bucket of S3, or of something that speaks as it does."""
-        return urlsplit(self.url).scheme in _S3
+        return urlsplit(self.url).scheme in S3
 
     def head(self, key: str) -> Meta | None:
         """What there is to know of an object; None if there is none."""
@@ -164,7 +130,7 @@ class Client:
             try:
                 return self._put(key, data, mode)
             except self._errors().GenericError as error:
-                if mode == "overwrite" or not _LATE.search(str(error)):
+                if mode == "overwrite" or not LATE.search(str(error)):
                     raise
                 # The server may do it yet, and nobody must take it for undone then.
                 return self._put(key, data, mode)
@@ -218,7 +184,7 @@ class Client:
                 try:
                     return self._listed(prefix, deep)
                 except self._errors().GenericError as error:
-                    if reason(str(error)) != _BROKEN:
+                    if reason(str(error)) != BROKEN:
                         raise
             return self._listed(prefix, deep)
 
@@ -273,7 +239,7 @@ class Client:
                 longest = timedelta(seconds=self._longest or 86_400)
                 seconds = min(timeout(), longest)
                 request = seconds * _SLOWLY if large else seconds
-                self._stores[large] = _open(self.url, self.options, seconds, request)
+                self._stores[large] = connect(self.url, self.options, seconds, request)
             return self._stores[large]
 
     def _obstore(self) -> Any:
@@ -297,7 +263,7 @@ class Client:
         """Raise if it is not the object that is missing."""
         if "NoSuchBucket" in str(error):
             raise UnreadableFile(
-                errno.ENOENT, f"cannot read {self._named(key)}: {_REASONS['NoSuchBucket']}"
+                errno.ENOENT, f"cannot read {self._named(key)}: {REASONS['NoSuchBucket']}"
             ) from None
 
     @contextmanager
@@ -335,108 +301,10 @@ class Client:
                 raise
             raise kind(errno.ENOENT, self._failure(verb, key, error)) from None
         except self._errors().BaseError as error:
-            raise kind(_number(error), self._failure(verb, key, error)) from None
+            raise kind(number_of(error), self._failure(verb, key, error)) from None
 
     def _failure(self, verb: str, key: str, error: Exception) -> str:
         return f"cannot {verb} {self._named(key)}: {reason(str(error))}"
-
-
-def checked_url(url: str) -> str:
-    """A URL without a slash at its end; raises BadOption for one that is none or has a secret."""
-    try:
-        parts = urlsplit(url)
-        good = parts.port != 0  # it may be no number
-    except ValueError:
-        parts, good = urlsplit(""), False
-    if (
-        not good
-        or not parts.scheme
-        or not (parts.netloc or parts.path.strip("/"))
-        or not url.isprintable()
-    ):
-        raise BadOption("a store at a URL has one like s3://bucket/prefix")
-    if parts.scheme not in _SCHEMES:
-        raise BadOption(
-            f"{parts.scheme}://… is none of the places that can be written to: "
-            f"{', '.join(f'{scheme}://' for scheme in sorted(_SCHEMES))}"
-        )
-    if parts.username is not None or parts.query or parts.fragment:
-        raise BadOption(
-            f"{parts.scheme}://{parts.hostname or ''}{parts.path}: a URL of a store has no user, "
-            "password, query or fragment in it: credentials come from the environment or a profile"
-        )
-    return url.rstrip("/")
-
-
-def reason(text: str) -> str:
-    """Why something failed, out of a text of obstore's: a code, a status or a known phrase."""
-    text, _, details = text.partition("Debug source:")
-    if any(sign in text for sign in _METADATA):
-        return _NOBODY
-    if code := _CODE.search(text):
-        return f"{_REASONS[code[1]]} ({code[1]})" if code[1] in _REASONS else code[1]
-    if status := _STATUS.search(text):
-        return f"the server says {status[1]}"
-    if _LATE.search(details) or _LATE.search(text):
-        return "no answer in time; if the connection is slow, set HOLDFAST_TIMEOUT to more seconds"
-    for sign, meaning in _SIGNS:
-        if sign in text:
-            return meaning
-    return printable(re.sub(r"https?://\S+", "…", text).strip())[:200] or "obstore says no more"
-
-
-def _open(url: str, options: Options | None, seconds: timedelta, request: timedelta) -> Any:
-    """Requests that fail are repeated for so many seconds; each may take `request`."""
-    from obstore.exceptions import BaseError
-    from obstore.store import S3Store, from_url
-
-    common: dict[str, Any] = {
-        "client_options": {
-            "timeout": request,
-            "connect_timeout": min(seconds, timedelta(seconds=5)),
-            **(options.client_options if options else {}),
-        },
-        "retry_config": {
-            "max_retries": 10_000,  # as many as there is time for
-            "retry_timeout": seconds,
-            "backoff": {
-                "init_backoff": timedelta(milliseconds=100),
-                "max_backoff": timedelta(seconds=5),
-                "base": 3,  # with 2 it would not double
-            },
-        },
-    }
-    try:
-        if options is None:
-            return from_url(url, **common)
-        if options.credential_provider:
-            common["credential_provider"] = options.credential_provider
-        parts = urlsplit(url)
-        prefix, config = parts.path.strip("/") or None, cast("Any", options.config)
-        return S3Store(parts.netloc, prefix=prefix, config=config, **common)
-    except (BaseError, ValueError, TypeError) as error:
-        raise BadOption(f"{url} cannot be opened: {reason(str(error))}") from None
-
-
-def timeout() -> timedelta:
-    """How long a request may take."""
-    given = os.environ.get(TIMEOUT, "")
-    try:
-        seconds = float(given) if given else _SECONDS
-        if not 0.01 <= seconds <= 86_400:
-            raise ValueError
-    except ValueError:
-        raise BadOption(f"${TIMEOUT} is {shortened(given)!r}: give a number of seconds") from None
-    return timedelta(seconds=seconds)
-
-
-def _number(error: Exception) -> int:
-    name = type(error).__name__
-    text = str(error)
-    if name in ("PermissionDeniedError", "UnauthenticatedError") or " 403 " in text[:2000]:
-        return errno.EACCES
-    # Not EIO: that would say that a disk has lost it, and an older checkpoint would be loaded.
-    return errno.ETIMEDOUT if _LATE.search(text) else errno.ECONNABORTED
 
 
 def _meta(found: Any) -> Meta:
