@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import (
+    dashboard,
     experiments,
     files,
     formats,
@@ -48,6 +49,7 @@ def main() -> None:
             packages,
             ranks,
             object_store,
+            dashboard,
         )
         if arguments.only in part.__name__
     ]

@@ -16,6 +16,7 @@ import random
 import secrets
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -58,6 +59,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/s3"))
     parser.add_argument("--port", type=int, default=8333)
     arguments = parser.parse_args()
+    # A shell starts what runs in the background deaf to Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     port = arguments.port
     if not is_free(port):
         (port,) = free_ports(1)

@@ -81,6 +81,9 @@ def test_a_kill_leaves_manifest_and_checkpoints_whole(root: Path) -> None:
         info = manager.get_checkpoint_info(made)
         assert set(range(1, last + 1)) <= set(info["steps"])
         for each in info["checkpoints"]:
+            if each["path"] is None:  # the kill came between the commit and the V3 name
+                assert each["step"] == max(info["steps"])
+                continue
             saved = holdfast.load(each["path"])["model_state_dict.weight"]
             assert saved.tobytes() == np.full(SIZE, float(each["step"])).tobytes()
         assert manager.load_latest_checkpoint()["step"] == info["latest_step"]

@@ -10,7 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import obstore
@@ -158,7 +158,11 @@ def test_the_program_tells_what_to_type_and_ends_by_ctrl_c(tmp_path: Path) -> No
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, str(EXAMPLES / "object_store.py"), "--folder", str(folder)]
-        with subprocess.Popen([*command, "--port", str(port)], stdout=-1, text=True) as process:
+        with (
+            subprocess.Popen([*command, "--port", str(port)], stdout=-1, text=True) as process,
+            ExitStack() as stack,
+        ):
+            stack.callback(process.kill)
             assert process.stdout is not None
             lines = [process.stdout.readline().rstrip("\n") for _ in range(6)]
             exports = folder / "env"

@@ -22,7 +22,7 @@ SECONDS = 10.0
 @pytest.fixture(autouse=True)
 def _no_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads write: there is nothing about helper processes here, and they take time to start."""
-    monkeypatch.setattr("holdfast.training.helpers.LocalBackend", type(None))
+    monkeypatch.setattr("holdfast.training.helpers.is_shared", lambda backend: False)
 
 
 class Program:

@@ -28,7 +28,8 @@ from tests.store.rank_threads import ThreadRanks, on_ranks
 from tests.training.walk import Walk, checkpointer
 
 PROGRAM = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever it was started by
 import numpy as np
 import holdfast
 from holdfast.training import mirror

@@ -181,7 +181,7 @@ class Index:
         return [
             ListedRun(*row)
             for row in self._database.all(
-                "SELECT folders.run, name, created, used, runs.problem FROM folders "
+                "SELECT DISTINCT folders.run, name, created, used, runs.problem FROM folders "
                 "LEFT JOIN runs ON runs.run = folders.run "
                 "LEFT JOIN (SELECT run, max(sequence) AS sequence, time AS used FROM records "
                 "GROUP BY run) AS last ON last.run = folders.run "

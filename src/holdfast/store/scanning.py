@@ -57,7 +57,8 @@ def take_in(backend: Backend, connection: sqlite3.Connection) -> None:
             settled = whole.get(run, False) and _is_settled(found[run], now)
             row = (run, repr(found[run]), settled)
             connection.execute("INSERT OR REPLACE INTO folders VALUES (?, ?, ?)", row)
-        connection.commit()  # others may want to write as well
+        if first + _AT_ONCE < len(changed):
+            connection.commit()  # others may want to write as well
 
 
 class _Scan:
