@@ -374,6 +374,7 @@ def test_a_state_that_was_not_flattened_is_flat(tmp_path: Path) -> None:
     state = {"w": torch.ones(2), "rest": {1: [2, {"x": 3}]}}
     with DCPFolder(save(state, tmp_path / "checkpoint", planner=planner)) as folder:
         same(folder.tree(), state)
+        assert list(folder.tree()) == ["w", "rest"]
 
 
 def test_tensors_inside_of_values_share_what_they_shared(tmp_path: Path) -> None:
