@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from holdfast.files.disk import Disk
@@ -36,8 +38,8 @@ OPERATIONS = (
 class FaultyDisk(Disk):
     """A disk on which something happens at the n-th operation, and never again.
 
-    It does not happen to a thread that writes the manifest of a store: such a one may be another
-    test's, which sleeps for up to a minute, and comes at any moment.
+    It does not happen to a thread that writes the manifest of a store, nor to an object whose end
+    has come: such a one may be another test's, and comes at any moment.
     """
 
     def __init__(self, at: int, fault: Callable[[], None]) -> None:
@@ -51,7 +53,7 @@ class FaultyDisk(Disk):
 
     def _guarded(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*args: Any, **options: Any) -> Any:
-            if threading.current_thread().name == "holdfast-manifest":
+            if threading.current_thread().name == "holdfast-manifest" or _is_at_an_end():
                 return operation(*args, **options)
             with self._guard:
                 self.count += 1
@@ -68,6 +70,14 @@ class FaultyDisk(Disk):
             raise AssertionError("the fault did not strike")
 
         return guarded
+
+
+def _is_at_an_end() -> bool:
+    """Whether this is done because the collector has found an object that nobody needs."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 def raising(error: BaseException) -> Callable[[], None]:

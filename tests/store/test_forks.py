@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import pytest
+
+import holdfast
 from holdfast.store.forks import _Gate
+from holdfast.store.local import LocalBackend
 
 PROGRAM = """
 import os, sys, threading, time
@@ -58,6 +63,49 @@ def test_a_child_that_was_forked_beside_threads_uses_the_store(tmp_path: Path) -
         check=True,
     )
     assert done.stdout == "hung 0\n"
+
+
+def open_indexes() -> list[str]:
+    """The files of indexes that this process has open."""
+    fds = [Path("/proc/self/fd") / fd for fd in os.listdir("/proc/self/fd")]
+    return [
+        str(fd.readlink()) for fd in fds if fd.is_symlink() and "index.sqlite" in str(fd.readlink())
+    ]
+
+
+def in_a_child(check: str, tmp_path: Path) -> str:
+    """What a forked process says of an expression."""
+    said = tmp_path / "said"
+    child = os.fork()
+    if not child:
+        try:
+            said.write_text(str(eval(check)))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    return said.read_text()
+
+
+def test_no_file_of_an_index_is_inherited(tmp_path: Path) -> None:
+    store = holdfast.Store(tmp_path / "store")
+    store.run("a").save(1, {"n": 1})
+    store.index.refresh()
+    assert store.index.count() == 1
+    assert open_indexes()
+    assert in_a_child("open_indexes()", tmp_path) == "[]"
+    assert store.index.count() == 1
+    assert open_indexes()
+
+
+def test_what_is_known_in_memory_alone_is_known_after_a_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holdfast.Store(tmp_path / "store").run("a").save(1, {"n": 1})
+    monkeypatch.setattr(LocalBackend, "cache", None)
+    store = holdfast.Store(tmp_path / "store")
+    store.index.refresh()
+    in_a_child("1", tmp_path)
+    assert store.index.count() == 1
 
 
 def test_a_fork_does_not_wait_for_a_database_that_the_collector_ends_on_its_own_thread() -> None:

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -275,6 +277,20 @@ def _ask_with(store: Store, answers: Any) -> None:
     run = store.run("child")
     run.save(9, {"x": random_bytes(100_000)})
     answers.put(store.resolve("latest").step)
+
+
+def test_another_process_that_ends_leaves_it_to_those_who_have_it_open(
+    store: Store, run: Run
+) -> None:
+    """Whoever closes a database last deletes its log, and must not take itself for the last."""
+    both = [store, _again(store)]  # the second must not take away the locks of the first
+    expected = [_says(each) for each in both]
+    program = "import sys, holdfast; print(holdfast.Store(sys.argv[1]).resolve('latest').step)"
+    command = [sys.executable, "-c", program, str(Path(store.url).parent)]
+    assert subprocess.run(command, check=True, capture_output=True).stdout == b"3\n"
+    for suffix in ("-wal", "-shm"):
+        assert _file(store).with_name(f"{database.NAME}{suffix}").exists()
+    assert [_says(each) for each in both] == expected
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

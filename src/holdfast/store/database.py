@@ -6,7 +6,6 @@ import os
 import sqlite3
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from holdfast.errors import DamagedFile, HoldfastError
 from holdfast.files import disk
 from holdfast.store import locks
 from holdfast.store.backend import Backend
-from holdfast.store.forks import inside_sqlite, keep_open
+from holdfast.store.forks import connected, inside_sqlite, keep_open
 
 NAME: Final = "index.sqlite"
 _SCHEMA: Final = """
@@ -82,10 +81,11 @@ class Database:
         self._fill = fill
         self._guard = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._is_file = False
         self._is_homeless = False
         """Whether it is in memory because there was no folder for it yet."""
         self._process = os.getpid()
-        _databases.add(self)
+        connected.add(self)
 
     def all(self, query: str, *arguments: Any) -> list[Any]:
         """All rows that a query gives."""
@@ -114,7 +114,7 @@ class Database:
                     return action(connection)
             except sqlite3.Error:
                 self.close()
-            self._connection = _prepared(":memory:")
+            self._connection, self._is_file = _prepared(":memory:"), False
             with self._opened() as connection:
                 self._fill(connection)
                 return action(connection)
@@ -134,6 +134,11 @@ class Database:
                 self._connection.close()
                 self._connection = None
 
+    def close_file(self) -> None:
+        """Let go of the file, if it is in one: what is in memory alone would be lost."""
+        if self._is_file and self._process == os.getpid():
+            self.close()
+
     def settle(self) -> None:
         """Move to the folder of the store, if that was made since; what is known is found again.
 
@@ -147,7 +152,7 @@ class Database:
     def _opened(self) -> Iterator[sqlite3.Connection]:
         if self._connection is None:
             cache = self._backend.cache
-            self._is_homeless = cache is None
+            self._is_homeless, self._is_file = cache is None, cache is not None
             self._connection = _prepared_in(cache) if cache else _prepared(":memory:")
         with self._connection:
             yield self._connection
@@ -173,40 +178,48 @@ class Database:
             self.close()
 
 
-_databases: weakref.WeakSet[Database] = weakref.WeakSet()
-
-
-def _forget_parents() -> None:
-    for database in list(_databases):
-        database.forget_parent()
-
-
-os.register_at_fork(after_in_child=_forget_parents)
-
-
 def _prepared_in(cache: Path) -> sqlite3.Connection:
     """The one in a folder. One process at a time makes it: SQLite gives up where two begin."""
+    path = cache / NAME
+    found = _made(path)
+    if found is not None:
+        return found
     with ExitStack() as stack:
-        if not _is_made(cache / NAME):
-            with suppress(HoldfastError):  # then it shows below what cannot be
-                lock = locks.take(cache / f"{NAME}.lock", _PATIENCE, passing=True)
-                if lock is not None:
-                    stack.enter_context(lock)
-        return _prepared(cache / NAME)
+        with suppress(HoldfastError):  # then it shows below what cannot be
+            lock = locks.take(cache / f"{NAME}.lock", _PATIENCE, passing=True)
+            if lock is not None:
+                stack.enter_context(lock)
+        return _prepared(path)
 
 
-def _is_made(path: Path) -> bool:
-    """Whether a database with all its tables is there, by its header."""
+def _made(path: Path) -> sqlite3.Connection | None:
+    """A database that has all its tables; None if there is none.
+
+    SQLite looks: if the file were opened and closed here, all locks would be gone that other
+    connections of this process have on it, and other processes would take it for nobody's.
+    """
     try:
-        with path.open("rb") as file:
-            header = file.read(100)
-    except OSError:
-        return False
-    return header[18:19] == b"\x02" and header[60:64] == (3).to_bytes(4, "big")
+        if not path.stat().st_size:
+            return None
+        connection = _connect(path)
+    except (OSError, sqlite3.Error):
+        return None
+    with suppress(sqlite3.Error):
+        mode = connection.execute("PRAGMA journal_mode").fetchone()
+        version = connection.execute("PRAGMA user_version").fetchone()
+        if (mode, version) == (("wal",), (3,)):
+            connection.execute("PRAGMA synchronous = NORMAL")
+            return connection
+    connection.close()
+    return None
+
+
+def _connect(path: Path | str) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=5.0, check_same_thread=False)
 
 
 def _prepared(path: Path | str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=5.0, check_same_thread=False)
+    connection = _connect(path)
     try:
         with suppress(sqlite3.OperationalError):  # somebody else is doing so this moment
             connection.execute("PRAGMA journal_mode = WAL")
