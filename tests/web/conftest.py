@@ -59,6 +59,8 @@ def served(
         elif key not in servers:
             servers[key] = start(place, shared_folder / f"server{len(servers)}.log", **options)
         server = own[-1] if key not in servers else servers[key]
+        ended = server.process.poll()
+        assert ended is None, f"holdfast ui ended with {ended}: {server.log.read_text()}"
         watch.origins.add(server.url)
         return server.url
 

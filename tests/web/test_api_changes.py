@@ -74,6 +74,8 @@ def test_who_waits_is_answered_when_something_changes(store: holdfast.Store) -> 
     begun = time.monotonic()
     told = api(f"/store?wait={state}&seconds=20")
     assert told["state"] != state
+    while told["runs"] == 1 and time.monotonic() - begun < 10:  # it came upon an earlier step
+        told = api(f"/store?wait={told['state']}&seconds=20")
     assert told["runs"] == 2
     assert 0.4 < time.monotonic() - begun < 5
 

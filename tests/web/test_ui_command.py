@@ -48,6 +48,25 @@ def test_it_ends_at_once_and_well_when_told_to(
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", server.log.read_text())
 
 
+def test_it_outlives_those_who_leave_before_they_are_answered(
+    small: holdfast.Store, tmp_path: Path
+) -> None:
+    """As every browser does whose page is closed."""
+    server = start(small, tmp_path / "log")
+    # What is refused is answered so fast that the server does not know yet that nobody is there.
+    request = b"GET / HTTP/1.1\r\nHost: elsewhere.example\r\n\r\n"
+    try:
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", port_of(server.url))) as leaving:
+                leaving.sendall(request)
+        assert httpx.get(f"{server.url}/api/v1/store").status_code == 200
+        assert server.process.poll() is None
+    finally:
+        server.stop()
+    assert server.process.returncode == 0
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", server.log.read_text())
+
+
 def test_it_is_found_by_environment_and_by_the_folder_around(
     small: holdfast.Store, tmp_path: Path
 ) -> None:

@@ -3,12 +3,11 @@
 0: all is well. 1: damage was found, or `prove` found a difference. 2: wrong use, a file or
 checkpoint that is missing, unreadable or of no known format, one with nothing to verify against,
 tensors that a format cannot hold, what a store refuses, a program of which nothing can be proved.
-3: `diff` found differences. 130: `train` was interrupted.
+3: `diff` found differences. 130: `train` was interrupted. 141: nobody reads the output.
 """
 
 from __future__ import annotations
 
-import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import typer
 from holdfast import __version__
 from holdfast.cli import commands, commands_packages, commands_store, commands_ui
 from holdfast.cli.output import exit_code, message_of
+from holdfast.cli.pipes import end_with_readers
 from holdfast.errors import HoldfastError, printable
 
 app = typer.Typer(
@@ -51,8 +51,7 @@ def _root(
 
 def main() -> None:
     """Run the command line of this process."""
-    # Who reads our output and has seen enough, as `head` does, ends us as it ends any program.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    end_with_readers()
     warnings.showwarning = _show_warning
     run()
 

@@ -1,0 +1,70 @@
+"""What is printed when nobody reads it, and when somebody waits for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import os, sys
+from holdfast.cli.pipes import end_with_readers
+
+end_with_readers()
+{then}
+"""
+
+
+def started(then: str, **environment: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(then=then)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_who_prints_and_is_not_read_ends(name: str) -> None:
+    with started(f"input(); print('x', file=sys.{name}, flush=True); print('on')") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        getattr(process, name).close()
+        other = process.stderr if name == "stdout" else process.stdout
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert other.read() == b""
+        assert process.wait(20) == 141
+
+
+def test_another_pipe_that_nobody_reads_ends_nobody() -> None:
+    program = """
+reading, writing = os.pipe()
+os.close(reading)
+try:
+    os.write(writing, b"x")
+except BrokenPipeError:
+    print("told")
+"""
+    with started(program) as process:
+        assert process.communicate(timeout=20) == (b"told\n", b"")
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "seen"), [({"PYTHONUNBUFFERED": "1"}, b"x\n"), ({"PYTHONUNBUFFERED": ""}, b"")]
+)
+def test_what_is_printed_is_buffered_as_people_ask_for_it(
+    environment: dict[str, str], seen: bytes
+) -> None:
+    with started("print('x'); sys.stdin.readline(); os._exit(0)", **environment) as process:
+        assert process.communicate(b"\n", timeout=20)[0] == seen
+
+
+def test_letters_come_out_as_they_do_elsewhere() -> None:
+    with started("print('\\u00e9\\ud800')", PYTHONIOENCODING="latin-1:backslashreplace") as process:
+        assert process.communicate(timeout=20)[0] == b"\xe9\\ud800\n"
