@@ -14,6 +14,7 @@ from holdfast.files import direct
 from holdfast.files.direct import LARGE, DirectReads
 from holdfast.files.ring import BLOCK
 from holdfast.files.source_file import SourceFile
+from tests.descriptors import open_files
 
 SIZE = BLOCK + 3 * LARGE + 1234
 
@@ -93,10 +94,9 @@ def test_a_file_that_was_cut_is_told_of(cold: Path, is_cached: bool) -> None:
 
 
 def test_nothing_stays_open(cold: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     file = SourceFile(cold)
     with patch.object(DirectReads, "_is_cached", return_value=False):
         _read(file, 0, LARGE)
-    assert len(os.listdir("/proc/self/fd")) == before + 2
+    assert open_files(cold) == [str(cold)] * 2
     file.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files(cold) == []

@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast.store.forks import _Gate
 from holdfast.store.local import LocalBackend
+from tests.descriptors import open_files
 
 PROGRAM = """
 import os, sys, threading, time
@@ -65,14 +66,6 @@ def test_a_child_that_was_forked_beside_threads_uses_the_store(tmp_path: Path) -
     assert done.stdout == "hung 0\n"
 
 
-def open_indexes() -> list[str]:
-    """The files of indexes that this process has open."""
-    fds = [Path("/proc/self/fd") / fd for fd in os.listdir("/proc/self/fd")]
-    return [
-        str(fd.readlink()) for fd in fds if fd.is_symlink() and "index.sqlite" in str(fd.readlink())
-    ]
-
-
 def in_a_child(check: str, tmp_path: Path) -> str:
     """What a forked process says of an expression."""
     said = tmp_path / "said"
@@ -91,10 +84,10 @@ def test_no_file_of_an_index_is_inherited(tmp_path: Path) -> None:
     store.run("a").save(1, {"n": 1})
     store.index.refresh()
     assert store.index.count() == 1
-    assert open_indexes()
-    assert in_a_child("open_indexes()", tmp_path) == "[]"
+    assert open_files("index.sqlite")
+    assert in_a_child("open_files('index.sqlite')", tmp_path) == "[]"
     assert store.index.count() == 1
-    assert open_indexes()
+    assert open_files("index.sqlite")
 
 
 def test_what_is_known_in_memory_alone_is_known_after_a_fork(

@@ -19,6 +19,7 @@ from holdfast.files import disk
 from holdfast.files.disk import Disk
 from holdfast.store import locks
 from holdfast.store.locks import holder, take
+from tests.descriptors import open_files
 
 
 class Holder:
@@ -266,11 +267,10 @@ def test_where_there_can_be_no_lock_it_is_said(
     def none(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(fcntl, "lockf", none)
     with pytest.raises(WriteFailed, match="this file system has no locks"):
         take(path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files(path) == []
 
 
 def test_waiting_ends_when_another_process_lets_go(path: Path) -> None:
@@ -285,10 +285,10 @@ def test_waiting_ends_when_another_process_lets_go(path: Path) -> None:
 
 
 def test_no_descriptor_is_left_open(path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         lock = take(path)
         assert lock is not None
+        assert open_files(path) == [str(path)]
         assert take(path) is None
         holder(path)
         lock.release()
@@ -296,4 +296,4 @@ def test_no_descriptor_is_left_open(path: Path) -> None:
     assert take(path) is None
     holder(path)
     other.end()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files(path) == []

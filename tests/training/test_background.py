@@ -24,6 +24,7 @@ from holdfast.store.memory import MemoryBackend
 from holdfast.store.planning import plan_state
 from holdfast.store.record import Head
 from holdfast.training.background import Background
+from tests.descriptors import open_files
 from tests.files.test_staging import mappings
 from tests.store.stores import record_path, same
 
@@ -381,13 +382,6 @@ def test_a_forked_child_can_neither_save_nor_harm(run: Run, background: Backgrou
 def test_a_child_forked_while_the_helper_starts_has_no_end_of_its_line(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def sockets() -> list[str]:
-        found = []
-        for fd in os.listdir("/proc/self/fd"):
-            with suppress(FileNotFoundError):  # that of the list itself
-                found.append(os.readlink(f"/proc/self/fd/{fd}"))
-        return sorted(link for link in found if link.startswith("socket:"))
-
     starting = threading.Event()
 
     class Slow(subprocess.Popen[bytes]):
@@ -396,14 +390,14 @@ def test_a_child_forked_while_the_helper_starts_has_no_end_of_its_line(
             time.sleep(0.2)
             super().__init__(*arguments, **options)
 
-    before = sockets()
+    before = open_files("socket:")
     monkeypatch.setattr("holdfast.training.starting.subprocess.Popen", Slow)
     background = Background(run)
     background.start()
     starting.wait()
     child = os.fork()
     if not child:
-        os._exit(0 if sockets() == before else 1)
+        os._exit(0 if open_files("socket:") == before else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     background.close()
 
