@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 from unittest.mock import patch
@@ -35,12 +36,14 @@ def cold(tmp_path: Path, content: bytes) -> Path:
     return path
 
 
-def _read(file: SourceFile, start: int, length: int) -> bytes:
-    out = np.zeros(length, np.uint8)
+def _read(file: SourceFile, start: int, length: int, skip: int = 1) -> bytes:
+    """Read a stretch into memory that begins so many bytes after that of a page."""
+    out = np.frombuffer(mmap.mmap(-1, length + skip), np.uint8)[skip:]
     file.read_into(out, start)
     return out.tobytes()
 
 
+@pytest.mark.parametrize("skip", [0, 512])
 @pytest.mark.parametrize(
     ("start", "length"),
     [
@@ -54,13 +57,25 @@ def _read(file: SourceFile, start: int, length: int) -> bytes:
     ],
 )
 def test_a_stretch_of_a_cold_file_is_read(
-    cold: Path, content: bytes, start: int, length: int
+    cold: Path, content: bytes, start: int, length: int, skip: int
 ) -> None:
     file = SourceFile(cold)
     with patch.object(DirectReads, "_is_cached", return_value=False):
-        assert _read(file, start, length) == content[start : start + length]
+        assert _read(file, start, length, skip) == content[start : start + length]
         assert file._direct is not None
         assert (file._direct._fd or 0) >= 0, "the direct way was taken"
+    file.close()
+
+
+def test_whole_pages_are_read_without_a_copy(cold: Path, content: bytes) -> None:
+    file = SourceFile(cold)
+    with (
+        patch.object(DirectReads, "_is_cached", return_value=False),
+        patch.object(DirectReads, "_block", side_effect=AssertionError("it is copied")),
+    ):
+        assert _read(file, 4096, BLOCK, 0) == content[4096 : 4096 + BLOCK]
+        with pytest.raises(AssertionError, match="copied"):
+            _read(file, 4096, BLOCK, 512)
     file.close()
 
 
@@ -83,13 +98,14 @@ def test_where_there_is_no_direct_way_the_plain_one_is_taken(cold: Path, content
     file.close()
 
 
+@pytest.mark.parametrize("skip", [0, 512])
 @pytest.mark.parametrize("is_cached", [True, False])
-def test_a_file_that_was_cut_is_told_of(cold: Path, is_cached: bool) -> None:
+def test_a_file_that_was_cut_is_told_of(cold: Path, is_cached: bool, skip: int) -> None:
     file = SourceFile(cold)
     with patch.object(DirectReads, "_is_cached", return_value=is_cached):
         os.truncate(cold, 2 * LARGE)
         with pytest.raises(ChangedFile, match=f"{SIZE:,} bytes"):
-            _read(file, LARGE, 2 * LARGE)
+            _read(file, LARGE, 2 * LARGE, skip)
     file.close()
 
 

@@ -43,9 +43,9 @@ class DirectReads:
         fd = self._opened()
         if fd < 0:
             return 0
-        done, block = 0, self._block()
+        done = self._read_straight(fd, out, start)
         while done < out.size:
-            at = start + done
+            at, block = start + done, self._block()
             begin = at - at % ALIGNMENT
             length = min(_STEP, -(-(start + out.size - begin) // ALIGNMENT) * ALIGNMENT)
             try:
@@ -57,6 +57,22 @@ class DirectReads:
                 return done
             out[done : done + found.size] = found
             done += found.size
+        return done
+
+    def _read_straight(self, fd: int, out: Bytes, start: int) -> int:
+        """Fill whole pages of `out` without a copy, if the disk can; returns how many bytes."""
+        done, whole = 0, out.size - out.size % ALIGNMENT
+        if start % ALIGNMENT or out.ctypes.data % ALIGNMENT:
+            return 0
+        while done < whole:
+            try:
+                with self._turns:
+                    count = os.preadv(fd, [out[done:whole].data], start + done)
+            except OSError:
+                return done
+            done += count - count % ALIGNMENT
+            if count < ALIGNMENT:
+                break
         return done
 
     def read_block(self, block: Bytes, start: int, size: int) -> int:

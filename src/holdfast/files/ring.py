@@ -139,15 +139,19 @@ _spare: list[mmap.mmap] = []
 
 
 def _take_block() -> mmap.mmap:
+    with suppress(IndexError):
+        if len(block := _spare.pop()) == BLOCK:
+            return block
+    return new_block(BLOCK)
+
+
+def new_block(size: int) -> mmap.mmap:
     """Page-aligned memory in huge pages, of which a block that stays unused takes none.
 
     They are touched for the first time in a tenth of the time, and a device takes them in few
     large pieces: see docs/decisions/0002-huge-pages-in-the-ring.md.
     """
-    with suppress(IndexError):
-        if len(block := _spare.pop()) == BLOCK:
-            return block
-    memory = mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     _advise(memory, "MADV_HUGEPAGE")
     return memory
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from blake3 import blake3
 from isal.isal_zlib import crc32
@@ -21,6 +21,7 @@ from holdfast.files.digests import DIGEST, chunks_of
 from holdfast.files.disk import ALIGNMENT
 from holdfast.files.reader import Progress
 from holdfast.files.ring import BLOCK, borrowed_block
+from holdfast.files.writer import AppendedFile
 from holdfast.formats import safetensors, torch
 from holdfast.formats.reading import Options
 from holdfast.formats.zip_archive import read_archive
@@ -67,6 +68,15 @@ class Opened(Protocol):
         ...
 
 
+@runtime_checkable
+class Lending(AppendedFile, Protocol):
+    """A new file that has memory of its own, and takes it back full."""
+
+    def block(self, size: int) -> Bytes:
+        """Memory to fill and append, which nobody else uses before those bytes are on their way."""
+        ...
+
+
 class Expected(NamedTuple):
     """What a stretch of a file should be."""
 
@@ -100,13 +110,22 @@ def copy_data(
                 reading.append((start, part, block, done))
                 return
 
+        def free_block() -> Bytes:
+            if isinstance(new, Lending):
+                return new.block(BLOCK)
+            return stack.enter_context(borrowed_block())
+
         for _ in range(min(_BLOCKS, -(-source.size // BLOCK))):
-            read_next(stack.enter_context(borrowed_block()))
+            read_next(free_block())
         while reading:
             start, part, block, done = reading.popleft()
             done.result()
             checked = hasher.submit(checking.see, part, start)
-            new.write(block[: _aligned(part.size)], start)
+            if isinstance(new, Lending):
+                new.append(part)
+                block = free_block()
+            else:  # a direct write: what is beyond the end of the file is cut off again
+                new.write(block[: -(-part.size // ALIGNMENT) * ALIGNMENT], start)
             checked.result()
             if checking.damaged:
                 raise _damaged(source, checking.damaged)
@@ -114,11 +133,6 @@ def copy_data(
             read_next(block)
     source.check_unchanged()
     new.finish(source.size)
-
-
-def _aligned(size: int) -> int:
-    """The length of a direct write; what is beyond the end of the file is cut off again."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _damaged(source: Opened, damaged: list[str]) -> DigestMismatch:

@@ -135,9 +135,12 @@ class Database:
                 self._connection = None
 
     def close_file(self) -> None:
-        """Let go of the file, if it is in one: what is in memory alone would be lost."""
-        if self._is_file and self._process == os.getpid():
-            self.close()
+        """Let go of the file, unless somebody uses it; what is in memory alone would be lost."""
+        if self._is_file and self._guard.acquire(blocking=False):
+            try:
+                self.close()
+            finally:
+                self._guard.release()
 
     def settle(self) -> None:
         """Move to the folder of the store, if that was made since; what is known is found again.

@@ -190,3 +190,16 @@ def test_what_is_appended_is_there_in_its_order(bucket_url: str, lengths: list[i
         file.finish(sum(lengths))
         file.place()
     assert backend.read("a") == b"".join(piece.tobytes() for piece in pieces)
+
+
+def test_memory_that_is_lent_is_uploaded_as_it_was_filled(backend: RemoteBackend) -> None:
+    sizes = [PART] * 30 + [700]  # more than wait for the server at once
+    with backend.new(NAME) as file:
+        for number, size in enumerate(sizes):
+            block = file.block(PART)
+            assert block.ctypes.data % 4096 == 0, "a disk reads into it without a copy"
+            block[:size] = number
+            file.append(block[:size])
+        file.finish(sum(sizes))
+        file.place()
+    assert backend.read(NAME) == b"".join(bytes([n]) * size for n, size in enumerate(sizes))

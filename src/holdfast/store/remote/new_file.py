@@ -18,6 +18,7 @@ from typing import Final, Self
 import numpy as np
 
 from holdfast.errors import AlreadyExists, HoldfastError, WriteFailed
+from holdfast.files.ring import new_block
 from holdfast.store.remote.client import Client
 from holdfast.tensors.sources import Bytes
 
@@ -78,6 +79,10 @@ class RemoteFile:
             self._early[offset] = block
             while (block_now := self._early.pop(self._end, None)) is not None:
                 self._hold(block_now)
+
+    def block(self, size: int) -> Bytes:
+        """Memory to fill and append, which nobody else uses before those bytes are on their way."""
+        return _unused(size)
 
     def append(self, data: Bytes) -> None:
         """Write the next bytes, which stay as they are until the file is placed; from one thread.
@@ -190,17 +195,21 @@ _making = threading.Lock()
 
 def _copied(data: Bytes) -> Bytes:
     """The bytes of a block, which its owner fills again, in memory of their own."""
+    block = _unused(data.size)
+    np.copyto(block, data)
+    return block
+
+
+def _unused(size: int) -> Bytes:
     with _making:
         # Held by the list, by the loop and by the call: by no upload any more.
-        free = (b for b in _blocks if b.size == data.size and sys.getrefcount(b) <= _UNUSED)
+        free = (b for b in _blocks if b.size == size and sys.getrefcount(b) <= _UNUSED)
         block = next(free, None)
         if block is None:
-            block = np.empty_like(data)
+            block = np.frombuffer(new_block(size), np.uint8)
             if len(_blocks) < _KEPT:
                 _blocks.append(block)
-        view = block[:]  # which holds it
-    np.copyto(view, data)
-    return view
+        return block[:]  # which holds it
 
 
 class _Upload:
