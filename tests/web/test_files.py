@@ -385,8 +385,9 @@ def test_a_file_of_no_format_is_told_with_its_error(root: Path) -> None:
 
 
 def test_a_package_is_told_as_on_the_command_line(root: Path) -> None:
-    make_package(root / "model_20260101_000000")
+    package = make_package(root / "model_20260101_000000")
     found = look(root, "model_20260101_000000")
+    assert found["sizes"] == {name: (package / name).stat().st_size for name in found["files"]}
     shown = call("show", "--json", root / "model_20260101_000000").json
     assert found == {**shown, "kind": "package", "path": "model_20260101_000000"}
 
@@ -396,6 +397,7 @@ def test_a_broken_package_says_why(root: Path) -> None:
     found = look(root, "model")
     assert found["integrity"] == "broken"
     assert found["problem"]
+    assert found["sizes"].get("tokenizer.json") is None
     assert str(root) not in json.dumps(found)
 
 

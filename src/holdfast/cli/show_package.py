@@ -23,7 +23,7 @@ def show_package(given: str | Path, *, as_json: bool, every: bool) -> int:
     """Print what a package says of itself; returns the exit code, 1 for one that is broken."""
     model, said = _told(given)
     if as_json:
-        print_json({**model_json(model), **said})
+        print_json(_as_json(model, said))
     else:
         _print(model, said, every or not on_terminal())
     return 1 if model.integrity == "broken" else 0
@@ -31,8 +31,11 @@ def show_package(given: str | Path, *, as_json: bool, every: bool) -> int:
 
 def package_json(given: str | Path) -> dict[str, Any]:
     """A package for scripts; raises MissingFile for a folder that is none."""
-    model, said = _told(given)
-    return {**model_json(model), **said}
+    return _as_json(*_told(given))
+
+
+def _as_json(model: ModelInfo, said: dict[str, Any]) -> dict[str, Any]:
+    return {**model_json(model), "sizes": _sizes(model), **said}
 
 
 def _told(given: str | Path) -> tuple[ModelInfo, dict[str, Any]]:
@@ -72,9 +75,11 @@ def _print(model: ModelInfo, said: dict[str, Any], every: bool) -> None:
             say((title, "bold"))
             print_values(_flat(values), every)
     say()
-    entries = entries_of(folder_at(model.path))
-    sizes = [(printable(name), _size(entries.get(name))) for name in model.files]
-    print_table(("file", "size"), sizes, right="size")
+    rows = [
+        (printable(name), "missing" if nbytes is None else size_text(nbytes))
+        for name, nbytes in _sizes(model).items()
+    ]
+    print_table(("file", "size"), rows, right="size")
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -86,11 +91,17 @@ def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def _size(entry: Entry | None) -> str:
+def _sizes(model: ModelInfo) -> dict[str, int | None]:
+    """The bytes of each file; None of one that is missing."""
+    entries = entries_of(folder_at(model.path))
+    return {name: _size(entries.get(name)) for name in model.files}
+
+
+def _size(entry: Entry | None) -> int | None:
     try:
-        return size_text(entry.stat().st_size) if entry else "missing"
+        return entry.stat().st_size if entry else None
     except OSError:  # a link to nothing, or deleted this moment
-        return "missing"
+        return None
 
 
 def _provenance(folder: Folder) -> dict[str, Any]:

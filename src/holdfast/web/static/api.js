@@ -24,7 +24,11 @@ async function ask(url, options) {
     answer = await fetch(url, { credentials: "same-origin", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, "Unreachable", "The server does not answer. Is `holdfast ui` still running?");
+    throw new ApiError(
+      0,
+      "Unreachable",
+      "The server does not answer. Is `holdfast ui` still running?"
+    );
   }
   let content = null;
   try {
@@ -51,7 +55,7 @@ export const send = (method, path, content) =>
   ask(address(path), {
     method,
     headers: { "X-Holdfast": "1", "Content-Type": "application/json" },
-    body: content === undefined ? undefined : JSON.stringify(content),
+    body: content === undefined ? undefined : JSON.stringify(content)
   });
 
 /** One request at a time: a later one ends the one before it, whose answer is never seen. */
@@ -68,9 +72,9 @@ export function latest() {
 
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 const seen = () =>
-  document.hidden ? new Promise(
-    (done) => document.addEventListener("visibilitychange", done, { once: true })
-  ) : null;
+  document.hidden
+    ? new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }))
+    : null;
 
 /**
  * Calls `changed` whenever the store is another than before, as long as the page is looked at.
@@ -82,7 +86,10 @@ export async function watch(state, changed, trouble) {
   for (;;) {
     while (document.hidden) await seen();
     try {
-      const store = await get("store", known === null || failures ? {} : { wait: known, seconds: 20 });
+      const store = await get(
+        "store",
+        known === null || failures ? {} : { wait: known, seconds: 20 }
+      );
       if (failures) trouble(null);
       if (failures || (known !== null && store.state !== known)) changed(store);
       failures = 0;

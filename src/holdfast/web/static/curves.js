@@ -4,11 +4,15 @@ import { empty, fill, h, settled, wrong } from "./dom.js";
 import { checkpointHref, number, runHref, whole } from "./format.js";
 import { asText, draw, runColour } from "./plot.js";
 
-const SYMBOLS = [["best", "star", 11, "★ best"], ["latest", "triangle-up", 10, "▲ latest"]];
+const SYMBOLS = [
+  ["best", "star", 11, "★ best"],
+  ["latest", "triangle-up", 10, "▲ latest"]
+];
 
 /** Follows values as a moving mean does that forgets; `weight` 0 changes nothing. */
 export function smoothed(values, weight) {
-  let mean = 0, sum = 0;
+  let mean = 0,
+    sum = 0;
   return values.map((value) => {
     if (value === null || !Number.isFinite(value)) return null;
     mean = mean * weight + value * (1 - weight);
@@ -20,32 +24,52 @@ export function smoothed(values, weight) {
 /** Draws into `within`, with its switches in `tools`; `runs` gives the hashes. */
 export function curves(tools, within, runs) {
   let found = [];
-  let isLog = false, weight = 0;
+  let isLog = false,
+    weight = 0;
   const plots = new Map();
 
-  const press = (log) => h(
-    "button",
-    {
-      type: "button",
-      "aria-pressed": String(log === isLog),
-      onclick: () => { isLog = log; showTools(); show(); }
-    },
-    log ? "Log" : "Linear"
-  );
+  const press = (log) =>
+    h(
+      "button",
+      {
+        type: "button",
+        "aria-pressed": String(log === isLog),
+        onclick: () => {
+          isLog = log;
+          showTools();
+          show();
+        }
+      },
+      log ? "Log" : "Linear"
+    );
   const legend = h("span", { class: "legend" });
-  const amount = h("output", { class: "dim", style: { width: "34px", display: "inline-block" } }, "0");
-  const slider = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: 0, "aria-label": "Smoothing", oninput: () => {
-    weight = Number(slider.value);
-    amount.textContent = weight ? weight.toFixed(2) : "0";
-    later();
-  } });
+  const amount = h(
+    "output",
+    { class: "dim", style: { width: "34px", display: "inline-block" } },
+    "0"
+  );
+  const slider = h("input", {
+    type: "range",
+    min: 0,
+    max: 0.99,
+    step: 0.01,
+    value: 0,
+    "aria-label": "Smoothing",
+    oninput: () => {
+      weight = Number(slider.value);
+      amount.textContent = weight ? weight.toFixed(2) : "0";
+      later();
+    }
+  });
   const later = settled(() => show(), 60);
   const switches = h("span", { class: "switch", role: "group", "aria-label": "Scale" });
   fill(
     tools,
     h("h2", { style: { margin: 0 } }, "Metrics"),
     switches,
-    h("label", { class: "dim", style: { display: "inline-flex", "align-items": "center", gap: "8px" } },
+    h(
+      "label",
+      { class: "dim", style: { display: "inline-flex", "align-items": "center", gap: "8px" } },
       "Smoothing",
       slider,
       amount
@@ -56,8 +80,10 @@ export function curves(tools, within, runs) {
   showTools();
   fill(
     within,
-    [0, 1].map(
-      () => h("div", { class: "curve" },
+    [0, 1].map(() =>
+      h(
+        "div",
+        { class: "curve" },
         h("div", { class: "skeleton", style: { width: "30%", margin: "3px 8px" } }),
         h("div", { class: "plot" })
       )
@@ -66,12 +92,15 @@ export function curves(tools, within, runs) {
 
   async function load() {
     try {
-      const answers = await Promise.all(runs().map(async (run, at) => {
-        const [curve, about] = await Promise.all(
-          [get(`runs/${run}/metrics`), runs().length > 1 ? get(`runs/${run}`) : null]
-        );
-        return { run, at, name: about?.name ?? run.slice(0, 8), ...curve };
-      }));
+      const answers = await Promise.all(
+        runs().map(async (run, at) => {
+          const [curve, about] = await Promise.all([
+            get(`runs/${run}/metrics`),
+            runs().length > 1 ? get(`runs/${run}`) : null
+          ]);
+          return { run, at, name: about?.name ?? run.slice(0, 8), ...curve };
+        })
+      );
       found = answers;
       showLegend();
       show();
@@ -82,11 +111,22 @@ export function curves(tools, within, runs) {
   }
 
   function showLegend() {
-    fill(legend, found.length > 1 && found.map((each) =>
-      h("a", { href: runHref(each.run) },
-        h("span", { class: "swatch", "data-colour": each.at, style: { background: runColour(each.at) } }),
-        each.name
-      )));
+    fill(
+      legend,
+      found.length > 1 &&
+        found.map((each) =>
+          h(
+            "a",
+            { href: runHref(each.run) },
+            h("span", {
+              class: "swatch",
+              "data-colour": each.at,
+              style: { background: runColour(each.at) }
+            }),
+            each.name
+          )
+        )
+    );
   }
   document.addEventListener("theme", showLegend);
 
@@ -96,7 +136,9 @@ export function curves(tools, within, runs) {
       plots.clear();
       fill(
         within,
-        h("div", { style: { "grid-column": "1 / -1" } },
+        h(
+          "div",
+          { style: { "grid-column": "1 / -1" } },
           empty(
             "No metrics yet",
             "Give them with the step, and they are drawn here while training goes on:",
@@ -108,15 +150,20 @@ export function curves(tools, within, runs) {
     }
     if (names.join("\n") !== [...plots.keys()].join("\n")) {
       plots.clear();
-      fill(within, names.map((name) => {
-        const plot = h("div", { class: "plot", role: "img", "aria-label": `${name} over steps` });
-        const last = h("span", { class: "dim" });
-        plots.set(name, { plot, last });
-        return h("div", { class: names.length === 1 ? "curve single" : "curve" },
-          h("h3", {}, h("span", {}, name), last),
-          plot
-        );
-      }));
+      fill(
+        within,
+        names.map((name) => {
+          const plot = h("div", { class: "plot", role: "img", "aria-label": `${name} over steps` });
+          const last = h("span", { class: "dim" });
+          plots.set(name, { plot, last });
+          return h(
+            "div",
+            { class: names.length === 1 ? "curve single" : "curve" },
+            h("h3", {}, h("span", {}, name), last),
+            plot
+          );
+        })
+      );
     }
     for (const [name, { plot, last }] of plots) {
       const values = found[0]?.metrics[name]?.values ?? [];
@@ -132,20 +179,19 @@ export function curves(tools, within, runs) {
       if (!curve) continue;
       const colour = runColour(each.at);
       const label = found.length > 1 ? `${asText(each.name)}<br>` : "";
-      const line = (values, extra) => (
-        {
-          type: "scatter",
-          mode: curve.steps.length < 3 ? "lines+markers" : "lines",
-          x: curve.steps,
-          y: values,
-          line: { color: colour, width: curve.steps.length > 600 ? 1.1 : 1.6 },
-          marker: { size: 4, color: colour },
-          text: label,
-          hovertemplate: "%{text}step %{x:,}<br>%{y:.5g}<extra></extra>",
-          ...extra
-        }
-      );
-      if (weight) data.push(line(curve.values, { opacity: 0.25, hoverinfo: "skip", hovertemplate: null }));
+      const line = (values, extra) => ({
+        type: "scatter",
+        mode: curve.steps.length < 3 ? "lines+markers" : "lines",
+        x: curve.steps,
+        y: values,
+        line: { color: colour, width: curve.steps.length > 600 ? 1.1 : 1.6 },
+        marker: { size: 4, color: colour },
+        text: label,
+        hovertemplate: "%{text}step %{x:,}<br>%{y:.5g}<extra></extra>",
+        ...extra
+      });
+      if (weight)
+        data.push(line(curve.values, { opacity: 0.25, hoverinfo: "skip", hovertemplate: null }));
       data.push(line(weight ? smoothed(curve.values, weight) : curve.values));
       data.push(marks(each, colour, label));
     }
@@ -166,11 +212,12 @@ export function curves(tools, within, runs) {
           visible: false,
           fixedrange: true
         },
-        margin: { l: 48, r: 14, t: 8, b: 28 },
+        margin: { l: 48, r: 14, t: 8, b: 28 }
       },
       click: (point) => {
-        if (point.data.meta === "checkpoints") location.href = checkpointHref(point.customdata[0], point.x);
-      },
+        if (point.data.meta === "checkpoints")
+          location.href = checkpointHref(point.customdata[0], point.x);
+      }
     };
   }
 
@@ -178,7 +225,9 @@ export function curves(tools, within, runs) {
   function marks(each, colour, label) {
     const points = each.checkpoints.map(({ step, marks: names = [], why = [] }) => {
       const isBoth = names.includes("best") && names.includes("latest");
-      const known = isBoth ? ["", "star-triangle-up", 11] : SYMBOLS.find(([name]) => names.includes(name));
+      const known = isBoth
+        ? ["", "star-triangle-up", 11]
+        : SYMBOLS.find(([name]) => names.includes(name));
       const tags = names.filter((name) => name !== "best" && name !== "latest");
       const title = [
         `checkpoint ${whole(step)}`,
@@ -194,18 +243,23 @@ export function curves(tools, within, runs) {
       };
     });
     return {
-      type: "scatter", mode: "markers", meta: "checkpoints", yaxis: "y2", cliponaxis: false,
-      x: points.map((point) => point.step), y: points.map(
-        () => found.length - 1 - each.at
-      ), text: points.map((point) => point.text),
-      customdata: points.map(() => [each.run]), hovertemplate: "%{text}<extra></extra>",
+      type: "scatter",
+      mode: "markers",
+      meta: "checkpoints",
+      yaxis: "y2",
+      cliponaxis: false,
+      x: points.map((point) => point.step),
+      y: points.map(() => found.length - 1 - each.at),
+      text: points.map((point) => point.text),
+      customdata: points.map(() => [each.run]),
+      hovertemplate: "%{text}<extra></extra>",
       marker: {
         opacity: 1,
         symbol: points.map((point) => point.symbol),
         size: points.map((point) => point.size),
         color: colour,
         line: { width: 1.4, color: colour }
-      },
+      }
     };
   }
 

@@ -6,7 +6,8 @@ export function h(tag, properties = {}, ...children) {
   for (const [key, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (key === "style") for (const [name, text] of Object.entries(value)) made.style.setProperty(name, text);
+    else if (key === "style")
+      for (const [name, text] of Object.entries(value)) made.style.setProperty(name, text);
     else if (key === "value" || key === "checked") made[key] = value;
     else made.setAttribute(key, value === true ? "" : value);
   }
@@ -41,7 +42,13 @@ export const byId = (id) => document.getElementById(id);
 export function parsed(text) {
   if (!/[[:,\s]-?\d{16,}\s*[,\]}]/.test(text)) return JSON.parse(text);
   return JSON.parse(text, (_, value, context) =>
-    typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value) && context?.source ? context.source : value);
+    typeof value === "number" &&
+    Number.isInteger(value) &&
+    !Number.isSafeInteger(value) &&
+    context?.source
+      ? context.source
+      : value
+  );
 }
 
 /** What the server put into the page. */
@@ -56,22 +63,34 @@ export function boot() {
 /** Grey lines in the place of what is on its way. */
 export function skeleton(lines = 6, height = 36) {
   const widths = [62, 48, 71, 55, 66, 40];
-  return h("div", { class: "panel pad", "aria-busy": "true", "aria-label": "loading" },
+  return h(
+    "div",
+    { class: "panel pad", "aria-busy": "true", "aria-label": "loading" },
     Array.from({ length: lines }, (_, at) =>
-      h("div", { style: { height: `${height}px`, "padding-top": `${height / 2 - 7}px` } },
-        h("div", { class: "skeleton", style: { width: `${widths[at % 6]}%` } }))));
+      h(
+        "div",
+        { style: { height: `${height}px`, "padding-top": `${height / 2 - 7}px` } },
+        h("div", { class: "skeleton", style: { width: `${widths[at % 6]}%` } })
+      )
+    )
+  );
 }
 
 /** What went wrong, in its place, with a way to try again. */
 export function wrong(error, again) {
-  return h("div", { class: "wrong", role: "alert" },
+  return h(
+    "div",
+    { class: "wrong", role: "alert" },
     h("span", {}, error.message || String(error)),
-    again && h("button", { type: "button", class: "small", onclick: again }, "Try again"));
+    again && h("button", { type: "button", class: "small", onclick: again }, "Try again")
+  );
 }
 
 /** Nothing there: what it means, and what to do. */
 export function empty(title, text, code) {
-  return h("div", { class: "panel empty" },
+  return h(
+    "div",
+    { class: "panel empty" },
     h("h3", {}, title),
     text && h("p", {}, text),
     code && h("pre", {}, code)
@@ -80,10 +99,20 @@ export function empty(title, text, code) {
 
 /** Labelled facts in a row of tiles: [label, value, small text beside it, title]. */
 export function tiles(facts) {
-  return h("dl", { class: "tiles", style: { margin: 0 } },
-    facts.filter(Boolean).map(([label, value, beside, title]) =>
-      h("div", { class: "tile" }, h("dt", {}, label),
-        h("dd", { title: title ?? null }, value, beside && [" ", h("small", {}, beside)]))));
+  return h(
+    "dl",
+    { class: "tiles", style: { margin: 0 } },
+    facts
+      .filter(Boolean)
+      .map(([label, value, beside, title]) =>
+        h(
+          "div",
+          { class: "tile" },
+          h("dt", {}, label),
+          h("dd", { title: title ?? null }, value, beside && [" ", h("small", {}, beside)])
+        )
+      )
+  );
 }
 
 /** Back and forth between pages of a list; `go` gets the number. */
@@ -103,12 +132,19 @@ export function pager(answer, go) {
       },
       text
     );
-  return h("nav", { class: "pager", "aria-label": "Pages of the list" },
-    h("span", {},
+  return h(
+    "nav",
+    { class: "pager", "aria-label": "Pages of the list" },
+    h(
+      "span",
+      {},
       `${first.toLocaleString("en")}–${Math.min(total, first + size - 1).toLocaleString("en")} of ${total.toLocaleString("en")}`
     ),
-    button("«", page > 1 ? 1 : 0, "First page"), button("‹ Newer", page - 1, "Previous page"),
-    button("Older ›", page + 1, "Next page"), button("»", page < pages ? pages : pages + 1, "Last page"));
+    button("«", page > 1 ? 1 : 0, "First page"),
+    button("‹ Newer", page - 1, "Previous page"),
+    button("Older ›", page + 1, "Next page"),
+    button("»", page < pages ? pages : pages + 1, "Last page")
+  );
 }
 
 /** A function that waits until it was left alone for a moment. */

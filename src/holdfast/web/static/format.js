@@ -6,7 +6,8 @@ const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
 /** Bytes with a unit: 1.23 MB. */
 export function size(bytes) {
   if (bytes === null || bytes === undefined) return "—";
-  let value = bytes, at = 0;
+  let value = bytes,
+    at = 0;
   while (Math.abs(value) >= 999.5 && at < UNITS.length - 1) {
     value /= 1000;
     at += 1;
@@ -17,7 +18,8 @@ export function size(bytes) {
 export const exactSize = (bytes) => `${whole(bytes)} bytes`;
 
 /** 12,345 */
-export const whole = (value) => (value === null || value === undefined ? "—" : value.toLocaleString("en"));
+export const whole = (value) =>
+  value === null || value === undefined ? "—" : value.toLocaleString("en");
 
 export const count = (value, what) => `${whole(value)} ${what}${value === 1 ? "" : "s"}`;
 
@@ -28,9 +30,8 @@ export function number(value, digits = 4) {
   if (typeof value !== "number") return String(value);
   if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString("en");
   const magnitude = Math.abs(value);
-  if (magnitude >= 0.1 && magnitude < 1e6) return value.toPrecision(
-    Math.max(digits, Math.floor(Math.log10(magnitude)) + 1)
-  );
+  if (magnitude >= 0.1 && magnitude < 1e6)
+    return value.toPrecision(Math.max(digits, Math.floor(Math.log10(magnitude)) + 1));
   if (magnitude >= 1e-3 && magnitude < 0.1) return value.toPrecision(digits - 1);
   return value.toExponential(digits - 2).replace(/\.?0*e\+?/, "e");
 }
@@ -42,7 +43,7 @@ export const shape = (sizes) => (sizes.length ? sizes.join(" × ") : "scalar");
 
 /** Any plain value on one line. */
 export function plain(value, longest = 120) {
-  const text = typeof value === "string" ? value : JSON.stringify(value) ?? "—";
+  const text = typeof value === "string" ? value : (JSON.stringify(value) ?? "—");
   return text.length > longest ? `${text.slice(0, longest - 1)}…` : text;
 }
 
@@ -67,7 +68,9 @@ export function age(text) {
 export function time(text) {
   if (!text) return "—";
   const exact = new Date(text);
-  const title = Number.isNaN(exact.getTime()) ? text : `${exact.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" })} (${text})`;
+  const title = Number.isNaN(exact.getTime())
+    ? text
+    : `${exact.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" })} (${text})`;
   return h("time", { datetime: text, title }, age(text));
 }
 
@@ -79,11 +82,17 @@ export function hue(part) {
 }
 
 const HUES = [4, 26, 46, 84, 140, 176, 200, 222, 258, 288, 322];
-const PARTS = [["hp", "hyperparameters"], ["model", "model"], ["data", "data"]];
+const PARTS = [
+  ["hp", "hyperparameters"],
+  ["model", "model"],
+  ["data", "data"]
+];
 
 /** A run's hash in three coloured groups; with `choose` a click on one calls it. */
 export function hash(run, { choose = null, apart = null, given = null } = {}) {
-  return h("span", { class: "hash", title: choose ? null : run },
+  return h(
+    "span",
+    { class: "hash", title: choose ? null : run },
     PARTS.map(([part, words], at) => {
       const text = run.slice(at * 8, at * 8 + 8);
       const isNone = text === "00000000" || (given !== null && given[part] === null);
@@ -91,25 +100,37 @@ export function hash(run, { choose = null, apart = null, given = null } = {}) {
         class: isNone ? "none" : apart && apart.slice(at * 8, at * 8 + 8) !== text ? "other" : "",
         style: { "--hue": hue(text) },
         "data-part": `${part}:${text}`,
-        title: isNone ? `no ${words} given` : `${words} ${text}`,
+        title: isNone ? `no ${words} given` : `${words} ${text}`
       };
       if (!choose || isNone) return h("span", properties, text);
-      return h("button", { ...properties, type: "button", tabindex: -1, "aria-label": `only runs with ${words} ${text}`,
-        onclick: (event) => { event.stopPropagation(); choose(part, text); } }, text);
-    }));
+      return h(
+        "button",
+        {
+          ...properties,
+          type: "button",
+          tabindex: -1,
+          "aria-label": `only runs with ${words} ${text}`,
+          onclick: (event) => {
+            event.stopPropagation();
+            choose(part, text);
+          }
+        },
+        text
+      );
+    })
+  );
 }
 
 /** Within an element, groups that equal the one under the pointer are outlined. */
 export function highlightEqual(within) {
   const mark = (part) => {
     for (const each of within.querySelectorAll(".hash > .same")) each.classList.remove("same");
-    if (part) for (const each of within.querySelectorAll(
-      `.hash > [data-part="${CSS.escape(part)}"]`
-    )) each.classList.add("same");
+    if (part)
+      for (const each of within.querySelectorAll(`.hash > [data-part="${CSS.escape(part)}"]`))
+        each.classList.add("same");
   };
-  within.addEventListener(
-    "pointerover",
-    (event) => mark(event.target.closest?.("[data-part]")?.dataset.part)
+  within.addEventListener("pointerover", (event) =>
+    mark(event.target.closest?.("[data-part]")?.dataset.part)
   );
   within.addEventListener("pointerleave", () => mark(null));
 }
@@ -117,10 +138,20 @@ export function highlightEqual(within) {
 /** before → after */
 export function change(pair) {
   const side = (key) => (key in pair ? plain(pair[key], 60) : "—");
-  return h("span", { class: "change" }, h("s", {}, side("before")), " → ", h("b", {}, side("after")));
+  return h(
+    "span",
+    { class: "change" },
+    h("s", {}, side("before")),
+    " → ",
+    h("b", {}, side("after"))
+  );
 }
 
-const MARKS = { latest: ["▲ latest", "accent"], best: ["★ best", "accent"], damaged: ["damaged", "bad"] };
+const MARKS = {
+  latest: ["▲ latest", "accent"],
+  best: ["★ best", "accent"],
+  damaged: ["damaged", "bad"]
+};
 
 export const mark = (name) => {
   const [text, kind] = MARKS[name] ?? [name, ""];
@@ -130,16 +161,27 @@ export const mark = (name) => {
 /** Names and values in a compact list; what is nested by dots. */
 export function pairs(values) {
   const found = [...flattened(values ?? {})];
-  return h("div", { class: "pairs" }, found.map(([key, value]) =>
-    h("span", { class: "pair", title: `${key} = ${plain(value, 2000)}` },
-      h("b", {}, key),
-      h("span", {}, plain(value, 60))
-    )));
+  return h(
+    "div",
+    { class: "pairs" },
+    found.map(([key, value]) =>
+      h(
+        "span",
+        { class: "pair", title: `${key} = ${plain(value, 2000)}` },
+        h("b", {}, key),
+        h("span", {}, plain(value, 60))
+      )
+    )
+  );
 }
 
 export function* flattened(values, prefix = "") {
   for (const [key, value] of Object.entries(values)) {
-    const isFull = value !== null && typeof value === "object" && !Array.isArray(value) && Object.keys(value).length;
+    const isFull =
+      value !== null &&
+      typeof value === "object" &&
+      !Array.isArray(value) &&
+      Object.keys(value).length;
     if (isFull) yield* flattened(value, `${prefix}${key}.`);
     else yield [`${prefix}${key}`, value];
   }

@@ -3,31 +3,32 @@ import { h } from "./dom.js";
 
 const PLACES = { r: "/", l: "/lineage", c: "/compare", s: "/storage", f: "/files" };
 const KEYS = [
-  ["/", "to the filter"], ["g r", "runs"], ["g l", "lineage"], ["g c", "compare"], ["g s", "storage"], ["g f", "files"],
-  [
-    "j k or ↓ ↑",
-    "the next and the previous row"
-  ], ["Enter", "open it"], ["x", "choose a run, to compare or to plot"],
-  ["→ ←", "open and close a group of tensors"], [
-    "[ ]",
-    "the previous and the next page of a list"
-  ], ["t", "light or dark"], ["Esc", "close, or leave the filter"], ["?", "this list"],
+  ["/", "to the filter"],
+  ["g r", "runs"],
+  ["g l", "lineage"],
+  ["g c", "compare"],
+  ["g s", "storage"],
+  ["g f", "files"],
+  ["j k or ↓ ↑", "the next and the previous row"],
+  ["Enter", "open it"],
+  ["x", "choose a run, to compare or to plot"],
+  ["→ ←", "open and close a group of tensors"],
+  ["[ ]", "the previous and the next page of a list"],
+  ["t", "light or dark"],
+  ["Esc", "close, or leave the filter"],
+  ["?", "this list"]
 ];
 const ROWS = "tr[data-href], .branch[data-href], .row[tabindex]";
 
 let waiting = 0;
 
-const isTyping = (target) => target.matches?.(
-  "input:not([type=checkbox]):not([type=range]), select, textarea"
-);
+const isTyping = (target) =>
+  target.matches?.("input:not([type=checkbox]):not([type=range]), select, textarea");
 
 export function openRow(row, event) {
   if (!row?.dataset.href) return;
-  if (event?.metaKey || event?.ctrlKey || event?.button === 1) window.open(
-    row.dataset.href,
-    "_blank",
-    "noopener"
-  );
+  if (event?.metaKey || event?.ctrlKey || event?.button === 1)
+    window.open(row.dataset.href, "_blank", "noopener");
   else location.href = row.dataset.href;
 }
 
@@ -35,26 +36,35 @@ function move(by) {
   const rows = [...document.querySelectorAll(ROWS)].filter((row) => row.offsetParent !== null);
   if (!rows.length) return;
   const at = rows.indexOf(document.activeElement.closest?.(ROWS));
-  const next = rows[
-    at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.max(0, Math.min(rows.length - 1, at + by))
-  ];
+  const next =
+    rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.max(0, Math.min(rows.length - 1, at + by))];
   next.focus({ preventScroll: true });
   next.scrollIntoView({ block: "nearest" });
 }
 
 function showKeys() {
-  const dialog = h("dialog", { "aria-label": "Keys" }, h("h2", { style: { margin: 0 } }, "Keys"),
-    h("dl", { class: "keys" },
-      KEYS.map(
-        ([key, what]) => [
-          h("dt", {}, key.split(" ").map((each) => (each === "or" ? " or " : [h("kbd", {}, each), " "]))),
-          h("dd", {}, what)
-        ]
-      )
+  const dialog = h(
+    "dialog",
+    { "aria-label": "Keys" },
+    h("h2", { style: { margin: 0 } }, "Keys"),
+    h(
+      "dl",
+      { class: "keys" },
+      KEYS.map(([key, what]) => [
+        h(
+          "dt",
+          {},
+          key.split(" ").map((each) => (each === "or" ? " or " : [h("kbd", {}, each), " "]))
+        ),
+        h("dd", {}, what)
+      ])
     ),
-    h("form", { method: "dialog", style: { "margin-top": "16px", "text-align": "right" } },
+    h(
+      "form",
+      { method: "dialog", style: { "margin-top": "16px", "text-align": "right" } },
       h("button", {}, "Close")
-    ));
+    )
+  );
   dialog.addEventListener("close", () => dialog.remove());
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   document.body.append(dialog);
@@ -62,7 +72,8 @@ function showKeys() {
 }
 
 function pressed(event, actions) {
-  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]"))
+    return;
   const { key, target } = event;
   if (isTyping(target)) {
     if (key === "Escape") target.blur();

@@ -6,27 +6,29 @@ import { age, hash, whole } from "./format.js";
 /** Two fields; `chosen` is called with a reference whenever it is another. */
 export function picker(label, reference, chosen) {
   const ask = latest();
-  let runs = [], at = -1, run = "", listed = null;
+  let runs = [],
+    at = -1,
+    run = "",
+    listed = null;
   const id = `pick-${label.toLowerCase()}`;
   const options = h("ul", { class: "options", role: "listbox", id: `${id}-list`, hidden: true });
-  const input = h(
-    "input",
-    {
-      type: "text",
-      id,
-      role: "combobox",
-      "aria-expanded": "false",
-      "aria-controls": `${id}-list`,
-      "aria-autocomplete": "list",
-      placeholder: "Type a name or a hash",
-      autocomplete: "off",
-      spellcheck: "false"
-    }
-  );
-  const steps = h(
-    "select",
-    { id: `${id}-step`, "aria-label": `${label}: step`, disabled: true, onchange: () => chosen(steps.value) }
-  );
+  const input = h("input", {
+    type: "text",
+    id,
+    role: "combobox",
+    "aria-expanded": "false",
+    "aria-controls": `${id}-list`,
+    "aria-autocomplete": "list",
+    placeholder: "Type a name or a hash",
+    autocomplete: "off",
+    spellcheck: "false"
+  });
+  const steps = h("select", {
+    id: `${id}-step`,
+    "aria-label": `${label}: step`,
+    disabled: true,
+    onchange: () => chosen(steps.value)
+  });
 
   let isTyped = false;
   const typed = () => input.value.trim();
@@ -50,14 +52,27 @@ export function picker(label, reference, chosen) {
   };
 
   function show() {
-    fill(options, runs.length ? runs.map((each, number) => h("li", {
-      role: "option",
-      "aria-selected": String(number === at),
-      onpointerdown: (event) => { event.preventDefault(); choose(each); }
-    },
-      h("b", {}, each.name ?? "—"), hash(each.run), h("span", { class: "dim" },
-        age(each.time ?? each.created)
-      ))) : h("li", { class: "dim" }, "no run fits"));
+    fill(
+      options,
+      runs.length
+        ? runs.map((each, number) =>
+            h(
+              "li",
+              {
+                role: "option",
+                "aria-selected": String(number === at),
+                onpointerdown: (event) => {
+                  event.preventDefault();
+                  choose(each);
+                }
+              },
+              h("b", {}, each.name ?? "—"),
+              hash(each.run),
+              h("span", { class: "dim" }, age(each.time ?? each.created))
+            )
+          )
+        : h("li", { class: "dim" }, "no run fits")
+    );
   }
 
   async function choose(each) {
@@ -80,14 +95,15 @@ export function picker(label, reference, chosen) {
     try {
       const { checkpoints = [] } = await get(`runs/${wanted}/checkpoints`, { per_page: 200 });
       if (run !== wanted) return;
-      const known = checkpoints.map(
-        (each) => h("option", { value: `${wanted}@${each.step}` },
+      const known = checkpoints.map((each) =>
+        h(
+          "option",
+          { value: `${wanted}@${each.step}` },
           `${whole(each.step)}${each.marks?.length ? `  (${each.marks.join(", ")})` : ""}`
         )
       );
-      if (step !== null && !checkpoints.some((each) => String(each.step) === String(step))) known.unshift(
-        h("option", { value: `${wanted}@${step}` }, String(step))
-      );
+      if (step !== null && !checkpoints.some((each) => String(each.step) === String(step)))
+        known.unshift(h("option", { value: `${wanted}@${step}` }, String(step)));
       fill(steps, known.length ? known : h("option", { value: wanted }, "no checkpoint"));
       if (step !== null) steps.value = `${wanted}@${step}`;
       steps.disabled = false;
@@ -97,7 +113,10 @@ export function picker(label, reference, chosen) {
   }
 
   const later = settled(() => listed !== typed() && search(typed()), 120);
-  input.addEventListener("input", () => { isTyped = true; later(); });
+  input.addEventListener("input", () => {
+    isTyped = true;
+    later();
+  });
   input.addEventListener("focus", () => {
     isTyped = false;
     input.select();
@@ -116,12 +135,16 @@ export function picker(label, reference, chosen) {
   });
 
   return {
-    element: h("div", { class: "side" },
+    element: h(
+      "div",
+      { class: "side" },
       h("div", { style: { position: "relative" } }, h("label", { for: id }, label), input, options),
       h("div", {}, h("label", { for: `${id}-step` }, "Step"), steps)
     ),
     /** Shows what was compared: a run, its name and its step. */
     show: (found) => fillSteps(found.run, found.step ?? null, found.name),
-    text: (value) => { input.value = value; },
+    text: (value) => {
+      input.value = value;
+    }
   };
 }

@@ -22,8 +22,26 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 /** Colours for several runs on one plot; the first is the accent. */
 export function runColour(at) {
   const dark = document.documentElement.dataset.theme === "dark";
-  const light = ["#0f766e", "#c2410c", "#4f46e5", "#a16207", "#be185d", "#0369a1", "#4d7c0f", "#7e22ce"];
-  const bright = ["#4fc4b4", "#fb923c", "#a5b4fc", "#fcd34d", "#f9a8d4", "#7dd3fc", "#bef264", "#d8b4fe"];
+  const light = [
+    "#0f766e",
+    "#c2410c",
+    "#4f46e5",
+    "#a16207",
+    "#be185d",
+    "#0369a1",
+    "#4d7c0f",
+    "#7e22ce"
+  ];
+  const bright = [
+    "#4fc4b4",
+    "#fb923c",
+    "#a5b4fc",
+    "#fcd34d",
+    "#f9a8d4",
+    "#7dd3fc",
+    "#bef264",
+    "#d8b4fe"
+  ];
   return (dark ? bright : light)[at % 8];
 }
 
@@ -39,24 +57,35 @@ export const scale = () => ramp().map((each, at, all) => [at / (all.length - 1),
 
 function axis(extra = {}) {
   return {
-    gridcolor: colour("--line"), linecolor: colour("--line-strong"), zerolinecolor: colour("--line-strong"),
-    tickfont: { size: 11, color: colour("--dim") }, automargin: true, fixedrange: false, ...extra,
+    gridcolor: colour("--line"),
+    linecolor: colour("--line-strong"),
+    zerolinecolor: colour("--line-strong"),
+    tickfont: { size: 11, color: colour("--dim") },
+    automargin: true,
+    fixedrange: false,
+    ...extra
   };
 }
 
 function layout(extra) {
   const { xaxis, yaxis, ...rest } = extra;
   return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    showlegend: false,
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--text") },
-    margin: { l: 52, r: 12, t: 8, b: 30 }, hovermode: "closest", dragmode: "zoom",
+    margin: { l: 52, r: 12, t: 8, b: 30 },
+    hovermode: "closest",
+    dragmode: "zoom",
     hoverlabel: {
       bgcolor: colour("--raised"),
       bordercolor: colour("--line-strong"),
       font: { color: colour("--text"), size: 12 },
       align: "left"
     },
-    xaxis: axis(xaxis), yaxis: axis(yaxis), ...rest,
+    xaxis: axis(xaxis),
+    yaxis: axis(yaxis),
+    ...rest
   };
 }
 
@@ -69,9 +98,12 @@ const CONFIG = {
 };
 
 const drawn = new Map(); // element → how it is drawn
-const inView = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) if (isIntersecting) show(target);
-}, { rootMargin: "200px" });
+const inView = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) show(target);
+  },
+  { rootMargin: "200px" }
+);
 
 async function show(element) {
   inView.unobserve(element);
@@ -107,23 +139,30 @@ document.addEventListener("theme", () => {
 });
 
 /** Plotly reads some HTML in texts: names are shown as they are. */
-export const asText = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+export const asText = (text) =>
+  String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 /** Bars for a histogram. */
 export function histogram({ edges, counts }, tint = "--accent") {
   const middles = counts.map((_, at) => (edges[at] + edges[at + 1]) / 2);
   return {
-    data: [{
-      type: "bar", x: middles, y: counts, width: counts.map((_, at) => edges[at + 1] - edges[at]),
-      marker: { color: colour(tint), line: { width: 0 } },
-      customdata: counts.map((_, at) => [edges[at], edges[at + 1]]),
-      hovertemplate: "%{customdata[0]:.4g} … %{customdata[1]:.4g}<br>%{y:,} elements<extra></extra>",
-    }],
+    data: [
+      {
+        type: "bar",
+        x: middles,
+        y: counts,
+        width: counts.map((_, at) => edges[at + 1] - edges[at]),
+        marker: { color: colour(tint), line: { width: 0 } },
+        customdata: counts.map((_, at) => [edges[at], edges[at + 1]]),
+        hovertemplate:
+          "%{customdata[0]:.4g} … %{customdata[1]:.4g}<br>%{y:,} elements<extra></extra>"
+      }
+    ],
     layout: {
       bargap: 0,
       margin: { l: 48, r: 8, t: 6, b: 26 },
       yaxis: { rangemode: "tozero", nticks: 4 },
       xaxis: { nticks: 6 }
-    },
+    }
   };
 }

@@ -26,9 +26,8 @@ function fromAddress() {
 
 function toAddress(replace) {
   const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(state)) if (value && !(
-    key === "page" && value === 1
-  )) query.set(key, value);
+  for (const [key, value] of Object.entries(state))
+    if (value && !(key === "page" && value === 1)) query.set(key, value);
   const text = query.toString();
   const address = text ? `/?${text}` : "/";
   if (address === location.pathname + location.search) return;
@@ -57,24 +56,40 @@ async function load() {
 
 // The filter: text, and chips for parts of a hash and for a metric.
 const input = h("input", {
-  type: "text", "data-filter": true, "aria-label": "Filter runs", autocomplete: "off", spellcheck: "false",
-  placeholder: PLACEHOLDER, maxlength: 200,
+  type: "text",
+  "data-filter": true,
+  "aria-label": "Filter runs",
+  autocomplete: "off",
+  spellcheck: "false",
+  placeholder: PLACEHOLDER,
+  maxlength: 200
 });
 const chips = h("span", { style: { display: "contents" } });
 byId("filter").append(chips, input, h("kbd", {}, "/"));
 
 function showFilter() {
-  fill(chips, CHIPS.filter((key) => state[key]).map((key) =>
-    h("span", { class: "chip" }, key === "metric" ? state[key] : `${key}:${state[key]}`,
+  fill(
+    chips,
+    CHIPS.filter((key) => state[key]).map((key) =>
       h(
-        "button",
-        {
-          type: "button",
-          "aria-label": `without ${key} ${state[key]}`,
-          onclick: () => { go({ [key]: "" }); input.focus(); }
-        },
-        "×"
-      ))));
+        "span",
+        { class: "chip" },
+        key === "metric" ? state[key] : `${key}:${state[key]}`,
+        h(
+          "button",
+          {
+            type: "button",
+            "aria-label": `without ${key} ${state[key]}`,
+            onclick: () => {
+              go({ [key]: "" });
+              input.focus();
+            }
+          },
+          "×"
+        )
+      )
+    )
+  );
   input.placeholder = chips.childElementCount ? "" : PLACEHOLDER;
   if (document.activeElement !== input) input.value = state.q;
 }
@@ -127,7 +142,9 @@ function show(answer) {
     shown = { body: h("tbody"), rows: new Map(), heads: h("tr"), pager: h("div") };
     fill(
       list,
-      h("div", { class: "box" },
+      h(
+        "div",
+        { class: "box" },
         h("table", { class: "cards runs" }, h("thead", {}, shown.heads), shown.body)
       ),
       shown.pager
@@ -144,81 +161,110 @@ function show(answer) {
   });
   shown.rows = new Map(rows);
   const wanted = rows.map(([, { row }]) => row);
-  if (wanted.some(
-    (row, at) => shown.body.children[at] !== row
-  ) || shown.body.children.length !== wanted.length) {
+  if (
+    wanted.some((row, at) => shown.body.children[at] !== row) ||
+    shown.body.children.length !== wanted.length
+  ) {
     const focused = document.activeElement;
     shown.body.replaceChildren(...wanted);
     if (focused !== document.body && focused.isConnected) focused.focus({ preventScroll: true });
   }
-  fill(shown.pager, pager(answer, (page) => { go({ page }); scrollTo(0, 0); }));
+  fill(
+    shown.pager,
+    pager(answer, (page) => {
+      go({ page });
+      scrollTo(0, 0);
+    })
+  );
 }
 
 function heads() {
   const head = (text, key, isNumber) => {
-    const up = state.sort === key, down = state.sort === `-${key}`;
-    return h("th", {
-      class: isNumber ? "number" : key === "name" ? "names" : null,
-      scope: "col",
-      "aria-sort": up ? "ascending" : down ? "descending" : null
-    },
-      key ? h(
-        "button",
-        {
-          type: "button",
-          title: metrics.includes(key) ? `${text}: at the best checkpoint, and at the latest; click sorts` : `sort by ${text.toLowerCase()}`,
-          onclick: () => go({ sort: up ? `-${key}` : down ? "" : key })
-        },
-        text,
-        up ? " ↑" : down ? " ↓" : ""
-      ) : text);
+    const up = state.sort === key,
+      down = state.sort === `-${key}`;
+    return h(
+      "th",
+      {
+        class: isNumber ? "number" : key === "name" ? "names" : null,
+        scope: "col",
+        "aria-sort": up ? "ascending" : down ? "descending" : null
+      },
+      key
+        ? h(
+            "button",
+            {
+              type: "button",
+              title: metrics.includes(key)
+                ? `${text}: at the best checkpoint, and at the latest; click sorts`
+                : `sort by ${text.toLowerCase()}`,
+              onclick: () => go({ sort: up ? `-${key}` : down ? "" : key })
+            },
+            text,
+            up ? " ↑" : down ? " ↓" : ""
+          )
+        : text
+    );
   };
   return [
-    h("th", { class: "check" }), head("Name", "name"), head("Hash"), metrics.map(
-      (name) => head(name, name, true)
-    ),
-    head("Checkpoints", "checkpoints", true), head("Last step", null, true), head("Saved", "time", true),
+    h("th", { class: "check" }),
+    head("Name", "name"),
+    head("Hash"),
+    metrics.map((name) => head(name, name, true)),
+    head("Checkpoints", "checkpoints", true),
+    head("Last step", null, true),
+    head("Saved", "time", true)
   ];
 }
 
 function update(row, run) {
   const box = h("input", {
-    type: "checkbox", "aria-label": `choose ${run.name ?? run.run}`, checked: chosen.has(run.run), tabindex: -1,
-    onchange: (event) => choose(run, event.target.checked),
+    type: "checkbox",
+    "aria-label": `choose ${run.name ?? run.run}`,
+    checked: chosen.has(run.run),
+    tabindex: -1,
+    onchange: (event) => choose(run, event.target.checked)
   });
-  const cell = (label, content, kind = "number") => h("td", { class: kind, "data-label": label }, content);
-  fill(row,
+  const cell = (label, content, kind = "number") =>
+    h("td", { class: kind, "data-label": label }, content);
+  fill(
+    row,
     h("td", { class: "check" }, box),
-    h("td", { class: "name", title: run.name ?? "no name" },
-      h(
-        "span",
-        {
-          class: run.live ? "live" : "still",
-          title: run.live ? "somebody writes into it now" : null,
-          role: run.live ? "img" : null,
-          "aria-label": run.live ? "live" : null
-        }
-      ),
+    h(
+      "td",
+      { class: "name", title: run.name ?? "no name" },
+      h("span", {
+        class: run.live ? "live" : "still",
+        title: run.live ? "somebody writes into it now" : null,
+        role: run.live ? "img" : null,
+        "aria-label": run.live ? "live" : null
+      }),
       h("a", { href: runHref(run.run), tabindex: -1 }, run.name ?? "—"),
-      run.damaged ? [" ", h("span", { class: "mark bad" }, `${whole(run.damaged)} damaged`)] : null),
+      run.damaged ? [" ", h("span", { class: "mark bad" }, `${whole(run.damaged)} damaged`)] : null
+    ),
     cell("", hash(run.run, { given: run, choose: (part, text) => go({ [part]: text }) }), "hashes"),
     metrics.map((name) => cell(name, metric(run, name))),
-    cell("checkpoints", whole(run.checkpoints)), cell("last step", whole(run.last_step)), cell(
-      "saved",
-      time(run.time ?? run.created)
-    ));
+    cell("checkpoints", whole(run.checkpoints)),
+    cell("last step", whole(run.last_step)),
+    cell("saved", time(run.time ?? run.created))
+  );
 }
 
 /** The best value, and the latest beside it where that is another; without a best, the latest. */
 function metric(run, name) {
-  const best = run.best?.metrics?.[name], last = run.latest?.metrics?.[name];
+  const best = run.best?.metrics?.[name],
+    last = run.latest?.metrics?.[name];
   if (best === undefined && last === undefined) return null;
-  const latestTitle = last === undefined ? null : `at the latest checkpoint, step ${run.latest.step}`;
-  if (best === undefined) return h("span", { class: "two" }, h("span", { title: latestTitle }, number(last)), h("small"));
+  const latestTitle =
+    last === undefined ? null : `at the latest checkpoint, step ${run.latest.step}`;
+  if (best === undefined)
+    return h("span", { class: "two" }, h("small"), h("span", { title: latestTitle }, number(last)));
   const isOther = last !== undefined && run.best.step !== run.latest.step;
-  return h("span", { class: "two" },
-    h("span", { title: `at the best checkpoint, step ${run.best.step}` }, number(best)),
-    h("small", { title: latestTitle }, isOther ? number(last) : ""));
+  return h(
+    "span",
+    { class: "two" },
+    h("small", { title: latestTitle }, isOther ? number(last) : ""),
+    h("span", { title: `at the best checkpoint, step ${run.best.step}` }, number(best))
+  );
 }
 
 function nothing() {
@@ -229,7 +275,10 @@ function nothing() {
         "button",
         {
           type: "button",
-          onclick: () => { input.value = ""; go({ q: "", hp: "", model: "", data: "", metric: "" }); }
+          onclick: () => {
+            input.value = "";
+            go({ q: "", hp: "", model: "", data: "", metric: "" });
+          }
         },
         "Show all runs"
       )
@@ -237,8 +286,11 @@ function nothing() {
     return box;
   }
   const place = (boot().store?.url ?? "runs").replace(/\/checkpoints$/, "");
-  return empty("No runs yet", "Save something into this store, and it appears here by itself:",
-    `import holdfast\n\nstate = holdfast.TrainingState(model=model, optimizer=optimizer)\nwith holdfast.Checkpointer(${JSON.stringify(place)}, state, name="first", every=100) as ckpt:\n    for step in ckpt.steps(1000):\n        loss = train_step(model, optimizer)\n        ckpt.step(step, loss=loss)`);
+  return empty(
+    "No runs yet",
+    "Save something into this store, and it appears here by itself:",
+    `import holdfast\n\nstate = holdfast.TrainingState(model=model, optimizer=optimizer)\nwith holdfast.Checkpointer(${JSON.stringify(place)}, state, name="first", every=100) as ckpt:\n    for step in ckpt.steps(1000):\n        loss = train_step(model, optimizer)\n        ckpt.step(step, loss=loss)`
+  );
 }
 
 // Runs that were chosen.
@@ -251,20 +303,34 @@ function choose(run, isChosen) {
   bar.hidden = !runs.length;
   // The older one is what is compared with.
   const ordered = [...runs].sort((a, b) => ((a.time ?? "") < (b.time ?? "") ? -1 : 1));
-  fill(bar, h("span", {}, `${runs.length} chosen`),
-    runs.length === 2 && h("a", { class: "button main", href: compareHref(ref(ordered[0]), ref(ordered[1])) },
-      "Compare"
-    ),
-    runs.length > 1 && h(
-      "a",
-      {
-        class: "button",
-        href: `${runHref(runs[0].run)}?with=${runs.slice(1).map((each) => each.run).join(",")}`
-      },
-      "Plot together"
-    ),
+  fill(
+    bar,
+    h("span", {}, `${runs.length} chosen`),
+    runs.length === 2 &&
+      h(
+        "a",
+        { class: "button main", href: compareHref(ref(ordered[0]), ref(ordered[1])) },
+        "Compare"
+      ),
+    runs.length > 1 &&
+      h(
+        "a",
+        {
+          class: "button",
+          href: `${runHref(runs[0].run)}?with=${runs
+            .slice(1)
+            .map((each) => each.run)
+            .join(",")}`
+        },
+        "Plot together"
+      ),
     runs.length === 1 && h("span", { class: "dim" }, "choose another to compare"),
-    h("button", { type: "button", class: "quiet", "aria-label": "choose none", onclick: clear }, "×"));
+    h(
+      "button",
+      { type: "button", class: "quiet", "aria-label": "choose none", onclick: clear },
+      "×"
+    )
+  );
 }
 
 function clear() {

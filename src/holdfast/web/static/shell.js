@@ -43,7 +43,8 @@ setInterval(() => {
 }, 10000);
 
 function trouble(error) {
-  const banner = byId("banner"), pulse = byId("pulse");
+  const banner = byId("banner"),
+    pulse = byId("pulse");
   banner.hidden = error === null;
   pulse.className = error === null ? "pulse on" : "pulse off";
   pulse.title = error === null ? "up to date" : "not reached";

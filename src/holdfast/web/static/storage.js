@@ -14,7 +14,10 @@ async function load(first) {
     last = first ?? (await get("storage"));
     show();
   } catch (error) {
-    fill(within, wrong(error, () => load()));
+    fill(
+      within,
+      wrong(error, () => load())
+    );
   }
 }
 
@@ -23,13 +26,17 @@ function show() {
   if (!usage.runs.length) {
     fill(
       within,
-      empty("Nothing is stored yet", "What runs take shows here as soon as one has saved something.")
+      empty(
+        "Nothing is stored yet",
+        "What runs take shows here as soon as one has saved something."
+      )
     );
     return;
   }
   const { total } = usage;
   const orphans = Object.values(usage.orphans ?? {}).reduce((sum, each) => sum + each, 0);
-  fill(within,
+  fill(
+    within,
     tiles([
       ["On disk", size(total.on_disk), null, exactSize(total.on_disk)],
       ["Logical", size(total.logical), null, exactSize(total.logical)],
@@ -47,20 +54,26 @@ function show() {
       ],
       ["Trash", size(trash)],
       total.budget ? ["Budget", size(total.budget), percent(total.on_disk / total.budget)] : null,
-      orphans ? ["Without a record", size(orphans), "see holdfast doctor"] : null,
+      orphans ? ["Without a record", size(orphans), "see holdfast doctor"] : null
     ]),
     usage.problem ? wrong({ message: usage.problem }) : null,
-    h("h2", {}, "By run and part"), byRun(usage.runs, parts),
-    h("div", { class: "sides" },
+    h("h2", {}, "By run and part"),
+    byRun(usage.runs, parts),
+    h(
+      "div",
+      { class: "sides" },
       h("section", {}, h("h2", {}, "What gc would free"), freed(gc)),
-      h("section", {}, h("h2", {}, "Why checkpoints stay"), reasons(kept))));
+      h("section", {}, h("h2", {}, "Why checkpoints stay"), reasons(kept))
+    )
+  );
 }
 
 function byRun(runs, parts) {
   const sums = new Map();
   for (const { part, bytes } of parts) sums.set(part, (sums.get(part) ?? 0) + bytes);
   const names = [...sums].sort((a, b) => b[1] - a[1]).map(([part]) => part);
-  const colour = (part) => (names.indexOf(part) < 7 ? runColour(names.indexOf(part)) : "var(--line-strong)");
+  const colour = (part) =>
+    names.indexOf(part) < 7 ? runColour(names.indexOf(part)) : "var(--line-strong)";
   const own = new Map();
   for (const each of parts) own.set(each.run, [...(own.get(each.run) ?? []), each]);
   const sorted = [...runs].sort((a, b) => b.on_disk - a.on_disk);
@@ -70,79 +83,139 @@ function byRun(runs, parts) {
     const known = segments.reduce((sum, part) => sum + part.bytes, 0);
     // Headers and records are in no part.
     const whole_ = Math.max(known, each.on_disk, 1);
-    return h("div", { class: "usage" }, h("a", { href: runHref(each.run), title: each.name ?? each.run },
-      h("span", {}, each.name ?? "—"),
-      h("span", { class: "dim mono" }, ` ${each.run.slice(0, 8)}`)
-    ),
-      h("div", { class: "stack", style: { width: `${(100 * each.on_disk) / greatest}%` } },
-        segments.map(
-          (part) => h(
-            "i",
-            {
-              title: `${part.part}: ${size(part.bytes)}`,
-              style: { width: `${(100 * part.bytes) / whole_}%`, background: colour(part.part) }
-            }
-          )
+    return h(
+      "div",
+      { class: "usage" },
+      h(
+        "a",
+        { href: runHref(each.run), title: each.name ?? each.run },
+        h("span", {}, each.name ?? "—"),
+        h("span", { class: "dim mono" }, ` ${each.run.slice(0, 8)}`)
+      ),
+      h(
+        "div",
+        { class: "stack", style: { width: `${(100 * each.on_disk) / greatest}%` } },
+        segments.map((part) =>
+          h("i", {
+            title: `${part.part}: ${size(part.bytes)}`,
+            style: { width: `${(100 * part.bytes) / whole_}%`, background: colour(part.part) }
+          })
         )
       ),
-      h("span", { class: "number", title: exactSize(each.on_disk) },
-        size(each.on_disk)
-      ), h("span", { class: "number dim" },
-        size(each.logical)
-      ), h("span", { class: "number dim" }, size(each.saved)));
+      h("span", { class: "number", title: exactSize(each.on_disk) }, size(each.on_disk)),
+      h("span", { class: "number dim" }, size(each.logical)),
+      h("span", { class: "number dim" }, size(each.saved))
+    );
   };
-  return h("div", { class: "panel" },
-    h("div", { class: "pad legend" },
-      names.slice(0, 7).map(
-        (part) => h("span", {},
-          h("span", { class: "swatch", style: { background: colour(part) } }),
-          part,
-          h("span", { class: "dim" }, ` ${size(sums.get(part))}`)
-        )
-      ),
+  return h(
+    "div",
+    { class: "panel" },
+    h(
+      "div",
+      { class: "pad legend" },
+      names
+        .slice(0, 7)
+        .map((part) =>
+          h(
+            "span",
+            {},
+            h("span", { class: "swatch", style: { background: colour(part) } }),
+            part,
+            h("span", { class: "dim" }, ` ${size(sums.get(part))}`)
+          )
+        ),
       names.length > 7 ? h("span", { class: "dim" }, `and ${whole(names.length - 7)} more`) : null
     ),
-    h("div", { class: "usage title" },
+    h(
+      "div",
+      { class: "usage title" },
       h("span", {}, "Run"),
       h("span"),
       ["On disk", "Logical", "Saved"].map((each) => h("span", { class: "number" }, each))
     ),
     sorted.slice(0, limit).map(row),
-    sorted.length > limit ? h("div", { class: "pager pad" },
-      h("button", { type: "button", onclick: () => { limit *= 4; show(); } },
-        `Show more (${whole(sorted.length - limit)} left)`
-      )
-    ) : null);
+    sorted.length > limit
+      ? h(
+          "div",
+          { class: "pager pad" },
+          h(
+            "button",
+            {
+              type: "button",
+              onclick: () => {
+                limit *= 4;
+                show();
+              }
+            },
+            `Show more (${whole(sorted.length - limit)} left)`
+          )
+        )
+      : null
+  );
 }
 
 function freed(gc) {
-  const problems = Object.entries(gc.problems ?? {}).map(
-    ([run, why]) => wrong({ message: `${run}: ${why}` })
+  const problems = Object.entries(gc.problems ?? {}).map(([run, why]) =>
+    wrong({ message: `${run}: ${why}` })
   );
   const lines = gc.lines ?? [];
-  if (!lines.length) return [
-    problems,
-    h("div", { class: "panel pad dim" }, "Nothing: every checkpoint stays.")
-  ];
+  if (!lines.length)
+    return [problems, h("div", { class: "panel pad dim" }, "Nothing: every checkpoint stays.")];
   const groups = Map.groupBy(lines, (each) => `${each.run}\n${each.why}`);
-  return [problems, h("div", { class: "box" }, h("table", {}, h("thead", {},
-    h("tr", {}, h("th", {}, "What"), h("th", {}, "Why"), h("th", { class: "number" }, "Frees"))
-  ),
-    h("tbody", {},
-      [...groups.values()].slice(0, 100).map(
-        (those) => h("tr", {},
-          h("td", { class: "wrap" }, steps(those)),
-          h("td", { class: "wrap dim" }, those[0].why),
-          h("td", { class: "number" }, size(those.reduce((sum, each) => sum + each.nbytes, 0)))
+  return [
+    problems,
+    h(
+      "div",
+      { class: "box" },
+      h(
+        "table",
+        {},
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            h("th", {}, "What"),
+            h("th", {}, "Why"),
+            h("th", { class: "number" }, "Frees")
+          )
+        ),
+        h(
+          "tbody",
+          {},
+          [...groups.values()]
+            .slice(0, 100)
+            .map((those) =>
+              h(
+                "tr",
+                {},
+                h("td", { class: "wrap" }, steps(those)),
+                h("td", { class: "wrap dim" }, those[0].why),
+                h(
+                  "td",
+                  { class: "number" },
+                  size(those.reduce((sum, each) => sum + each.nbytes, 0))
+                )
+              )
+            )
         )
+      ),
+      h(
+        "div",
+        { class: "pad dim" },
+        "It is done by ",
+        h("code", {}, "holdfast gc --yes"),
+        gc.to_trash
+          ? [
+              `; ${size(gc.to_trash)} go to the trash, to be freed after 7 days or by `,
+              h("code", {}, "holdfast gc --empty --yes"),
+              "."
+            ]
+          : `; the store would then take ${size(gc.total_after)}.`
       )
-    )),
-    h("div", { class: "pad dim" },
-      "It is done by ",
-      h("code", {}, "holdfast gc --yes"),
-      "; ",
-      `the store would then take ${size(gc.total_after)}.`
-    ))];
+    )
+  ];
 }
 
 function steps(those) {
@@ -152,9 +225,12 @@ function steps(those) {
   return [
     h("a", { href: runHref(run) }, h("b", { style: { "font-weight": 550 } }, name)),
     " ",
-    kind && kind !== "checkpoint" ? kind : few.map(
-      (each, at) => [at ? ", " : "", h("a", { href: checkpointHref(run, each.step) }, whole(each.step))]
-    ),
+    kind && kind !== "checkpoint"
+      ? kind
+      : few.map((each, at) => [
+          at ? ", " : "",
+          h("a", { href: checkpointHref(run, each.step) }, whole(each.step))
+        ]),
     those.length > few.length ? ` and ${whole(those.length - few.length)} more` : ""
   ];
 }
@@ -169,25 +245,45 @@ function reasons(kept) {
   const all = [...sums].sort((a, b) => b[1] - a[1]);
   if (!all.length) return h("div", { class: "panel pad dim" }, "No checkpoint is there.");
   const most = all[0][1];
-  return h("div", { class: "box" }, h("table", {},
-    h("tbody", {},
-      all.slice(0, 60).map(
-        ([why, number]) => h("tr", {},
-          h("td", { class: "wrap" }, why),
-          h("td", { class: "number" },
-            whole(number),
-            " ",
-            h("span", { class: "meter" }, h("i", { style: { width: `${(100 * number) / most}%` } }))
+  return h(
+    "div",
+    { class: "box" },
+    h(
+      "table",
+      {},
+      h(
+        "tbody",
+        {},
+        all
+          .slice(0, 60)
+          .map(([why, number]) =>
+            h(
+              "tr",
+              {},
+              h("td", { class: "wrap" }, why),
+              h(
+                "td",
+                { class: "number" },
+                whole(number),
+                " ",
+                h(
+                  "span",
+                  { class: "meter" },
+                  h("i", { style: { width: `${(100 * number) / most}%` } })
+                )
+              )
+            )
           )
-        )
       )
-    )
-  ),
-    h("div", { class: "pad dim" },
+    ),
+    h(
+      "div",
+      { class: "pad dim" },
       "Each run's page says it for each checkpoint: ",
       h("a", { href: "/", style: { color: "var(--accent)" } }, "runs"),
       "."
-    ));
+    )
+  );
 }
 
 document.addEventListener("changed", () => load());

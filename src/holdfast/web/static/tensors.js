@@ -18,10 +18,13 @@ function grown(tensors) {
       node.tensors += 1;
       const isLeaf = at + 1 === path.length;
       const key = isLeaf ? `=${word}` : word;
-      if (!node.children.has(key)) node.children.set(
-        key,
-        isLeaf ? { label: word, tensor } : { label: word, children: new Map(), bytes: 0, tensors: 0 }
-      );
+      if (!node.children.has(key))
+        node.children.set(
+          key,
+          isLeaf
+            ? { label: word, tensor }
+            : { label: word, children: new Map(), bytes: 0, tensors: 0 }
+        );
       node = node.children.get(key);
     });
   }
@@ -30,7 +33,8 @@ function grown(tensors) {
 
 /** A group with one member is shown as one with it: `layers.0`. */
 function folded(node) {
-  let label = node.label, inner = node;
+  let label = node.label,
+    inner = node;
   while (inner.children?.size === 1) {
     [inner] = inner.children.values();
     label = `${label}.${inner.label}`;
@@ -44,7 +48,9 @@ function folded(node) {
  */
 export function tensorTree(tensors, where, choose) {
   const rows = h("div", { role: "tree", "aria-label": "Tensors" });
-  const columns = h("div", { class: "row columns" },
+  const columns = h(
+    "div",
+    { class: "row columns" },
     h("span", { class: "twist" }),
     h("span", { class: "label" }, count(tensors.length, "tensor")),
     h("span", { class: "dtype" }, "dtype"),
@@ -53,45 +59,41 @@ export function tensorTree(tensors, where, choose) {
     h("span", { class: "norm" }, "norm")
   );
   const box = h("div", { class: "panel tensors" }, columns, rows);
-  const find = h(
-    "input",
-    {
-      type: "search",
-      "data-filter": true,
-      placeholder: "Filter tensors",
-      "aria-label": "Filter tensors",
-      autocomplete: "off",
-      spellcheck: "false"
-    }
-  );
+  const find = h("input", {
+    type: "search",
+    "data-filter": true,
+    placeholder: "Filter tensors",
+    "aria-label": "Filter tensors",
+    autocomplete: "off",
+    spellcheck: "false"
+  });
   const norms = normsOf(where, box);
   let withNorms = false;
 
   function leaf(node, depth, label) {
     const { tensor } = node;
     const norm = h("span", { class: "norm" }, norms.known(tensor.name));
-    const row = h("div", {
-      class: "row",
-      tabindex: -1,
-      role: "treeitem",
-      "aria-level": depth + 1,
-      "aria-selected": "false",
-      title: tensor.name,
-      style: { "--depth": depth }
-    },
-      h("span", { class: "twist" }), h("span", { class: "label" }, label), h("span", { class: "dtype" },
-        tensor.dtype
-      ), h(
-        "span",
-        { class: "shape", title: shape(tensor.shape) },
-        shape(tensor.shape)
-      ), h(
-        "span",
-        { class: "size", title: exactSize(tensor.bytes ?? 0) },
-        size(tensor.bytes)
-      ), norm);
+    const row = h(
+      "div",
+      {
+        class: "row",
+        tabindex: -1,
+        role: "treeitem",
+        "aria-level": depth + 1,
+        "aria-selected": "false",
+        title: tensor.name,
+        style: { "--depth": depth }
+      },
+      h("span", { class: "twist" }),
+      h("span", { class: "label" }, label),
+      h("span", { class: "dtype" }, tensor.dtype),
+      h("span", { class: "shape", title: shape(tensor.shape) }, shape(tensor.shape)),
+      h("span", { class: "size", title: exactSize(tensor.bytes ?? 0) }, size(tensor.bytes)),
+      norm
+    );
     const open = () => {
-      for (const each of rows.querySelectorAll('[aria-selected="true"]')) each.setAttribute("aria-selected", "false");
+      for (const each of rows.querySelectorAll('[aria-selected="true"]'))
+        each.setAttribute("aria-selected", "false");
       row.setAttribute("aria-selected", "true");
       choose(tensor);
     };
@@ -105,19 +107,23 @@ export function tensorTree(tensors, where, choose) {
   function group(node, depth, isOpen) {
     const twist = h("span", { class: "twist", "aria-hidden": "true" }, "▸");
     const inside = h("div", { role: "group", hidden: true });
-    const row = h("div", {
-      class: "row group",
-      tabindex: -1,
-      role: "treeitem",
-      "aria-level": depth + 1,
-      "aria-expanded": "false",
-      style: { "--depth": depth }
-    },
-      twist, h("span", { class: "label" }, node.label), h("span", { class: "dtype" }), h(
-        "span",
-        { class: "shape" },
-        count(node.tensors, "tensor")
-      ), h("span", { class: "size" }, size(node.bytes)), h("span", { class: "norm" }));
+    const row = h(
+      "div",
+      {
+        class: "row group",
+        tabindex: -1,
+        role: "treeitem",
+        "aria-level": depth + 1,
+        "aria-expanded": "false",
+        style: { "--depth": depth }
+      },
+      twist,
+      h("span", { class: "label" }, node.label),
+      h("span", { class: "dtype" }),
+      h("span", { class: "shape" }, count(node.tensors, "tensor")),
+      h("span", { class: "size" }, size(node.bytes)),
+      h("span", { class: "norm" })
+    );
     const turn = (open) => {
       if (open && !inside.childElementCount) grow(inside, [...node.children.values()], depth + 1);
       inside.hidden = !open;
@@ -127,7 +133,8 @@ export function tensorTree(tensors, where, choose) {
     row.addEventListener("click", () => turn(inside.hidden));
     row.addEventListener("keydown", (event) => {
       if (event.key === "Enter") turn(inside.hidden);
-      else if (event.key === "ArrowRight" || event.key === "ArrowLeft") turn(event.key === "ArrowRight");
+      else if (event.key === "ArrowRight" || event.key === "ArrowLeft")
+        turn(event.key === "ArrowRight");
     });
     if (isOpen) turn(true);
     return [row, inside];
@@ -151,7 +158,10 @@ export function tensorTree(tensors, where, choose) {
           class: "row",
           tabindex: -1,
           style: { "--depth": depth + 1 },
-          onclick: () => { more.remove(); grow(into, nodes, depth, from + MOST); }
+          onclick: () => {
+            more.remove();
+            grow(into, nodes, depth, from + MOST);
+          }
         },
         h("span", { class: "label dim" }, `… ${whole(nodes.length - from - MOST)} more`)
       );
@@ -168,25 +178,46 @@ export function tensorTree(tensors, where, choose) {
     const fitting = tensors.filter((tensor) => tensor.name.toLowerCase().includes(wanted));
     rows.append(...fitting.slice(0, MOST).map((tensor) => leaf({ tensor }, 0, tensor.name)));
     rows.append(
-      h("div", { class: "row", style: { cursor: "default" } },
+      h(
+        "div",
+        { class: "row", style: { cursor: "default" } },
         h("span", { class: "twist" }),
-        h("span", { class: "dim" },
-          fitting.length > MOST ? `the first ${MOST} of ${whole(fitting.length)}` : fitting.length ? "" : "no tensor has this in its name"
+        h(
+          "span",
+          { class: "dim" },
+          fitting.length > MOST
+            ? `the first ${MOST} of ${whole(fitting.length)}`
+            : fitting.length
+              ? ""
+              : "no tensor has this in its name"
         )
       )
     );
   }
 
   find.addEventListener("input", settled(show, 120));
-  const button = h("button", { type: "button", class: "small", title: "read the tensors that are in view, and work out their norms", onclick: () => {
-    withNorms = true;
-    button.disabled = true;
-    for (const row of rows.querySelectorAll(".row")) if (row.tensor) norms.watch(row);
-  } }, "Norms");
+  const button = h(
+    "button",
+    {
+      type: "button",
+      class: "small",
+      title: "read the tensors that are in view, and work out their norms",
+      onclick: () => {
+        withNorms = true;
+        button.disabled = true;
+        for (const row of rows.querySelectorAll(".row")) if (row.tensor) norms.watch(row);
+      }
+    },
+    "Norms"
+  );
   if (!tensors.length) return h("div", {}, empty("No tensors", "There are plain values alone."));
   show();
-  return h("div", {},
-    h("div", { class: "bar", style: { margin: "0 0 8px" } },
+  return h(
+    "div",
+    {},
+    h(
+      "div",
+      { class: "bar", style: { margin: "0 0 8px" } },
       h("div", { class: "filter small" }, find, h("kbd", {}, "/")),
       h("span", { class: "grow" }),
       button
@@ -216,15 +247,18 @@ function normsOf(where, box) {
     busy -= 1;
     next();
   };
-  const seen = new IntersectionObserver((entries) => {
-    for (const { isIntersecting, target } of entries) {
-      if (!isIntersecting) continue;
-      seen.unobserve(target);
-      target.querySelector(".norm").textContent = "…";
-      waiting.push(target);
-      if (busy < 3) next();
-    }
-  }, { root: box });
+  const seen = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target } of entries) {
+        if (!isIntersecting) continue;
+        seen.unobserve(target);
+        target.querySelector(".norm").textContent = "…";
+        waiting.push(target);
+        if (busy < 3) next();
+      }
+    },
+    { root: box }
+  );
   return {
     known: (name) => found.get(name) ?? "",
     watch: (row) => found.has(row.tensor.name) || seen.observe(row)
