@@ -16,7 +16,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from holdfast import __version__
-from holdfast.cli import commands, commands_packages, commands_store, commands_ui
+from holdfast.cli import (
+    commands,
+    commands_copies,
+    commands_packages,
+    commands_store,
+    commands_ui,
+)
 from holdfast.cli.output import exit_code, message_of
 from holdfast.cli.pipes import end_with_readers
 from holdfast.errors import HoldfastError, printable
@@ -30,6 +36,7 @@ app = typer.Typer(
 )
 app.add_typer(commands.app)
 app.add_typer(commands_store.app)
+app.add_typer(commands_copies.app)
 app.add_typer(commands_packages.app)
 app.add_typer(commands_ui.app)
 
