@@ -43,6 +43,9 @@ chromium:
 	  $$sudo apt-get install --quiet --yes --no-install-recommends chromium; } || \
 	  echo "chromium could not be installed: the tests of the dashboard will fail"
 
+# Tests start thousands of processes: what was compiled is kept, whatever the environment says.
+test test-all: export PYTHONDONTWRITEBYTECODE =
+
 test: lint chromium
 	$(BIN)/python -m pytest -n 2
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import holdfast
+from tests.cli.stores import call
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 
@@ -154,7 +155,8 @@ def test_exit_codes_tell_damage_from_wrong_use(path: Path, tmp_path: Path) -> No
         ("frobnicate",): 2,
         ("show", path, "--frobnicate"): 2,
     }
-    assert {args: run(*args).returncode for args in codes} == codes
+    assert {args: call(*args).code for args in codes} == codes
+    assert [run("verify", each).returncode for each in (path, broken, text)] == [0, 1, 2]
 
 
 def test_errors_are_one_line_without_a_traceback(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz.run import fuzz
 from tests.fuzz.targets import TARGETS
 
-SECONDS = 5
+SECONDS = 3
 
 
 @pytest.mark.parametrize("name", TARGETS)
