@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 import holdfast
+from holdfast.web import api_checkpoints, waiting
 from tests.web import stores
 from tests.web.api import Api
 from tests.web.conftest import Serve
@@ -78,6 +79,50 @@ def test_who_waits_is_answered_when_something_changes(store: holdfast.Store) -> 
         told = api(f"/store?wait={told['state']}&seconds=20")
     assert told["runs"] == 2
     assert 0.4 < time.monotonic() - begun < 5
+
+
+def test_who_was_told_of_a_change_by_another_page_waits_for_the_next_one(
+    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store elsewhere is looked at seldom: what a page has just read is not older than that."""
+    monkeypatch.setattr(waiting, "_PAUSE", 20.0)
+    monkeypatch.setattr(waiting, "_SETTLED", 0)
+    api = Api(Path(store.url).parent)
+    state = api("/store")["state"]
+    api(f"/store?wait={state}&seconds=0.1")
+    save(store, "b", 1)
+    state = api("/store")["state"]
+    begun = time.monotonic()
+    assert api(f"/store?wait={state}&seconds=0.6")["state"] == state
+    assert time.monotonic() - begun > 0.5
+
+
+def test_comparisons_that_take_long_hold_up_nothing_else(
+    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    compared = []
+
+    def slow(*_: Any) -> dict[str, Any]:
+        compared.append(ended.wait(20))
+        return {}
+
+    monkeypatch.setattr(api_checkpoints, "runs_diff_json", slow)
+    run = store.find_run("a").hash
+    with Api(Path(store.url).parent).client as client, ThreadPoolExecutor(5) as pool:
+        asked = [pool.submit(client.get, "/api/v1/compare?before=a&after=a") for _ in range(5)]
+        time.sleep(0.3)
+        begun = time.monotonic()
+        for path in (
+            f"/runs/{run}/metrics",
+            f"/checkpoints/{run}/1",
+            f"/checkpoints/{run}/1/record",
+        ):
+            assert client.get(f"/api/v1{path}").status_code == 200
+        assert time.monotonic() - begun < 5
+        assert not compared
+        ended.set()
+        assert [each.result().status_code for each in asked] == [200] * 5
 
 
 def test_who_brings_another_state_need_not_wait(store: holdfast.Store) -> None:

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast.training.metrics import read_metrics
 from holdfast.web import curves
-from holdfast.web.curves import thinned
+from holdfast.web.curves import Series
 from tests.web.api import Api
 
 
@@ -156,20 +156,55 @@ def test_thinning_keeps_the_lowest_and_highest_of_each_stretch() -> None:
     for count in (101, 1000, 12345):
         values = rng.normal(size=count)
         values[rng.integers(count, size=count // 10)] = np.nan
-        steps, kept = thinned(list(range(count)), values.tolist(), 100)
+        found = Series(range(count), values).thinned(100)
+        steps, kept = found.steps.tolist(), found.values.tolist()
         assert len(steps) <= 100
         assert steps == sorted(set(steps))
+        assert (steps[0], steps[-1]) == (0, count - 1)
         assert np.array_equal(np.array(kept), values[steps], equal_nan=True)
-        edges = np.linspace(0, count, 51).astype(int)
+        edges = np.linspace(0, count, 50).astype(int)
         for first, end in itertools.pairwise(edges):
             inside = [value for step, value in zip(steps, kept, strict=True) if first <= step < end]
             numbers = [value for value in values[first:end] if np.isfinite(value)]
-            assert {*inside} >= {min(numbers), max(numbers)} if numbers else len(inside) == 1
+            assert {*inside} >= {min(numbers), max(numbers)} if numbers else inside
+
+
+def test_what_is_smoothed_is_the_mean_of_all_and_not_of_the_extremes() -> None:
+    """A loss with spikes is near its mean, however far they reach."""
+    rng = np.random.default_rng(0)
+    values = 2 + rng.normal(size=200_000) / 100
+    values[::200] = 10
+    values[7] = np.nan
+    series = Series()
+    for first in range(0, len(values), 1000):  # as a log grows
+        part = values[first : first + 1000]
+        series = series.followed_by(Series(range(first, first + len(part)), part))
+        if len(series) >= 4000:
+            series = series.thinned(2000)
+    found = series.thinned(500)
+    assert (found.all, found.steps[-1], found.values[-1]) == (200_000, 199_999, values[-1])
+    assert np.average(found.means, weights=found.weights) == pytest.approx(np.nanmean(values))
+    assert found.means.mean() == pytest.approx(2.04, abs=0.05)
+    assert found.values.mean() > 2.5
+
+
+def test_the_last_value_of_a_long_log_is_told_and_its_means(run: holdfast.Run) -> None:
+    write(log_of(run), range(10_000), loss=lambda step: 10.0 if step == 9_990 else 2.0)
+    run.save(9_999, {"n": 1}, metrics={"loss": 2.0})
+    told = Api(run.store)(f"/runs/{run.hash}/metrics?points=200")["metrics"]["loss"]
+    assert (told["all"], told["steps"][-1], told["values"][-1]) == (10_000, 9_999, 2.0)
+    assert 10.0 in told["values"]
+    assert max(told["means"]) < 2.2
+    assert (
+        "means" not in Api(run.store)(f"/runs/{run.hash}/metrics?points=10000")["metrics"]["loss"]
+    )
 
 
 def test_of_two_values_of_one_step_the_later_line_counts() -> None:
-    series = curves._in_order(curves.Series([1, 2, 3, 2, 4], [5.0, 4.0, 3.0, 1.5, 1.0], 5))
-    assert series == curves.Series([1, 2, 3, 4], [5.0, 1.5, 3.0, 1.0], 4)
+    series = curves._in_order(Series([1, 2, 3, 2, 4], [5.0, 4.0, 3.0, 1.5, 1.0]))
+    assert series.steps.tolist() == [1, 2, 3, 4]
+    assert series.values.tolist() == [5.0, 1.5, 3.0, 1.0]
+    assert series.all == 4
 
 
 def test_a_line_that_is_too_long_hides_none_after_it(tmp_path: Path) -> None:
@@ -178,9 +213,9 @@ def test_a_line_that_is_too_long_hides_none_after_it(tmp_path: Path) -> None:
     path.write_bytes(good % 1 + b"x" * (9 << 20) + b"\n" + good % 2)
     log = curves._Log()
     curves._read_on(path, log)
-    assert log.series["loss"].steps == [1, 2]
+    assert log.series["loss"].steps.tolist() == [1, 2]
     assert log.damaged == 1
     with path.open("ab") as file:
         file.write(good % 3)
     curves._read_on(path, log)
-    assert log.series["loss"].steps == [1, 2, 3]
+    assert log.series["loss"].steps.tolist() == [1, 2, 3]

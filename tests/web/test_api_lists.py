@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 import time
@@ -152,6 +153,16 @@ print("taken", flush=True)
 sys.stdin.read()
 os._exit(9)
 """
+
+
+def test_a_store_in_a_folder_whose_name_is_no_text_is_shown(tmp_path: Path) -> None:
+    place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    holdfast.Store(place).run("a").save(1, {"n": 1})
+    api = Api(place)
+    assert api("/store")["runs"] == 1
+    page = api.client.get("/")
+    assert page.status_code == 200
+    assert "caf" in page.text
 
 
 def test_a_run_whose_process_was_killed_is_not_live(tmp_path: Path) -> None:

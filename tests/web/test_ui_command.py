@@ -48,6 +48,35 @@ def test_it_ends_at_once_and_well_when_told_to(
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", server.log.read_text())
 
 
+SLOW = """
+import time
+from holdfast.web import api_checkpoints
+api_checkpoints.runs_diff_json = lambda *_: time.sleep(30)
+from holdfast.cli import main
+main()
+"""
+
+
+def test_it_ends_though_somebody_has_asked_for_something_long(small: holdfast.Store) -> None:
+    place = str(Path(small.url).parent)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, "ui", place, "--no-open", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.get(f"{url}api/v1/compare?before=gpt&after=gpt", timeout=0.5)
+    begun = time.monotonic()
+    process.terminate()
+    assert process.wait(10) == 0
+    assert time.monotonic() - begun < 5
+    assert process.stdout.read() == ""
+    process.stdout.close()
+
+
 def test_it_outlives_those_who_leave_before_they_are_answered(
     small: holdfast.Store, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import ipaddress
+import logging
 import os
 import secrets
 import signal
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from holdfast.cli.output import on_terminal
 from holdfast.errors import BadOption, printable
@@ -28,6 +29,8 @@ PORT: Final = 7433
 _TRIED: Final = 100
 """So many ports from the first on are tried."""
 _BACKLOG: Final = 128
+_PATIENCE: Final = 2
+"""So many seconds answers that are under way have when it is told to end."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -39,8 +42,8 @@ def serve(
     open_browser: bool,
     allow_edit: bool,
     files: Path | None,
-) -> None:
-    """Serve the dashboard of a store, and return when this process is told to end."""
+) -> NoReturn:
+    """Serve the dashboard of a store until this process is told to end, and end it."""
     _check_installed()
     from holdfast.web.app import make_app
 
@@ -143,7 +146,7 @@ def _open(address: str) -> None:
     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
 
-def _run(app: Any, listening: socket.socket) -> None:
+def _run(app: Any, listening: socket.socket) -> NoReturn:
     import uvicorn
 
     config = uvicorn.Config(
@@ -153,11 +156,15 @@ def _run(app: Any, listening: socket.socket) -> None:
         server_header=False,
         lifespan="off",
         ws="none",
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=_PATIENCE,
     )
     server = uvicorn.Server(config)
     with _ending(server, app):
         server.run(sockets=[listening])
+    # A thread that still reads for somebody would keep this process, however long it takes.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 @contextmanager
@@ -168,6 +175,7 @@ def _ending(server: uvicorn.Server, app: Any) -> Iterator[None]:
         if server.should_exit:  # whoever asks twice is in a hurry
             os._exit(0)
         server.should_exit = True
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # who is cut off is no error
         app.state.site.watch.end()
 
     @contextmanager

@@ -39,6 +39,8 @@ from holdfast.web.site import Site
 
 _DEEPEST: Final = 250
 """Containers within each other beyond this many are no longer told of."""
+_LEFT: Final = 499
+"""The status for who has left, which nobody sees."""
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 
 
@@ -72,17 +74,18 @@ Answer = Callable[[Site, Request], Any]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def answering(site: Site, answer: Answer, *, heavy: bool = False) -> Endpoint:
-    """An endpoint that a thread works out; those that are heavy wait for each other."""
-    limiter = site.heavy if heavy else site.light
+def answering(site: Site, answer: Answer, limiter: CapacityLimiter) -> Endpoint:
+    """An endpoint that a thread works out, when the limiter has room for it."""
 
     async def endpoint(request: Request) -> Response:
-        return await in_thread(lambda: answer(site, request), site, limiter)
+        return await in_thread(request, lambda: answer(site, request), site, limiter)
 
     return endpoint
 
 
-async def in_thread(work: Callable[[], Any], site: Site, limiter: CapacityLimiter) -> Response:
+async def in_thread(
+    request: Request, work: Callable[[], Any], site: Site, limiter: CapacityLimiter
+) -> Response:
     """What some work comes to, as an answer; what it raises, as another."""
 
     def encoded() -> Response:
@@ -91,7 +94,10 @@ async def in_thread(work: Callable[[], Any], site: Site, limiter: CapacityLimite
         except Exception as error:
             return _as_error(error, site)
 
-    return await to_thread.run_sync(encoded, limiter=limiter)
+    async with limiter:
+        if await request.is_disconnected():  # while it waited for its turn
+            return Response(status_code=_LEFT)
+        return await to_thread.run_sync(encoded, limiter=site.threads)
 
 
 def as_answer(value: Any, status: int = 200) -> Response:

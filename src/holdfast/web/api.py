@@ -24,12 +24,16 @@ _LIGHT: Final[dict[str, Answer]] = {
     "/lineage": api_runs.lineage,
     "/files": api_tensors.look,
 }
-_HEAVY: Final[dict[str, Answer]] = {
+_MIDDLE: Final[dict[str, Answer]] = {
     "/runs/{run}/metrics": api_runs.metrics,
-    "/storage": api_runs.storage,
     _CHECKPOINT: api_checkpoints.checkpoint,
     f"{_CHECKPOINT}/record": api_checkpoints.record,
+}
+_LONG: Final[dict[str, Answer]] = {
+    "/storage": api_runs.storage,
     "/compare": api_checkpoints.compare,
+}
+_HEAVY: Final[dict[str, Answer]] = {
     "/compare/tensor": api_tensors.compare,
     "/tensor": api_tensors.tensor,
     "/tensor/heatmap": api_tensors.heatmap,
@@ -45,21 +49,26 @@ def routes(site: Site) -> list[Route]:
         known = request.query_params.get("wait")
         if known:
             await site.watch.changed(known, _seconds(request))
-        return await in_thread(site.about, site, site.light)
+        return await in_thread(request, site.about, site, site.light)
 
     async def nothing(request: Request) -> Response:
         return error_answer("RefNotFound", "the API has no such path: see docs/api.md", 404)
 
     return [
         Route(f"{ROOT}/store", store),
-        *(Route(f"{ROOT}{path}", answering(site, answer)) for path, answer in _LIGHT.items()),
         *(
-            Route(f"{ROOT}{path}", answering(site, answer, heavy=True))
-            for path, answer in _HEAVY.items()
+            Route(f"{ROOT}{path}", answering(site, answer, limiter))
+            for answers, limiter in (
+                (_LIGHT, site.light),
+                (_MIDDLE, site.middle),
+                (_LONG, site.long),
+                (_HEAVY, site.heavy),
+            )
+            for path, answer in answers.items()
         ),
         Route(
             f"{ROOT}{_CHECKPOINT}/verify",
-            answering(site, api_checkpoints.verify, heavy=True),
+            answering(site, api_checkpoints.verify, site.long),
             methods=["POST"],
         ),
         *(

@@ -30,7 +30,7 @@ def editing(site: Site, edit: Edit) -> Endpoint:
         except HoldfastError as error:
             status = 403 if isinstance(error, NotAllowed) else 400
             return error_answer(type(error).__name__, str(error), status)
-        return await in_thread(lambda: edit(site, request, given), site, site.light)
+        return await in_thread(request, lambda: edit(site, request, given), site, site.light)
 
     return endpoint
 

@@ -46,22 +46,72 @@ class _Line(msgspec.Struct, gc=False):
 _decoder: Final = msgspec.json.Decoder(_Line)
 
 
-@dataclass
 class Series:
     """The points of one metric, thinned out where there are very many."""
 
-    steps: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    all: int = 0
-    """How many there were."""
+    def __init__(self, steps: Sequence[int] = (), values: Sequence[float] = ()) -> None:
+        self.steps: Places = np.asarray(steps, np.int64)
+        self.values: Numbers = np.asarray(values, np.float64)
+        self.means = self.values
+        """The mean of those that each point stands for."""
+        self.weights: Numbers = np.ones(len(self.values))
+        """How many these are."""
+        self.all = len(self.steps)
+        """How many there were."""
 
-    def add(self, steps: Sequence[int], values: Sequence[float]) -> None:
-        """Some more."""
-        self.steps += steps
-        self.values += values
-        self.all += len(steps)
-        if len(self.steps) >= 2 * _HELD:
-            self.steps, self.values = thinned(self.steps, self.values, _HELD)
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def taken(self, places: Places) -> Series:
+        """The points at these places; the others were none."""
+        found = self._with(*(each[places] for each in self._arrays()))
+        found.all = self.all - len(self) + len(found)
+        return found
+
+    def followed_by(self, other: Series) -> Series:
+        """All points of both."""
+        pairs = zip(self._arrays(), other._arrays(), strict=True)
+        found = self._with(*(np.concatenate(pair) for pair in pairs))
+        found.all = self.all + other.all
+        return found
+
+    def thinned(self, points: int) -> Series:
+        """At most so many points: the first, the last, of each stretch the lowest and the highest.
+
+        What is not finite stays only where a stretch has nothing else.
+        """
+        count = len(self)
+        if count <= points:
+            return self
+        edges = np.linspace(0, count, max(1, points // 2 - 1) + 1).astype(np.int64)[:-1]
+        is_number = np.isfinite(self.values)
+        chosen = np.unique(
+            np.concatenate(
+                [
+                    np.array([0, count - 1]),
+                    _extreme(np.where(is_number, self.values, np.inf), edges),
+                    _extreme(np.where(is_number, -self.values, np.inf), edges),
+                ]
+            )
+        )
+        stretch = np.searchsorted(edges, chosen, side="right") - 1
+        is_mean = np.isfinite(self.means)
+        sums = np.add.reduceat(np.where(is_mean, self.means * self.weights, 0.0), edges)
+        weights = np.add.reduceat(np.where(is_mean, self.weights, 0.0), edges)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = sums / weights
+        shares = weights / np.bincount(stretch, minlength=len(edges))
+        found = self._with(self.steps[chosen], self.values[chosen], means[stretch], shares[stretch])
+        found.all = self.all
+        return found
+
+    def _arrays(self) -> tuple[Places, Numbers, Numbers, Numbers]:
+        return self.steps, self.values, self.means, self.weights
+
+    def _with(self, steps: Any, values: Any, means: Any, weights: Any) -> Series:
+        found = Series()
+        found.steps, found.values, found.means, found.weights = steps, values, means, weights
+        return found
 
 
 @dataclass
@@ -110,8 +160,7 @@ class Curves:
             _read_on(path, log)
             found = {}
             for name, series in log.series.items():
-                told = _in_order(series)
-                found[name] = Series(*thinned(told.steps, told.values, points), told.all)
+                found[name] = _in_order(series).thinned(points)
             return found, log.damaged
 
 
@@ -167,7 +216,8 @@ def _take_lines(lines: Sequence[bytes], log: _Log) -> None:
             values.append(math.nan if isinstance(value, str) else value)
     for name, (steps, values) in points.items():
         if name in log.series or len(log.series) < _METRICS:
-            log.series.setdefault(name, Series()).add(steps, values)
+            series = log.series.get(name, Series()).followed_by(Series(steps, values))
+            log.series[name] = series.thinned(_HELD) if len(series) >= 2 * _HELD else series
 
 
 def _decoded(
@@ -191,7 +241,7 @@ def _decoded(
 def _recorded(store: Store, run: str) -> dict[str, Series]:
     """The metrics of the checkpoints, which are told with the log or without one."""
     late = store.index.late_metrics(run)
-    found: dict[str, Series] = {}
+    found: dict[str, tuple[list[int], list[float]]] = {}
     listed = sorted(store.index.newest(run), key=lambda each: each.step)
     for _, step, head in listed:
         for name, value in metrics_of(head, late.get(step)).items():
@@ -199,69 +249,35 @@ def _recorded(store: Store, run: str) -> dict[str, Series]:
             if number is None and not isinstance(value, float):
                 continue
             if name in found or len(found) < _METRICS:
-                value = math.nan if number is None else float(number)
-                found.setdefault(name, Series()).add([step], [value])
-    return found
+                steps, values = found.setdefault(name, ([], []))
+                steps.append(step)
+                values.append(math.nan if number is None else float(number))
+    return {name: Series(*points) for name, points in found.items()}
 
 
 def _in_order(series: Series) -> Series:
     """By step, and of two values of one step the later line: a run may have gone back."""
-    steps = np.asarray(series.steps, np.int64)
-    if len(steps) < 2 or (np.diff(steps) > 0).all():
+    if len(series) < 2 or (np.diff(series.steps) > 0).all():
         return series
-    order = np.argsort(steps, kind="stable")
-    is_last = np.append(np.diff(steps[order]) > 0, True)
-    chosen = order[is_last].tolist()
-    dropped = len(steps) - len(chosen)
-    return Series(
-        [series.steps[at] for at in chosen],
-        [series.values[at] for at in chosen],
-        series.all - dropped,
-    )
+    order = np.argsort(series.steps, kind="stable")
+    is_last = np.append(np.diff(series.steps[order]) > 0, True)
+    return series.taken(order[is_last])
 
 
 def _joined(logged: Series | None, recorded: Series) -> Series:
     """What the log has, and of the records what lies before its first step and after its last."""
-    if logged is None or not logged.steps:
+    if logged is None or not len(logged):
         return recorded
-    first, last = logged.steps[0], max(logged.steps)
-    before = [at for at, step in enumerate(recorded.steps) if step < first]
-    after = [at for at, step in enumerate(recorded.steps) if step > last]
-
-    def joined(own: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-        return [*(others[at] for at in before), *own, *(others[at] for at in after)]
-
-    return Series(
-        joined(logged.steps, recorded.steps),
-        joined(logged.values, recorded.values),
-        logged.all + len(before) + len(after),
-    )
+    before = recorded.taken(np.flatnonzero(recorded.steps < logged.steps[0]))
+    after = recorded.taken(np.flatnonzero(recorded.steps > logged.steps[-1]))
+    return before.followed_by(logged).followed_by(after)
 
 
 def _curve(series: Series, points: int) -> dict[str, Any]:
-    steps, values = thinned(series.steps, series.values, points)
-    return {"steps": steps, "values": values, "all": series.all}
-
-
-def thinned(
-    steps: Sequence[int], values: Sequence[float], points: int
-) -> tuple[list[int], list[float]]:
-    """At most so many points: of each stretch the lowest and the highest, in their order.
-
-    What is not finite stays only where a stretch has nothing else.
-    """
-    count = len(steps)
-    if count <= points:
-        return list(steps), list(values)
-    stretches = max(1, points // 2)
-    edges = np.linspace(0, count, stretches + 1).astype(np.int64)[:-1]
-    numbers: Numbers = np.asarray(values, np.float64)
-    is_number = np.isfinite(numbers)
-    chosen = np.union1d(
-        _extreme(np.where(is_number, numbers, np.inf), edges),
-        _extreme(np.where(is_number, -numbers, np.inf), edges),
-    )
-    return [steps[at] for at in chosen], [float(numbers[at]) for at in chosen]
+    """A curve; where points were left out, with the means of all that each stands for."""
+    shown = series.thinned(points)
+    told = {"steps": shown.steps.tolist(), "values": shown.values.tolist(), "all": shown.all}
+    return told if shown.all == len(shown) else {**told, "means": shown.means.tolist()}
 
 
 def _extreme(numbers: Numbers, edges: Places) -> Places:

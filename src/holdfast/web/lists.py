@@ -30,6 +30,8 @@ _BY: Final[dict[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge,
     "=": operator.eq,
 }
+_METRIC: Final = "metric:"
+"""Stands before a metric that is called as another order is."""
 _EMPTY: Final = Span(0, 0, 0, 0)
 
 
@@ -118,6 +120,7 @@ class Runs:
     def _sorted(self, runs: list[str], sort: str) -> list[str]:
         """In an order; those that have nothing to be sorted by come last either way."""
         by, reverse = sort.removeprefix("-"), sort.startswith("-")
+        metric = by.removeprefix(_METRIC)
         if by in ("", "time"):
             return runs[::-1] if reverse else runs
         key: Callable[[str], Any]
@@ -126,7 +129,7 @@ class Runs:
         elif by == "checkpoints":
             key = self._fewness
         else:
-            key = lambda run: self._metric(run, by)  # noqa: E731
+            key = lambda run: self._metric(run, metric)  # noqa: E731
         keyed = [(key(run), run) for run in runs]
         having = [pair for pair in keyed if pair[0] is not None]
         having.sort(key=operator.itemgetter(0), reverse=reverse)

@@ -47,7 +47,10 @@ def routes(site: Site) -> list[BaseRoute]:
                 )
             return HTMLResponse(
                 templates.get_template(f"{name}.html").render(
-                    page=name, title=_printed(title(request)), boot=boot
+                    page=name,
+                    title=_printed(title(request)),
+                    boot=boot,
+                    place=printable((boot.get("store") or {}).get("url", "")),
                 )
             )
 

@@ -16,8 +16,12 @@ from holdfast.web.waiting import Watch, state_of
 
 _LIGHT: Final = 64
 """So many answers are worked out at a time, each by a thread."""
+_MIDDLE: Final = 8
+"""So many of those that read a whole log or record."""
 _HEAVY: Final = 3
-"""So many of those that read tensors or whole stores, which may take memory and time."""
+"""So many of those that read tensors, which take memory."""
+_LONG: Final = 2
+"""So many of those that may read for minutes: nothing else waits for them."""
 
 
 class Site:
@@ -30,7 +34,10 @@ class Site:
         self.curves: Final = Curves()
         self.watch: Final = Watch(store)
         self.light: Final = CapacityLimiter(_LIGHT)
+        self.middle: Final = CapacityLimiter(_MIDDLE)
         self.heavy: Final = CapacityLimiter(_HEAVY)
+        self.long: Final = CapacityLimiter(_LONG)
+        self.threads: Final = CapacityLimiter(_LIGHT + _MIDDLE + _HEAVY + _LONG)
         self._refreshing: Final = Together(store.index.refresh)
 
     def refresh(self) -> None:
@@ -41,6 +48,7 @@ class Site:
     def about(self) -> dict[str, Any]:
         """The store, as `/api/v1/store` tells of it."""
         state = state_of(self.store)  # before what it stands for
+        self.watch.saw(state)
         self.refresh()
         index = self.store.index
         spans = index.spans().values()

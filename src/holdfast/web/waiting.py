@@ -43,6 +43,10 @@ class Watch:
         """Let nobody wait any more."""
         self._has_ended = True
 
+    def saw(self, state: str) -> None:
+        """Somebody has looked by himself: who brings this state is to wait for another."""
+        self._state, self._looked = state, time.monotonic()
+
     async def changed(self, known: str, seconds: float) -> None:
         """Return when the state is another than the known one, or after so many seconds."""
         end = time.monotonic() + min(max(seconds, 0.0), LONGEST)

@@ -207,15 +207,15 @@ const KNOWN = {
   counters: "step and epoch"
 };
 
+const NO_PART = "no part";
+/** What has no part is at the top of the state. */
+
 /** The parts, by what their tensors and values say. */
 function resume(found) {
   const parts = new Map(
-    (found.parts ?? []).map((part) => [
-      typeof part === "string" ? part : (part.key ?? part.label),
-      { tensors: 0, bytes: 0, values: 0 }
-    ])
+    (found.parts ?? []).map((part) => [part ?? NO_PART, { tensors: 0, bytes: 0, values: 0 }])
   );
-  const of = (name, given) => given ?? name.split(".")[0];
+  const of = (name, given = name.split(".")[0]) => given ?? NO_PART;
   const at = (key) =>
     parts.get(key) ?? parts.set(key, { tensors: 0, bytes: 0, values: 0 }).get(key);
   for (const tensor of found.tensors ?? []) {

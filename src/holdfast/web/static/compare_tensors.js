@@ -27,6 +27,7 @@ export function tensorChanges(found, added, removed, refs) {
   const spec = (value) => `${value.dtype} ${shape(value.shape)}`;
   const row = (each) => {
     const isMeasured = typeof each.max === "number";
+    const isOtherShape = shape(each.before.shape) !== shape(each.after.shape);
     const what =
       spec(each.before) === spec(each.after)
         ? spec(each.after)
@@ -39,14 +40,18 @@ export function tensorChanges(found, added, removed, refs) {
       h(
         "td",
         { class: "number", "data-label": "greatest change" },
-        isMeasured ? number(each.max, 3) : "",
+        isMeasured ? number(each.max, 3) : isOtherShape ? "" : "not finite",
         " ",
         h(
           "span",
           {
             class: "meter",
             role: "img",
-            "aria-label": isMeasured ? `greatest change ${number(each.max, 3)}` : "another shape"
+            "aria-label": isMeasured
+              ? `greatest change ${number(each.max, 3)}`
+              : isOtherShape
+                ? "another shape"
+                : "not finite"
           },
           h("i", {
             style: {

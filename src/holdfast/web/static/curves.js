@@ -192,7 +192,7 @@ export function curves(tools, within, runs) {
       });
       if (weight)
         data.push(line(curve.values, { opacity: 0.25, hoverinfo: "skip", hovertemplate: null }));
-      data.push(line(weight ? smoothed(curve.values, weight) : curve.values));
+      data.push(line(weight ? smoothed(curve.means ?? curve.values, weight) : curve.values));
       data.push(marks(each, colour, label));
     }
     return {
@@ -201,6 +201,7 @@ export function curves(tools, within, runs) {
         xaxis: { title: null, tickformat: "~s", anchor: "y2", showgrid: false, zeroline: false },
         yaxis: {
           type: isLog ? "log" : "linear",
+          uirevision: String(isLog),
           domain: [0.13, 1],
           nticks: 5,
           zeroline: false,

@@ -144,7 +144,7 @@ function picture(found, where) {
               {},
               `size ${number(each.size[0])}${found.ranks > 1 ? `, rank ${each.rank}` : ""}`
             ),
-            h("div", {}, valueOf(each) === null ? "no field" : `mean ${number(valueOf(each), 5)}`),
+            h("div", {}, valueOf(each) === null ? "no mean" : `mean ${number(valueOf(each), 5)}`),
             typeof each.unitarity === "number"
               ? h("div", {}, `links off by ${number(each.unitarity, 2)}`)
               : null

@@ -73,6 +73,7 @@ function layout(extra) {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     showlegend: false,
+    uirevision: "kept", // what people have zoomed to stays when more is drawn
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--text") },
     margin: { l: 52, r: 12, t: 8, b: 30 },
     hovermode: "closest",
@@ -111,7 +112,8 @@ async function show(element) {
   if (!build) return;
   try {
     const library = await plotly();
-    if (!element.isConnected) return drawn.delete(element);
+    forgetGone(library);
+    if (!element.isConnected) return;
     const { data, layout: own = {}, click } = build();
     await library.react(element, data, layout(own), CONFIG);
     element.removeAttribute("aria-busy");
@@ -131,11 +133,17 @@ export function draw(element, build) {
   else inView.observe(element);
 }
 
+/** Lets go of plots that are on the page no more, and of all that plotly keeps for them. */
+function forgetGone(library) {
+  for (const element of drawn.keys())
+    if (!element.isConnected) {
+      library.purge(element);
+      drawn.delete(element);
+    }
+}
+
 document.addEventListener("theme", () => {
-  for (const element of drawn.keys()) {
-    if (!element.isConnected) drawn.delete(element);
-    else if (element.data) show(element);
-  }
+  for (const element of drawn.keys()) if (element.data) show(element);
 });
 
 /** Plotly reads some HTML in texts: names are shown as they are. */
@@ -143,7 +151,8 @@ export const asText = (text) =>
   String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 /** Bars for a histogram. */
-export function histogram({ edges, counts }, tint = "--accent") {
+export function histogram({ edges: given, counts }, tint = "--accent") {
+  const edges = given.map(Number); // large integers come as texts
   const middles = counts.map((_, at) => (edges[at] + edges[at + 1]) / 2);
   return {
     data: [

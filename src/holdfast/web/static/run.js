@@ -306,7 +306,7 @@ function checkpointRow(each, metrics) {
 
 const plots = curves(byId("tools"), byId("curves"), () => [run, ...others()]);
 document.addEventListener("changed", () => {
-  loadHead();
+  if (!byId("head").querySelector("form")) loadHead(); // in which somebody writes
   loadCheckpoints();
   plots.load();
 });

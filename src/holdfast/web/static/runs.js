@@ -4,8 +4,9 @@ import { boot, byId, empty, fill, h, pager, settled, skeleton, wrong } from "./d
 import { compareHref, hash, highlightEqual, number, runHref, time, whole } from "./format.js";
 
 const PARTS = ["hp", "model", "data"];
+const ORDERS = ["time", "name", "checkpoints"];
 const CHIPS = [...PARTS, "metric"];
-const METRIC = /^([^\s<>=:]+)(<=|>=|<|>|=)(-?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)$/i;
+const METRIC = /^([^\s<>=:]+)(<=|>=|<|>)(-?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)$/i;
 const PART = /^(hp|model|data):([0-9a-f]{8})$/i;
 
 const PLACEHOLDER = "Filter: text, hp:1a2b3c4d, loss<0.3";
@@ -150,7 +151,7 @@ function show(answer) {
       shown.pager
     );
   }
-  fill(shown.heads, heads());
+  refill(shown.heads, heads());
   const rows = answer.runs.map((run) => {
     const text = JSON.stringify(run);
     const known = shown.rows.get(run.run) ?? {
@@ -169,7 +170,7 @@ function show(answer) {
     shown.body.replaceChildren(...wanted);
     if (focused !== document.body && focused.isConnected) focused.focus({ preventScroll: true });
   }
-  fill(
+  refill(
     shown.pager,
     pager(answer, (page) => {
       go({ page });
@@ -178,8 +179,16 @@ function show(answer) {
   );
 }
 
+/** As `fill`, and whoever was on a button is on the one in its place. */
+function refill(within, content) {
+  const buttons = () => [...within.querySelectorAll("button")];
+  const at = buttons().indexOf(document.activeElement);
+  fill(within, content);
+  if (at >= 0) buttons()[at]?.focus({ preventScroll: true });
+}
+
 function heads() {
-  const head = (text, key, isNumber) => {
+  const head = (text, key, isNumber, isMetric = false) => {
     const up = state.sort === key,
       down = state.sort === `-${key}`;
     return h(
@@ -194,7 +203,7 @@ function heads() {
             "button",
             {
               type: "button",
-              title: metrics.includes(key)
+              title: isMetric
                 ? `${text}: at the best checkpoint, and at the latest; click sorts`
                 : `sort by ${text.toLowerCase()}`,
               onclick: () => go({ sort: up ? `-${key}` : down ? "" : key })
@@ -209,7 +218,7 @@ function heads() {
     h("th", { class: "check" }),
     head("Name", "name"),
     head("Hash"),
-    metrics.map((name) => head(name, name, true)),
+    metrics.map((name) => head(name, ORDERS.includes(name) ? `metric:${name}` : name, true, true)),
     head("Checkpoints", "checkpoints", true),
     head("Last step", null, true),
     head("Saved", "time", true)

@@ -115,15 +115,20 @@ export function tensorPanel(where) {
         );
       draw(picture, () => image(found));
     } catch (error) {
-      if (error.name !== "AbortError")
-        fill(
-          picture,
-          h(
-            "div",
-            { class: "pad" },
-            wrong(error, () => heat(tensor, controls, picture, index))
-          )
-        );
+      if (error.name === "AbortError") return;
+      const again = picture.cloneNode(); // what plotly has drawn in would not be drawn in again
+      fill(
+        again,
+        h(
+          "div",
+          { class: "pad" },
+          wrong(error, () => {
+            fill(again);
+            heat(tensor, controls, again, index);
+          })
+        )
+      );
+      picture.replaceWith(again);
     }
   }
 
