@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +101,38 @@ def test_what_is_known_in_memory_alone_is_known_after_a_fork(
     store = holdfast.Store(tmp_path / "store")
     store.index.refresh()
     in_a_child("1", tmp_path)
+    assert store.index.count() == 1
+
+
+def test_a_fork_does_not_wait_for_a_server_that_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the child use the file, which its parent was about to write."""
+    store = holdfast.Store(tmp_path / "store")
+    store.run("a").save(1, {"n": 1})
+    store.index.refresh()
+    asked, answer = threading.Event(), threading.Event()
+    folders = LocalBackend.folders
+
+    def silent(backend: LocalBackend, name: str) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            asked.set()
+            assert answer.wait(20)
+        return folders(backend, name)
+
+    monkeypatch.setattr(LocalBackend, "folders", silent)
+    waiting = threading.Thread(target=store.index.refresh)
+    waiting.start()
+    assert asked.wait(20)
+    begun = time.monotonic()
+    listed, found = "open_files('index.sqlite')", f"holdfast.Store({str(tmp_path / 'store')!r})"
+    said = in_a_child(f"{listed}, {found}.resolve('a').step, {listed}", tmp_path)
+    assert time.monotonic() - begun < 5
+    before, step, after = ast.literal_eval(said)
+    assert step == 1
+    assert before == after != []
+    answer.set()
+    waiting.join()
     assert store.index.count() == 1
 
 

@@ -122,6 +122,8 @@ class Database:
     def _forget_parent(self) -> None:
         """A connection does not outlive a fork, and another thread may have held the guard then."""
         if self._process != os.getpid():
+            if self._connection is not None and self._is_file:
+                _inherited.add(self._backend.cache)
             keep_open(self._connection)
             self._guard = threading.RLock()
             self._connection, self._process = None, os.getpid()
@@ -154,11 +156,20 @@ class Database:
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         if self._connection is None:
-            cache = self._backend.cache
-            self._is_homeless, self._is_file = cache is None, cache is not None
-            self._connection = _prepared_in(cache) if cache else _prepared(":memory:")
+            self._connection = self._open()
         with self._connection:
             yield self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        cache = self._backend.cache
+        self._is_homeless = cache is None
+        self._is_file = cache is not None and cache not in _inherited
+        if cache is not None and self._is_file:
+            return _prepared_in(cache)
+        connection = _prepared(":memory:")
+        if cache is not None:
+            self._fill(connection)
+        return connection
 
     def _delete(self) -> None:
         cache = self._backend.cache
@@ -179,6 +190,11 @@ class Database:
         # Here rather than by the connection's own end, which nothing keeps out of a fork's way.
         if sqlite3 is not None and self._connection is not None and not sys.is_finalizing():
             self.close()
+
+
+_inherited: set[Path | None] = set()
+"""Where the process that this one was forked from was using a database: SQLite takes its locks for
+ours."""
 
 
 def _prepared_in(cache: Path) -> sqlite3.Connection:

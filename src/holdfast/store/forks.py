@@ -66,6 +66,20 @@ class _Gate:
                 self._inside -= 1
                 self._changed.notify_all()
 
+    def step_out(self) -> int:
+        """Be outside for a while; returns what to `step_in` with."""
+        depth: int = getattr(self._own, "depth", 0)
+        if depth:
+            self._own.depth = 1
+            self.leave()
+        return depth
+
+    def step_in(self, depth: int) -> None:
+        """Be inside again as deep as before."""
+        if depth:
+            self.enter()
+            self._own.depth = depth
+
     def before_fork(self) -> None:
         """Wait until nobody is inside but the caller, let nobody in, and have all files closed."""
         self._changed.acquire()
@@ -97,6 +111,17 @@ def inside_sqlite() -> Iterator[None]:
         yield
     finally:
         gate.leave()
+
+
+@contextmanager
+def outside_sqlite() -> Iterator[None]:
+    """While this lasts, who is inside is not: a fork need not wait for a server that is silent."""
+    gate = _gate
+    depth = gate.step_out()
+    try:
+        yield
+    finally:
+        gate.step_in(depth)
 
 
 def keep_open(connection: sqlite3.Connection | None) -> None:

@@ -15,6 +15,7 @@ from holdfast.errors import FileError, HoldfastError, MissingFile
 from holdfast.store import names
 from holdfast.store.backend import NO_ANSWER, Backend, Reads, Version
 from holdfast.store.decoding import decode_head
+from holdfast.store.forks import outside_sqlite
 from holdfast.store.marks import read_marks
 from holdfast.store.reading_ahead import ReadingAhead
 from holdfast.store.record import FORMAT, MAX_HEAD, Head
@@ -36,9 +37,9 @@ _Stamps = dict[str, dict[int, int]]
 def take_in(backend: Backend, connection: sqlite3.Connection) -> None:
     """Take in all folders that have changed since the last time."""
     now = time.time_ns()
-    found = {
-        run: version for run, version in backend.folders(names.MODELS).items() if names.is_run(run)
-    }
+    with outside_sqlite():
+        folders = backend.folders(names.MODELS)
+    found = {run: version for run, version in folders.items() if names.is_run(run)}
     known = {
         run: (version, settled)
         for run, version, settled in connection.execute("SELECT * FROM folders")
@@ -49,9 +50,11 @@ def take_in(backend: Backend, connection: sqlite3.Connection) -> None:
     for first in range(0, len(changed), _AT_ONCE):
         some = changed[first : first + _AT_ONCE]
         ahead = ReadingAhead(backend)
-        ahead.list_all(map(names.run_folder, some), ".json")
+        with outside_sqlite():
+            ahead.list_all(map(names.run_folder, some), ".json")
         scans = [scan for run in some if (scan := _look(ahead, connection, run))]
-        ahead.read_all((name for scan in scans for name in scan.unread()), FIRST)
+        with outside_sqlite():
+            ahead.read_all((name for scan in scans for name in scan.unread()), FIRST)
         whole = {scan.run: scan.take_in(ahead, connection) for scan in scans}
         for run in some:  # of a folder that cannot be read now, what is known stays
             settled = whole.get(run, False) and _is_settled(found[run], now)
