@@ -69,9 +69,11 @@ def main() -> None:
     server.start()
     try:
         server.write_exports()
-        print(f"serving {arguments.folder} at {server.endpoint} until Ctrl-C; elsewhere:\n")
+        print(
+            f"serving {arguments.folder} at {server.endpoint} until Ctrl-C; in another terminal:\n"
+        )
         print(f"source {shlex.quote(str(arguments.folder / 'env'))}")
-        print(f"holdfast push RUN s3://{BUCKET}/experiments --store experiments")
+        print(f"holdfast push latest s3://{BUCKET}/experiments --store experiments")
         print(f"holdfast ls --store s3://{BUCKET}/experiments", flush=True)
         ended = server.wait()
     except KeyboardInterrupt:

@@ -57,7 +57,7 @@ def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if arguments.seed < 0 or arguments.every < 1:
         parser.error("--seed is at least 0, and --every at least 1")
     if arguments.picture and not importlib.util.find_spec("matplotlib"):
-        parser.error("--picture needs matplotlib: pip install 'holdfast[examples]'")
+        parser.error("--picture needs matplotlib: pip install matplotlib")
     return arguments
 
 

@@ -82,6 +82,11 @@ from __future__ import annotations
 class HoldfastError(Exception):
     """The base of every error that Holdfast raises on purpose."""
 
+    def __str__(self) -> str:
+        if isinstance(self, OSError) and self.strerror is not None and self.filename is None:
+            return str(self.strerror)  # which says all; the number is in `errno`
+        return super().__str__()
+
 
 class FileError(HoldfastError, OSError):
     """The operating system refused an operation on a file."""

@@ -128,7 +128,7 @@ def test_a_mirror_that_does_not_answer_is_not_waited_for(
     (line,) = done.err.splitlines()
     known = f"{open_mirror(mirror).backend.cache}"
     assert Path(known, "index.sqlite").exists()
-    assert "cannot be reached: no answer in time; what it had on 20" in line
+    assert "cannot be reached: no answer in time; this is what it had on 20" in line
 
 
 def test_a_damaged_list_of_mirrors_is_told_and_the_rest_is_listed(store: holdfast.Store) -> None:

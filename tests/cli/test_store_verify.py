@@ -76,7 +76,7 @@ def test_verify_all_reads_what_is_shared_once(store: holdfast.Store) -> None:
     done = call("verify", "--all", *at(store))
     assert (done.code, done.out) == (
         0,
-        "intact      4 checkpoints, every byte, of which 524 kB on the disk\n",
+        "intact      4 checkpoints, every byte: 524 kB were read\n",
     )
     held = sum(
         {

@@ -316,7 +316,7 @@ def test_without_torch_the_extra_is_named(data: Path, monkeypatch: pytest.Monkey
     monkeypatch.delitem(sys.modules, "holdfast.tenzor.lenet", raising=False)
     done = train("-d", data)
     assert done.code == 2
-    assert "pip install 'holdfast[train]'" in done.err
+    assert "pip install torch scikit-learn" in done.err
 
 
 def test_other_commands_do_not_wait_for_it() -> None:

@@ -93,7 +93,7 @@ def test_a_rank_alone_saves_as_ever(tmp_path: Path) -> None:
     assert saved == run.checkpoint("best")
     assert (saved.epoch, saved.metrics) == (4, {"loss": 2})
     assert same(run.load(), part(0))
-    with pytest.raises(StepExists, match=r"^.Errno 17. run"):
+    with pytest.raises(StepExists, match=r"^run"):
         save_together(run, SingleRank(), 1, part(0))
     assert save_together(run, SingleRank(), 1, [part(0)], replace=True).sequence == 2  # type: ignore[arg-type]
     assert same(run.load(), [part(0)])

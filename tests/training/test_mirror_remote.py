@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import KeepLast
 from holdfast.errors import RefNotFound
+from holdfast.training import mirror
 from tests.cli.stores import call
 from tests.object_store.faults import Call, HoldAnswer, Slow
 from tests.object_store.messages import Request
@@ -124,9 +126,42 @@ def test_a_server_that_hangs_holds_no_save_and_no_list_up(
     assert ckpt.run.checkpoint().step == 5
     done = call("ls", "--json", "--store", tmp_path / "store")
     assert [each["where"] for each in done.json] == [["local"]] * 4 + [["local", bucket_url]]
-    assert f"the mirror {bucket_url} cannot be reached: no answer in time; what it had on" in (
-        done.err
+    assert (
+        f"the mirror {bucket_url} cannot be reached: no answer in time; this is what it had on"
+        in (done.err)
     )
+
+
+def test_the_end_waits_for_a_server_that_is_slow_to_take_the_last_bytes(
+    bucket_url: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "_PATIENCE", 0.5)
+    slow = proxy.rule(Slow(400_000), is_data, times=None)
+    state = holdfast.TrainingState(walk={"weights": np.ones(1 << 17)})  # a megabyte
+    options: dict[str, Any] = {"name": "walk", "every": 1, "mirror": bucket_url}
+    with checkpointer(tmp_path / "store", state, **options) as ckpt:
+        ckpt.step(1)
+        wait_for(slow.fired.is_set)
+    assert ckpt.mirrored is not None
+    assert (ckpt.mirrored.step, ckpt.mirrored.problem) == (1, None)
+    assert steps_in(bucket_url) == [1]
+
+
+def test_the_end_waits_for_a_server_that_hangs_as_long_as_a_request_may_take(
+    bucket_url: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "_PATIENCE", 0.3)
+    monkeypatch.setenv("HOLDFAST_TIMEOUT", "0.3")
+    held = proxy.rule(HoldAnswer(600), is_data, times=None)
+    state = holdfast.TrainingState(walk={"weights": np.ones(1 << 17)})
+    options: dict[str, Any] = {"name": "walk", "every": 1, "mirror": bucket_url}
+    with checkpointer(tmp_path / "store", state, **options) as ckpt:
+        ckpt.step(1)
+        wait_for(held.fired.is_set)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 10
+    assert ckpt.mirrored is not None
+    assert ckpt.mirrored.step is None
 
 
 def test_wrong_credentials_are_told_without_them(

@@ -29,6 +29,7 @@ PORT: Final = 7433
 _TRIED: Final = 100
 """So many ports from the first on are tried."""
 _BACKLOG: Final = 128
+_NEEDED: Final = ("starlette", "uvicorn", "jinja2", "plotly")
 _PATIENCE: Final = 2
 """So many seconds answers that are under way have when it is told to end."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -70,14 +71,15 @@ def serve(
 
 
 def _check_installed() -> None:
-    for name in ("starlette", "uvicorn", "jinja2", "plotly"):
+    for name in _NEEDED:
         try:
             found = importlib.util.find_spec(name)  # plotly itself would take seconds
         except ValueError:  # somebody put something else in its place
             found = None
         if found is None:
             raise BadOption(
-                f'the dashboard needs {name}, which is not installed: pip install "holdfast[ui]"'
+                f"the dashboard needs {name}, which is not installed: "
+                f"pip install {' '.join(_NEEDED)}"
             )
 
 

@@ -273,6 +273,6 @@ def _print_all(found: Verification) -> None:
     if found.intact:
         say(
             ("intact      ", "green"),
-            f"{count_text(len(found.intact), 'checkpoint')}, every byte, of which "
-            f"{size_text(found.nbytes)} on the disk",
+            f"{count_text(len(found.intact), 'checkpoint')}, every byte: {size_text(found.nbytes)} "
+            "were read",
         )

@@ -54,5 +54,5 @@ def _dill() -> Any:
         return importlib.import_module("dill")
     except ImportError as error:
         raise UnknownFramework(
-            f"dill cannot be imported ({error}): pip install 'holdfast[experiments]'"
+            f"dill cannot be imported ({error}): pip install dill"
         ) from error

@@ -74,7 +74,7 @@ def _zstandard() -> Any:
         return importlib.import_module("zstandard")
     except ImportError as error:
         raise BadOption(
-            "compression by zstd needs the package zstandard: pip install 'holdfast[zstd]'"
+            "compression by zstd needs the package zstandard: pip install zstandard"
         ) from error
 
 

@@ -154,6 +154,6 @@ def _library() -> Any:
         import tokenizers
     except ImportError as error:
         raise UnknownFramework(
-            f"the Tokenizers library cannot be imported ({error}): pip install 'holdfast[packages]'"
+            f"the Tokenizers library cannot be imported ({error}): pip install tokenizers"
         ) from error
     return tokenizers

@@ -37,7 +37,11 @@ class Seen:
     """Whether there is nothing at its place, which answered."""
 
     def __str__(self) -> str:
-        before = f"what it had on {self.known}" if self.known else "nobody here knows what it has"
+        before = (
+            f"this is what it had on {self.known}"
+            if self.known
+            else "nobody here knows what it has"
+        )
         return f"the mirror {self.place} cannot be reached: {self.problem}; {before}"
 
 

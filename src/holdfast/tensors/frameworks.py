@@ -42,7 +42,7 @@ def framework(name: str) -> Framework:
         return _imported(_adapters[name])
     except ImportError as error:
         raise UnknownFramework(
-            f"the framework {name} cannot be imported ({error}): pip install 'holdfast[{name}]'"
+            f"the framework {name} cannot be imported ({error}): pip install {name}"
         ) from error
 
 

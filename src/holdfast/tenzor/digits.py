@@ -15,7 +15,7 @@ from holdfast.tenzor.idx import read_idx
 
 SIZE: Final = 28
 """The side of an image."""
-NEEDED: Final = "pip install 'holdfast[train]'"
+NEEDED: Final = "pip install torch scikit-learn"
 
 _FILES: Final = (
     "train-images-idx3-ubyte",

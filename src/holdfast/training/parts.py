@@ -57,10 +57,14 @@ def part_of(name: str, value: Any) -> Part:
         return _Generator(value)
     if value is None or isinstance(value, _CONTAINERS) or _is_fillable(value):
         return _Tree(value)
-    raise RefusedState(
-        f"{name}: a {type(value).__name__} cannot be put back where it was: give an object with "
-        "state_dict and load_state_dict, a generator, tensors, or a dict that holds the value"
+    kind = type(value).__name__
+    instead = (
+        "make it a holdfast.ResumableLoader, which takes the same arguments and knows its place"
+        if kind == "DataLoader"
+        else "give an object with state_dict and load_state_dict, a generator, tensors, or a dict "
+        "that holds the value"
     )
+    raise RefusedState(f"{name}: a {kind} cannot be put back where it was: {instead}")
 
 
 def _is_fillable(value: Any) -> bool:

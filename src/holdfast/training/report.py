@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from holdfast.store.filling import LoadReport
+
+NO_LOADER: Final = (
+    "no loader is in the state: where the data goes on is for the program to see to; a "
+    "holdfast.ResumableLoader sees to it"
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,8 @@ class ResumeReport:
             return f"{run} begins"
         verb = f"branches from {self.ref}" if self.branched else "continues"
         exact = "exactly as it was" if self.exact else "which may not be exact"
+        if self.exact and NO_LOADER in self.notes:
+            exact += ", if its data is"
         return f"{run} {verb} after step {self.step}, {exact}"
 
     def _more_lines(self) -> list[str]:

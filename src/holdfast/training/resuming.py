@@ -25,7 +25,7 @@ from holdfast.training.beginning import Beginning, changed_settings
 from holdfast.training.comparison import compare, differences
 from holdfast.training.crew import Crew
 from holdfast.training.parts import member_at, merged
-from holdfast.training.report import ResumeReport
+from holdfast.training.report import NO_LOADER, ResumeReport
 from holdfast.training.state import (
     RANDOM,
     TrainingState,
@@ -303,7 +303,7 @@ class Resumption:
 
     def _without_loader(self) -> Iterator[str]:
         if frameworks_in_use() and not loaders.has_loader(self._state):
-            yield "no loader is in the state: where the data goes on is for the program to see to"
+            yield NO_LOADER
 
 
 def _of_ranks(before: int, now: int) -> str:

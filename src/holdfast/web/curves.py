@@ -26,7 +26,7 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
 _BLOCK: Final = 4 << 20
-_HELD: Final = 1 << 16
+_HELD: Final = 1 << 15
 """So many points of a metric are held; when there are twice as many, they are thinned out."""
 _METRICS: Final = 512
 """So many metrics of a log are drawn; a line has no more than some hundreds."""

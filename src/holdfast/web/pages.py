@@ -114,7 +114,7 @@ async def _plotly(request: Request) -> Response:
     """plotly.js out of its Python package."""
     found = await to_thread.run_sync(_packed)
     if found is None:
-        return PlainTextResponse('plotly is missing: pip install "holdfast[ui]"\n', 404)
+        return PlainTextResponse("plotly is missing: pip install plotly\n", 404)
     packed, tag = found
     headers = {"ETag": tag, "Cache-Control": "private, max-age=86400", "Vary": "Accept-Encoding"}
     if request.headers.get("if-none-match") == tag:
