@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,11 @@ def test_a_program_that_is_killed_leaves_no_half_and_nothing_is_copied_twice(
     store, place = tmp_path / "store", tmp_path / "mirror"
 
     def files() -> dict[str, int]:
-        return {path.name: path.stat().st_ino for path in place.glob("checkpoints/models/*/*")}
+        found = {}
+        for path in place.glob("checkpoints/models/*/*"):
+            with suppress(FileNotFoundError):  # it got its name this moment
+                found[path.name] = path.stat().st_ino
+        return found
 
     def records() -> int:
         return sum("_step_" in name and name.endswith(".json") for name in files())
@@ -204,6 +208,30 @@ def test_a_mirror_that_fails_is_warned_of_once_and_used_when_it_works_again(tmp_
     assert warning.category is NotMirrored
     assert f"the mirror {place} gets no checkpoints: " in str(warning.message)
     assert sorted(steps_in(place)) == [1, 2]
+
+
+def test_another_run_in_the_mirror_is_warned_of_and_the_end_does_not_wait(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "mirror"
+    train(tmp_path / "other", 2, None)
+    train(tmp_path / "first", 3, place)
+    with pytest.MonkeyPatch.context() as patch:
+        warned: list[str] = []
+        patch.setattr(warnings, "warn", lambda text, *_, **__: warned.append(str(text)))
+        options = {"mirror_keep": KeepLast(1), "quiet": False}
+        begun = time.monotonic()
+        ckpt = train(tmp_path / "other", 4, place, **options)
+    assert time.monotonic() - begun < 15
+    assert steps_in(place) == [1, 2, 3]
+    assert f"the mirror {place} has another run that goes by {ckpt.run.hash}" in (
+        ckpt.mirrored.problem
+    )
+    assert ckpt.mirrored.problem.endswith(
+        "choose another place, or delete the one there by `holdfast rm`"
+    )
+    assert ckpt.mirrored.problem in capfd.readouterr().err
+    assert ckpt.mirrored.problem in warned[0]
 
 
 def test_where_warnings_are_errors_the_training_goes_on(tmp_path: Path) -> None:

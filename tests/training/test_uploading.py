@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,17 @@ import pytest
 
 import holdfast
 from holdfast import KeepBest, KeepEvery, KeepLast
-from holdfast.errors import DigestMismatch, HoldfastError, WriteFailed
-from holdfast.retention import retention
+from holdfast.errors import (
+    DigestMismatch,
+    HoldfastError,
+    RunCollision,
+    UnreadableFile,
+    WriteFailed,
+)
+from holdfast.files.source_file import SourceFile
+from holdfast.retention import Retention, retention
 from holdfast.store import names, runfile
+from holdfast.store.doctor import examine
 from holdfast.store.pins import pinned_steps
 from holdfast.store.removal import orphans
 from holdfast.training import uploading
@@ -262,17 +271,106 @@ def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
 def test_a_run_that_was_begun_anew_overwrites_nothing(
     store: holdfast.Store, mirror: holdfast.Store, copies: Copies, tmp_path: Path
 ) -> None:
-    save(store, 1, 2)
+    save(store, 1, 3)
     catch_up(uploader(store, mirror))
-    before = record(mirror, 1), record(mirror, 2)
+    before = {path: path.read_bytes() for path in Path(mirror.url).glob("models/*/*.json")}
     other = holdfast.Store(tmp_path / "other")
-    save(other, 1, 2)
-    one = uploader(other, mirror)
+    save(other, 0, 1, 2, 3)  # by number and time, each of them is later
+    with pytest.raises(RunCollision, match=r"has another run .* choose another place, or delete"):
+        uploader(other, mirror, KeepLast(1)).missing()
+    assert {path: path.read_bytes() for path in before} == before
+    assert copies.steps == [3, 1]
+
+
+def test_a_run_that_another_took_the_place_of_copies_no_more(
+    store: holdfast.Store, mirror: holdfast.Store
+) -> None:
+    run = save(store, 1, 2)
+    one = uploader(store, mirror)
+    missing = one.missing()
+    file = msgspec.structs.replace(run.file, created=runfile.now())
+    mirror.backend.replace(names.run_file(run.hash), runfile.encode(file))
+    with pytest.raises(RunCollision, match="has another run"):
+        one.copy(missing[0], lambda nbytes: None)
+    store.checkpoint(run.hash, 1).copy_to(mirror)  # which replaces nothing, and is asked for
+    assert steps_in(mirror) == [1]
+
+
+def test_a_run_without_a_checkpoint_in_the_mirror_holds_no_place(
+    store: holdfast.Store, mirror: holdfast.Store
+) -> None:
+    mirror.run("gpt").set_retention(retention(KeepLast(2)) or Retention())
+    run = save(store, 1, 2, 3)
+    catch_up(uploader(store, mirror))
+    assert steps_in(mirror) == [2, 3]
+    assert mirror.open_run(run.hash).file.created == run.file.created
+
+
+@pytest.mark.parametrize("lost", ["store", "mirror"])
+def test_a_run_file_that_was_made_again_is_that_of_the_same_run(
+    store: holdfast.Store, mirror: holdfast.Store, lost: str
+) -> None:
+    run = save(store, 1, 2)
+    catch_up(uploader(store, mirror))
+    one = store if lost == "store" else mirror
+    make_run_file_again(one, run)
+    save(store, 3)
+    catch_up(uploader(store, mirror))
+    assert steps_in(mirror) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lost", ["store", "mirror"])
+def test_a_checkpoint_from_before_a_run_was_made_is_of_another(
+    store: holdfast.Store, mirror: holdfast.Store, lost: str, tmp_path: Path
+) -> None:
+    run = save(store, 1, 2)
+    other = holdfast.Store(tmp_path / "other")
+    save(other, 1, 2, 3)
+    old, new = (store, other) if lost == "mirror" else (other, store)
+    catch_up(uploader(old, mirror))
+    make_run_file_again(mirror if lost == "mirror" else store, run)
+    with pytest.raises(RunCollision, match="has another run"):
+        uploader(new, mirror).missing()
+
+
+def make_run_file_again(store: holdfast.Store, run: holdfast.Run) -> None:
+    Path(store.url, names.run_file(run.hash)).unlink()
+    examine(store.backend, store.index)
+    assert "host" not in store.open_run(run.hash).file.environment
+
+
+def test_one_that_cannot_be_read_here_holds_no_other_up(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(store, 1, 2, 3)
+    read_into = SourceFile.read_into
+
+    def fail(self: SourceFile, out: Any, start: int) -> None:
+        if "_step_000002" in self.path and store.url in self.path:
+            raise UnreadableFile(errno.EIO, f"{self.path}: Input/output error")
+        read_into(self, out, start)
+
+    monkeypatch.setattr(SourceFile, "read_into", fail)
+    one = uploader(store, mirror)
     catch_up(one)
-    assert (record(mirror, 1), record(mirror, 2)) == before
+    assert copies.steps == [3, 1]
     assert one.problem is not None
-    assert "has another checkpoint of step 2, saved on " in one.problem
-    assert copies.steps == [2, 1]
+    assert one.problem.startswith("step 2 cannot be copied: ")
+
+
+def test_a_mirror_that_cannot_be_read_is_no_damage_here(
+    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+) -> None:
+    save(store, 1)
+
+    def fail(step: int) -> None:
+        raise UnreadableFile(errno.EIO, "no answer in time")
+
+    copies.meanwhile = fail
+    one = uploader(store, mirror)
+    with pytest.raises(UnreadableFile):
+        catch_up(one)
+    assert one.problem is None
 
 
 def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
@@ -289,6 +387,28 @@ def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
     assert there.checkpoint(run.hash, 1).metrics["accuracy"] == 0.5
     assert there.resolve("gpt@best").step == 1
     assert there.checkpoint(run.hash, 2).tags == ["theirs", "ours"]
+
+
+def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(
+    store: holdfast.Store, mirror: holdfast.Store
+) -> None:
+    run = save(store, 1, 2)
+    store.checkpoint(run.hash, 1).tag("prod")
+    one = uploader(store, mirror)
+    catch_up(one)
+    assert one.problem is None
+    store.untag("prod")
+    store.checkpoint(run.hash, 2).tag("prod")
+    catch_up(one)
+    assert one.problem is not None
+    assert one.problem.startswith(
+        "the tag 'prod' is on step 2 here, and stays on step 1 in the mirror: `holdfast tag"
+    )
+    mirror.untag("prod")
+    another = uploader(store, mirror)
+    catch_up(another)
+    assert another.problem is None
+    assert holdfast.Store(Path(mirror.url).parent).resolve("prod").step == 2
 
 
 def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(

@@ -33,14 +33,15 @@ from holdfast.store import names
 from holdfast.store.changing import change_of
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.copying_beside import copy_beside, copy_marks
-from holdfast.store.copying_files import Opened, copy_data
+from holdfast.store.copying_files import Opened, copy_data, reading_source
 from holdfast.store.decoding import decode
 from holdfast.store.foreign import is_foreign_store
+from holdfast.store.mirrors import another_run, is_another_run, is_same
 from holdfast.store.pins import pinned
 from holdfast.store.reading import gone
-from holdfast.store.record import MAX_RECORD, DataFile, Record
+from holdfast.store.record import MAX_RECORD, DataFile, Head, Record
 from holdfast.store.removal import delete_unused
-from holdfast.store.runfile import read_run
+from holdfast.store.runfile import RunFile, read_run
 from holdfast.store.saving import Assembler
 from holdfast.store.sizes import sizes_of
 from holdfast.store.whole import name_whole_file
@@ -80,7 +81,8 @@ def copy_checkpoint(
 
     `progress` is told of the bytes of each block, and of each file that was there. With `check`,
     every byte is read back from the target. With `replace`, an older checkpoint of the same step
-    is replaced, once all else of this one is there. A damaged source raises a DamagedFile, another
+    is replaced, once all else of this one is there, but not one of another run: RunCollision. A
+    damaged source raises a DamagedFile, one that cannot be read UnreadableSource, another
     checkpoint of the same step StepExists, and the target has no more checkpoints than before.
     """
     backend, head = checkpoint.store.backend, checkpoint.head
@@ -154,13 +156,14 @@ class _Copy:
         """Raise StepExists if the target went on by itself: its latest would be another then.
 
         Numbers count the commits of one store; that of a later one is higher, unless it counts
-        those of another.
+        those of another. If the source has the latest of the target too, it went on from that,
+        and the clocks of two machines differ.
         """
         newest = next(self._target.index.newest(self._head.run), None)
         if newest is None or self._replace:
             return
         head, there = self._head, newest.head
-        if there.sequence < head.sequence and there.time > head.time:
+        if there.sequence < head.sequence and there.time > head.time and not self._knows(there):
             raise StepExists(
                 errno.EEXIST,
                 f"{self._target.url} has gone on with run {head.run} by itself: its step "
@@ -168,11 +171,20 @@ class _Copy:
                 "latest; copy it into another store",
             )
 
+    def _knows(self, there: Head) -> bool:
+        """Whether the source has a checkpoint of the target."""
+        self._source.index.refresh()
+        listed = self._source.index.record(there.run, there.step)
+        return listed is not None and is_same(listed.head, there)
+
     def _refuse_collision(self) -> None:
         """Raise RunCollision if the target has another run of the same short hash."""
         run = self._head.run
         try:
-            identity = read_run(self._target.backend, run).identity
+            there = read_run(self._target.backend, run)
+            identity = there.identity
+            if self._replace:
+                self._refuse_another(there)
         except (MissingFile, DamagedFile):
             newest = next(self._target.index.newest(run), None)
             identity = newest.head.identity if newest else self._head.identity
@@ -181,6 +193,16 @@ class _Copy:
                 f"{self._target.url} has another run with the same short hash {run}: they cannot "
                 "be in one store"
             )
+
+    def _refuse_another(self, there: RunFile) -> None:
+        """Raise RunCollision if the run of the target was begun apart from this one.
+
+        Where nothing is replaced, as by `holdfast push`, checkpoints of both may lie in one store.
+        """
+        with suppress(MissingFile, DamagedFile):  # then nobody knows
+            here = read_run(self._source.backend, self._head.run)
+            if is_another_run(here, there, self._source.index, self._target.index):
+                raise another_run(self._target.url, there)
 
     def _look(self) -> There:
         """What the target has of this step; raises StepExists if it is another checkpoint."""
@@ -257,7 +279,8 @@ class _Copy:
 
     def _open(self, file: DataFile) -> Opened:
         try:
-            source = self._source.backend.open(f"{self._folder}/{file.name}")
+            with reading_source():
+                source = self._source.backend.open(f"{self._folder}/{file.name}")
         except MissingFile as error:
             raise gone(self._source.backend, self._head, file.name) from error
         if source.size != file.size:
@@ -312,7 +335,8 @@ def _read(checkpoint: Checkpoint) -> tuple[bytes, Record]:
     head, backend = checkpoint.head, checkpoint.store.backend
     name = names.record_file(head.run, head.step)
     try:
-        text = backend.read(name, MAX_RECORD)
+        with reading_source():
+            text = backend.read(name, MAX_RECORD)
         record = decode(text, head.run, head.step)
     except MissingFile as error:
         raise RefNotFound(f"{checkpoint.ref} was deleted meanwhile") from error

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from blake3 import blake3
 from isal.isal_zlib import crc32
 
-from holdfast.errors import DamagedFile, DigestMismatch, IndexMismatch
+from holdfast.errors import DamagedFile, DigestMismatch, IndexMismatch, UnreadableFile
 from holdfast.files.digests import DIGEST, chunks_of
 from holdfast.files.disk import ALIGNMENT
 from holdfast.files.reader import Progress
@@ -36,6 +36,19 @@ _BLOCKS: Final = 6
 """As many are read ahead of the one that is written: 96 MiB, whatever is copied."""
 _READERS: Final = 4
 """Threads that wait for a disk or a server."""
+
+
+class UnreadableSource(UnreadableFile):
+    """It is what is copied that cannot be read, and nothing of the place that it is copied to."""
+
+
+@contextmanager
+def reading_source() -> Iterator[None]:
+    """Let what cannot be read in here be told from what else goes wrong with a copy."""
+    try:
+        yield
+    except UnreadableFile as error:
+        raise UnreadableSource(*error.args) from error
 
 
 class Opened(Protocol):
@@ -95,7 +108,8 @@ def copy_data(
 
     Raises a DamagedFile, and DigestMismatch for bytes of tensors, if it is not what was saved.
     """
-    checking = _Checking(expected_in(source, file, record))
+    with reading_source():
+        checking = _Checking(expected_in(source, file, record))
     new.reserve(source.size)
     with ExitStack() as stack:
         readers = stack.enter_context(ThreadPoolExecutor(_READERS, "holdfast-read"))
@@ -119,7 +133,8 @@ def copy_data(
             read_next(free_block())
         while reading:
             start, part, block, done = reading.popleft()
-            done.result()
+            with reading_source():
+                done.result()
             checked = hasher.submit(checking.see, part, start)
             if isinstance(new, Lending):
                 new.append(part)

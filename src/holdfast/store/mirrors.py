@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.errors import BadField, BadOption, DamagedFile, MissingFile
+from holdfast.errors import BadField, BadOption, DamagedFile, MissingFile, RunCollision
 from holdfast.store.backend import Backend
 from holdfast.store.changing import change_of
 from holdfast.store.opening import checked_path, is_url
 from holdfast.store.record import Head
+from holdfast.store.runfile import RunFile
 from holdfast.store.sealed import seal, unseal
 
 if TYPE_CHECKING:
+    from holdfast.store.index import Index
     from holdfast.store.store import Store
 
 FORMAT: Final = "holdfast mirrors 1"
@@ -95,3 +97,40 @@ def is_same(one: Head, other: Head) -> bool:
     The time too: a run that was begun anew counts from 1 again.
     """
     return one.place == other.place and one.time == other.time
+
+
+def is_another_run(here: RunFile, there: RunFile, index: Index, their_index: Index) -> bool:
+    """Whether two stores have two runs of one hash, which were begun apart from each other.
+
+    A run file goes wherever its run goes on, so that both say when the run was made. One that was
+    lost and made again out of a record does not know that: then the other one does, and no
+    checkpoint is older than its run.
+    """
+    if here.created == there.created:
+        return False
+    if _is_made_again(here):
+        return not _is_made_again(there) and _first_time(index, here.run) < there.created
+    if _is_made_again(there):
+        return _first_time(their_index, there.run) < here.created
+    return True
+
+
+def another_run(place: str, there: RunFile) -> RunCollision:
+    """What is said of such a run."""
+    host = f" on {there.environment['host']}" if "host" in there.environment else ""
+    made = there.created[:19].replace("T", " ")
+    return RunCollision(
+        f"{place} has another run that goes by {there.run}, made on {made}{host}: it stays as it "
+        "is, and nothing of this one is copied there; choose another place, or delete the one "
+        "there by `holdfast rm`"
+    )
+
+
+def _is_made_again(file: RunFile) -> bool:
+    """Whether a run file was made of a record, which does not say on which machine it was."""
+    return "host" not in file.environment
+
+
+def _first_time(index: Index, run: str) -> str:
+    """When the first checkpoint of a run was saved that is there; behind all times if none is."""
+    return min((listed.head.time for listed in index.newest(run)), default="~")

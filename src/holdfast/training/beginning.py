@@ -14,8 +14,8 @@ from typing import Any, Final
 from holdfast.errors import BadLabel, HoldfastError, NotAStore, RefNotFound, RunBusy, RunExists
 from holdfast.identity import Identity, identify, recorded
 from holdfast.store import Checkpoint, Run, Store, names
-from holdfast.store.record import Place
 from holdfast.store.runfile import RunFile
+from holdfast.training.bringing_back import Elsewhere
 
 MODES: Final = ("auto", "never", "must")
 _LOOKED_AT: Final = 64
@@ -34,14 +34,14 @@ class Settings:
     trial: Any
     volatile: Collection[str]
 
-    def identity(self) -> Identity:
-        """The digests of these settings."""
+    def identity(self, trial: Any) -> Identity:
+        """The digests of these settings, for a trial of them."""
         return identify(
             name=self.name,
             hp=self.hp,
             model=self.model,
             data=self.data,
-            trial=self.trial,
+            trial=trial,
             volatile=self.volatile,
         )
 
@@ -100,12 +100,19 @@ def program_name() -> str:
         return "run"
 
 
-def begin(store: Store, settings: Settings, resume: str) -> Beginning:
-    """The run to go on with; raises RefNotFound, RunExists or AmbiguousRef."""
+def begin(
+    store: Store, settings: Settings, resume: str, mirror: Elsewhere | None = None
+) -> Beginning:
+    """The run to go on with; raises RefNotFound, RunExists or AmbiguousRef.
+
+    What the mirror has of it, and the store has not, is brought back first.
+    """
     if resume == "never":
-        return _new(store, settings)
+        return _new(store, settings, mirror)
     if resume not in MODES:
-        return _branch(store, settings, resume)
+        return _branch(store, settings, resume, mirror)
+    if mirror is not None:
+        mirror.bring_back(settings.identity(settings.trial).hash)
     run = settings.known(store, settings.trial)
     if run is not None and (_has_checkpoints(store, run) or run.parent):
         return Beginning(run, settings.hp, _parent(store, run))
@@ -118,9 +125,11 @@ def begin(store: Store, settings: Settings, resume: str) -> Beginning:
     return Beginning(made, settings.hp, None, notes, is_new=run is None)
 
 
-def _new(store: Store, settings: Settings) -> Beginning:
+def _new(store: Store, settings: Settings, mirror: Elsewhere | None) -> Beginning:
     for trial in _trials(settings):
-        if settings.known(store, trial) is None:
+        if settings.known(store, trial) is not None:
+            continue
+        if mirror is None or not mirror.may_have(settings.identity(trial).hash):
             run = settings.run(store, trial)
             with suppress(RunBusy):  # another process took it at the same moment
                 run.take()
@@ -128,16 +137,23 @@ def _new(store: Store, settings: Settings) -> Beginning:
     raise _taken(settings)
 
 
-def _branch(store: Store, settings: Settings, ref: str) -> Beginning:
+def _branch(store: Store, settings: Settings, ref: str, mirror: Elsewhere | None) -> Beginning:
     """A run that goes on from a checkpoint; one that did so before goes on with its own."""
     for trial in _trials(settings):
         known = settings.known(store, trial)
-        if known is None:
-            parent = _resolved(store, ref)
-            run = settings.run(store, trial, parent)
-            return Beginning(run, settings.hp, parent, _trial_note(trial), is_new=True)
-        if known.parent is not None and _is_meant(store, ref, known.parent):
+        file, run = (known.file, known.hash) if known else (None, settings.identity(trial).hash)
+        if file is None and mirror is not None:
+            file = mirror.run_file(run)
+        if file is not None and not _is_meant(store, ref, file):
+            continue
+        if mirror is not None:
+            mirror.bring_back(run)
+            known = settings.known(store, trial)
+        if known is not None:
             return Beginning(known, settings.hp, _parent(store, known))
+        parent = _resolved(store, ref)
+        made = settings.run(store, trial, parent)
+        return Beginning(made, settings.hp, parent, _trial_note(trial), is_new=True)
     raise _taken(settings)
 
 
@@ -151,22 +167,32 @@ def _resolved(store: Store, ref: str) -> Checkpoint:
         ) from error
 
 
-def _is_meant(store: Store, ref: str, place: Place) -> bool:
-    """Whether a reference may have led to this checkpoint when the branch was made.
+def _is_meant(store: Store, ref: str, branch: RunFile) -> bool:
+    """Whether a reference may have led to the parent of a branch when that was made.
 
     By now it may lead elsewhere, or to several: a branch can bear the name of its parent's run.
+    Or to nothing, where the branch is on another machine than its parent.
     """
+    place = branch.parent
+    if place is None:
+        return False
     if ref == "latest":  # of the store, and so of the branch itself by now
         return True
     run, _, step = ref.partition("@")
+    is_step = step == str(place.step) or not step.isdecimal()
     prefix = run.replace("_", "")
+    if len(prefix) >= names.SHORTEST and place.run.startswith(prefix):
+        return is_step
+    is_known, found = False, None
     with suppress(HoldfastError):
-        is_hash = len(prefix) >= names.SHORTEST and place.run.startswith(prefix)
-        if is_hash or store.open_run(place.run).name == run:
-            return step == str(place.step) or not step.isdecimal()
+        name, is_known = store.open_run(place.run).name, True
+        if name == run:
+            return is_step
     with suppress(HoldfastError):
-        return store.resolve(ref).head.place == place
-    return False
+        found = store.resolve(ref).head.place
+    if is_known or (found is not None and found.run != branch.run):
+        return found == place
+    return is_step
 
 
 def _parent(store: Store, run: Run) -> Checkpoint | None:
@@ -194,8 +220,8 @@ def _trial_note(trial: Any) -> tuple[str, ...]:
 
 def _taken(settings: Settings) -> RunExists:
     return RunExists(
-        f"there is a run with these settings and trial {settings.trial!r} already: give another "
-        "trial, or none to take the next free one"
+        f"there is a run with these settings and trial {settings.trial!r} already, here or in the "
+        "mirror: give another trial, or none to take the next free one"
     )
 
 
@@ -216,7 +242,7 @@ def _nearest(store: Store, settings: Settings) -> Iterator[str]:
 def _differences(settings: Settings, file: RunFile) -> Iterator[str]:
     """What is another in a run than here, a line each."""
     yield from changed_settings(settings.hp, file.hyperparameters, settings.volatile)
-    identity = settings.identity()
+    identity = settings.identity(settings.trial)
     if identity.model != file.identity["model"]:
         yield "another model"
     if identity.data != file.identity["data"]:

@@ -32,7 +32,7 @@ from holdfast.training.beginning import (
     store_of,
 )
 from holdfast.training.best import Best
-from holdfast.training.bringing_back import bring_back
+from holdfast.training.bringing_back import Elsewhere
 from holdfast.training.crew import Crew, Decision, crew_of
 from holdfast.training.epoch import Epoch
 from holdfast.training.metrics import MetricsLog
@@ -188,10 +188,10 @@ class Checkpointer:
         return self
 
     def _begin(self) -> Beginning:
-        mirror = self._mirror_settings
-        if mirror is not None and mirror.is_used and self._resume in ("auto", "must"):
-            bring_back(self.store, self._settings.identity().hash, mirror.place, self._say)
-        return begin(self.store, self._settings, self._resume)
+        told, mirror = self._mirror_settings, None
+        if told is not None and told.is_used:
+            mirror = Elsewhere(self.store, told.place, self._say)
+        return begin(self.store, self._settings, self._resume, mirror)
 
     def _agreed(self) -> list[Any]:
         """What must be the same on all ranks."""

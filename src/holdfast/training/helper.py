@@ -1,6 +1,6 @@
 """The helper process: writes the checkpoints of a run, so that the training process need not.
 
-    python -P -m holdfast.training.helper PARENT SOCKET STAGING,STAGING STORE RUN
+    holdfast.training.helper PARENT SOCKET STAGING,STAGING STORE RUN
 
 It has a socket to the training process, its stagings, and nothing else of it. It commits nothing,
 and does not outlive it: on Linux the kernel sees to that, elsewhere the end of the socket.

@@ -39,6 +39,9 @@ _SILENT: Final = 3.0
 """A wait at the end of so many seconds is worth a word."""
 _PATIENCE: Final = 30.0
 """So many seconds without any progress end that wait."""
+_REQUESTS: Final = 6
+"""So many times as long as a request is repeated, if one may be under way: a large one takes four
+times that, and after the last byte was handed over, several wait for their turn."""
 _GRACE: Final = 10.0
 """So many seconds it takes at most, once a signal has asked the program to end."""
 _TICK: Final = 0.1
@@ -130,6 +133,7 @@ class Mirror:
         self._line: socket.socket | None = None
         self._is_heard = False
         """Whether the report is one of the process that there is now."""
+        self._longest = _REQUESTS * _request_time(settings.place)
         self._closing = False
         self._has_warned = False
         self._thread = threading.Thread(target=self._work, name="holdfast-mirror", daemon=True)
@@ -189,7 +193,7 @@ class Mirror:
                 now = time.monotonic()
                 if is_asked_to_end() and not is_ending:
                     is_ending, last = True, min(last, now + _GRACE)
-                if now >= last or now - self._moved_at > _PATIENCE:
+                if now >= last or now - self._moved_at > self._patience():
                     return False
                 if now - begun > _SILENT and not has_spoken:
                     has_spoken = True
@@ -200,10 +204,21 @@ class Mirror:
                 self._changed.wait(_TICK)
         return True
 
+    def _patience(self) -> float:
+        """So many seconds without any progress end the wait as things are.
+
+        Bytes count when they are handed over; a server that is slow to take the last of them is
+        waited for as long as its requests may take, until one has failed.
+        """
+        report = self._report
+        is_copying = self._is_heard and report.waiting and not report.failures
+        return max(_PATIENCE, self._longest) if is_copying else _PATIENCE
+
     def _is_done(self) -> bool:
         report = self._report
         is_up_to_date = self._is_heard and report.asked >= self._asked
-        return is_up_to_date and not report.waiting and not report.failures
+        is_all_there = not report.waiting and not report.failures
+        return is_up_to_date and (is_all_there or report.is_refused)
 
     def _ask(self) -> None:
         """Have it look now; the line is never waited for."""
@@ -282,10 +297,12 @@ class Mirror:
             old, self._report = self._report, report
             self._death, self._is_heard = None, True
             is_less = report.waiting < old.waiting
-            if is_less or (old.moved, old.step) != (report.moved, report.step):
+            is_first_failure = report.failures == 1 and not old.failures  # it is tried once more
+            is_moved = (old.moved, old.step) != (report.moved, report.step)
+            if is_less or is_moved or is_first_failure:
                 self._moved_at = time.monotonic()
             self._changed.notify_all()
-        self._warn(report.failures, report.problem)
+        self._warn(_OFTEN if report.is_refused else report.failures, report.problem)
 
     def _warn(self, failures: int, problem: str | None) -> None:
         """Say once that it does not work."""
@@ -304,6 +321,17 @@ class Mirror:
         if self._line is not None:
             with suppress(OSError):
                 os.close(self._line.detach())  # its `close` would wait for that of the stream
+
+
+def _request_time(place: str) -> float:
+    """So many seconds a request to a mirror is repeated; a folder has none."""
+    if not is_url(place):
+        return 0.0
+    from holdfast.store.remote.connecting import timeout  # which a folder need not wait for
+
+    with suppress(BadOption):  # the process that copies says so
+        return timeout().total_seconds()
+    return 0.0
 
 
 def _counted(waiting: int) -> str:

@@ -1,6 +1,6 @@
 """The process that copies the checkpoints of a run into its mirror.
 
-    python -P -m holdfast.training.mirror_process PARENT SOCKET STORE RUN PLACE KEEP
+    holdfast.training.mirror_process PARENT SOCKET STORE RUN PLACE KEEP
 
 It looks at the folder of the run about once a second, and has nothing of the training process but
 a socket, at whose end it ends. What it was in the middle of is found missing by the next one.
@@ -20,7 +20,7 @@ from typing import Final, Never
 
 import msgspec
 
-from holdfast.errors import HoldfastError, printable, shortened
+from holdfast.errors import HoldfastError, RunCollision, printable, shortened
 from holdfast.retention import Retention
 from holdfast.store import Store, names
 from holdfast.store.local import LocalBackend
@@ -80,8 +80,13 @@ class Service:
             except Exception as error:
                 self._uploader.forget_mirror()
                 failures = self._report.failures + 1
-                waiting = self._uploader.count_missing()
-                self._tell(failures=failures, problem=_text(error), asked=asked, waiting=waiting)
+                self._tell(
+                    asked=asked,
+                    waiting=self._uploader.count_missing(),
+                    failures=failures,
+                    is_refused=isinstance(error, RunCollision),
+                    problem=_text(error),
+                )
                 first, most = _PAUSES
                 self._woken.wait(min(first * 2 ** min(failures - 1, 10), most))
             else:
@@ -89,6 +94,7 @@ class Service:
                     asked=asked,
                     waiting=0,
                     failures=0,
+                    is_refused=False,
                     problem=self._uploader.problem,
                     step=self._uploader.step,
                 )
@@ -142,7 +148,8 @@ class Service:
 
 def _text(error: Exception) -> str:
     text = said(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
-    return shortened(printable(text.partition("\n")[0]))
+    line = printable(text.partition("\n")[0])
+    return line if isinstance(error, RunCollision) else shortened(line)
 
 
 def _run() -> Never:

@@ -24,6 +24,8 @@ class Report(msgspec.Struct, frozen=True):
     """The bytes that were copied so far, in this process."""
     failures: int = 0
     """How many times in a row it did not work."""
+    is_refused: bool = False
+    """Whether the mirror has another run of the same hash, so that none is copied."""
     problem: str | None = None
     """What went wrong last, if it still is."""
 

@@ -10,14 +10,24 @@ import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from holdfast.training.channel import STOPS
+
+_PATHS: Final = "HOLDFAST_PYTHONPATH"
+_RUN: Final = f"""
+import os, runpy, sys
+sys.path[:] = dict.fromkeys([*os.environ.pop("{_PATHS}").split(os.pathsep), *sys.path])
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""Not by PYTHONPATH: what the process starts may be written for another Python, and inherits it."""
 
 
 def start_module(
     module: str, arguments: Iterable[object], kept: Sequence[int] = ()
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start `python -P -m MODULE PARENT SOCKET …`; returns it, and this end of its line.
+    """Start a module as a program, with PARENT SOCKET …; returns it, and this end of its line.
 
     It gets none of this process's streams and is in no group of its, so that nothing that is
     meant for this process reaches it; of its files it has those in `kept`. Raises OSError if it
@@ -28,14 +38,15 @@ def start_module(
         try:
             with theirs:
                 line = theirs.fileno()
+                given = (os.getpid(), line, *arguments)
                 process = subprocess.Popen(
-                    [_python(), "-P", "-m", module, *map(str, (os.getpid(), line, *arguments))],
+                    [*_python(), "-c", _RUN, module, *map(str, given)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=(line, *kept),
                     start_new_session=True,
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(_paths())},
+                    env={**os.environ, _PATHS: os.pathsep.join(_paths())},
                 )
         except BaseException:
             ours.close()
@@ -61,10 +72,11 @@ def _blocked(signals: Collection[signal.Signals]) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _python() -> str:
+def _python() -> list[str]:
+    """The interpreter, which takes no modules from the working directory."""
     if not sys.executable:
         raise FileNotFoundError("nobody knows where the Python interpreter is")
-    return sys.executable
+    return [sys.executable, "-P", *(["-E"] if sys.flags.ignore_environment else [])]
 
 
 def _paths() -> list[str]:

@@ -24,16 +24,19 @@ from holdfast.errors import (
 from holdfast.retention import Candidate, KeepBest, Retention, judge
 from holdfast.store import Checkpoint, Run, Store, names
 from holdfast.store.budgets import after_save
+from holdfast.store.changing import change_of
 from holdfast.store.copying import copy_checkpoint
+from holdfast.store.copying_files import UnreadableSource
 from holdfast.store.foreign import is_foreign_store
 from holdfast.store.listing import metrics_of
-from holdfast.store.mirrors import is_same, open_mirror
+from holdfast.store.mirrors import another_run, is_another_run, is_same, open_mirror
 from holdfast.store.record import Head
-from holdfast.store.runfile import encode, read_run
+from holdfast.store.retaining import said
+from holdfast.store.runfile import RunFile, encode, read_run
 from holdfast.training.uploading_marks import CopiedMarks
 
 _REST: Final = 3600.0
-"""So many seconds a damaged checkpoint is let be, before it is tried again."""
+"""So many seconds a checkpoint that is damaged here is let be, before it is tried again."""
 
 Key = tuple[int, int, str]
 Moved = Callable[[int], None]
@@ -65,7 +68,7 @@ class Uploader:
     def problem(self) -> str | None:
         """What is wrong with single checkpoints, or with the deletion of old ones."""
         resting = [text for _, text in self._resting.values()]
-        found = [*self._conflicts.values(), *resting, *self._problems]
+        found = [*self._conflicts.values(), *resting, *self._problems, *self._marks.problems]
         return found[0] if found else None
 
     @property
@@ -109,8 +112,21 @@ class Uploader:
                 f"the mirror {self._place} has another run that goes by {self._run}: choose "
                 "another place, or give a `trial`"
             )
+        if there.created != here.created:
+            self._take_over(mirror, here, there)
         if self._keep is not None:
             Run(mirror, there).set_retention(self._keep)
+
+    def _take_over(self, mirror: Store, here: RunFile, there: RunFile) -> None:
+        """Let the run there be this one if it has no checkpoint; raise if it is another."""
+        self._local.index.refresh()
+        with change_of(mirror.backend, self._run):
+            mirror.index.refresh()
+            if not mirror.index.steps(self._run):
+                file = msgspec.structs.replace(here, retention=there.retention)
+                mirror.backend.replace(names.run_file(self._run), encode(file))
+            elif is_another_run(here, there, self._local.index, mirror.index):
+                raise another_run(f"the mirror {self._place}", there)
 
     # What is missing
 
@@ -183,9 +199,9 @@ class Uploader:
         except (RefNotFound, FileError, DamagedFile) as error:
             if self._is_gone(head):
                 return
-            if not isinstance(error, DamagedFile):
+            if not isinstance(error, DamagedFile | UnreadableSource):
                 raise
-            text = f"step {head.step} cannot be copied: {error}"
+            text = f"step {head.step} cannot be copied: {said(error)}"
             self._resting[_key(head)] = time.monotonic() + _REST, text
             return
         self._done.add(_key(head))
