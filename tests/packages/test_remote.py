@@ -34,6 +34,7 @@ from holdfast.packages import (
     load_model_folder,
     load_model_mmaped,
     pack,
+    places,
     save_model,
     save_model_folder,
     save_to_store,
@@ -42,7 +43,7 @@ from holdfast.packages import (
 )
 from holdfast.packages.remote import RemoteFolder, RemotePath
 from holdfast.store import Store
-from holdfast.store.remote.client import Client, Meta
+from holdfast.store.remote.client import Client, Meta, Tag
 from tests.object_store.proxy import Answer, Proxy
 from tests.packages import hugging
 from tests.packages.saved_packages import PARAMETERS, make_foreign, make_package
@@ -380,7 +381,7 @@ def test_a_server_that_does_not_answer_breaks_no_package(url: str, proxy: Proxy)
 def test_names_that_lead_elsewhere_are_not_listed() -> None:
     class Odd(Client):
         def list(self, prefix: str = "", deep: bool = True) -> Any:
-            meta = Meta(1, "tag", 0.0)
+            meta = Meta(1, Tag("tag"), 0.0)
             return [("..", meta), ("x/.", meta), ("config.json", meta)], ["..", "x/", "."]
 
     folder = RemoteFolder(Odd("s3://bucket/models"))
@@ -567,6 +568,38 @@ def test_archives_stay_on_this_machine(url: str, tmp_path: Path) -> None:
     ):
         with pytest.raises(BadOption, match="on this machine"):
             action()
+
+
+SECRETS = (
+    "s3://AKIA:HIDDEN@bucket/models/x.json",
+    "s3://AKIA:1/HIDDEN@bucket/models/x.json",
+    "s3://bucket/models/x.json?token=HIDDEN",
+    "https://somebody:HIDDEN@host/x.json",
+)
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "folder": places.folder_at,
+    "file": places.file_at,
+    "no file": lambda url: places.file_at(f"{url}/"),
+    "either": places.either_at,
+    "file in": lambda url: places.file_in(url, "config.json"),
+    "here": places.check_are_here,
+    "opened": places.opened,
+    "written": lambda url: places.written_here(url).__enter__(),
+    "path": lambda url: places.file_at(Path(url)),
+    "unpack": unpack,
+    "load": load_model,
+}
+
+
+@pytest.mark.parametrize("url", SECRETS, ids=range(len(SECRETS)))
+@pytest.mark.parametrize("name", PLACES)
+def test_a_secret_in_a_url_is_in_no_error(name: str, url: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        PLACES[name](url)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "HIDDEN" not in str(error)
+        error = error.__cause__ or error.__context__
 
 
 def test_a_file_url_is_a_folder(tmp_path: Path) -> None:

@@ -69,6 +69,14 @@ def test_a_checkpoint_is_exported(bucket_url: str) -> None:
     assert call("export", "--package", "gpt@3", target, "--store", bucket_url, "--yes").code == 0
 
 
+@pytest.mark.parametrize("command", ["pack", "unpack", "show", "verify", "models"])
+def test_a_password_in_a_url_is_not_shown(command: str) -> None:
+    done = call(command, "s3://AKIA:HIDDEN@bucket/x.tar.gz")
+    assert done.code != 0
+    assert "credentials come from the environment" in done.out + done.err
+    assert "HIDDEN" not in done.out + done.err
+
+
 def test_archives_are_refused(url: str, tmp_path: Path) -> None:
     folder = make_package(tmp_path / "gpt")
     for arguments in (("pack", url), ("pack", folder, "--to", f"{url}.tar.gz"), ("unpack", url)):

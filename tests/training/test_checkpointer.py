@@ -533,6 +533,13 @@ def test_an_error_of_the_program_comes_out_and_what_was_saved_is_committed(tmp_p
     assert holdfast.Store(tmp_path).resolve("latest").step == 1
 
 
+def test_how_long_saves_held_the_loop_up_is_known_afterwards(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, Walk().state, every=1) as ckpt:
+        ckpt.step(1)
+        inside = ckpt.held
+    assert ckpt.held >= inside > 0
+
+
 def test_what_is_printed_is_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     walk(tmp_path, 10, quiet=False)
     walk(tmp_path, 20, quiet=False)
@@ -611,7 +618,7 @@ def test_an_error_says_where_the_run_can_be_continued(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _crash(tmp_path, at=15, quiet=False)
-    assert "Stop: the last checkpoint is that of step 10" in capsys.readouterr().err
+    assert "ended by Stop; its last checkpoint is that of step 10" in capsys.readouterr().err
 
 
 def test_the_number_of_steps_is_an_integer(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from holdfast.cli import (
 from holdfast.cli.output import exit_code, message_of
 from holdfast.cli.pipes import end_with_readers
 from holdfast.errors import HoldfastError, printable
+from holdfast.store.remote import waiting
 
 app = typer.Typer(
     name="holdfast",
@@ -59,6 +60,7 @@ def _root(
 def main() -> None:
     """Run the command line of this process."""
     end_with_readers()
+    waiting.tell_of_silence = _tell_of_silence
     warnings.showwarning = _show_warning
     run()
 
@@ -71,6 +73,18 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
         print(f"holdfast: {printable(message_of(error))}", file=sys.stderr)
         sys.exit(exit_code(error))
     sys.exit(0)
+
+
+def _tell_of_silence(place: str) -> None:
+    from holdfast.store.remote.connecting import TIMEOUT, timeout
+
+    if waiting.tell_of_silence is not None:
+        waiting.tell_of_silence = None  # once is enough
+        print(
+            f"holdfast: {printable(place)} does not answer; it is asked again for up to "
+            f"{timeout().total_seconds():.0f} seconds (${TIMEOUT})",
+            file=sys.stderr,
+        )
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

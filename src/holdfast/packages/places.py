@@ -95,7 +95,7 @@ def file_at(given: str | os.PathLike[str]) -> File:
     text = _text(given)
     if not is_url(text):
         return _path(text)
-    above, _, name = text.rpartition("/")
+    above, _, name = _checked(text).rpartition("/")
     if not name or above.endswith("/"):
         raise BadOption(f"{text} is the URL of no file: give one such as s3://bucket/models/name")
     from holdfast.store.remote.client import Client
@@ -163,8 +163,8 @@ def check_are_here(*given: str | os.PathLike[str] | None) -> None:
     for each in given:
         if each is not None and is_url(each):
             raise BadOption(
-                f"{_text(each)}: archives are packed and unpacked on this machine: copy what is "
-                "there to a folder, or the result to it"
+                f"{_checked(_text(each))}: archives are packed and unpacked on this machine: copy "
+                "what is there to a folder, or the result to it"
             )
 
 
@@ -198,8 +198,18 @@ def _text(given: str | os.PathLike[str]) -> str:
     """A path or a URL as text; raises BadOption for a URL that became a Path and is none now."""
     text = os.fsdecode(given)
     if isinstance(given, Path) and _FLATTENED.match(text):
-        raise BadOption(f"{text}: a Path does not hold a URL: give it as a text")
+        from holdfast.store.opening import shown
+
+        raise BadOption(f"{shown(text)}: a Path does not hold a URL: give it as a text")
     return text
+
+
+def _checked(url: str) -> str:
+    """A URL as it is, for a message too; raises BadOption for one that may have a secret in it."""
+    from holdfast.store.remote.connecting import checked_url
+
+    checked_url(url)
+    return url
 
 
 def _path(text: str) -> Path:

@@ -13,6 +13,8 @@ from holdfast.store.backend import Backend
 from holdfast.store.local import LocalBackend, user_cache
 
 _FLATTENED: Final = re.compile(r"(s3a?|gs|az|azure|abfss?|adl|https?|file):/(?!/)")
+_SECRET: Final = re.compile("[@?#]")
+"""What stands beside a user, a password or a token in a URL."""
 INSIDE: Final = "checkpoints"
 """What a store keeps lies in the folder of this name, beside its logs."""
 
@@ -22,12 +24,17 @@ def is_url(place: object) -> bool:
     return isinstance(place, str) and "://" in place
 
 
+def shown(url: str) -> str:
+    """A URL for a message, or what a Path has made of one: its scheme, if more may be secret."""
+    return f"{url.partition(':')[0]}:/…" if _SECRET.search(url) else url
+
+
 def checked_path(place: str | os.PathLike[str]) -> Path:
     """A path; raises BadOption for what a Path has made of a URL."""
     if _FLATTENED.match(os.fsdecode(place)):
         raise BadOption(
-            f"{os.fsdecode(place)} is what a Path makes of a URL: give the URL as a text, with "
-            "two slashes"
+            f"{shown(os.fsdecode(place))} is what a Path makes of a URL: give the URL as a text, "
+            "with two slashes"
         )
     return Path(place)
 
@@ -77,5 +84,5 @@ def _remote(url: str, cache: int | None = None) -> Backend:
 def _path_in(url: str) -> Path:
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or parts.query:
-        raise BadOption(f"{url} is no file on this machine: it would be file:///folder")
+        raise BadOption(f"{shown(url)} is no file on this machine: it would be file:///folder")
     return Path(unquote(parts.path))

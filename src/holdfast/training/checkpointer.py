@@ -148,6 +148,7 @@ class Checkpointer:
         self._report: ResumeReport | None = None
         self._resumption: Resumption | None = None
         self._saves: Saves | None = None
+        self._held = 0.0
         self._log = MetricsLog(None)
         self._process = os.getpid()
         self._step = 0
@@ -241,6 +242,7 @@ class Checkpointer:
         at: TracebackType | None,
     ) -> None:
         saves, self._saves, tenure, crew = self._open(), None, self._tenure, self._crew
+        self._held = saves.held
         assert tenure is not None
         assert crew is not None
         if self._process != os.getpid():  # a forked child that leaves it: all is its parent's
@@ -262,8 +264,8 @@ class Checkpointer:
                 self._mirror.end(lambda: self._preemption.signal is not None)
             if error is not None and saves.committed is not None and not self._stopped:
                 self._say(
-                    f"{type(error).__name__}: the last checkpoint is that of step "
-                    f"{saves.committed}; start the program again to continue from there"
+                    f"the training ended by {type(error).__name__}; its last checkpoint is that of "
+                    f"step {saves.committed}: start the program again to continue from there"
                 )
             self._preemption.unwatch(obeyed=self._stopped)
 
@@ -489,8 +491,8 @@ class Checkpointer:
 
     @property
     def held(self) -> float:
-        """The seconds that saves have held the loop up so far."""
-        return self._open().held
+        """The seconds that saves have held the loop up so far; known after the `with` as well."""
+        return self._held if self._saves is None else self._saves.held
 
     def _open(self) -> Saves:
         if self._saves is None:

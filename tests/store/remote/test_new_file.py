@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import obstore
@@ -12,8 +15,9 @@ import pytest
 from obstore.store import S3Store
 
 from holdfast.errors import AlreadyExists, WriteFailed
+from holdfast.store.remote import new_file
 from holdfast.store.remote.backend import RemoteBackend
-from holdfast.store.remote.new_file import _copied
+from holdfast.store.remote.new_file import _copied, _unused
 from tests.object_store.faults import Answer, DropAnswer, HoldAnswer
 from tests.object_store.proxy import Proxy
 from tests.object_store.server import Server
@@ -178,6 +182,38 @@ def test_memory_is_used_again_only_when_no_upload_holds_it() -> None:
     del held
     assert _copied(data).ctypes.data == where
     assert third.tobytes() == second.tobytes() == data.tobytes()
+
+
+HOLDERS: dict[str, Callable[[Any], Any]] = {
+    "itself": lambda lent: lent,
+    "slice of slice": lambda lent: lent[7:][5:9],
+    "memoryview of slice": lambda lent: memoryview(lent[7:]),
+    "slice of memoryview": lambda lent: memoryview(lent)[7:][5:9],
+    "cast memoryview": lambda lent: memoryview(lent).cast("I").toreadonly(),
+    "memoryview of memoryview": lambda lent: memoryview(memoryview(lent[7:])),
+    "other type": lambda lent: lent.view(np.float32)[3:],
+    "other shape": lambda lent: lent.reshape(2, -1).T[3:],
+    "array of memoryview": lambda lent: np.frombuffer(memoryview(lent[7:]), np.uint8)[5:],
+    "obstore": lambda lent: obstore.Bytes(lent[7:]),
+    "iterator": lambda lent: iter([lent[7:]]),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_whoever_holds_a_part_of_a_block_keeps_all_of_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "getrefcount", lambda _: 1)  # Python 3.14 leaves some out: gh-130704
+    monkeypatch.setattr(new_file, "_blocks", [])
+    size = 1 << 16
+    lent = _unused(size)
+    where = lent.ctypes.data
+    held = HOLDERS[name](lent)
+    del lent
+    other = _unused(size)
+    assert other.ctypes.data != where
+    del held
+    assert _unused(size).ctypes.data == where, "it was touched before"
 
 
 @pytest.mark.parametrize("lengths", [[5, 3 << 20, 7, 9], [1 << 20] * 3, [0, 1], [20 << 20]])

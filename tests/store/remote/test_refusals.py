@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import builtins
 import logging
+import os
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import Store
 from holdfast.errors import BadOption, FileError, HoldfastError, UnreadableFile, WriteFailed
+from holdfast.store.remote.versions import UNTRUSTED
 from tests.object_store.faults import Answer
 from tests.object_store.proxy import Proxy
 from tests.object_store.server import Server
@@ -138,12 +141,62 @@ def test_a_secret_is_in_no_object_and_no_text(
 
 @pytest.mark.parametrize(
     "url",
-    ["s3://key:word@bucket/a", "s3://bucket/a?token=word", "s3://bucket/a#word", "s3://", "s3:///"],
+    [
+        "s3://key:word@bucket/a",
+        "s3://key:1/word@bucket/a",
+        "s3://bucket/a?token=word",
+        "s3://bucket/a#word",
+        "file://key:word@host/a",
+        "s3://",
+        "s3:///",
+    ],
 )
 def test_a_url_that_is_none_or_has_a_secret_in_it_is_refused(url: str) -> None:
     with pytest.raises(BadOption) as caught:
         Store(url)
     assert "word" not in str(caught.value).replace("password", "")
+
+
+def test_a_path_that_was_a_url_is_refused_without_its_secret() -> None:
+    with pytest.raises(BadOption, match=r"^s3:/… is what a Path makes of a URL") as caught:
+        Store(Path("s3://key:word@bucket/a"))
+    assert "word" not in str(caught.value)
+    with pytest.raises(BadOption, match=r"^s3:/bucket/a is what"):
+        Store(Path("s3://bucket/a"))
+
+
+def test_who_has_wrong_keys_gets_right_with_others(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{own_server.bucket('tests')}/store"
+    good = os.environ["AWS_SECRET_ACCESS_KEY"]
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "expired")
+    wrong = Store(url)
+    with pytest.raises(FileError, match="does not accept these credentials"):
+        wrong.runs()
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", good)
+    with Store(url) as right, right.run("a") as run:
+        run.save(1, state(1))
+    check(fresh(url), state(1))
+    with pytest.raises(FileError, match="does not accept these credentials"):
+        wrong.runs()
+
+
+def test_who_has_wrong_keys_disturbs_nobody_who_has_others(
+    bucket_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Store(bucket_url)
+    run = right.run("a")
+    run.save(1, state(1))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "expired")
+    wrong = Store(bucket_url)
+    with pytest.raises(FileError, match="does not accept these credentials"):
+        wrong.runs()
+    run.save(2, state(2))
+    right.close()
+    assert [run.checkpoint(step).step for step in (1, 2)] == [1, 2]
+    versions = right.backend.folders("models")
+    assert versions[run.hash] < (UNTRUSTED, 0), "what was changed is said to be over"
 
 
 def test_without_obstore_it_says_what_to_install(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from holdfast.errors import (
@@ -27,7 +27,7 @@ from holdfast.errors import (
     WriteFailed,
     shortened,
 )
-from holdfast.store.remote.connecting import S3, checked_url, connect, timeout
+from holdfast.store.remote.connecting import BY_VERSION, S3, checked_url, connect, timeout
 from holdfast.store.remote.credentials import s3_options
 from holdfast.store.remote.reasons import BROKEN, LATE, REASONS, number_of, reason
 from holdfast.store.remote.waiting import heard
@@ -44,12 +44,25 @@ _process: int | None = None
 """The one in which obstore has begun its threads."""
 
 
+class Tag(str):
+    """Another one whenever the content is another: the ETag, by which alone tags are compared."""
+
+    __slots__ = ("version",)
+    version: str | None
+    """What some servers want besides, and no list says."""
+
+    def __new__(cls, text: str, version: str | None = None) -> Self:
+        """A tag, with the version of the object if it is known."""
+        tag = super().__new__(cls, text)
+        tag.version = version
+        return tag
+
+
 class Meta(NamedTuple):
     """What the server says of an object."""
 
     size: int
-    tag: str
-    """Another one whenever the content is another: the ETag."""
+    tag: Tag
     time: float
     """When it was written, in seconds, by the clock of the server."""
 
@@ -107,7 +120,7 @@ class Client:
             try:
                 is_large = length is None or length > _SMALL
                 store, get = self._opened(is_large), self._obstore().get
-                found = heard(lambda: get(store, _escaped(key), options=options).bytes())
+                found = heard(lambda: get(store, _escaped(key), options=options).bytes(), self.url)
                 return memoryview(found)
             except self._errors().PreconditionError:
                 raise ChangedFile(
@@ -118,15 +131,15 @@ class Client:
                     return memoryview(b"")  # it ends before this
                 raise
 
-    def put(self, key: str, data: Buffer, *, create: bool = False, match: str | None = None) -> str:
+    def put(self, key: str, data: Buffer, *, create: bool = False, match: str | None = None) -> Tag:
         """Write an object at once; returns its tag.
 
         With `create` only if there is none, with `match` only if it has this tag: else raises
         AlreadyExists. After an answer that was lost the server is asked again: what it has then is
         compared with what it was given.
         """
-        mode: Any = "create" if create else "overwrite" if match is None else {"e_tag": match}
         with self._writing(key):
+            mode = self._mode(key, create, match)
             try:
                 return self._put(key, data, mode)
             except self._errors().GenericError as error:
@@ -135,12 +148,24 @@ class Client:
                 # The server may do it yet, and nobody must take it for undone then.
                 return self._put(key, data, mode)
 
-    def _put(self, key: str, data: Buffer, mode: Any, again: int = 3) -> str:
+    def _mode(self, key: str, create: bool, match: str | None) -> Any:
+        """The condition of a put, as obstore takes it."""
+        if create or match is None:
+            return "create" if create else "overwrite"
+        version = match.version if isinstance(match, Tag) else None
+        if version is None and urlsplit(self.url).scheme in BY_VERSION:
+            found = self.head(key)
+            if found is None or found.tag != match:
+                raise self._exists(key)
+            version = found.tag.version
+        return {"e_tag": match} if version is None else {"e_tag": match, "version": version}
+
+    def _put(self, key: str, data: Buffer, mode: Any, again: int = 3) -> Tag:
         try:
             done = self._call(
                 "put", _escaped(key), data, large=len(data) > _SMALL, mode=mode, use_multipart=False
             )
-            return str(done["e_tag"])
+            return _tag(done)
         except (
             self._errors().AlreadyExistsError,
             self._errors().PreconditionError,
@@ -158,9 +183,12 @@ class Client:
                         return found.tag
                 except (MissingFile, ChangedFile):
                     pass
-            raise AlreadyExists(
-                errno.EEXIST, f"{self._named(key)} exists already, and must not be replaced"
-            ) from None
+            raise self._exists(key) from None
+
+    def _exists(self, key: str) -> AlreadyExists:
+        return AlreadyExists(
+            errno.EEXIST, f"{self._named(key)} exists already, and must not be replaced"
+        )
 
     def upload(self, key: str, blocks: Iterable[Buffer], part: int) -> None:
         """Write an object in parts of this size, several at a time.
@@ -192,7 +220,7 @@ class Client:
         above = _escaped(prefix) or None
         if deep:
             store, listed = self._opened(), self._obstore().list
-            found = heard(lambda: listed(store, above, chunk_size=1000).collect())
+            found = heard(lambda: listed(store, above, chunk_size=1000).collect(), self.url)
             return [(_plain(each["path"]), _meta(each)) for each in found], []
         listed = self._call("list_with_delimiter", above)
         # Some servers, and some programs, have an object that stands for the folder itself.
@@ -228,7 +256,7 @@ class Client:
     def _call(self, name: str, *arguments: Any, large: bool = False, **options: Any) -> Any:
         """Have obstore ask the server."""
         store, function = self._opened(large), getattr(self._obstore(), name)
-        return heard(lambda: function(store, *arguments, **options))
+        return heard(lambda: function(store, *arguments, **options), self.url)
 
     def _opened(self, large: bool = False) -> Any:
         """With `large`, for requests that take long where the connection is slow."""
@@ -308,7 +336,11 @@ class Client:
 
 
 def _meta(found: Any) -> Meta:
-    return Meta(int(found["size"]), str(found["e_tag"]), found["last_modified"].timestamp())
+    return Meta(int(found["size"]), _tag(found), found["last_modified"].timestamp())
+
+
+def _tag(found: Any) -> Tag:
+    return Tag(str(found["e_tag"]), found["version"])
 
 
 def _escaped(key: str) -> str:

@@ -15,7 +15,9 @@ TIMEOUT: Final = "HOLDFAST_TIMEOUT"
 """The environment variable for how many seconds a request that fails is repeated."""
 _SECONDS: Final = 120.0
 S3: Final = frozenset({"s3", "s3a"})
-_SCHEMES: Final = S3 | {"gs", "az", "azure", "abfs", "abfss", "adl"}
+BY_VERSION: Final = frozenset({"gs"})
+"""Stores that replace an object under the condition of its version: its ETag alone does not do."""
+_SCHEMES: Final = S3 | BY_VERSION | {"az", "azure", "abfs", "abfss", "adl"}
 """Stores with conditional writes."""
 
 
@@ -23,7 +25,8 @@ def checked_url(url: str) -> str:
     """A URL without a slash at its end; raises BadOption for one that is none or has a secret."""
     try:
         parts = urlsplit(url)
-        good = parts.port != 0  # it may be no number
+        # A secret may have a slash in it, and then only its beginning stands before the path.
+        good = ":" not in parts.netloc.rpartition("@")[2]
     except ValueError:
         parts, good = urlsplit(""), False
     if (

@@ -22,7 +22,7 @@ from typing import Final, Self
 import msgspec
 
 from holdfast.errors import AlreadyExists, ChangedFile, FileError, MissingFile, printable
-from holdfast.store.remote.client import Client, Meta
+from holdfast.store.remote.client import Client, Meta, Tag
 
 FOLDER: Final = ".holdfast/locks"
 _PASSING: Final = f"{FOLDER}/.passing"
@@ -64,12 +64,12 @@ class Lease:
     """A lock that is held; a thread renews it."""
 
     def __init__(
-        self, locks: Locks, key: str, token: str, tag: str, begun: float, passing: bool
+        self, locks: Locks, key: str, token: str, tag: Tag, begun: float, passing: bool
     ) -> None:
         self._locks = locks
         self._key = key
         self._token = token
-        self._tag: str | None = tag
+        self._tag: Tag | None = tag
         self._passing = passing
         self._renewed = begun
         self._guard = threading.RLock()  # an object that is collected in here may release it
@@ -201,7 +201,7 @@ class Locks:
         self._keep(lease)
         return lease
 
-    def renew(self, key: str, token: str, tag: str) -> str | None:
+    def renew(self, key: str, token: str, tag: Tag) -> Tag | None:
         """Write a lock again that had this tag; its new one, or None if it is another's now."""
         for _ in range(2):
             try:
@@ -214,13 +214,13 @@ class Locks:
                 tag = meta.tag
         return None
 
-    def _write(self, key: str, token: str, tag: str | None, client: Client | None = None) -> str:
+    def _write(self, key: str, token: str, tag: Tag | None, client: Client | None = None) -> Tag:
         """Create a lock, or write it in the place of the one with this tag."""
         client = client or self._client
         text = msgspec.json.encode(_note(token, self.lease))
         return client.put(key, text, create=tag is None, match=tag)
 
-    def empty(self, key: str, tag: str, passing: bool) -> None:
+    def empty(self, key: str, tag: Tag, passing: bool) -> None:
         """Leave a lock that is ours: as an empty object, or, if nobody else asks for it, none."""
         if passing:
             self._renewing.delete([key])

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import queue
-import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from types import TracebackType
@@ -25,7 +25,6 @@ from holdfast.tensors.sources import Bytes
 _PART: Final = 16 << 20
 _MOST_PARTS: Final = 9_000
 """A server takes 10,000 of one object."""
-_UNUSED: Final = 3
 _KEPT: Final = 16
 """How many blocks are kept for the next upload."""
 _WAITING: Final = 2
@@ -188,8 +187,32 @@ class RemoteFile:
         self.discard()
 
 
-_blocks: list[Bytes] = []
-"""Memory that was touched before: it is used again once nobody else holds it."""
+class _Block:
+    """Memory that is lent to one upload after the other: to touch it first takes long.
+
+    Whatever is made of the array that is lent, a slice of a slice or a memoryview of one, holds
+    that array, as NumPy and the buffer protocol have it. So nobody reads or fills the memory when
+    the array is gone. References are not counted: a Python may keep some out of the count.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size: Final = size
+        self._memory = new_block(size)
+        self._lent: weakref.ref[Bytes] | None = None
+
+    def is_lent(self) -> bool:
+        """Whether somebody holds what was lent last, or a part of it."""
+        return self._lent is not None and self._lent() is not None
+
+    def lend(self) -> Bytes:
+        """The memory, as an array that nobody has had before."""
+        array = np.frombuffer(self._memory, np.uint8)
+        self._lent = weakref.ref(array)
+        return array
+
+
+_blocks: list[_Block] = []
+"""Those that were made, as far as they are kept."""
 _making = threading.Lock()
 
 
@@ -201,15 +224,15 @@ def _copied(data: Bytes) -> Bytes:
 
 
 def _unused(size: int) -> Bytes:
+    """Memory of this size that nobody else uses."""
     with _making:
-        # Held by the list, by the loop and by the call: by no upload any more.
-        free = (b for b in _blocks if b.size == size and sys.getrefcount(b) <= _UNUSED)
+        free = (block for block in _blocks if block.size == size and not block.is_lent())
         block = next(free, None)
         if block is None:
-            block = np.frombuffer(new_block(size), np.uint8)
+            block = _Block(size)
             if len(_blocks) < _KEPT:
                 _blocks.append(block)
-        return block[:]  # which holds it
+        return block.lend()
 
 
 class _Upload:

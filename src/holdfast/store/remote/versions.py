@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +40,8 @@ _OLD: Final = 86400.0
 
 @dataclass
 class _Folder:
+    client: Client
+    """Of whoever changes it, or did so last: what they may do, they may also say."""
     changes: int = 0
     """How many are under way."""
     last: float = 0.0
@@ -48,26 +50,26 @@ class _Folder:
     """Whether one failed, which the server may yet carry out: then nobody shall trust it."""
 
 
-class Versions:
-    """The versions of all folders, and the announcements of this process: see `versions_of`."""
+class _Announced:
+    """What this process has said of the folders of a store, whoever in it has changed them.
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    Each speaks through a client of their own: the keys of one that was made before may be wrong.
+    """
+
+    def __init__(self) -> None:
         self._begin()
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._token = os.urandom(8).hex()
+        self.token = os.urandom(8).hex()
         self._guard = threading.Condition()
         self._open: dict[str, _Folder] = {}
         self._known: set[str] = set()
         """Folders that this process has put something into."""
         self._thread: threading.Thread | None = None
 
-    # Announcing
-
     @contextmanager
-    def change(self, folder: str, new: bool = True) -> Iterator[None]:
+    def change(self, client: Client, folder: str, new: bool = True) -> Iterator[None]:
         """A folder changes, from here to the end, and if it may be new those above it too."""
         if self._process != os.getpid():  # a forked child speaks for itself
             self._begin()
@@ -78,8 +80,9 @@ class Versions:
             try:
                 for each in folders:
                     if each not in self._open:
-                        self._write(each, is_open=True)
-                        self._open[each] = _Folder()
+                        self._write(client, each, is_open=True)
+                        self._open[each] = _Folder(client)
+                    self._open[each].client = client
                     self._open[each].changes += 1
                     entered.append(each)
             except BaseException:
@@ -110,22 +113,22 @@ class Versions:
             )
             self._thread.start()
 
-    def drop(self, folder: str) -> None:
+    def drop(self, client: Client, folder: str) -> None:
         """A folder is gone: what was announced of it goes too, and those above it change."""
         for above in _above(folder)[-1:]:
-            with self.change(above):
+            with self.change(client, above):
                 pass
         with self._guard:
             state = self._open.get(folder)
             if state is None or not state.changes:  # else somebody is making it anew
                 self._known.discard(folder)
                 self._open.pop(folder, None)
-                objects, _ = self._client.list(_place(folder))
-                self._client.delete(key for key, _ in objects)
+                objects, _ = client.list(_place(folder))
+                client.delete(key for key, _ in objects)
 
-    def _write(self, folder: str, is_open: bool) -> None:
+    def _write(self, client: Client, folder: str, is_open: bool) -> None:
         text = os.urandom(_OPEN // 2).hex() + ("" if is_open else "\n")
-        self._client.put(f"{_place(folder)}/{self._token}", text.encode())
+        client.put(f"{_place(folder)}/{self.token}", text.encode())
 
     def _shut_all(self) -> None:
         with self._guard:
@@ -141,7 +144,7 @@ class Versions:
             if not state.changes and now - state.last >= moment:
                 with suppress(HoldfastError):  # then it stays open, and nobody trusts it
                     if not state.doubtful:
-                        self._write(folder, is_open=False)
+                        self._write(state.client, folder, is_open=False)
                 del self._open[folder]
 
     def flush(self) -> None:
@@ -155,7 +158,25 @@ class Versions:
         """Whether something is announced that was not shut yet."""
         return self._process == os.getpid() and bool(self._open)
 
-    # Asking
+
+class Versions:
+    """The versions of all folders, for one client: see `versions_of`."""
+
+    def __init__(self, client: Client, announced: _Announced | None = None) -> None:
+        self._client = client
+        self._announced = announced or _Announced()
+
+    def change(self, folder: str, new: bool = True) -> AbstractContextManager[None]:
+        """A folder changes, from here to the end, and if it may be new those above it too."""
+        return self._announced.change(self._client, folder, new)
+
+    def drop(self, folder: str) -> None:
+        """A folder is gone: what was announced of it goes too, and those above it change."""
+        self._announced.drop(self._client, folder)
+
+    def flush(self) -> None:
+        """Shut all that does not change now."""
+        self._announced.flush()
 
     def of(self, folder: str) -> Version:
         """The version of one folder, which is there."""
@@ -178,7 +199,7 @@ class Versions:
         old: dict[str, list[str]] = {}
         for key, meta in objects:
             folder, _, token = key.removeprefix(f"{FOLDER}/").rpartition("/")
-            if now - meta.time > _OLD and token != self._token:
+            if now - meta.time > _OLD and token != self._announced.token:
                 old.setdefault(folder, []).append(key)
         for folder, keys in old.items():
             # With an announcement of our own, so that no version comes back that was before.
@@ -202,17 +223,17 @@ def _above(folder: str) -> list[str]:
     return ["/".join(parts[:count]) for count in range(len(parts))]
 
 
-_all: weakref.WeakValueDictionary[str, Versions] = weakref.WeakValueDictionary()
+_all: weakref.WeakValueDictionary[str, _Announced] = weakref.WeakValueDictionary()
 _making = threading.Lock()
 
 
 def versions_of(client: Client) -> Versions:
-    """Those of a store: one for all who use it in this process, who speak with one voice."""
+    """Those of a store: all who use it in this process speak with one voice."""
     with _making:
-        found = _all.get(client.url)
-        if found is None:
-            found = _all[client.url] = Versions(client)
-        return found
+        announced = _all.get(client.url)
+        if announced is None:
+            announced = _all[client.url] = _Announced()
+        return Versions(client, announced)
 
 
 def _flush_all() -> None:
