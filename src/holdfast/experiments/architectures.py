@@ -53,6 +53,4 @@ def _dill() -> Any:
     try:
         return importlib.import_module("dill")
     except ImportError as error:
-        raise UnknownFramework(
-            f"dill cannot be imported ({error}): pip install dill"
-        ) from error
+        raise UnknownFramework(f"dill cannot be imported ({error}): pip install dill") from error
