@@ -266,15 +266,8 @@ class Reader:
             end = self._offset(chunk) + chunk.stop - chunk.start
             if i < len(batch) and 0 <= self._offset(batch[i]) - end <= _GAP:
                 continue
-            start = self._offset(batch[first])
-            if i - first == 1:
-                file.read_into(outs[first], start)
-            else:
-                whole = np.empty(end - start, np.uint8)
-                file.read_into(whole, start)
-                for each, out in zip(batch[first:i], outs[first:i], strict=True):
-                    at = self._offset(each) - start
-                    np.copyto(out, whole[at : at + out.size])
+            places = map(self._offset, batch[first:i])
+            file.read_together(list(zip(places, outs[first:i], strict=True)))
             first = i
 
     def _prefetch(self, chunks: list[Chunk]) -> Prefetch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -46,10 +46,22 @@ class SourceRanges:
 
     def read_into(self, out: Bytes, start: int) -> None:
         """Fill `out` with the bytes that begin at `start`."""
-        for at in range(0, out.size, _MOST):
-            piece = out[at : at + _MOST]
-            data = self._fetched(start + at, piece.size, piece.size)
-            np.copyto(piece, np.frombuffer(data, np.uint8))
+        self.read_together([(start, out)])
+
+    def read_together(self, wanted: Sequence[tuple[int, Bytes]]) -> None:
+        """Fill buffers with what begins at these places, one after the other and close together.
+
+        What lies between them is fetched too.
+        """
+        last, final = wanted[-1]
+        end = last + final.size
+        for at in range(wanted[0][0], end, _MOST):
+            length = min(_MOST, end - at)
+            data = np.frombuffer(self._fetched(at, length, length), np.uint8)
+            for start, out in wanted:
+                first, stop = max(start, at), min(start + out.size, at + length)
+                if first < stop:
+                    np.copyto(out[first - start : stop - start], data[first - at : stop - at])
 
     def _fetched(self, start: int, length: int, least: int) -> memoryview:
         data = memoryview(self._fetch(start, length)).cast("B")
