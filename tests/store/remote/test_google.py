@@ -114,3 +114,4 @@ def test_a_store_works(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
     other.delete(1)
     other.close()
     check(fresh(URL), state(2), state(3))
+    assert [each.step for each in fresh(URL).find_run("a").checkpoints()] == [2, 3]
