@@ -14,6 +14,7 @@ import pytest
 
 from holdfast import Store
 from holdfast.errors import BadOption, FileError, HoldfastError, UnreadableFile, WriteFailed
+from holdfast.store.remote.connecting import checked_url
 from holdfast.store.remote.versions import UNTRUSTED
 from tests.object_store.faults import Answer
 from tests.object_store.proxy import Proxy
@@ -155,6 +156,14 @@ def test_a_url_that_is_none_or_has_a_secret_in_it_is_refused(url: str) -> None:
     with pytest.raises(BadOption) as caught:
         Store(url)
     assert "word" not in str(caught.value).replace("password", "")
+
+
+def test_the_container_of_a_url_of_azure_is_no_secret() -> None:
+    url = "abfss://data@account.dfs.core.windows.net/runs"
+    assert checked_url(f"{url}/") == url
+    with pytest.raises(BadOption, match="no user, password") as caught:
+        checked_url("abfss://data:SECRET@account.dfs.core.windows.net/runs")
+    assert "SECRET" not in str(caught.value)
 
 
 def test_a_path_that_was_a_url_is_refused_without_its_secret() -> None:

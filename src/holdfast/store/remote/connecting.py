@@ -19,6 +19,8 @@ BY_VERSION: Final = frozenset({"gs"})
 """Stores that replace an object under the condition of its version: its ETag alone does not do."""
 _SCHEMES: Final = S3 | BY_VERSION | {"az", "azure", "abfs", "abfss", "adl"}
 """Stores with conditional writes."""
+_CONTAINERS: Final = frozenset({"abfs", "abfss"})
+"""Before the @ stands the container: abfss://container@account.dfs.core.windows.net/prefix."""
 
 
 def checked_url(url: str) -> str:
@@ -41,7 +43,8 @@ def checked_url(url: str) -> str:
             f"{parts.scheme}://… is none of the places that can be written to: "
             f"{', '.join(f'{scheme}://' for scheme in sorted(_SCHEMES))}"
         )
-    if parts.username is not None or parts.query or parts.fragment:
+    is_container = parts.scheme in _CONTAINERS and parts.password is None
+    if (parts.username is not None and not is_container) or parts.query or parts.fragment:
         raise BadOption(
             f"{parts.scheme}://{parts.hostname or ''}{parts.path}: a URL of a store has no user, "
             "password, query or fragment in it: credentials come from the environment or a profile"
