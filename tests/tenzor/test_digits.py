@@ -122,10 +122,10 @@ def test_without_mnist_the_small_digits_are_taken(tmp_path: Path) -> None:
     assert (digits.training.images.min(), digits.training.images.max()) == (0.0, 1.0)
 
 
-def test_without_scikit_learn_the_extra_is_named(
+def test_without_scikit_learn_it_is_said_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone: Any = None
     monkeypatch.setitem(__import__("sys").modules, "sklearn", gone)
-    with pytest.raises(UnknownFramework, match=r"pip install 'holdfast\[train\]'"):
+    with pytest.raises(UnknownFramework, match=r"pip install torch scikit-learn"):
         load_digits(tmp_path)

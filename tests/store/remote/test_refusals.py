@@ -219,5 +219,5 @@ def test_without_obstore_it_says_what_to_install(
         return importing(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(BadOption, match=r"pip install holdfast\[object-store\]"):
+    with pytest.raises(BadOption, match=r"pip install obstore"):
         Store(bucket_url).run("a")

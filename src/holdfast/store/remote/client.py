@@ -275,7 +275,7 @@ class Client:
             import obstore
         except ImportError:
             raise BadOption(
-                f"{self.url}: stores at a URL need obstore: `pip install holdfast[object-store]`"
+                f"{self.url}: stores at a URL need obstore: `pip install obstore`"
             ) from None
         return obstore
 
