@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 from tests.web.api import Api
 
-import holdfast
+import standfast
 from benchmarks.many import fill_store
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import run_rounds
-from holdfast.store.view import CheckpointView
-from holdfast.web import numbers
+from standfast.store.view import CheckpointView
+from standfast.web import numbers
 
 ROUNDS = 5
 AT_ONCE = 50
@@ -33,7 +33,7 @@ def sections(folder: Path) -> Iterator[Section]:
 def lists(folder: Path) -> Section:
     """1,000 runs with 10,000 checkpoints; the index is there, as after any other command."""
     fill_store(folder, 10_000, 1000)
-    api = Api(holdfast.Store(folder))
+    api = Api(standfast.Store(folder))
 
     def asked(path: str) -> Callable[[], object]:
         return lambda: api(path)
@@ -62,7 +62,7 @@ def lists(folder: Path) -> Section:
 
 
 def tensor(folder: Path) -> Section:
-    store = holdfast.Store(folder)
+    store = standfast.Store(folder)
     with store.run("large") as run:
         values = np.random.default_rng(0).standard_normal(LARGE // 4, np.float32)
         run.save(1, {"w": values})

@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import holdfast
+import standfast
 from benchmarks.files import ROUNDS, nothing
 from benchmarks.many import CHECKPOINTS, fill_store
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import Contender, Rounds, run_rounds
 from benchmarks.store import Saves, gpt2_in_parts
-from holdfast.identity import identify
-from holdfast.retention import KeepBest, KeepEvery, KeepLast
-from holdfast.store import manifest as manifests
+from standfast.identity import identify
+from standfast.retention import KeepBest, KeepEvery, KeepLast
+from standfast.store import manifest as manifests
 
 MODULES = 10_000
 SAMPLES = 1_000_000
@@ -75,7 +75,7 @@ def manifest(folder: Path) -> Section:
     """Saves into a store of many runs, while the manifest is due and while it is not."""
     path = folder / "many"
     fill_store(path, RUNS, RUNS)
-    store = holdfast.Store(path)
+    store = standfast.Store(path)
     run = store.run("bench")
     state = {"weight": np.zeros(1000)}
     steps = itertools.count()
@@ -116,14 +116,14 @@ def comparing(folder: Path) -> Section:
     saves.save()
     os.sync()
     refs = (f"bench@{saves.step - 1}", f"bench@{saves.step}")
-    holdfast_ = str(Path(sys.executable).parent / "holdfast")
-    command = [holdfast_, "diff", *refs, "--store", str(saves.folder)]
+    standfast_ = str(Path(sys.executable).parent / "standfast")
+    command = [standfast_, "diff", *refs, "--store", str(saves.folder)]
 
     def compare() -> None:
         done = subprocess.run(command, capture_output=True, check=False)
         assert done.returncode == 3, done.stderr
 
-    name = "holdfast diff, 1 % changed"
+    name = "standfast diff, 1 % changed"
     rounds = run_rounds({name: (nothing, compare)}, ROUNDS)
     saves.run.close()
     shutil.rmtree(saves.folder)
@@ -140,7 +140,7 @@ def retention(folder: Path) -> Section:
     path = folder / "retention"
     fill_store(path, CHECKPOINTS, 1)
     os.sync()  # so that nothing of this is written while it is measured
-    store = holdfast.Store(path)
+    store = standfast.Store(path)
     run = store.find_run("run 0")
     # Its newest has no data that could be read.
     store.index.set_verified(run.checkpoints()[-1].head.place)

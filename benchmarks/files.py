@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from safetensors import safe_open
 
-import holdfast
+import standfast
 from benchmarks import raw
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import Contender, run_rounds
@@ -73,13 +73,13 @@ def save(folder: Path, state: dict[str, torch.Tensor]) -> Section:
 
     contenders: dict[str, Contender] = {
         "raw: direct writes": (partial(gone, floor), partial(raw.write_direct, floor, staged)),
-        "holdfast.save": (partial(gone, ours), partial(holdfast.save, ours, state)),
+        "standfast.save": (partial(gone, ours), partial(standfast.save, ours, state)),
         "safetensors save_file + fsync": (partial(gone, theirs), save_theirs),
         "torch.save + fsync": (partial(gone, pickled), save_torch),
     }
     rounds = run_rounds(contenders, ROUNDS)
     floor.unlink()
-    ratio = partial(rounds.speed_ratio, "holdfast.save")
+    ratio = partial(rounds.speed_ratio, "standfast.save")
     return Section(
         "durable save",
         rounds,
@@ -104,14 +104,14 @@ def load_cold(folder: Path) -> Section:
     contenders: dict[str, Contender] = {
         name: (cold, partial(read, ours)) for name, read in raw.READS.items()
     }
-    contenders["holdfast.load, verified"] = (cold, partial(holdfast.load, ours, "torch"))
+    contenders["standfast.load, verified"] = (cold, partial(standfast.load, ours, "torch"))
     contenders["safetensors load_file, touched"] = (
         partial(raw.make_cold, theirs),
         load_theirs,
     )
     rounds = run_rounds(contenders, ROUNDS)
     fastest = rounds.fastest(list(raw.READS))
-    ratio = partial(rounds.speed_ratio, "holdfast.load, verified")
+    ratio = partial(rounds.speed_ratio, "standfast.load, verified")
     return Section(
         "cold load",
         rounds,
@@ -128,13 +128,13 @@ def load_cold(folder: Path) -> Section:
 def load_warm(folder: Path) -> Section:
     ours, pickled = folder / "ours.safetensors", folder / "state.pt"
     contenders: dict[str, Contender] = {
-        "holdfast.load, verified": (nothing, partial(holdfast.load, ours, "torch")),
+        "standfast.load, verified": (nothing, partial(standfast.load, ours, "torch")),
         "torch.load": (nothing, partial(torch.load, pickled, weights_only=True)),
     }
     for _, measured in contenders.values():
         measured()
     rounds = run_rounds(contenders, ROUNDS)
-    ratio = rounds.speed_ratio("holdfast.load, verified", "torch.load")
+    ratio = rounds.speed_ratio("standfast.load, verified", "torch.load")
     return Section("warm load", rounds, ours.stat().st_size, [Figure("of torch.load", ratio, 2)])
 
 
@@ -142,7 +142,7 @@ def touch_warm(folder: Path) -> Section:
     ours, theirs = folder / "ours.safetensors", folder / "theirs.safetensors"
 
     def touch_ours() -> None:
-        with holdfast.open(ours, verify=False) as file:
+        with standfast.open(ours, verify=False) as file:
             touch(file[name] for name in file)
 
     def touch_theirs() -> None:
@@ -150,14 +150,14 @@ def touch_warm(folder: Path) -> Section:
             touch(file.get_tensor(name) for name in file.keys())  # noqa: SIM118
 
     contenders: dict[str, Contender] = {
-        "holdfast.open, unverified, touched": (nothing, touch_ours),
+        "standfast.open, unverified, touched": (nothing, touch_ours),
         "safetensors safe_open, touched": (nothing, touch_theirs),
     }
     for _, measured in contenders.values():
         measured()
     rounds = run_rounds(contenders, 5 * ROUNDS)
     ratio = rounds.speed_ratio(
-        "holdfast.open, unverified, touched", "safetensors safe_open, touched"
+        "standfast.open, unverified, touched", "safetensors safe_open, touched"
     )
     return Section(
         "warm open and touch", rounds, ours.stat().st_size, [Figure("of safetensors", ratio, 1)]
@@ -167,7 +167,7 @@ def touch_warm(folder: Path) -> Section:
 def open_many(folder: Path) -> Section:
     ours, theirs = folder / "many-ours.safetensors", folder / "many-theirs.safetensors"
     tensors = {f"layers.{i // 10}.block.{i % 10}.weight": torch.zeros(3, 4) for i in range(100_000)}
-    holdfast.save(ours, tensors)
+    standfast.save(ours, tensors)
     safetensors.torch.save_file(tensors, theirs)
 
     def open_theirs(path: Path) -> None:
@@ -175,13 +175,13 @@ def open_many(folder: Path) -> Section:
             pass
 
     def open_ours(path: Path) -> None:
-        with holdfast.open(path):
+        with standfast.open(path):
             pass
 
     contenders: dict[str, Contender] = {
-        "holdfast.open, file of ours": (nothing, partial(open_ours, ours)),
+        "standfast.open, file of ours": (nothing, partial(open_ours, ours)),
         "safe_open, file of ours": (nothing, partial(open_theirs, ours)),
-        "holdfast.open, file of theirs": (nothing, partial(open_ours, theirs)),
+        "standfast.open, file of theirs": (nothing, partial(open_ours, theirs)),
         "safe_open, file of theirs": (nothing, partial(open_theirs, theirs)),
     }
     rounds = run_rounds(contenders, 2 * ROUNDS)
@@ -193,7 +193,7 @@ def open_many(folder: Path) -> Section:
             Figure(
                 f"times safe_open's time, file of {whose}",
                 rounds.speed_ratio(
-                    f"safe_open, file of {whose}", f"holdfast.open, file of {whose}"
+                    f"safe_open, file of {whose}", f"standfast.open, file of {whose}"
                 ),
                 1.5,
                 at_most=True,

@@ -12,13 +12,13 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-import holdfast
+import standfast
 from benchmarks import raw
 from benchmarks.files import ROUNDS, gone, nothing, touch
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import Contender, run_rounds
 from benchmarks.state import gpt2_with_adam
-from holdfast.verbs.convert import Proof
+from standfast.verbs.convert import Proof
 
 SUFFIXES = {"tenzor": ".tenzor", "oxck": ".oxck", "torch": ".pt", "npz": ".npz"}
 
@@ -39,9 +39,9 @@ def save(folder: Path, state: dict[str, torch.Tensor]) -> Section:
     }
     for name, suffix in SUFFIXES.items():
         path = folder / f"ours{suffix}"
-        contenders[f"holdfast.save, {name}"] = (
+        contenders[f"standfast.save, {name}"] = (
             partial(gone, path),
-            partial(holdfast.save, path, state),
+            partial(standfast.save, path, state),
         )
     rounds = run_rounds(contenders, ROUNDS)
     floor.unlink()
@@ -52,7 +52,7 @@ def save(folder: Path, state: dict[str, torch.Tensor]) -> Section:
         [
             Figure(
                 f"{name}, of the raw floor",
-                rounds.speed_ratio(f"holdfast.save, {name}", "raw: direct writes"),
+                rounds.speed_ratio(f"standfast.save, {name}", "raw: direct writes"),
                 None if name == "npz" else 0.8,
             )
             for name in SUFFIXES
@@ -65,13 +65,13 @@ def load_warm(folder: Path, state: dict[str, torch.Tensor]) -> Section:
     torch.save(state, theirs)
 
     def load_theirs() -> object:
-        tensors = holdfast.load(theirs, "torch", verify=False)
+        tensors = standfast.load(theirs, "torch", verify=False)
         touch(tensors.values())
         return tensors
 
     contenders: dict[str, Contender] = {
-        "holdfast.load, file of ours, verified": (nothing, partial(holdfast.load, ours, "torch")),
-        "holdfast.load, file of theirs, touched": (
+        "standfast.load, file of ours, verified": (nothing, partial(standfast.load, ours, "torch")),
+        "standfast.load, file of theirs, touched": (
             nothing,
             load_theirs,
         ),
@@ -90,10 +90,10 @@ def load_warm(folder: Path, state: dict[str, torch.Tensor]) -> Section:
         rounds,
         ours.stat().st_size,
         [
-            Figure("verified, of torch.load", ratio("holdfast.load, file of ours, verified"), 2),
+            Figure("verified, of torch.load", ratio("standfast.load, file of ours, verified"), 2),
             Figure(
                 "of torch's file, of torch.load",
-                ratio("holdfast.load, file of theirs, touched"),
+                ratio("standfast.load, file of theirs, touched"),
                 2,
             ),
         ],
@@ -113,20 +113,20 @@ def convert(folder: Path) -> Section:
     def convert_unproven() -> None:
         """The part that a user cannot have alone: written and durable, and not yet read back."""
         with patch.object(Proof, "check"):
-            holdfast.convert(old, new)
+            standfast.convert(old, new)
 
     contenders: dict[str, Contender] = {
         "raw: direct writes": (partial(gone, floor), partial(raw.write_direct, floor, staged)),
-        "holdfast.convert, as far as it is durable": (partial(gone, new), convert_unproven),
+        "standfast.convert, as far as it is durable": (partial(gone, new), convert_unproven),
         "raw: direct writes, read back": (partial(gone, floor), write_and_read_back),
-        "holdfast.convert, .pt to safetensors": (
+        "standfast.convert, .pt to safetensors": (
             partial(gone, new),
-            partial(holdfast.convert, old, new),
+            partial(standfast.convert, old, new),
         ),
     }
     rounds = run_rounds(contenders, ROUNDS)
     floor.unlink()
-    ratio = partial(rounds.speed_ratio, "holdfast.convert, .pt to safetensors")
+    ratio = partial(rounds.speed_ratio, "standfast.convert, .pt to safetensors")
     return Section(
         "durable conversion, proven",
         rounds,
@@ -135,7 +135,7 @@ def convert(folder: Path) -> Section:
             Figure(
                 "durable, of the raw floor",
                 rounds.speed_ratio(
-                    "holdfast.convert, as far as it is durable", "raw: direct writes"
+                    "standfast.convert, as far as it is durable", "raw: direct writes"
                 ),
                 0.7,
             ),
@@ -160,14 +160,14 @@ def open_many(folder: Path) -> Section:
     contenders: dict[str, Contender] = {}
     for name, suffix in SUFFIXES.items():
         path = folder / f"many{suffix}"
-        holdfast.save(path, tensors)
-        contenders[f"holdfast.open, {name}"] = (nothing, partial(_open, path))
+        standfast.save(path, tensors)
+        contenders[f"standfast.open, {name}"] = (nothing, partial(_open, path))
     contenders["torch.load, torch"] = (
         nothing,
         partial(torch.load, folder / "many.pt", weights_only=True, mmap=True),
     )
     rounds = run_rounds(contenders, ROUNDS)
-    seconds = rounds.median("holdfast.open, tenzor")
+    seconds = rounds.median("standfast.open, tenzor")
     return Section(
         "open 100,000 tensors, other formats",
         rounds,
@@ -176,12 +176,12 @@ def open_many(folder: Path) -> Section:
             Figure("seconds, tenzor", seconds, 0.1, at_most=True),
             Figure(
                 "times as fast as torch.load, torch",
-                rounds.speed_ratio("holdfast.open, torch", "torch.load, torch"),
+                rounds.speed_ratio("standfast.open, torch", "torch.load, torch"),
             ),
         ],
     )
 
 
 def _open(path: Path) -> None:
-    with holdfast.open(path):
+    with standfast.open(path):
         pass

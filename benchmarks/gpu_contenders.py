@@ -14,7 +14,7 @@ from typing import Any
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-import holdfast
+import standfast
 from benchmarks.gpu_state import Size, synchronize
 from benchmarks.rounds import Contender, Rounds, run_rounds
 
@@ -106,8 +106,8 @@ class Ours:
     """A Checkpointer that saves at every call, into a store of which one checkpoint is kept."""
 
     def __init__(self, folder: Path, parts: Mapping[str, Any], **options: Any) -> None:
-        state = holdfast.TrainingState(**parts)
-        self.ckpt = holdfast.Checkpointer(
+        state = standfast.TrainingState(**parts)
+        self.ckpt = standfast.Checkpointer(
             folder, state, name="bench", every=1, quiet=True, **options
         )
         self.ckpt.__enter__()

@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from torch.distributed.checkpoint import state_dict_loader
 
-import holdfast
+import standfast
 from benchmarks import gpu_floors
 from benchmarks.gpu_contenders import Bench, Contest, Ours
 from benchmarks.gpu_saving import Files
@@ -20,8 +20,8 @@ from benchmarks.gpu_state import State, size_of, synchronize
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import Rounds
 
-LOAD = "holdfast.load, verified"
-CAST = 'holdfast.load, cast="bfloat16", verified'
+LOAD = "standfast.load, verified"
+CAST = 'standfast.load, cast="bfloat16", verified'
 STORED = "run.load, verified"
 RESUMED = "Checkpointer, resumed in place, verified"
 PART = 'run.load, part="model", verified'
@@ -45,7 +45,7 @@ def cold(bench: Bench, state: State, files: Files) -> Iterator[Section]:
         floor.close()
     fastest = rounds.fastest([*floors])
     figures = [
-        Figure("holdfast.load, of the faster floor", rounds.speed_ratio(LOAD, fastest), 0.88),
+        Figure("standfast.load, of the faster floor", rounds.speed_ratio(LOAD, fastest), 0.88),
         Figure("run.load, of it", rounds.speed_ratio(STORED, fastest)),
         Figure("a resume, of it", rounds.speed_ratio(RESUMED, fastest)),
     ]
@@ -58,7 +58,7 @@ def warm(bench: Bench, state: State, files: Files) -> Iterator[Section]:
         bring_in(path)
     rounds = _loads(bench, state, files, lambda _: gc.collect()).run()
     speed = size_of(state) / 1e9 / rounds.median(LOAD)
-    figures = [Figure("GB/s, holdfast.load", speed, 20.0)]
+    figures = [Figure("GB/s, standfast.load", speed, 20.0)]
     yield from _sections("Load to the GPU, warm", rounds, state, figures)
 
 
@@ -77,7 +77,7 @@ def memory(bench: Bench, files: Files) -> Section:
 def _loads(bench: Bench, state: State, files: Files, before: Callable[[Path], object]) -> Contest:
     """Everybody who loads the state, each from a file or a folder of its own kind."""
     device = bench.device
-    run = holdfast.Store(files.store).runs()[0]
+    run = standfast.Store(files.store).runs()[0]
 
     def resume() -> None:
         Ours(files.store, state, asynchronous=False).close()
@@ -112,7 +112,7 @@ def _sections(title: str, rounds: Rounds, state: State, figures: list[Figure]) -
 
 
 def _load(path: Path, device: str, cast: str | None) -> object:
-    return holdfast.load(path, framework="torch", device=device, cast=cast)
+    return standfast.load(path, framework="torch", device=device, cast=cast)
 
 
 def _load_theirs(path: Path, device: str) -> object:

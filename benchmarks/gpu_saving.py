@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch.distributed.checkpoint import state_dict_saver
 
-import holdfast
+import standfast
 from benchmarks import gpu_floors
 from benchmarks.gpu_contenders import Bench, Contest, Dcp, Ours, pinned_stager
 from benchmarks.gpu_state import State, change, flat, size_of, synchronize
@@ -78,7 +78,7 @@ class Files:
         self._state = state
 
     def save_ours(self) -> None:
-        holdfast.save(self.ours, flat(self._state))
+        standfast.save(self.ours, flat(self._state))
 
     def save_theirs(self) -> None:
         safetensors.torch.save_file(flat(self._state), self.theirs)
@@ -137,7 +137,7 @@ def durable(bench: Bench, state: State, files: Files) -> Section:
     write = partial(gpu_floors.write, files.floor, floor.pinned.memory)
     contest.add(floor_name, partial(ready, files.floor), write)
     contest.add(our_name, ready, ours.save_durably)
-    contest.add("holdfast.save", partial(ready, files.ours), files.save_ours)
+    contest.add("standfast.save", partial(ready, files.ours), files.save_ours)
     for name, path, save in (
         ("safetensors save_file + fsync", files.theirs, files.save_theirs),
         ("torch.save + fsync", files.pickled, files.save_pickled),
@@ -157,7 +157,7 @@ def durable(bench: Bench, state: State, files: Files) -> Section:
             Figure(
                 "Checkpointer, of the raw floor", rounds.speed_ratio(our_name, floor_name), 0.88
             ),
-            Figure("holdfast.save, of it", rounds.speed_ratio("holdfast.save", floor_name)),
+            Figure("standfast.save, of it", rounds.speed_ratio("standfast.save", floor_name)),
         ],
     )
 

@@ -16,7 +16,7 @@ from benchmarks.gpu_contenders import Action, Bench, Contest, Dcp, Ours, pinned_
 from benchmarks.gpu_state import synchronize
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import Rounds
-from holdfast.packages import GPT, Config
+from standfast.packages import GPT, Config
 
 WINDOW = 12
 """So many steps follow a save, in which its copy is made and it is written."""

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-import holdfast
-from holdfast.store import names
-from holdfast.store.reading import read_record
-from holdfast.store.record import Record, encode
-from holdfast.store.runfile import RunFile
-from holdfast.store.runfile import encode as encode_run
+import standfast
+from standfast.store import names
+from standfast.store.reading import read_record
+from standfast.store.record import Record, encode
+from standfast.store.runfile import RunFile
+from standfast.store.runfile import encode as encode_run
 
 CHECKPOINTS = 10_000
 RUNS = 1_000
@@ -23,7 +23,7 @@ RUNS = 1_000
 def fill_store(path: Path, checkpoints: int, runs: int) -> None:
     """Make a store of so many checkpoints, spread evenly over so many runs."""
     shutil.rmtree(path, ignore_errors=True)
-    store = holdfast.Store(path)
+    store = standfast.Store(path)
     state = {"model": {f"layers.{i}.weight": np.zeros(256, np.float32) for i in range(1000)}}
     with store.run("the real one") as run:
         run.save(0, state, metrics={"loss": 1.0})

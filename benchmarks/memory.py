@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import holdfast
+import standfast
 from benchmarks.state import gpt2_with_adam
 
 
@@ -50,9 +50,9 @@ def peak_of(work: Callable[[], object]) -> int:
 def main() -> None:
     verb, *paths = sys.argv[1:]
     if verb == "save":
-        print(peak_of(partial(holdfast.save, paths[0], gpt2_with_adam())))
+        print(peak_of(partial(standfast.save, paths[0], gpt2_with_adam())))
     else:
-        print(peak_of(partial(holdfast.convert, *paths)))
+        print(peak_of(partial(standfast.convert, *paths)))
     Path(paths[-1]).unlink()
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models
 
-from holdfast.packages import GPT, Config, save_model_folder
-from holdfast.packages.gpt import empty, fill
+from standfast.packages import GPT, Config, save_model_folder
+from standfast.packages.gpt import empty, fill
 
 TINY = Config(vocab_size=300, n_positions=16, n_embd=8, n_layer=2, n_head=2)
 

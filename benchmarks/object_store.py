@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import obstore
 
-import holdfast
+import standfast
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import run_rounds
-from holdfast.cli.stores import find_store
-from holdfast.store.filters import Filter, chosen_runs
-from holdfast.store.listing import checkpoints
+from standfast.cli.stores import find_store
+from standfast.store.filters import Filter, chosen_runs
+from standfast.store.listing import checkpoints
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from tests.object_store.proxy import Proxy
@@ -87,8 +87,8 @@ def change(state: State) -> None:
 def upload(server: Server, folder: Path, state: State) -> Section:
     """All bytes are other ones each time, so that nothing is held already."""
     client = server.client()
-    remote = holdfast.Store("s3://holdfast/upload")
-    local = holdfast.Store(folder / "local")
+    remote = standfast.Store("s3://standfast/upload")
+    local = standfast.Store(folder / "local")
     run, home = remote.run("saved"), local.run("pushed")
     steps = itertools.count(1)
     whole = np.concatenate([tensor for part in state.values() for tensor in part.values()])
@@ -130,7 +130,7 @@ def upload(server: Server, folder: Path, state: State) -> Section:
 
 def download(server: Server, folder: Path, state: State) -> Section:
     client = server.client()
-    remote = holdfast.Store("s3://holdfast/download")
+    remote = standfast.Store("s3://standfast/download")
     with remote.run("saved") as run:
         run.save(1, state)
     names = itertools.count()
@@ -146,7 +146,7 @@ def download(server: Server, folder: Path, state: State) -> Section:
             list(pool.map(get, range(0, SIZE, PART)))
 
     def pull() -> None:
-        with holdfast.Store(folder / f"pulled{next(names)}") as target:
+        with standfast.Store(folder / f"pulled{next(names)}") as target:
             remote.resolve("saved@1").copy_to(target)
 
     def clear() -> None:
@@ -186,14 +186,14 @@ def traffic(server: Server, folder: Path) -> Section:
     with Proxy(server.port) as proxy:
         os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
         try:
-            store = holdfast.Store("s3://holdfast/traffic")
+            store = standfast.Store("s3://standfast/traffic")
             state = random_state(LARGE)
             run = store.run("large")
             run.save(1, state)
             record = len(store.backend.read(_record(store)))
             proxy.reset()
             chosen = list(state["model"])[3]
-            found = holdfast.Store("s3://holdfast/traffic").resolve("large@1")
+            found = standfast.Store("s3://standfast/traffic").resolve("large@1")
             assert found[f"model.{chosen}"].tobytes() == state["model"][chosen].tobytes()
             down = proxy.down
             changed = [*state["model"].values()][:: len(state["model"]) // 5][:5]
@@ -217,16 +217,16 @@ def traffic(server: Server, folder: Path) -> Section:
     )
 
 
-def _record(store: holdfast.Store) -> str:
+def _record(store: standfast.Store) -> str:
     head = store.resolve("latest").head
-    return holdfast.store.names.record_file(head.run, head.step)
+    return standfast.store.names.record_file(head.run, head.step)
 
 
 def listing(server: Server, folder: Path) -> Section:
-    url = "s3://holdfast/listing"
+    url = "s3://standfast/listing"
 
     def make(number: int) -> None:
-        with holdfast.Store(url).run(f"run {number}") as run:
+        with standfast.Store(url).run(f"run {number}") as run:
             for step in range(1, MANY // RUNS + 1):
                 run.save(step, {"w": np.full(8, step)}, metrics={"loss": 1 / step})
 
@@ -239,7 +239,7 @@ def listing(server: Server, folder: Path) -> Section:
         found = checkpoints(store.index, chosen_runs(store.index, Filter()), None, None)
         assert len(found) == MANY
 
-    command = [str(Path(sys.executable).parent / "holdfast"), "ls", "--store", url]
+    command = [str(Path(sys.executable).parent / "standfast"), "ls", "--store", url]
 
     def cold() -> None:
         shutil.rmtree(folder / "cache", ignore_errors=True)
@@ -251,7 +251,7 @@ def listing(server: Server, folder: Path) -> Section:
         {
             "ls of 1,000, without an index": (cold, ls),
             "ls of 1,000, with the local index": (ls, ls),
-            "holdfast ls, a new process, with the index": (ls, run_it),
+            "standfast ls, a new process, with the index": (ls, run_it),
         },
         ROUNDS,
     )

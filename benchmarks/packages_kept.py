@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import holdfast
+import standfast
 from benchmarks import models, raw
 from benchmarks.files import ROUNDS, nothing
 from benchmarks.models import gone, size, weights, write
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import Contender, run_rounds
-from holdfast.packages import (
+from standfast.packages import (
     GPT,
     Config,
     GenerationInfo,
@@ -80,7 +80,7 @@ def stored(folder: Path, model: GPT) -> Section:
     staged = raw.staged(dict(model.named_parameters()))
     tuned = [weight for layer in TUNED for weight in model.h[layer].parameters()]
     layers = sum(weight.nbytes for weight in tuned)
-    run = holdfast.Store(path).run("tuned")
+    run = standfast.Store(path).run("tuned")
     steps = itertools.count()
     written: list[int] = []
 
@@ -88,7 +88,7 @@ def stored(folder: Path, model: GPT) -> Section:
         save_to_store(run, next(steps), model, models.tokenizer(), model.config)
 
     def save_whole() -> None:
-        other = holdfast.Store(folder / "fresh").run("whole")
+        other = standfast.Store(folder / "fresh").run("whole")
         save_to_store(other, 1, model, models.tokenizer(), model.config)
         other.close()
 

@@ -22,7 +22,7 @@ from benchmarks.ranks_crew import Contender, Crew, RanksFailed
 from benchmarks.ranks_state import WIDTH, files_in
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import Rounds, run_rounds
-from holdfast.parallel.assignment import Holding, writers
+from standfast.parallel.assignment import Holding, writers
 
 ROUNDS = 5
 SAVING, LOADING = 4, 2
@@ -32,9 +32,9 @@ WARMING = 5.0
 """Seconds after which the memory for copies is ready, as it is in any real program."""
 FLOOR = "raw: direct writes, each rank its own"
 DCP, THREADS = "dcp.save", "dcp.save, two threads a rank"
-RUN, PLUGIN = "run.save", "dcp.save through holdfast's Writer"
+RUN, PLUGIN = "run.save", "dcp.save through standfast's Writer"
 RUN_LOAD, DCP_LOAD = "run.load, verified", "dcp.load"
-PLUGIN_LOAD = "dcp.load through holdfast's Reader, verified"
+PLUGIN_LOAD = "dcp.load through standfast's Reader, verified"
 STEP, COPY = "Checkpointer.step", "a copy by each rank"
 ASYNC, REUSED = "dcp.async_save", "dcp.async_save, reused stager"
 

@@ -9,7 +9,7 @@ from blake3 import blake3
 from torch import distributed
 from torch.distributed.checkpoint import state_dict_loader as dcp
 
-import holdfast
+import standfast
 from benchmarks import raw
 from benchmarks.ranks_state import Sharded, files_in
 
@@ -27,14 +27,14 @@ class Loading:
         self._sharded.blank()
 
     def run(self) -> None:
-        run = holdfast.Store(self._folder / "run").find_run("bench")
+        run = standfast.Store(self._folder / "run").find_run("bench")
         run.load("latest", into=self._sharded.state)
 
     def dcp(self) -> None:
         dcp.load(self._sharded.state, checkpoint_id=self._folder / "dcp")
 
     def plugin(self) -> None:
-        from holdfast.adapters.dcp import Reader
+        from standfast.adapters.dcp import Reader
 
         dcp.load(
             self._sharded.state, storage_reader=Reader(self._folder / "plugin", "bench", "latest")

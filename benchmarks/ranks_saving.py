@@ -14,7 +14,7 @@ from torch.distributed.checkpoint import state_dict_saver as dcp
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-import holdfast
+import standfast
 from benchmarks import raw
 from benchmarks.ranks_state import Sharded
 
@@ -30,7 +30,7 @@ class Saving:
         self._rank = distributed.get_rank()
         self._sharded = Sharded(width)
         self._steps = itertools.count(1)
-        self._run = holdfast.Store(folder / "run").run("bench")
+        self._run = standfast.Store(folder / "run").run("bench")
         self._staged: raw.Bytes | None = None
         self._copies: list[torch.Tensor] = []
         self._checkpointer: Any = None
@@ -58,7 +58,7 @@ class Saving:
         if self._rank:
             return
         for store in (self._folder / name for name in ("run", "plugin", "checkpointer")):
-            for run in holdfast.Store(store).runs() if store.exists() else ():
+            for run in standfast.Store(store).runs() if store.exists() else ():
                 run.delete(*[checkpoint.step for checkpoint in run.checkpoints()][:-1])
 
     # Durable saves
@@ -84,7 +84,7 @@ class Saving:
         dcp.save(self._sharded.state, storage_writer=writer)
 
     def plugin(self) -> None:
-        from holdfast.adapters.dcp import Writer
+        from standfast.adapters.dcp import Writer
 
         writer = Writer(self._folder / "plugin", "bench", next(self._steps))
         dcp.save(self._sharded.state, storage_writer=writer)
@@ -95,9 +95,9 @@ class Saving:
         """Have memory for copies: of ours, of theirs, and of the floor."""
         self._copies = [torch.zeros_like(tensor) for tensor in self._sharded.tensors]
         self._stager = DefaultStager(NO_OPTIONS)
-        self._checkpointer = holdfast.Checkpointer(
+        self._checkpointer = standfast.Checkpointer(
             self._folder / "checkpointer",
-            holdfast.TrainingState(model=self._sharded.model, optimizer=self._sharded.optimizer),
+            standfast.TrainingState(model=self._sharded.model, optimizer=self._sharded.optimizer),
             name="bench",
             every=1,
             quiet=True,

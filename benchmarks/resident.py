@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.files import touch
 from benchmarks.models import from_pretrained, transformers
-from holdfast.packages import load_model_folder, load_model_mmaped
+from standfast.packages import load_model_folder, load_model_mmaped
 
 WAYS: dict[str, Callable[[Path], Any]] = {
     "load_model_mmaped": lambda folder: load_model_mmaped(folder)[0],

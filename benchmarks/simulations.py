@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-import holdfast
+import standfast
 from benchmarks import raw
 from benchmarks.files import ROUNDS, gone, nothing
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import Contender, run_rounds
-from holdfast.amr import (
+from standfast.amr import (
     AMRTree,
     FieldArena,
     PeriodicTopology,
@@ -118,7 +118,7 @@ def read(folder: Path, tree: AMRTree) -> Section:
 
 def snapshots(folder: Path, tree: AMRTree, arena: FieldArena) -> Section:
     """Snapshots of all of it, each into a run of its own, and of 5 % of the blocks."""
-    store = holdfast.Store(folder / "store")
+    store = standfast.Store(folder / "store")
     run, trial, steps = store.run("mesh"), itertools.count(), itertools.count(1)
     generator = np.random.default_rng(1)
     sizes: list[int] = []
@@ -135,7 +135,7 @@ def snapshots(folder: Path, tree: AMRTree, arena: FieldArena) -> Section:
         shutil.rmtree(folder / "fresh", ignore_errors=True)
 
     def save_whole() -> None:
-        other = holdfast.Store(folder / "fresh").run("mesh", trial=str(next(trial)))
+        other = standfast.Store(folder / "fresh").run("mesh", trial=str(next(trial)))
         Snapshot.save(other, 1, tree, arena)
 
     def save_changed() -> None:

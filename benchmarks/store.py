@@ -15,15 +15,15 @@ from pathlib import Path
 
 import torch
 
-import holdfast
+import standfast
 from benchmarks import raw
 from benchmarks.files import ROUNDS, nothing
 from benchmarks.many import CHECKPOINTS, RUNS, fill_store
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import Contender, run_rounds
 from benchmarks.state import parameter_shapes
-from holdfast.files.digests import CHUNK
-from holdfast.store.reading import read_record
+from standfast.files.digests import CHUNK
+from standfast.store.reading import read_record
 
 State = dict[str, dict[str, torch.Tensor]]
 
@@ -58,7 +58,7 @@ class Saves:
     def __init__(self, folder: Path, state: State) -> None:
         self.folder = folder / "store"
         self.state = state
-        self.run = holdfast.Store(self.folder).run("bench")
+        self.run = standfast.Store(self.folder).run("bench")
         self._steps = itertools.count()
         self.save()
 
@@ -157,7 +157,7 @@ def commits(folder: Path) -> Iterator[Section]:
 
 def _commit(folder: Path, path: Path, checkpoints: int) -> Section:
     state = {"model": {f"layers.{i}.weight": torch.randn(256) for i in range(1000)}}
-    run = holdfast.Store(path).run(f"commits beside {checkpoints}")
+    run = standfast.Store(path).run(f"commits beside {checkpoints}")
     steps = itertools.count()
     bare = folder / "bare"
     bare.mkdir(exist_ok=True)
@@ -211,23 +211,23 @@ def _bare_commit(folder: Path, sizes: list[int]) -> None:
 
 def many(folder: Path) -> Section:
     path = folder / "many"  # it was filled for the commits
-    store = holdfast.Store(path)
+    store = standfast.Store(path)
     store.resolve("latest")
-    command = [str(Path(sys.executable).parent / "holdfast"), "ls", "--store", str(path)]
+    command = [str(Path(sys.executable).parent / "standfast"), "ls", "--store", str(path)]
 
     def ls() -> None:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         assert len(done.stdout.splitlines()) > 50
 
     def latest() -> None:
-        holdfast.Store(path).resolve("latest")
+        standfast.Store(path).resolve("latest")
 
     contenders: dict[str, Contender] = {
-        "holdfast ls, a new process": (nothing, ls),
+        "standfast ls, a new process": (nothing, ls),
         "Store(path).resolve('latest')": (nothing, latest),
-        "python -c 'import holdfast'": (
+        "python -c 'import standfast'": (
             nothing,
-            lambda: subprocess.run([sys.executable, "-c", "import holdfast"], check=True),
+            lambda: subprocess.run([sys.executable, "-c", "import standfast"], check=True),
         ),
     }
     rounds = run_rounds(contenders, ROUNDS)
@@ -237,7 +237,7 @@ def many(folder: Path) -> Section:
         rounds,
         None,
         [
-            Figure("seconds, ls", rounds.median("holdfast ls, a new process"), 0.5, at_most=True),
+            Figure("seconds, ls", rounds.median("standfast ls, a new process"), 0.5, at_most=True),
             Figure(
                 "seconds, latest", rounds.median("Store(path).resolve('latest')"), 0.1, at_most=True
             ),
@@ -257,8 +257,8 @@ def record(folder: Path) -> Section:
     state = {
         "model": {f"layers.{i // 10}.block.{i % 10}.w": torch.zeros(3, 4) for i in range(100_000)}
     }
-    run = holdfast.Store(path).run("large")
-    store = holdfast.Store(path)
+    run = standfast.Store(path).run("large")
+    store = standfast.Store(path)
     saving = _seconds(lambda: run.save(1, state))
     contenders: dict[str, Contender] = {
         "a record of 100,000 tensors": (nothing, lambda: read_record(store.backend, run.hash, 1)),

@@ -20,7 +20,7 @@ import torch
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-import holdfast
+import standfast
 from benchmarks.files import ROUNDS, nothing
 from benchmarks.gpt import GPT
 from benchmarks.report import Figure, Section
@@ -80,8 +80,8 @@ class Ours:
     """Asynchronous saves of a state into a store, of which the last two checkpoints stay."""
 
     def __init__(self, folder: Path, parts: Any, **options: Any) -> None:
-        state = holdfast.TrainingState(**parts)
-        self.ckpt = holdfast.Checkpointer(
+        state = standfast.TrainingState(**parts)
+        self.ckpt = standfast.Checkpointer(
             folder, state, name="bench", every=1, quiet=True, **options
         )
         self.ckpt.__enter__()

@@ -1,8 +1,8 @@
 """Three short trainings, one branched from the other, to be compared with each other.
 
 python examples/compare.py runs
-holdfast log --store runs
-holdfast diff blobs wide --store runs
+standfast log --store runs
+standfast diff blobs wide --store runs
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-import holdfast
-from holdfast import KeepBest, KeepLast
+import standfast
+from standfast import KeepBest, KeepLast
 
 
 def main(store: str) -> None:
@@ -43,8 +43,8 @@ def train(
         torch.nn.Linear(2, hp["width"]), torch.nn.Tanh(), torch.nn.Linear(hp["width"], 2)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=hp["lr"])
-    state = holdfast.TrainingState(model=model, optimizer=optimizer)
-    with holdfast.Checkpointer(
+    state = standfast.TrainingState(model=model, optimizer=optimizer)
+    with standfast.Checkpointer(
         store,
         state,
         name=name,

@@ -24,7 +24,7 @@ from rich.table import Table
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-import holdfast
+import standfast
 
 console = Console(highlight=False, soft_wrap=True)
 PROGRAM = Path(__file__).with_name("train.py")
@@ -68,7 +68,7 @@ def train_with_a_kill() -> int:
         process.send_signal(signal.SIGKILL)
         process.wait()
     left = len(unfinished(Path("killed")))
-    latest = holdfast.Store("killed").resolve("latest").step
+    latest = standfast.Store("killed").resolve("latest").step
     console.print(
         f"  killed while step {step} was being written: {left} unfinished file"
         f"{'' if left == 1 else 's'}, and the latest checkpoint is that of step {latest}\n",
@@ -85,10 +85,10 @@ def train_with_a_kill() -> int:
 
 @contextmanager
 def program(store: str) -> Iterator[subprocess.Popen[str]]:
-    """The training program at work; `$HOLDFAST_STORE` says where its checkpoints go."""
+    """The training program at work; `$STANDFAST_STORE` says where its checkpoints go."""
     command = [sys.executable, str(PROGRAM), "--steps", str(STEPS)]
-    show_command(f"HOLDFAST_STORE={store} python examples/train.py --steps {STEPS}")
-    environment = {**os.environ, "HOLDFAST_STORE": store}
+    show_command(f"STANDFAST_STORE={store} python examples/train.py --steps {STEPS}")
+    environment = {**os.environ, "STANDFAST_STORE": store}
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
@@ -112,13 +112,13 @@ def wait_for_a_save(store: Path, after: int) -> int:
 
 def unfinished(store: Path) -> list[Path]:
     """The files on their way into a store."""
-    return list(store.rglob(".*.holdfast"))
+    return list(store.rglob(".*.standfast"))
 
 
 def compare() -> tuple[int, int]:
     """Every tensor and value of both last checkpoints, in bytes."""
     say("Both last checkpoints, compared tensor by tensor:")
-    whole, killed = (holdfast.Store(name).resolve("latest") for name in ("whole", "killed"))
+    whole, killed = (standfast.Store(name).resolve("latest") for name in ("whole", "killed"))
     if whole.record.digests != killed.record.digests or whole.record.tree != killed.record.tree:
         sys.exit("the two runs differ")
     killed.verify()
@@ -150,7 +150,7 @@ def damage_and_resume() -> None:
 
 def compare_again() -> None:
     """The step that was damaged, trained once more, is what it was."""
-    whole, killed = (holdfast.Store(name).resolve("latest") for name in ("whole", "killed"))
+    whole, killed = (standfast.Store(name).resolve("latest") for name in ("whole", "killed"))
     killed.verify()
     if whole.record.digests != killed.record.digests:
         sys.exit("the run differs after the damage")
@@ -164,8 +164,8 @@ def tell_the_cost() -> None:
     say(f"How long is a loop held up by saving {nbytes / 1e6:.0f} MB? The medians of {ROUNDS}:")
     with (
         warnings.catch_warnings(),
-        holdfast.Checkpointer(
-            "cost", holdfast.TrainingState(**state), name="cost", every=1, quiet=True
+        standfast.Checkpointer(
+            "cost", standfast.TrainingState(**state), name="cost", every=1, quiet=True
         ) as ckpt,
     ):
         warnings.simplefilter("ignore")  # torch's, about a single process
@@ -246,8 +246,8 @@ def flip_a_bit(path: Path) -> None:
 
 def run(*arguments: str, lines: int = 100) -> None:
     """A command as the reader would type it, and what it prints, or the first lines of it."""
-    show_command(f"holdfast {' '.join(arguments)}")
-    command = [sys.executable, "-c", "from holdfast.cli import main; main()", *arguments]
+    show_command(f"standfast {' '.join(arguments)}")
+    command = [sys.executable, "-c", "from standfast.cli import main; main()", *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     printed = (done.stdout + done.stderr).splitlines()
     for line in [*printed[:lines], *(["…"] if len(printed) > lines else [])]:

@@ -27,8 +27,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-import holdfast
-from holdfast.packages import (
+import standfast
+from standfast.packages import (
     GPT,
     Config,
     DatasetInfo,
@@ -63,7 +63,7 @@ def main() -> None:
         folder = arguments.generate_only or make(arguments)
         if folder is not None:
             generate(folder, arguments)
-    except (holdfast.HoldfastError, OSError, UnicodeDecodeError) as error:
+    except (standfast.StandfastError, OSError, UnicodeDecodeError) as error:
         sys.exit(str(error))
 
 
@@ -127,15 +127,15 @@ def train(model: GPT, windows: Windows, arguments: argparse.Namespace) -> float 
     # A stronger decay than torch's own: without it these few steps of high rates lead astray.
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(share, last=arguments.steps))
-    loader = holdfast.ResumableLoader(windows, arguments.batch, shuffle=True, seed=arguments.seed)
+    loader = standfast.ResumableLoader(windows, arguments.batch, shuffle=True, seed=arguments.seed)
     batches = loader.forever()
-    state = holdfast.TrainingState(
+    state = standfast.TrainingState(
         model=model, optimizer=optimizer, scheduler=scheduler, loader=loader
     )
     # Another text is another run, and so is another number of steps: its rates are others.
     hp = {"seed": arguments.seed, "steps": arguments.steps, "batch": arguments.batch, "rate": rate}
     name, every = arguments.name, arguments.every
-    with holdfast.Checkpointer(
+    with standfast.Checkpointer(
         arguments.store, state, name=name, hp=hp, data=windows.tokens, every=every, monitor="loss"
     ) as ckpt:
         for step in ckpt.steps(arguments.steps):
@@ -207,7 +207,7 @@ class Windows(Dataset[torch.Tensor]):
         end = tokenizer.token_to_id(END)
         ids = [id for text in texts for id in (*tokenizer.encode(text).ids, end)]
         if len(ids) <= CONTEXT:
-            raise holdfast.errors.BadOption(f"the text has {len(ids)} tokens: give a longer one")
+            raise standfast.errors.BadOption(f"the text has {len(ids)} tokens: give a longer one")
         self.tokens = torch.tensor(ids)
 
     def __len__(self) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from simulation import Session, options, parsed, session
 
-from holdfast.amr import (
+from standfast.amr import (
     AMRTree,
     FieldArena,
     OpenTopology,
@@ -31,7 +31,7 @@ from holdfast.amr import (
     Snapshot,
     repartition,
 )
-from holdfast.parallel import Communicator
+from standfast.parallel import Communicator
 
 Field = Any
 """An array of temperatures."""

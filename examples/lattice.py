@@ -31,7 +31,7 @@ from gauge_theory import (
 )
 from simulation import Session, options, parsed, session
 
-from holdfast.amr import (
+from standfast.amr import (
     FieldArena,
     GaugeFrontend,
     GaugeTree,
@@ -41,7 +41,7 @@ from holdfast.amr import (
     link_halo,
     repartition,
 )
-from holdfast.parallel import Communicator
+from standfast.parallel import Communicator
 
 GROUPS = {"u1": ("U(1)", 1), "su2": ("SU(2)", 2), "su3": ("SU(3)", 3)}
 """Their names, and the size of their matrices."""

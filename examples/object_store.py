@@ -31,7 +31,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 HOST = "127.0.0.1"
-BUCKET = "holdfast"
+BUCKET = "standfast"
 """The bucket that each server has."""
 REGION = "us-east-1"
 LONGEST = 60.0
@@ -73,8 +73,8 @@ def main() -> None:
             f"serving {arguments.folder} at {server.endpoint} until Ctrl-C; in another terminal:\n"
         )
         print(f"source {shlex.quote(str(arguments.folder / 'env'))}")
-        print(f"holdfast push latest s3://{BUCKET}/experiments --store experiments")
-        print(f"holdfast ls --store s3://{BUCKET}/experiments", flush=True)
+        print(f"standfast push latest s3://{BUCKET}/experiments --store experiments")
+        print(f"standfast ls --store s3://{BUCKET}/experiments", flush=True)
         ended = server.wait()
     except KeyboardInterrupt:
         return

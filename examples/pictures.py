@@ -10,7 +10,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from holdfast.amr import AMRTree, FieldArena
+from standfast.amr import AMRTree, FieldArena
 
 
 def draw_mesh(path: str, parts: Sequence[tuple[AMRTree, FieldArena]], title: str) -> None:

@@ -15,8 +15,8 @@ from numpy.random import Generator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from holdfast import HoldfastError, Run, Store
-from holdfast.amr import (
+from standfast import Run, StandfastError, Store
+from standfast.amr import (
     AMRTree,
     FieldArena,
     GaugeTree,
@@ -27,9 +27,9 @@ from holdfast.amr import (
     logical_digest,
     repartition,
 )
-from holdfast.amr.frontends import Frontend
-from holdfast.errors import RefNotFound
-from holdfast.parallel import Communicator, communicator, on_root
+from standfast.amr.frontends import Frontend
+from standfast.errors import RefNotFound
+from standfast.parallel import Communicator, communicator, on_root
 
 Tell = Callable[[int, str], None]
 """Called with the number of a step that is done, and with what there is to see."""
@@ -72,7 +72,7 @@ def session() -> Iterator[Session]:
     ranks = Session(communicator(world))
     try:
         yield ranks
-    except HoldfastError as error:  # its message says what to do
+    except StandfastError as error:  # its message says what to do
         ranks.stop(str(error))
 
 

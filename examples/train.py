@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
 
-import holdfast
+import standfast
 
 
 def main() -> None:
@@ -30,15 +30,15 @@ def main() -> None:
     model = make_model(config["width"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=400)
-    loader = holdfast.ResumableLoader(
+    loader = standfast.ResumableLoader(
         digits(), batch_size=config["batch_size"], shuffle=True, seed=0
     )
     batches = loader.forever()
 
-    state = holdfast.TrainingState(
+    state = standfast.TrainingState(
         model=model, optimizer=optimizer, scheduler=scheduler, loader=loader
     )
-    with holdfast.Checkpointer(arguments.store, state, name="digits", hp=config, every=10) as ckpt:
+    with standfast.Checkpointer(arguments.store, state, name="digits", hp=config, every=10) as ckpt:
         for step in ckpt.steps(arguments.steps):
             images, labels = next(batches)
             images = images + 0.1 * torch.randn_like(images)  # noise, so that every draw counts

@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 
-from holdfast.tensors import TensorSpec
+from standfast.tensors import TensorSpec
 from tests.devices import LateDevice
 
 

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.adapters import torch as adapter
-from holdfast.adapters import torch_devices, torch_optimizers
-from holdfast.adapters.torch_devices import DeviceSource
-from holdfast.adapters.torch_dtypes import dtype_of, empty
-from holdfast.errors import BadOption, CopyFailed
-from holdfast.tensors import Source, TensorSpec
-from holdfast.tensors.devices import Copies, Device, Incoming, Outgoing, sums_of
-from holdfast.tensors.sources import ALIGNMENT, Bytes
+from standfast.adapters import torch as adapter
+from standfast.adapters import torch_devices, torch_optimizers
+from standfast.adapters.torch_devices import DeviceSource
+from standfast.adapters.torch_dtypes import dtype_of, empty
+from standfast.errors import BadOption, CopyFailed
+from standfast.tensors import Source, TensorSpec
+from standfast.tensors.devices import Copies, Device, Incoming, Outgoing, sums_of
+from standfast.tensors.sources import ALIGNMENT, Bytes
 
 
 class LateDevice:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from holdfast.tensors import DTYPES, Packed, TensorSpec
+from standfast.tensors import DTYPES, Packed, TensorSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -72,7 +72,7 @@ json_values = st.recursive(
 )
 metadata = st.dictionaries(
     st.text(st.characters(exclude_categories=["Cs"])).filter(
-        lambda key: not key.startswith("holdfast.")
+        lambda key: not key.startswith("standfast.")
     ),
     json_values,
     max_size=5,

@@ -1,4 +1,4 @@
-"""The names of Lightning and Transformers, in Holdfast's terms."""
+"""The names of Lightning and Transformers, in Standfast's terms."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import KeepAll, KeepBest, KeepLast, KeepTagged
-from holdfast.conventions import Translated, translate
-from holdfast.errors import BadOption
-from holdfast.retention import Policies
+from standfast import KeepAll, KeepBest, KeepLast, KeepTagged
+from standfast.conventions import Translated, translate
+from standfast.errors import BadOption
+from standfast.retention import Policies
 
 
 def kept(**options: Any) -> Any:

@@ -7,18 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import holdfast
-from holdfast import errors
+import standfast
+from standfast import errors
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(holdfast.__all__) == [
+    assert sorted(standfast.__all__) == [
         "Checkpoint",
         "Checkpointer",
         "Converted",
         "DamagedFile",
         "Diff",
-        "HoldfastError",
         "KeepAll",
         "KeepBest",
         "KeepEvery",
@@ -28,6 +27,7 @@ def test_the_public_names_are_these() -> None:
         "ResumableLoader",
         "Run",
         "Schedule",
+        "StandfastError",
         "Store",
         "TensorFile",
         "TensorSpec",
@@ -48,11 +48,11 @@ def test_the_public_names_are_these() -> None:
         "tenzor",
         "verify",
     ]
-    assert all(hasattr(holdfast, name) for name in holdfast.__all__)
+    assert all(hasattr(standfast, name) for name in standfast.__all__)
 
 
 def test_the_names_for_simulations_are_these() -> None:
-    assert sorted(holdfast.amr.__all__) == [
+    assert sorted(standfast.amr.__all__) == [
         "AMRTree",
         "FieldArena",
         "GaugeFrontend",
@@ -77,11 +77,11 @@ def test_the_names_for_simulations_are_these() -> None:
         "move_blocks",
         "repartition",
     ]
-    assert all(hasattr(holdfast.amr, name) for name in holdfast.amr.__all__)
+    assert all(hasattr(standfast.amr, name) for name in standfast.amr.__all__)
 
 
 def test_the_names_for_models_are_these() -> None:
-    assert sorted(holdfast.packages.__all__) == [
+    assert sorted(standfast.packages.__all__) == [
         "Config",
         "DataStats",
         "DatasetInfo",
@@ -105,12 +105,12 @@ def test_the_names_for_models_are_these() -> None:
         "unpack",
         "verify_package",
     ]
-    assert all(hasattr(holdfast.packages, name) for name in holdfast.packages.__all__)
+    assert all(hasattr(standfast.packages, name) for name in standfast.packages.__all__)
 
 
 def test_their_arguments_are_these() -> None:
     arguments = {
-        name: list(inspect.signature(getattr(holdfast, name)).parameters)
+        name: list(inspect.signature(getattr(standfast, name)).parameters)
         for name in ("open", "load", "save", "verify", "convert", "diff")
     }
     assert arguments == {
@@ -132,15 +132,15 @@ def test_their_arguments_are_these() -> None:
     }
 
 
-def test_importing_holdfast_imports_no_framework() -> None:
-    code = "import holdfast, sys; print({'torch', 'jax', 'rich', 'typer'} & set(sys.modules))"
+def test_importing_standfast_imports_no_framework() -> None:
+    code = "import standfast, sys; print({'torch', 'jax', 'rich', 'typer'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "set()\n"
 
 
-def test_importing_holdfast_imports_nothing_of_simulations() -> None:
+def test_importing_standfast_imports_nothing_of_simulations() -> None:
     code = (
-        "import holdfast, sys; print([n for n in sys.modules if n.startswith(('holdfast.amr', "
+        "import standfast, sys; print([n for n in sys.modules if n.startswith(('standfast.amr', "
         "'mpi4py', 'torch', 'jax'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -157,7 +157,7 @@ def test_every_error_stands_in_the_drawn_tree_and_in_the_docs() -> None:
     for kind in _classes():
         assert kind.__name__ in (errors.__doc__ or ""), kind
         assert f"`{kind.__name__}`" in page, kind
-        assert issubclass(kind, errors.HoldfastError | UserWarning)
+        assert issubclass(kind, errors.StandfastError | UserWarning)
         assert kind.__doc__
 
 

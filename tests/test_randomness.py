@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast import randomness
-from holdfast.errors import BadField, RefusedState, StateMismatch
+import standfast
+from standfast import randomness
+from standfast.errors import BadField, RefusedState, StateMismatch
 
 BIT_GENERATORS = ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
 
@@ -88,7 +88,7 @@ def _text(tree: Any) -> str:
 
 def test_states_come_back_from_a_store_to_the_same_numbers(tmp_path: Path) -> None:
     _draws()
-    run = holdfast.Store(tmp_path).run("x")
+    run = standfast.Store(tmp_path).run("x")
     run.save(1, {"random": randomness.capture()})
     drawn = _draws()
     loaded = run.load(1)
@@ -156,17 +156,17 @@ def _in_a_new_process(program: str) -> str:
 
 
 def test_a_framework_that_the_program_does_not_use_is_not_imported() -> None:
-    program = "import sys; from holdfast import randomness; states = randomness.capture(); "
+    program = "import sys; from standfast import randomness; states = randomness.capture(); "
     program += "assert randomness.restore(states) == []; print(*states, 'torch' in sys.modules)"
     assert _in_a_new_process(program) == "python numpy False\n"
 
 
 def test_a_framework_is_imported_when_its_states_are_put_back(tmp_path: Path) -> None:
-    run = holdfast.Store(tmp_path).run("x")
+    run = standfast.Store(tmp_path).run("x")
     run.save(1, {"random": randomness.capture()})
     expected = torch.rand(3).tolist()
     program = (
-        "import numpy as np; from holdfast import Store, randomness;"
+        "import numpy as np; from standfast import Store, randomness;"
         f"states = Store({str(tmp_path)!r}).run('x').load(1)['random'];"
         "assert randomness.restore(states) == [];"
         "import torch; print(torch.rand(3).tolist())"
@@ -283,7 +283,7 @@ def test_a_generator_goes_on_where_it_was_in_another_of_its_kind(name: str, tmp_
     generator, other = make(1), make(2)
     assert randomness.is_generator(generator)
     _numbers(generator)
-    run = holdfast.Store(tmp_path).run("x")
+    run = standfast.Store(tmp_path).run("x")
     run.save(1, {"generator": randomness.state_of(generator)})
     drawn = _numbers(generator)
     assert _numbers(other) != drawn

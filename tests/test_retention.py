@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import KeepAll, KeepBest, KeepEvery, KeepLast, KeepTagged
-from holdfast.errors import BadOption
-from holdfast.retention import Candidate, Retention, as_bytes, judge, retention
+from standfast import KeepAll, KeepBest, KeepEvery, KeepLast, KeepTagged
+from standfast.errors import BadOption
+from standfast.retention import Candidate, Retention, as_bytes, judge, retention
 
 
 def candidates(*steps: int, **more: Any) -> list[Candidate]:

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import holdfast
-from holdfast.formats import FORMATS
+import standfast
+from standfast.formats import FORMATS
 
 ROOMS = [
     "errors",
@@ -34,11 +34,11 @@ ROOMS = [
 ]
 """From the bottom up; the package itself, which hands out the public names, is on top."""
 
-SOURCE = Path(holdfast.__file__).parent
+SOURCE = Path(standfast.__file__).parent
 
 
 def _room(module: str) -> str:
-    return module.split(".")[1] if "." in module else "holdfast"
+    return module.split(".")[1] if "." in module else "standfast"
 
 
 def _imports(path: Path) -> Iterator[str]:
@@ -48,15 +48,15 @@ def _imports(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             assert node.module is not None
-            if node.module == "holdfast":
-                yield from (f"holdfast.{alias.name}" for alias in node.names)
+            if node.module == "standfast":
+                yield from (f"standfast.{alias.name}" for alias in node.names)
             else:
                 yield node.module
 
 
 def _same_framework(module: str, imported: str) -> bool:
     """Whether an adapter imports a part of itself: those of torch are called torch_…."""
-    return imported.startswith(f"holdfast.adapters.{module.partition('_')[0]}_")
+    return imported.startswith(f"standfast.adapters.{module.partition('_')[0]}_")
 
 
 def _violations() -> Iterator[str]:
@@ -66,7 +66,7 @@ def _violations() -> Iterator[str]:
         room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
         assert room in ROOMS, f"{path} is in no room"
         for name in _imports(path):
-            if name.split(".")[0] != "holdfast":
+            if name.split(".")[0] != "standfast":
                 continue
             other = _room(name)
             if other == "__version__" and room in ("cli", "web"):
@@ -87,7 +87,7 @@ def test_formats_do_not_know_each_other() -> None:
     formats = {format.NAME for format in FORMATS}
     for name in formats:
         imported = set(_imports(SOURCE / "formats" / f"{name}.py"))
-        assert not imported & {f"holdfast.formats.{other}" for other in formats - {name}}
+        assert not imported & {f"standfast.formats.{other}" for other in formats - {name}}
 
 
 def test_the_core_imports_no_framework() -> None:

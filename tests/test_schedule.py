@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.errors import BadSchedule
-from holdfast.schedule import Schedule, cadence
+from standfast.errors import BadSchedule
+from standfast.schedule import Schedule, cadence
 
 
 def test_a_schedule_is_due_every_interval_from_its_start() -> None:

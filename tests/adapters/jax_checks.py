@@ -18,10 +18,10 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-import holdfast
-from holdfast.adapters import jax as adapter
-from holdfast.adapters.jax import Pytree, assembled, restore, save, shards, wanted_boxes
-from holdfast.errors import (
+import standfast
+from standfast.adapters import jax as adapter
+from standfast.adapters.jax import Pytree, assembled, restore, save, shards, wanted_boxes
+from standfast.errors import (
     BadField,
     BadOption,
     DigestMismatch,
@@ -33,13 +33,13 @@ from holdfast.errors import (
     UnsupportedShape,
     UnsupportedTensor,
 )
-from holdfast.formats.safetensors import CODE_OF
-from holdfast.identity import identify
-from holdfast.tensors import kind_of, memory_of, register_framework, source_of, tensor_of
-from holdfast.tensors.dtypes import DTYPES
-from holdfast.tensors.sources import aligned_bytes
+from standfast.formats.safetensors import CODE_OF
+from standfast.identity import identify
+from standfast.tensors import kind_of, memory_of, register_framework, source_of, tensor_of
+from standfast.tensors.dtypes import DTYPES
+from standfast.tensors.sources import aligned_bytes
 
-register_framework("jax", "holdfast.adapters.jax")
+register_framework("jax", "standfast.adapters.jax")
 
 MESH = jax.make_mesh((4, 2), ("rows", "columns"))
 WIDE = ("float64", "int64", "uint64", "complex128")
@@ -90,8 +90,8 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> holdfast.Run:
-    return holdfast.Store(tmp_path / "store").run("jax")
+def run(tmp_path: Path) -> standfast.Run:
+    return standfast.Store(tmp_path / "store").run("jax")
 
 
 # Arrays
@@ -103,7 +103,7 @@ def test_there_are_eight_devices_and_all_dtypes() -> None:
 
 
 @pytest.mark.parametrize("dtype", NARROW)
-def test_every_dtype_comes_back_bit_for_bit(dtype: str, run: holdfast.Run) -> None:
+def test_every_dtype_comes_back_bit_for_bit(dtype: str, run: standfast.Run) -> None:
     value = any_bits(dtype, (6, 4, 10))
     tree = {"whole": value, "turned": value.T, "empty": value[:0], "flat": value.reshape(-1)}
     if not dtype.startswith("float4"):
@@ -111,11 +111,13 @@ def test_every_dtype_comes_back_bit_for_bit(dtype: str, run: holdfast.Run) -> No
     run.save(1, tree)
     assert_same(run.load(1), tree)
     path = run.store.logs.parent / "file.safetensors"
-    holdfast.save(path, tree)
-    assert_same(holdfast.load(path, framework="jax"), tree)
+    standfast.save(path, tree)
+    assert_same(standfast.load(path, framework="jax"), tree)
 
 
-def test_what_jax_would_narrow_is_refused_and_comes_back_where_it_is_not(run: holdfast.Run) -> None:
+def test_what_jax_would_narrow_is_refused_and_comes_back_where_it_is_not(
+    run: standfast.Run,
+) -> None:
     with jax.enable_x64(True):
         tree = {name: any_bits(name, (5,)) for name in WIDE if name in CODE_OF}
         assert tree["float64"].dtype == np.float64
@@ -124,12 +126,12 @@ def test_what_jax_would_narrow_is_refused_and_comes_back_where_it_is_not(run: ho
     with pytest.raises(UnsupportedDType, match="jax_enable_x64"):
         run.load(1)
     with pytest.raises(UnsupportedDType, match="jax_enable_x64"):
-        tensor_of(np.zeros(2), holdfast.TensorSpec("float64", (2,)), "jax")
+        tensor_of(np.zeros(2), standfast.TensorSpec("float64", (2,)), "jax")
     with pytest.raises(StateMismatch, match=r"float64: .*jax_enable_x64"):
         restore(run, {**tree})
 
 
-def test_a_float4_is_two_to_a_byte_the_first_one_low(run: holdfast.Run) -> None:
+def test_a_float4_is_two_to_a_byte_the_first_one_low(run: standfast.Run) -> None:
     value = jnp.array([0.5, 1.0, -6.0, 0.0], "float4_e2m1fn")
     checkpoint = run.save(1, {"x": value})
     assert checkpoint.nbytes == 2
@@ -145,12 +147,12 @@ def test_a_dtype_that_files_have_not_is_refused() -> None:
     with pytest.raises(UnsupportedDType, match=r"int4.*astype"):
         source_of(jnp.ones(2, jnp.int4))
     with pytest.raises(UnsupportedDType, match="float6_e2m3fn"):
-        adapter.tensor(np.zeros(3, np.uint8), holdfast.TensorSpec("float6_e2m3fn", (4,)))
+        adapter.tensor(np.zeros(3, np.uint8), standfast.TensorSpec("float6_e2m3fn", (4,)))
 
 
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg", "unsafe_rbg"])
 def test_random_keys_come_back_as_keys_that_draw_the_same(
-    implementation: str, run: holdfast.Run
+    implementation: str, run: standfast.Run
 ) -> None:
     key = jax.random.key(3, impl=implementation)
     keys = jax.random.split(key, 8)
@@ -167,20 +169,20 @@ def test_random_keys_come_back_as_keys_that_draw_the_same(
 
 def test_keys_that_a_file_lies_about_are_refused() -> None:
     words = np.zeros((3, 2), np.uint32)
-    spec = holdfast.TensorSpec("uint32", (3, 2))
+    spec = standfast.TensorSpec("uint32", (3, 2))
     with pytest.raises(UnknownFramework, match="no random keys of 'nonsense'"):
         tensor_of(words, spec, "jax:key:nonsense")
     with pytest.raises(BadField, match="cannot be random keys"):
         tensor_of(words, spec, "jax:key:rbg")
     with pytest.raises(BadField, match="cannot be random keys"):
         tensor_of(
-            words.view(np.int32), holdfast.TensorSpec("int32", (3, 2)), "jax:key:threefry2x32"
+            words.view(np.int32), standfast.TensorSpec("int32", (3, 2)), "jax:key:threefry2x32"
         )
     with pytest.raises(UnknownFramework, match="newer release"):
         tensor_of(words, spec, "jax:later")
 
 
-def test_a_dtype_that_gives_way_to_others_still_does(run: holdfast.Run) -> None:
+def test_a_dtype_that_gives_way_to_others_still_does(run: standfast.Run) -> None:
     tree = {"scale": jnp.asarray(1.5), "count": jnp.asarray(2), "rows": jnp.full((3, 2), 0.5)}
     tree["rows"] = jnp.broadcast_to(tree["scale"], (3, 2)) * 3
     assert tree["scale"].weak_type
@@ -194,7 +196,7 @@ def test_a_dtype_that_gives_way_to_others_still_does(run: holdfast.Run) -> None:
 def test_a_loaded_array_shares_its_memory_with_nothing() -> None:
     array = aligned_bytes(4096 * 4).view(np.float32)  # jax would take it as it is
     array[:] = 0
-    made = tensor_of(array, holdfast.TensorSpec("float32", (4096,)), "jax")
+    made = tensor_of(array, standfast.TensorSpec("float32", (4096,)), "jax")
     cut = [
         assembled(jax.ShapeDtypeStruct((4096,), np.float32, sharding=s), [array])
         for s in [
@@ -206,7 +208,7 @@ def test_a_loaded_array_shares_its_memory_with_nothing() -> None:
     assert [float(each.sum()) for each in (made, *cut)] == [0, 0, 0]
 
 
-def test_an_array_under_two_names_is_stored_once_and_comes_back_as_one(run: holdfast.Run) -> None:
+def test_an_array_under_two_names_is_stored_once_and_comes_back_as_one(run: standfast.Run) -> None:
     for step, value in enumerate((jnp.arange(30000.0), placed(jnp.arange(30000.0), "rows")), 1):
         checkpoint = run.save(step, {"a": value, "b": value, "c": value + 0})
         assert [view.base for view in checkpoint.record.views.values()] == [0]
@@ -221,7 +223,7 @@ def _traced(x: Any) -> Any:
     return x
 
 
-def test_what_has_no_values_is_refused_with_its_path(run: holdfast.Run) -> None:
+def test_what_has_no_values_is_refused_with_its_path(run: standfast.Run) -> None:
     with pytest.raises(UnsupportedTensor, match="traced array"):
         jax.jit(_traced)(1.0)
     with pytest.raises(RefusedState, match=r"deep\.0: a traced array"):
@@ -237,11 +239,11 @@ def test_what_has_no_values_is_refused_with_its_path(run: holdfast.Run) -> None:
 def test_arrays_are_never_filled() -> None:
     value = jnp.ones(3)
     with pytest.raises(UnsupportedTensor, match="cannot be written to"):
-        adapter.fill(value, np.zeros(3, np.float32), holdfast.TensorSpec("float32", (3,)))
+        adapter.fill(value, np.zeros(3, np.float32), standfast.TensorSpec("float32", (3,)))
     assert "cannot be written to" in str(adapter.why_not_fillable(value))
 
 
-def test_loading_to_a_device_and_casting(run: holdfast.Run) -> None:
+def test_loading_to_a_device_and_casting(run: standfast.Run) -> None:
     run.save(1, {"x": jnp.arange(4.0), "n": jnp.arange(4)})
     found = run.load(1, cast=jnp.bfloat16)
     assert_same(found, {"x": jnp.arange(4.0).astype(jnp.bfloat16), "n": jnp.arange(4)})
@@ -266,7 +268,7 @@ def test_the_boxes_of_an_array_have_each_element_once(axes: tuple[str | None, ..
     value = placed(jnp.arange(64.0).reshape(8, 8), *axes)
     found = shards(value)
     assert found is not None
-    assert found.spec == holdfast.TensorSpec("float32", (8, 8))
+    assert found.spec == standfast.TensorSpec("float32", (8, 8))
     whole, times = np.zeros((8, 8), np.float32), np.zeros((8, 8), int)
     for (offsets, shape), tensor in found.shards:
         place = tuple(slice(a, a + n) for a, n in zip(offsets, shape, strict=True))
@@ -294,7 +296,7 @@ def test_an_array_that_is_not_cut_up_has_no_boxes() -> None:
 def test_the_boxes_of_random_keys_are_those_of_their_words() -> None:
     found = shards(placed(jax.random.split(jax.random.key(0), 8), "rows"))
     assert found is not None
-    assert found.spec == holdfast.TensorSpec("uint32", (8, 2))
+    assert found.spec == standfast.TensorSpec("uint32", (8, 2))
     boxes = [box for box, _ in found.shards]
     assert boxes == [((at, 0), (2, 2)) for at in (0, 2, 4, 6)]
 
@@ -314,7 +316,7 @@ def test_an_array_is_put_together_of_the_boxes_that_it_wants(axes: tuple[Any, ..
         assembled(target, [each.astype(np.float64) for each in arrays])
 
 
-def test_a_cut_array_is_saved_whole(run: holdfast.Run) -> None:
+def test_a_cut_array_is_saved_whole(run: standfast.Run) -> None:
     whole = jnp.arange(64.0).reshape(8, 8)
     cut = placed(whole, "columns", "rows")
     run.save(1, {"x": cut, "copies": placed(whole)})
@@ -331,7 +333,7 @@ def test_a_cut_array_is_saved_whole(run: holdfast.Run) -> None:
     assert memory != memory_of(cut + 0)
 
 
-def test_a_cut_array_of_which_elements_share_a_byte_is_saved_whole(run: holdfast.Run) -> None:
+def test_a_cut_array_of_which_elements_share_a_byte_is_saved_whole(run: standfast.Run) -> None:
     tree = {"x": placed(any_bits("float4_e2m1fn", (8, 4)), "rows"), "e": placed(jnp.ones((0, 8)))}
     save(run, 1, tree)
     assert bits(restore(run)["x"]) == bits(restore(run, tree)["x"]) == bits(tree["x"])
@@ -380,7 +382,7 @@ def everything() -> dict[str, Any]:
     }
 
 
-def test_any_pytree_is_saved_and_restored(run: holdfast.Run) -> None:
+def test_any_pytree_is_saved_and_restored(run: standfast.Run) -> None:
     tree = everything()
     checkpoint = save(run, 4, tree, metrics={"loss": 0.5}, epoch=2)
     assert (checkpoint.step, checkpoint.epoch, checkpoint.metrics) == (4, 2, {"loss": 0.5})
@@ -402,7 +404,7 @@ def test_any_pytree_is_saved_and_restored(run: holdfast.Run) -> None:
     assert_same(restore(run, tree["params"], part="params"), tree["params"])
 
 
-def test_a_target_says_where_and_as_what_arrays_come_back(run: holdfast.Run) -> None:
+def test_a_target_says_where_and_as_what_arrays_come_back(run: standfast.Run) -> None:
     whole = jnp.arange(64.0).reshape(8, 8) / 3
     save(run, 1, {"a": placed(whole, "rows"), "b": whole, "c": placed(whole), "d": whole})
     target = {
@@ -423,7 +425,7 @@ def test_a_target_says_where_and_as_what_arrays_come_back(run: holdfast.Run) -> 
     assert bits(restore(run, target)["d"]) == bits(whole.astype(jnp.float16))
 
 
-def test_a_target_whose_mesh_has_no_devices_is_refused(run: holdfast.Run) -> None:
+def test_a_target_whose_mesh_has_no_devices_is_refused(run: standfast.Run) -> None:
     tree = {"x": placed(jnp.ones(8), "rows"), "y": jnp.ones(3)}
     save(run, 1, tree)
     with pytest.raises(BadOption, match="names no devices"):
@@ -431,7 +433,7 @@ def test_a_target_whose_mesh_has_no_devices_is_refused(run: holdfast.Run) -> Non
     assert_same(restore(run, {**jax.eval_shape(lambda: tree), "x": tree["x"]}), tree)
 
 
-def test_what_does_not_fit_a_target_is_named(run: holdfast.Run) -> None:
+def test_what_does_not_fit_a_target_is_named(run: standfast.Run) -> None:
     key = jax.random.key(0, impl="rbg")
     save(run, 1, {"a": [jnp.ones(3), 2], "b": {"x": jnp.ones(2)}, "k": key, "n": jnp.arange(3)})
     target = {
@@ -457,7 +459,7 @@ def test_what_does_not_fit_a_target_is_named(run: holdfast.Run) -> None:
         restore(run, {"a": [{"deep": jnp.ones(3)}]})
 
 
-def test_a_damaged_checkpoint_is_passed_over_as_by_a_run(run: holdfast.Run) -> None:
+def test_a_damaged_checkpoint_is_passed_over_as_by_a_run(run: standfast.Run) -> None:
     save(run, 1, {"x": jnp.arange(1000.0)})
     second = save(run, 2, {"x": jnp.arange(1000.0) + 1})
     folder = run.store.logs.parent / "checkpoints" / "models" / run.hash
@@ -485,12 +487,12 @@ OPTIONS: dict[str, Any] = {"name": "a", "every": 1, "quiet": True, "asynchronous
 
 
 def test_pytrees_in_a_training_state_come_back(tmp_path: Path) -> None:
-    def program(steps: int) -> holdfast.TrainingState:
+    def program(steps: int) -> standfast.TrainingState:
         tree = everything()
         cut = placed(jnp.zeros((8, 8)), "rows")
-        state = holdfast.TrainingState(tree=Pytree(tree), key=Pytree(jax.random.key(5)))
+        state = standfast.TrainingState(tree=Pytree(tree), key=Pytree(jax.random.key(5)))
         state.tree.value["cut"] = cut
-        with holdfast.Checkpointer(tmp_path, state, **OPTIONS) as ckpt:
+        with standfast.Checkpointer(tmp_path, state, **OPTIONS) as ckpt:
             for step in ckpt.steps(steps):
                 state.tree.value["cut"] = state.tree.value["cut"] + 1
                 state.key.value = jax.random.split(state.key.value)[0]
@@ -504,7 +506,7 @@ def test_pytrees_in_a_training_state_come_back(tmp_path: Path) -> None:
     sharding = first.tree.value["cut"].sharding
     assert again.tree.value["cut"].sharding.is_equivalent_to(sharding, 2)
     assert (np.asarray(again.tree.value["cut"]) == 3).all()
-    record = holdfast.Store(tmp_path).resolve("a@3")
+    record = standfast.Store(tmp_path).resolve("a@3")
     assert record.metrics == {"loss": 192.0}
 
 
@@ -528,9 +530,9 @@ def test_a_pytree_takes_only_what_fits() -> None:
 
 
 def test_a_plain_dict_gets_new_arrays_in_the_place_of_old_ones(tmp_path: Path) -> None:
-    def program(steps: int) -> holdfast.TrainingState:
-        state = holdfast.TrainingState(params={"layers": [{"w": jnp.zeros(3)}], "n": (1,)})
-        with holdfast.Checkpointer(tmp_path, state, **OPTIONS) as ckpt:
+    def program(steps: int) -> standfast.TrainingState:
+        state = standfast.TrainingState(params={"layers": [{"w": jnp.zeros(3)}], "n": (1,)})
+        with standfast.Checkpointer(tmp_path, state, **OPTIONS) as ckpt:
             for step in ckpt.steps(steps):
                 layer = state.params["layers"][0]
                 layer["w"] = layer["w"] + 1

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-import holdfast
-from holdfast.adapters import jax_saving
-from holdfast.adapters.jax import assembled, held, restore, shards, wanted_boxes
-from holdfast.errors import HoldfastError, UnsupportedTensor
-from holdfast.store.box_reading import parts_of
-from holdfast.store.reading import Data
-from holdfast.tensors import register_framework, source_of
-from holdfast.tensors.shards import Box
+import standfast
+from standfast.adapters import jax_saving
+from standfast.adapters.jax import assembled, held, restore, shards, wanted_boxes
+from standfast.errors import StandfastError, UnsupportedTensor
+from standfast.store.box_reading import parts_of
+from standfast.store.reading import Data
+from standfast.tensors import register_framework, source_of
+from standfast.tensors.shards import Box
 
-register_framework("jax", "holdfast.adapters.jax")
+register_framework("jax", "standfast.adapters.jax")
 
 
 def main(port: str, number: int, store: str) -> None:
@@ -72,14 +72,14 @@ def main(port: str, number: int, store: str) -> None:
 
     jax_saving.parts_of = noted
     target = {"x": made("devices", "processes") * 0}
-    restored = restore(holdfast.Store(store).resolve("whole@1"), target)["x"]
+    restored = restore(standfast.Store(store).resolve("whole@1"), target)["x"]
     assert restored.sharding == target["x"].sharding
     assert sum(read) == whole.size // 2
     for shard in restored.addressable_shards:
         assert np.asarray(shard.data).tobytes() == whole[shard.index].tobytes()
     # One process alone cannot save what it has only a part of.
-    with pytest.raises(HoldfastError, match=r"x: .*part of the tensor"):
-        holdfast.Store(f"{store}-{number}").run("part").save(1, {"x": cut})
+    with pytest.raises(StandfastError, match=r"x: .*part of the tensor"):
+        standfast.Store(f"{store}-{number}").run("part").save(1, {"x": cut})
     print("all is well")
 
 

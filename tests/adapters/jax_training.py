@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-import holdfast
-from holdfast.adapters.jax import Pytree
-from holdfast.tensors import register_framework
+import standfast
+from standfast.adapters.jax import Pytree
+from standfast.tensors import register_framework
 
-register_framework("jax", "holdfast.adapters.jax")
+register_framework("jax", "standfast.adapters.jax")
 
 STEPS, EVERY, KILLED = 12, 3, 8
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
@@ -53,10 +53,10 @@ def train_step(params: Any, moments: Any, key: jax.Array) -> tuple[Any, Any, Any
 def train(store: Path, killed: int | None = None) -> tuple[list[bytes], int]:
     """The bits of the state after all steps, and the step that it had begun behind."""
     params = initial(jax.random.key(1))
-    state = holdfast.TrainingState(
+    state = standfast.TrainingState(
         params=Pytree(params), opt=Pytree(OPTIMIZER.init(params)), key=Pytree(jax.random.key(2))
     )
-    with holdfast.Checkpointer(store, state, name="small", every=EVERY, quiet=True) as ckpt:
+    with standfast.Checkpointer(store, state, name="small", every=EVERY, quiet=True) as ckpt:
         for step in ckpt.steps(STEPS):
             state.params.value, state.opt.value, state.key.value, loss = train_step(
                 state.params.value, state.opt.value, state.key.value
@@ -79,7 +79,7 @@ def main(folder: Path, action: str) -> None:
     whole, nothing = train(folder / "whole")
     assert nothing == 0
     assert again == whole
-    metrics = [holdfast.Store(folder / name).resolve("small@12").metrics for name in NAMES]
+    metrics = [standfast.Store(folder / name).resolve("small@12").metrics for name in NAMES]
     assert metrics[0] == metrics[1]
     print(f"the same {sum(map(len, whole))} bytes")
 

@@ -16,10 +16,10 @@ import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-import holdfast
-from holdfast.adapters import jax as adapter
-from holdfast.adapters import orbax
-from holdfast.errors import (
+import standfast
+from standfast.adapters import jax as adapter
+from standfast.adapters import orbax
+from standfast.errors import (
     DamagedFile,
     LimitExceeded,
     MissingFile,
@@ -27,9 +27,9 @@ from holdfast.errors import (
     UnknownFramework,
     UnsupportedFile,
 )
-from holdfast.tensors import register_framework
+from standfast.tensors import register_framework
 
-register_framework("jax", "holdfast.adapters.jax")
+register_framework("jax", "standfast.adapters.jax")
 
 
 def tree() -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_each_kind_of_checkpoint_is_read(folder: Path, monkeypatch: pytest.Monke
 def test_what_was_read_goes_into_a_run_and_comes_back_as_a_pytree(
     folder: Path, tmp_path: Path
 ) -> None:
-    run = holdfast.Store(tmp_path).run("from-orbax")
+    run = standfast.Store(tmp_path).run("from-orbax")
     run.save(3, orbax.read(folder / "one/3")["params"])
     target = tree()["params"]
     found = adapter.restore(run, target)

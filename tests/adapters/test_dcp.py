@@ -24,20 +24,20 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorSt
 from torch.distributed.checkpoint.planner import SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
-import holdfast
-from holdfast.adapters import dcp as holdfast_dcp
-from holdfast.adapters.dcp import Reader, Writer
-from holdfast.adapters.dcp_store_runs import step_of
-from holdfast.errors import (
+import standfast
+from standfast.adapters import dcp as standfast_dcp
+from standfast.adapters.dcp import Reader, Writer
+from standfast.adapters.dcp_store_runs import step_of
+from standfast.errors import (
     BadOption,
     DigestMismatch,
     FellBack,
-    HoldfastError,
     RefNotFound,
     RefusedState,
+    StandfastError,
     StateMismatch,
 )
-from holdfast.store.memory import MemoryBackend
+from standfast.store.memory import MemoryBackend
 from tests.adapters.programs import dcp_checks
 from tests.adapters.programs.dcp_checks import same
 from tests.parallel.ranks import ROOT, run_torchrun
@@ -93,8 +93,8 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def _run(store: Path) -> holdfast.Run:
-    return holdfast.Store(store).find_run("gpt")
+def _run(store: Path) -> standfast.Run:
+    return standfast.Store(store).find_run("gpt")
 
 
 def _loaded(store: Path, ref: int | str = "latest") -> dict[str, Any]:
@@ -150,11 +150,13 @@ def test_the_files_have_the_names_of_the_tensors(store: Path) -> None:
     head = _run(store).checkpoint().head
     (file,) = head.files
     assert file.name.endswith(".model-rank0.safetensors")
-    assert [*holdfast.load(store / "checkpoints" / "models" / head.run / file.name)] == ["0.weight"]
+    assert [*standfast.load(store / "checkpoints" / "models" / head.run / file.name)] == [
+        "0.weight"
+    ]
 
 
 def test_the_run_is_let_go_of_by_a_writer_that_lives_on(store: Path) -> None:
-    backend = holdfast.Store(store).backend
+    backend = standfast.Store(store).backend
 
     def check_free() -> None:
         for name in (_run(store).hash, f"{_run(store).hash}.change"):
@@ -182,7 +184,7 @@ def test_a_planner_that_does_not_flatten(store: Path) -> None:
 
 
 def test_the_run_is_one_of_a_store(store: Path) -> None:
-    run = holdfast.Store(store).run("other", hp={"lr": 1})
+    run = standfast.Store(store).run("other", hp={"lr": 1})
     dcp.save({"a": 1}, storage_writer=Writer(run.store, run, 1, epoch=2))
     dcp.save({"a": 2}, storage_writer=Writer(store, run.hash, 2))
     assert [c.step for c in run.checkpoints()] == [1, 2]
@@ -198,7 +200,7 @@ def test_what_run_save_wrote_is_read(store: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(4)).sum().backward()
     optimizer.step()
-    run = holdfast.Store(store).run("gpt")
+    run = standfast.Store(store).run("gpt")
     run.save(1, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "more": STATE})
     assert _equal(_loaded(store)["more"], STATE)
     state = {"model": torch.nn.Linear(4, 3).state_dict(), "more": {"list": None}}
@@ -213,13 +215,13 @@ def test_what_run_save_wrote_is_read(store: Path) -> None:
 def test_tensors_that_share_memory_are_read(store: Path) -> None:
     base = torch.arange(24.0).reshape(4, 6)
     state = {"base": base, "tied": base, "part": base[1:3, 2:], "turned": base.t()}
-    holdfast.Store(store).run("gpt").save(1, state)
+    standfast.Store(store).run("gpt").save(1, state)
     assert _equal(_loaded(store), state)
 
 
 def test_what_each_rank_had_is_a_list(store: Path) -> None:
-    run = holdfast.Store(store).run("gpt")
-    run.save(1, {"seen": holdfast.per_rank([1, 2]), "a": 1})
+    run = standfast.Store(store).run("gpt")
+    run.save(1, {"seen": standfast.per_rank([1, 2]), "a": 1})
     state = _loaded(store)
     assert state == {"seen": [[1, 2]], "a": 1}
     assert type(state["seen"]) is list
@@ -262,7 +264,7 @@ def test_names_and_paths_are_those_that_dcp_gives(state: dict[str, Any]) -> None
         flat, paths = flatten_state_dict(state)
     except ValueError:  # two of its names are one
         return
-    run = holdfast.Store(MemoryBackend()).run("gpt")
+    run = standfast.Store(MemoryBackend()).run("gpt")
     run.save(1, state)
     metadata = Reader(run.store, run).read_metadata()
     assert metadata.planner_data == paths
@@ -274,20 +276,20 @@ def test_names_and_paths_are_those_that_dcp_gives(state: dict[str, Any]) -> None
 
 
 def test_two_leaves_of_one_name_are_refused(store: Path) -> None:
-    run = holdfast.Store(store).run("gpt")
+    run = standfast.Store(store).run("gpt")
     run.save(1, {"a": {1: 2, "1": 3}})
     with pytest.raises(StateMismatch, match=r"two of its leaves are 'a\.1' to DCP"):
         Reader(store, "gpt").read_metadata()
 
 
 def test_a_state_that_is_no_dict_is_refused(store: Path) -> None:
-    holdfast.Store(store).run("gpt").save(1, [1, 2])
+    standfast.Store(store).run("gpt").save(1, [1, 2])
     with pytest.raises(StateMismatch, match="is a list, and DCP fills dicts"):
         Reader(store, "gpt").read_metadata()
 
 
 def test_a_rank_follows_the_coordinator_or_says_why_not(store: Path) -> None:
-    run = holdfast.Store(store).run("gpt")
+    run = standfast.Store(store).run("gpt")
     run.save(1, {"a": torch.ones(3), "b": 1})
     coordinator, rank = Reader(store, "gpt"), Reader(store, "gpt")
     coordinator.read_metadata()
@@ -372,20 +374,20 @@ class _Bare(SavePlanner):
 
 
 def _refused(
-    store: Path, state: Any, kind: type[HoldfastError], match: str, **options: Any
+    store: Path, state: Any, kind: type[StandfastError], match: str, **options: Any
 ) -> None:
     with pytest.raises(CheckpointException) as error:
         dcp.save(state, storage_writer=Writer(store, "gpt", 1), **options)
     assert isinstance(_cause(error), kind)
     assert match in str(_cause(error))
-    assert holdfast.Store(store).find_run("gpt").checkpoints() == []
+    assert standfast.Store(store).find_run("gpt").checkpoints() == []
 
 
 def test_what_cannot_be_saved_is_refused_by_name(store: Path) -> None:
     _refused(store, {"a": {"b": {1}}}, RefusedState, "a.b: a set would not come back as one")
     sparse = torch.eye(3).to_sparse()
     _refused(store, {"a": {"b": sparse}}, RefusedState, "a.b: a tensor of layout")
-    own = holdfast.per_rank(1)
+    own = standfast.per_rank(1)
     _refused(store, {"a": own}, RefusedState, "a: ")
     _refused(store, {"a": 1}, BadOption, "a: a _Bare hands out plain values", planner=_Bare())
     dcp.save({"a": torch.ones(1)}, storage_writer=Writer(store, "gpt", 1), planner=_Bare())
@@ -425,11 +427,11 @@ def test_what_has_no_step_at_its_end_is_refused(checkpoint_id: str) -> None:
 
 
 def test_a_writer_can_be_sent_to_another_process(store: Path) -> None:
-    run = holdfast.Store(store).run("gpt")
+    run = standfast.Store(store).run("gpt")
     for step, writer in enumerate((Writer(store, "gpt", 0), Writer(run.store, run, 1))):
         dcp.save({"a": step}, storage_writer=pickle.loads(pickle.dumps(writer)))
     assert [c.step for c in run.checkpoints()] == [0, 1]
-    in_memory = holdfast.Store(MemoryBackend())
+    in_memory = standfast.Store(MemoryBackend())
     with pytest.raises(BadOption, match="is in this process alone"):
         pickle.dumps(Writer(in_memory, "gpt", 1))
 
@@ -453,6 +455,6 @@ def test_an_ordered_dict_comes_back_as_a_dict(store: Path) -> None:
 
 def test_folders_of_dcp_are_read_from_here_too(tmp_path: Path) -> None:
     dcp.save({"a": {"b": torch.arange(3)}}, checkpoint_id=tmp_path / "folder")
-    with pytest.warns(holdfast.errors.NotVerified):
-        state = holdfast_dcp.read(tmp_path / "folder")
+    with pytest.warns(standfast.errors.NotVerified):
+        state = standfast_dcp.read(tmp_path / "folder")
     assert _equal(state, {"a": {"b": torch.arange(3)}})

@@ -31,29 +31,29 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from holdfast.adapters import dcp_contents, dcp_folders, dcp_items
-from holdfast.adapters.dcp_boxes import check_filled
-from holdfast.adapters.dcp_folders import DCPFolder
-from holdfast.errors import (
+from standfast.adapters import dcp_contents, dcp_folders, dcp_items
+from standfast.adapters.dcp_boxes import check_filled
+from standfast.adapters.dcp_folders import DCPFolder
+from standfast.errors import (
     BadField,
     BadIndex,
     BadRange,
     ClosedFile,
     DigestMismatch,
     DuplicateKey,
-    HoldfastError,
     LimitExceeded,
     MissingData,
     MissingFile,
     NotVerified,
     RefusedPickle,
     SizeMismatch,
+    StandfastError,
     TensorNotFound,
     TruncatedFile,
     UnsupportedFile,
 )
-from holdfast.tensors import TensorSpec
-from holdfast.tensors.shards import Box
+from standfast.tensors import TensorSpec
+from standfast.tensors.shards import Box
 
 RANKS = 4
 pytestmark = [
@@ -267,7 +267,7 @@ def test_neither_torch_nor_a_process_group_is_needed(four_ranks: Path) -> None:
     program = """if True:
         import sys
         sys.modules["torch"] = None
-        from holdfast.adapters.dcp_folders import DCPFolder
+        from standfast.adapters.dcp_folders import DCPFolder
         with DCPFolder(sys.argv[1], framework="numpy") as folder:
             tree = folder.tree()
         print(type(tree["tensors"]["rows"]), tree["tensors"]["rows"].tobytes().hex())
@@ -505,7 +505,7 @@ def at(name: str, field: str, value: Any) -> Callable[[Any], None]:
     return lambda m: setattr(item_of(m, name), field, value)
 
 
-HOSTILE: dict[str, tuple[Callable[[Any], Any], type[HoldfastError], str]] = {
+HOSTILE: dict[str, tuple[Callable[[Any], Any], type[StandfastError], str]] = {
     "above the folder": (at(A, "relative_path", "../x"), BadField, r"'../x' is not the plain"),
     "absolute": (at(A, "relative_path", "/etc/passwd"), BadField, "is not the plain name"),
     "backslash": (at(A, "relative_path", "..\\x"), BadField, "is not the plain name"),
@@ -576,7 +576,7 @@ HOSTILE: dict[str, tuple[Callable[[Any], Any], type[HoldfastError], str]] = {
     "quantized": (
         lambda m: setattr(m.state_dict_metadata[A].properties, "dtype", torch.qint8),
         UnsupportedFile,
-        r"'model.a': torch.qint8, a dtype that Holdfast does not have",
+        r"'model.a': torch.qint8, a dtype that Standfast does not have",
     ),
     "another dtype": (
         lambda m: setattr(m.state_dict_metadata[A].properties, "dtype", torch.int32),
@@ -679,7 +679,7 @@ def test_mutated_metadata_gives_the_same_or_an_error(folder: Path) -> None:
             with DCPFolder(folder) as opened:
                 same(opened.tree(), expected)
             outcomes["same"] += 1
-        except HoldfastError:
+        except StandfastError:
             outcomes["refused"] += 1
     assert outcomes["same"] > 5  # in the path and the id that were saved, which nobody reads
     assert outcomes["refused"] > 400
@@ -744,7 +744,7 @@ def test_mutated_items_give_the_same_or_an_error(folder: Path) -> None:
         try:
             with DCPFolder(folder) as opened:
                 same(opened.tree(), expected)
-        except HoldfastError:
+        except StandfastError:
             refused += 1
     assert refused > 30
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
+import standfast
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +66,7 @@ def test_a_training_with_optax_that_was_killed_ends_as_if_it_had_not_been(tmp_pa
 
 def test_of_an_array_in_two_processes_each_gives_and_reads_its_boxes(tmp_path: Path) -> None:
     whole = np.arange(32, dtype=np.float32).reshape(4, 8)
-    holdfast.Store(tmp_path).run("whole").save(1, {"x": whole})
+    standfast.Store(tmp_path).run("whole").save(1, {"x": whole})
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])

@@ -1,4 +1,4 @@
-"""HoldfastCheckpoint under the real Lightning: what is saved, when, and how it comes back."""
+"""StandfastCheckpoint under the real Lightning: what is saved, when, and how it comes back."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast import errors
+import standfast
+from standfast import errors
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("lightning.pytorch")
     from lightning.pytorch.utilities.parsing import AttributeDict
 
-    from holdfast.adapters.lightning import HoldfastCheckpoint, load_checkpoint
-    from holdfast.adapters.lightning_resuming import EXTRA, Extra
-    from holdfast.adapters.lightning_values import again, plain
+    from standfast.adapters.lightning import StandfastCheckpoint, load_checkpoint
+    from standfast.adapters.lightning_resuming import EXTRA, Extra
+    from standfast.adapters.lightning_values import again, plain
     from tests.adapters.programs.lightning_training import BATCHES, Data, Net, fit, trainer_of
 
 pytestmark = [
@@ -69,7 +69,7 @@ def differences(a: Any, b: Any, path: str = "") -> list[str]:
 
 def saver(store: Path, **options: Any) -> Any:
     options = {"name": "net", "every_n_train_steps": 1, "save_top_k": -1, "quiet": True} | options
-    return HoldfastCheckpoint(store, **options)
+    return StandfastCheckpoint(store, **options)
 
 
 def final(checkpoint: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def final(checkpoint: Any) -> dict[str, Any]:
 
 
 def steps(store: Path, run: str = "net") -> list[int]:
-    return [each.step for each in holdfast.Store(store).find_run(run).checkpoints()]
+    return [each.step for each in standfast.Store(store).find_run(run).checkpoints()]
 
 
 # Exactness
@@ -113,7 +113,7 @@ def _check_exact(store: Path, way: str, chosen: Any) -> None:
     options, _ = WAYS[way]
     whole = saver(store, every_n_train_steps=1 if options.get("resumable", True) else BATCHES)
     model = _train(whole, options, 3)
-    run, expected = holdfast.Store(store).find_run("net").hash, final(whole)
+    run, expected = standfast.Store(store).find_run("net").hash, final(whole)
     saved = steps(store)
     for step in chosen or saved[:-1]:
         branch = saver(
@@ -195,7 +195,7 @@ def test_two_ranks_that_were_killed_continue_exactly(tmp_path: Path) -> None:
     assert sorted(rest.stdout.splitlines()) == sorted(whole.stdout.splitlines())
     assert len(rest.stdout.splitlines()) == 2
     states = [
-        holdfast.Store(tmp_path / each).find_run("net").load() for each in ("whole", "killed")
+        standfast.Store(tmp_path / each).find_run("net").load() for each in ("whole", "killed")
     ]
     assert differences(*states) == []
     ranks = states[0][EXTRA]["ranks"]
@@ -284,7 +284,7 @@ def test_a_program_that_is_told_to_end_saves_and_continues_exactly(tmp_path: Pat
 def test_the_best_are_kept_and_the_best_of_all_is_known(tmp_path: Path) -> None:
     best = saver(tmp_path, every_n_train_steps=None, monitor="val", save_top_k=2)
     _, trainer = fit(best, Net(plateau=False))
-    run = holdfast.Store(tmp_path).find_run("net")
+    run = standfast.Store(tmp_path).find_run("net")
     values = {each.step: each.metrics["val"] for each in run.checkpoints()}
     assert len(values) == 2 + (20 not in sorted(values, key=values.__getitem__)[:2])
     assert best.best_model_score == min(values.values())
@@ -299,7 +299,7 @@ def test_the_best_are_kept_and_the_best_of_all_is_known(tmp_path: Path) -> None:
 
 
 def test_one_checkpoint_stays_if_nothing_is_said(tmp_path: Path) -> None:
-    fit(HoldfastCheckpoint(tmp_path, name="net", every_n_train_steps=4, quiet=True))
+    fit(StandfastCheckpoint(tmp_path, name="net", every_n_train_steps=4, quiet=True))
     assert steps(tmp_path) == [20]
 
 
@@ -335,9 +335,9 @@ def test_hyperparameters_of_the_module_make_the_run(tmp_path: Path) -> None:
             self.save_hyperparameters()
 
     for rate in (0.1, 0.2, 0.1):
-        last = HoldfastCheckpoint(tmp_path, quiet=True)
+        last = StandfastCheckpoint(tmp_path, quiet=True)
         fit(last, Sized(rate), max_epochs=1)
-    assert [run.hyperparameters for run in holdfast.Store(tmp_path).runs()] == [
+    assert [run.hyperparameters for run in standfast.Store(tmp_path).runs()] == [
         {"rate": 0.2},
         {"rate": 0.1},
     ]
@@ -394,7 +394,7 @@ def test_values_that_can_be_made_again_are(tmp_path: Path) -> None:
         "d": ({1, 2}, frozenset("a"), range(3), torch.Size([2, 3]), torch.float16),
         "e": OrderedDict(x=torch.device("cpu"), y=datetime.time(1, 2)),
     }
-    kept = holdfast.Store(tmp_path).run("values")
+    kept = standfast.Store(tmp_path).run("values")
     kept.save(1, plain(value))
     back = again(kept.load())
     assert repr(back) == repr(value)
@@ -406,14 +406,14 @@ def test_values_that_can_be_made_again_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "tree",
     [
-        {"holdfast.kind": "code", "value": "x"},
-        {"holdfast.kind": "dtype", "value": "nn"},
-        {"holdfast.kind": "timedelta", "value": [1]},
-        {"holdfast.kind": "set", "value": [[]]},
-        {"holdfast.kind": "set"},
-        {"holdfast.kind": ["set"], "value": []},
-        {"holdfast.kind": "namespace", "value": {1: 2}},
-        {"holdfast.kind": "device", "value": "nowhere"},
+        {"standfast.kind": "code", "value": "x"},
+        {"standfast.kind": "dtype", "value": "nn"},
+        {"standfast.kind": "timedelta", "value": [1]},
+        {"standfast.kind": "set", "value": [[]]},
+        {"standfast.kind": "set"},
+        {"standfast.kind": ["set"], "value": []},
+        {"standfast.kind": "namespace", "value": {1: 2}},
+        {"standfast.kind": "device", "value": "nowhere"},
     ],
     ids=str,
 )
@@ -446,7 +446,7 @@ def test_what_was_never_saved_beside_a_checkpoint_is_refused() -> None:
         {"every_n_train_steps": -1},
         {"train_time_interval": 5},
         {"save_top_k": 3},
-        {"save_top_k": 2, "monitor": "val", "keep": holdfast.KeepLast(1)},
+        {"save_top_k": 2, "monitor": "val", "keep": standfast.KeepLast(1)},
         {"mode": "least", "monitor": "val"},
         {"save_last": "maybe"},
         {"resume": True},
@@ -455,4 +455,4 @@ def test_what_was_never_saved_beside_a_checkpoint_is_refused() -> None:
 )
 def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(errors.BadOption):
-        HoldfastCheckpoint(tmp_path, **options)
+        StandfastCheckpoint(tmp_path, **options)

@@ -1,4 +1,4 @@
-"""HoldfastIO: ModelCheckpoint and trainer.save_checkpoint over a store."""
+"""StandfastIO: ModelCheckpoint and trainer.save_checkpoint over a store."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-import holdfast
-from holdfast import errors
+import standfast
+from standfast import errors
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("lightning.pytorch")
     from lightning.pytorch.callbacks import ModelCheckpoint
 
-    from holdfast.adapters.lightning import HoldfastIO
+    from standfast.adapters.lightning import StandfastIO
     from tests.adapters.programs.lightning_training import Data, Net, fit, trainer_of
     from tests.adapters.test_lightning import differences
 
@@ -33,7 +33,7 @@ pytestmark = [
 
 def stored(store: Path) -> list[tuple[str, int]]:
     """All checkpoints of a store."""
-    runs = holdfast.Store(store).runs()
+    runs = standfast.Store(store).runs()
     return sorted((run.hash, each.step) for run in runs for each in run.checkpoints())
 
 
@@ -54,7 +54,7 @@ def checkpoint(step: int = 1, value: float = 1.0) -> dict[str, Any]:
 def test_modelcheckpoint_writes_into_the_store_and_deletes_from_it(tmp_path: Path) -> None:
     store, folder = tmp_path / "store", tmp_path / "files"
     best = ModelCheckpoint(folder, monitor="val", save_top_k=2, save_last=True)
-    _, trainer = fit(best, Net(plateau=False), plugins=[HoldfastIO(store, "net")], max_epochs=5)
+    _, trainer = fit(best, Net(plateau=False), plugins=[StandfastIO(store, "net")], max_epochs=5)
     names = {path.name for path in folder.iterdir()}
     assert len(names) == 3
     assert "last.ckpt" in names
@@ -63,12 +63,12 @@ def test_modelcheckpoint_writes_into_the_store_and_deletes_from_it(tmp_path: Pat
 
     other = Net()
     trainer.validate(other, datamodule=Data(), ckpt_path=best.best_model_path, verbose=False)
-    wanted = HoldfastIO(store).load_checkpoint(best.best_model_path)
+    wanted = StandfastIO(store).load_checkpoint(best.best_model_path)
     assert differences(dict(wanted["state_dict"]), dict(other.state_dict())) == []
 
     last = folder / "last.ckpt"
     further = trainer_of(
-        plugins=[HoldfastIO(store, "net")], max_epochs=6, default_root_dir=tmp_path
+        plugins=[StandfastIO(store, "net")], max_epochs=6, default_root_dir=tmp_path
     )
     model = Net(plateau=False)
     further.fit(model, datamodule=Data(), ckpt_path=str(last))
@@ -77,7 +77,7 @@ def test_modelcheckpoint_writes_into_the_store_and_deletes_from_it(tmp_path: Pat
 
 
 def test_a_file_that_is_written_over_leaves_nothing_behind(tmp_path: Path) -> None:
-    io, path = HoldfastIO(tmp_path / "store"), tmp_path / "a" / "last.ckpt"
+    io, path = StandfastIO(tmp_path / "store"), tmp_path / "a" / "last.ckpt"
     io.save_checkpoint(checkpoint(1), path)
     io.save_checkpoint(checkpoint(1), tmp_path / "a" / "one.ckpt")  # the same step once more
     assert len(stored(tmp_path / "store")) == 2
@@ -94,10 +94,10 @@ def test_a_file_that_is_written_over_leaves_nothing_behind(tmp_path: Path) -> No
 
 
 def test_what_has_a_tag_stays_in_the_store(tmp_path: Path) -> None:
-    io = HoldfastIO(tmp_path / "store")
+    io = StandfastIO(tmp_path / "store")
     for step in (1, 2):
         io.save_checkpoint(checkpoint(step), tmp_path / f"{step}.ckpt")
-    holdfast.Store(tmp_path / "store").resolve("latest").tag("paper")
+    standfast.Store(tmp_path / "store").resolve("latest").tag("paper")
     io.remove_checkpoint(tmp_path / "1.ckpt")
     io.save_checkpoint(checkpoint(3), tmp_path / "2.ckpt")
     assert [step for _, step in stored(tmp_path / "store")] == [2, 3]
@@ -107,7 +107,7 @@ def test_what_has_a_tag_stays_in_the_store(tmp_path: Path) -> None:
 
 
 def test_equal_tensors_are_written_once(tmp_path: Path) -> None:
-    io = HoldfastIO(tmp_path / "store")
+    io = StandfastIO(tmp_path / "store")
     for step in range(5):
         io.save_checkpoint(checkpoint(step, float(step)), tmp_path / f"{step}.ckpt")
     io.teardown()
@@ -116,14 +116,14 @@ def test_equal_tensors_are_written_once(tmp_path: Path) -> None:
 
 
 def test_a_damaged_or_lost_checkpoint_is_not_loaded(tmp_path: Path) -> None:
-    io, path = HoldfastIO(tmp_path / "store"), tmp_path / "one.ckpt"
+    io, path = StandfastIO(tmp_path / "store"), tmp_path / "one.ckpt"
     io.save_checkpoint(checkpoint(), path)
     io.teardown()
     sound = path.read_text()
     for wrong in (
         sound[:-3],
         sound.replace('"step":1', '"step":-1'),
-        sound.replace('"holdfast":1', '"holdfast":2'),
+        sound.replace('"standfast":1', '"standfast":2'),
         json.dumps({**json.loads(sound), "run": "../../other"}),
         json.dumps({**json.loads(sound), "more": 1}),
     ):
@@ -135,7 +135,7 @@ def test_a_damaged_or_lost_checkpoint_is_not_loaded(tmp_path: Path) -> None:
         io.load_checkpoint(path)
     path.write_text(sound)
     with pytest.raises(errors.RefNotFound, match="store"):
-        HoldfastIO(tmp_path / "other").load_checkpoint(path)
+        StandfastIO(tmp_path / "other").load_checkpoint(path)
     with pytest.raises(errors.MissingFile):
         io.load_checkpoint(tmp_path / "none.ckpt")
     for file in (tmp_path / "store").rglob("*.safetensors"):
@@ -155,7 +155,7 @@ def test_ordinary_files_are_loaded_and_no_code_of_theirs_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    io = HoldfastIO("store")
+    io = StandfastIO("store")
     torch.save(checkpoint(), "plain.ckpt")
     assert differences(io.load_checkpoint("plain.ckpt"), checkpoint()) == []
     torch.save({**checkpoint(), "code": Code()}, "code.ckpt")
@@ -170,7 +170,7 @@ def test_ordinary_files_are_loaded_and_no_code_of_theirs_is_run(
 
 
 def test_what_cannot_be_kept_leaves_the_old_file_as_it_was(tmp_path: Path) -> None:
-    io, path = HoldfastIO(tmp_path / "store"), tmp_path / "one.ckpt"
+    io, path = StandfastIO(tmp_path / "store"), tmp_path / "one.ckpt"
     io.save_checkpoint(checkpoint(), path)
     before = path.read_text()
     with pytest.raises(errors.RefusedState, match=r"hyper_parameters\.odd"):

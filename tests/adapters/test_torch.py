@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import UnknownFramework, UnsupportedTensor
-from holdfast.formats.safetensors import CODE_OF
-from holdfast.tensors import source_of
+import standfast
+from standfast.errors import UnknownFramework, UnsupportedTensor
+from standfast.formats.safetensors import CODE_OF
+from standfast.tensors import source_of
 
 DTYPES = [getattr(torch, name) for name in CODE_OF if hasattr(torch, name)]
 
@@ -37,8 +37,8 @@ def test_every_dtype_and_layout_comes_back(dtype: torch.dtype, tmp_path: Path) -
         "empty": base[:0],
     }
     path = tmp_path / "state.safetensors"
-    holdfast.save(path, tensors)
-    loaded = holdfast.load(path, framework="torch")
+    standfast.save(path, tensors)
+    loaded = standfast.load(path, framework="torch")
     assert list(loaded) == list(tensors)
     assert all(_same(loaded[name], tensor) for name, tensor in tensors.items())
 
@@ -47,32 +47,32 @@ def test_lazy_conjugates_and_negatives_are_saved_as_what_they_mean(tmp_path: Pat
     values = torch.randn(4, 3, dtype=torch.complex64)
     tensors = {"conjugate": values.conj(), "negative": values.conj().imag, "both": values.mH}
     assert tensors["negative"].is_neg()
-    holdfast.save(tmp_path / "state.safetensors", tensors)
-    loaded = holdfast.load(tmp_path / "state.safetensors", framework="torch")
+    standfast.save(tmp_path / "state.safetensors", tensors)
+    loaded = standfast.load(tmp_path / "state.safetensors", framework="torch")
     for name, tensor in tensors.items():
         assert torch.equal(loaded[name], tensor.resolve_conj().resolve_neg())
 
 
 def test_a_model_and_its_parameters_go_in_as_they_are(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
-    holdfast.save(tmp_path / "a.safetensors", model.state_dict())
-    holdfast.save(tmp_path / "b.safetensors", model.named_parameters())
+    standfast.save(tmp_path / "a.safetensors", model.state_dict())
+    standfast.save(tmp_path / "b.safetensors", model.named_parameters())
     copy = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
-    copy.load_state_dict(holdfast.load(tmp_path / "a.safetensors", framework="torch"))
+    copy.load_state_dict(standfast.load(tmp_path / "a.safetensors", framework="torch"))
     assert all(_same(a, b) for a, b in zip(copy.parameters(), model.parameters(), strict=True))
-    assert list(holdfast.load(tmp_path / "b.safetensors")) == [
+    assert list(standfast.load(tmp_path / "b.safetensors")) == [
         n for n, _ in model.named_parameters()
     ]
 
 
 def test_loaded_tensors_are_writable_and_separate(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
-    holdfast.save(path, {"a": torch.zeros(5), "b": torch.zeros(5)})
-    loaded = holdfast.load(path, framework="torch")
+    standfast.save(path, {"a": torch.zeros(5), "b": torch.zeros(5)})
+    loaded = standfast.load(path, framework="torch")
     loaded["a"] += 1
     assert loaded["b"].sum() == 0
     assert loaded["a"].untyped_storage().nbytes() == 20
-    assert holdfast.load(path, framework="torch")["a"].sum() == 0
+    assert standfast.load(path, framework="torch")["a"].sum() == 0
 
 
 def _freed(tensor: torch.Tensor) -> torch.Tensor:
@@ -96,8 +96,8 @@ PLAINLESS = {
 @pytest.mark.parametrize("reason", PLAINLESS)
 @pytest.mark.filterwarnings("ignore")
 def test_what_has_no_plain_bytes_is_refused_by_name(reason: str, tmp_path: Path) -> None:
-    with pytest.raises(holdfast.errors.RefusedTensor, match=f"'layer.weight'.*{reason}"):
-        holdfast.save(tmp_path / "state.safetensors", {"layer.weight": PLAINLESS[reason]()})
+    with pytest.raises(standfast.errors.RefusedTensor, match=f"'layer.weight'.*{reason}"):
+        standfast.save(tmp_path / "state.safetensors", {"layer.weight": PLAINLESS[reason]()})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -107,22 +107,22 @@ def test_a_wrapper_of_tensors_is_refused(tmp_path: Path) -> None:
     with FakeTensorMode():
         fake = torch.ones(3)
     with pytest.raises(UnsupportedTensor, match="FakeTensor"):
-        holdfast.save(tmp_path / "state.safetensors", {"x": fake})
+        standfast.save(tmp_path / "state.safetensors", {"x": fake})
 
 
 def test_an_unknown_framework_is_named(tmp_path: Path) -> None:
-    holdfast.save(tmp_path / "state.safetensors", {})
+    standfast.save(tmp_path / "state.safetensors", {})
     with pytest.raises(UnknownFramework, match="there are numpy, torch"):
-        holdfast.load(tmp_path / "state.safetensors", framework="tensorflow")
+        standfast.load(tmp_path / "state.safetensors", framework="tensorflow")
 
 
 def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes() -> None:
     """The way of an accelerator's tensors, walked with tensors on the CPU."""
     import io
 
-    from holdfast.adapters import torch as adapter
-    from holdfast.files.writer import write_stream
-    from holdfast.formats import safetensors
+    from standfast.adapters import torch as adapter
+    from standfast.files.writer import write_stream
+    from standfast.formats import safetensors
 
     tensors = {
         "plain": torch.randn(300, 7),
@@ -131,7 +131,7 @@ def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes() -> None:
         "empty": torch.ones(0, 4),
     }
     direct, piecewise = io.BytesIO(), io.BytesIO()
-    holdfast.save(direct, tensors)
+    standfast.save(direct, tensors)
     sources = [adapter.DeviceSource(*adapter._spec_of(tensor), None) for tensor in tensors.values()]
     specs = [(name, source.spec) for name, source in zip(tensors, sources, strict=True)]
     write_stream(piecewise, safetensors.layout(specs, {}, True), sources)
@@ -140,7 +140,7 @@ def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a stream is what a GPU has")
 def test_what_another_stream_is_still_writing_is_waited_for() -> None:
-    from holdfast.files.staging import SharedStaging
+    from standfast.files.staging import SharedStaging
 
     staging = SharedStaging()
     busy = torch.randn(8192, 8192, device="cuda")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.adapters.torch_devices import DeviceSource, _sums_of
-from holdfast.tensors import TensorSpec
-from holdfast.tensors.devices import COLUMNS, sums_of
+from standfast.adapters.torch_devices import DeviceSource, _sums_of
+from standfast.tensors import TensorSpec
+from standfast.tensors.devices import COLUMNS, sums_of
 
 
 def source_of(tensor: torch.Tensor) -> DeviceSource:

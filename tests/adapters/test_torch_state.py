@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.adapters import torch as adapter
-from holdfast.errors import BadField, UnknownFramework, UnsupportedTensor
-from holdfast.tensors import (
+from standfast.adapters import torch as adapter
+from standfast.errors import BadField, UnknownFramework, UnsupportedTensor
+from standfast.tensors import (
     Packed,
     Source,
     TensorSpec,

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from transformers import EarlyStoppingCallback, GPT2LMHeadModel, Trainer, TrainerCallback
 
-from holdfast import KeepAll, KeepLast, Run, Store
-from holdfast.adapters import transformers_folder
-from holdfast.adapters.transformers import HoldfastCallback
-from holdfast.errors import BadName, BadOption, FellBack, NotOpen, RunExists, StateMismatch
-from holdfast.store.filling import leaves_of
+from standfast import KeepAll, KeepLast, Run, Store
+from standfast.adapters import transformers_folder
+from standfast.adapters.transformers import StandfastCallback
+from standfast.errors import BadName, BadOption, FellBack, NotOpen, RunExists, StateMismatch
+from standfast.store.filling import leaves_of
 from tests.adapters.programs import transformers_ranks, transformers_train
 from tests.adapters.programs.transformers_train import small_model, trainer_with
 
@@ -35,7 +35,7 @@ _MEASURED = ("runtime", "per_second")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The run that never stopped."""
     folder = tmp_path_factory.mktemp("whole")
-    keeper = HoldfastCallback(folder / "store", quiet=True)
+    keeper = StandfastCallback(folder / "store", quiet=True)
     trainer = trainer_with(folder, keeper)
     assert keeper.latest() is None
     trainer.train(resume_from_checkpoint=keeper.latest())
@@ -87,7 +87,7 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, wh
     store = Store(tmp_path / "store")
     assert _steps(store.runs()[0]) == [5, 10, 15]
 
-    keeper = HoldfastCallback(tmp_path / "store", quiet=True)
+    keeper = StandfastCallback(tmp_path / "store", quiet=True)
     trainer = trainer_with(tmp_path, keeper)
     folder = Path(keeper.latest() or "")
     assert folder.name == "checkpoint-15"
@@ -122,7 +122,7 @@ def test_a_signal_saves_the_step_and_stops(tmp_path: Path) -> None:
     }
 
     def train(folder: Path, stop_at: int) -> tuple[Run, Trainer]:
-        keeper = HoldfastCallback(folder / "store", quiet=True)
+        keeper = StandfastCallback(folder / "store", quiet=True)
         stop = _At(stop_at, lambda: os.kill(os.getpid(), signal.SIGTERM))
         trainer = trainer_with(folder, stop, keeper, EarlyStoppingCallback(9), **options)
         trainer.train(resume_from_checkpoint=keeper.latest())
@@ -143,7 +143,7 @@ def test_a_signal_saves_the_step_and_stops(tmp_path: Path) -> None:
 
 
 def test_a_step_that_ends_an_epoch_is_saved_with_its_evaluation(tmp_path: Path) -> None:
-    keeper = HoldfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
+    keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
     trainer = trainer_with(tmp_path, keeper, eval_strategy="epoch", save_steps=6)
     trainer.train()
     assert _steps(keeper.run) == [6, 12, 18, 24]
@@ -158,7 +158,7 @@ def test_a_step_that_ends_an_epoch_is_saved_with_its_evaluation(tmp_path: Path) 
 
 def test_the_best_is_kept_and_loaded_at_the_end(tmp_path: Path) -> None:
     losses = iter([3.0, 1.0, 2.0, 4.0, 5.0])
-    keeper = HoldfastCallback(tmp_path / "store", quiet=True)
+    keeper = StandfastCallback(tmp_path / "store", quiet=True)
     trainer = trainer_with(
         tmp_path,
         keeper,
@@ -190,14 +190,14 @@ def test_the_best_is_kept_and_loaded_at_the_end(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     options = {"every": 6, "quiet": True, "asynchronous": False}
-    first = HoldfastCallback(tmp_path / "store", **options)
+    first = StandfastCallback(tmp_path / "store", **options)
     trainer_with(tmp_path, first, save_strategy="no", max_steps=12).train()
     assert _steps(first.run) == [6, 12]
     for file in (tmp_path / "store").rglob("*_step_000012.*.safetensors"):
         content = bytearray(file.read_bytes())
         content[-9] ^= 1
         file.write_bytes(content)
-    keeper = HoldfastCallback(tmp_path / "store", **options)
+    keeper = StandfastCallback(tmp_path / "store", **options)
     trainer = trainer_with(tmp_path, keeper, max_steps=14)
     with pytest.warns(FellBack):
         folder = keeper.latest()
@@ -210,11 +210,11 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_what_would_mix_two_trainings_is_refused(tmp_path: Path) -> None:
-    keeper = HoldfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
+    keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
     with pytest.raises(NotOpen, match="make the Trainer first"):
         keeper.latest()
     trainer_with(tmp_path, keeper, max_steps=10).train()
-    again = HoldfastCallback(tmp_path / "store", quiet=True)
+    again = StandfastCallback(tmp_path / "store", quiet=True)
     trainer = trainer_with(tmp_path, again, max_steps=10)
     with pytest.raises(RunExists, match="up to step 10, and the training begins behind step 0"):
         trainer.train()
@@ -224,7 +224,7 @@ def test_what_would_mix_two_trainings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateMismatch, match="another model"):
         again.latest()
 
-    branch = HoldfastCallback(tmp_path / "store", name="branch", asynchronous=False, quiet=True)
+    branch = StandfastCallback(tmp_path / "store", name="branch", asynchronous=False, quiet=True)
     trainer = trainer_with(tmp_path, branch, max_steps=7)
     trainer.train(resume_from_checkpoint=branch.folder("small@5"))
     assert _steps(branch.run) == [7]
@@ -255,7 +255,7 @@ def test_what_could_not_be_done_as_expected_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Trainer, "init_hf_repo", lambda *_: None)
-    keeper = HoldfastCallback(tmp_path / "store", quiet=True, **options)
+    keeper = StandfastCallback(tmp_path / "store", quiet=True, **options)
     before = signal.getsignal(signal.SIGTERM)
     try:
         trainer = trainer_with(tmp_path, keeper, **arguments)
@@ -267,7 +267,7 @@ def test_what_could_not_be_done_as_expected_is_refused(
 
 def test_parts_that_were_not_kept_are_not_resumed_from(tmp_path: Path) -> None:
     keep = KeepLast(1) | KeepAll(without="optimizer")
-    keeper = HoldfastCallback(
+    keeper = StandfastCallback(
         tmp_path / "store", name="parts", keep=keep, asynchronous=False, quiet=True
     )
     trainer_with(tmp_path, keeper, max_steps=10).train()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.amr import (
+from standfast.amr import (
     AMRTree,
     FieldArena,
     GaugeFrontend,
@@ -16,7 +16,7 @@ from holdfast.amr import (
     PeriodicTopology,
     ScalarFrontend,
 )
-from holdfast.amr.morton import Key
+from standfast.amr.morton import Key
 
 TOPOLOGIES: Any = {"open": OpenTopology, "periodic": PeriodicTopology}
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-import holdfast
-from holdfast.amr.arena import FieldArena
-from holdfast.amr.frontends import Frontend, GaugeFrontend, ScalarFrontend
-from holdfast.amr.gauge import GaugeTree
-from holdfast.amr.slabs import slabs
-from holdfast.amr.topology import OpenTopology, PeriodicTopology
-from holdfast.amr.tree import AMRTree
+import standfast
+from standfast.amr.arena import FieldArena
+from standfast.amr.frontends import Frontend, GaugeFrontend, ScalarFrontend
+from standfast.amr.gauge import GaugeTree
+from standfast.amr.slabs import slabs
+from standfast.amr.topology import OpenTopology, PeriodicTopology
+from standfast.amr.tree import AMRTree
 
 SCALAR = ScalarFrontend(2, 4, OpenTopology(2, (8.0, 8.0)))
 GAUGE = GaugeFrontend(2, 1, 2, 4, PeriodicTopology(2, (8.0, 8.0)))
@@ -93,7 +93,7 @@ def metadata(state: State, **changes: Any) -> dict[str, Any]:
 
 def save(path: Path, state: State, extras: bool = True, **changed: Any) -> Path:
     """A `.sunc` file of a state; sections that are given replace its own."""
-    holdfast.save(path, sections(state) | changed, metadata(state), extras=extras)
+    standfast.save(path, sections(state) | changed, metadata(state), extras=extras)
     return path
 
 
@@ -102,7 +102,7 @@ def snapshot(*ranks: State, time: float = 0.5, **changes: Any) -> dict[str, Any]
     frontend = ranks[0][0].frontend
     saved: dict[str, Any] = {
         "simulation": {
-            "format": "holdfast snapshot 1",
+            "format": "standfast snapshot 1",
             "time": time,
             "ranks": len(ranks),
             "frontend": frontend.describe(),

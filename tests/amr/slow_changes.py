@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.amr import INVALID, GaugeTree
-from holdfast.amr.adapting import gradients
-from holdfast.amr.adaption import plan_adaption
-from holdfast.amr.places import Places
-from holdfast.amr.restriction import inject
+from standfast.amr import INVALID, GaugeTree
+from standfast.amr.adapting import gradients
+from standfast.amr.adaption import plan_adaption
+from standfast.amr.places import Places
+from standfast.amr.restriction import inject
 
 
 def adapt_slowly(tree: Any, arena: Any, threshold: float, hysteresis: float) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import Run, Store
-from holdfast.amr import ShardContext, Snapshot
+from standfast import Run, Store
+from standfast.amr import ShardContext, Snapshot
 from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import saved
 

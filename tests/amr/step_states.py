@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast import Store, randomness
-from holdfast.amr import (
+from standfast import Store, randomness
+from standfast.amr import (
     FieldArena,
     GaugeFrontend,
     GaugeTree,
@@ -22,7 +22,7 @@ from holdfast.amr import (
     ShardContext,
     Snapshot,
 )
-from holdfast.amr.snapshot import Restored
+from standfast.amr.snapshot import Restored
 from tests.amr.tree_states import saved
 
 FRONTEND = GaugeFrontend(2, 1, 2, 4, PeriodicTopology(2, (16.0, 16.0)))

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import INVALID, GaugeTree, ShardContext
-from holdfast.amr.adapting import Adapted, gradients
-from holdfast.amr.moving import repartition
-from holdfast.amr.restriction import inject, restrict
-from holdfast.errors import BadBlock, BadOption, RanksDisagree
+from standfast.amr import INVALID, GaugeTree, ShardContext
+from standfast.amr.adapting import Adapted, gradients
+from standfast.amr.moving import repartition
+from standfast.amr.restriction import inject, restrict
+from standfast.errors import BadBlock, BadOption, RanksDisagree
 from tests.amr.meshes import (
     beyond,
     empty_mesh,

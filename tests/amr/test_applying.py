@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr.moving import repartition
-from holdfast.amr.patch import Patch
-from holdfast.errors import BadOption, GhostsInUse, RankFailed
+from standfast.amr.moving import repartition
+from standfast.amr.patch import Patch
+from standfast.errors import BadOption, GhostsInUse, RankFailed
 from tests.amr.meshes import (
     empty_mesh,
     fields_by_key,

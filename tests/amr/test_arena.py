@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import INVALID, AMRTree, FieldArena, OpenTopology, ScalarFrontend
-from holdfast.errors import ArenaFull, BadBlock, BadOption, GhostsInUse
+from standfast.amr import INVALID, AMRTree, FieldArena, OpenTopology, ScalarFrontend
+from standfast.errors import ArenaFull, BadBlock, BadOption, GhostsInUse
 from tests.amr.tree_states import SCALAR, U1, worn
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.amr import (
+import standfast
+from standfast.amr import (
     AMRTree,
     FieldArena,
     GaugeFrontend,
@@ -25,18 +25,18 @@ from holdfast.amr import (
     ScalarFrontend,
     TreeCheckpoint,
 )
-from holdfast.errors import (
+from standfast.errors import (
     BadBlock,
     BadField,
     BadHeader,
     BadOption,
     BadRange,
     DigestMismatch,
-    HoldfastError,
     IncompatibleCheckpoint,
     LimitExceeded,
     NothingToVerify,
     SizeMismatch,
+    StandfastError,
     TruncatedFile,
     UnsupportedFile,
 )
@@ -313,7 +313,7 @@ def test_a_flipped_bit_is_found_by_the_digests(section: str, tmp_path: Path) -> 
     tree, arena = worn("u1")
     path = tmp_path / "state.sunc"
     tree.write_checkpoint_to_file(arena, path, extras=True)
-    with holdfast.open(path) as file:
+    with standfast.open(path) as file:
         part = file[section].tobytes()
     data = bytearray(path.read_bytes())
     # The last bit of a section is one that the tree itself has no reason to refuse.
@@ -354,7 +354,7 @@ def test_a_file_needs_no_suffix(tmp_path: Path) -> None:
 
 def test_a_file_of_another_format_is_none(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    holdfast.save(path, {"a": np.zeros(3)})
+    standfast.save(path, {"a": np.zeros(3)})
     with pytest.raises(BadHeader, match="expected a sunc file, found a safetensors file"):
         TreeCheckpoint(SCALAR).read_from_file(path)
 
@@ -421,7 +421,7 @@ def test_a_state_of_another_kind_of_tree_is_incompatible(name: str, tmp_path: Pa
         TreeCheckpoint(frontend).read_from_file(path)
 
 
-HEADERS: dict[str, tuple[int, str, Any, type[HoldfastError]]] = {
+HEADERS: dict[str, tuple[int, str, Any, type[StandfastError]]] = {
     "InvalidMagic": (0, "4s", b"CNUS", BadHeader),
     "UnsupportedVersion": (4, "I", 3, UnsupportedFile),
     "UnsupportedEndian": (8, "B", 2, UnsupportedFile),

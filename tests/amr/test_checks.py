@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import INVALID
-from holdfast.amr.checks import check_state, header_problems, state_problems
-from holdfast.amr.morton import Words
-from holdfast.errors import BadField, BadRange, DamagedFile, DuplicateKey
-from holdfast.formats.sunc import block_dtype
+from standfast.amr import INVALID
+from standfast.amr.checks import check_state, header_problems, state_problems
+from standfast.amr.morton import Words
+from standfast.errors import BadField, BadRange, DamagedFile, DuplicateKey
+from standfast.formats.sunc import block_dtype
 from tests.amr.tree_states import SCALAR, worn
 
 Array = np.ndarray[Any, Any]

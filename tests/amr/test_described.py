@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.amr.described import check, describe, group_name
-from holdfast.amr.saved import opened
-from holdfast.amr.scanned import scan
-from holdfast.errors import BadOption, BadRange
+from standfast.amr.described import check, describe, group_name
+from standfast.amr.saved import opened
+from standfast.amr.scanned import scan
+from standfast.errors import BadOption, BadRange
 from tests.amr.saved_states import GAUGE, SCALAR, divided, empty, refined, save
 
 
@@ -140,9 +140,9 @@ def test_a_tree_without_blocks_has_no_levels(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_format_holds_no_tree(tmp_path: Path) -> None:
-    import holdfast
+    import standfast
 
     path = tmp_path / "weights.safetensors"
-    holdfast.save(path, {"weight": np.ones(3)})
+    standfast.save(path, {"weight": np.ones(3)})
     with pytest.raises(BadOption, match=r"only \.sunc files hold trees"), opened(path):
         pass

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.amr.differences import BlockChange, Site, TreeDiff, differences
-from holdfast.amr.layouts import Layout
-from holdfast.amr.saved import Source, opened
+import standfast
+from standfast.amr.differences import BlockChange, Site, TreeDiff, differences
+from standfast.amr.layouts import Layout
+from standfast.amr.saved import Source, opened
 from tests.amr.saved_states import (
     GAUGE,
     SCALAR,
@@ -183,7 +183,7 @@ def test_states_of_other_numbers_of_ranks_are_compared_by_place(tmp_path: Path) 
     whole = refined(GAUGE)
     ranks = divided(whole, 3)
     ranks[1][1].storage[0, 5] += 1
-    with holdfast.Store(tmp_path).run("su2") as run:
+    with standfast.Store(tmp_path).run("su2") as run:
         before, after = run.save(1, snapshot(*divided(whole, 2))), run.save(2, snapshot(*ranks))
     found = compared(before, after)
     assert found.header == {"ranks": (2, 3)}
@@ -194,7 +194,7 @@ def test_states_of_other_numbers_of_ranks_are_compared_by_place(tmp_path: Path) 
 
 
 def test_slabs_with_equal_digests_are_not_read(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     tree, arena = state = empty(SCALAR, 16384)  # 2 MiB: two slabs
     for n in range(3600):
         tree.insert_block_with_field((4 * (n % 60), 4 * (n // 60)), 2, arena)
@@ -244,7 +244,7 @@ def test_trees_of_two_kinds_are_not_compared_block_by_block() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "complex64", "float16"])
 def test_fields_of_every_type_are_measured_as_what_they_are(dtype: str) -> None:
-    from holdfast.amr.frontends import ScalarFrontend
+    from standfast.amr.frontends import ScalarFrontend
 
     frontend = ScalarFrontend(2, 4, SCALAR.topology, np.dtype(dtype))
     states: list[Any] = [empty(frontend), empty(frontend)]

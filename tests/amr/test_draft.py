@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import INVALID, FieldArena, GaugeTree
-from holdfast.amr.adapting import Adapted
-from holdfast.amr.moving import repartition
-from holdfast.errors import ArenaFull, BadBlock, MaxRefinementExceeded, RankFailed
+from standfast.amr import INVALID, FieldArena, GaugeTree
+from standfast.amr.adapting import Adapted
+from standfast.amr.moving import repartition
+from standfast.errors import ArenaFull, BadBlock, MaxRefinementExceeded, RankFailed
 from tests.amr.meshes import empty_mesh, random_mesh, random_numbers
 from tests.amr.slow_changes import adapt_slowly, move_slowly
 from tests.amr.thread_ranks import on_threads

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import zstandard
 
-from holdfast import Store
-from holdfast.amr import (
+from standfast import Store
+from standfast.amr import (
     AMRTree,
     FieldArena,
     GaugeTree,
@@ -19,8 +19,8 @@ from holdfast.amr import (
     Snapshot,
     TreeCheckpoint,
 )
-from holdfast.errors import BadOption
-from holdfast.store.memory import MemoryBackend
+from standfast.errors import BadOption
+from standfast.store.memory import MemoryBackend
 from tests.amr.meshes import random_mesh
 from tests.amr.snapshots import saved_by_threads
 from tests.amr.tree_states import SCALAR, saved, worn
@@ -95,7 +95,7 @@ def test_an_export_that_fails_leaves_the_old_file(
         stream.write(bytes(1 << 20))
         raise MemoryError
 
-    monkeypatch.setattr("holdfast.amr.exporting.write", fail)
+    monkeypatch.setattr("standfast.amr.exporting.write", fail)
     with pytest.raises(MemoryError):
         snapshot.export(target, compress="zstd")
     assert [path.name for path in tmp_path.iterdir()] == ["a.sunc.zst"]

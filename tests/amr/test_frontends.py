@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import GaugeFrontend, OpenTopology, PeriodicTopology, ScalarFrontend
-from holdfast.amr.frontends import frontend_of
-from holdfast.errors import BadField, BadOption
+from standfast.amr import GaugeFrontend, OpenTopology, PeriodicTopology, ScalarFrontend
+from standfast.amr.frontends import frontend_of
+from standfast.errors import BadField, BadOption
 
 BOX = OpenTopology(2, (16.0, 16.0))
 TORUS = PeriodicTopology(4, (8.0,) * 4)

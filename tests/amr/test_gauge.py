@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import FieldArena, GaugeTree, LinkExchangeSpec
-from holdfast.errors import BadOption
+from standfast.amr import FieldArena, GaugeTree, LinkExchangeSpec
+from standfast.errors import BadOption
 from tests.amr.tree_states import SCALAR, SU2, U1, worn
 
 

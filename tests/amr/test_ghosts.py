@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import (
+from standfast.amr import (
     AMRTree,
     FieldArena,
     OpenTopology,
@@ -15,8 +15,8 @@ from holdfast.amr import (
     ScalarFrontend,
     ShardContext,
 )
-from holdfast.amr.moving import move_blocks, repartition
-from holdfast.errors import BadBlock, BadOption, GhostsInUse, RanksDisagree
+from standfast.amr.moving import move_blocks, repartition
+from standfast.errors import BadBlock, BadOption, GhostsInUse, RanksDisagree
 from tests.amr.meshes import (
     beyond,
     empty_mesh,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.amr import INVALID, GaugeTree, TreeCheckpoint
+from standfast.amr import INVALID, GaugeTree, TreeCheckpoint
 from tests.amr.tree_states import SCALAR, U1, golden, golden_scalar, golden_u1, saved
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.amr.saved import opened
+import standfast
+from standfast.amr.saved import opened
 from tests.amr.saved_states import SCALAR, State, empty, save, snapshot
 
 SLOTS = 1 << 14
@@ -23,7 +23,7 @@ def state() -> State:
 
 
 def test_items_are_read_within_and_across_slabs(state: State, tmp_path: Path) -> None:
-    with holdfast.Store(tmp_path).run("heat") as run:
+    with standfast.Store(tmp_path).run("heat") as run:
         checkpoint = run.save(1, snapshot(state))
     expected = state[1].storage.view(np.uint8)
     with opened(checkpoint) as saved:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import LinkExchangeSpec
-from holdfast.amr.link_ghosts import link_halo
-from holdfast.amr.moving import repartition
-from holdfast.errors import BadBlock, BadOption, RanksDisagree
+from standfast.amr import LinkExchangeSpec
+from standfast.amr.link_ghosts import link_halo
+from standfast.amr.moving import repartition
+from standfast.errors import BadBlock, BadOption, RanksDisagree
 from tests.amr.meshes import beyond, empty_mesh, give_fields, merged, random_mesh
 from tests.amr.thread_ranks import on_threads
 

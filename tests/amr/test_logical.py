@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-import holdfast
-from holdfast.amr.logical import digest_of, logical_digest
-from holdfast.amr.saved import opened
-from holdfast.amr.snapshot import Snapshot
-from holdfast.errors import (
+import standfast
+from standfast.amr.logical import digest_of, logical_digest
+from standfast.amr.saved import opened
+from standfast.amr.snapshot import Snapshot
+from standfast.errors import (
     BadField,
     BadOption,
     BadRange,
@@ -45,7 +45,7 @@ def by_hand(state: State) -> str:
         entries.append((place, entry))
     head = struct.pack("<4QdQ", 2, 4, frontend.field_bytes, group, 1.0, len(entries))
     text = b"".join(entry for _, entry in sorted(entries))
-    return blake3(b"holdfast logical 1\n" + head + text).hexdigest()
+    return blake3(b"standfast logical 1\n" + head + text).hexdigest()
 
 
 @FRONTENDS
@@ -62,7 +62,7 @@ def test_files_snapshots_and_memory_have_one_digest_however_they_are_divided(
     whole = refined(frontend)
     expected = logical_digest(whole)
     assert logical_digest(save(tmp_path / "bare.sunc", whole, extras=False)) == expected
-    with holdfast.Store(tmp_path / "store").run("heat") as run:
+    with standfast.Store(tmp_path / "store").run("heat") as run:
         for count in (1, 2, 3):
             ranks = divided(whole, count)
             files = [save(tmp_path / f"{count}_{n}.sunc", r) for n, r in enumerate(ranks)]
@@ -169,7 +169,7 @@ def test_what_is_not_read_is_verified_when_it_is_asked_for(tmp_path: Path) -> No
 
 
 def test_a_checkpoint_that_is_no_snapshot_is_refused(tmp_path: Path) -> None:
-    with holdfast.Store(tmp_path).run("gpt") as run:
+    with standfast.Store(tmp_path).run("gpt") as run:
         checkpoint = run.save(1, {"weight": np.ones(3)})
     with pytest.raises(BadOption, match="no snapshot of a simulation"):
         logical_digest(checkpoint)
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_is_no_snapshot_is_refused(tmp_path: Path) -> None:
 @FRONTENDS
 def test_snapshots_and_their_exported_files_have_one_digest(frontend: Any, tmp_path: Path) -> None:
     state = refined(frontend)
-    with holdfast.Store(tmp_path / "store").run("heat") as run:
+    with standfast.Store(tmp_path / "store").run("heat") as run:
         saved = Snapshot.save(run, 1, *state, random={"kicks": np.random.default_rng(1)})
     expected = logical_digest(state)
     assert logical_digest(saved.checkpoint) == expected
@@ -205,17 +205,17 @@ def broken(**changes: Any) -> dict[str, Any]:
 def test_a_snapshot_that_is_not_what_it_says_is_damaged(
     saved: Any, message: str, tmp_path: Path
 ) -> None:
-    with holdfast.Store(tmp_path).run("heat") as run:
+    with standfast.Store(tmp_path).run("heat") as run:
         checkpoint = run.save(1, saved)
     with pytest.raises(BadField, match=message):
         logical_digest(checkpoint)
 
 
 def test_slots_are_hashed_across_chunks_of_the_file(tmp_path: Path) -> None:
-    from holdfast.amr.arena import FieldArena
-    from holdfast.amr.frontends import GaugeFrontend
-    from holdfast.amr.gauge import GaugeTree
-    from holdfast.amr.topology import OpenTopology
+    from standfast.amr.arena import FieldArena
+    from standfast.amr.frontends import GaugeFrontend
+    from standfast.amr.gauge import GaugeTree
+    from standfast.amr.topology import OpenTopology
 
     # 144 · 2 · 64 · 64 bytes of links a block: no whole number of them fills a chunk of 16 MiB.
     frontend = GaugeFrontend(3, 1, 2, 64, OpenTopology(2, (64.0, 64.0)))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.amr.morton import key_of, keys_of, morton
-from holdfast.formats.sunc import block_dtype
+from standfast.amr.morton import key_of, keys_of, morton
+from standfast.formats.sunc import block_dtype
 
 
 def plain_morton(origin: list[int], level: int, block_size: int, bits_per_dim: int) -> int:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import INVALID, ShardContext
-from holdfast.amr.moving import move_blocks, repartition
-from holdfast.errors import BadBlock, BadOption, RankFailed, RanksDisagree
+from standfast.amr import INVALID, ShardContext
+from standfast.amr.moving import move_blocks, repartition
+from standfast.errors import BadBlock, BadOption, RankFailed, RanksDisagree
 from tests.amr.meshes import empty_mesh, fields_by_key, give_fields, merged, random_mesh
 from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import saved

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.amr import Schedule, broadcast_checkpoint_step, format_path, format_ranked_path
-from holdfast.errors import BadOption
-from holdfast.parallel import SingleRank
+from standfast.amr import Schedule, broadcast_checkpoint_step, format_path, format_ranked_path
+from standfast.errors import BadOption
+from standfast.parallel import SingleRank
 from tests.parallel.ranks import run_ranks
 
 PROGRAM = Path(__file__).parent / "programs" / "checkpoint_steps.py"

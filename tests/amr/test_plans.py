@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import ShardContext
-from holdfast.amr.link_ghosts import link_halo
-from holdfast.amr.moving import move_blocks
-from holdfast.amr.plans import partition_of
-from holdfast.errors import BadOption, RanksDisagree
+from standfast.amr import ShardContext
+from standfast.amr.link_ghosts import link_halo
+from standfast.amr.moving import move_blocks
+from standfast.amr.plans import partition_of
+from standfast.errors import BadOption, RanksDisagree
 from tests.amr.meshes import empty_mesh
 from tests.amr.thread_ranks import on_threads
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Store
-from holdfast.amr import Snapshot
-from holdfast.errors import DuplicateKey, RanksDisagree
-from holdfast.store.memory import MemoryBackend
+from standfast import Store
+from standfast.amr import Snapshot
+from standfast.errors import DuplicateKey, RanksDisagree
+from standfast.store.memory import MemoryBackend
 from tests.amr.meshes import empty_mesh, fields_by_key, merged, random_mesh
 from tests.amr.snapshots import saved_by_threads
 from tests.amr.thread_ranks import on_threads

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import GaugeFrontend, OpenTopology, ScalarFrontend
-from holdfast.amr.restriction import inject, restrict
+from standfast.amr import GaugeFrontend, OpenTopology, ScalarFrontend
+from standfast.amr.restriction import inject, restrict
 
 
 def scalar(nd: int, dtype: Any = np.float64) -> ScalarFrontend:

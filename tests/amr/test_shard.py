@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import ShardContext
-from holdfast.amr.shard import even_owners, weighted_owners
-from holdfast.errors import BadOption, BlockNotFound, RanksDisagree
+from standfast.amr import ShardContext
+from standfast.amr.shard import even_owners, weighted_owners
+from standfast.errors import BadOption, BlockNotFound, RanksDisagree
 from tests.amr.meshes import empty_mesh, random_mesh
 from tests.amr.thread_ranks import on_threads
 

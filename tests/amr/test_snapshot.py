@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast import Store
-from holdfast.amr import (
+from standfast import Store
+from standfast.amr import (
     AMRTree,
     FieldArena,
     OpenTopology,
@@ -19,18 +19,18 @@ from holdfast.amr import (
     ShardContext,
     Snapshot,
 )
-from holdfast.errors import (
+from standfast.errors import (
     BadOption,
     FellBack,
     GhostsInUse,
-    HoldfastError,
     IncompatibleCheckpoint,
     RefNotFound,
     RefusedState,
+    StandfastError,
     StateMismatch,
 )
-from holdfast.parallel import SingleRank
-from holdfast.store.memory import MemoryBackend
+from standfast.parallel import SingleRank
+from standfast.store.memory import MemoryBackend
 from tests.amr.meshes import empty_mesh, random_mesh
 from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import saved, worn
@@ -178,7 +178,7 @@ def test_the_latest_falls_back_to_one_that_is_intact(run_on_disk: Any) -> None:
     flip(data_path(run_on_disk, 2))
     with pytest.warns(FellBack, match="fell back to .*@1"):
         assert Snapshot.load(run_on_disk).step == 1
-    with pytest.raises(HoldfastError, match="is damaged"):
+    with pytest.raises(StandfastError, match="is damaged"):
         Snapshot.load(run_on_disk, 2)
     Snapshot.save(run_on_disk, 3, *worn())
     assert Snapshot.load(run_on_disk).step == 3
@@ -238,6 +238,6 @@ def test_a_checkpoint_that_is_no_snapshot_is_refused(run: Any) -> None:
     run.save(1, {"weight": np.ones(3)})
     with pytest.raises(BadOption, match="is no snapshot of a simulation"):
         Snapshot.load(run, 1)
-    run.save(2, {"simulation": {"format": "holdfast snapshot 9"}})
-    with pytest.raises(BadOption, match="install a newer Holdfast"):
+    run.save(2, {"simulation": {"format": "standfast snapshot 9"}})
+    with pytest.raises(BadOption, match="install a newer Standfast"):
         Snapshot.load(run, 2)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast import Store
-from holdfast.amr import ShardContext, Snapshot
-from holdfast.errors import BadField, HoldfastError
-from holdfast.store.memory import MemoryBackend
+from standfast import Store
+from standfast.amr import ShardContext, Snapshot
+from standfast.errors import BadField, StandfastError
+from standfast.store.memory import MemoryBackend
 from tests.amr.tree_states import SCALAR, saved, worn
 
 
@@ -70,7 +70,7 @@ def test_junk_anywhere_in_a_record_is_refused_or_harmless(path: tuple[Any, ...],
             found.restore_random(kicks=np.random.default_rng(2))
             found.tree.reorder()
             list(saved(found.tree, found.arena))
-        except HoldfastError:
+        except StandfastError:
             refused += 1
     free = path[:2] == ("simulation", "values") or path[-1] == "max_level"
     assert refused >= (0 if free else 6)
@@ -126,7 +126,7 @@ def test_a_record_that_no_writer_wrote_is_damage(case: str, run: Any) -> None:
     state = _state()
     change(state)
     run.save(1, state)
-    with pytest.raises(HoldfastError, match=f"{run.hash}@1.*{text}") as raised:
+    with pytest.raises(StandfastError, match=f"{run.hash}@1.*{text}") as raised:
         Snapshot.load(run, 1)
     assert type(raised.value).__name__ in ("BadField", "BadRange")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 
-from holdfast import Run, Store
-from holdfast.amr import (
+from standfast import Run, Store
+from standfast.amr import (
     INVALID,
     AMRTree,
     FieldArena,
@@ -24,7 +24,7 @@ from holdfast.amr import (
     TreeCheckpoint,
     logical_digest,
 )
-from holdfast.errors import (
+from standfast.errors import (
     BadBlock,
     BadField,
     BadOption,

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import OpenTopology, PeriodicTopology
-from holdfast.amr.topology import topology_of
-from holdfast.errors import BadField, BadOption
+from standfast.amr import OpenTopology, PeriodicTopology
+from standfast.amr.topology import topology_of
+from standfast.errors import BadField, BadOption
 
 OPEN = OpenTopology(2, (4.0, 8.0))
 PERIODIC = PeriodicTopology(2, [4, 8])

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.amr import INVALID, AMRTree, FieldArena, OpenTopology, ScalarFrontend
-from holdfast.errors import (
+from standfast.amr import INVALID, AMRTree, FieldArena, OpenTopology, ScalarFrontend
+from standfast.errors import (
     ArenaFull,
     BadBlock,
     BadOption,

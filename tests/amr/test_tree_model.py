@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.amr import INVALID, FieldArena, GaugeFrontend, GaugeTree, PeriodicTopology
-from holdfast.errors import (
+from standfast.amr import INVALID, FieldArena, GaugeFrontend, GaugeTree, PeriodicTopology
+from standfast.errors import (
     ArenaFull,
     BadBlock,
     BlockAlreadyExists,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.errors import RankLost
+from standfast.errors import RankLost
 from tests.store.rank_threads import Killed, ThreadRanks, attempt_on_ranks
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.amr import (
+from standfast.amr import (
     AMRTree,
     FieldArena,
     GaugeFrontend,

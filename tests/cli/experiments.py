@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-import holdfast
-from holdfast.store.beside import write_beside
+import standfast
+from standfast.store.beside import write_beside
 
 HP = {"lr": 0.1, "optimizer": {"name": "adam", "betas": [0.9, 0.99]}, "version": "1.0"}
 DATA = {"uids": list(range(20)), "discarded": [3], "tags": {5: ["hard"]}}
@@ -19,15 +19,15 @@ def model(width: int) -> dict[str, Any]:
 
 
 def make_run(
-    store: holdfast.Store,
+    store: standfast.Store,
     name: str,
     steps: range,
     hp: Any = HP,
     *,
     width: int = 3,
     data: Any = DATA,
-    parent: holdfast.Checkpoint | None = None,
-) -> holdfast.Run:
+    parent: standfast.Checkpoint | None = None,
+) -> standfast.Run:
     """A run with a loss that falls, and an accuracy that rises, from step to step."""
     run = store.run(name, hp=hp, model=model(width), data=data, parent=parent)
     write_beside(store.backend, run.hash, hp, model(width), data)
@@ -39,9 +39,9 @@ def make_run(
     return run
 
 
-def make_experiments(path: Path) -> holdfast.Store:
+def make_experiments(path: Path) -> standfast.Store:
     """`base`, its branches `low` and `wide`, the branch `less` of `low`, two runs `sweep`."""
-    store = holdfast.Store(path)
+    store = standfast.Store(path)
     base = make_run(store, "base", range(100, 500, 100))
     low = make_run(
         store, "low", range(300, 500, 100), {**HP, "lr": 0.01}, parent=base.checkpoint(200)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import holdfast
-from holdfast.cli.app import run
-from holdfast.store.reading import read_record
+import standfast
+from standfast.cli.app import run
+from standfast.store.reading import read_record
 
 
 class Done(NamedTuple):
@@ -53,9 +53,9 @@ def state(step: int, seed: int = 0) -> dict[str, Any]:
     }
 
 
-def make_store(path: Path) -> holdfast.Store:
+def make_store(path: Path) -> standfast.Store:
     """Run `gpt` with steps 100 to 300, of which 200 is the best; `bert` has its weights too."""
-    store = holdfast.Store(path)
+    store = standfast.Store(path)
     with store.run("gpt", hp={"lr": 0.1, "layers": 2}) as gpt:
         for step, seed in ((100, 0), (200, 1), (300, 1)):
             metrics = {"loss": 100 / step, "accuracy": 0.25}
@@ -65,12 +65,12 @@ def make_store(path: Path) -> holdfast.Store:
     return store
 
 
-def data_files(store: holdfast.Store, run: str) -> list[Path]:
+def data_files(store: standfast.Store, run: str) -> list[Path]:
     folder = Path(store.url, "models", store.find_run(run).hash)
     return sorted(folder.glob("*.safetensors"))
 
 
-def record_of(store: holdfast.Store, ref: str) -> Path:
+def record_of(store: standfast.Store, ref: str) -> Path:
     checkpoint = store.resolve(ref)
     run, step = checkpoint.head.run, checkpoint.step
     return Path(store.url, "models", run, f"{run}_step_{step:06d}.json")
@@ -83,7 +83,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def flip_in(store: holdfast.Store, ref: str, tensor: str) -> Path:
+def flip_in(store: standfast.Store, ref: str, tensor: str) -> Path:
     """Change one bit of a tensor where it is stored; returns the data file."""
     head = store.resolve(ref).head
     record = read_record(store.backend, head.run, head.step)

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
+import standfast
 from tests.cli.stores import call
 
-HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
+STANDFAST = str(Path(sys.executable).with_name("standfast"))
 
 
 def run(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HOLDFAST, *map(str, args)], check=False, capture_output=True, text=True)
+    return subprocess.run([STANDFAST, *map(str, args)], check=False, capture_output=True, text=True)
 
 
-def run_in_terminal(*args: str | Path, command: tuple[str, ...] = (HOLDFAST,)) -> str:
+def run_in_terminal(*args: str | Path, command: tuple[str, ...] = (STANDFAST,)) -> str:
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "50"}
     with subprocess.Popen(
@@ -46,7 +46,7 @@ def run_in_terminal(*args: str | Path, command: tuple[str, ...] = (HOLDFAST,)) -
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "state.safetensors"
     tensors = {"layer.weight": np.ones((300, 20), np.float32), "scalar": np.array(1)}
-    holdfast.save(path, tensors, {"step": 3, "note": "first try"})
+    standfast.save(path, tensors, {"step": 3, "note": "first try"})
     return path
 
 
@@ -93,7 +93,7 @@ def test_show_prints_json_for_scripts(path: Path) -> None:
 
 def test_a_terminal_shows_the_first_tensors_unless_asked_for_all(tmp_path: Path) -> None:
     path = tmp_path / "many.safetensors"
-    holdfast.save(path, {f"tensor.{i}": np.ones(1) for i in range(45)})
+    standfast.save(path, {f"tensor.{i}": np.ones(1) for i in range(45)})
     shown = run_in_terminal("show", path)
     assert "tensor.39" in shown
     assert "tensor.40" not in shown
@@ -105,7 +105,7 @@ def test_a_terminal_shows_the_first_tensors_unless_asked_for_all(tmp_path: Path)
 
 def test_a_name_out_of_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / "hostile.safetensors"
-    holdfast.save(path, {"\x1b[2Jgone": np.ones(1)}, {"key\x1b[31m": "\x07bell"})
+    standfast.save(path, {"\x1b[2Jgone": np.ones(1)}, {"key\x1b[31m": "\x07bell"})
     for shown in (run_in_terminal("show", path), run("show", path).stdout):
         assert "\x1b[2J" not in shown
         assert "\x07" not in shown
@@ -162,12 +162,12 @@ def test_exit_codes_tell_damage_from_wrong_use(path: Path, tmp_path: Path) -> No
 def test_errors_are_one_line_without_a_traceback(tmp_path: Path) -> None:
     done = run("show", tmp_path / "none.safetensors")
     assert done.stdout == ""
-    assert done.stderr == f"holdfast: there is no file {tmp_path}/none.safetensors\n"
+    assert done.stderr == f"standfast: there is no file {tmp_path}/none.safetensors\n"
 
 
 SLOW = """
 import sys, time
-from holdfast.cli import verify
+from standfast.cli import verify
 real = verify.verify
 def slow(path, progress):
     for _ in range(6):
@@ -175,8 +175,8 @@ def slow(path, progress):
         progress(1000)
     return real(path)
 verify.verify = slow
-from holdfast.cli import main
-sys.argv = ["holdfast", "verify", sys.argv[1]]
+from standfast.cli import main
+sys.argv = ["standfast", "verify", sys.argv[1]]
 main()
 """
 
@@ -228,7 +228,7 @@ def test_diff_prints_the_worst_first_and_exits_by_it(path: Path) -> None:
     new = path.with_suffix(".npz")
     weight = np.ones((300, 20), np.float32)
     weight[7, 3] = 1.5
-    holdfast.save(
+    standfast.save(
         new, {"layer.weight": weight, "new": np.zeros(2)}, {"step": 4, "note": "first try"}
     )
     done = run("diff", path, new)

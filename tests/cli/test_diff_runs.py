@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.cli.output import hash_text
-from holdfast.store import names
+import standfast
+from standfast.cli.output import hash_text
+from standfast.store import names
 from tests.cli.experiments import HP, make_experiments, make_run
 from tests.cli.stores import call
 from tests.cli.test_cli import run_in_terminal
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> holdfast.Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
     return make_experiments(tmp_path_factory.mktemp("diff") / "store")
 
 
-def at(store: holdfast.Store) -> tuple[str, str]:
+def at(store: standfast.Store) -> tuple[str, str]:
     return "--store", str(Path(store.url).parent)
 
 
@@ -33,7 +33,7 @@ def section(lines: list[str], title: str) -> list[str]:
     return [line.strip() for line in rest[: inside.index(False) if False in inside else None]]
 
 
-def test_the_group_of_the_hash_that_differs_is_marked(store: holdfast.Store) -> None:
+def test_the_group_of_the_hash_that_differs_is_marked(store: standfast.Store) -> None:
     base, wide = (hash_text(store.find_run(name).hash) for name in ("base", "wide"))
     done = call("diff", "base@300", "wide", *at(store))
     assert done.code == 3
@@ -44,7 +44,7 @@ def test_the_group_of_the_hash_that_differs_is_marked(store: holdfast.Store) -> 
     assert "^" not in shown
 
 
-def test_each_kind_of_change_has_a_section(store: holdfast.Store) -> None:
+def test_each_kind_of_change_has_a_section(store: standfast.Store) -> None:
     lines = call("diff", "base@400", "low@400", *at(store)).lines
     assert section(lines, "hyperparameters") == ["lr: 0.1 → 0.01"]
     assert lines[5:] == ["2 tensors are the same by the digests in both (verify reads them)"]
@@ -63,7 +63,7 @@ def test_each_kind_of_change_has_a_section(store: holdfast.Store) -> None:
     assert section(lines, "values") == ["step: 400 → 500"]
 
 
-def test_checkpoints_of_one_run_differ_in_nothing_but_themselves(store: holdfast.Store) -> None:
+def test_checkpoints_of_one_run_differ_in_nothing_but_themselves(store: standfast.Store) -> None:
     lines = call("diff", "base@300", "base@400", *at(store)).lines
     assert [line for line in lines if not line.startswith(" ")][2:] == [
         "metrics",
@@ -72,7 +72,7 @@ def test_checkpoints_of_one_run_differ_in_nothing_but_themselves(store: holdfast
     ]
 
 
-def test_a_run_without_a_checkpoint_can_be_compared(store: holdfast.Store) -> None:
+def test_a_run_without_a_checkpoint_can_be_compared(store: standfast.Store) -> None:
     done = call("diff", "empty", "base", *at(store))
     assert done.code == 3
     assert done.lines[0].startswith("empty, no checkpoint  ")
@@ -85,7 +85,7 @@ def test_a_run_without_a_checkpoint_can_be_compared(store: holdfast.Store) -> No
     assert call("diff", "nobody", "base", *at(store)).code == 2
 
 
-def test_scripts_get_everything(store: holdfast.Store) -> None:
+def test_scripts_get_everything(store: standfast.Store) -> None:
     found = call("diff", "low@400", "less", "--json", *at(store)).json
     less = store.find_run("less")
     assert (found["before"], found["runs"][1]["run"]) == ("low@400", less.hash)
@@ -102,10 +102,10 @@ def test_scripts_get_everything(store: holdfast.Store) -> None:
 
 
 def test_layers_that_nobody_described_are_those_of_the_tensors(
-    store: holdfast.Store, tmp_path: Path
+    store: standfast.Store, tmp_path: Path
 ) -> None:
     shutil.copytree(Path(store.url).parent, tmp_path / "copy")
-    copy = holdfast.Store(tmp_path / "copy")
+    copy = standfast.Store(tmp_path / "copy")
     copy.backend.delete([names.architecture_file(copy.find_run("base").hash)])
     lines = call("diff", "base", "wide", *at(copy)).lines
     assert section(lines, "layers") == ["layer.weight: float32 3×4 → 5×4"]
@@ -115,7 +115,7 @@ def test_layers_that_nobody_described_are_those_of_the_tensors(
 
 
 def test_what_is_not_in_the_hash_is_said_to_be_so(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     make_run(store, "one", range(1, 2), {**HP, "root_log_dir": "a"})
     make_run(store, "two", range(1, 2), {**HP, "root_log_dir": "b", "lr": 1})
     lines = call("diff", "one", "two", *at(store)).lines
@@ -134,7 +134,7 @@ def test_what_is_not_in_the_hash_is_said_to_be_so(tmp_path: Path) -> None:
 
 
 def test_metrics_that_look_the_same_have_all_their_digits(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with store.run("one") as run:
         run.save(1, {}, {"loss": 0.1, "seen": 1})
         run.save(2, {}, {"loss": 0.1 + 1e-12, "new\x1b[2J": 2.0})

@@ -1,4 +1,4 @@
-"""`holdfast export --package`."""
+"""`standfast export --package`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.packages.folder import load_model_folder
-from holdfast.packages.stored import save_to_store
+import standfast
+from standfast.packages.folder import load_model_folder
+from standfast.packages.stored import save_to_store
 from tests.cli.stores import call, flip_in
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, model
@@ -18,9 +18,9 @@ TOKENIZER = hugging.byte_level_bpe()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
+def store(tmp_path: Path) -> standfast.Store:
     """Run `gpt` with a package as step 1, and weights alone as steps 2 and 3."""
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with store.run("gpt") as run:
         save_to_store(run, 1, model(1), TOKENIZER, TINY)
         run.save(2, {"model": model(2).state_dict(), "optimizer": {"lr": 0.5}})
@@ -37,11 +37,11 @@ def files(tmp_path: Path) -> list[str]:
     return [str(each) for each in named]
 
 
-def at(store: holdfast.Store) -> tuple[str, str]:
+def at(store: standfast.Store) -> tuple[str, str]:
     return "--store", str(Path(store.url).parent)
 
 
-def test_a_package_is_written_and_described(store: holdfast.Store, tmp_path: Path) -> None:
+def test_a_package_is_written_and_described(store: standfast.Store, tmp_path: Path) -> None:
     folder = tmp_path / "package"
     done = call("export", "--package", "gpt@1", folder, *at(store))
     assert (done.code, done.err) == (0, "")
@@ -56,7 +56,7 @@ def test_a_package_is_written_and_described(store: holdfast.Store, tmp_path: Pat
 
 
 def test_what_the_checkpoint_does_not_say_comes_from_files(
-    store: holdfast.Store, files: list[str], tmp_path: Path
+    store: standfast.Store, files: list[str], tmp_path: Path
 ) -> None:
     for step in (2, 3):
         folder = tmp_path / f"step-{step}"
@@ -65,7 +65,7 @@ def test_what_the_checkpoint_does_not_say_comes_from_files(
 
 
 def test_what_is_missing_is_asked_for_by_its_option(
-    store: holdfast.Store, files: list[str], tmp_path: Path
+    store: standfast.Store, files: list[str], tmp_path: Path
 ) -> None:
     done = call("export", "--package", "gpt@2", tmp_path / "package", *at(store))
     assert done.code == 2
@@ -76,7 +76,7 @@ def test_what_is_missing_is_asked_for_by_its_option(
     assert not (tmp_path / "package").exists()
 
 
-def test_json_has_the_sizes(store: holdfast.Store, tmp_path: Path) -> None:
+def test_json_has_the_sizes(store: standfast.Store, tmp_path: Path) -> None:
     folder = tmp_path / "package"
     done = call("export", "--package", "gpt@1", folder, "--json", *at(store)).json
     files = done.pop("files")
@@ -94,7 +94,7 @@ def test_json_has_the_sizes(store: holdfast.Store, tmp_path: Path) -> None:
 
 
 def test_a_quantized_package_shows_what_it_saves_and_costs(
-    store: holdfast.Store, tmp_path: Path
+    store: standfast.Store, tmp_path: Path
 ) -> None:
     options = ("--quantize", "int8", *at(store))
     done = call("export", "--package", "gpt@1", tmp_path / "a", *options)
@@ -107,7 +107,7 @@ def test_a_quantized_package_shows_what_it_saves_and_costs(
     assert done.json["bytes"] < 20_000
 
 
-def test_shards_and_another_part(store: holdfast.Store, files: list[str], tmp_path: Path) -> None:
+def test_shards_and_another_part(store: standfast.Store, files: list[str], tmp_path: Path) -> None:
     store.run("gpt").save(4, {"ema": model(4).state_dict(), "optimizer": {"lr": 0.5}})
     folder = tmp_path / "package"
     options = ("--part", "ema", "--max-shard-size", "20kB", *files, *at(store))
@@ -117,7 +117,7 @@ def test_shards_and_another_part(store: holdfast.Store, files: list[str], tmp_pa
 
 
 def test_a_folder_that_is_there_is_replaced_only_if_told(
-    store: holdfast.Store, files: list[str], tmp_path: Path
+    store: standfast.Store, files: list[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "package"
     call("export", "--package", "gpt@1", folder, *at(store))
@@ -129,7 +129,7 @@ def test_a_folder_that_is_there_is_replaced_only_if_told(
     assert bits(load_model_folder(folder)[0]) == bits(model(2))
 
 
-def test_damage_is_named_with_exit_code_1(store: holdfast.Store, tmp_path: Path) -> None:
+def test_damage_is_named_with_exit_code_1(store: standfast.Store, tmp_path: Path) -> None:
     flip_in(store, "gpt@1", "model.wpe.weight")
     done = call("export", "--package", "gpt@1", tmp_path / "package", *at(store))
     assert done.code == 1
@@ -152,7 +152,7 @@ def test_damage_is_named_with_exit_code_1(store: holdfast.Store, tmp_path: Path)
     ],
 )
 def test_options_that_cannot_be_are_refused(
-    store: holdfast.Store, options: str, told: str, tmp_path: Path
+    store: standfast.Store, options: str, told: str, tmp_path: Path
 ) -> None:
     done = call("export", "gpt@1", tmp_path / "package", *options.split(), *at(store))
     assert done.code == 2

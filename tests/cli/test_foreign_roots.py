@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import standfast
 from tests.cli.stores import call
 from tests.verbs.weightslab_roots import FIRST, GOLDEN, SECOND, WRITTEN, Writer, everything_in
 
@@ -32,7 +32,7 @@ def test_ls_of_what_weightslab_wrote() -> None:
     ]
     assert [line.endswith("latest") for line in done.lines[1:3]] == [True, False]
     assert done.lines[3] == (
-        f"written by weightslab, read only; `holdfast import {GOLDEN} --store STORE` takes it over"
+        f"written by weightslab, read only; `standfast import {GOLDEN} --store STORE` takes it over"
     )
     assert len(done.lines) == 4
     assert everything_in(GOLDEN) == before
@@ -76,7 +76,7 @@ def test_ls_of_one_experiment_or_of_a_few_checkpoints(root: Writer) -> None:
     assert call("ls", "nothing", "--store", root.path).code == 2
     refused = call("ls", "--hp", "lr=0.1", "--store", root.path)
     assert refused.code == 2
-    assert "holdfast import" in refused.err
+    assert "standfast import" in refused.err
 
 
 def test_ls_says_what_it_could_not_read(root: Writer) -> None:
@@ -169,7 +169,7 @@ def test_show_of_damaged_weights(root: Writer) -> None:
 
 
 def test_a_root_around_the_current_folder(root: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    monkeypatch.delenv("STANDFAST_STORE", raising=False)
     monkeypatch.chdir(root.checkpoints)
     assert len(call("ls", "--json").json) == 3
     assert call("du").code == 2
@@ -206,7 +206,7 @@ def test_every_other_command_leaves_a_root_alone(
     assert done.code == 2
     said = done.err + done.out
     assert "was written by weightslab" in said
-    assert f"`holdfast import '{root.path}' --store STORE` takes it over" in said
+    assert f"`standfast import '{root.path}' --store STORE` takes it over" in said
     assert everything_in(root.path) == before
 
 
@@ -214,7 +214,7 @@ def test_import_takes_a_root_over(root: Writer, tmp_path: Path) -> None:
     before = everything_in(root.path)
     target = tmp_path / "store"
     done = call("import", root.path, "--store", target)
-    store = holdfast.Store(target)
+    store = standfast.Store(target)
     first, second = store.find_run(FIRST), store.find_run("bert")
     assert done.code == 0
     assert [line[:21] for line in done.lines] == [
@@ -260,4 +260,4 @@ def test_import_of_a_root_that_can_only_be_read(tmp_path: Path) -> None:
     for path in [root, *root.rglob("*")]:
         path.chmod(0o755)
     assert done.code == 0
-    assert len(holdfast.Store(tmp_path / "store").runs()) == 1
+    assert len(standfast.Store(tmp_path / "store").runs()) == 1

@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.cli.output import size_text
-from holdfast.retention import KeepBest, KeepLast, Retention
-from holdfast.store.trash import Trash
+import standfast
+from standfast.cli.output import size_text
+from standfast.retention import KeepBest, KeepLast, Retention
+from standfast.store.trash import Trash
 from tests.cli.stores import call, flip, make_store, put, record_of
 from tests.cli.test_store_space import at, files, on_disk
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
+def store(tmp_path: Path) -> standfast.Store:
     """`gpt` has the steps 100 to 300, of which 200 is the best; `bert` has one."""
     return make_store(tmp_path / "store")
 
 
-def steps(store: holdfast.Store, run: str) -> list[int]:
+def steps(store: standfast.Store, run: str) -> list[int]:
     return [each.step for each in store.find_run(run).checkpoints()]
 
 
-def test_without_yes_it_shows_what_would_go(store: holdfast.Store) -> None:
+def test_without_yes_it_shows_what_would_go(store: standfast.Store) -> None:
     there = files(store)
     done = call("gc", "--keep-last", "1", *at(store))
     assert done.code == 0
@@ -34,14 +34,15 @@ def test_without_yes_it_shows_what_would_go(store: holdfast.Store) -> None:
         f"gpt {gpt[:8]}: not among those that are kept: the last",
         "  100  268 kB",
         "total  268 kB",
-        "268 kB would go to the trash, to be freed after 7 days, or by `holdfast gc --empty --yes`",
+        "268 kB would go to the trash, to be freed after 7 days, "
+        "or by `standfast gc --empty --yes`",
         "--yes does it",
     ]
     assert files(store) == there
     assert Trash(store.backend).entries() == []
 
 
-def test_gc_frees_what_it_said_once_the_trash_is_emptied(store: holdfast.Store) -> None:
+def test_gc_frees_what_it_said_once_the_trash_is_emptied(store: standfast.Store) -> None:
     before = on_disk(store)
     promised = call("gc", "--keep-last", "1", "--json", *at(store)).json
     assert (promised["done"], promised["total_before"]) == (False, before)
@@ -55,12 +56,12 @@ def test_gc_frees_what_it_said_once_the_trash_is_emptied(store: holdfast.Store) 
     assert call("verify", "--all", *at(store)).code == 0
 
 
-def test_a_second_time_there_is_nothing_to_do(store: holdfast.Store) -> None:
+def test_a_second_time_there_is_nothing_to_do(store: standfast.Store) -> None:
     done = call("gc", "--keep-last", "1", "--yes", *at(store))
     assert done.code == 0
     assert done.lines[3:] == [
         "1 checkpoint deleted",
-        "the trash holds 268 kB, to be freed after 7 days, or by `holdfast gc --empty --yes`",
+        "the trash holds 268 kB, to be freed after 7 days, or by `standfast gc --empty --yes`",
     ]
     total = size_text(on_disk(store))
     for _ in range(2):
@@ -71,7 +72,7 @@ def test_a_second_time_there_is_nothing_to_do(store: holdfast.Store) -> None:
         )
 
 
-def test_what_a_run_keeps_by_itself_counts(store: holdfast.Store) -> None:
+def test_what_a_run_keeps_by_itself_counts(store: standfast.Store) -> None:
     total = size_text(on_disk(store))
     assert call("gc", *at(store)).lines == [f"nothing to do: the store takes {total}"]
     store.find_run("gpt").set_retention(Retention((KeepLast(2),)))
@@ -92,13 +93,13 @@ def test_what_a_run_keeps_by_itself_counts(store: holdfast.Store) -> None:
     ids=["best", "less is better", "every", "every other", "tagged", "tagged or best"],
 )
 def test_what_is_kept_can_be_said(
-    store: holdfast.Store, options: list[str], going: list[int]
+    store: standfast.Store, options: list[str], going: list[int]
 ) -> None:
     found = call("gc", *options, "--json", *at(store)).json
     assert [line["step"] for line in found["lines"]] == going
 
 
-def test_wrong_options_are_refused(store: holdfast.Store) -> None:
+def test_wrong_options_are_refused(store: standfast.Store) -> None:
     for options in (
         ["--keep-best", "loss:up"],
         ["--keep-best", ":max"],
@@ -112,7 +113,7 @@ def test_wrong_options_are_refused(store: holdfast.Store) -> None:
     assert steps(store, "gpt") == [100, 200, 300]
 
 
-def test_a_store_is_brought_down_to_a_number_of_bytes(store: holdfast.Store) -> None:
+def test_a_store_is_brought_down_to_a_number_of_bytes(store: standfast.Store) -> None:
     done = call("gc", "--to", "300kB", *at(store))
     assert done.lines[0].endswith("the space is needed, and the oldest go first")
     assert done.lines[3:] == [
@@ -135,7 +136,7 @@ def test_a_store_is_brought_down_to_a_number_of_bytes(store: holdfast.Store) -> 
     ]
 
 
-def test_what_cannot_be_reached_is_said(store: holdfast.Store) -> None:
+def test_what_cannot_be_reached_is_said(store: standfast.Store) -> None:
     call("rm", "gpt@100", "--yes", *at(store))
     done = call("gc", "--to", "1kB", "--yes", *at(store))
     assert done.code == 2
@@ -150,7 +151,7 @@ def test_what_cannot_be_reached_is_said(store: holdfast.Store) -> None:
     assert again.json["short"] == again.json["total_before"] - 1000
 
 
-def test_what_goes_stands_under_its_run_and_the_reason(store: holdfast.Store) -> None:
+def test_what_goes_stands_under_its_run_and_the_reason(store: standfast.Store) -> None:
     gpt, bert = store.find_run("gpt"), store.find_run("bert")
     gpt.save(1000, {"step": 1000})
     bert.save(8, {"step": 8})
@@ -167,7 +168,7 @@ def test_what_goes_stands_under_its_run_and_the_reason(store: holdfast.Store) ->
     ]
 
 
-def test_the_budget_of_the_store_counts(store: holdfast.Store) -> None:
+def test_the_budget_of_the_store_counts(store: standfast.Store) -> None:
     store.budget = 300_000
     before = size_text(on_disk(store))
     done = call("gc", *at(store))
@@ -185,18 +186,18 @@ def test_the_budget_of_the_store_counts(store: holdfast.Store) -> None:
     assert done.lines[2].endswith("over 1 kB")
 
 
-def test_runs_that_are_named_do_not_pay_for_the_others(store: holdfast.Store) -> None:
+def test_runs_that_are_named_do_not_pay_for_the_others(store: standfast.Store) -> None:
     store.budget = 1000
     done = call("gc", "gpt", "--yes", *at(store))
     assert done.code == 0
     assert done.lines[0].endswith(
-        ", its budget is 1 kB: `holdfast gc` without a run brings it down to that"
+        ", its budget is 1 kB: `standfast gc` without a run brings it down to that"
     )
     assert done.lines[1].startswith("nothing goes")
     assert steps(store, "gpt") == [100, 200, 300]
 
 
-def test_a_budget_that_cannot_be_read_is_named(store: holdfast.Store) -> None:
+def test_a_budget_that_cannot_be_read_is_named(store: standfast.Store) -> None:
     put(Path(store.url, "store.json"), b"nothing")
     done = call("gc", "--keep-last", "1", *at(store))
     assert done.code == 1
@@ -205,7 +206,7 @@ def test_a_budget_that_cannot_be_read_is_named(store: holdfast.Store) -> None:
     assert call("gc", "--to", "1MB", *at(store)).code == 0
 
 
-def test_a_metric_that_no_checkpoint_has_is_a_typing_error(store: holdfast.Store) -> None:
+def test_a_metric_that_no_checkpoint_has_is_a_typing_error(store: standfast.Store) -> None:
     gpt, bert = store.find_run("gpt"), store.find_run("bert")
     done = call("gc", "gpt", "--keep-best", "los", "--to", "1kB", "--yes", *at(store))
     assert done.code == 2
@@ -224,7 +225,7 @@ def test_a_metric_that_no_checkpoint_has_is_a_typing_error(store: holdfast.Store
     assert [line["step"] for line in found.json["lines"]] == [7]
 
 
-def test_a_metric_that_is_yet_to_come_is_none(store: holdfast.Store) -> None:
+def test_a_metric_that_is_yet_to_come_is_none(store: standfast.Store) -> None:
     store.find_run("gpt").set_retention(Retention((KeepBest(1, "bleu"),)))
     done = call("gc", *at(store))
     assert (done.code, done.lines[0][:8]) == (0, "in doubt")
@@ -232,7 +233,7 @@ def test_a_metric_that_is_yet_to_come_is_none(store: holdfast.Store) -> None:
     assert [line["step"] for line in found["lines"]] == [100]
 
 
-def test_a_run_that_is_let_be_is_named(store: holdfast.Store) -> None:
+def test_a_run_that_is_let_be_is_named(store: standfast.Store) -> None:
     put(record_of(store, "gpt@100"), b"nothing")
     done = call("gc", "--keep-last", "1", "--yes", *at(store))
     assert done.code == 1
@@ -243,7 +244,7 @@ def test_a_run_that_is_let_be_is_named(store: holdfast.Store) -> None:
 # restore
 
 
-def test_what_rm_deleted_is_restored(store: holdfast.Store) -> None:
+def test_what_rm_deleted_is_restored(store: standfast.Store) -> None:
     there = files(store)
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
     call("rm", "gpt@100", "bert", "--yes", *at(store))
@@ -255,7 +256,7 @@ def test_what_rm_deleted_is_restored(store: holdfast.Store) -> None:
     assert call("restore", *at(store)).lines == ["the trash is empty"]
 
 
-def test_restore_lists_the_trash(store: holdfast.Store) -> None:
+def test_restore_lists_the_trash(store: standfast.Store) -> None:
     call("rm", "gpt@100", "--yes", *at(store))
     call("rm", "bert", "--yes", *at(store))
     lines = call("restore", *at(store)).lines
@@ -267,8 +268,8 @@ def test_restore_lists_the_trash(store: holdfast.Store) -> None:
     assert lines[2].split()[:5] == ["gpt", gpt[:8], "100", "268", "kB"]
     assert " rm  7 d " in lines[2]
     assert lines[3] == (
-        f"{size_text(nbytes)} in all: `holdfast restore RUN@STEP` brings it back, "
-        "`holdfast gc --empty --yes` frees it"
+        f"{size_text(nbytes)} in all: `standfast restore RUN@STEP` brings it back, "
+        "`standfast gc --empty --yes` frees it"
     )
     found = call("restore", "--json", *at(store)).json
     assert [entry["steps"] for entry in found["entries"]] == [[7], [100]]
@@ -277,12 +278,12 @@ def test_restore_lists_the_trash(store: holdfast.Store) -> None:
     report = call("du", "--json", *at(store)).json
     assert report["trash"] == found["bytes"]
     assert call("du", *at(store)).lines[-1] == (
-        f"the trash holds {size_text(nbytes)} more: `holdfast restore` lists it, "
-        "`holdfast gc --empty --yes` frees it"
+        f"the trash holds {size_text(nbytes)} more: `standfast restore` lists it, "
+        "`standfast gc --empty --yes` frees it"
     )
 
 
-def test_restore_refuses_what_it_does_not_have(store: holdfast.Store) -> None:
+def test_restore_refuses_what_it_does_not_have(store: standfast.Store) -> None:
     call("rm", "gpt@100", "--yes", *at(store))
     for ref in ("bert", "gpt@200", "gpt@latest", "gpt@²", "nobody", "gpt@" + "9" * 50):
         done = call("restore", ref, *at(store))
@@ -290,7 +291,7 @@ def test_restore_refuses_what_it_does_not_have(store: holdfast.Store) -> None:
     assert steps(store, "gpt") == [200, 300]
 
 
-def test_a_damaged_checkpoint_stays_in_the_trash(store: holdfast.Store) -> None:
+def test_a_damaged_checkpoint_stays_in_the_trash(store: standfast.Store) -> None:
     call("rm", "gpt", "--yes", *at(store))
     (entry,) = Trash(store.backend).entries()
     flip(Path(store.url, entry.path, f"{entry.run}_step_000100.json"), 30)
@@ -302,7 +303,7 @@ def test_a_damaged_checkpoint_stays_in_the_trash(store: holdfast.Store) -> None:
     assert steps(store, "gpt") == [200, 300]
 
 
-def test_the_trash_is_emptied_when_that_is_meant(store: holdfast.Store) -> None:
+def test_the_trash_is_emptied_when_that_is_meant(store: standfast.Store) -> None:
     assert call("gc", "--empty", "--yes", *at(store)).lines == ["the trash is empty"]
     call("rm", "gpt@100", "--yes", *at(store))
     assert call("gc", "--empty", *at(store)).lines == [

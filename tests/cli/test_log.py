@@ -9,29 +9,29 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import KeepBest, KeepLast
-from holdfast.cli.output import hash_text
-from holdfast.store import names
-from holdfast.store.record import Place
-from holdfast.store.runfile import encode
+import standfast
+from standfast import KeepBest, KeepLast
+from standfast.cli.output import hash_text
+from standfast.store import names
+from standfast.store.record import Place
+from standfast.store.runfile import encode
 from tests.cli.experiments import make_experiments
 from tests.cli.stores import call, put
 from tests.cli.test_cli import run_in_terminal
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> holdfast.Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
     return make_experiments(tmp_path_factory.mktemp("log") / "store")
 
 
-def at(store: holdfast.Store) -> tuple[str, str]:
+def at(store: standfast.Store) -> tuple[str, str]:
     return "--store", str(Path(store.url).parent)
 
 
-def copy_of(store: holdfast.Store, path: Path) -> holdfast.Store:
+def copy_of(store: standfast.Store, path: Path) -> standfast.Store:
     shutil.copytree(Path(store.url).parent, path)
-    return holdfast.Store(path)
+    return standfast.Store(path)
 
 
 def shortened(line: str) -> str:
@@ -39,7 +39,7 @@ def shortened(line: str) -> str:
     return re.sub(r"[0-9a-f]{8}(_[0-9a-f]{8}){2}|\d{4}-\d\d-\d\d .*$| {2,}", " ", line).strip()
 
 
-def test_the_lineage_is_a_tree(store: holdfast.Store) -> None:
+def test_the_lineage_is_a_tree(store: standfast.Store) -> None:
     done = call("log", *at(store))
     assert done.code == 0
     assert [re.sub(" +", " ", shortened(line)) for line in done.lines] == [
@@ -60,7 +60,7 @@ def test_the_lineage_is_a_tree(store: holdfast.Store) -> None:
     assert done.lines[7].split()[2] == hash_text(store.find_run("wide").hash)
 
 
-def test_a_terminal_marks_the_groups_that_differ_from_the_parent(store: holdfast.Store) -> None:
+def test_a_terminal_marks_the_groups_that_differ_from_the_parent(store: standfast.Store) -> None:
     wide = store.find_run("wide").hash
     shown = run_in_terminal("log", *at(store))
     assert f"\x1b[33m{wide[8:16]}\x1b[0m" in shown
@@ -68,7 +68,7 @@ def test_a_terminal_marks_the_groups_that_differ_from_the_parent(store: holdfast
     assert "… and 5 more; --all lists them" in run_in_terminal("log", "-n", "2", *at(store))
 
 
-def test_the_lineage_for_scripts(store: holdfast.Store) -> None:
+def test_the_lineage_for_scripts(store: standfast.Store) -> None:
     runs = {each["run"]: each for each in call("log", "--json", *at(store)).json}
     base, low = store.find_run("base"), store.find_run("low")
     found = runs[low.hash]
@@ -82,7 +82,7 @@ def test_the_lineage_for_scripts(store: holdfast.Store) -> None:
     assert len(runs) == 7
 
 
-def test_the_history_of_a_run_goes_back_to_the_beginning(store: holdfast.Store) -> None:
+def test_the_history_of_a_run_goes_back_to_the_beginning(store: standfast.Store) -> None:
     lines = call("log", "less", *at(store)).lines
     told = [line.split()[0] for line in lines if line and not line.startswith("step")]
     assert told == "less 500 branched low 400 300 branched base 200 100".split()
@@ -99,7 +99,7 @@ def test_the_history_of_a_run_goes_back_to_the_beginning(store: holdfast.Store) 
     assert found[0]["branched_from"]["step"] == 400
 
 
-def test_a_parent_that_is_deleted_is_named(store: holdfast.Store, tmp_path: Path) -> None:
+def test_a_parent_that_is_deleted_is_named(store: standfast.Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     copy.find_run("base").delete(200)
     assert "from 200, which is deleted: lr 0.1 → 0.01" in call("log", *at(copy)).out
@@ -110,7 +110,9 @@ def test_a_parent_that_is_deleted_is_named(store: holdfast.Store, tmp_path: Path
     assert f"branched from {base.hash}@200, which is gone" in call("log", "low", *at(copy)).out
 
 
-def test_run_files_that_lie_are_printed_all_the_same(store: holdfast.Store, tmp_path: Path) -> None:
+def test_run_files_that_lie_are_printed_all_the_same(
+    store: standfast.Store, tmp_path: Path
+) -> None:
     copy = copy_of(store, tmp_path / "copy")
     base, low = copy.find_run("base"), copy.find_run("low")
     for run, parent in ((base, low.hash), (copy.find_run("wide"), "\x1b[2J")):
@@ -125,7 +127,7 @@ def test_run_files_that_lie_are_printed_all_the_same(store: holdfast.Store, tmp_
 
 
 def test_roots_of_one_name_are_told_apart_by_what_counts_first(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     first = store.run("run", {"a": 1, "root_log_dir": "x", "lr": 0.1})
     store.run("run", {"a": 1, "root_log_dir": "y", "lr": 0.1}, trial=2)
     store.run("run", {"a": 1, "root_log_dir": "y", "lr": 0.2})
@@ -141,7 +143,9 @@ def test_roots_of_one_name_are_told_apart_by_what_counts_first(tmp_path: Path) -
     assert text in call("log", *at(store)).out
 
 
-def test_the_best_is_told_by_the_metric_that_decides(store: holdfast.Store, tmp_path: Path) -> None:
+def test_the_best_is_told_by_the_metric_that_decides(
+    store: standfast.Store, tmp_path: Path
+) -> None:
     copy = copy_of(store, tmp_path / "copy")
     copy.find_run("base").retain(KeepBest(9, "accuracy", "max"))
     assert "best 400: accuracy 0.975" in call("log", *at(copy)).out
@@ -150,7 +154,7 @@ def test_the_best_is_told_by_the_metric_that_decides(store: holdfast.Store, tmp_
 
 
 def test_a_narrow_terminal_cuts_what_changed_before_the_best(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     first = store.run("first", {"schedule": "x" * 30})
     first.save(1, {})
     second = store.run(
@@ -162,14 +166,14 @@ def test_a_narrow_terminal_cuts_what_changed_before_the_best(tmp_path: Path) -> 
 
 
 def test_an_empty_store_and_a_run_without_checkpoints(
-    store: holdfast.Store, tmp_path: Path
+    store: standfast.Store, tmp_path: Path
 ) -> None:
     (tmp_path / "checkpoints" / "models").mkdir(parents=True)
     assert call("log", "--store", tmp_path).out == "no runs yet\n"
     assert call("log", "empty", *at(store)).lines[1:] == ["no checkpoint"]
 
 
-def test_a_name_stands_for_all_runs_that_have_it(store: holdfast.Store) -> None:
+def test_a_name_stands_for_all_runs_that_have_it(store: standfast.Store) -> None:
     runs = [each.run for each in store.index.runs(name="sweep")]
     done = call("log", "sweep", *at(store))
     assert done.code == 0
@@ -186,7 +190,7 @@ def test_a_name_stands_for_all_runs_that_have_it(store: holdfast.Store) -> None:
 
 
 def test_why_checkpoints_are_kept_and_why_others_were_deleted(
-    store: holdfast.Store, tmp_path: Path
+    store: standfast.Store, tmp_path: Path
 ) -> None:
     copy = copy_of(store, tmp_path / "copy")
     copy.resolve("base@100").tag("paper")
@@ -207,14 +211,14 @@ def test_why_checkpoints_are_kept_and_why_others_were_deleted(
     assert found["retention"] == {"keep": [{"policy": "last", "n": 1}]}
 
 
-def test_a_run_without_a_retention_keeps_everything(store: holdfast.Store) -> None:
+def test_a_run_without_a_retention_keeps_everything(store: standfast.Store) -> None:
     assert "all checkpoints are kept" in call("log", "--retention", *at(store)).out
     lines = call("log", "--retention", "low", *at(store)).lines
     assert lines[1] == "keeps everything"
     assert lines[-1].split() == ["300", "kept", "all", "are", "kept"]
 
 
-def test_show_says_why_a_checkpoint_is_kept(store: holdfast.Store, tmp_path: Path) -> None:
+def test_show_says_why_a_checkpoint_is_kept(store: standfast.Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     run = copy.find_run("base")
     run.retain(KeepLast(2))

@@ -8,34 +8,34 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import KeepBest
+import standfast
+from standfast import KeepBest
 from tests.cli.experiments import make_experiments
 from tests.cli.stores import call
 from tests.cli.test_cli import run_in_terminal
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> holdfast.Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
     return make_experiments(tmp_path_factory.mktemp("ls") / "store")
 
 
-def at(store: holdfast.Store) -> tuple[str, str]:
+def at(store: standfast.Store) -> tuple[str, str]:
     return "--store", str(Path(store.url).parent)
 
 
-def listed(store: holdfast.Store, *arguments: str) -> list[tuple[str, int]]:
+def listed(store: standfast.Store, *arguments: str) -> list[tuple[str, int]]:
     done = call("ls", *arguments, "--json", *at(store))
     assert done.code == 0, done.err
     return [(each["name"], each["step"]) for each in done.json]
 
 
-def names_of(store: holdfast.Store, *arguments: str) -> list[str]:
+def names_of(store: standfast.Store, *arguments: str) -> list[str]:
     """Those of the runs, each once, the newest first."""
     return list(dict.fromkeys(name for name, _ in listed(store, *arguments)))
 
 
-def test_a_name_stands_for_all_runs_that_have_it(store: holdfast.Store) -> None:
+def test_a_name_stands_for_all_runs_that_have_it(store: standfast.Store) -> None:
     shown = call("ls", "sweep", "--json", *at(store)).json
     assert [each["step"] for each in shown] == [30, 20, 10, 30, 20, 10]
     assert len({each["run"] for each in shown}) == 2
@@ -64,14 +64,14 @@ def test_a_name_stands_for_all_runs_that_have_it(store: holdfast.Store) -> None:
     ],
 )
 def test_runs_by_a_hyperparameter(
-    store: holdfast.Store, hyperparameter: str, expected: list[str] | None
+    store: standfast.Store, hyperparameter: str, expected: list[str] | None
 ) -> None:
     if expected is None:
         expected = ["sweep", "less", "wide", "low", "base"]
     assert names_of(store, "--hp", hyperparameter) == expected
 
 
-def test_several_filters_are_all_to_fit(store: holdfast.Store) -> None:
+def test_several_filters_are_all_to_fit(store: standfast.Store) -> None:
     base, wide, less = (store.find_run(name).hash for name in ("base", "wide", "less"))
     assert names_of(store, "--model", wide[8:16]) == ["wide"]
     assert names_of(store, "--model", wide[8:12].upper()) == ["wide"]
@@ -81,7 +81,7 @@ def test_several_filters_are_all_to_fit(store: holdfast.Store) -> None:
     assert names_of(store, "--hp", "lr=0.01", "base") == []
 
 
-def test_what_is_no_filter_is_refused(store: holdfast.Store) -> None:
+def test_what_is_no_filter_is_refused(store: standfast.Store) -> None:
     for arguments, words in (
         (("--model", "abc"), "'abc' is too short for the hash of a model"),
         (("--hp", "=1"), "KEY=VALUE or KEY, not '=1'"),
@@ -119,17 +119,17 @@ def test_what_is_no_filter_is_refused(store: holdfast.Store) -> None:
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
 )
 def test_a_key_or_metric_that_nobody_has_is_a_typing_error(
-    store: holdfast.Store, arguments: tuple[str, ...], words: str
+    store: standfast.Store, arguments: tuple[str, ...], words: str
 ) -> None:
     done = call("ls", *arguments, *at(store))
     assert (done.code, done.out) == (2, "")
     assert words in done.err
 
 
-def test_what_another_run_has_is_no_typing_error(store: holdfast.Store, tmp_path: Path) -> None:
+def test_what_another_run_has_is_no_typing_error(store: standfast.Store, tmp_path: Path) -> None:
     done = call("ls", "low", "--hp", "warm.up", *at(store))
     assert (done.code, done.out) == (0, "no checkpoint fits\n")
-    other = holdfast.Store(tmp_path / "store")
+    other = standfast.Store(tmp_path / "store")
     other.run("rated", hp={"a>b": 1}).save(1, {}, {"loss": 1.0})
     other.run("late").save(1, {})
     other.find_run("late").checkpoint().add_metrics({"bleu": float("nan")})
@@ -140,7 +140,7 @@ def test_what_another_run_has_is_no_typing_error(store: holdfast.Store, tmp_path
 
 
 def test_at_most_ten_names_are_listed(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     store.run("wide", hp={f"key{number:02}": 0 for number in range(15)}).save(1, {})
     done = call("ls", "--hp", "other", *at(store))
     assert done.err.endswith(
@@ -149,10 +149,10 @@ def test_at_most_ten_names_are_listed(tmp_path: Path) -> None:
 
 
 def test_the_metric_that_decides_on_the_best_has_the_first_column(
-    store: holdfast.Store, tmp_path: Path
+    store: standfast.Store, tmp_path: Path
 ) -> None:
     shutil.copytree(Path(store.url).parent, tmp_path / "copy")
-    copy = holdfast.Store(tmp_path / "copy")
+    copy = standfast.Store(tmp_path / "copy")
     assert call("ls", "base", *at(copy)).lines[0].split()[4:6] == ["loss", "accuracy"]
     copy.find_run("base").set_monitor("accuracy", "max")
     for command in ("ls", "log"):
@@ -165,7 +165,7 @@ def test_the_metric_that_decides_on_the_best_has_the_first_column(
     assert call("ls", "low", *at(copy)).lines[0].split()[4:6] == ["accuracy", "loss"]
 
 
-def test_the_best_by_a_metric_come_first(store: holdfast.Store) -> None:
+def test_the_best_by_a_metric_come_first(store: standfast.Store) -> None:
     assert listed(store, "--best", "loss", "-n", "3") == [
         ("less", 500),
         ("low", 400),
@@ -177,7 +177,7 @@ def test_the_best_by_a_metric_come_first(store: holdfast.Store) -> None:
     assert first.split()[:1] == ["less"]
 
 
-def test_other_orders(store: holdfast.Store) -> None:
+def test_other_orders(store: standfast.Store) -> None:
     steps = [step for _, step in listed(store, "--sort", "step")]
     assert steps == sorted(steps, reverse=True)
     assert [step for _, step in listed(store, "--sort", "step", "--reverse")] == steps[::-1]
@@ -188,7 +188,7 @@ def test_other_orders(store: holdfast.Store) -> None:
 
 
 def test_values_that_cannot_be_compared_come_last(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     values: list[Any] = [float("nan"), None, 2, True, float("-inf"), 10**400]
     with store.run("odd") as run:
         for step, value in enumerate(values):
@@ -199,7 +199,7 @@ def test_values_that_cannot_be_compared_come_last(tmp_path: Path) -> None:
     assert [step for _, step in listed(store, "--best", "x", "--max")] == [5, 2, 1, 3, 4]
 
 
-def test_a_terminal_has_no_column_that_says_nothing(store: holdfast.Store) -> None:
+def test_a_terminal_has_no_column_that_says_nothing(store: standfast.Store) -> None:
     shown = run_in_terminal("ls", "low", *at(store))
     title, heading, row, *_ = shown.splitlines()
     assert "low" in title
@@ -210,7 +210,7 @@ def test_a_terminal_has_no_column_that_says_nothing(store: holdfast.Store) -> No
     assert "run" in run_in_terminal("ls", *at(store)).splitlines()[0]
 
 
-def test_a_terminal_says_how_many_more_have_a_metric(store: holdfast.Store) -> None:
+def test_a_terminal_says_how_many_more_have_a_metric(store: standfast.Store) -> None:
     assert "… and 12 more; --all lists them" in run_in_terminal(
         "ls", "--best", "loss", "-n", "2", *at(store)
     )

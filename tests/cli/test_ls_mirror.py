@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import KeepLast
-from holdfast.store import whereabouts
-from holdfast.store.mirrors import NAME, open_mirror, read_mirrors, remember_mirror
+import standfast
+from standfast import KeepLast
+from standfast.store import whereabouts
+from standfast.store.mirrors import NAME, open_mirror, read_mirrors, remember_mirror
 from tests.cli.stores import Done, call, make_store
 from tests.cli.test_cli import run_in_terminal
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
+def store(tmp_path: Path) -> standfast.Store:
     """Of `gpt`, steps 100 and 200 are in the mirror, and 200 and 300 here; `bert` has none."""
     store = make_store(tmp_path / "store")
     gpt = store.find_run("gpt")
-    mirror = holdfast.Store(tmp_path / "mirror")
+    mirror = standfast.Store(tmp_path / "mirror")
     for step in (100, 200):
         gpt.checkpoint(step).copy_to(mirror)
     remember_mirror(store.backend, gpt.hash, str(tmp_path / "mirror"))
@@ -30,17 +30,17 @@ def store(tmp_path: Path) -> holdfast.Store:
     return store
 
 
-def ls(store: holdfast.Store, *arguments: str) -> Done:
+def ls(store: standfast.Store, *arguments: str) -> Done:
     done = call("ls", *arguments, "--store", Path(store.url).parent)
     assert done.code == 0, done.err
     return done
 
 
-def where(store: holdfast.Store, *arguments: str) -> dict[int, Any]:
+def where(store: standfast.Store, *arguments: str) -> dict[int, Any]:
     return {each["step"]: each["where"] for each in ls(store, "--json", *arguments).json}
 
 
-def test_each_checkpoint_is_said_to_be_where_it_is(store: holdfast.Store, tmp_path: Path) -> None:
+def test_each_checkpoint_is_said_to_be_where_it_is(store: standfast.Store, tmp_path: Path) -> None:
     mirror = str(tmp_path / "mirror")
     assert where(store) == {7: ["local"], 300: ["local"], 200: ["local", mirror], 100: [mirror]}
     heading, *rows = ls(store).lines
@@ -55,13 +55,13 @@ def test_each_checkpoint_is_said_to_be_where_it_is(store: holdfast.Store, tmp_pa
     assert "local + mirror" in run_in_terminal("ls", "gpt", "--store", Path(store.url).parent)
 
 
-def test_where_no_listed_run_has_a_mirror_nothing_is_said(store: holdfast.Store) -> None:
+def test_where_no_listed_run_has_a_mirror_nothing_is_said(store: standfast.Store) -> None:
     assert "where" not in ls(store, "bert").out
     assert "where" not in ls(store, "bert", "--json").json[0]
 
 
 def test_those_in_the_mirror_alone_stand_in_the_order_that_was_asked_for(
-    store: holdfast.Store,
+    store: standfast.Store,
 ) -> None:
     assert list(where(store, "-n", "3")) == [7, 300, 200]
     assert list(where(store, "--sort", "step", "--reverse")) == [7, 100, 200, 300]
@@ -71,14 +71,16 @@ def test_those_in_the_mirror_alone_stand_in_the_order_that_was_asked_for(
     assert "… and 2 older; --all lists them" in shown
 
 
-def test_what_refers_to_a_checkpoint_refers_to_one_of_the_store(store: holdfast.Store) -> None:
+def test_what_refers_to_a_checkpoint_refers_to_one_of_the_store(store: standfast.Store) -> None:
     marks = {each["step"]: each["marks"] for each in ls(store, "gpt", "--json").json}
     assert marks == {300: ["latest"], 200: ["best"], 100: []}
 
 
-def test_a_run_that_is_in_its_mirror_alone_is_listed(store: holdfast.Store, tmp_path: Path) -> None:
+def test_a_run_that_is_in_its_mirror_alone_is_listed(
+    store: standfast.Store, tmp_path: Path
+) -> None:
     bert = store.find_run("bert")
-    bert.checkpoint().copy_to(holdfast.Store(tmp_path / "mirror"))
+    bert.checkpoint().copy_to(standfast.Store(tmp_path / "mirror"))
     remember_mirror(store.backend, bert.hash, str(tmp_path / "mirror"))
     bert.delete_all()
     shown = ls(store, "--json").json
@@ -87,7 +89,7 @@ def test_a_run_that_is_in_its_mirror_alone_is_listed(store: holdfast.Store, tmp_
 
 
 def test_another_checkpoint_of_the_same_step_is_not_the_same(
-    store: holdfast.Store, tmp_path: Path
+    store: standfast.Store, tmp_path: Path
 ) -> None:
     store.find_run("gpt").save(200, {}, replace=True)
     assert where(store, "gpt") == {
@@ -97,7 +99,7 @@ def test_another_checkpoint_of_the_same_step_is_not_the_same(
     }
 
 
-def test_a_mirror_that_is_gone_is_said_to_be(store: holdfast.Store, tmp_path: Path) -> None:
+def test_a_mirror_that_is_gone_is_said_to_be(store: standfast.Store, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "mirror")
     done = ls(store, "gpt", "--json")
     assert {each["step"]: each["where"] for each in done.json} == {300: ["local"], 200: ["local"]}
@@ -107,16 +109,16 @@ def test_a_mirror_that_is_gone_is_said_to_be(store: holdfast.Store, tmp_path: Pa
 
 
 def test_a_mirror_that_does_not_answer_is_not_waited_for(
-    store: holdfast.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: standfast.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ls(store)  # now its index knows what it has
     answer = threading.Event()
 
-    def check_exists(self: holdfast.Store) -> None:
+    def check_exists(self: standfast.Store) -> None:
         if self.url.startswith(str(tmp_path / "mirror")):
             answer.wait(60)
 
-    monkeypatch.setattr(holdfast.Store, "check_exists", check_exists)
+    monkeypatch.setattr(standfast.Store, "check_exists", check_exists)
     monkeypatch.setattr(whereabouts, "PATIENCE", 0.1)
     try:
         done = ls(store, "gpt", "--json")
@@ -131,19 +133,19 @@ def test_a_mirror_that_does_not_answer_is_not_waited_for(
     assert "cannot be reached: no answer in time; this is what it had on 20" in line
 
 
-def test_a_damaged_list_of_mirrors_is_told_and_the_rest_is_listed(store: holdfast.Store) -> None:
+def test_a_damaged_list_of_mirrors_is_told_and_the_rest_is_listed(store: standfast.Store) -> None:
     path = Path(store.url, NAME)
     path.write_bytes(path.read_bytes().replace(b"mirror", b"mirroR", 1))
     done = ls(store, "gpt")
     assert "where" not in done.out
     assert done.err.startswith(f"{NAME}: ")
-    with pytest.raises(holdfast.DamagedFile):
+    with pytest.raises(standfast.DamagedFile):
         read_mirrors(store.backend)
 
 
-def test_each_run_has_a_mirror_of_its_own(store: holdfast.Store, tmp_path: Path) -> None:
+def test_each_run_has_a_mirror_of_its_own(store: standfast.Store, tmp_path: Path) -> None:
     bert = store.find_run("bert")
-    bert.checkpoint().copy_to(holdfast.Store(tmp_path / "other"))
+    bert.checkpoint().copy_to(standfast.Store(tmp_path / "other"))
     remember_mirror(store.backend, bert.hash, str(tmp_path / "other"))
     assert where(store)[7] == ["local", str(tmp_path / "other")]
     assert where(store)[200] == ["local", str(tmp_path / "mirror")]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ChangedFile
-from holdfast.packages import listing
-from holdfast.packages.config import Config
-from holdfast.packages.generation_info import GenerationInfo
+from standfast.errors import ChangedFile
+from standfast.packages import listing
+from standfast.packages.config import Config
+from standfast.packages.generation_info import GenerationInfo
 from tests.cli.stores import call
-from tests.cli.test_cli import HOLDFAST, run_in_terminal
+from tests.cli.test_cli import STANDFAST, run_in_terminal
 from tests.packages.saved_packages import (
     CONFIG,
     PARAMETERS,
@@ -46,7 +46,7 @@ def broken(tmp_path: Path) -> Path:
 
 
 def in_terminal(columns: int, *arguments: str | Path) -> str:
-    return run_in_terminal(*arguments, command=("env", f"COLUMNS={columns}", HOLDFAST))
+    return run_in_terminal(*arguments, command=("env", f"COLUMNS={columns}", STANDFAST))
 
 
 def test_a_pipe_gets_plain_columns_the_newest_first(models: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_folder_without_models_is_no_error(tmp_path: Path) -> None:
 def test_a_folder_that_is_missing_is_wrong_use(tmp_path: Path) -> None:
     done = call("models", tmp_path / "models")
     assert done.code == 2
-    assert done.err == f"holdfast: there is no folder {tmp_path / 'models'}\n"
+    assert done.err == f"standfast: there is no folder {tmp_path / 'models'}\n"
 
 
 def test_what_a_file_says_cannot_steer_a_terminal(tmp_path: Path) -> None:

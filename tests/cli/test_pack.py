@@ -1,4 +1,4 @@
-"""`holdfast pack` and `holdfast unpack`."""
+"""`standfast pack` and `standfast unpack`."""
 
 from __future__ import annotations
 

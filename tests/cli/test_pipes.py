@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from holdfast.cli.pipes import end_with_readers
+from standfast.cli.pipes import end_with_readers
 
 end_with_readers()
 {then}

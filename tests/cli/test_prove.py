@@ -1,4 +1,4 @@
-"""`holdfast prove`: what it prints, and its exit codes."""
+"""`standfast prove`: what it prints, and its exit codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import standfast
 from tests.cli.stores import call
 
 WALK = Path(__file__).parents[1] / "training" / "programs" / "walk.py"
@@ -36,7 +36,7 @@ def test_a_proof_says_what_was_proved_and_keeps_what_it_is_told_to(tmp_path: Pat
         "byte, after 1 kill"
     )
     for name in ("whole", "killed"):
-        assert holdfast.Store(kept / name).resolve("latest").step == 12
+        assert standfast.Store(kept / name).resolve("latest").step == 12
         assert "walked 12 steps" in (kept / f"{name}.log").read_text()
     again = call(*prove("--keep", kept, program=walk()))
     assert again.code == 2
@@ -74,7 +74,7 @@ def test_a_program_that_fails_is_shown_with_its_last_words() -> None:
     done = call(*prove(program=("-c", "print('about\\x1b[1m to fail'); raise SystemExit(5)")))
     assert done.code == 2
     assert done.err == (
-        "    about\\x1b[1m to fail\nholdfast: the whole run ended with exit code 5\n"
+        "    about\\x1b[1m to fail\nstandfast: the whole run ended with exit code 5\n"
     )
 
 

@@ -7,33 +7,33 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.cli import stores
-from holdfast.errors import NotAStore
-from holdfast.store import names
-from holdfast.store.memory import MemoryBackend
+import standfast
+from standfast.cli import stores
+from standfast.errors import NotAStore
+from standfast.store import names
+from standfast.store.memory import MemoryBackend
 from tests.cli.stores import call, data_files, flip_in, make_store
 
 
 @pytest.fixture(autouse=True)
 def _outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    monkeypatch.delenv("STANDFAST_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
+def store(tmp_path: Path) -> standfast.Store:
     return make_store(tmp_path / "store")
 
 
-def sizes(store: holdfast.Store, ref: str) -> int:
+def sizes(store: standfast.Store, ref: str) -> int:
     return sum(file.size for file in store.resolve(ref).head.files)
 
 
 # push
 
 
-def test_push_copies_a_checkpoint_into_a_new_store(store: holdfast.Store, tmp_path: Path) -> None:
+def test_push_copies_a_checkpoint_into_a_new_store(store: standfast.Store, tmp_path: Path) -> None:
     ref = store.resolve("gpt").ref
     done = call("push", "gpt", "backup", "--store", "store")
     target = tmp_path / "backup" / "checkpoints"
@@ -44,32 +44,32 @@ def test_push_copies_a_checkpoint_into_a_new_store(store: holdfast.Store, tmp_pa
     assert ref.partition("@")[0] in (target / "manifest.yaml").read_text()
 
 
-def test_push_again_copies_nothing(store: holdfast.Store) -> None:
+def test_push_again_copies_nothing(store: standfast.Store) -> None:
     call("push", "gpt", "backup", "--store", "store")
     done = call("push", "gpt", "backup", "--store", "store", "--verify")
     assert done.code == 0
     assert done.out.endswith(": 0 B copied, 270 kB there already, every byte read back\n")
 
 
-def test_verify_finds_what_was_damaged_there(store: holdfast.Store) -> None:
+def test_verify_finds_what_was_damaged_there(store: standfast.Store) -> None:
     call("push", "gpt", "backup", "--store", "store")
-    flip_in(holdfast.Store("backup"), "gpt", "model.weight")
+    flip_in(standfast.Store("backup"), "gpt", "model.weight")
     assert call("push", "gpt", "backup", "--store", "store").code == 0
     done = call("push", "gpt", "backup", "--store", "store", "--verify")
     assert (done.code, done.out) == (1, "")
     assert "'model.weight' is damaged" in done.err
 
 
-def test_a_step_a_tag_and_the_best_can_be_pushed(store: holdfast.Store) -> None:
+def test_a_step_a_tag_and_the_best_can_be_pushed(store: standfast.Store) -> None:
     store.resolve("gpt@100").tag("paper")
     for ref in ("paper", "gpt@best", f"{store.find_run('gpt').hash[:8]}@300"):
         assert call("push", ref, "backup", "--store", "store").code == 0
     listed = call("ls", "--json", "--store", "backup").json
     assert [each["step"] for each in listed] == [300, 200, 100]
-    assert holdfast.Store("backup").resolve("paper").step == 100
+    assert standfast.Store("backup").resolve("paper").step == 100
 
 
-def test_push_all_copies_a_run_the_oldest_first(store: holdfast.Store, tmp_path: Path) -> None:
+def test_push_all_copies_a_run_the_oldest_first(store: standfast.Store, tmp_path: Path) -> None:
     done = call("push", "gpt", "backup", "--all", "--store", "store", "--json")
     run = store.find_run("gpt").hash
     found = done.json
@@ -91,7 +91,7 @@ def test_push_all_copies_a_run_the_oldest_first(store: holdfast.Store, tmp_path:
     assert again.out.startswith("pushed      3 checkpoints to ")
 
 
-def test_push_all_goes_on_after_a_damaged_one(store: holdfast.Store) -> None:
+def test_push_all_goes_on_after_a_damaged_one(store: standfast.Store) -> None:
     flip_in(store, "gpt@100", "model.weight")
     done = call("push", "gpt", "backup", "--all", "--store", "store")
     assert done.code == 1
@@ -103,25 +103,25 @@ def test_push_all_goes_on_after_a_damaged_one(store: holdfast.Store) -> None:
     assert [each["already"] for each in found["copied"]] == [True, True]
 
 
-def test_a_damaged_checkpoint_is_not_pushed(store: holdfast.Store) -> None:
+def test_a_damaged_checkpoint_is_not_pushed(store: standfast.Store) -> None:
     flip_in(store, "gpt@100", "model.weight")
     done = call("push", "gpt@100", "backup", "--store", "store")
     assert (done.code, done.out) == (1, "")
     assert "'model.weight' is damaged" in done.err
 
 
-def test_what_is_left_out_is_told(store: holdfast.Store) -> None:
+def test_what_is_left_out_is_told(store: standfast.Store) -> None:
     store.resolve("gpt@100").tag("paper")
-    holdfast.Store("backup").run("other").save(1, {}).tag("paper")
+    standfast.Store("backup").run("other").save(1, {}).tag("paper")
     done = call("push", "gpt@100", "backup", "--store", "store")
     assert done.code == 0
     assert done.lines[0].startswith(f"left out    {store.resolve('gpt@100').ref}: the tag 'paper'")
 
 
-def test_another_checkpoint_of_the_step_is_refused(store: holdfast.Store) -> None:
+def test_another_checkpoint_of_the_step_is_refused(store: standfast.Store) -> None:
     for step in (200, 300):
         assert call("push", f"gpt@{step}", "backup", "--store", "store").code == 0
-    theirs = holdfast.Store("backup").run("gpt", hp={"lr": 0.1, "layers": 2})
+    theirs = standfast.Store("backup").run("gpt", hp={"lr": 0.1, "layers": 2})
     theirs.save(100, {"theirs": 1})
     assert call("push", "gpt@100", "backup", "--store", "store").code == 2
     done = call("push", "gpt", "backup", "--all", "--store", "store")
@@ -131,16 +131,16 @@ def test_another_checkpoint_of_the_step_is_refused(store: holdfast.Store) -> Non
     assert theirs.load(100) == {"theirs": 1}
 
 
-def test_what_would_undo_a_later_one_is_refused(store: holdfast.Store) -> None:
-    theirs = holdfast.Store("backup").run("gpt", hp={"lr": 0.1, "layers": 2})
+def test_what_would_undo_a_later_one_is_refused(store: standfast.Store) -> None:
+    theirs = standfast.Store("backup").run("gpt", hp={"lr": 0.1, "layers": 2})
     theirs.save(1000, {"theirs": 1})
     done = call("push", "gpt@300", "backup", "--store", "store")
     assert done.code == 2
     assert "has gone on with run" in done.err
-    assert holdfast.Store("backup").find_run("gpt").checkpoint("latest").step == 1000
+    assert standfast.Store("backup").find_run("gpt").checkpoint("latest").step == 1000
 
 
-def test_push_errors(store: holdfast.Store, tmp_path: Path) -> None:
+def test_push_errors(store: standfast.Store, tmp_path: Path) -> None:
     assert call("push", "nothing", "backup", "--store", "store").code == 2
     assert call("push", "gpt@100", "backup", "--all", "--store", "store").code == 2
     assert call("push", "gpt", "backup").code == 2
@@ -152,7 +152,7 @@ def test_push_errors(store: holdfast.Store, tmp_path: Path) -> None:
 # pull
 
 
-def test_pull_brings_a_checkpoint_into_a_new_store(store: holdfast.Store, tmp_path: Path) -> None:
+def test_pull_brings_a_checkpoint_into_a_new_store(store: standfast.Store, tmp_path: Path) -> None:
     ref = store.resolve("gpt").ref
     done = call("pull", "gpt", "store", "--store", "here", "--verify")
     target = tmp_path / "here" / "checkpoints"
@@ -163,22 +163,22 @@ def test_pull_brings_a_checkpoint_into_a_new_store(store: holdfast.Store, tmp_pa
 
 
 def test_pull_goes_to_the_store_around(
-    store: holdfast.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: standfast.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = holdfast.Store(tmp_path / "here")
+    here = standfast.Store(tmp_path / "here")
     here.run("own").save(1, {})
     monkeypatch.chdir(tmp_path / "here")
     assert call("pull", "bert", "../store").code == 0
     assert [run.name for run in here.runs()] == ["bert", "own"]
 
 
-def test_pull_wants_stores(store: holdfast.Store, tmp_path: Path) -> None:
+def test_pull_wants_stores(store: standfast.Store, tmp_path: Path) -> None:
     done = call("pull", "gpt", "nowhere", "--store", "here")
     assert (done.code, done.err) == (
         2,
-        "holdfast: nowhere is no store: it has no folder checkpoints/models\n",
+        "standfast: nowhere is no store: it has no folder checkpoints/models\n",
     )
-    assert "$HOLDFAST_STORE" in call("pull", "gpt", "store").err
+    assert "$STANDFAST_STORE" in call("pull", "gpt", "store").err
     assert not (tmp_path / "here").exists()
 
 
@@ -189,19 +189,19 @@ def test_pull_wants_stores(store: holdfast.Store, tmp_path: Path) -> None:
 def urls(monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryBackend]:
     """Buckets in memory, by the URLs that commands are given."""
     buckets: dict[str, MemoryBackend] = {}
-    opened = holdfast.Store
+    opened = standfast.Store
 
-    def open_url(place: str | Path) -> holdfast.Store:
+    def open_url(place: str | Path) -> standfast.Store:
         if "://" not in str(place):
             return opened(place)
         return opened(buckets.setdefault(str(place), MemoryBackend()))
 
-    monkeypatch.setattr("holdfast.store.Store", open_url)
+    monkeypatch.setattr("standfast.store.Store", open_url)
     return buckets
 
 
 def test_a_url_reaches_the_store_as_it_was_given(
-    store: holdfast.Store, urls: dict[str, MemoryBackend], monkeypatch: pytest.MonkeyPatch
+    store: standfast.Store, urls: dict[str, MemoryBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = "s3://bucket/some//prefix"
     assert call("push", "gpt", url, "--store", "store").code == 0
@@ -211,20 +211,20 @@ def test_a_url_reaches_the_store_as_it_was_given(
     assert call("verify", "gpt", "--store", url).code == 0
     assert call("diff", "gpt", "gpt", "--store", url).code == 0
     assert call("pull", "gpt", url, "--store", "here").code == 0
-    monkeypatch.setenv("HOLDFAST_STORE", url)
+    monkeypatch.setenv("STANDFAST_STORE", url)
     assert call("tag", "gpt", "remote").code == 0
     assert json.loads(call("show", "remote", "--json").out)["tags"] == ["remote"]
     assert list(urls) == [url]
 
 
-def test_a_run_goes_to_a_bucket_and_back(store: holdfast.Store, bucket_url: str) -> None:
+def test_a_run_goes_to_a_bucket_and_back(store: standfast.Store, bucket_url: str) -> None:
     done = call("push", "gpt", bucket_url, "--all", "--verify", "--store", "store")
     assert (done.code, done.err) == (0, "")
     listed = call("ls", "--json", "--store", bucket_url).json
     assert [each["step"] for each in listed] == [300, 200, 100]
     found = call("pull", "gpt", bucket_url, "--all", "--store", "here", "--json").json
     assert [each["step"] for each in found["copied"]] == [100, 200, 300]
-    here = holdfast.Store("here")
+    here = standfast.Store("here")
     for step in (100, 200, 300):
         record = names.record_file(found["copied"][0]["run"], step)
         assert here.backend.read(record) == store.backend.read(record)

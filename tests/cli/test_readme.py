@@ -34,7 +34,7 @@ def test_it_is_what_the_commands_print(tmp_path: Path) -> None:
     example = [sys.executable, ROOT / "examples" / "compare.py", tmp_path / "runs"]
     subprocess.run(example, check=True)
     story = _story()
-    assert list(story) == ["holdfast log --store runs", "holdfast diff blobs wide --store runs"]
+    assert list(story) == ["standfast log --store runs", "standfast diff blobs wide --store runs"]
     for command, shown in story.items():
         arguments = [*command.split()[1:-1], str(tmp_path / "runs")]
         printed = call(*arguments).lines[: len(shown)]

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
+import standfast
 from tests.cli.stores import call, make_store
 
 
 @pytest.fixture(autouse=True)
 def _outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    monkeypatch.delenv("STANDFAST_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
 
 
@@ -27,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    with holdfast.Store(tmp_path / "other").run("only here") as run:
+    with standfast.Store(tmp_path / "other").run("only here") as run:
         run.save(1, {"w": np.ones(2)})
     return tmp_path / "other"
 
@@ -36,7 +36,7 @@ def test_a_store_is_named_by_an_option_or_by_the_environment(
     store: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "bert" in call("ls", "--store", store).out
-    monkeypatch.setenv("HOLDFAST_STORE", str(store))
+    monkeypatch.setenv("STANDFAST_STORE", str(store))
     assert "bert" in call("ls").out
     assert "only here" in call("ls", "--store", other).out
 
@@ -61,14 +61,14 @@ def test_no_store_is_an_error_that_says_what_to_do(
     done = call("ls")
     assert (done.code, done.out) == (2, "")
     assert str(tmp_path) in done.err
-    assert "--store or $HOLDFAST_STORE" in done.err
+    assert "--store or $STANDFAST_STORE" in done.err
     done = call("ls", "--store", tmp_path / "none")
     assert done.code == 2
-    assert done.err == f"holdfast: --store: {tmp_path}/none is no store: it has no folder " + (
+    assert done.err == f"standfast: --store: {tmp_path}/none is no store: it has no folder " + (
         "checkpoints/models\n"
     )
-    monkeypatch.setenv("HOLDFAST_STORE", "/nowhere")
-    assert "$HOLDFAST_STORE: /nowhere is no store" in call("du").err
+    monkeypatch.setenv("STANDFAST_STORE", "/nowhere")
+    assert "$STANDFAST_STORE: /nowhere is no store" in call("du").err
 
 
 COMMANDS: list[list[str]] = [
@@ -94,17 +94,17 @@ COMMANDS: list[list[str]] = [
 def test_every_command_wants_a_store(command: list[str], tmp_path: Path) -> None:
     done = call(*command, "--json")
     assert done.code == 2
-    assert "$HOLDFAST_STORE" in done.err + done.out
+    assert "$STANDFAST_STORE" in done.err + done.out
 
 
 def test_a_slash_or_a_known_suffix_makes_a_file(store: Path, tmp_path: Path) -> None:
-    holdfast.save(tmp_path / "model.safetensors", {"w": np.ones(2)})
+    standfast.save(tmp_path / "model.safetensors", {"w": np.ones(2)})
     shutil.copy("model.safetensors", "gpt")
     assert call("show", "model.safetensors").lines[0] == "model.safetensors"
     assert call("show", "./gpt").lines[0] == "gpt"
     assert call("show", "gpt", "--store", store).lines[0] == "gpt@300"
     missing = call("show", "gpt.safetensors", "--store", store)
-    assert (missing.code, missing.err) == (2, "holdfast: there is no file gpt.safetensors\n")
+    assert (missing.code, missing.err) == (2, "standfast: there is no file gpt.safetensors\n")
 
 
 def test_a_file_that_was_taken_for_a_checkpoint_is_pointed_at(store: Path, tmp_path: Path) -> None:
@@ -119,4 +119,4 @@ def test_a_reference_to_nothing_is_an_error(store: Path) -> None:
     for ref in ("nothing", "gpt@999", "gpt@nothing", "best"):
         done = call("show", ref, "--store", store)
         assert (done.code, done.out) == (2, "")
-        assert done.err.startswith("holdfast: ")
+        assert done.err.startswith("standfast: ")

@@ -10,33 +10,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.cli.output import age_text, hash_text
+import standfast
+from standfast.cli.output import age_text, hash_text
 from tests.cli.stores import call, flip_in, make_store, put, record_of, state, weights
-from tests.cli.test_cli import HOLDFAST, run_in_terminal
+from tests.cli.test_cli import STANDFAST, run_in_terminal
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> holdfast.Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
     store = make_store(tmp_path_factory.mktemp("reading") / "store")
     store.resolve("gpt@200").tag("paper")
     store.resolve("gpt@200").note("looks \x1b[2J good")
     return store
 
 
-def at(store: holdfast.Store) -> tuple[str, str]:
+def at(store: standfast.Store) -> tuple[str, str]:
     return "--store", str(Path(store.url).parent)
 
 
-def copy_of(store: holdfast.Store, path: Path) -> holdfast.Store:
+def copy_of(store: standfast.Store, path: Path) -> standfast.Store:
     shutil.copytree(Path(store.url).parent, path)
-    return holdfast.Store(path)
+    return standfast.Store(path)
 
 
 # ls
 
 
-def test_ls_lists_the_newest_first(store: holdfast.Store) -> None:
+def test_ls_lists_the_newest_first(store: standfast.Store) -> None:
     done = call("ls", *at(store))
     heading, *rows = (line.split() for line in done.lines)
     assert done.code == 0
@@ -54,7 +54,7 @@ def test_ls_lists_the_newest_first(store: holdfast.Store) -> None:
     assert rows[0][3:5] == ["131", "kB"]  # without metrics
 
 
-def test_ls_of_one_run_marks_its_own_latest(store: holdfast.Store) -> None:
+def test_ls_of_one_run_marks_its_own_latest(store: standfast.Store) -> None:
     rows = [line.split() for line in call("ls", "gpt", *at(store)).lines[1:]]
     assert [row[2] for row in rows] == ["300", "200", "100"]
     assert rows[0][-1] == "latest"
@@ -62,7 +62,7 @@ def test_ls_of_one_run_marks_its_own_latest(store: holdfast.Store) -> None:
     assert call("ls", prefix, *at(store)).lines == call("ls", "gpt", *at(store)).lines
 
 
-def test_ls_prints_all_there_is_for_scripts(store: holdfast.Store) -> None:
+def test_ls_prints_all_there_is_for_scripts(store: standfast.Store) -> None:
     listed = call("ls", "--json", *at(store)).json
     best = listed[2]
     run = store.find_run("gpt").hash
@@ -76,7 +76,7 @@ def test_ls_prints_all_there_is_for_scripts(store: holdfast.Store) -> None:
 
 
 def test_ls_lists_so_many_as_are_asked_for(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with store.run("many") as run:
         for step in range(53):
             run.save(step, {})
@@ -86,7 +86,7 @@ def test_ls_lists_so_many_as_are_asked_for(tmp_path: Path) -> None:
     assert call("ls", "-n", "0", *at(store)).code == 2
 
 
-def test_ls_shows_damaged_records(store: holdfast.Store, tmp_path: Path) -> None:
+def test_ls_shows_damaged_records(store: standfast.Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     put(record_of(copy, "gpt@200"), b"nothing")
     done = call("ls", *at(copy))
@@ -97,7 +97,7 @@ def test_ls_shows_damaged_records(store: holdfast.Store, tmp_path: Path) -> None
     assert damaged["damaged"]
 
 
-def test_ls_reads_no_more_than_heads(store: holdfast.Store, tmp_path: Path) -> None:
+def test_ls_reads_no_more_than_heads(store: standfast.Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     record = record_of(copy, "gpt@100")
     head, _, _ = record.read_bytes().partition(b"\n")
@@ -106,7 +106,7 @@ def test_ls_reads_no_more_than_heads(store: holdfast.Store, tmp_path: Path) -> N
     assert call("show", "gpt@100", *at(copy)).code == 1
 
 
-def test_ls_of_an_empty_store_and_of_no_run(store: holdfast.Store, tmp_path: Path) -> None:
+def test_ls_of_an_empty_store_and_of_no_run(store: standfast.Store, tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "models").mkdir(parents=True)
     done = call("ls", "--store", tmp_path)
     assert (done.code, done.out) == (0, "no checkpoints yet\n")
@@ -116,7 +116,7 @@ def test_ls_of_an_empty_store_and_of_no_run(store: holdfast.Store, tmp_path: Pat
     assert "no run goes by 'nobody'" in done.err
 
 
-def test_ls_fits_a_terminal_and_says_what_it_left_out(store: holdfast.Store) -> None:
+def test_ls_fits_a_terminal_and_says_what_it_left_out(store: standfast.Store) -> None:
     shown = run_in_terminal("ls", "-n", "2", *at(store))
     assert "\x1b[1m" in shown  # a bold heading
     assert "… and 2 older; --all lists them" in shown
@@ -125,7 +125,7 @@ def test_ls_fits_a_terminal_and_says_what_it_left_out(store: holdfast.Store) -> 
 
 
 def test_only_the_last_best_of_a_run_is_marked(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     for name in ("one", "two"):
         with store.run(name) as run:
             for step in (1, 2, 3):
@@ -137,7 +137,7 @@ def test_only_the_last_best_of_a_run_is_marked(tmp_path: Path) -> None:
 
 
 def test_metrics_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with store.run("a run with a longish name") as run:
         metrics = {"loss": 0.5, "validation perplexity": 12.5, "accuracy": 1, "x" * 60: 2}
         run.save(1, {}, metrics=metrics)
@@ -149,7 +149,7 @@ def test_metrics_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
 
 
 def test_metrics_cannot_steer_the_terminal(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with store.run("hostile") as run:
         run.save(1, {"x\x1b[2J": 1}, metrics={"\x1b[2Jgone": float("nan")})
     for command in ("ls", "show"):
@@ -159,10 +159,10 @@ def test_metrics_cannot_steer_the_terminal(tmp_path: Path) -> None:
             assert r"\x1b[2Jgone" in shown
 
 
-def test_a_pipe_that_is_closed_early_is_no_error(store: holdfast.Store) -> None:
+def test_a_pipe_that_is_closed_early_is_no_error(store: standfast.Store) -> None:
     arguments = " ".join(("ls", *at(store)))
     # Nobody reads by the time that the command prints.
-    command = f"(sleep 0.2; {HOLDFAST} {arguments}; echo $? >&2) | true"
+    command = f"(sleep 0.2; {STANDFAST} {arguments}; echo $? >&2) | true"
     done = subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True)
     assert done.stderr == "141\n"
 
@@ -170,7 +170,7 @@ def test_a_pipe_that_is_closed_early_is_no_error(store: holdfast.Store) -> None:
 # show
 
 
-def test_show_prints_what_a_checkpoint_is_and_holds(store: holdfast.Store) -> None:
+def test_show_prints_what_a_checkpoint_is_and_holds(store: standfast.Store) -> None:
     done = call("show", "gpt@200", *at(store))
     assert done.code == 0
     lines = done.lines
@@ -198,20 +198,20 @@ def test_show_prints_what_a_checkpoint_is_and_holds(store: holdfast.Store) -> No
     assert f"{file}  266 kB  262 kB  262 kB" in lines
 
 
-def test_show_says_that_a_parent_is_gone(store: holdfast.Store, tmp_path: Path) -> None:
+def test_show_says_that_a_parent_is_gone(store: standfast.Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     copy.find_run("gpt").delete(100)
     assert "@100, which is gone" in call("show", "gpt@200", *at(copy)).out
 
 
-def test_a_terminal_shows_plain_values_when_it_is_asked(store: holdfast.Store) -> None:
+def test_a_terminal_shows_plain_values_when_it_is_asked(store: standfast.Store) -> None:
     shown = run_in_terminal("show", "gpt@200", *at(store))
     assert "4 plain values; --all lists them" in shown
     assert "optimizer.lr" not in shown
     assert "optimizer.lr: 0.5" in run_in_terminal("show", "gpt@200", "--all", *at(store))
 
 
-def test_show_prints_json_for_scripts(store: holdfast.Store) -> None:
+def test_show_prints_json_for_scripts(store: standfast.Store) -> None:
     shown = call("show", "paper", "--json", *at(store)).json
     assert shown["ref"] == store.resolve("gpt@200").ref
     assert (shown["name"], shown["step"], shown["epoch"]) == ("gpt", 200, 2)
@@ -229,7 +229,7 @@ def test_show_prints_json_for_scripts(store: holdfast.Store) -> None:
     }
 
 
-def test_a_damaged_run_file_hides_no_checkpoint(store: holdfast.Store, tmp_path: Path) -> None:
+def test_a_damaged_run_file_hides_no_checkpoint(store: standfast.Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     run = copy.find_run("gpt").hash
     put(Path(copy.url, "models", run, f"{run}_run.json"), b"nothing")
@@ -238,7 +238,7 @@ def test_a_damaged_run_file_hides_no_checkpoint(store: holdfast.Store, tmp_path:
     assert call("export", "paper", tmp_path / "folder", *at(copy)).code == 0
 
 
-def test_show_of_a_damaged_record_is_damage(store: holdfast.Store, tmp_path: Path) -> None:
+def test_show_of_a_damaged_record_is_damage(store: standfast.Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     record = record_of(copy, "gpt@200")
     record.write_bytes(record.read_bytes()[:-40])
@@ -247,16 +247,16 @@ def test_show_of_a_damaged_record_is_damage(store: holdfast.Store, tmp_path: Pat
     assert record.name in done.err
 
 
-def test_show_says_on_one_line_that_it_fell_back(store: holdfast.Store, tmp_path: Path) -> None:
+def test_show_says_on_one_line_that_it_fell_back(store: standfast.Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     bert = copy.resolve("bert")
     Path(copy.url, "models", bert.head.run, bert.head.files[0].name).unlink()
     done = subprocess.run(
-        [HOLDFAST, "show", "latest", *at(copy)], check=True, capture_output=True, text=True
+        [STANDFAST, "show", "latest", *at(copy)], check=True, capture_output=True, text=True
     )
     assert done.stdout.startswith("gpt@300\n")
     assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("holdfast: ")
+    assert done.stderr.startswith("standfast: ")
     assert bert.head.files[0].name in done.stderr
     assert f"fell back to {copy.resolve('gpt@300').ref}" in done.stderr
 
@@ -264,7 +264,7 @@ def test_show_says_on_one_line_that_it_fell_back(store: holdfast.Store, tmp_path
 # diff
 
 
-def test_diff_of_two_checkpoints(store: holdfast.Store) -> None:
+def test_diff_of_two_checkpoints(store: standfast.Store) -> None:
     done = call("diff", "gpt@200", "gpt@300", *at(store))
     assert done.code == 3
     run = hash_text(store.find_run("gpt").hash)
@@ -284,7 +284,7 @@ def test_diff_of_two_checkpoints(store: holdfast.Store) -> None:
     assert report["metadata"]["epoch"] == {"before": 2, "after": 3}
 
 
-def test_diff_of_two_runs_has_their_hyperparameters(store: holdfast.Store) -> None:
+def test_diff_of_two_runs_has_their_hyperparameters(store: standfast.Store) -> None:
     lines = call("diff", "gpt@200", "bert", *at(store)).lines
     assert lines[lines.index("hyperparameters") + 1] == "  lr: 0.1 → 0.2"
     assert not any(line.startswith("  layers") for line in lines)
@@ -292,7 +292,7 @@ def test_diff_of_two_runs_has_their_hyperparameters(store: holdfast.Store) -> No
     assert "optimizer.moment  gone  float32 128×256" in lines
 
 
-def test_equal_checkpoints_have_no_difference(store: holdfast.Store, tmp_path: Path) -> None:
+def test_equal_checkpoints_have_no_difference(store: standfast.Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     with copy.find_run("gpt") as run:
         run.save(301, state(300, 1), {"loss": 100 / 300, "accuracy": 0.25}, epoch=3)
@@ -301,9 +301,9 @@ def test_equal_checkpoints_have_no_difference(store: holdfast.Store, tmp_path: P
     assert done.lines[2:] == ["3 tensors are the same by the digests in both (verify reads them)"]
 
 
-def test_diff_of_a_file_and_a_checkpoint(store: holdfast.Store, tmp_path: Path) -> None:
+def test_diff_of_a_file_and_a_checkpoint(store: standfast.Store, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
-    holdfast.save(path, {"model.weight": weights(1) + 1, "other": np.ones(2)}, {"step": 200})
+    standfast.save(path, {"model.weight": weights(1) + 1, "other": np.ones(2)}, {"step": 200})
     done = call("diff", path, "gpt@200", *at(store))
     assert done.code == 3
     assert "model.weight      changed  float32 128×256    1     1    100.0%" in done.lines
@@ -313,7 +313,7 @@ def test_diff_of_a_file_and_a_checkpoint(store: holdfast.Store, tmp_path: Path) 
     assert call("diff", "gpt@200", path, *at(store)).code == 3
 
 
-def test_diff_of_damaged_tensors_is_damage(store: holdfast.Store, tmp_path: Path) -> None:
+def test_diff_of_damaged_tensors_is_damage(store: standfast.Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     flip_in(copy, "gpt@300", "model.bias")
     done = call("diff", "gpt@200", "gpt@300", *at(copy))

@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.retention import Retention
-from holdfast.store.local import LocalBackend
-from holdfast.store.pins import pinned
+import standfast
+from standfast.retention import Retention
+from standfast.store.local import LocalBackend
+from standfast.store.pins import pinned
 from tests.cli.stores import call, data_files, flip_in, make_store, put
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
+def store(tmp_path: Path) -> standfast.Store:
     return make_store(tmp_path / "store")
 
 
-def at(store: holdfast.Store) -> tuple[str, str]:
+def at(store: standfast.Store) -> tuple[str, str]:
     return "--store", str(Path(store.url).parent)
 
 
-def on_disk(store: holdfast.Store) -> int:
+def on_disk(store: standfast.Store) -> int:
     """The bytes of all files of runs and of the trash, each once."""
     found = {}
-    for top in ("models", "HP", "data", ".holdfast/trash"):
+    for top in ("models", "HP", "data", ".standfast/trash"):
         for path in Path(store.url, top).rglob("*"):
             status = path.stat()
             if path.is_file():
@@ -34,7 +34,7 @@ def on_disk(store: holdfast.Store) -> int:
     return sum(found.values())
 
 
-def files(store: holdfast.Store) -> set[str]:
+def files(store: standfast.Store) -> set[str]:
     return {str(path) for path in Path(store.url, "models").rglob("*")}
 
 
@@ -47,7 +47,7 @@ def files(store: holdfast.Store) -> set[str]:
     ids=" ".join,
 )
 def test_rm_frees_what_it_said_once_the_trash_is_emptied(
-    store: holdfast.Store, refs: list[str]
+    store: standfast.Store, refs: list[str]
 ) -> None:
     before, there = on_disk(store), files(store)
     promised = call("rm", *refs, "--json", *at(store)).json
@@ -62,7 +62,7 @@ def test_rm_frees_what_it_said_once_the_trash_is_emptied(
     assert call("verify", "--all", *at(store)).code == (2 if refs == ["gpt", "bert"] else 0)
 
 
-def test_rm_shows_what_would_go(store: holdfast.Store) -> None:
+def test_rm_shows_what_would_go(store: standfast.Store) -> None:
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
     done = call("rm", "gpt@100", "gpt@200", "bert", *at(store))
     assert done.code == 0
@@ -76,15 +76,15 @@ def test_rm_shows_what_would_go(store: holdfast.Store) -> None:
     done = call("rm", "gpt@100", "--yes", *at(store))
     assert done.lines[0] == f"deleted     {gpt}@100 (gpt)"
     assert done.lines[1].startswith(
-        "            moved to the trash; `holdfast restore gpt@100` brings it back; "
+        "            moved to the trash; `standfast restore gpt@100` brings it back; "
         "the whole trash holds 26"
     )
-    assert done.lines[1].endswith(" kB, which `holdfast gc --empty --yes` frees")
+    assert done.lines[1].endswith(" kB, which `standfast gc --empty --yes` frees")
     assert [c.step for c in store.find_run("gpt").checkpoints()] == [200, 300]
 
 
 def test_a_file_with_another_name_elsewhere_is_not_freed(
-    store: holdfast.Store, tmp_path: Path
+    store: standfast.Store, tmp_path: Path
 ) -> None:
     first, *_ = data_files(store, "gpt")
     before = call("rm", "gpt@100", "--json", *at(store)).json["bytes"]
@@ -93,20 +93,20 @@ def test_a_file_with_another_name_elsewhere_is_not_freed(
     assert before - after == first.stat().st_size
 
 
-def test_rm_refuses_what_is_protected(store: holdfast.Store) -> None:
+def test_rm_refuses_what_is_protected(store: standfast.Store) -> None:
     store.resolve("gpt@200").tag("paper")
     there = files(store)
     for ref in ("gpt@200", "paper", "gpt", "bert@7"):
         done = call("rm", ref, "--yes", *at(store))
         assert (done.code, done.out) == (2, "")
-        why = done.err.removeprefix("holdfast: ")
+        why = done.err.removeprefix("standfast: ")
         assert ("intact" if ref == "bert@7" else "'paper'") in why
         foretold = call("rm", ref, *at(store))
         assert (foretold.code, foretold.out) == (2, f"refused     {why}")
     assert files(store) == there
 
 
-def test_rm_foretells_where_it_stops(store: holdfast.Store) -> None:
+def test_rm_foretells_where_it_stops(store: standfast.Store) -> None:
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
     store.resolve("gpt@200").tag("paper")
     done = call("rm", "bert", "gpt@300", "gpt@200", *at(store))
@@ -133,7 +133,7 @@ def test_rm_foretells_where_it_stops(store: holdfast.Store) -> None:
     assert len(store.find_run("gpt").checkpoints()) == 3
 
 
-def test_rm_says_if_the_latest_or_the_best_would_go(store: holdfast.Store) -> None:
+def test_rm_says_if_the_latest_or_the_best_would_go(store: standfast.Store) -> None:
     gpt = store.find_run("gpt").hash
     done = call("rm", "gpt@300", *at(store))
     assert (done.code, done.lines[0]) == (0, f"would go    {gpt}@300 (gpt): the latest of its run")
@@ -141,7 +141,7 @@ def test_rm_says_if_the_latest_or_the_best_would_go(store: holdfast.Store) -> No
     assert hints == {"200": ["the best of its run"]}
 
 
-def test_rm_of_a_run_that_somebody_writes_into_is_refused(store: holdfast.Store) -> None:
+def test_rm_of_a_run_that_somebody_writes_into_is_refused(store: standfast.Store) -> None:
     with store.find_run("gpt") as run:
         for options in ((), ("--yes",)):
             done = call("rm", "gpt", *options, *at(store))
@@ -151,7 +151,7 @@ def test_rm_of_a_run_that_somebody_writes_into_is_refused(store: holdfast.Store)
     assert call("rm", "gpt", *at(store)).code == 0
 
 
-def test_rm_of_what_is_being_read_is_refused(store: holdfast.Store) -> None:
+def test_rm_of_what_is_being_read_is_refused(store: standfast.Store) -> None:
     run = store.find_run("gpt").hash
     with pinned(store.backend, run, 100):
         for ref in ("gpt", "gpt@100"):
@@ -161,17 +161,17 @@ def test_rm_of_what_is_being_read_is_refused(store: holdfast.Store) -> None:
                 assert f"step 100 of run {run} is in use" in done.out + done.err
 
 
-def test_rm_says_what_is_gone_when_a_later_one_is_refused(store: holdfast.Store) -> None:
+def test_rm_says_what_is_gone_when_a_later_one_is_refused(store: standfast.Store) -> None:
     store.resolve("gpt@200").tag("paper")
     done = call("rm", "bert", "gpt@200", "--yes", *at(store))
     assert done.code == 2
     assert len(done.lines) == 2
     assert done.lines[0].startswith("deleted     run")
-    assert "`holdfast restore bert`" in done.lines[1]
+    assert "`standfast restore bert`" in done.lines[1]
 
 
 def test_rm_says_so_where_there_is_no_trash(
-    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
     promised = call("rm", "gpt@100", "--json", *at(store)).json["bytes"]
@@ -181,7 +181,7 @@ def test_rm_says_so_where_there_is_no_trash(
     assert before - on_disk(store) == promised
 
 
-def test_rm_wants_runs_and_steps(store: holdfast.Store) -> None:
+def test_rm_wants_runs_and_steps(store: standfast.Store) -> None:
     there = files(store)
     for ref in ("latest", "gpt@latest", "gpt@best", "gpt@999", "nobody", "gpt@", "gpt@²"):
         done = call("rm", ref, "--yes", *at(store))
@@ -193,7 +193,7 @@ def test_rm_wants_runs_and_steps(store: holdfast.Store) -> None:
 # du
 
 
-def test_du_counts_every_file_once(store: holdfast.Store) -> None:
+def test_du_counts_every_file_once(store: standfast.Store) -> None:
     report = call("du", "--json", *at(store)).json
     bert, gpt = report["runs"]
     total = report["total"]
@@ -207,17 +207,17 @@ def test_du_counts_every_file_once(store: holdfast.Store) -> None:
     assert report["orphans"] == {}
 
 
-def test_du_prints_a_table_and_what_has_no_record(store: holdfast.Store) -> None:
+def test_du_prints_a_table_and_what_has_no_record(store: standfast.Store) -> None:
     first, *_ = data_files(store, "gpt")
     orphan = first.with_name(first.name.replace("000100", "000999"))
     orphan.write_bytes(bytes(1000))
     lines = call("du", *at(store)).lines
     assert lines[0].split() == ["run", "hash", "checkpoints", "logical", "disk", "saved"]
     assert lines[3].split()[:4] == ["total", "4", "918", "kB"]
-    assert lines[4] == "1 file without a record, 1 kB: `holdfast doctor` lists them"
+    assert lines[4] == "1 file without a record, 1 kB: `standfast doctor` lists them"
 
 
-def test_du_shows_budgets_where_there_are_any(store: holdfast.Store) -> None:
+def test_du_shows_budgets_where_there_are_any(store: standfast.Store) -> None:
     store.find_run("bert").set_retention(Retention(budget=2_000_000))
     lines = call("du", *at(store)).lines
     assert lines[0].split()[-1] == "budget"
@@ -230,7 +230,7 @@ def test_du_shows_budgets_where_there_are_any(store: holdfast.Store) -> None:
     assert (report["total"]["budget"], report["problem"]) == (5_000_000_000, None)
 
 
-def test_a_budget_that_cannot_be_read_does_not_hide_the_rest(store: holdfast.Store) -> None:
+def test_a_budget_that_cannot_be_read_does_not_hide_the_rest(store: standfast.Store) -> None:
     put(Path(store.url, "store.json"), b"nothing")
     done = call("du", *at(store))
     assert done.code == 1
@@ -242,7 +242,7 @@ def test_a_budget_that_cannot_be_read_does_not_hide_the_rest(store: holdfast.Sto
 # doctor
 
 
-def test_doctor_of_a_sound_store(store: holdfast.Store) -> None:
+def test_doctor_of_a_sound_store(store: standfast.Store) -> None:
     done = call("doctor", *at(store))
     assert done.code == 0
     assert done.lines == [
@@ -250,7 +250,7 @@ def test_doctor_of_a_sound_store(store: holdfast.Store) -> None:
     ]
 
 
-def test_doctor_lists_what_it_finds_and_deletes_what_is_ours(store: holdfast.Store) -> None:
+def test_doctor_lists_what_it_finds_and_deletes_what_is_ours(store: standfast.Store) -> None:
     first, *_ = data_files(store, "gpt")
     orphan = first.with_name(first.name.replace("000100", "000999"))
     orphan.write_bytes(bytes(1000))
@@ -269,7 +269,7 @@ def test_doctor_lists_what_it_finds_and_deletes_what_is_ours(store: holdfast.Sto
     assert foreign.exists()
 
 
-def test_doctor_reports_what_it_restored_and_what_it_could_not(store: holdfast.Store) -> None:
+def test_doctor_reports_what_it_restored_and_what_it_could_not(store: standfast.Store) -> None:
     path = flip_in(store, "gpt@100", "model.bias")
     run = path.parent.name
     put(path.with_name(f"{run}_run.json"), b"{}")

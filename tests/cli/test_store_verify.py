@@ -8,22 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.store.verifying import verify_store
+import standfast
+from standfast.store.verifying import verify_store
 from tests.cli.stores import call, data_files, flip, flip_in, make_store, put, record_of
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
+def store(tmp_path: Path) -> standfast.Store:
     return make_store(tmp_path / "store")
 
 
-def at(store: holdfast.Store) -> tuple[str, str]:
+def at(store: standfast.Store) -> tuple[str, str]:
     return "--store", str(Path(store.url).parent)
 
 
-def test_verify_says_what_was_verified(store: holdfast.Store, tmp_path: Path) -> None:
-    holdfast.save(tmp_path / "model.pt", {"w": np.ones(2)})
+def test_verify_says_what_was_verified(store: standfast.Store, tmp_path: Path) -> None:
+    standfast.save(tmp_path / "model.pt", {"w": np.ones(2)})
     done = call("verify", "gpt@100", "latest", tmp_path / "model.pt", *at(store))
     gpt, bert = store.resolve("gpt@100").ref, store.resolve("bert").ref
     assert done.code == 0
@@ -42,7 +42,7 @@ def test_verify_says_what_was_verified(store: holdfast.Store, tmp_path: Path) ->
     }
 
 
-def test_verify_names_the_damaged_tensor(store: holdfast.Store) -> None:
+def test_verify_names_the_damaged_tensor(store: standfast.Store) -> None:
     flip_in(store, "gpt@100", "model.bias")
     done = call("verify", "gpt@100", "gpt@200", "--json", *at(store))
     broken, intact = done.json
@@ -52,7 +52,7 @@ def test_verify_names_the_damaged_tensor(store: holdfast.Store) -> None:
     assert call("verify", "gpt@200", *at(store)).code == 0
 
 
-def test_a_damaged_latest_is_not_passed_over(store: holdfast.Store) -> None:
+def test_a_damaged_latest_is_not_passed_over(store: standfast.Store) -> None:
     for path in data_files(store, "bert"):
         path.unlink()
     done = call("verify", "latest", *at(store))
@@ -61,7 +61,7 @@ def test_a_damaged_latest_is_not_passed_over(store: holdfast.Store) -> None:
     assert "fell back to" in done.out
 
 
-def test_verify_wants_something_to_verify(store: holdfast.Store, tmp_path: Path) -> None:
+def test_verify_wants_something_to_verify(store: standfast.Store, tmp_path: Path) -> None:
     for arguments in ([], ["gpt", "--all"]):
         done = call("verify", *arguments, *at(store))
         assert done.code == 2
@@ -72,7 +72,7 @@ def test_verify_wants_something_to_verify(store: holdfast.Store, tmp_path: Path)
     assert "nothing to verify" in done.err
 
 
-def test_verify_all_reads_what_is_shared_once(store: holdfast.Store) -> None:
+def test_verify_all_reads_what_is_shared_once(store: standfast.Store) -> None:
     done = call("verify", "--all", *at(store))
     assert (done.code, done.out) == (
         0,
@@ -91,7 +91,7 @@ def test_verify_all_reads_what_is_shared_once(store: holdfast.Store) -> None:
     assert report["damaged"] == []
 
 
-def test_verify_all_names_every_checkpoint_that_is_hit(store: holdfast.Store) -> None:
+def test_verify_all_names_every_checkpoint_that_is_hit(store: standfast.Store) -> None:
     gpt, bert = store.resolve("gpt").head, store.resolve("bert").head
     flip_in(store, "bert", "model.weight")
     done = call("verify", "--all", *at(store))
@@ -104,9 +104,9 @@ def test_verify_all_names_every_checkpoint_that_is_hit(store: holdfast.Store) ->
     assert {tuple(each["tensors"]) for each in report["damaged"]} == {("model.weight",)}
 
 
-def test_verify_all_finds_every_kind_of_damage(store: holdfast.Store, tmp_path: Path) -> None:
+def test_verify_all_finds_every_kind_of_damage(store: standfast.Store, tmp_path: Path) -> None:
     def damaged(name: str) -> dict[str, str]:
-        copy = holdfast.Store(tmp_path / "copy")
+        copy = standfast.Store(tmp_path / "copy")
         shutil.rmtree(tmp_path / "copy", ignore_errors=True)
         shutil.copytree(tmp_path / "store", tmp_path / "copy")
         first, *_, last = data_files(copy, "gpt")
@@ -124,7 +124,7 @@ def test_verify_all_finds_every_kind_of_damage(store: holdfast.Store, tmp_path: 
             record.write_bytes(record.read_bytes()[:-50])
         elif name == "run":
             put(run / f"{run.name}_run.json", b"{}")
-        found = verify_store(holdfast.Store(tmp_path / "copy"))
+        found = verify_store(standfast.Store(tmp_path / "copy"))
         assert len(found.intact) == (4 if name == "run" else 3)
         return {what.partition("@")[2]: each.message for what, each in found.damaged.items()}
 

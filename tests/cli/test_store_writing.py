@@ -9,24 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.store.importing import import_folder
+import standfast
+from standfast.store.importing import import_folder
 from tests.cli.stores import call, make_store, weights
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
+def store(tmp_path: Path) -> standfast.Store:
     return make_store(tmp_path / "store")
 
 
-def at(store: holdfast.Store) -> tuple[str, str]:
+def at(store: standfast.Store) -> tuple[str, str]:
     return "--store", str(Path(store.url).parent)
 
 
 # export
 
 
-def test_export_to_a_file(store: holdfast.Store, tmp_path: Path) -> None:
+def test_export_to_a_file(store: standfast.Store, tmp_path: Path) -> None:
     target = tmp_path / "whole.safetensors"
     done = call("export", "gpt@200", target, *at(store))
     ref = store.resolve("gpt@200").ref
@@ -38,7 +38,7 @@ def test_export_to_a_file(store: holdfast.Store, tmp_path: Path) -> None:
     assert call("diff", target, "gpt@200", *at(store)).code == 0
 
 
-def test_export_replaces_nothing_unasked(store: holdfast.Store, tmp_path: Path) -> None:
+def test_export_replaces_nothing_unasked(store: standfast.Store, tmp_path: Path) -> None:
     target = tmp_path / "model.npz"
     target.write_bytes(b"precious")
     done = call("export", "gpt@200", target, "--part", "model", *at(store))
@@ -52,10 +52,10 @@ def test_export_replaces_nothing_unasked(store: holdfast.Store, tmp_path: Path) 
         "tensors": 2,
         "bytes": 131_088,
     }
-    assert list(holdfast.load(target)) == ["weight", "bias"]
+    assert list(standfast.load(target)) == ["weight", "bias"]
 
 
-def test_export_to_a_folder(store: holdfast.Store, tmp_path: Path) -> None:
+def test_export_to_a_folder(store: standfast.Store, tmp_path: Path) -> None:
     target = tmp_path / "folder"
     done = call("export", "gpt@200", target, *at(store))
     assert [line.strip() for line in done.lines[1:]] == [
@@ -66,7 +66,7 @@ def test_export_to_a_folder(store: holdfast.Store, tmp_path: Path) -> None:
     assert call("export", "gpt@200", target, *at(store)).code == 2
 
 
-def test_export_errors(store: holdfast.Store, tmp_path: Path) -> None:
+def test_export_errors(store: standfast.Store, tmp_path: Path) -> None:
     target = tmp_path / "model.oxck"
     unknown = call("export", "gpt@200", target, "--part", "nothing", *at(store))
     assert unknown.code == 2
@@ -76,32 +76,32 @@ def test_export_errors(store: holdfast.Store, tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_convert_of_a_checkpoint_is_left_to_export(store: holdfast.Store, tmp_path: Path) -> None:
+def test_convert_of_a_checkpoint_is_left_to_export(store: standfast.Store, tmp_path: Path) -> None:
     target = tmp_path / "model.pt"
     done = call("convert", "gpt@200", target, *at(store))
     assert done.code == 2
-    assert f"holdfast export gpt@200 {target}" in done.err
+    assert f"standfast export gpt@200 {target}" in done.err
     assert not target.exists()
 
 
 # tag, note, rename
 
 
-def test_tags_are_given_and_taken_away(store: holdfast.Store) -> None:
+def test_tags_are_given_and_taken_away(store: standfast.Store) -> None:
     ref = store.resolve("gpt@100").ref
     assert call("tag", "gpt@100", "paper", *at(store)).out == f"tagged      {ref}: paper\n"
     assert store.resolve("paper").step == 100
     refused = call("tag", "gpt@200", "paper", *at(store))
     assert refused.code == 2
     assert f"'paper' is on {ref}" in refused.err
-    assert "`holdfast tag --delete paper`" in refused.err
+    assert "`standfast tag --delete paper`" in refused.err
     assert call("tag", "--delete", "paper", *at(store)).out == "untagged    paper\n"
     assert store.resolve("gpt@100").tags == []
     assert call("tag", "gpt@200", "other", "--json", *at(store)).json["tag"] == "other"
     assert call("tag", "--delete", "other", "--json", *at(store)).json == {"deleted": "other"}
 
 
-def test_tag_errors(store: holdfast.Store) -> None:
+def test_tag_errors(store: standfast.Store) -> None:
     for arguments in (
         ["gpt"],
         [],
@@ -115,7 +115,7 @@ def test_tag_errors(store: holdfast.Store) -> None:
         assert (done.code, done.out) == (2, ""), arguments
 
 
-def test_notes_are_written(store: holdfast.Store) -> None:
+def test_notes_are_written(store: standfast.Store) -> None:
     done = call("note", "gpt@100", "diverged here", *at(store))
     assert done.out == f"noted       {store.resolve('gpt@100').ref}\n"
     done = call("note", "gpt@100", "or not", "--json", *at(store))
@@ -124,7 +124,7 @@ def test_notes_are_written(store: holdfast.Store) -> None:
     assert call("note", "gpt@100", " ", *at(store)).code == 2
 
 
-def test_runs_are_renamed(store: holdfast.Store) -> None:
+def test_runs_are_renamed(store: standfast.Store) -> None:
     run = store.find_run("gpt").hash
     done = call("rename", "gpt", "gpt small", *at(store))
     assert done.out == f"renamed     {run}: gpt → gpt small\n"
@@ -161,7 +161,7 @@ def test_import_makes_a_run_of_a_folder(folder: Path, tmp_path: Path) -> None:
     (folder / "junk.pt").unlink()
     done = call("import", folder, "--store", new)
     assert done.code == 0, done.err
-    store = holdfast.Store(new)
+    store = standfast.Store(new)
     run = store.find_run("old run")
     assert done.lines == [
         "imported    step 10: step_10.pt, 131 kB",
@@ -176,7 +176,7 @@ def test_import_makes_a_run_of_a_folder(folder: Path, tmp_path: Path) -> None:
     assert store.resolve("latest").metrics == {"loss": 0.05}
 
 
-def test_import_can_be_repeated(folder: Path, store: holdfast.Store) -> None:
+def test_import_can_be_repeated(folder: Path, store: standfast.Store) -> None:
     (folder / "junk.pt").unlink()
     first = call("import", folder, "--name", "taken", "--json", *at(store)).json
     assert [each["step"] for each in first["taken"]] == [10, 20]
@@ -192,7 +192,7 @@ def test_import_can_be_repeated(folder: Path, store: holdfast.Store) -> None:
     ]
 
 
-def test_an_imported_run_can_be_gone_on_with(folder: Path, store: holdfast.Store) -> None:
+def test_an_imported_run_can_be_gone_on_with(folder: Path, store: standfast.Store) -> None:
     (folder / "junk.pt").unlink()
     imported = import_folder(store, folder)
     with store.find_run("old run") as run:
@@ -200,7 +200,7 @@ def test_an_imported_run_can_be_gone_on_with(folder: Path, store: holdfast.Store
     assert [checkpoint.step for checkpoint in imported.run.checkpoints()] == [10, 20, 30]
 
 
-def test_import_says_what_it_ignored(folder: Path, store: holdfast.Store) -> None:
+def test_import_says_what_it_ignored(folder: Path, store: standfast.Store) -> None:
     for path in folder.glob("*.pt"):
         path.rename(path.with_suffix(".bin") if path.stem == "junk" else path)
     (folder / "model.safetensors").symlink_to(folder / "gone")
@@ -210,7 +210,7 @@ def test_import_says_what_it_ignored(folder: Path, store: holdfast.Store) -> Non
     assert "model.safetensors: a link to nothing" in ignored
 
 
-def test_import_errors(folder: Path, store: holdfast.Store, tmp_path: Path) -> None:
+def test_import_errors(folder: Path, store: standfast.Store, tmp_path: Path) -> None:
     damaged = call("import", folder, *at(store))
     assert damaged.code == 1
     assert "junk.pt" in damaged.err

@@ -1,4 +1,4 @@
-"""`holdfast train`: it saves, is killed, and goes on with the same bits."""
+"""`standfast train`: it saves, is killed, and goes on with the same bits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import pytest
 import torch
 from rich.console import Console
 
-import holdfast
-from holdfast import randomness
-from holdfast.cli import train_lines
-from holdfast.cli.curves import Axes, Curve, plot
-from holdfast.cli.train_display import LiveDisplay
-from holdfast.tenzor import Checkpoint, CheckpointMetadata
-from holdfast.tenzor.program import Program
+import standfast
+from standfast import randomness
+from standfast.cli import train_lines
+from standfast.cli.curves import Axes, Curve, plot
+from standfast.cli.train_display import LiveDisplay
+from standfast.tenzor import Checkpoint, CheckpointMetadata
+from standfast.tenzor.program import Program
 from tests.cli.stores import Done, call
-from tests.cli.test_cli import HOLDFAST
+from tests.cli.test_cli import STANDFAST
 from tests.tenzor.digits_files import write_digits
 
 
@@ -59,7 +59,7 @@ def train(*arguments: object) -> Done:
 
 def content(path: Path) -> dict[str, Any]:
     """Dtype, shape and bytes of every tensor of a checkpoint."""
-    tensors = holdfast.load(path)
+    tensors = standfast.load(path)
     return {name: (a.dtype, a.shape, a.tobytes()) for name, a in tensors.items()}
 
 
@@ -75,14 +75,14 @@ def test_a_training_writes_its_epochs_and_the_best(trained: Path) -> None:
     names = sorted(path.name for path in trained.iterdir())
     assert names == ["best.tenzor", *(f"epoch_{n}.tenzor" for n in range(1, 5))]
     for path in trained.iterdir():
-        assert holdfast.verify(path).tensors == len(holdfast.load(path))
+        assert standfast.verify(path).tensors == len(standfast.load(path))
     with Checkpoint.load(trained / "epoch_4.tenzor") as last:
         assert (last.metadata.epoch, last.metadata.global_step) == (4, 48)
         assert last.metadata.model_name == "lenet"
         best = last.metadata.best_epoch
     with Checkpoint.load(trained / "best.tenzor") as checkpoint:
         assert checkpoint.metadata.epoch == best
-    weights = holdfast.load(trained / "epoch_1.tenzor")
+    weights = standfast.load(trained / "epoch_1.tenzor")
     assert "optim/conv1.weight/v" in weights
     assert weights["fc3.bias"].shape == (10,)
 
@@ -103,7 +103,7 @@ def test_a_resumed_training_ends_with_the_same_bits(
 def test_a_training_killed_in_the_middle_ends_with_the_same_bits(
     data: Path, trained: Path, tmp_path: Path
 ) -> None:
-    command = [HOLDFAST, "train", "--checkpoint", tmp_path, "-d", data, "-e", "4", "-b", "8"]
+    command = [STANDFAST, "train", "--checkpoint", tmp_path, "-d", data, "-e", "4", "-b", "8"]
     with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -114,7 +114,7 @@ def test_a_training_killed_in_the_middle_ends_with_the_same_bits(
     newest = max(tmp_path.glob("epoch_*.tenzor"))
     assert newest.name in ("epoch_2.tenzor", "epoch_3.tenzor")
     # In a process of its own, which knows nothing but the file.
-    resumed = [HOLDFAST, "train", "--resume", str(newest)]
+    resumed = [STANDFAST, "train", "--resume", str(newest)]
     done = subprocess.run(resumed, check=True, capture_output=True, text=True)
     assert f"resumed from {newest}" in done.stdout
     assert content(tmp_path / "epoch_4.tenzor") == content(trained / "epoch_4.tenzor")
@@ -200,10 +200,10 @@ def test_an_interrupt_leaves_the_last_checkpoint(
     last = tmp_path / "epoch_2.tenzor"
     assert done.code == 130
     assert done.err == (
-        f"holdfast: interrupted; {last} is intact, and `holdfast train --resume {last}` goes on "
+        f"standfast: interrupted; {last} is intact, and `standfast train --resume {last}` goes on "
         "from there\n"
     )
-    assert holdfast.verify(last).tensors > 0
+    assert standfast.verify(last).tensors > 0
 
 
 # Refusals
@@ -271,10 +271,10 @@ def test_the_same_data_may_lie_elsewhere(trained: Path, tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_program_is_refused(trained: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.tenzor"
-    Checkpoint.save(path, holdfast.load(trained / "best.tenzor"), None, CheckpointMetadata())
+    Checkpoint.save(path, standfast.load(trained / "best.tenzor"), None, CheckpointMetadata())
     done = train("--resume", path)
     assert done.code == 2
-    assert "was not written by `holdfast train`" in done.err
+    assert "was not written by `standfast train`" in done.err
 
 
 def test_a_damaged_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_flags_that_cannot_be_are_refused(
 def test_without_torch_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone: Any = None
     monkeypatch.setitem(sys.modules, "torch", gone)
-    monkeypatch.delitem(sys.modules, "holdfast.tenzor.lenet", raising=False)
+    monkeypatch.delitem(sys.modules, "standfast.tenzor.lenet", raising=False)
     done = train("-d", data)
     assert done.code == 2
     assert "pip install torch scikit-learn" in done.err
@@ -321,9 +321,9 @@ def test_without_torch_the_extra_is_named(data: Path, monkeypatch: pytest.Monkey
 
 def test_other_commands_do_not_wait_for_it() -> None:
     program = """if True:
-        import sys, holdfast.cli
-        loaded = [n for n in ("torch", "sklearn", "rich.live", "holdfast.cli.train",
-                              "holdfast.tenzor.trainer") if n in sys.modules]
+        import sys, standfast.cli
+        loaded = [n for n in ("torch", "sklearn", "rich.live", "standfast.cli.train",
+                              "standfast.tenzor.trainer") if n in sys.modules]
         print(loaded)
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.amr.logical import logical_digest
+import standfast
+from standfast.amr.logical import logical_digest
 from tests.amr.saved_states import GAUGE, State, divided, refined, save, snapshot
 from tests.cli.stores import call, flip_in
 from tests.cli.test_cli import run_in_terminal
@@ -41,9 +41,9 @@ def update(state: State) -> State:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
+def store(tmp_path: Path) -> standfast.Store:
     """Snapshots of one state on 3, 2 and 1 ranks, then of a later one; and no snapshot."""
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     state = refined(GAUGE)
     with store.run("su2") as run:
         run.save(1, snapshot(*divided(state, 3)))
@@ -54,7 +54,7 @@ def store(tmp_path: Path) -> holdfast.Store:
     return store
 
 
-def inside(store: holdfast.Store) -> tuple[str, Path]:
+def inside(store: standfast.Store) -> tuple[str, Path]:
     return "--store", Path(store.url).parent
 
 
@@ -118,7 +118,7 @@ def test_show_of_a_file_whose_blocks_are_damaged_says_so(folder: Path) -> None:
     assert call("show", path, "--json").code == 1
 
 
-def test_show_tells_the_simulation_of_a_snapshot(store: holdfast.Store) -> None:
+def test_show_tells_the_simulation_of_a_snapshot(store: standfast.Store) -> None:
     done = call("show", "su2@1", *inside(store))
     assert done.code == 0
     for line in (
@@ -138,7 +138,7 @@ def test_show_tells_the_simulation_of_a_snapshot(store: holdfast.Store) -> None:
     assert "rank0.storage.0" in call("show", "su2@1", "--all", *inside(store)).out
 
 
-def test_show_prints_a_snapshot_as_json(store: holdfast.Store) -> None:
+def test_show_prints_a_snapshot_as_json(store: standfast.Store) -> None:
     shown = call("show", "su2@1", "--json", *inside(store)).json
     assert shown["step"] == 1
     assert shown["tree"]["simulation"]["ranks"] == 3
@@ -146,7 +146,7 @@ def test_show_prints_a_snapshot_as_json(store: holdfast.Store) -> None:
 
 
 def test_show_of_a_snapshot_that_cannot_be_read_says_why(tmp_path: Path) -> None:
-    with holdfast.Store(tmp_path).run("heat") as run:
+    with standfast.Store(tmp_path).run("heat") as run:
         run.save(1, snapshot(refined(), ranks=2))
     done = call("show", "heat", "--store", tmp_path)
     assert done.code == 1
@@ -159,7 +159,7 @@ def test_a_terminal_of_80_columns_has_room_for_the_tables(folder: Path) -> None:
         assert max(len(line) for line in shown.splitlines() if str(folder) not in line) <= 80
 
 
-def test_verify_says_that_a_tree_is_sound(folder: Path, store: holdfast.Store) -> None:
+def test_verify_says_that_a_tree_is_sound(folder: Path, store: standfast.Store) -> None:
     done = call("verify", folder / "a.sunc")
     assert done.code == 0
     assert done.out.endswith(", every byte; a sound tree of 7 live blocks\n")
@@ -185,7 +185,7 @@ def test_verify_of_a_file_without_digests_looks_at_its_tree(folder: Path) -> Non
 
 
 def test_verify_logical_prints_one_digest_however_ranks_divide_a_state(
-    folder: Path, store: holdfast.Store
+    folder: Path, store: standfast.Store
 ) -> None:
     digest = logical_digest(refined(GAUGE))
     ranks = [folder / f"rank{n}.sunc" for n in range(3)]
@@ -213,14 +213,14 @@ def test_verify_logical_of_a_file_without_digests_says_so(folder: Path) -> None:
     assert done.lines[1] == f"logical     {logical_digest(refined(GAUGE))}"
 
 
-def test_verify_logical_refuses_what_is_no_state(folder: Path, store: holdfast.Store) -> None:
+def test_verify_logical_refuses_what_is_no_state(folder: Path, store: standfast.Store) -> None:
     mixed = call("verify", "--logical", folder / "a.sunc", folder / "b.sunc")
     assert mixed.code == 2
     assert "both have the block of level 0 at (0, 4), and not the same" in mixed.out
     assert call("verify", "--logical", "--all", *inside(store)).code == 2
 
 
-def test_verify_logical_checks_every_byte(folder: Path, store: holdfast.Store) -> None:
+def test_verify_logical_checks_every_byte(folder: Path, store: standfast.Store) -> None:
     flip_in(store, "su2@3", "rank0.random.own.kicks")
     done = call("verify", "--logical", "su2@3", "--json", *inside(store))
     assert done.code == 1
@@ -274,7 +274,7 @@ def test_diff_says_if_only_the_places_differ(folder: Path) -> None:
     assert "  1 list of blocks is in another order" in done.lines
 
 
-def test_diff_of_equal_trees_finds_nothing(folder: Path, store: holdfast.Store) -> None:
+def test_diff_of_equal_trees_finds_nothing(folder: Path, store: standfast.Store) -> None:
     done = call("diff", folder / "a.sunc", folder / "bare.sunc")
     assert (done.code, done.out) == (0, "7 blocks are the same, bit for bit\n")
     done = call("diff", "su2@3", folder / "a.sunc", *inside(store))
@@ -284,7 +284,7 @@ def test_diff_of_equal_trees_finds_nothing(folder: Path, store: holdfast.Store) 
     )
 
 
-def test_diff_of_snapshots_of_several_ranks_names_ranks(store: holdfast.Store) -> None:
+def test_diff_of_snapshots_of_several_ranks_names_ranks(store: standfast.Store) -> None:
     done = call("diff", "su2@2", "su2@4", *inside(store))
     assert done.code == 3
     assert "  simulation.time: 0.75 → 0.5" in done.lines
@@ -326,7 +326,7 @@ def test_a_terminal_shows_the_worst_blocks_unless_asked_for_all(tmp_path: Path) 
     assert re.search(r"\b9 +0 +36,0 +field", run_in_terminal("diff", before, after, "--all"))
 
 
-def test_a_snapshot_is_exported_as_the_files_of_its_ranks(store: holdfast.Store) -> None:
+def test_a_snapshot_is_exported_as_the_files_of_its_ranks(store: standfast.Store) -> None:
     folder = Path(store.url).parent / "exported"
     folder.mkdir()
     code, out, _ = call("export", "su2@1", folder / "a.sunc", *inside(store))

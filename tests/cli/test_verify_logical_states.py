@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.store.logical import logical
-from holdfast.store.per_rank import per_rank
+import standfast
+from standfast.store.logical import logical
+from standfast.store.per_rank import per_rank
 from tests.amr.saved_states import GAUGE, refined, snapshot
 from tests.cli.stores import call, flip_in
 from tests.store.cut import Cut, cut_framework
@@ -34,7 +34,7 @@ def state_of(layout: Any, rank: int, size: int, plus: int = 0) -> dict[str, Any]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
+def store(tmp_path: Path) -> standfast.Store:
     """One state of 4, 2 and 2 ranks, then another one."""
     for step, size, layout, plus in (
         (1, 4, rows, 0),
@@ -49,14 +49,14 @@ def store(tmp_path: Path) -> holdfast.Store:
                 run.save(step, state_of(layout, comm.rank, comm.size, plus), comm=comm)
 
         on_ranks(size, save)
-    return holdfast.Store(tmp_path)
+    return standfast.Store(tmp_path)
 
 
-def at(store: holdfast.Store) -> Sequence[str]:
+def at(store: standfast.Store) -> Sequence[str]:
     return "--store", str(Path(store.url).parent)
 
 
-def test_one_state_of_two_numbers_of_ranks_is_the_same(store: holdfast.Store) -> None:
+def test_one_state_of_two_numbers_of_ranks_is_the_same(store: standfast.Store) -> None:
     one, other = (logical(store.resolve(f"run@{step}")) for step in (1, 2))
     done = call("verify", "--logical", "run@1", "run@2", *at(store))
     run = store.find_run("run").hash
@@ -73,12 +73,12 @@ def test_one_state_of_two_numbers_of_ranks_is_the_same(store: holdfast.Store) ->
     ]
 
 
-def test_nothing_is_said_of_what_is_the_same(store: holdfast.Store) -> None:
+def test_nothing_is_said_of_what_is_the_same(store: standfast.Store) -> None:
     done = call("verify", "--logical", "run@2", "run@3", *at(store))
     assert done.lines[-1] == "same        run@2 and run@3 hold the same state"
 
 
-def test_what_differs_is_named(store: holdfast.Store) -> None:
+def test_what_differs_is_named(store: standfast.Store) -> None:
     done = call("verify", "--logical", "run@1", "run@4", *at(store))
     assert done.code == 0
     assert done.lines[6:] == [
@@ -90,7 +90,7 @@ def test_what_differs_is_named(store: holdfast.Store) -> None:
     ]
 
 
-def test_scripts_get_all_of_it(store: holdfast.Store) -> None:
+def test_scripts_get_all_of_it(store: standfast.Store) -> None:
     states = [logical(store.resolve(f"run@{step}")) for step in (2, 3, 4)]
     first, same, other = call(
         "verify", "--logical", "--json", "run@2", "run@3", "run@4", *at(store)
@@ -112,7 +112,7 @@ def test_scripts_get_all_of_it(store: holdfast.Store) -> None:
 
 
 def test_only_the_first_differences_are_printed(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     with store.run("run") as run:
         run.save(1, {f"x{n}": n for n in range(15)})
         run.save(2, {f"x{n}": -n for n in range(15)})
@@ -125,7 +125,7 @@ def test_only_the_first_differences_are_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tensor", ["model.weight", "mine.rank1.drawn"])
-def test_damage_is_found_and_the_rest_is_verified(store: holdfast.Store, tensor: str) -> None:
+def test_damage_is_found_and_the_rest_is_verified(store: standfast.Store, tensor: str) -> None:
     flip_in(store, "run@1", tensor)
     done = call("verify", "--logical", "run@1", "run@4", *at(store))
     assert done.code == 1
@@ -134,7 +134,7 @@ def test_damage_is_found_and_the_rest_is_verified(store: holdfast.Store, tensor:
     assert [line[:8] for line in done.lines[1:]] == ["intact  ", "logical ", "own     "]
 
 
-def test_a_damaged_header_is_no_state(store: holdfast.Store) -> None:
+def test_a_damaged_header_is_no_state(store: standfast.Store) -> None:
     for path in sorted(Path(store.url).rglob("*_step_000004*.safetensors")):
         data = bytearray(path.read_bytes())
         data[20] ^= 1
@@ -142,7 +142,7 @@ def test_a_damaged_header_is_no_state(store: holdfast.Store) -> None:
     assert call("verify", "--logical", "run@4", *at(store)).code == 1
 
 
-def test_a_snapshot_is_not_compared_with_what_is_none(store: holdfast.Store) -> None:
+def test_a_snapshot_is_not_compared_with_what_is_none(store: standfast.Store) -> None:
     with store.run("su2") as run:
         run.save(1, snapshot(refined(GAUGE)))
     done = call("verify", "--logical", "run@2", "su2@1", "run@3", *at(store))
@@ -154,7 +154,7 @@ def test_a_snapshot_is_not_compared_with_what_is_none(store: holdfast.Store) -> 
     ]
 
 
-def test_show_tells_boxes_and_ranks(store: holdfast.Store) -> None:
+def test_show_tells_boxes_and_ranks(store: standfast.Store) -> None:
     done = call("show", "run@2", *at(store))
     assert "  written by: 2 ranks" in done.lines
     table = [line.split() for line in done.lines[-6:]]
@@ -173,7 +173,7 @@ def test_show_tells_boxes_and_ranks(store: holdfast.Store) -> None:
     ]
 
 
-def test_show_tells_whose_a_plain_value_is(store: holdfast.Store) -> None:
+def test_show_tells_whose_a_plain_value_is(store: standfast.Store) -> None:
     done = call("show", "run@1", *at(store))
     assert [line for line in done.lines if ".seen: " in line] == [
         f"  mine.rank{rank}.seen: {rank}" for rank in range(4)
@@ -181,7 +181,7 @@ def test_show_tells_whose_a_plain_value_is(store: holdfast.Store) -> None:
 
 
 def test_show_of_one_process_speaks_of_neither(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     with store.run("run") as run:
         run.save(1, {"model-rank1": {"w": np.ones((600, 600))}})
     done = call("show", "run@1", *at(store))

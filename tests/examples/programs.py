@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import holdfast
-from holdfast.amr import Snapshot
+import standfast
+from standfast.amr import Snapshot
 from tests.examples import EXAMPLES
 
 
@@ -32,13 +32,13 @@ def digest(printed: str) -> str:
     return value
 
 
-def checkpoints(store: Path) -> dict[int, holdfast.Checkpoint]:
+def checkpoints(store: Path) -> dict[int, standfast.Checkpoint]:
     """All checkpoints of the one run in a store, by their steps."""
-    (found,) = holdfast.Store(store).runs()
+    (found,) = standfast.Store(store).runs()
     return {checkpoint.step: checkpoint for checkpoint in found.checkpoints()}
 
 
-def exported(checkpoint: holdfast.Checkpoint, folder: Path) -> list[bytes]:
+def exported(checkpoint: standfast.Checkpoint, folder: Path) -> list[bytes]:
     """The bytes of its `.sunc` files."""
     folder.mkdir()
     return [Path(path).read_bytes() for path in Snapshot(checkpoint).export(folder)]

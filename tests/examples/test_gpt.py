@@ -15,8 +15,8 @@ import gpt
 import pytest
 import torch
 
-from holdfast.errors import BadOption
-from holdfast.packages import DatasetInfo, GenerationInfo, load_model_folder
+from standfast.errors import BadOption
+from standfast.packages import DatasetInfo, GenerationInfo, load_model_folder
 from tests.examples.programs import checkpoints, command, run
 from tests.packages import hugging
 

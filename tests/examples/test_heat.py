@@ -6,8 +6,8 @@ import heat
 import numpy as np
 import pytest
 
-from holdfast.amr import OpenTopology, ScalarFrontend
-from holdfast.parallel import SingleRank
+from standfast.amr import OpenTopology, ScalarFrontend
+from standfast.parallel import SingleRank
 
 FINE = heat.ACROSS * heat.BLOCK * 2**heat.FINEST
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gauge_theory import exact_plaquette, force, mean_and_error, plaquette_sums
 
-from holdfast.parallel import SingleRank
+from standfast.parallel import SingleRank
 
 
 def arguments(**given):

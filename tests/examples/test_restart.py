@@ -13,7 +13,7 @@ import pytest
 from matplotlib.image import imread
 from numpy.testing import assert_equal
 
-from holdfast.amr import Snapshot, logical_digest
+from standfast.amr import Snapshot, logical_digest
 from tests.examples import EXAMPLES
 from tests.examples.programs import checkpoints, command, digest, exported, run
 from tests.parallel.ranks import run_ranks

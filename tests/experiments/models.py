@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from holdfast.experiments import CheckpointManagerV2
+from standfast.experiments import CheckpointManagerV2
 
 HP: dict[str, Any] = {"lr": 0.01, "batch": 8, "layers": [8, 3], "name": "a: b # c"}
 DATA: dict[str, Any] = {

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 
-from holdfast.experiments import get_checkpoint_system, watch
+from standfast.experiments import get_checkpoint_system, watch
 
 SIZE = 1 << 18
 """Numbers; a kill shall often come in the middle of a save."""

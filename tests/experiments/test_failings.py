@@ -18,8 +18,8 @@ import torch
 import yaml
 from torch import nn
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     DamagedFile,
     DigestMismatch,
     FellBack,
@@ -28,8 +28,8 @@ from holdfast.errors import (
     RunBusy,
     UnstableValue,
 )
-from holdfast.experiments import CheckpointManagerV2, ExperimentHashGenerator
-from holdfast.identity import identify
+from standfast.experiments import CheckpointManagerV2, ExperimentHashGenerator
+from standfast.identity import identify
 from tests.experiments.models import DATA, HP, bits, fill, new_model
 from tests.experiments.saver import SIZE
 
@@ -84,7 +84,7 @@ def test_a_kill_leaves_manifest_and_checkpoints_whole(root: Path) -> None:
             if each["path"] is None:  # the kill came between the commit and the V3 name
                 assert each["step"] == max(info["steps"])
                 continue
-            saved = holdfast.load(each["path"])["model_state_dict.weight"]
+            saved = standfast.load(each["path"])["model_state_dict.weight"]
             assert saved.tobytes() == np.full(SIZE, float(each["step"])).tobytes()
         assert manager.load_latest_checkpoint()["step"] == info["latest_step"]
         first = info["latest_step"] + 1
@@ -185,8 +185,8 @@ def test_a_flipped_bit_is_found(root: Path) -> None:
 
 def test_old_checkpoints_are_deleted_by_policies(root: Path) -> None:
     made = fill(root, 1, 2)
-    run = holdfast.Store(root).find_run(made)
-    run.retain(holdfast.KeepLast(2))
+    run = standfast.Store(root).find_run(made)
+    run.retain(standfast.KeepLast(2))
     manager = CheckpointManagerV2(root)
     model = new_model()
     manager.update_experiment_hash(model, HP, DATA)
@@ -199,7 +199,7 @@ def test_old_checkpoints_are_deleted_by_policies(root: Path) -> None:
 def test_the_best_is_remembered(root: Path) -> None:
     made = fill(root, 1, 2, 3, best=2)
     assert CheckpointManagerV2(root).get_checkpoint_info(made)["best_step"] == 2
-    assert holdfast.Store(root).find_run(made).load("best")["step"] == 2
+    assert standfast.Store(root).find_run(made).load("best")["step"] == 2
 
 
 def test_shapes_are_hashed(root: Path) -> None:

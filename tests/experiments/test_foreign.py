@@ -10,8 +10,8 @@ import pytest
 import torch
 import yaml
 
-from holdfast.errors import AmbiguousRef, BadPickle, NotAStore, RefNotFound, RefusedPickle
-from holdfast.experiments import CheckpointManagerV2, get_checkpoint_system
+from standfast.errors import AmbiguousRef, BadPickle, NotAStore, RefNotFound, RefusedPickle
+from standfast.experiments import CheckpointManagerV2, get_checkpoint_system
 from tests.experiments.models import DATA, HP, bits, new_model, new_optimizer
 
 ROOT = Path(__file__).parents[1] / "data" / "weightslab_2.0_root"
@@ -119,7 +119,7 @@ def test_nothing_is_written_to_it(root: Path, tmp_path: Path) -> None:
         lambda: get_checkpoint_system(root),
     ]
     for write in writes:
-        with pytest.raises(NotAStore, match="holdfast import"):
+        with pytest.raises(NotAStore, match="standfast import"):
             write()
     manager.close()
     assert content(root) == before

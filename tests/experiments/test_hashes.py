@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.errors import BadOption, UnstableValue
-from holdfast.experiments import ExperimentHashGenerator
-from holdfast.identity import identify
+from standfast.errors import BadOption, UnstableValue
+from standfast.experiments import ExperimentHashGenerator
+from standfast.identity import identify
 from tests.experiments.models import DATA, HP, new_model
 
 

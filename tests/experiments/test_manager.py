@@ -13,8 +13,8 @@ import torch
 import yaml
 from torch import nn
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadOption,
     DamagedFile,
     MissingFile,
@@ -25,9 +25,9 @@ from holdfast.errors import (
     StateMismatch,
     WriteFailed,
 )
-from holdfast.experiments import CheckpointManagerV2, watch
-from holdfast.experiments.watching import watched
-from holdfast.identity import identify
+from standfast.experiments import CheckpointManagerV2, watch
+from standfast.experiments.watching import watched
+from standfast.identity import identify
 from tests.experiments.models import (
     DATA,
     HP,
@@ -162,7 +162,7 @@ def test_a_checkpoint_is_a_whole_torch_file(manager: CheckpointManagerV2) -> Non
     assert bits(saved["model_state_dict"]) == bits(model.state_dict())
     other = new_optimizer(new_model())
     other.load_state_dict(saved["optimizer_state_dict"])
-    assert holdfast.load(path)["model_state_dict.0.weight"].shape == (8, 10)
+    assert standfast.load(path)["model_state_dict.0.weight"].shape == (8, 10)
 
 
 def test_the_optimizer_is_left_out_when_it_is_not_wanted(manager: CheckpointManagerV2) -> None:
@@ -499,7 +499,7 @@ def test_the_info_says_what_there_is(root: Path, manager: CheckpointManagerV2) -
 
 def test_a_store_and_a_manager_see_the_same_runs(root: Path, manager: CheckpointManagerV2) -> None:
     made = fill(root, 1)
-    store = holdfast.Store(root)
+    store = standfast.Store(root)
     assert [run.hash for run in store.runs()] == [made]
     state = store.resolve("latest").state()
     assert state["exp_hash"] == made
@@ -562,7 +562,7 @@ def test_files_that_were_lost_are_written_by_the_next_dump(
 def test_a_parent_that_was_deleted_is_none(root: Path, manager: CheckpointManagerV2) -> None:
     made = fill(root, 1)
     manager.load_checkpoint(made)
-    holdfast.Store(root).find_run(made).delete_all()
+    standfast.Store(root).find_run(made).delete_all()
     other, _, _ = manager.update_experiment_hash(hp_snapshot={"lr": 2}, dump_immediately=True)
     assert manager.get_checkpoint_info(other)["parent"] is None
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.experiments import CheckpointManagerV2, watch
-from holdfast.experiments import system as systems
+from standfast.experiments import CheckpointManagerV2, watch
+from standfast.experiments import system as systems
 from tests.experiments.models import DATA, HP, bits, fill, new_model, new_optimizer, train_step
 
 SNIPPETS = Path(__file__).parent / "data" / "seed_snippets.md"
@@ -30,7 +30,9 @@ def snippets() -> dict[str, str]:
     """The code under each heading."""
     found = re.findall(r"^## (.+?)\n\n```python\n(.+?)^```$", SNIPPETS.read_text(), re.M | re.S)
     return {
-        title: code.replace("from weightslab.components import", "from holdfast.experiments import")
+        title: code.replace(
+            "from weightslab.components import", "from standfast.experiments import"
+        )
         for title, code in found
     }
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-import holdfast
-from holdfast.errors import BadOption, NotOpen, RunBusy
-from holdfast.experiments import CheckpointSystem, get_checkpoint_system, watch
-from holdfast.experiments.watching import watched
-from holdfast.identity import identify
+import standfast
+from standfast.errors import BadOption, NotOpen, RunBusy
+from standfast.experiments import CheckpointSystem, get_checkpoint_system, watch
+from standfast.experiments.watching import watched
+from standfast.identity import identify
 from tests.experiments.models import DATA, HP, bits, fill, new_model, new_optimizer, train_step
 
 
@@ -224,7 +224,7 @@ def test_a_save_that_failed_is_made_again_at_the_same_step(
     watch(model=model)
     system.on_model_change()
     system.on_training_step(1)
-    lock = holdfast.Store(root).backend.lock(str(system.manager.current_exp_hash))
+    lock = standfast.Store(root).backend.lock(str(system.manager.current_exp_hash))
     assert lock is not None
     with lock, pytest.raises(RunBusy):
         system.on_training_step(10)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from holdfast.files.disk import Disk
+from standfast.files.disk import Disk
 
 OPERATIONS = (
     "abandoned",
@@ -53,7 +53,7 @@ class FaultyDisk(Disk):
 
     def _guarded(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*args: Any, **options: Any) -> Any:
-            if threading.current_thread().name == "holdfast-manifest" or _is_at_an_end():
+            if threading.current_thread().name == "standfast-manifest" or _is_at_an_end():
                 return operation(*args, **options)
             with self._guard:
                 self.count += 1

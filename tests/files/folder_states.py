@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.files.disk import Disk
-from holdfast.files.folders import replacing_folder
-from holdfast.files.lines import replace_lines
+from standfast.files.disk import Disk
+from standfast.files.folders import replacing_folder
+from standfast.files.lines import replace_lines
 from tests.files.power import Tree, read_tree, write_tree
 
 LIST = "files.json"

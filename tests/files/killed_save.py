@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-import holdfast
-from holdfast.files import disk, ring
+import standfast
+from standfast.files import disk, ring
 from tests.files.faults import FaultyDisk, kill
 from tests.files.states import NEW, SMALL_BLOCK
 
@@ -13,4 +13,4 @@ if __name__ == "__main__":
     path, at = sys.argv[1], int(sys.argv[2])
     ring.BLOCK = SMALL_BLOCK
     disk.LOCAL = FaultyDisk(at, kill)
-    holdfast.save(path, NEW)
+    standfast.save(path, NEW)

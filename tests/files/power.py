@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from holdfast.files.disk import Disk
+from standfast.files.disk import Disk
 
 ROOT = 0
 _ALL_OF = 6
@@ -45,7 +45,7 @@ class Operation:
 class LoggingDisk(Disk):
     """The real disk, and a log of every change.
 
-    With a root, names are paths relative to it; what lies elsewhere, or in a folder `.holdfast`,
+    With a root, names are paths relative to it; what lies elsewhere, or in a folder `.standfast`,
     whose content may vanish at any time, is left out. Without one, all files are in one folder.
     """
 
@@ -127,7 +127,7 @@ class LoggingDisk(Disk):
         if not path.is_relative_to(self._root):
             return None
         name = path.relative_to(self._root)
-        return None if ".holdfast" in name.parts else "/".join(name.parts)
+        return None if ".standfast" in name.parts else "/".join(name.parts)
 
 
 class _Change(NamedTuple):

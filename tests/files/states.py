@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import holdfast
+import standfast
 
 SMALL_BLOCK = 8192
 
@@ -27,7 +27,7 @@ NEW = _state(2)
 
 
 def is_state(path: Path, state: dict[str, np.ndarray[Any, Any]]) -> bool:
-    loaded = holdfast.load(path)
+    loaded = standfast.load(path)
     return list(loaded) == list(state) and all(
         np.array_equal(loaded[name], state[name]) for name in state
     )

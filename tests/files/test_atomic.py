@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import MissingFile, WriteFailed
-from holdfast.files import disk
-from holdfast.files.disk import Disk
+import standfast
+from standfast.errors import MissingFile, WriteFailed
+from standfast.files import disk
+from standfast.files.disk import Disk
 from tests.files.states import NEW, OLD, is_state, leftovers
 
 
@@ -29,7 +29,7 @@ def _mode(path: Path) -> str:
 def test_a_new_file_has_the_mode_that_umask_gives(umask: int, tmp_path: Path) -> None:
     before = os.umask(umask)
     try:
-        holdfast.save(tmp_path / "state.safetensors", NEW)
+        standfast.save(tmp_path / "state.safetensors", NEW)
     finally:
         os.umask(before)
     assert _mode(tmp_path / "state.safetensors") == oct(0o666 & ~umask)
@@ -37,35 +37,35 @@ def test_a_new_file_has_the_mode_that_umask_gives(umask: int, tmp_path: Path) ->
 
 def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
-    holdfast.save(path, OLD)
+    standfast.save(path, OLD)
     path.chmod(0o640)
-    holdfast.save(path, NEW)
+    standfast.save(path, NEW)
     assert _mode(path) == "0o640"
 
 
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     real = tmp_path / "runs" / "step_100.safetensors"
-    holdfast.save(real, OLD)
+    standfast.save(real, OLD)
     link = tmp_path / "latest.safetensors"
     link.symlink_to(real)
-    holdfast.save(link, NEW)
+    standfast.save(link, NEW)
     assert link.is_symlink()
     assert is_state(real, NEW)
 
 
 def test_a_name_as_long_as_the_file_system_allows_can_be_saved(tmp_path: Path) -> None:
     path = tmp_path / ("x" * (255 - len(".safetensors")) + ".safetensors")
-    holdfast.save(path, NEW)
+    standfast.save(path, NEW)
     assert is_state(path, NEW)
 
 
 def test_a_folder_that_is_missing_or_no_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingFile, match=r"folder .*/nowhere does not exist"):
-        holdfast.save(tmp_path / "nowhere" / "state.safetensors", NEW)
+        standfast.save(tmp_path / "nowhere" / "state.safetensors", NEW)
     (tmp_path / "folder.safetensors").mkdir()
     with pytest.raises(WriteFailed, match="exists and is not a file"):
-        holdfast.save(tmp_path / "folder.safetensors", NEW)
+        standfast.save(tmp_path / "folder.safetensors", NEW)
 
 
 def test_a_save_beside_another_to_the_same_path_does_not_remove_its_file(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_a_save_beside_another_to_the_same_path_does_not_remove_its_file(tmp_pat
             super().sync(fd)
 
     def slow_save() -> None:
-        from holdfast.files.writer import write_file
-        from holdfast.formats import safetensors
-        from holdfast.tensors import source_of
+        from standfast.files.writer import write_file
+        from standfast.formats import safetensors
+        from standfast.tensors import source_of
 
         sources = [(name, source_of(array)) for name, array in OLD.items()]
         layout = safetensors.layout([(n, s.spec) for n, s in sources], {}, True)
@@ -90,7 +90,7 @@ def test_a_save_beside_another_to_the_same_path_does_not_remove_its_file(tmp_pat
     slow = threading.Thread(target=slow_save)
     slow.start()
     assert inside.wait(60)
-    holdfast.save(path, NEW)
+    standfast.save(path, NEW)
     assert is_state(path, NEW)
     go_on.set()
     slow.join()
@@ -101,15 +101,15 @@ def test_a_save_beside_another_to_the_same_path_does_not_remove_its_file(tmp_pat
 def test_processes_that_save_to_one_path_at_once_leave_one_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     code = (
-        "import sys, numpy, holdfast\n"
+        "import sys, numpy, standfast\n"
         "x = numpy.full(50_000, int(sys.argv[2]))\n"
-        "for i in range(15): holdfast.save(sys.argv[1], {'x': x})"
+        "for i in range(15): standfast.save(sys.argv[1], {'x': x})"
     )
     children = [subprocess.Popen([sys.executable, "-c", code, str(path), str(i)]) for i in range(3)]
     seen = 0
     while any(child.poll() is None for child in children):
         if path.exists():
-            x = holdfast.load(path)["x"]
+            x = standfast.load(path)["x"]
             assert (x == x[0]).all()
             seen += 1
         time.sleep(0.01)
@@ -120,10 +120,10 @@ def test_processes_that_save_to_one_path_at_once_leave_one_whole_file(tmp_path: 
 
 def test_only_our_own_leftovers_of_this_path_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
-    others = [".state.safetensors.tmp", ".0123456789abcdef.01234567.holdfast", "x.holdfast"]
+    others = [".state.safetensors.tmp", ".0123456789abcdef.01234567.standfast", "x.standfast"]
     for name in others:
         (tmp_path / name).write_bytes(b"not ours")
-    holdfast.save(path, NEW)
+    standfast.save(path, NEW)
     assert sorted(leftovers(path)) == sorted(others)
 
 
@@ -156,7 +156,7 @@ def test_where_direct_writes_are_refused_buffered_ones_do(
 ) -> None:
     stubborn = _PageCacheDisk()
     monkeypatch.setattr(disk, "LOCAL", stubborn)
-    holdfast.save(tmp_path / "state.safetensors", NEW)
+    standfast.save(tmp_path / "state.safetensors", NEW)
     assert stubborn.refused == 1
     assert is_state(tmp_path / "state.safetensors", NEW)
 
@@ -165,9 +165,9 @@ def test_saving_in_memory_file_systems_works() -> None:
     shared = Path("/dev/shm")
     if not shared.is_dir():
         pytest.skip("no tmpfs here")
-    path = shared / f"holdfast-test-{os.getpid()}.safetensors"
+    path = shared / f"standfast-test-{os.getpid()}.safetensors"
     try:
-        holdfast.save(path, NEW)
+        standfast.save(path, NEW)
         assert is_state(path, NEW)
     finally:
         path.unlink(missing_ok=True)
@@ -187,7 +187,7 @@ def test_a_file_that_a_cleaner_takes_away_before_it_is_locked_is_made_again(
         return real(fd, unsupported)
 
     monkeypatch.setattr(Disk, "_lock", staticmethod(lock_late))
-    holdfast.save(path, NEW)
+    standfast.save(path, NEW)
     assert taken
     assert is_state(path, NEW)
     assert leftovers(path) == []
@@ -207,8 +207,8 @@ def test_both_write_threads_may_meet_a_refusal_of_direct_writes(
         return real(fd, data, offset)
 
     monkeypatch.setattr(os, "pwrite", refusing)
-    holdfast.save(tmp_path / "state.safetensors", {"x": np.arange(8 << 20)})
-    assert holdfast.load(tmp_path / "state.safetensors")["x"][-1] == (8 << 20) - 1
+    standfast.save(tmp_path / "state.safetensors", {"x": np.arange(8 << 20)})
+    assert standfast.load(tmp_path / "state.safetensors")["x"][-1] == (8 << 20) - 1
 
 
 def test_a_leftover_that_is_not_ours_to_remove_is_left(
@@ -222,5 +222,5 @@ def test_a_leftover_that_is_not_ours_to_remove_is_left(
             raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(disk, "LOCAL", Sticky())
-    holdfast.save(tmp_path / "state.safetensors", NEW)
+    standfast.save(tmp_path / "state.safetensors", NEW)
     assert is_state(tmp_path / "state.safetensors", NEW)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files import available as module
-from holdfast.files.available import available
+from standfast.files import available as module
+from standfast.files.available import available
 
 
 @pytest.fixture

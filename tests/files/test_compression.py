@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from holdfast.errors import BadArchive, TrailingBytes, TruncatedFile
-from holdfast.files.compression import compressing, decompressed
-from holdfast.files.disk import LOCAL
+from standfast.errors import BadArchive, TrailingBytes, TruncatedFile
+from standfast.files.compression import compressing, decompressed
+from standfast.files.disk import LOCAL
 
 CONTENT = os.urandom(300_000) + bytes(3_000_000) + b"end"
 

@@ -11,21 +11,21 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-import holdfast
-from holdfast.files.digests import CHUNK, batches, chunks_of, tensor_digest, worker_count
+import standfast
+from standfast.files.digests import CHUNK, batches, chunks_of, tensor_digest, worker_count
 
 
 def test_the_digests_can_be_computed_by_hand(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     big = np.frombuffer(os.urandom(2 * CHUNK + 5), np.uint8)
     tensors = {"empty": np.ones((0, 3)), "big": big, "few": np.arange(3.0)}
-    holdfast.save(path, tensors)
+    standfast.save(path, tensors)
 
     data = path.read_bytes()
     size = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:size])
     strings = header["__metadata__"]
-    tag, chunk, text = strings["holdfast.chunks"].split(":")
+    tag, chunk, text = strings["standfast.chunks"].split(":")
     assert (tag, int(chunk)) == ("blake3", CHUNK)
     digests = []
     for name in tensors:  # in the order of the header
@@ -35,7 +35,7 @@ def test_the_digests_can_be_computed_by_hand(tmp_path: Path) -> None:
     assert base64.b64decode(text) == b"".join(digests)
     assert len(digests) == 5
 
-    own = strings["holdfast.digest"].encode()
+    own = strings["standfast.digest"].encode()
     assert data.count(own) == 1
     assert blake3(data[:size].replace(own, b"0" * 64)).hexdigest().encode() == own
 

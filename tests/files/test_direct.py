@@ -10,11 +10,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from holdfast.errors import ChangedFile
-from holdfast.files import direct
-from holdfast.files.direct import LARGE, DirectReads
-from holdfast.files.ring import BLOCK
-from holdfast.files.source_file import SourceFile
+from standfast.errors import ChangedFile
+from standfast.files import direct
+from standfast.files.direct import LARGE, DirectReads
+from standfast.files.ring import BLOCK
+from standfast.files.source_file import SourceFile
 from tests.descriptors import open_files
 
 SIZE = BLOCK + 3 * LARGE + 1234

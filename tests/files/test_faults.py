@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.errors import WriteFailed
-from holdfast.files import disk, ring
+import standfast
+from standfast.errors import WriteFailed
+from standfast.files import disk, ring
 from tests.files.faults import FaultyDisk, raising
 from tests.files.states import NEW, OLD, SMALL_BLOCK, is_state, leftovers
 
@@ -34,12 +34,12 @@ def test_a_save_that_fails_leaves_the_old_file_or_the_new_one_and_nothing_else(
         path = tmp_path / str(at) / "state.safetensors"
         path.parent.mkdir()
         if exists:
-            holdfast.save(path, OLD)
+            standfast.save(path, OLD)
         faulty = FaultyDisk(at, raising(FAULTS[fault]))
         with monkeypatch.context() as patch:
             patch.setattr(disk, "LOCAL", faulty)
             try:
-                holdfast.save(path, NEW)
+                standfast.save(path, NEW)
             except (WriteFailed, RuntimeError, KeyboardInterrupt) as error:
                 caught: BaseException | None = error
             else:
@@ -59,7 +59,7 @@ def test_a_save_that_fails_leaves_the_old_file_or_the_new_one_and_nothing_else(
         assert isinstance(caught, WriteFailed if "E" in fault else type(FAULTS[fault]))
         if fault == "ENOSPC":
             assert "free some space" in str(caught)
-        holdfast.save(path, NEW)
+        standfast.save(path, NEW)
         assert is_state(path, NEW)
     expected = {"abandoned", "create", "reserve", "write", "truncate", "sync", "rename"}
     assert expected | {"close", "sync_folder"} <= set(struck)
@@ -71,7 +71,7 @@ def test_a_save_killed_at_any_operation_leaves_the_old_file_or_the_new_one(tmp_p
     for at in range(1, 100):
         path = tmp_path / str(at) / "state.safetensors"
         path.parent.mkdir()
-        holdfast.save(path, OLD)
+        standfast.save(path, OLD)
         child = [sys.executable, "-m", "tests.files.killed_save", str(path), str(at)]
         done = subprocess.run(child, check=False, capture_output=True, text=True)
         if done.returncode == 0:
@@ -79,7 +79,7 @@ def test_a_save_killed_at_any_operation_leaves_the_old_file_or_the_new_one(tmp_p
         assert done.returncode == -9, done.stderr
         assert is_state(path, OLD) or is_state(path, NEW)
         orphans += len(leftovers(path))
-        holdfast.save(path, NEW)  # removes what the killed one left behind
+        standfast.save(path, NEW)  # removes what the killed one left behind
         assert is_state(path, NEW)
         assert leftovers(path) == []
     assert at > 10

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import AlreadyExists, MissingFile, UnreadableFile, WriteFailed
-from holdfast.files.atomic import aside_prefix
-from holdfast.files.disk import LOCAL, Disk
-from holdfast.files.folders import making_folder, replacing_folder
-from holdfast.files.leftovers import NEW as NEW_SUFFIX
-from holdfast.files.leftovers import OLD as OLD_SUFFIX
+from standfast.errors import AlreadyExists, MissingFile, UnreadableFile, WriteFailed
+from standfast.files.atomic import aside_prefix
+from standfast.files.disk import LOCAL, Disk
+from standfast.files.folders import making_folder, replacing_folder
+from standfast.files.leftovers import NEW as NEW_SUFFIX
+from standfast.files.leftovers import OLD as OLD_SUFFIX
 from tests.files.faults import FaultyDisk, raising
 from tests.files.folder_states import (
     DISKS,
@@ -73,7 +73,7 @@ def test_files_that_stay_are_the_same_files_and_not_copies(tmp_path: Path) -> No
 
 def test_what_a_killed_writer_left_in_the_folder_goes_with_it(tmp_path: Path) -> None:
     path = prepare(tmp_path / "model")
-    (path / ".0123456789abcdef.01234567.holdfast").write_bytes(b"half")
+    (path / ".0123456789abcdef.01234567.standfast").write_bytes(b"half")
     save(path, LOCAL)
     assert is_new(path)
     assert leftovers(path) == []
@@ -259,7 +259,7 @@ def test_only_abandoned_folders_of_this_path_are_cleaned_away(tmp_path: Path) ->
     others = [
         f".0123456789abcdef.00000000{NEW_SUFFIX}",
         f".0123456789abcdef.00000000{OLD_SUFFIX}",
-        f"{PREFIX}00000000.holdfast",
+        f"{PREFIX}00000000.standfast",
         "model.new",
     ]
     for name in [leftover.name, *others]:

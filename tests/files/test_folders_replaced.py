@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import AlreadyExists, WriteFailed
-from holdfast.files.disk import LOCAL, Disk
-from holdfast.files.folders import replacing_folder
-from holdfast.files.lines import replace_bytes
+from standfast.errors import AlreadyExists, WriteFailed
+from standfast.files.disk import LOCAL, Disk
+from standfast.files.folders import replacing_folder
+from standfast.files.lines import replace_bytes
 from tests.files.folder_states import (
     DISKS,
     LIST,
@@ -36,7 +36,7 @@ from tests.files.states import leftovers
 def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
     path = prepare(tmp_path / "model")
     with (
-        pytest.raises(AlreadyExists, match=r"README\.md in it was not written by Holdfast"),
+        pytest.raises(AlreadyExists, match=r"README\.md in it was not written by Standfast"),
         replacing_folder(path, LOCAL, own_files) as aside,
     ):
         (aside / "README.md").write_bytes(b"ours")

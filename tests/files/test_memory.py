@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import sys, threading, time
 import numpy as np
-import holdfast
+import standfast
 
 def unshared():
     status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
@@ -25,7 +25,7 @@ elif kind == "transposed":
     state = {f"x{i}": np.ones((width // 4 // 1000, 1000), np.float32).T for i in range(6)}
 else:
     state = {f"x{i}": np.ones(width // 4, ">f4") for i in range(6)}
-holdfast.save(path, {"warm": np.ones(10)})
+standfast.save(path, {"warm": np.ones(10)})
 before, peak, done = unshared(), 0, False
 
 def watch():
@@ -36,7 +36,7 @@ def watch():
 
 watcher = threading.Thread(target=watch)
 watcher.start()
-holdfast.save(path, state)
+standfast.save(path, state)
 done = True
 watcher.join()
 print(peak - before)

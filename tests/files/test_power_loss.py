@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.files import disk, ring
+import standfast
+from standfast.files import disk, ring
 from tests.files.power import LoggingDisk, Operation, folder_state, states_after_power_cut
 from tests.files.states import NEW, OLD, SMALL_BLOCK
 
@@ -20,7 +20,7 @@ class Save:
         path = folder / "state.safetensors"
         patch.setattr(ring, "BLOCK", SMALL_BLOCK)
         if over_old:
-            holdfast.save(path, OLD)
+            standfast.save(path, OLD)
         # What a killed save left behind is removed on the way.
         killed = folder / next(_leftover_names(path))
         killed.write_bytes(b"half a file")
@@ -28,7 +28,7 @@ class Save:
         self.old = path.read_bytes() if over_old else None
         logging = LoggingDisk()
         patch.setattr(disk, "LOCAL", logging)
-        holdfast.save(path, NEW)
+        standfast.save(path, NEW)
         self.log = logging.log
         self.new = path.read_bytes()
         assert not killed.exists()
@@ -45,7 +45,7 @@ class Save:
 def _leftover_names(path: Path) -> Iterator[str]:
     from blake3 import blake3
 
-    yield f".{blake3(path.name.encode()).hexdigest(8)}.00000000.holdfast"
+    yield f".{blake3(path.name.encode()).hexdigest(8)}.00000000.standfast"
 
 
 @pytest.fixture(params=[True, False], ids=["over a file", "as a new file"])

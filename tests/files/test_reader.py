@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadIndex,
     ChangedFile,
     DigestMismatch,
@@ -22,9 +22,9 @@ from holdfast.errors import (
     TensorNotFound,
     UnreadableFile,
 )
-from holdfast.files import mapping
-from holdfast.files.digests import CHUNK
-from holdfast.files.source_file import SourceFile
+from standfast.files import mapping
+from standfast.files.digests import CHUNK
+from standfast.files.source_file import SourceFile
 
 MAPPED = pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
 ROWS = 5
@@ -36,12 +36,12 @@ def path(tmp_path: Path) -> Path:
     """A file with a tensor of several chunks and a small one."""
     path = tmp_path / "state.safetensors"
     big = np.repeat(np.arange(ROWS, dtype=np.uint8), CHUNK).reshape(ROWS, CHUNK)
-    holdfast.save(path, {"small": np.arange(4.0), "big": big, "last": np.ones(3, np.uint8)})
+    standfast.save(path, {"small": np.arange(4.0), "big": big, "last": np.ones(3, np.uint8)})
     return path
 
 
 def _flip(path: Path, name: str, at: int) -> None:
-    with holdfast.open(path, verify=False) as file:
+    with standfast.open(path, verify=False) as file:
         start = file._index.starts[file._row(name)]
     with path.open("r+b") as stream:
         stream.seek(int(start) + at)
@@ -67,17 +67,17 @@ class _Reads:
 @MAPPED
 def test_a_damaged_tensor_is_named_and_the_others_still_load(path: Path, mapped: bool) -> None:
     _flip(path, "big", 3 * CHUNK + 17)
-    for act in (holdfast.verify, lambda p: holdfast.load(p, mapped=mapped)):
+    for act in (standfast.verify, lambda p: standfast.load(p, mapped=mapped)):
         with pytest.raises(DigestMismatch, match="tensor 'big' is damaged") as caught:
             act(path)
         assert caught.value.tensors == ("big",)
-    with holdfast.open(path, mapped=mapped) as file:
+    with standfast.open(path, mapped=mapped) as file:
         assert file["small"].tolist() == [0, 1, 2, 3]
         assert file["last"].tolist() == [1, 1, 1]
         for _ in range(2):  # a damaged chunk is not taken for a checked one the second time
             with pytest.raises(DigestMismatch):
                 file["big"]
-    assert holdfast.load(path, verify=False, mapped=mapped)["big"][3, 17] == 3 ^ 1
+    assert standfast.load(path, verify=False, mapped=mapped)["big"][3, 17] == 3 ^ 1
 
 
 @MAPPED
@@ -85,14 +85,14 @@ def test_all_damaged_tensors_are_listed(path: Path, mapped: bool) -> None:
     for name in ("small", "last"):
         _flip(path, name, 1)
     with pytest.raises(DigestMismatch, match="'small' and 1 more") as caught:
-        holdfast.load(path, mapped=mapped)
+        standfast.load(path, mapped=mapped)
     assert set(caught.value.tensors) == {"small", "last"}
 
 
 @MAPPED
 def test_a_slice_verifies_the_chunks_it_touches_and_no_others(path: Path, mapped: bool) -> None:
     _flip(path, "big", 3 * CHUNK + 17)
-    with holdfast.open(path, mapped=mapped) as file:
+    with standfast.open(path, mapped=mapped) as file:
         big = file.slice("big")
         assert (big[:3] == np.arange(3)[:, None]).all()
         assert big[4, 5] == 4
@@ -106,11 +106,11 @@ def test_a_slice_verifies_the_chunks_it_touches_and_no_others(path: Path, mapped
 def test_a_slice_that_is_read_reads_no_more_than_it_must(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with holdfast.open(path, mapped=False) as file:
+    with standfast.open(path, mapped=False) as file:
         reads = _Reads(monkeypatch)
         assert file.slice("big")[2, 10:20].tolist() == [2] * 10
         assert reads.total == CHUNK
-    with holdfast.open(path, mapped=False, verify=False) as file:
+    with standfast.open(path, mapped=False, verify=False) as file:
         reads.total = 0
         assert file.slice("big")[1:4:2, 10:20].tolist() == [[1] * 10, [3] * 10]
         assert reads.total == 20
@@ -121,8 +121,8 @@ def test_opening_reads_the_header_alone(path: Path, monkeypatch: pytest.MonkeyPa
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda *a: read.append(a[1]) or pread(*a))
     reads = _Reads(monkeypatch)
-    with holdfast.open(path, mapped=False) as file:
-        assert file.spec("big") == holdfast.TensorSpec("uint8", (ROWS, CHUNK))
+    with standfast.open(path, mapped=False) as file:
+        assert file.spec("big") == standfast.TensorSpec("uint8", (ROWS, CHUNK))
         assert sum(read) < 3 * 4096
         assert reads.total == 0
 
@@ -131,7 +131,7 @@ def test_opening_reads_the_header_alone(path: Path, monkeypatch: pytest.MonkeyPa
     "index", [5, np.s_[0, 0, 0], "x", [0, 1], np.array([True] * 5), True, 1.5, np.s_[..., ...]]
 )
 def test_an_index_that_does_not_fit_is_refused(path: Path, index: Any) -> None:
-    with holdfast.open(path) as file, pytest.raises(BadIndex, match=r"shape \[5, 16777216\]"):
+    with standfast.open(path) as file, pytest.raises(BadIndex, match=r"shape \[5, 16777216\]"):
         file.slice("big")[index]
 
 
@@ -140,7 +140,7 @@ def test_an_index_that_does_not_fit_is_refused(path: Path, index: Any) -> None:
 def test_a_file_that_shrinks_while_open_is_an_error_not_a_crash(
     path: Path, mapped: bool, verify: bool
 ) -> None:
-    with holdfast.open(path, mapped=mapped, verify=verify) as file:
+    with standfast.open(path, mapped=mapped, verify=verify) as file:
         os.truncate(path, 8192)
         for act in (lambda: file["big"], lambda: file.slice("big")[0], lambda: file["small"]):
             with pytest.raises(ChangedFile):
@@ -149,7 +149,7 @@ def test_a_file_that_shrinks_while_open_is_an_error_not_a_crash(
 
 @MAPPED
 def test_a_file_that_is_written_to_while_open_is_an_error(path: Path, mapped: bool) -> None:
-    with holdfast.open(path, mapped=mapped) as file:
+    with standfast.open(path, mapped=mapped) as file:
         os.utime(path, ns=(0, 1))
         with pytest.raises(ChangedFile, match="written to while it was open"):
             file["small"]
@@ -167,18 +167,18 @@ def test_a_read_that_comes_up_short_is_an_error(path: Path) -> None:
 
 def test_what_is_missing_or_unreadable_is_said(tmp_path: Path) -> None:
     with pytest.raises(MissingFile, match="there is no file"):
-        holdfast.open(tmp_path / "nothing.safetensors")
+        standfast.open(tmp_path / "nothing.safetensors")
     with pytest.raises(UnreadableFile, match="it is a folder"):
-        holdfast.load(tmp_path)
+        standfast.load(tmp_path)
     os.mkfifo(tmp_path / "pipe.safetensors")
     with pytest.raises(UnreadableFile, match="not a regular file"):
-        holdfast.load(tmp_path / "pipe.safetensors")
+        standfast.load(tmp_path / "pipe.safetensors")
     with pytest.raises(UnreadableFile, match="null"):
-        holdfast.load("with\0null")
+        standfast.load("with\0null")
 
 
 def test_a_tensor_that_is_not_there_is_named(path: Path) -> None:
-    with holdfast.open(path) as file:
+    with standfast.open(path) as file:
         assert "bigger" not in file
         assert file.get("bigger") is None
         with pytest.raises(
@@ -192,14 +192,14 @@ def test_a_file_without_digests_loads_and_says_so(tmp_path: Path) -> None:
     header = b'{"x":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + np.float64(7).tobytes())
     with pytest.warns(NotVerified, match="holds no digests"):
-        assert holdfast.load(path)["x"].tolist() == [7]
+        assert standfast.load(path)["x"].tolist() == [7]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert holdfast.load(path, verify=False)["x"].tolist() == [7]
-        with holdfast.open(path) as file:
+        assert standfast.load(path, verify=False)["x"].tolist() == [7]
+        with standfast.open(path) as file:
             assert not file.has_digests
     with pytest.raises(NothingToVerify):
-        holdfast.verify(path)
+        standfast.verify(path)
 
 
 def test_a_header_that_was_damaged_opens_only_unverified(path: Path) -> None:
@@ -208,22 +208,22 @@ def test_a_header_that_was_damaged_opens_only_unverified(path: Path) -> None:
     with path.open("r+b") as stream:
         stream.seek(at)
         stream.write(b'"I64"')
-    with pytest.raises(holdfast.errors.IndexMismatch, match="another program rewrote it"):
-        holdfast.open(path)
-    with holdfast.open(path, verify=False) as file:
+    with pytest.raises(standfast.errors.IndexMismatch, match="another program rewrote it"):
+        standfast.open(path)
+    with standfast.open(path, verify=False) as file:
         assert file["small"].dtype == np.int64
 
 
 def test_files_on_a_network_file_system_are_read_not_mapped(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with holdfast.open(path) as file:
+    with standfast.open(path) as file:
         assert file._reader._map is not None
     monkeypatch.setattr(mapping, "_NETWORK", {_file_system_of(path)})
-    with holdfast.open(path) as file:
+    with standfast.open(path) as file:
         assert file._reader._map is None
         assert file["small"].tolist() == [0, 1, 2, 3]
-    with holdfast.open(path, mapped=True) as file:
+    with standfast.open(path, mapped=True) as file:
         assert file._reader._map is not None
 
 
@@ -238,10 +238,10 @@ def test_without_the_kernels_help_the_pages_come_by_themselves(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mapping, "populate", lambda part: errno.EINVAL)
-    assert holdfast.load(path)["big"][4, 0] == 4
+    assert standfast.load(path)["big"][4, 0] == 4
     _flip(path, "big", 0)
     with pytest.raises(DigestMismatch):
-        holdfast.load(path)
+        standfast.load(path)
 
 
 def test_a_file_that_is_cut_while_it_is_verified_is_an_error_not_a_crash(
@@ -255,7 +255,7 @@ def test_a_file_that_is_cut_while_it_is_verified_is_an_error_not_a_crash(
 
     monkeypatch.setattr(mapping, "populate", cut_first)
     with pytest.raises(ChangedFile):
-        holdfast.verify(path)
+        standfast.verify(path)
 
 
 def test_a_part_that_cannot_be_read_is_an_error_not_a_crash(
@@ -263,7 +263,7 @@ def test_a_part_that_cannot_be_read_is_an_error_not_a_crash(
 ) -> None:
     monkeypatch.setattr(mapping, "populate", lambda part: errno.EFAULT)
     with pytest.raises(UnreadableFile, match="a part of it cannot be read"):
-        holdfast.verify(path)
+        standfast.verify(path)
 
 
 def test_a_file_that_cannot_be_mapped_says_what_to_do(
@@ -274,10 +274,10 @@ def test_a_file_that_cannot_be_mapped_says_what_to_do(
 
     monkeypatch.setattr(mapping.mmap, "mmap", no_memory)
     with pytest.raises(UnreadableFile, match=r"state.safetensors: .*mapped=False"):
-        holdfast.load(path)
+        standfast.load(path)
 
 
 @pytest.mark.parametrize("odd", [3, None, 1.5, ["x"]])
 def test_what_is_no_path_is_refused(odd: Any) -> None:
     with pytest.raises(UnreadableFile, match="is no path"):
-        holdfast.load(odd)
+        standfast.load(odd)

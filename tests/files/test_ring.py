@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.files import ring
-from holdfast.files.disk import LOCAL, Disk
-from holdfast.files.ring import Ring
-from holdfast.tensors import source_of
+import standfast
+from standfast.files import ring
+from standfast.files.disk import LOCAL, Disk
+from standfast.files.ring import Ring
+from standfast.tensors import source_of
 
 
 def test_the_blocks_of_a_save_serve_the_next_one(tmp_path: Path) -> None:
-    holdfast.save(tmp_path / "state.safetensors", {"x": np.ones(10)})
+    standfast.save(tmp_path / "state.safetensors", {"x": np.ones(10)})
     kept = [id(block) for block in ring._spare]
     assert len(kept) == ring.BLOCKS
-    holdfast.save(tmp_path / "state.safetensors", {"x": np.ones(10)})
+    standfast.save(tmp_path / "state.safetensors", {"x": np.ones(10)})
     assert sorted(id(block) for block in ring._spare) == sorted(kept)
 
 
@@ -39,7 +39,7 @@ def test_two_rings_at_once_share_no_block(tmp_path: Path) -> None:
 def test_saves_on_many_threads_do_not_mix(tmp_path: Path) -> None:
     def save(i: int) -> None:
         for _ in range(5):
-            holdfast.save(tmp_path / f"{i}.safetensors", {"x": np.full(500_000, i)})
+            standfast.save(tmp_path / f"{i}.safetensors", {"x": np.full(500_000, i)})
 
     threads = [threading.Thread(target=save, args=(i,)) for i in range(6)]
     for thread in threads:
@@ -47,7 +47,7 @@ def test_saves_on_many_threads_do_not_mix(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     for i in range(6):
-        assert (holdfast.load(tmp_path / f"{i}.safetensors")["x"] == i).all()
+        assert (standfast.load(tmp_path / f"{i}.safetensors")["x"] == i).all()
 
 
 def test_however_often_it_is_interrupted_no_write_is_left_behind(tmp_path: Path) -> None:

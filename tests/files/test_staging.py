@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.errors import ClosedFile, WriteFailed
-from holdfast.files import host_copies
-from holdfast.files import staging as staging_module
-from holdfast.files.staging import SharedStaging, Staged
-from holdfast.tensors import Source, TensorSpec, source_of
-from holdfast.tensors.sources import ALIGNMENT, Bytes
+from standfast.errors import ClosedFile, WriteFailed
+from standfast.files import host_copies
+from standfast.files import staging as staging_module
+from standfast.files.staging import SharedStaging, Staged
+from standfast.tensors import Source, TensorSpec, source_of
+from standfast.tensors.sources import ALIGNMENT, Bytes
 
 MIB = 1 << 20
 
@@ -60,7 +60,7 @@ def little(arrays: list[np.ndarray[Any, Any]]) -> list[bytes]:
 def mappings(file: int) -> int:
     """How often this process has mapped the staging that is this file."""
     lines = Path("/proc/self/maps").read_text().splitlines()
-    return sum("holdfast-staging" in line and line.split()[4] == str(file) for line in lines)
+    return sum("standfast-staging" in line and line.split()[4] == str(file) for line in lines)
 
 
 def touched(staging: SharedStaging) -> int:

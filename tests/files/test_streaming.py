@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import ChangedFile, CopyFailed, DigestMismatch, UnreadableFile
-from holdfast.files import blocks, streaming
-from holdfast.files.blocks import BLOCK
-from holdfast.files.digests import CHUNK
-from holdfast.files.direct import DirectReads
-from holdfast.files.layout import Index
-from holdfast.files.reader import Reader
-from holdfast.files.source_file import SourceFile
-from holdfast.files.source_memory import SourceMemory
-from holdfast.files.streaming import Stretch, stream
-from holdfast.tensors.devices import Copies, Incoming
-from holdfast.verbs.open import TensorFile
+import standfast
+from standfast.errors import ChangedFile, CopyFailed, DigestMismatch, UnreadableFile
+from standfast.files import blocks, streaming
+from standfast.files.blocks import BLOCK
+from standfast.files.digests import CHUNK
+from standfast.files.direct import DirectReads
+from standfast.files.layout import Index
+from standfast.files.reader import Reader
+from standfast.files.source_file import SourceFile
+from standfast.files.source_memory import SourceMemory
+from standfast.files.streaming import Stretch, stream
+from standfast.tensors.devices import Copies, Incoming
+from standfast.verbs.open import TensorFile
 from tests.devices import LateDevice
 
 SIZES = {"empty": 0, "one": 1, "few": 1000, "large": 3 * CHUNK + 20, "even": CHUNK, "last": 77}
@@ -56,7 +56,7 @@ def state() -> dict[str, np.ndarray[Any, Any]]:
 @pytest.fixture(scope="module")
 def saved(state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("streaming") / "state.safetensors"
-    holdfast.save(path, state)
+    standfast.save(path, state)
     return path
 
 
@@ -84,7 +84,7 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for device in kept:
         device.incoming.clear()
     names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith("holdfast-stream")]
+    assert not [name for name in names if name.startswith("standfast-stream")]
 
 
 def _stretches(file: TensorFile, device: LateDevice, *names: str) -> dict[str, Stretch]:
@@ -110,7 +110,7 @@ def _same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 
 def _flip(path: Path, name: str, at: int = 0) -> None:
-    with holdfast.open(path) as file:
+    with standfast.open(path) as file:
         start = int(file._index.starts[file._row(name)])
     with path.open("r+b") as stream:
         stream.seek(start + at)
@@ -142,7 +142,7 @@ def test_a_block_is_used_again_only_when_its_copies_are_made(
 
 def test_copies_are_made_in_the_order_of_the_files(saved: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.safetensors"
-    holdfast.save(other, {"other": np.arange(5, dtype=np.uint8)})
+    standfast.save(other, {"other": np.arange(5, dtype=np.uint8)})
     device = LateDevice()
     with TensorFile(saved) as first, TensorFile(other) as second:
         stretches = _stretches(first, device)
@@ -156,7 +156,7 @@ def test_copies_are_made_in_the_order_of_the_files(saved: Path, tmp_path: Path) 
 
 def test_one_copy_call_takes_all_small_neighbours(tmp_path: Path) -> None:
     path = tmp_path / "small.safetensors"
-    holdfast.save(path, {f"tensor {i}": np.full(100, i, np.uint8) for i in range(50)})
+    standfast.save(path, {f"tensor {i}": np.full(100, i, np.uint8) for i in range(50)})
     device = CountingDevice()
     found = _streamed(device, path)
     assert device.batches == [50]
@@ -180,7 +180,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_lies_between_far_tensors_is_not_read(tmp_path: Path, reads: list[int]) -> None:
     path = tmp_path / "far.safetensors"
     between = {"near": 1000, "far": 1 << 20, "last": 10}
-    holdfast.save(
+    standfast.save(
         path, {name: np.full(n, 7, np.uint8) for name, n in {"first": 10, **between}.items()}
     )
     device = LateDevice()
@@ -242,7 +242,7 @@ def test_a_row_may_go_to_several_tensors_and_to_a_part_of_one(saved: Path, state
 def test_elements_are_cast_to_those_of_the_tensor(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     weight = np.random.default_rng(0).standard_normal(CHUNK // 4 + 5).astype(np.float32)
-    holdfast.save(path, {"weight": weight})
+    standfast.save(path, {"weight": weight})
     target = torch.zeros(weight.size, dtype=torch.bfloat16)
     device = LateDevice()
     with TensorFile(path) as file:
@@ -268,7 +268,7 @@ def test_nothing_to_stream_takes_no_memory() -> None:
 
 def test_a_small_load_takes_one_block(tmp_path: Path) -> None:
     path = tmp_path / "small.safetensors"
-    holdfast.save(path, {"small": np.zeros(1000)})
+    standfast.save(path, {"small": np.zeros(1000)})
     device = LateDevice()
     _streamed(device, path)
     assert device.most_pinned == BLOCK
@@ -276,7 +276,7 @@ def test_a_small_load_takes_one_block(tmp_path: Path) -> None:
 
 def test_the_blocks_are_kept_for_the_next_load(saved: Path, tmp_path: Path) -> None:
     small = tmp_path / "small.safetensors"
-    holdfast.save(small, {"small": np.zeros(1000)})
+    standfast.save(small, {"small": np.zeros(1000)})
     device = LateDevice()
     _streamed(device, small)
     _streamed(device, saved)
@@ -368,7 +368,7 @@ def test_nothing_more_is_read_after_damage_was_found(
 
 def test_the_files_that_hold_damage_are_told(path: Path, saved: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.safetensors"
-    holdfast.save(other, {"other": np.arange(5, dtype=np.uint8)})
+    standfast.save(other, {"other": np.arange(5, dtype=np.uint8)})
     _flip(other, "other")
     _flip(path, "one")
     device, told = LateDevice(), list[Reader]()

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.files import blocks, streaming
-from holdfast.files.digests import CHUNK
-from holdfast.files.streaming import stream
-from holdfast.tensors.sources import Bytes
+import standfast
+from standfast.files import blocks, streaming
+from standfast.files.digests import CHUNK
+from standfast.files.streaming import stream
+from standfast.tensors.sources import Bytes
 from tests.devices import LateDevice
 
 
@@ -31,7 +31,7 @@ class _Interrupted(LateDevice):
 
 
 def _load(device: LateDevice, path: Path) -> dict[str, Any]:
-    with holdfast.open(path) as file:
+    with standfast.open(path) as file:
         targets = {name: device.empty(file.spec(name)) for name in file}
         stretches = [file.stretch(name, target) for name, target in targets.items()]
         stream(device, [stretch for stretch in stretches if stretch is not None])
@@ -43,8 +43,8 @@ def test_memory_that_was_pinned_before_an_interrupt_is_unpinned_when_it_is_let_g
 ) -> None:
     monkeypatch.setattr(blocks, "_kept", {})
     small, large = tmp_path / "small.safetensors", tmp_path / "large.safetensors"
-    holdfast.save(small, {"a": np.arange(9)})
-    holdfast.save(large, {"a": np.arange(CHUNK // 8 * 3)})
+    standfast.save(small, {"a": np.arange(9)})
+    standfast.save(large, {"a": np.arange(CHUNK // 8 * 3)})
     device = _Interrupted()
     with pytest.raises(KeyboardInterrupt):
         _load(device, small)
@@ -57,13 +57,13 @@ def test_a_thread_that_an_interrupt_keeps_from_being_noted_down_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.safetensors"
-    holdfast.save(path, {"a": np.arange(9)})
+    standfast.save(path, {"a": np.arange(9)})
     start, read = threading.Thread.start, streaming._read
     begun, under_way = threading.Event(), [0]
 
     def interrupted(self: threading.Thread) -> None:
         start(self)
-        if self.name.startswith("holdfast-stream"):
+        if self.name.startswith("standfast-stream"):
             begun.wait()
             raise KeyboardInterrupt
 

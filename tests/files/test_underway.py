@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.adapters.torch_devices import DeviceSource
-from holdfast.errors import CopyFailed
-from holdfast.files import staged, staging, underway
-from holdfast.files.staged import SMALL, changed, laid_out, staged_size
-from holdfast.files.staging import SharedStaging
-from holdfast.tensors import Source, TensorSpec, source_of
-from holdfast.tensors.sources import ALIGNMENT
+from standfast.adapters.torch_devices import DeviceSource
+from standfast.errors import CopyFailed
+from standfast.files import staged, staging, underway
+from standfast.files.staged import SMALL, changed, laid_out, staged_size
+from standfast.files.staging import SharedStaging
+from standfast.tensors import Source, TensorSpec, source_of
+from standfast.tensors.sources import ALIGNMENT
 from tests.devices import LateDevice
 
 LARGE = SMALL // 4

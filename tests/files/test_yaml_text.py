@@ -6,9 +6,9 @@ import time
 import pytest
 import yaml
 
-from holdfast.errors import BadField, DuplicateKey, HoldfastError, LimitExceeded
-from holdfast.files import yaml_text
-from holdfast.files.yaml_text import read_yaml
+from standfast.errors import BadField, DuplicateKey, LimitExceeded, StandfastError
+from standfast.files import yaml_text
+from standfast.files.yaml_text import read_yaml
 
 VALUE = {
     "hyperparameters": {"lr": 0.001, "betas": [0.9, 0.999], "name": "yes", "warm": True},
@@ -106,7 +106,7 @@ def test_a_torn_or_changed_text_gives_a_value_or_an_error_of_ours() -> None:
         for changed in (text[:at], text[:at] + b"*" + text[at + 1 :], text[:at] + b"\n" + text):
             try:
                 outcomes.add(type(read_yaml(changed, "a")))
-            except HoldfastError as error:
+            except StandfastError as error:
                 outcomes.add(type(error))
     assert {dict, BadField} <= outcomes
 

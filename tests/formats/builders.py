@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-import holdfast
-from holdfast.errors import DamagedFile
-from holdfast.files.layout import Index
-from holdfast.formats import safetensors as own_format
-from holdfast.formats.reading import Options
+import standfast
+from standfast.errors import DamagedFile
+from standfast.files.layout import Index
+from standfast.formats import safetensors as own_format
+from standfast.formats.reading import Options
 
 CHUNKS_TAG = "blake3:16777216:"
-DIGEST_START = b'{"__metadata__":{"holdfast.digest":"'
-"""How the header of a file that Holdfast wrote starts, up to the header's own digest."""
+DIGEST_START = b'{"__metadata__":{"standfast.digest":"'
+"""How the header of a file that Standfast wrote starts, up to the header's own digest."""
 DIGEST_LENGTH = 64
 
 
@@ -77,11 +77,11 @@ def strings_file(strings: Mapping[str, str]) -> bytes:
 
 def typed_file(value: str, listed: str = '["key"]') -> bytes:
     """A file whose metadata says that the string under `key` is JSON."""
-    return strings_file({"key": value, "holdfast.json": listed})
+    return strings_file({"key": value, "standfast.json": listed})
 
 
 def chunks_text(*tensors: bytes) -> str:
-    """What `holdfast.chunks` holds for these tensors, each of one chunk."""
+    """What `standfast.chunks` holds for these tensors, each of one chunk."""
     digests = b"".join(blake3(tensor).digest() for tensor in tensors)
     return CHUNKS_TAG + base64.b64encode(digests).decode()
 
@@ -91,7 +91,7 @@ def sealed_file(*strings: str, entries: Sequence[str] = (ONE_BYTE,), data: bytes
 
     `strings` are the members of its metadata after the digest, `entries` those of its tensors.
     """
-    digest = member("holdfast.digest", '"' + "0" * DIGEST_LENGTH + '"')
+    digest = member("standfast.digest", '"' + "0" * DIGEST_LENGTH + '"')
     metadata = member("__metadata__", objects(digest, *strings))
     return reseal(file_of(objects(metadata, *entries), data))
 
@@ -102,15 +102,15 @@ def reseal(file: bytes) -> bytes:
     digest_at = 8 + len(DIGEST_START)
     if not file.startswith(DIGEST_START, 8) or not digest_at + DIGEST_LENGTH <= end <= len(file):
         return file
-    zeroed = file[:44] + b"0" * 64 + file[108:end]
+    zeroed = file[:digest_at] + b"0" * 64 + file[digest_at + 64 : end]
     digest = blake3(zeroed).hexdigest().encode()
     return file[:digest_at] + digest + file[digest_at + len(digest) :]
 
 
 def saved_file(tensors: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> bytes:
-    """The bytes that `holdfast.save` writes."""
+    """The bytes that `standfast.save` writes."""
     stream = io.BytesIO()
-    holdfast.save(stream, tensors, metadata)
+    standfast.save(stream, tensors, metadata)
     return stream.getvalue()
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadHeader,
     DamagedFile,
@@ -124,7 +124,7 @@ HOSTILE: tuple[Hostile, ...] = (
         lambda: strings_file(
             {
                 **{str(i): "0" for i in range(MANY // 4)},
-                "holdfast.json": json.dumps([str(i) for i in range(MANY // 4)]),
+                "standfast.json": json.dumps([str(i) for i in range(MANY // 4)]),
             }
         ),
         None,

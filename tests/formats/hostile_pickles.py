@@ -6,13 +6,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.errors import (
+from standfast.errors import (
     BadPickle,
     BadRange,
     DuplicateKey,
-    HoldfastError,
     LimitExceeded,
     RefusedPickle,
+    StandfastError,
     TrailingBytes,
     TruncatedFile,
     UnsupportedFile,
@@ -106,7 +106,7 @@ class Case:
 
     name: str
     build: Callable[[], bytes] | bytes
-    error: type[HoldfastError]
+    error: type[StandfastError]
     message: str = ""
     """A regular expression for the message."""
     opens: bool = False

@@ -95,7 +95,7 @@ NAMES = {
     "path": ("../../etc/passwd", "../../etc/passwd"),
     "field": ("data_offsets", "data_offsets"),
     "metadata in capitals": ("__METADATA__", "__METADATA__"),
-    "own key": ("holdfast.digest", "holdfast.digest"),
+    "own key": ("standfast.digest", "standfast.digest"),
     "65,535 bytes": ("n" * 65_535, "n" * 65_535),
     "combining letters": ("e\u0301", "e\u0301"),
 }
@@ -232,9 +232,9 @@ LEGAL: tuple[Legal, ...] = (
         metadata={"key": json.loads("[" * 50 + "]" * 50)},
     ),
     Legal("no typed value", typed_file("3", "[]"), metadata={"key": "3"}),
-    Legal("own key of a later version", strings_file({"holdfast.later": "?"})),
+    Legal("own key of a later version", strings_file({"standfast.later": "?"})),
     Legal(
-        "saved by Holdfast",
+        "saved by Standfast",
         saved_file(small_tensors(), {"step": 3, "name": "run"}),
         {
             "weight": Tensor("F32", (2, 3), np.arange(6, dtype="<f4").tobytes()),
@@ -246,6 +246,6 @@ LEGAL: tuple[Legal, ...] = (
     ),
     Legal(
         "sealed, without padding",
-        sealed_file(member("holdfast.chunks", json.dumps(chunks_text(b"x")))),
+        sealed_file(member("standfast.chunks", json.dumps(chunks_text(b"x")))),
     ),
 )

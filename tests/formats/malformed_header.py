@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadHeader,
     DuplicateKey,

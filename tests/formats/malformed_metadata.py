@@ -1,10 +1,10 @@
-"""Files whose metadata is wrong: the strings, the typed values, and Holdfast's own keys."""
+"""Files whose metadata is wrong: the strings, the typed values, and Standfast's own keys."""
 
 from __future__ import annotations
 
 import json
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadHeader,
     BadRange,
@@ -29,7 +29,7 @@ from tests.formats.builders import (
 )
 
 TENSOR = member("a", entry())
-OURS = "the library does not know Holdfast's keys"
+OURS = "the library does not know Standfast's keys"
 METADATA = member("__metadata__", '{"key":"value"}')
 
 
@@ -189,7 +189,7 @@ def _typed(name: str, value: str, message: str = "") -> Case:
 
 def _listed(name: str, listed: str, message: str = "") -> Case:
     return Case(
-        name, typed_file("1", listed), BadField, f"metadata key '?holdfast.json.*{message}", OURS
+        name, typed_file("1", listed), BadField, f"metadata key '?standfast.json.*{message}", OURS
     )
 
 
@@ -203,13 +203,13 @@ TYPED = (
     _listed("list of typed keys holds a number", "[1]", "list"),
     _listed("list of typed keys holds a list", '[["key"]]', "list"),
     _listed("list of typed keys holds a missing key", '["key","other"]', "'other'"),
-    _listed("list of typed keys holds an own key", '["holdfast.json"]', "'holdfast.json'"),
+    _listed("list of typed keys holds an own key", '["standfast.json"]', "'standfast.json'"),
     _listed("list of typed keys is nested deeply", "[" * 100_000),
     Case(
         "list of typed keys holds one twice",
         typed_file("1", '["key","key"]'),
         DuplicateKey,
-        "holdfast.json.*'key'",
+        "standfast.json.*'key'",
         OURS,
     ),
     _typed("typed value is empty text", ""),
@@ -228,7 +228,7 @@ TYPED = (
     _typed("typed value has a lone surrogate as a key", '{"\\ud800":1}'),
     Case(
         "typed value is no JSON, under a key that clears the screen",
-        strings_file({"\033[2J": "?", "holdfast.json": '["\\u001b[2J"]'}),
+        strings_file({"\033[2J": "?", "standfast.json": '["\\u001b[2J"]'}),
         BadField,
         r"metadata key .*\\x1b",
         OURS,
@@ -245,13 +245,13 @@ TYPED = (
 
 
 def _chunks(name: str, text: str, message: str) -> Case:
-    """A sealed header in which `holdfast.chunks` alone is wrong."""
-    file = sealed_file(member("holdfast.chunks", json.dumps(text)))
-    return Case(name, file, BadField, f"holdfast.chunks.*{message}", OURS)
+    """A sealed header in which `standfast.chunks` alone is wrong."""
+    file = sealed_file(member("standfast.chunks", json.dumps(text)))
+    return Case(name, file, BadField, f"standfast.chunks.*{message}", OURS)
 
 
 RIGHT = chunks_text(b"x")
-RIGHT_MEMBER = member("holdfast.chunks", json.dumps(RIGHT))
+RIGHT_MEMBER = member("standfast.chunks", json.dumps(RIGHT))
 
 CHUNKS = (
     _chunks("chunk digests are empty text", "", "blake3"),
@@ -273,33 +273,33 @@ CHUNKS = (
             RIGHT_MEMBER, entries=(TENSOR, member("b", entry(data_offsets="[1,2]"))), data=b"xy"
         ),
         BadField,
-        "holdfast.chunks.*32 bytes.* 2 chunk",
+        "standfast.chunks.*32 bytes.* 2 chunk",
         OURS,
     ),
-    Case("chunk digests missing", sealed_file(), BadField, "holdfast.chunks", OURS),
+    Case("chunk digests missing", sealed_file(), BadField, "standfast.chunks", OURS),
     Case(
         "chunk digests twice",
         sealed_file(RIGHT_MEMBER, RIGHT_MEMBER),
         DuplicateKey,
-        "'holdfast.chunks'",
+        "'standfast.chunks'",
         "the library keeps the last of two equal keys",
     ),
     Case(
         "chunk digests are a number",
-        sealed_file(member("holdfast.chunks", "1")),
+        sealed_file(member("standfast.chunks", "1")),
         BadField,
-        "holdfast.chunks",
+        "standfast.chunks",
     ),
 )
 
 
 def _digest(name: str, file: bytes) -> Case:
-    return Case(name, file, IndexMismatch, "holdfast.digest", OURS)
+    return Case(name, file, IndexMismatch, "standfast.digest", OURS)
 
 
 SEALED = sealed_file(RIGHT_MEMBER)
-DIGEST = SEALED.partition(b'"holdfast.digest":"')[2][:DIGEST_LENGTH].decode()
-DIGEST_MEMBER = member("holdfast.digest", f'"{DIGEST}"')
+DIGEST = SEALED.partition(b'"standfast.digest":"')[2][:DIGEST_LENGTH].decode()
+DIGEST_MEMBER = member("standfast.digest", f'"{DIGEST}"')
 
 
 def _unsealed(*strings: str) -> bytes:
@@ -309,7 +309,7 @@ def _unsealed(*strings: str) -> bytes:
 
 DIGESTS = (
     _digest("header digest missing", _unsealed(RIGHT_MEMBER)),
-    _digest("header digest empty", _unsealed('"holdfast.digest":""', RIGHT_MEMBER)),
+    _digest("header digest empty", _unsealed('"standfast.digest":""', RIGHT_MEMBER)),
     _digest("header digest of zeros", SEALED.replace(DIGEST.encode(), b"0" * DIGEST_LENGTH)),
     _digest("header digest of another file", _unsealed(DIGEST_MEMBER, RIGHT_MEMBER, '"k":"v"')),
     _digest("header digest without hex", SEALED.replace(DIGEST.encode(), b"z" * DIGEST_LENGTH)),
@@ -318,7 +318,7 @@ DIGESTS = (
         "header digest cut short",
         _unsealed(DIGEST_MEMBER.replace(DIGEST, DIGEST[:-1]), RIGHT_MEMBER),
     ),
-    _digest("header digest alone, and wrong", _unsealed(f'"holdfast.digest":"{"0" * 64}"')),
+    _digest("header digest alone, and wrong", _unsealed(f'"standfast.digest":"{"0" * 64}"')),
     _digest("header digest in second place", _unsealed(RIGHT_MEMBER, DIGEST_MEMBER)),
     _digest("header digest behind a user's key", _unsealed('"k":"v"', DIGEST_MEMBER, RIGHT_MEMBER)),
     _digest("header digest behind a space", file_of(b"{ " + SEALED[9:-1], b"x")),
@@ -338,14 +338,14 @@ DIGESTS = (
         "header digest twice",
         _unsealed(DIGEST_MEMBER, DIGEST_MEMBER, RIGHT_MEMBER),
         DuplicateKey,
-        "'holdfast.digest'",
+        "'standfast.digest'",
         "the library keeps the last of two equal keys",
     ),
     Case(
         "header digest is a number",
-        _unsealed('"holdfast.digest":0', RIGHT_MEMBER),
+        _unsealed('"standfast.digest":0', RIGHT_MEMBER),
         BadField,
-        "holdfast.digest",
+        "standfast.digest",
     ),
     _digest("padding added behind a sealed header", file_of(SEALED[8:-1] + b" ", b"x")),
     _digest("metadata added to a sealed header", _unsealed(DIGEST_MEMBER, RIGHT_MEMBER, '"k":""')),

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadArchive,
     BadField,
     BadHeader,
@@ -59,11 +59,11 @@ def packed(entry: bytes, **lies: int) -> bytes:
 
 def own_entry(**changes: Any) -> bytes:
     """Our entry; members that are given replace its own."""
-    members: dict[str, Any] = {"holdfast.chunks": chunks(SIX), "metadata": {"step": 3}}
+    members: dict[str, Any] = {"standfast.chunks": chunks(SIX), "metadata": {"step": 3}}
     return json.dumps(members | changes).encode()
 
 
-def sealed(own: bytes | None = None, name: bytes = b"holdfast.json", seal: bytes = SEAL) -> bytes:
+def sealed(own: bytes | None = None, name: bytes = b"standfast.json", seal: bytes = SEAL) -> bytes:
     """A file with our entry, which is not listed, and a right seal, whatever the entry says."""
     piece = Piece(name, own_entry() if own is None else own, listed=False)
     file = archive(Piece(b"a.npy", npy()), piece, comment=seal + b"0" * 64)
@@ -72,9 +72,9 @@ def sealed(own: bytes | None = None, name: bytes = b"holdfast.json", seal: bytes
 
 
 def saved() -> bytes:
-    """The file that Holdfast writes."""
+    """The file that Standfast writes."""
     stream = io.BytesIO()
-    holdfast.save(stream, {"a": np.arange(6, dtype="<f4")}, {"step": 3}, format="npz")
+    standfast.save(stream, {"a": np.arange(6, dtype="<f4")}, {"step": 3}, format="npz")
     return stream.getvalue()
 
 
@@ -117,7 +117,7 @@ ARCHIVES = (
         "ours and another that are not listed",
         archive(
             Piece(b"a.npy", npy()),
-            Piece(b"holdfast.json", own_entry(), listed=False),
+            Piece(b"standfast.json", own_entry(), listed=False),
             Piece(b"b.npy", npy(), listed=False),
         ),
         BadField,
@@ -131,9 +131,9 @@ ARCHIVES = (
     ),
     Case(
         "ours among those that are listed",
-        archive(Piece(b"a.npy", npy()), Piece(b"holdfast.json", own_entry())),
+        archive(Piece(b"a.npy", npy()), Piece(b"standfast.json", own_entry())),
         BadField,
-        r"'holdfast\.json' .* does not end in \.npy",
+        r"'standfast\.json' .* does not end in \.npy",
     ),
     Case(
         "bzip2",
@@ -212,18 +212,18 @@ SIZES = (
 )
 
 OURS = (
-    Case("entry is no JSON", sealed(b"{"), BadField, r"'holdfast\.json': not the JSON"),
+    Case("entry is no JSON", sealed(b"{"), BadField, r"'standfast\.json': not the JSON"),
     Case("entry is no object", sealed(b"7"), BadField, r"expected a JSON object, found int"),
     Case("a key missing", sealed(b'{"metadata":{}}'), BadField, r"the keys"),
     Case("a key too many", sealed(own_entry(more=1)), BadField, r"the keys"),
     Case("metadata a text", sealed(own_entry(metadata="x")), BadField, r"the keys"),
     Case(
         "metadata with a key of ours",
-        sealed(own_entry(metadata={"holdfast.digest": 1})),
+        sealed(own_entry(metadata={"standfast.digest": 1})),
         BadField,
-        r"'holdfast\.digest', which no user can set",
+        r"'standfast\.digest', which no user can set",
     ),
-    Case("another name", sealed(name=b"holdfast.jsom"), BadField, r"none of them is ours"),
+    Case("another name", sealed(name=b"standfast.jsom"), BadField, r"none of them is ours"),
 )
 
 DIGESTS = tuple(
@@ -251,13 +251,13 @@ DIGESTS = tuple(
         ),
         (
             "digests of two arrays",
-            sealed(own_entry(**{"holdfast.chunks": chunks(SIX, SIX)})),
+            sealed(own_entry(**{"standfast.chunks": chunks(SIX, SIX)})),
             BadField,
             "64 bytes of digests for 1 chunks",
         ),
         (
             "digests that are null",
-            sealed(own_entry(**{"holdfast.chunks": None})),
+            sealed(own_entry(**{"standfast.chunks": None})),
             BadField,
             "expected text that starts",
         ),

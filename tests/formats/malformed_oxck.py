@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadHeader,
     DuplicateKey,
@@ -13,12 +13,12 @@ from holdfast.errors import (
     TruncatedFile,
     UnsupportedFile,
 )
-from holdfast.oxck import InvalidMagic, MetadataParse, TruncatedData, UnsupportedVersion
+from standfast.oxck import InvalidMagic, MetadataParse, TruncatedData, UnsupportedVersion
 from tests.formats.oxck_builders import Case, chunks, file_of, floats, sealed_file, tensor
 
 HUGE = 1 << 60
 ONE = ("a", (1,), floats(1))
-OWN = f'{{"holdfast.chunks":"{chunks(floats(1))}","holdfast.digest":"SEAL"}}'
+OWN = f'{{"standfast.chunks":"{chunks(floats(1))}","standfast.digest":"SEAL"}}'
 
 
 def cut(name: str, data: bytes, message: str) -> Case:
@@ -169,19 +169,20 @@ OURS = (
         "two tensors of one name",
         file_of("{}", tensor("a"), tensor("a")),
         DuplicateKey,
-        r"tensor 'a' \(offset 59\): a second one of this name; holdfast.oxck.Checkpoint keeps both",
+        r"tensor 'a' \(offset 59\): a second one of this name; "
+        r"standfast.oxck.Checkpoint keeps both",
         None,
     ),
     Case(
         "typed metadata that is not there",
-        file_of('{"holdfast.json":"[\\"a\\"]"}'),
+        file_of('{"standfast.json":"[\\"a\\"]"}'),
         BadField,
         "it lists 'a', which is not there",
         None,
     ),
     Case(
         "typed metadata that is no JSON",
-        file_of('{"a":"x","holdfast.json":"[\\"a\\"]"}'),
+        file_of('{"a":"x","standfast.json":"[\\"a\\"]"}'),
         BadField,
         "metadata key 'a': not the JSON",
         None,
@@ -190,42 +191,42 @@ OURS = (
         "digest of zeros",
         file_of(OWN.replace("SEAL", "0" * 64), tensor(*ONE)),
         IndexMismatch,
-        "holdfast.digest",
+        "standfast.digest",
         IndexMismatch,
     ),
     Case(
         "digest alone",
-        sealed_file('{"holdfast.digest":"SEAL"}', ONE),
+        sealed_file('{"standfast.digest":"SEAL"}', ONE),
         BadField,
-        "holdfast.chunks: expected text that starts",
+        "standfast.chunks: expected text that starts",
         BadField,
     ),
     Case(
         "chunks alone",
-        sealed_file(f'{{"holdfast.chunks":"{chunks(floats(1))}"}}', ONE),
+        sealed_file(f'{{"standfast.chunks":"{chunks(floats(1))}"}}', ONE),
         IndexMismatch,
-        "holdfast.digest",
+        "standfast.digest",
         IndexMismatch,
     ),
     Case(
         "chunks of nothing",
-        sealed_file(f'{{"holdfast.chunks":"{chunks()}","holdfast.digest":"SEAL"}}', ONE),
+        sealed_file(f'{{"standfast.chunks":"{chunks()}","standfast.digest":"SEAL"}}', ONE),
         BadField,
         "0 bytes of digests for 1 chunks",
         BadField,
     ),
     Case(
         "the digest twice",
-        sealed_file(OWN[:-1] + ',"holdfast.digest":"' + "0" * 64 + '"}', ONE),
+        sealed_file(OWN[:-1] + ',"standfast.digest":"' + "0" * 64 + '"}', ONE),
         IndexMismatch,
-        "holdfast.digest",
+        "standfast.digest",
         IndexMismatch,
     ),
     Case(
         "the digest behind a space",
-        sealed_file(OWN.replace('"holdfast.digest"', ' "holdfast.digest"'), ONE),
+        sealed_file(OWN.replace('"standfast.digest"', ' "standfast.digest"'), ONE),
         IndexMismatch,
-        "holdfast.digest",
+        "standfast.digest",
         IndexMismatch,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadHeader,
     DuplicateKey,
@@ -211,39 +211,41 @@ TEXTS = (
     Case("two texts", file_of(own_part("{}{}")), BadHeader, "JSON object of strings"),
     Case("key twice", file_of(sealed(RIGHT + ',"a":"","a":""')), DuplicateKey, "HFDG.*'a'"),
     Case("header field", file_of(sealed(RIGHT + ',"nd":"1"')), BadField, "HFDG.*'nd'"),
-    Case("typed key missing", sealed_file(**{"holdfast.json": '["a"]'}), BadField, "holdfast.json"),
-    Case("typed value no JSON", sealed_file(a="{", **{"holdfast.json": '["a"]'}), BadField, "'a'"),
+    Case(
+        "typed key missing", sealed_file(**{"standfast.json": '["a"]'}), BadField, "standfast.json"
+    ),
+    Case("typed value no JSON", sealed_file(a="{", **{"standfast.json": '["a"]'}), BadField, "'a'"),
 )
 
 DIGESTS = (
-    Case("no digest", file_of(own_part("{}")), IndexMismatch, "holdfast.digest", unchecked=True),
+    Case("no digest", file_of(own_part("{}")), IndexMismatch, "standfast.digest", unchecked=True),
     Case(
         "digest not first",
-        file_of(own_part('{"a":"","holdfast.digest":"' + "0" * 64 + '"}')),
+        file_of(own_part('{"a":"","standfast.digest":"' + "0" * 64 + '"}')),
         IndexMismatch,
-        "holdfast.digest",
+        "standfast.digest",
         unchecked=True,
     ),
     Case(
         "digest of another header",
         header(max_level=3) + WHOLE[92:],
         IndexMismatch,
-        "holdfast.digest",
+        "standfast.digest",
         unchecked=True,
     ),
     Case(
         "digest of a file without LINK",
         file_of(link_section() + sealed(RIGHT)),
         IndexMismatch,
-        "holdfast.digest",
+        "standfast.digest",
         unchecked=True,
     ),
-    Case("no chunks", file_of(sealed("")), BadField, "holdfast.chunks", unchecked=True),
+    Case("no chunks", file_of(sealed("")), BadField, "standfast.chunks", unchecked=True),
     Case(
         "chunks of three sections",
         file_of(sealed(chunks(*sections_bytes()[:3]))),
         BadField,
-        "holdfast.chunks: 96 bytes .* 4 chunks",
+        "standfast.chunks: 96 bytes .* 4 chunks",
         unchecked=True,
     ),
 )

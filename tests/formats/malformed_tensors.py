@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadRange,
     LimitExceeded,

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadArchive,
     BadField,
     BadPickle,
@@ -45,7 +45,7 @@ SIX = np.arange(6, dtype="<f4").tobytes()
 ONE_TENSOR = pickle_of(dict_of(text("w"), tensor()))
 LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03."
 """How a file of torch before 1.6 starts."""
-SEAL = b"holdfast.digest:"
+SEAL = b"standfast.digest:"
 
 
 def entries(changes: Mapping[str, bytes | None]) -> dict[str, bytes]:
@@ -85,30 +85,30 @@ def deflated(name: str, data: bytes, **lies: int) -> Piece:
 
 
 def chunks(*tensors: bytes) -> str:
-    """What `holdfast.chunks` holds for these tensors, each of one chunk."""
+    """What `standfast.chunks` holds for these tensors, each of one chunk."""
     digests = b"".join(blake3(data).digest() for data in tensors)
     return "blake3:16777216:" + base64.b64encode(digests).decode()
 
 
 def own_entry(**changes: Any) -> bytes:
     """Our entry; members that are given replace its own, and None leaves one out."""
-    members: dict[str, Any] = {"holdfast.chunks": chunks(SIX), "metadata": {"step": 3}}
+    members: dict[str, Any] = {"standfast.chunks": chunks(SIX), "metadata": {"step": 3}}
     return json.dumps({k: v for k, v in (members | changes).items() if v is not None}).encode()
 
 
 def sealed(own: bytes | None = None, seal: bytes = SEAL, **changes: bytes | None) -> bytes:
     """A file with our entry and a right seal, whatever the entry says."""
     own = own_entry() if own is None else own
-    file = file_of({**changes, "holdfast.json": own}, comment=seal + b"0" * 64)
+    file = file_of({**changes, "standfast.json": own}, comment=seal + b"0" * 64)
     at = file.index(SIX)
     digits = blake3(file[:at] + file[at + len(SIX) :]).hexdigest().encode()
     return file[:-64] + digits
 
 
 def saved() -> bytes:
-    """The file that Holdfast writes."""
+    """The file that Standfast writes."""
     stream = io.BytesIO()
-    holdfast.save(stream, {"w": np.arange(6, dtype="<f4")}, {"step": 3}, format="torch")
+    standfast.save(stream, {"w": np.arange(6, dtype="<f4")}, {"step": 3}, format="torch")
     return stream.getvalue()
 
 
@@ -260,19 +260,19 @@ TREES = (
 )
 
 OURS = (
-    Case("entry is no JSON", sealed(b"{"), BadField, r"'archive/holdfast\.json': not the JSON"),
+    Case("entry is no JSON", sealed(b"{"), BadField, r"'archive/standfast\.json': not the JSON"),
     Case("entry is no object", sealed(b"[]"), BadField, r"expected a JSON object, found list"),
     Case("entry is not UTF-8", sealed(b'{"\xff":1}'), BadField, r"not UTF-8"),
     Case("entry empty", sealed(b""), BadField, r"not the JSON"),
-    Case("no digests", sealed(own_entry(**{"holdfast.chunks": None})), BadField, r"the keys"),
+    Case("no digests", sealed(own_entry(**{"standfast.chunks": None})), BadField, r"the keys"),
     Case("no metadata", sealed(own_entry(metadata=None)), BadField, r"the keys"),
     Case("a third key", sealed(own_entry(more=1)), BadField, r"the keys"),
     Case("metadata a list", sealed(own_entry(metadata=[])), BadField, r"the keys"),
     Case(
         "metadata with a key of ours",
-        sealed(own_entry(metadata={"holdfast.x": 1})),
+        sealed(own_entry(metadata={"standfast.x": 1})),
         BadField,
-        r"'holdfast\.x', which no user can set",
+        r"'standfast\.x', which no user can set",
     ),
     Case(
         "a key twice",
@@ -282,28 +282,33 @@ OURS = (
     ),
     Case(
         "entry compressed",
-        archive(*pieces(), deflated("archive/holdfast.json", own_entry())),
+        archive(*pieces(), deflated("archive/standfast.json", own_entry())),
         UnsupportedFile,
-        r"'archive/holdfast\.json' is compressed",
+        r"'archive/standfast\.json' is compressed",
     ),
     Case(
         "entry with another checksum",
         archive(
             *pieces(),
-            Piece(b"archive/holdfast.json", own_entry(), local={"crc": 1}, central={"crc": 1}),
+            Piece(b"archive/standfast.json", own_entry(), local={"crc": 1}, central={"crc": 1}),
         ),
         BadArchive,
-        r"'archive/holdfast\.json': its CRC-32 is not 00000001",
+        r"'archive/standfast\.json': its CRC-32 is not 00000001",
     ),
 )
 
 DIGESTS = tuple(
     Case(name, data, error, message, unchecked=True)
     for name, data, error, message in (
-        ("entry without a comment", file_of({"holdfast.json": own_entry()}), IndexMismatch, "gone"),
+        (
+            "entry without a comment",
+            file_of({"standfast.json": own_entry()}),
+            IndexMismatch,
+            "gone",
+        ),
         ("comment without an entry", file_of(comment=SEAL + b"0" * 64), IndexMismatch, "gone"),
-        ("another comment", sealed(seal=b"holdfast_digest:"), IndexMismatch, "gone"),
-        ("comment cut", file_of({"holdfast.json": own_entry()}, SEAL), IndexMismatch, "match"),
+        ("another comment", sealed(seal=b"standfast_digest:"), IndexMismatch, "gone"),
+        ("comment cut", file_of({"standfast.json": own_entry()}, SEAL), IndexMismatch, "match"),
         (
             "comment altered",
             sealed()[:-1] + (b"0" if sealed()[-1:] != b"0" else b"1"),
@@ -320,31 +325,31 @@ DIGESTS = tuple(
         ("metadata altered", sealed(version=b"4\n")[:-64] + b"0" * 64, IndexMismatch, "match"),
         (
             "digests of two tensors",
-            sealed(own_entry(**{"holdfast.chunks": chunks(SIX, SIX)})),
+            sealed(own_entry(**{"standfast.chunks": chunks(SIX, SIX)})),
             BadField,
             "64 bytes of digests for 1 chunks",
         ),
         (
             "digests of none",
-            sealed(own_entry(**{"holdfast.chunks": chunks()})),
+            sealed(own_entry(**{"standfast.chunks": chunks()})),
             BadField,
             "0 bytes of digests for 1 chunks",
         ),
         (
             "digests that are a number",
-            sealed(own_entry(**{"holdfast.chunks": 3})),
+            sealed(own_entry(**{"standfast.chunks": 3})),
             BadField,
             "expected text that starts",
         ),
         (
             "digests of another kind",
-            sealed(own_entry(**{"holdfast.chunks": "sha256:"})),
+            sealed(own_entry(**{"standfast.chunks": "sha256:"})),
             BadField,
             "expected text that starts",
         ),
         (
             "digests that are no base64",
-            sealed(own_entry(**{"holdfast.chunks": "blake3:16777216:a"})),
+            sealed(own_entry(**{"standfast.chunks": "blake3:16777216:a"})),
             BadField,
             "not base64",
         ),

@@ -13,11 +13,11 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from blake3 import blake3
 
-import holdfast
-from holdfast.errors import HoldfastError
-from holdfast.files.layout import Index
-from holdfast.formats import oxck
-from holdfast.formats.reading import Options
+import standfast
+from standfast.errors import StandfastError
+from standfast.files.layout import Index
+from standfast.formats import oxck
+from standfast.formats.reading import Options
 
 Array = np.ndarray[Any, Any]
 
@@ -34,11 +34,11 @@ class Case:
     name: str
     """What is wrong with it."""
     data: bytes
-    error: type[HoldfastError]
-    """The very class that `holdfast.open` raises."""
+    error: type[StandfastError]
+    """The very class that `standfast.open` raises."""
     message: str
     """A regular expression for the message."""
-    checkpoint: type[HoldfastError] | None
+    checkpoint: type[StandfastError] | None
     """The very class that `Checkpoint` raises; None if it reads the file."""
     stream: bool = True
     """Whether a stream of these bytes is refused too."""
@@ -90,7 +90,7 @@ def file_of(
 
 
 def chunks(*tensors: bytes) -> str:
-    """What `holdfast.chunks` holds for these tensors, each of one chunk."""
+    """What `standfast.chunks` holds for these tensors, each of one chunk."""
     digests = b"".join(blake3(tensor).digest() for tensor in tensors)
     return CHUNKS_TAG + base64.b64encode(digests).decode()
 
@@ -112,9 +112,9 @@ def saved(
     metadata: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> bytes:
-    """The bytes that `holdfast.save` writes."""
+    """The bytes that `standfast.save` writes."""
     stream = io.BytesIO()
-    holdfast.save(stream, tensors, metadata, format="oxck", **options)
+    standfast.save(stream, tensors, metadata, format="oxck", **options)
     return stream.getvalue()
 
 

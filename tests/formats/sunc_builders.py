@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from holdfast.errors import HoldfastError
-from holdfast.files.forms import as_array
-from holdfast.files.layout import Index
-from holdfast.files.writer import write_stream
-from holdfast.formats import sunc
-from holdfast.formats.reading import Options
-from holdfast.tensors import source_of
+from standfast.errors import StandfastError
+from standfast.files.forms import as_array
+from standfast.files.layout import Index
+from standfast.files.writer import write_stream
+from standfast.formats import sunc
+from standfast.formats.reading import Options
+from standfast.tensors import source_of
 
 Array = np.ndarray[Any, Any]
 
@@ -51,7 +51,7 @@ FIELDS = {
 PAYLOAD_END = 92 + 2 * 32 + 2 * 8 + 3 * 4 * 8 + 3 * 8
 LINKS = 2 * 4
 """How many links the small tree has."""
-DIGEST_AT = len('HFDG........{"holdfast.digest":"')
+DIGEST_AT = len('HFDG........{"standfast.digest":"')
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Case:
     name: str
     """What is wrong with it."""
     data: bytes
-    error: type[HoldfastError]
+    error: type[StandfastError]
     """The very class, not a parent of it."""
     message: str
     """A regular expression for the message."""
@@ -105,7 +105,7 @@ def own_part(text: str | bytes) -> bytes:
 
 def sealed(text: str) -> bytes:
     """An extension of ours with this text behind its digest, which is right."""
-    part = own_part('{"holdfast.digest":"' + "0" * 64 + '"' + text + "}")
+    part = own_part('{"standfast.digest":"' + "0" * 64 + '"' + text + "}")
     digest = blake3(header() + part).hexdigest().encode()
     return part[:DIGEST_AT] + digest + part[DIGEST_AT + 64 :]
 
@@ -113,7 +113,7 @@ def sealed(text: str) -> bytes:
 def chunks(*sections: bytes) -> str:
     """The member that holds the chunk digests of these sections, each of one chunk."""
     digests = b"".join(blake3(section).digest() for section in sections)
-    return ',"holdfast.chunks":"blake3:16777216:' + base64.b64encode(digests).decode() + '"'
+    return ',"standfast.chunks":"blake3:16777216:' + base64.b64encode(digests).decode() + '"'
 
 
 def sections_bytes() -> tuple[bytes, ...]:
@@ -230,7 +230,7 @@ def tree(
 
 
 def whole_files() -> dict[str, bytes]:
-    """The small tree as Holdfast saves it, with each kind of extension before its own."""
+    """The small tree as Standfast saves it, with each kind of extension before its own."""
     further = {"step": 3, "name": "run"}
     linked = small_sections() | {"links": sections_of(file_of(link_section(2)))["links"]}
     foreign = small_sections() | {"extension": np.frombuffer(b"foreign", np.uint8)}

@@ -15,16 +15,16 @@ import ml_dtypes
 import numpy as np
 from blake3 import blake3
 
-import holdfast
-from holdfast.errors import HoldfastError
-from holdfast.files.layout import Index
-from holdfast.formats import tenzor
-from holdfast.formats.reading import Options
+import standfast
+from standfast.errors import StandfastError
+from standfast.files.layout import Index
+from standfast.formats import tenzor
+from standfast.formats.reading import Options
 
 Array = np.ndarray[Any, Any]
 
 GOLDEN = Path(__file__).parent / "golden"
-DIGEST_AT = 84
+DIGEST_AT = 64 + len('{"standfast.digest":"')
 CODES = ("f4", "f2", ml_dtypes.bfloat16, "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 """The dtypes by their codes."""
 
@@ -58,7 +58,7 @@ class Case:
     name: str
     """What is wrong with it."""
     data: bytes
-    error: type[HoldfastError]
+    error: type[StandfastError]
     """The very class, not a parent of it."""
     message: str
     """A regular expression for the message."""
@@ -115,7 +115,7 @@ def file_of(
 
 
 def chunks(*tensors: bytes) -> str:
-    """What `holdfast.chunks` holds for these tensors, each of one chunk."""
+    """What `standfast.chunks` holds for these tensors, each of one chunk."""
     digests = b"".join(blake3(tensor).digest() for tensor in tensors)
     return "blake3:16777216:" + base64.b64encode(digests).decode()
 
@@ -124,8 +124,8 @@ def own_text(names: str = '["a"]', of: str | None = None, more: str = "") -> str
     """The metadata of a file that we wrote, with zeros for the digest."""
     stored = chunks(b"x") if of is None else of
     return (
-        f'{{"holdfast.digest":"{"0" * 64}","holdfast.chunks":"{stored}",'
-        f'"holdfast.names":{names}{more}}}'
+        f'{{"standfast.digest":"{"0" * 64}","standfast.chunks":"{stored}",'
+        f'"standfast.names":{names}{more}}}'
     )
 
 
@@ -142,9 +142,9 @@ def saved(
     metadata: Mapping[str, Any] | bytes | None = None,
     **options: Any,
 ) -> bytes:
-    """The bytes that `holdfast.save` writes."""
+    """The bytes that `standfast.save` writes."""
     stream = io.BytesIO()
-    holdfast.save(stream, tensors, metadata, format="tenzor", **options)
+    standfast.save(stream, tensors, metadata, format="tenzor", **options)
     return stream.getvalue()
 
 
@@ -155,9 +155,9 @@ def index_of(data: bytes, verify: bool = True, names: Sequence[str] | None = Non
     )
 
 
-def opened(data: bytes, **options: Any) -> holdfast.TensorFile:
+def opened(data: bytes, **options: Any) -> standfast.TensorFile:
     """The file, opened as a stream."""
-    return holdfast.open(io.BytesIO(data), **options)
+    return standfast.open(io.BytesIO(data), **options)
 
 
 def lookup(data: bytes, name: str) -> Array | None:

@@ -23,18 +23,18 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadPickle,
     DuplicateKey,
-    HoldfastError,
     LimitExceeded,
     RefusedPickle,
+    StandfastError,
     TrailingBytes,
     TruncatedFile,
 )
-from holdfast.formats import dcp_metadata
-from holdfast.formats.dcp_metadata import Fields, Key, Object, read_metadata
+from standfast.formats import dcp_metadata
+from standfast.formats.dcp_metadata import Fields, Key, Object, read_metadata
 
 
 def some_metadata(**changes: Any) -> Metadata:
@@ -149,7 +149,7 @@ def test_a_name_outside_of_the_table_is_refused_by_name(case: str, protocol: int
 
 GLOBAL = b"ctorch.distributed.checkpoint."
 INDEX = GLOBAL + b"metadata\nMetadataIndex\n)\x81}(X\x03\0\0\0fqnX\x01\0\0\0wub"
-WRONG: dict[str, tuple[bytes, type[HoldfastError], str]] = {
+WRONG: dict[str, tuple[bytes, type[StandfastError], str]] = {
     "empty": (b"", TruncatedFile, "the pickle ends"),
     "cut": (pickle.dumps(some_metadata())[:-1], TruncatedFile, "the pickle ends"),
     "more": (pickle.dumps(some_metadata()) + b"x", TrailingBytes, "1 bytes follow"),
@@ -220,7 +220,7 @@ WRONG: dict[str, tuple[bytes, type[HoldfastError], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_no_writer_writes_is_refused(case: str) -> None:
     data, error, message = WRONG[case]
-    with pytest.raises(HoldfastError, match=message) as caught:
+    with pytest.raises(StandfastError, match=message) as caught:
         read_metadata(data)
     assert type(caught.value) is error
     assert len(str(caught.value)) < 500

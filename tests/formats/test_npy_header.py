@@ -15,20 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadHeader,
     DuplicateKey,
-    HoldfastError,
     LimitExceeded,
+    StandfastError,
     TruncatedFile,
     UnknownDType,
     UnsupportedDType,
     UnsupportedFile,
     UnsupportedShape,
 )
-from holdfast.formats.npy_header import CODE_OF, MAX_HEADER, ArrayHeader, read_header, write_header
-from holdfast.tensors import DTYPES, TensorSpec
+from standfast.formats.npy_header import CODE_OF, MAX_HEADER, ArrayHeader, read_header, write_header
+from standfast.tensors import DTYPES, TensorSpec
 from tests.fuzz.limits import processor_limit
 
 Array = np.ndarray[Any, Any]
@@ -202,7 +202,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_it_is_refused_by_its_own_error(name: str) -> None:
     data, error, message = BAD[name]
-    with processor_limit(0.5), pytest.raises(HoldfastError) as refused:
+    with processor_limit(0.5), pytest.raises(StandfastError) as refused:
         read_header(data)
     assert type(refused.value) is error, refused.value
     assert re.search(message, str(refused.value)), refused.value
@@ -223,7 +223,7 @@ def test_a_header_cut_anywhere_is_truncated(version: tuple[int, int]) -> None:
 def test_deep_nesting_is_refused_at_once() -> None:
     for text in ("(" * 60_000, "{" * 60_000, header(shape="(" * 60_000), header("[" * 60_000)):
         limit = sys.getrecursionlimit()
-        with processor_limit(0.5), pytest.raises(HoldfastError):
+        with processor_limit(0.5), pytest.raises(StandfastError):
             read_header(file_of(text))
         assert sys.getrecursionlimit() == limit
 
@@ -249,7 +249,7 @@ def test_what_we_read_after_random_damage_numpy_reads_too() -> None:
             )
         try:
             found = read_header(bytes(data))
-        except HoldfastError:
+        except StandfastError:
             continue
         accepted += 1
         shape, fortran_order, dtype = seen_by_numpy(bytes(data))

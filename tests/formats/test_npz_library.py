@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.formats import npz as own_format
+import standfast
+from standfast.formats import npz as own_format
 from tests.strategies import arrays, same_bytes
 
 Array = np.ndarray[Any, Any]
@@ -34,11 +34,11 @@ def test_what_numpy_writes_opens_here(
     path = tmp_path_factory.mktemp("npz") / "theirs.npz"
     (np.savez_compressed if compressed else np.savez)(path, **state)
     for mapped in (True, False):
-        with holdfast.open(path, mapped=mapped) as file:
+        with standfast.open(path, mapped=mapped) as file:
             assert set(file) == set(state)
             for name, array in state.items():
                 assert same_bytes(file[name], array)
-        loaded = holdfast.load(path, mapped=mapped, verify=False)
+        loaded = standfast.load(path, mapped=mapped, verify=False)
         assert all(same_bytes(loaded[name], array) for name, array in state.items())
 
 
@@ -53,7 +53,7 @@ def test_what_we_write_opens_there(
     extras: bool, tmp_path_factory: pytest.TempPathFactory, state: dict[str, Array]
 ) -> None:
     path = tmp_path_factory.mktemp("npz") / "ours.npz"
-    holdfast.save(path, state, extras=extras)
+    standfast.save(path, state, extras=extras)
     with np.load(path, allow_pickle=False) as file:
         assert file.files == list(state)
         assert all(same_bytes(file[name], array) for name, array in state.items())
@@ -68,14 +68,14 @@ def test_fortran_order_and_big_endian_come_back_with_their_values(tmp_path: Path
             b=array.astype(">i4"),
             s=np.array(5, ">i8"),
         )
-        with holdfast.open(tmp_path / "odd.npz") as file:
+        with standfast.open(tmp_path / "odd.npz") as file:
             assert np.array_equal(file["f"], array)
             assert np.array_equal(file["b"], array)
             assert file["b"].dtype == np.dtype("<i4")
             assert file["s"] == 5
             assert np.array_equal(file.slice("f")[1, :, ::2], array[1, :, ::2])
-        holdfast.convert(tmp_path / "odd.npz", tmp_path / "plain.oxck", cast=True)
-        assert np.array_equal(holdfast.load(tmp_path / "plain.oxck")["f"], array)
+        standfast.convert(tmp_path / "odd.npz", tmp_path / "plain.oxck", cast=True)
+        assert np.array_equal(standfast.load(tmp_path / "plain.oxck")["f"], array)
 
 
 def test_a_damaged_compressed_array_is_found_by_its_checksum(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_damaged_compressed_array_is_found_by_its_checksum(tmp_path: Path) -> 
     for at in range(1000, 4000, 500):
         damaged = bytearray(whole)
         damaged[at] ^= 16
-        with pytest.raises(holdfast.DamagedFile), holdfast.open(io.BytesIO(damaged)) as file:
+        with pytest.raises(standfast.DamagedFile), standfast.open(io.BytesIO(damaged)) as file:
             file["w"]
         found += 1
     assert found == 6
@@ -99,25 +99,25 @@ def test_a_damaged_stored_array_of_numpy_is_found_by_its_checksum(tmp_path: Path
     damaged[damaged.index(np.arange(1000.0).tobytes()) + 4321] ^= 1
     for mapped in (True, False):
         (tmp_path / "b.npz").write_bytes(damaged)
-        with pytest.raises(holdfast.errors.DigestMismatch, match="CRC-32") as damage:
-            holdfast.load(tmp_path / "b.npz", mapped=mapped)
+        with pytest.raises(standfast.errors.DigestMismatch, match="CRC-32") as damage:
+            standfast.load(tmp_path / "b.npz", mapped=mapped)
         assert damage.value.tensors == ("w",)
-        with holdfast.open(tmp_path / "b.npz", mapped=mapped) as file:
+        with standfast.open(tmp_path / "b.npz", mapped=mapped) as file:
             assert file["fine"].sum() == 9
-            with pytest.raises(holdfast.errors.DigestMismatch):
+            with pytest.raises(standfast.errors.DigestMismatch):
                 file["w"]
-        assert holdfast.load(tmp_path / "b.npz", verify=False, mapped=mapped)["w"].size == 1000
-        with pytest.warns(holdfast.errors.NotVerified, match="CRC-32"):
-            assert holdfast.load(tmp_path / "a.npz", mapped=mapped)["w"][999] == 999
+        assert standfast.load(tmp_path / "b.npz", verify=False, mapped=mapped)["w"].size == 1000
+        with pytest.warns(standfast.errors.NotVerified, match="CRC-32"):
+            assert standfast.load(tmp_path / "a.npz", mapped=mapped)["w"][999] == 999
 
 
 def test_mapped_arrays_are_views_of_the_file_and_aligned(tmp_path: Path) -> None:
     state = {"odd": np.ones(3, np.uint8), "w": np.arange(1000.0)}
-    holdfast.save(tmp_path / "ours.npz", state)
+    standfast.save(tmp_path / "ours.npz", state)
     np.savez(tmp_path / "theirs.npz", **state)
-    with holdfast.open(tmp_path / "ours.npz") as file:
+    with standfast.open(tmp_path / "ours.npz") as file:
         assert np.shares_memory(file["w"], file["w"])
     for name in ("ours.npz", "theirs.npz"):
-        with holdfast.open(tmp_path / name) as file:
+        with standfast.open(tmp_path / name) as file:
             assert file["w"].flags.aligned
             assert np.array_equal(file["w"], state["w"])

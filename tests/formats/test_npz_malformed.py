@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import BadArchive, DamagedFile, DigestMismatch, HoldfastError, SizeMismatch
+import standfast
+from standfast.errors import BadArchive, DamagedFile, DigestMismatch, SizeMismatch, StandfastError
 from tests.formats.malformed_npz import (
     CASES,
     SIX,
@@ -38,8 +38,8 @@ all_cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_malformed_file_is_refused(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "file.npz"
     path.write_bytes(case.data)
-    with memory_limit(1 << 30), processor_limit(5), pytest.raises(HoldfastError) as refused:
-        holdfast.open(path)
+    with memory_limit(1 << 30), processor_limit(5), pytest.raises(StandfastError) as refused:
+        standfast.open(path)
     message = str(refused.value)
     assert type(refused.value) is case.error, message
     assert message.startswith(f"{path}: ")
@@ -53,11 +53,11 @@ def test_what_is_wrong_only_about_digests_opens_without_them(case: Case, tmp_pat
     path = tmp_path / "file.npz"
     path.write_bytes(case.data)
     if not case.unchecked:
-        with pytest.raises(HoldfastError) as refused:
-            holdfast.open(path, verify=False)
+        with pytest.raises(StandfastError) as refused:
+            standfast.open(path, verify=False)
         assert type(refused.value) is case.error
         return
-    with holdfast.open(path, verify=False) as file:
+    with standfast.open(path, verify=False) as file:
         assert [array.tobytes() for array in file.values()] == [SIX]
 
 
@@ -65,7 +65,7 @@ def test_what_the_cases_are_made_of_is_sound(tmp_path: Path) -> None:
     whole = {"plain": file_of(npy()), "packed": packed(npy()), "sealed": sealed(), "saved": saved()}
     for name, data in whole.items():
         (tmp_path / "file.npz").write_bytes(data)
-        with holdfast.open(tmp_path / "file.npz") as file:
+        with standfast.open(tmp_path / "file.npz") as file:
             assert file["a"].tobytes() == SIX, name
             assert file.has_digests == (name in ("sealed", "saved"))
         with np.load(tmp_path / "file.npz", allow_pickle=False) as theirs:
@@ -108,13 +108,13 @@ def test_a_compressed_array_that_is_broken_is_found_when_it_is_taken(
     path = tmp_path / "file.npz"
     path.write_bytes(data)
     with memory_limit(1 << 28), processor_limit(5):
-        with holdfast.open(path, mapped=mapped) as file, pytest.raises(DamagedFile) as found:
+        with standfast.open(path, mapped=mapped) as file, pytest.raises(DamagedFile) as found:
             file["a"]
         assert type(found.value) is error
         assert str(found.value).startswith(f"{path}: tensor 'a': ")
         assert re.search(message, str(found.value))
         with pytest.raises(error, match=message):
-            holdfast.convert(path, tmp_path / "new.safetensors")
+            standfast.convert(path, tmp_path / "new.safetensors")
     assert not (tmp_path / "new.safetensors").exists()
 
 
@@ -125,7 +125,7 @@ def test_a_compressed_array_that_is_broken_behind_its_header_is_found(tmp_path: 
     for data in (half, half + b"\xff" * 200):
         (tmp_path / "file.npz").write_bytes(archive(replace(whole, data=data)))
         with (
-            holdfast.open(tmp_path / "file.npz") as file,
+            standfast.open(tmp_path / "file.npz") as file,
             pytest.raises(
                 (BadArchive, SizeMismatch), match=r"tensor 'a': it (inflates|cannot be inflated)"
             ),
@@ -149,9 +149,9 @@ def test_any_order_of_bytes_and_elements_gives_the_values(
     path = tmp_path / "file.npz"
     orders = {"c": array_of(dtype), "f": np.asfortranarray(array_of(dtype))}
     (np.savez_compressed if compressed else np.savez)(path, **orders)  # type: ignore[arg-type]
-    with holdfast.open(path, mapped=mapped) as file:
+    with standfast.open(path, mapped=mapped) as file:
         for name in orders:
             assert file[name].dtype == np.dtype(dtype).newbyteorder("=")
             assert np.array_equal(file[name], array_of(dtype))
-    holdfast.convert(path, tmp_path / "new.npz")
-    assert not holdfast.diff(path, tmp_path / "new.npz")
+    standfast.convert(path, tmp_path / "new.npz")
+    assert not standfast.diff(path, tmp_path / "new.npz")

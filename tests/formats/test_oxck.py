@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadName,
     DuplicateKey,
     DuplicateName,
@@ -25,8 +25,8 @@ from holdfast.errors import (
     UnsupportedDType,
     UnsupportedShape,
 )
-from holdfast.formats import oxck
-from holdfast.tensors import DTYPES, TensorSpec
+from standfast.formats import oxck
+from standfast.tensors import DTYPES, TensorSpec
 from tests.formats.oxck_builders import (
     GOLDEN,
     Array,
@@ -63,15 +63,15 @@ def golden_tensors() -> dict[str, Array]:
     return {name: np.array(value, np.float32) for name, value in values.items()}
 
 
-def opened(data: bytes, **options: Any) -> holdfast.TensorFile:
-    return holdfast.open(io.BytesIO(data), **options)
+def opened(data: bytes, **options: Any) -> standfast.TensorFile:
+    return standfast.open(io.BytesIO(data), **options)
 
 
 # The golden file
 
 
 def test_the_golden_file_holds_what_was_saved() -> None:
-    with holdfast.open(FIRST) as file:
+    with standfast.open(FIRST) as file:
         assert (file.format, file.metadata, file.has_digests) == ("oxck", METADATA, False)
         assert list(file) == list(golden_tensors())
         for name, expected in golden_tensors().items():
@@ -81,25 +81,25 @@ def test_the_golden_file_holds_what_was_saved() -> None:
 
 def test_the_golden_file_is_saved_again_byte_for_byte(tmp_path: Path) -> None:
     shuffled = dict(reversed(METADATA.items()))
-    holdfast.save(tmp_path / "again.oxck", golden_tensors(), shuffled, extras=False)
+    standfast.save(tmp_path / "again.oxck", golden_tensors(), shuffled, extras=False)
     assert (tmp_path / "again.oxck").read_bytes() == FIRST.read_bytes()
 
 
 def test_the_golden_file_is_converted_to_itself_byte_for_byte(tmp_path: Path) -> None:
     bare, full = tmp_path / "bare.oxck", tmp_path / "full.oxck"
-    holdfast.convert(FIRST, bare, extras=False)
+    standfast.convert(FIRST, bare, extras=False)
     assert bare.read_bytes() == FIRST.read_bytes()
-    holdfast.convert(FIRST, full)
+    standfast.convert(FIRST, full)
     assert full.read_bytes() != FIRST.read_bytes()
-    holdfast.convert(full, bare, extras=False)
+    standfast.convert(full, bare, extras=False)
     assert bare.read_bytes() == FIRST.read_bytes()
 
 
 def test_a_file_of_another_writer_loads_with_a_warning() -> None:
     with pytest.warns(NotVerified, match="holds no digests"):
-        assert len(holdfast.load(FIRST)) == 6
+        assert len(standfast.load(FIRST)) == 6
     with pytest.raises(NothingToVerify):
-        holdfast.verify(FIRST)
+        standfast.verify(FIRST)
 
 
 # Written and read back
@@ -107,8 +107,8 @@ def test_a_file_of_another_writer_loads_with_a_warning() -> None:
 
 def test_the_original_reads_a_file_with_extras() -> None:
     text, tensors = original_read(io.BytesIO(saved(golden_tensors(), METADATA)))
-    ours = {key for key in text if key.startswith("holdfast.")}
-    assert ours == {"holdfast.chunks", "holdfast.digest"}
+    ours = {key for key in text if key.startswith("standfast.")}
+    assert ours == {"standfast.chunks", "standfast.digest"}
     assert {key: text[key] for key in text if key not in ours} == METADATA
     for found, (name, array) in zip(tensors, golden_tensors().items(), strict=True):
         assert (found.name, found.shape) == (name, list(array.shape))
@@ -136,7 +136,7 @@ def test_tensors_come_back_as_they_were_saved(
 @settings(deadline=None)
 @given(
     st.dictionaries(names, arrays(["float32"]), max_size=4),
-    st.dictionaries(names.filter(lambda key: not key.startswith("holdfast.")), names, max_size=4),
+    st.dictionaries(names.filter(lambda key: not key.startswith("standfast.")), names, max_size=4),
 )
 def test_without_extras_there_is_nothing_of_ours(
     tensors: dict[str, Array], metadata: dict[str, str]
@@ -152,8 +152,8 @@ def test_without_extras_there_is_nothing_of_ours(
 def test_our_keys_have_the_bytes_of_their_page() -> None:
     elements = floats(1, 2)
     text = (
-        f'{{"a":"3","holdfast.chunks":"{chunks(elements)}","holdfast.digest":"SEAL",'
-        '"holdfast.json":"[\\"a\\"]","z":"x"}'
+        f'{{"a":"3","standfast.chunks":"{chunks(elements)}","standfast.digest":"SEAL",'
+        '"standfast.json":"[\\"a\\"]","z":"x"}'
     )
     padded = text + " " * (4096 - 28 - len(text) - 60)
     expected = sealed_file(padded, ("w", (2,), elements))
@@ -162,10 +162,11 @@ def test_our_keys_have_the_bytes_of_their_page() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ['a"holdfast.digest', '{"holdfast.digest', ',"holdfast.digest', '"holdfast.digest":"']
+    "key",
+    ['a"standfast.digest', '{"standfast.digest', ',"standfast.digest', '"standfast.digest":"'],
 )
 def test_a_key_or_value_that_looks_like_ours_is_only_a_key_or_value(key: str) -> None:
-    given = {key: "v" * 80, "b": key, "holdfast": key}
+    given = {key: "v" * 80, "b": key, "standfast": key}
     file = opened(saved({"w": np.ones(1, np.float32)}, given))
     assert (file.metadata, file.has_digests) == (given, True)
 
@@ -180,8 +181,8 @@ def test_tensors_that_are_not_aligned_in_the_file_are_in_memory(
     path.write_bytes(file_of("{}", tensor(name, (2, 3), array.tobytes())))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotVerified)
-        loaded = holdfast.load(path, mapped=mapped)[name]
-    with holdfast.open(path, mapped=mapped) as file:
+        loaded = standfast.load(path, mapped=mapped)[name]
+    with standfast.open(path, mapped=mapped) as file:
         for found in (loaded, file[name], file.slice(name)[:]):
             assert found.flags.aligned
             assert same_bytes(found, array)
@@ -261,7 +262,7 @@ def test_metadata_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_names_that_stand_twice_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "twice.oxck"
     path.write_bytes(file_of("{}", tensor("x"), tensor("y"), tensor("x")))
-    for use in (holdfast.open, lambda p: holdfast.convert(p, tmp_path / "new.oxck")):
+    for use in (standfast.open, lambda p: standfast.convert(p, tmp_path / "new.oxck")):
         with pytest.raises(DuplicateKey, match=r"tensor 'x' \(offset 88\): a second one"):
             use(path)
 

@@ -1,4 +1,4 @@
-"""The readers of OXCK, `holdfast.open` and `Checkpoint`, against malformed and damaged files."""
+"""The readers of OXCK, `standfast.open` and `Checkpoint`, against malformed and damaged files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import DamagedFile, DigestMismatch, HoldfastError, TruncatedFile
-from holdfast.oxck import Checkpoint, TruncatedData
+import standfast
+from standfast.errors import DamagedFile, DigestMismatch, StandfastError, TruncatedFile
+from standfast.oxck import Checkpoint, TruncatedData
 from tests.formats.malformed_oxck import CASES, WITHOUT_MAGIC
 from tests.formats.oxck_builders import Case, file_of, index_of, saved, tensor
 from tests.formats.tenzor_builders import flipped_bits
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 @all_cases
 def test_a_malformed_file_is_refused_by_the_right_error(case: Case) -> None:
-    with pytest.raises(HoldfastError, match=case.message) as refused:
+    with pytest.raises(StandfastError, match=case.message) as refused:
         index_of(case.data)
     assert type(refused.value) is case.error
     assert len(str(refused.value)) < 1000
@@ -40,10 +40,10 @@ def test_a_malformed_file_is_refused_by_the_right_error(case: Case) -> None:
 @all_cases
 def test_a_malformed_stream_is_refused_too(case: Case) -> None:
     if not case.stream:
-        assert holdfast.open(io.BytesIO(case.data)).format == "oxck"
+        assert standfast.open(io.BytesIO(case.data)).format == "oxck"
         return
-    with pytest.raises(HoldfastError) as refused:
-        holdfast.open(io.BytesIO(case.data))
+    with pytest.raises(StandfastError) as refused:
+        standfast.open(io.BytesIO(case.data))
     assert type(refused.value) is case.error
 
 
@@ -51,9 +51,9 @@ def test_a_malformed_stream_is_refused_too(case: Case) -> None:
 def test_a_malformed_file_on_disk_is_refused_with_its_path(case: Case, path: Path) -> None:
     path.write_bytes(case.data)
     with pytest.raises(
-        HoldfastError, match=f"^{re.escape(str(path))}: .*{case.message}"
+        StandfastError, match=f"^{re.escape(str(path))}: .*{case.message}"
     ) as refused:
-        holdfast.open(path)
+        standfast.open(path)
     assert type(refused.value) is case.error
 
 
@@ -63,7 +63,7 @@ def test_checkpoint_refuses_it_by_its_own_errors(case: Case, path: Path) -> None
     if case.checkpoint is None:
         assert Checkpoint.load(path).version == 1
         return
-    with pytest.raises(HoldfastError) as refused:
+    with pytest.raises(StandfastError) as refused:
         Checkpoint.load(path)
     assert type(refused.value) is case.checkpoint
 
@@ -73,7 +73,7 @@ def test_checkpoint_refuses_it_as_a_stream(case: Case) -> None:
     if case.checkpoint is None or not case.stream:
         assert Checkpoint.read_from(io.BytesIO(case.data)).version == 1
         return
-    with pytest.raises(HoldfastError) as refused:
+    with pytest.raises(StandfastError) as refused:
         Checkpoint.read_from(io.BytesIO(case.data))
     assert type(refused.value) is case.checkpoint
 
@@ -99,8 +99,8 @@ GREEDY = {
     "a long name": file_of("{}", tensor("", name_length=65_535)),
 }
 READERS: dict[str, Callable[[Path], object]] = {
-    "open": holdfast.open,
-    "open a stream": lambda path: holdfast.open(io.BytesIO(path.read_bytes())),
+    "open": standfast.open,
+    "open a stream": lambda path: standfast.open(io.BytesIO(path.read_bytes())),
     "Checkpoint.load": Checkpoint.load,
     "Checkpoint.read_from": lambda path: Checkpoint.read_from(io.BytesIO(path.read_bytes())),
 }
@@ -149,7 +149,7 @@ def test_a_file_cut_anywhere_is_refused(extras: bool) -> None:
             with pytest.raises(TruncatedFile):
                 index_of(data[:length])
             with pytest.raises(TruncatedFile):
-                holdfast.open(io.BytesIO(data[:length]))
+                standfast.open(io.BytesIO(data[:length]))
         with pytest.raises(TruncatedData) as refused:
             Checkpoint.read_from(io.BytesIO(data[:length]))
         assert 0 <= refused.value.got < refused.value.expected
@@ -161,12 +161,12 @@ def is_found(use: Callable[[Path], object], path: Path) -> bool:
         use(path)
     except DamagedFile:
         return True
-    except holdfast.errors.UnsupportedFile:  # a bit of the version
+    except standfast.errors.UnsupportedFile:  # a bit of the version
         return True
     return False
 
 
-@pytest.mark.parametrize("use", [holdfast.verify, Checkpoint.load], ids=["verify", "Checkpoint"])
+@pytest.mark.parametrize("use", [standfast.verify, Checkpoint.load], ids=["verify", "Checkpoint"])
 def test_every_bit_flipped_outside_of_padding_is_found(
     use: Callable[[Path], object], path: Path
 ) -> None:
@@ -179,14 +179,14 @@ def test_every_bit_flipped_outside_of_padding_is_found(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("use", [holdfast.verify, Checkpoint.load], ids=["verify", "Checkpoint"])
+@pytest.mark.parametrize("use", [standfast.verify, Checkpoint.load], ids=["verify", "Checkpoint"])
 def test_every_bit_flipped_is_found(use: Callable[[Path], object], path: Path) -> None:
     path.write_bytes(small())
     bits = range(8 * len(small()))
     assert [bit for bit in flipped_bits(path, bits) if not is_found(use, path)] == []
 
 
-@pytest.mark.parametrize("use", [holdfast.verify, Checkpoint.load], ids=["verify", "Checkpoint"])
+@pytest.mark.parametrize("use", [standfast.verify, Checkpoint.load], ids=["verify", "Checkpoint"])
 def test_a_flipped_bit_of_a_tensor_is_told_by_its_name(
     use: Callable[[Path], object], path: Path
 ) -> None:
@@ -208,7 +208,7 @@ def test_all_damaged_tensors_are_named(path: Path) -> None:
     for name in (b"t1", b"t3"):
         data[data.index(name, 4096) + 30] ^= 1
     path.write_bytes(data)
-    for use in (holdfast.verify, Checkpoint.load):
+    for use in (standfast.verify, Checkpoint.load):
         with pytest.raises(DigestMismatch, match="'t1' and 1 more") as found:
             use(path)
         assert found.value.tensors == ("t1", "t3")

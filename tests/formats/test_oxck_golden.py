@@ -1,4 +1,4 @@
-"""The golden files of OXCK that Holdfast wrote: sound ones open for ever, damaged ones never."""
+"""The golden files of OXCK that Standfast wrote: sound ones open for ever, damaged ones never."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadField,
     DigestMismatch,
     DuplicateKey,
-    HoldfastError,
     IndexMismatch,
+    StandfastError,
     TruncatedFile,
 )
-from holdfast.oxck import Checkpoint, MetadataParse, TruncatedData
+from standfast.oxck import Checkpoint, MetadataParse, TruncatedData
 from tests.formats.golden.make import METADATA, golden_files, oxck_tensors
 from tests.formats.oxck_builders import GOLDEN, original_read
 from tests.strategies import same_bytes
@@ -30,9 +30,9 @@ def test_the_writer_still_writes_these_bytes(name: str) -> None:
 
 
 def test_a_file_with_extras_holds_what_was_saved() -> None:
-    path = GOLDEN / "holdfast_oxck_extras.oxck"
-    assert holdfast.verify(path).tensors == 5
-    with holdfast.open(path) as file:
+    path = GOLDEN / "standfast_oxck_extras.oxck"
+    assert standfast.verify(path).tensors == 5
+    with standfast.open(path) as file:
         assert (file.metadata, list(file)) == (METADATA, list(oxck_tensors()))
         for name, array in oxck_tensors().items():
             assert same_bytes(file[name], array)
@@ -43,7 +43,7 @@ def test_a_file_with_extras_holds_what_was_saved() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["holdfast_oxck_extras.oxck", "holdfast_oxck_repeated.oxck"])
+@pytest.mark.parametrize("name", ["standfast_oxck_extras.oxck", "standfast_oxck_repeated.oxck"])
 def test_a_checkpoint_is_saved_again_byte_for_byte(name: str, tmp_path: Path) -> None:
     checkpoint = Checkpoint.load(GOLDEN / name)
     assert checkpoint.digests
@@ -52,7 +52,7 @@ def test_a_checkpoint_is_saved_again_byte_for_byte(name: str, tmp_path: Path) ->
 
 
 def test_repeated_names_and_a_tensor_without_a_shape_are_kept() -> None:
-    path = GOLDEN / "holdfast_oxck_repeated.oxck"
+    path = GOLDEN / "standfast_oxck_repeated.oxck"
     tensors = Checkpoint.load(path).tensors
     assert [(each.name, each.shape, each.data.tolist()) for each in tensors] == [
         ("twice", [2], [1, 2]),
@@ -60,7 +60,7 @@ def test_repeated_names_and_a_tensor_without_a_shape_are_kept() -> None:
         ("nothing", [], []),
     ]
     with pytest.raises(DuplicateKey, match="'twice'"):
-        holdfast.open(path)
+        standfast.open(path)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_repeated_names_and_a_tensor_without_a_shape_are_kept() -> None:
     ],
 )
 def test_a_damaged_file_is_refused(
-    damage: str, error: type[HoldfastError], message: str, checkpoint: type[HoldfastError]
+    damage: str, error: type[StandfastError], message: str, checkpoint: type[StandfastError]
 ) -> None:
     path = GOLDEN / f"damaged_oxck_{damage}.oxck"
     with pytest.raises(error, match=message) as refused:
-        holdfast.verify(path)
+        standfast.verify(path)
     assert type(refused.value) is error
     with pytest.raises(checkpoint) as refused:
         Checkpoint.load(path)

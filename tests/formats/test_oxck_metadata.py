@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import BadField
-from holdfast.formats.oxck_metadata import from_text, to_text
+from standfast.errors import BadField
+from standfast.formats.oxck_metadata import from_text, to_text
 from tests.formats.malformed_oxck import METADATA
 from tests.formats.oxck_builders import (
     ORIGINAL_WHITE,
@@ -174,7 +174,7 @@ def test_megabytes_of_text_take_no_second(name: str) -> None:
 
 def test_typed_metadata_is_bounded_too() -> None:
     deep = "[" * 200_000
-    text = to_text({"a": deep, "holdfast.json": '["a"]'}).encode()
+    text = to_text({"a": deep, "standfast.json": '["a"]'}).encode()
     data = b"OXCK\1\0\0\0" + bytes(16) + len(text).to_bytes(4, "little") + text
     with processor_limit(1), pytest.raises(BadField, match="deeper than 100"):
         index_of(data)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import FileError, TruncatedFile, UnreadableFile
-from holdfast.oxck import Checkpoint, CheckpointTensor, Io, TruncatedData
+import standfast
+from standfast.errors import FileError, TruncatedFile, UnreadableFile
+from standfast.oxck import Checkpoint, CheckpointTensor, Io, TruncatedData
 from tests.formats import oxck_builders, tenzor_builders
 from tests.formats.oxck_builders import file_of, floats, tensor
 
@@ -47,11 +47,11 @@ FILES = {
     "tenzor": tenzor_builders.saved(TENSORS, METADATA),
 }
 READS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "open oxck": ("oxck", holdfast.open),
-    "open oxck without extras": ("oxck without extras", holdfast.open),
+    "open oxck": ("oxck", standfast.open),
+    "open oxck without extras": ("oxck without extras", standfast.open),
     "Checkpoint.read_from": ("oxck", Checkpoint.read_from),
     "Checkpoint.read_from without extras": ("oxck without extras", Checkpoint.read_from),
-    "open tenzor": ("tenzor", holdfast.open),
+    "open tenzor": ("tenzor", standfast.open),
 }
 every_read = pytest.mark.parametrize("read", READS)
 
@@ -154,7 +154,7 @@ def test_what_is_written_to_a_socket_is_what_is_saved(
     ours, theirs = sockets
     with theirs.makefile("wb", buffering=0) as stream:
         small = {"last": TENSORS["last"]}
-        holdfast.save(stream, small, METADATA, format="oxck")  # type: ignore[arg-type]
+        standfast.save(stream, small, METADATA, format="oxck")  # type: ignore[arg-type]
     theirs.shutdown(socket.SHUT_WR)
     with ours.makefile("rb") as stream_in:
         assert stream_in.read() == oxck_builders.saved(small, METADATA)
@@ -198,7 +198,7 @@ def test_a_stream_that_fails_is_an_error_of_input(then: Any, message: str) -> No
     assert isinstance(refused.value, FileError)
     assert refused.value.errno
     with pytest.raises(UnreadableFile, match=message):
-        holdfast.open(Broken(HALF, then))  # type: ignore[arg-type]
+        standfast.open(Broken(HALF, then))  # type: ignore[arg-type]
 
 
 def test_a_stream_that_ends_is_truncated() -> None:
@@ -209,7 +209,7 @@ def test_a_stream_that_ends_is_truncated() -> None:
         1000 - HALF.index(floats(0, 1)),
     )
     with pytest.raises(TruncatedFile, match="it ended after 1,000 bytes"):
-        holdfast.open(io.BytesIO(HALF))
+        standfast.open(io.BytesIO(HALF))
 
 
 def test_a_stream_is_asked_for_bounded_pieces() -> None:
@@ -220,7 +220,7 @@ def test_a_stream_is_asked_for_bounded_pieces() -> None:
             asked.append(-1 if size is None else size)
             return super().read(size)
 
-    for use in (Checkpoint.read_from, holdfast.open):
+    for use in (Checkpoint.read_from, standfast.open):
         data = file_of("{}", tensor("x", (2**40,), bytes(100), elements=2**40))
         with pytest.raises(TruncatedFile):
             use(Listening(data))
@@ -234,6 +234,9 @@ def test_a_stream_of_something_else_is_known_by_its_first_bytes(
 ) -> None:
     ours, theirs = sockets
     theirs.sendall(data)
-    with ours.makefile("rb", buffering=0) as stream, pytest.raises(holdfast.HoldfastError) as error:
+    with (
+        ours.makefile("rb", buffering=0) as stream,
+        pytest.raises(standfast.StandfastError) as error,
+    ):
         Checkpoint.read_from(stream)  # type: ignore[arg-type]
     assert type(error.value).__name__ in ("InvalidMagic", "UnsupportedVersion")

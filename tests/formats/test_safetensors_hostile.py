@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.errors import DamagedFile, LimitExceeded
-from holdfast.formats.reading import Options
-from holdfast.formats.safetensors import read_index
+import standfast
+from standfast.errors import DamagedFile, LimitExceeded
+from standfast.formats.reading import Options
+from standfast.formats.safetensors import read_index
 from tests.formats.builders import entry, file_of, index_of, member, objects, one_tensor, typed_file
 from tests.formats.hostile import HOSTILE, Hostile
 from tests.fuzz.limits import memory_limit, processor_limit
@@ -52,7 +52,7 @@ def test_a_small_file_that_claims_much_is_refused_at_once(name: str, path: Path)
     try:
         begun = time.process_time()
         with memory_limit(64 << 20), pytest.raises(DamagedFile, match=re.escape(str(path))):
-            holdfast.open(path)
+            standfast.open(path)
         assert time.process_time() - begun < 0.5
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -77,10 +77,10 @@ def test_a_large_header_takes_seconds_at_most(hostile: Hostile, path: Path) -> N
     # Gigabytes for megabytes would be wrong, but Python's objects take some for each byte.
     with memory_limit(1 << 30), processor_limit(5):
         if hostile.error is None:
-            holdfast.open(path).close()
+            standfast.open(path).close()
         else:
             with pytest.raises(DamagedFile) as refused:
-                holdfast.open(path)
+                standfast.open(path)
             assert type(refused.value) is hostile.error
             assert len(str(refused.value)) < LONGEST_MESSAGE
 
@@ -96,7 +96,7 @@ def test_deep_nesting_does_not_crash_a_process_without_a_recursion_limit(
     where: str, path: Path
 ) -> None:
     path.write_bytes(NESTED[where])
-    program = "import sys, holdfast; sys.setrecursionlimit(10**6); holdfast.open(sys.argv[1])"
+    program = "import sys, standfast; sys.setrecursionlimit(10**6); standfast.open(sys.argv[1])"
     result = subprocess.run(
         [sys.executable, "-c", program, path], capture_output=True, text=True, check=False
     )

@@ -15,10 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.errors import NotVerified
-from holdfast.formats.safetensors import CODE_OF
-from holdfast.tensors import DTYPES, Packed, TensorSpec
+import standfast
+from standfast.errors import NotVerified
+from standfast.formats.safetensors import CODE_OF
+from standfast.tensors import DTYPES, Packed, TensorSpec
 from tests.strategies import arrays, names, packed
 
 Array = np.ndarray[Any, Any]
@@ -33,9 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(max_examples=100, deadline=None)
 def test_the_library_reads_what_we_write(folder: Path, tensors: dict[str, Array | Packed]) -> None:
     path = folder / "ours.safetensors"
-    holdfast.save(path, tensors, {"step": 1})
+    standfast.save(path, tensors, {"step": 1})
     theirs = dict(safetensors.deserialize(path.read_bytes()))
-    with holdfast.open(path) as file:
+    with standfast.open(path) as file:
         assert theirs.keys() == tensors.keys()
         for name, view in theirs.items():
             spec = file.spec(name)
@@ -59,8 +59,8 @@ def test_we_read_what_the_library_writes(name: str, tmp_path: Path) -> None:
     tensors = {"odd": torch.ones(3, dtype=torch.uint8), "x": _torch_tensor(name)}
     safetensors.torch.save_file(tensors, path, {"format": "pt"})
     with pytest.warns(NotVerified, match="nothing was verified"):
-        loaded = holdfast.load(path, framework="torch")
-    assert holdfast.open(path).metadata == {"format": "pt"}
+        loaded = standfast.load(path, framework="torch")
+    assert standfast.open(path).metadata == {"format": "pt"}
     assert loaded["x"].dtype == tensors["x"].dtype
     assert loaded["x"].shape == tensors["x"].shape
     assert torch.equal(loaded["x"].view(torch.uint8), tensors["x"].view(torch.uint8))
@@ -86,8 +86,8 @@ def test_a_file_whose_data_is_not_aligned_gives_aligned_arrays(tmp_path: Path) -
         path.write_bytes(_file(header + " " * spaces, values.tobytes()))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NotVerified)
-            loaded = holdfast.load(path)["x"]
-        with holdfast.open(path) as file:
+            loaded = standfast.load(path)["x"]
+        with standfast.open(path) as file:
             for array in (file["x"], file.slice("x")[:], loaded):
                 assert array.flags.aligned
                 assert np.array_equal(array, values)
@@ -102,8 +102,8 @@ def test_our_tensors_start_on_a_page_and_each_is_aligned(tmp_path: Path) -> None
         for name in CODE_OF
         if not DTYPES[name].packed
     }
-    holdfast.save(path, tensors)
-    with holdfast.open(path) as file:
+    standfast.save(path, tensors)
+    with standfast.open(path) as file:
         starts = {name: file[name].ctypes.data for name in file}
         assert min(starts.values()) % 4096 == 0
         for name, start in starts.items():
@@ -113,10 +113,10 @@ def test_our_tensors_start_on_a_page_and_each_is_aligned(tmp_path: Path) -> None
 def test_transformers_would_take_our_files(tmp_path: Path) -> None:
     """It asks for a framework wherever there is metadata; users never see ours."""
     for metadata, format in (({}, "pt"), ({"step": 1}, "pt"), ({"format": "mlx"}, "mlx")):
-        holdfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)}, metadata)
+        standfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)}, metadata)
         with safetensors.safe_open(tmp_path / "a.safetensors", "np") as file:
             assert file.metadata()["format"] == format
-        assert holdfast.open(tmp_path / "a.safetensors").metadata == metadata
-    holdfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)}, extras=False)
+        assert standfast.open(tmp_path / "a.safetensors").metadata == metadata
+    standfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)}, extras=False)
     with safetensors.safe_open(tmp_path / "a.safetensors", "np") as file:
         assert file.metadata() is None

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 import safetensors
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     DamagedFile,
     DigestMismatch,
-    HoldfastError,
     IndexMismatch,
     NothingToVerify,
     NotVerified,
+    StandfastError,
     TrailingBytes,
     TruncatedFile,
     UnknownFormat,
 )
-from holdfast.formats.safetensors import CODE_OF
+from standfast.formats.safetensors import CODE_OF
 from tests.formats.builders import (
     Case,
     entry,
@@ -85,8 +85,8 @@ def library_opens(data: bytes) -> bool:
 @all_cases
 def test_each_verb_refuses_it_by_its_own_error(case: Case, path: Path) -> None:
     path.write_bytes(case.data)
-    for verb in (holdfast.open, holdfast.load, holdfast.verify):
-        with pytest.raises(HoldfastError) as refused:
+    for verb in (standfast.open, standfast.load, standfast.verify):
+        with pytest.raises(StandfastError) as refused:
             verb(path)
         assert type(refused.value) is case.error
         message = str(refused.value)
@@ -100,7 +100,7 @@ def test_only_digests_can_be_left_unchecked() -> None:
     checked = [
         case
         for case in CASES
-        if case.error is not IndexMismatch and "holdfast.chunks" not in case.message
+        if case.error is not IndexMismatch and "standfast.chunks" not in case.message
     ]
     assert [
         case.name for case in checked if refusal(case.data, verify=False) is not case.error
@@ -120,7 +120,7 @@ def test_a_refused_file_is_closed(path: Path) -> None:
     before = os.listdir("/dev/fd")
     for _ in range(20):
         with pytest.raises(DamagedFile):
-            holdfast.open(path)
+            standfast.open(path)
     assert os.listdir("/dev/fd") == before
 
 
@@ -129,7 +129,7 @@ def test_a_foreign_suffix_and_no_brace_are_of_no_format(start: bytes, tmp_path: 
     path = tmp_path / "file.bin"
     path.write_bytes(file_of(start))
     with pytest.raises(UnknownFormat, match=re.escape(str(path))):
-        holdfast.open(path)
+        standfast.open(path)
 
 
 # Legal files that look odd
@@ -146,7 +146,7 @@ def check_legal(legal: Legal, tensors: dict[str, Any]) -> None:
 @mapped_and_not
 def test_it_opens_and_holds_what_it_should(legal: Legal, mapped: bool, path: Path) -> None:
     path.write_bytes(legal.data)
-    with holdfast.open(path, mapped=mapped) as file:
+    with standfast.open(path, mapped=mapped) as file:
         assert file.metadata == legal.metadata
         for name, tensor in legal.tensors.items():
             spec = file.spec(name)
@@ -162,7 +162,7 @@ def test_it_opens_and_holds_what_it_should(legal: Legal, mapped: bool, path: Pat
 def test_it_loads(legal: Legal, mapped: bool, path: Path) -> None:
     path.write_bytes(legal.data)
     with quietly():
-        check_legal(legal, holdfast.load(path, mapped=mapped))
+        check_legal(legal, standfast.load(path, mapped=mapped))
 
 
 @all_legal
@@ -175,7 +175,7 @@ def test_the_library_sees_the_same_in_it(legal: Legal) -> None:
         assert bytes(theirs[name]["data"]) == tensor.data
 
 
-# Damage to a file that Holdfast saved
+# Damage to a file that Standfast saved
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ def test_a_flipped_bit_in_each_byte_of_the_header_is_found_by_open(
             # Without its first brace, a file of a foreign suffix might be anything.
             expected = UnknownFormat if at == 8 and suffix == ".bin" else DamagedFile
             with pytest.raises(expected, match=re.escape(str(path))):
-                holdfast.open(path)
+                standfast.open(path)
             os.pwrite(out.fileno(), saved[at : at + 1], at)
 
 
@@ -224,10 +224,10 @@ def test_each_flipped_bit_of_a_tensor_is_found_and_named(
     for at in range(start, stop):
         path.write_bytes(saved[:at] + bytes([saved[at] ^ 1 << at % 8]) + saved[at + 1 :])
         with pytest.raises(DigestMismatch, match=re.escape(f"{path}: tensor '{name}'")) as found:
-            holdfast.load(path, mapped=mapped)
+            standfast.load(path, mapped=mapped)
         assert found.value.tensors == (name,)
         with pytest.raises(DigestMismatch) as found:
-            holdfast.verify(path)
+            standfast.verify(path)
         assert found.value.tensors == (name,)
 
 
@@ -236,7 +236,7 @@ def test_the_other_tensors_of_a_damaged_file_can_be_read(
     mapped: bool, saved: bytes, path: Path
 ) -> None:
     path.write_bytes(saved[:-1] + bytes([saved[-1] ^ 1]))
-    with holdfast.open(path, mapped=mapped) as file:
+    with standfast.open(path, mapped=mapped) as file:
         for name, array in small_tensors().items():
             if name == "mask":
                 for read in (lambda: file["mask"], lambda: file.slice("mask")[:1]):
@@ -253,7 +253,7 @@ def test_all_damaged_tensors_are_named_in_the_order_of_the_file(saved: bytes, pa
     start = header_end(saved)
     path.write_bytes(saved[:start] + bytes(byte ^ 0xFF for byte in saved[start:]))
     with pytest.raises(DigestMismatch) as found:
-        holdfast.verify(path)
+        standfast.verify(path)
     assert found.value.tensors == ("weight", "bias", "mask")
 
 
@@ -263,19 +263,19 @@ def test_a_file_cut_at_any_length_is_refused(verify: bool, saved: bytes, path: P
     for size in range(len(saved) - 1, -1, -1):
         os.truncate(path, size)
         with pytest.raises(TruncatedFile, match=re.escape(str(path))):
-            holdfast.open(path, verify=verify)
+            standfast.open(path, verify=verify)
 
 
 @pytest.mark.parametrize("verify", [True, False])
 def test_a_file_grown_by_a_byte_is_refused(verify: bool, saved: bytes, path: Path) -> None:
     path.write_bytes(saved + b"\0")
     with pytest.raises(TrailingBytes, match=re.escape(f"{path}: 1 bytes")):
-        holdfast.open(path, verify=verify)
+        standfast.open(path, verify=verify)
 
 
 def test_a_file_of_another_writer_can_be_loaded_but_not_verified(path: Path) -> None:
     path.write_bytes(file_of(objects(member("a", entry())), b"x"))
     with pytest.warns(NotVerified, match=re.escape(str(path))):
-        assert holdfast.load(path)["a"].tobytes() == b"x"
+        assert standfast.load(path)["a"].tobytes() == b"x"
     with pytest.raises(NothingToVerify, match=re.escape(str(path))):
-        holdfast.verify(path)
+        standfast.verify(path)

@@ -18,20 +18,20 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadField,
     DuplicateName,
-    HoldfastError,
     RefusedMetadata,
+    StandfastError,
     TruncatedFile,
     UnsupportedDType,
     UnsupportedShape,
     UnsupportedTensor,
 )
-from holdfast.formats import sunc
-from holdfast.formats.sunc_header import Header
-from holdfast.tensors import TensorSpec
+from standfast.formats import sunc
+from standfast.formats.sunc_header import Header
+from standfast.tensors import TensorSpec
 from tests.formats.malformed_sunc import CASES
 from tests.formats.sunc_builders import (
     PAYLOAD_END,
@@ -210,7 +210,7 @@ def test_further_metadata_keeps_its_types() -> None:
     for verify in (True, False):
         metadata = index_of(data, verify).metadata
         assert {key: metadata[key] for key in further} == further
-        assert not any(key.startswith("holdfast.") for key in metadata)
+        assert not any(key.startswith("standfast.") for key in metadata)
 
 
 def test_our_extension_has_the_bytes_of_its_page() -> None:
@@ -265,14 +265,14 @@ def test_a_file_on_the_disk_is_saved_opened_and_verified(
 ) -> None:
     path = tmp_path / "tree.sunc"
     path.write_bytes(golden(name))
-    with holdfast.open(path, mapped=mapped) as file:
+    with standfast.open(path, mapped=mapped) as file:
         sections, metadata = dict(file), file.metadata
     assert sections["blocks"].dtype == sunc.block_dtype(2)
-    holdfast.save(path, sections, metadata, extras=False)
+    standfast.save(path, sections, metadata, extras=False)
     assert path.read_bytes() == golden(name)
-    holdfast.save(path, sections, {**metadata, "step": 3})
+    standfast.save(path, sections, {**metadata, "step": 3})
     assert path.read_bytes().startswith(golden(name))
-    assert holdfast.verify(path).tensors == len(sections)
+    assert standfast.verify(path).tensors == len(sections)
 
 
 # What follows the payload
@@ -297,7 +297,7 @@ def test_a_foreign_extension_that_starts_as_ours_does_comes_back() -> None:
     "rest", [b"HFDG", b"not ours HFDG", b"HFDG" + bytes(8) + b"{}" + bytes(8) + b"HFDG"]
 )
 def test_a_foreign_extension_that_looks_like_ours_is_opened_unchecked(rest: bytes) -> None:
-    with pytest.raises(HoldfastError, match=r"HFDG.*verify=False"):
+    with pytest.raises(StandfastError, match=r"HFDG.*verify=False"):
         index_of(file_of(rest))
     sections = sections_of(file_of(rest), verify=False)
     assert sections["extension"].tobytes() == rest
@@ -315,7 +315,7 @@ def test_the_group_is_found_by_the_length_of_the_links(group: int) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_damaged_file_is_refused_by_its_own_error(case: Case) -> None:
-    with pytest.raises(HoldfastError) as refused:
+    with pytest.raises(StandfastError) as refused:
         index_of(case.data)
     assert type(refused.value) is case.error
     assert re.search(case.message, str(refused.value))
@@ -344,7 +344,7 @@ def test_each_flipped_bit_is_found(name: str) -> None:
             flipped[at] ^= 1 << bit
             try:
                 index = index_of(bytes(flipped))
-            except HoldfastError:
+            except StandfastError:
                 continue
             parts = section_bytes(bytes(flipped), index).values()
             if index.digests != whole.digests or {blake3(p).digest() for p in parts} == digests:
@@ -358,7 +358,7 @@ def lengths_that_open(data: bytes) -> list[int]:
     for size in range(len(data)):
         try:
             index_of(data[:size])
-        except HoldfastError:
+        except StandfastError:
             continue
         opened.append(size)
     return opened
@@ -390,7 +390,7 @@ def test_a_small_file_that_claims_much_is_refused_at_once(changes: dict[str, int
     tracemalloc.start()
     try:
         begun = time.process_time()
-        with pytest.raises(HoldfastError):
+        with pytest.raises(StandfastError):
             index_of(data)
         assert time.process_time() - begun < 0.5
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
@@ -408,7 +408,7 @@ def test_our_extension_is_not_read_if_it_is_too_long() -> None:
             return length + b"HFDG"
         return (file_of(b"HFDG") + length)[start : start + count]
 
-    with pytest.raises(HoldfastError, match=r"HFDG.*over 100,000,000"):
+    with pytest.raises(StandfastError, match=r"HFDG.*over 100,000,000"):
         sunc.read_index(read, size, sunc.Options())
     assert max(reads) == 92
 
@@ -439,7 +439,7 @@ def test_no_damage_raises_anything_but_our_errors(
     damaged = damaged[:grown] if grown < 0 else damaged + bytes(grown)
     try:
         sections = sections_of(bytes(damaged), verify)
-    except HoldfastError:
+    except StandfastError:
         return
     assert sum(array.nbytes for array in sections.values()) < len(damaged)
 
@@ -553,7 +553,7 @@ REFUSED_METADATA = {
     "blocks": ({"blocks_len": 3}, r"\['blocks_len'\] is 3, but the sections make it 2"),
     "slots": ({"field_slots_len": 3}, r"\['field_slots_len'\] is 3"),
     "arena": ({"arena_max_blocks": 4}, r"\['arena_max_blocks'\] is 4"),
-    "reserved key": ({"holdfast.digest": ""}, "'holdfast.digest'.*reserved"),
+    "reserved key": ({"standfast.digest": ""}, "'standfast.digest'.*reserved"),
     "tuple": ({"size": (1, 2)}, r"\['size'\] is a tuple"),
     "key that is no text": ({3: "x"}, "the key 3"),
 }

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadName,
     DuplicateName,
     NothingToVerify,
@@ -23,10 +23,10 @@ from holdfast.errors import (
     UnsupportedDType,
     UnsupportedShape,
 )
-from holdfast.formats import tenzor
-from holdfast.formats.tenzor import checkpoint_metadata
-from holdfast.formats.tenzor_names import hash_names
-from holdfast.tensors import DTYPES, TensorSpec
+from standfast.formats import tenzor
+from standfast.formats.tenzor import checkpoint_metadata
+from standfast.formats.tenzor_names import hash_names
+from standfast.tensors import DTYPES, TensorSpec
 from tests.formats.tenzor_builders import (
     CODES,
     GOLDEN,
@@ -72,7 +72,7 @@ def golden_tensors() -> dict[str, Array]:
 
 
 def test_the_golden_file_holds_what_was_saved() -> None:
-    with holdfast.open(FIRST, names=NAMES) as file:
+    with standfast.open(FIRST, names=NAMES) as file:
         assert (file.format, list(file), file.metadata) == ("tenzor", NAMES, METADATA)
         assert not file.has_digests
         for name, expected in golden_tensors().items():
@@ -80,39 +80,39 @@ def test_the_golden_file_holds_what_was_saved() -> None:
 
 
 def test_the_golden_file_without_names_shows_hashes() -> None:
-    with holdfast.open(FIRST) as file:
+    with standfast.open(FIRST) as file:
         assert list(file) == [f"{value:#018x}" for value in HASHES]
     assert [tenzor.hash_name(name) for name in NAMES] == HASHES
 
 
 def test_the_golden_file_is_saved_again_byte_for_byte(tmp_path: Path) -> None:
     text = checkpoint_metadata(**METADATA)  # type: ignore[arg-type]
-    holdfast.save(tmp_path / "again.tenzor", golden_tensors(), text, extras=False)
+    standfast.save(tmp_path / "again.tenzor", golden_tensors(), text, extras=False)
     assert (tmp_path / "again.tenzor").read_bytes() == FIRST.read_bytes()
 
 
 def test_the_golden_file_is_converted_to_itself_byte_for_byte(tmp_path: Path) -> None:
     bare, full = tmp_path / "bare.tenzor", tmp_path / "full.tenzor"
-    holdfast.convert(FIRST, bare, names=NAMES, extras=False)
+    standfast.convert(FIRST, bare, names=NAMES, extras=False)
     assert bare.read_bytes() == FIRST.read_bytes()
-    holdfast.convert(FIRST, full, names=NAMES)
+    standfast.convert(FIRST, full, names=NAMES)
     assert full.read_bytes() != FIRST.read_bytes()
-    holdfast.convert(full, bare, extras=False)
+    standfast.convert(full, bare, extras=False)
     assert bare.read_bytes() == FIRST.read_bytes()
 
 
 def test_a_file_of_another_writer_loads_with_a_warning() -> None:
     with pytest.warns(NotVerified, match="holds no digests"):
-        assert len(holdfast.load(FIRST)) == 4
+        assert len(standfast.load(FIRST)) == 4
     with pytest.raises(NothingToVerify):
-        holdfast.verify(FIRST)
+        standfast.verify(FIRST)
 
 
 # Written and read back
 
 
 def test_the_original_reads_a_file_with_extras(tmp_path: Path) -> None:
-    holdfast.convert(FIRST, tmp_path / "full.tenzor", names=NAMES)
+    standfast.convert(FIRST, tmp_path / "full.tenzor", names=NAMES)
     data = (tmp_path / "full.tenzor").read_bytes()
     for name, expected in golden_tensors().items():
         found = lookup(data, name)
@@ -179,11 +179,11 @@ def test_tensors_behind_an_odd_one_come_back_aligned(
         "half": np.arange(6, dtype=np.float16),
     }
     path = tmp_path / "odd.tenzor"
-    holdfast.save(path, tensors, extras=extras)
+    standfast.save(path, tensors, extras=extras)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotVerified)
-        loaded = holdfast.load(path, mapped=mapped, names=list(tensors))
-    with holdfast.open(path, mapped=mapped, names=list(tensors)) as file:
+        loaded = standfast.load(path, mapped=mapped, names=list(tensors))
+    with standfast.open(path, mapped=mapped, names=list(tensors)) as file:
         for name, array in tensors.items():
             for found in (loaded[name], file[name], file.slice(name)[1:]):
                 assert found.flags.aligned
@@ -195,15 +195,15 @@ def test_tensors_behind_an_odd_one_come_back_aligned(
 
 def test_chunks_of_a_large_tensor_are_verified_each(tmp_path: Path) -> None:
     path = tmp_path / "large.tenzor"
-    holdfast.save(path, {"x": np.ones((16 << 20) + 7, np.uint8), "y": np.ones(2, np.uint8)})
-    assert holdfast.verify(path).nbytes == (16 << 20) + 9
+    standfast.save(path, {"x": np.ones((16 << 20) + 7, np.uint8), "y": np.ones(2, np.uint8)})
+    assert standfast.verify(path).nbytes == (16 << 20) + 9
     data = bytearray(path.read_bytes())
     data[-4] ^= 1
     path.write_bytes(data)
-    with holdfast.open(path) as file:
+    with standfast.open(path) as file:
         assert file.slice("x")[:1000].all()
         assert file["y"].all()
-        with pytest.raises(holdfast.errors.DigestMismatch, match="'x'"):
+        with pytest.raises(standfast.errors.DigestMismatch, match="'x'"):
             file.slice("x")[-1:]
 
 
@@ -237,8 +237,8 @@ def test_names_in_the_file_need_no_others() -> None:
 
 
 def test_names_without_digests_are_read() -> None:
-    assert list(opened(file_of('{"holdfast.names":["a"],"x":1}'))) == ["a"]
-    assert list(opened(file_of('{"x":1,"holdfast.names":["a"]}'), names=["b"])) == ["a"]
+    assert list(opened(file_of('{"standfast.names":["a"],"x":1}'))) == ["a"]
+    assert list(opened(file_of('{"x":1,"standfast.names":["a"]}'), names=["b"])) == ["a"]
 
 
 @pytest.mark.parametrize("name", [3, b"a", None, "\ud800"])
@@ -261,15 +261,15 @@ def test_a_file_without_names_keeps_its_hashes_when_it_is_written_again(
     extras: bool, tmp_path: Path
 ) -> None:
     state = {"conv1_weight": np.ones(2), "conv1_bias": np.zeros(3)}
-    holdfast.save(tmp_path / "a.tenzor", state, extras=False)
-    holdfast.convert(tmp_path / "a.tenzor", tmp_path / "b.safetensors")
+    standfast.save(tmp_path / "a.tenzor", state, extras=False)
+    standfast.convert(tmp_path / "a.tenzor", tmp_path / "b.safetensors")
     for source in ("a.tenzor", "b.safetensors"):
-        holdfast.convert(tmp_path / source, tmp_path / "c.tenzor", extras=extras)
-        with holdfast.open(tmp_path / "c.tenzor") as file:
+        standfast.convert(tmp_path / source, tmp_path / "c.tenzor", extras=extras)
+        with standfast.open(tmp_path / "c.tenzor") as file:
             assert list(file) == [f"{tenzor.hash_name(name):#018x}" for name in state]
     if not extras:
         assert (tmp_path / "c.tenzor").read_bytes() == (tmp_path / "a.tenzor").read_bytes()
-        assert list(holdfast.open(tmp_path / "c.tenzor", names=list(state))) == list(state)
+        assert list(standfast.open(tmp_path / "c.tenzor", names=list(state))) == list(state)
 
 
 def collide(monkeypatch: pytest.MonkeyPatch) -> None:

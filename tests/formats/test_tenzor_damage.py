@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import DamagedFile, DigestMismatch, HoldfastError, TruncatedFile
+import standfast
+from standfast.errors import DamagedFile, DigestMismatch, StandfastError, TruncatedFile
 from tests.formats.malformed_tenzor import CASES, WITHOUT_MAGIC
 from tests.formats.tenzor_builders import (
     Case,
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 @all_cases
 def test_a_malformed_file_is_refused_by_the_right_error(case: Case) -> None:
-    with pytest.raises(HoldfastError, match=case.message) as refused:
+    with pytest.raises(StandfastError, match=case.message) as refused:
         index_of(case.data)
     assert type(refused.value) is case.error
     assert len(str(refused.value)) < 1000
@@ -46,7 +46,7 @@ def test_a_malformed_stream_is_refused_too(case: Case) -> None:
     if not case.stream:
         assert opened(case.data).format == "tenzor"
         return
-    with pytest.raises(HoldfastError) as refused:
+    with pytest.raises(StandfastError) as refused:
         opened(case.data)
     assert type(refused.value) is case.error
 
@@ -56,7 +56,7 @@ def test_only_digests_can_be_left_unchecked(case: Case) -> None:
     if case.unchecked:
         assert index_of(case.data, verify=False).digests is None
         return
-    with pytest.raises(HoldfastError) as refused:
+    with pytest.raises(StandfastError) as refused:
         index_of(case.data, verify=False)
     assert type(refused.value) is case.error
 
@@ -65,9 +65,9 @@ def test_only_digests_can_be_left_unchecked(case: Case) -> None:
 def test_a_malformed_file_on_disk_is_refused_with_its_path(case: Case, path: Path) -> None:
     path.write_bytes(case.data)
     with pytest.raises(
-        HoldfastError, match=f"^{re.escape(str(path))}: .*{case.message}"
+        StandfastError, match=f"^{re.escape(str(path))}: .*{case.message}"
     ) as refused:
-        holdfast.open(path)
+        standfast.open(path)
     assert type(refused.value) is case.error
 
 
@@ -98,7 +98,7 @@ def test_a_small_file_that_claims_much_is_refused_at_once(
     try:
         begun = time.process_time()
         with memory_limit(64 << 20), pytest.raises(TruncatedFile):
-            holdfast.open(io.BytesIO(GREEDY[name]) if stream else path)
+            standfast.open(io.BytesIO(GREEDY[name]) if stream else path)
         assert time.process_time() - begun < 0.5
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -125,19 +125,19 @@ def test_a_file_cut_anywhere_is_refused() -> None:
 
 
 def test_bytes_behind_a_file_are_refused_and_behind_a_stream_left_alone() -> None:
-    with pytest.raises(holdfast.errors.TrailingBytes, match="1 bytes follow the last tensor"):
+    with pytest.raises(standfast.errors.TrailingBytes, match="1 bytes follow the last tensor"):
         index_of(small() + b"\0")
     stream = io.BytesIO(small() + b"next")
-    assert len(holdfast.open(stream)) == 2
+    assert len(standfast.open(stream)) == 2
     assert stream.read() == b"next"
 
 
 def found_by_verify(path: Path) -> bool:
     try:
-        holdfast.verify(path)
+        standfast.verify(path)
     except DamagedFile:
         return True
-    except holdfast.errors.UnsupportedFile:  # a bit of the version or the flags
+    except standfast.errors.UnsupportedFile:  # a bit of the version or the flags
         return True
     return False
 
@@ -152,7 +152,7 @@ def test_verify_finds_every_bit_flipped_outside_of_padding(path: Path) -> None:
         *range(8 * 4096, 8 * len(data)),
     ]
     assert [bit for bit in flipped_bits(path, bits) if not found_by_verify(path)] == []
-    assert holdfast.verify(path).tensors == 2
+    assert standfast.verify(path).tensors == 2
 
 
 @pytest.mark.long
@@ -168,7 +168,7 @@ def test_a_flipped_bit_of_a_tensor_is_told_by_its_name(path: Path) -> None:
         flipped_bits(path, [8 * 4096 + 5, 8 * 4108]), ["weight", "b"], strict=True
     ):
         with pytest.raises(DigestMismatch) as found:
-            holdfast.verify(path)
+            standfast.verify(path)
         assert (bit > 0, found.value.tensors) == (True, (name,))
-        with holdfast.open(path, verify=False) as file:
+        with standfast.open(path, verify=False) as file:
             assert len(dict(file)) == 2

@@ -1,4 +1,4 @@
-"""The golden files of tenzor that Holdfast wrote: sound ones open for ever, damaged ones never."""
+"""The golden files of tenzor that Standfast wrote: sound ones open for ever, damaged ones never."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-import holdfast
-from holdfast.errors import BadField, DigestMismatch, HoldfastError, TruncatedFile
+import standfast
+from standfast.errors import BadField, DigestMismatch, StandfastError, TruncatedFile
 from tests.formats.golden.make import METADATA, golden_files, tenzor_tensors
 from tests.formats.tenzor_builders import GOLDEN, lookup
 from tests.strategies import same_bytes
@@ -21,9 +21,9 @@ def test_the_writer_still_writes_these_bytes(name: str) -> None:
 
 
 def test_a_file_with_extras_holds_what_was_saved() -> None:
-    path = GOLDEN / "holdfast_tenzor_extras.tenzor"
-    assert holdfast.verify(path).tensors == 7
-    with holdfast.open(path) as file:
+    path = GOLDEN / "standfast_tenzor_extras.tenzor"
+    assert standfast.verify(path).tensors == 7
+    with standfast.open(path) as file:
         assert (file.metadata, list(file)) == (METADATA, list(tenzor_tensors()))
         for name, array in tenzor_tensors().items():
             found = lookup(path.read_bytes(), name)
@@ -33,8 +33,8 @@ def test_a_file_with_extras_holds_what_was_saved() -> None:
 
 
 def test_a_trainers_file_holds_what_was_saved() -> None:
-    path = GOLDEN / "holdfast_tenzor_trainer.tenzor"
-    with holdfast.open(path, names=list(tenzor_tensors())) as file:
+    path = GOLDEN / "standfast_tenzor_trainer.tenzor"
+    with standfast.open(path, names=list(tenzor_tensors())) as file:
         assert file.metadata["best_val_loss"] == math.inf
         assert math.isnan(file.metadata["learning_rate"])
         assert file.metadata["model_name"] == 'my "first" \\model'
@@ -51,7 +51,7 @@ def test_a_trainers_file_holds_what_was_saved() -> None:
         ("cut", TruncatedFile, "the last tensor ends at"),
     ],
 )
-def test_a_damaged_file_is_refused(damage: str, error: type[HoldfastError], message: str) -> None:
+def test_a_damaged_file_is_refused(damage: str, error: type[StandfastError], message: str) -> None:
     with pytest.raises(error, match=message) as refused:
-        holdfast.verify(GOLDEN / f"damaged_tenzor_{damage}.tenzor")
+        standfast.verify(GOLDEN / f"damaged_tenzor_{damage}.tenzor")
     assert type(refused.value) is error

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import DamagedFile, RefusedMetadata
-from holdfast.formats.tenzor import checkpoint_metadata
-from holdfast.formats.tenzor_metadata import parse_metadata
+import standfast
+from standfast.errors import DamagedFile, RefusedMetadata
+from standfast.formats.tenzor import checkpoint_metadata
+from standfast.formats.tenzor_metadata import parse_metadata
 from tests.formats.tenzor_builders import (
     file_of,
     metadata_text,
@@ -129,7 +129,7 @@ def test_bare_numbers_and_names_that_are_not_escaped_are_read(
 def test_we_write_null_for_what_is_not_finite(tmp_path: Path) -> None:
     old, new = tmp_path / "old.tenzor", tmp_path / "new.tenzor"
     old.write_bytes(file_of(trainer_text("inf", 'a "b"')))
-    converted = holdfast.convert(old, new, extras=False)
+    converted = standfast.convert(old, new, extras=False)
     assert converted.metadata == ["best_val_loss: inf is now None"]
     assert metadata_text(new.read_bytes()) == (
         b'{"epoch":5,"global_step":4685,"best_val_loss":null,"best_val_acc":0.963,"best_epoch":3,'
@@ -145,7 +145,7 @@ def test_we_write_null_for_what_is_not_finite(tmp_path: Path) -> None:
     [
         b"{}",
         b' {"b": 1,\n "a" : [1.50, "\\u00e9"]} \n',
-        b'{"note":"\\"holdfast.digest\\" is a key"}',
+        b'{"note":"\\"standfast.digest\\" is a key"}',
         '{"é":"重み"}'.encode(),
         b"",
         b"  ",
@@ -164,8 +164,8 @@ def test_bytes_are_written_as_they_are(text: bytes) -> None:
 def test_empty_metadata_is_converted(text: bytes, extras: bool, tmp_path: Path) -> None:
     old, new = tmp_path / "old.tenzor", tmp_path / "new.tenzor"
     old.write_bytes(file_of(text))
-    holdfast.convert(old, new, names=["a"], extras=extras)
-    with holdfast.open(new) as file:
+    standfast.convert(old, new, names=["a"], extras=extras)
+    with standfast.open(new) as file:
         assert file.metadata == {}
     assert extras or new.read_bytes() == old.read_bytes()
 
@@ -180,9 +180,9 @@ def test_empty_metadata_is_converted(text: bytes, extras: bool, tmp_path: Path) 
         (b"\x0c{}", "not the JSON"),
         (b'{"a":"\xff"}', "not UTF-8"),
         (b'{"a":1,"a":2}', "stands twice"),
-        (b'{"holdfast.digest":"x"}', "'holdfast.digest': keys that start with 'holdfast.'"),
-        (b'{"holdfast.names":["a"]}', "'holdfast.names': keys that start with 'holdfast.'"),
-        (b'{"holdfast\\u002enames":["a"]}', "'holdfast.names': keys that start with"),
+        (b'{"standfast.digest":"x"}', "'standfast.digest': keys that start with 'standfast.'"),
+        (b'{"standfast.names":["a"]}', "'standfast.names': keys that start with 'standfast.'"),
+        (b'{"standfast\\u002enames":["a"]}', "'standfast.names': keys that start with"),
         (b'{"a":' + b"[" * 101 + b"]" * 101 + b"}", "deeper than 100"),
     ],
 )
@@ -236,7 +236,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 def test_megabytes_of_text_take_no_second(name: str) -> None:
     text = HOSTILE[name]()
     data = file_of(text)
-    if text.startswith(b'{"holdfast.digest"'):
+    if text.startswith(b'{"standfast.digest"'):
         data = reseal(data)
     with memory_limit(512 << 20), processor_limit(1):
         try:
@@ -250,7 +250,7 @@ def test_deep_nesting_does_not_crash_a_process_without_a_recursion_limit(tmp_pat
     for i, text in enumerate([_digest_text("[" * 300_000), b'{"a":' + b"[" * 300_000]):
         path = tmp_path / f"{i}.tenzor"
         path.write_bytes(file_of(text))
-        program = "import sys, holdfast; sys.setrecursionlimit(10**6); holdfast.open(sys.argv[1])"
+        program = "import sys, standfast; sys.setrecursionlimit(10**6); standfast.open(sys.argv[1])"
         result = subprocess.run(
             [sys.executable, "-c", program, path], capture_output=True, text=True, check=False
         )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.formats.tenzor_names import hash_name, hash_names
+from standfast.formats.tenzor_names import hash_name, hash_names
 from tests.formats.tenzor_builders import fnv
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

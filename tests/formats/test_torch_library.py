@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast.formats import torch as own_format
+import standfast
+from standfast.formats import torch as own_format
 
 DTYPES = sorted(own_format.DTYPES - {"float4_e2m1fn"})
 
@@ -46,7 +46,7 @@ def test_every_dtype_that_torch_writes_opens_here(dtype: str, tmp_path: Path) ->
     }
     tensors["t"] = tensors["w"].T
     torch.save(tensors, tmp_path / "theirs.pt")
-    loaded = holdfast.load(tmp_path / "theirs.pt", framework="torch", verify=False)
+    loaded = standfast.load(tmp_path / "theirs.pt", framework="torch", verify=False)
     assert list(loaded) == list(tensors)
     assert all(same(loaded[name], tensor) for name, tensor in tensors.items())
 
@@ -59,7 +59,7 @@ def test_every_dtype_that_we_write_opens_there(dtype: str, extras: bool, tmp_pat
         "s": tensor_of(dtype, 1)[0],
         "e": tensor_of(dtype, 0, 2),
     }
-    holdfast.save(tmp_path / "ours.pt", tensors, {"step": 1} if extras else None, extras=extras)
+    standfast.save(tmp_path / "ours.pt", tensors, {"step": 1} if extras else None, extras=extras)
     for mmap in (False, True):
         loaded = torch.load(tmp_path / "ours.pt", weights_only=True, mmap=mmap)
         assert type(loaded) is dict
@@ -70,17 +70,17 @@ def test_every_dtype_that_we_write_opens_there(dtype: str, extras: bool, tmp_pat
 def test_float4_goes_both_ways(tmp_path: Path) -> None:
     packed = torch.arange(12, dtype=torch.uint8).reshape(3, 4).view(torch.float4_e2m1fn_x2)
     torch.save({"w": packed}, tmp_path / "theirs.pt")
-    with holdfast.open(tmp_path / "theirs.pt") as file:
+    with standfast.open(tmp_path / "theirs.pt") as file:
         assert file.spec("w").shape == (3, 8)
-    ours = holdfast.load(tmp_path / "theirs.pt", framework="torch", verify=False)["w"]
-    holdfast.save(tmp_path / "ours.pt", {"w": ours})
+    ours = standfast.load(tmp_path / "theirs.pt", framework="torch", verify=False)["w"]
+    standfast.save(tmp_path / "ours.pt", {"w": ours})
     back = torch.load(tmp_path / "ours.pt", weights_only=True)["w"]
     assert back.dtype == packed.dtype
     assert torch.equal(back.view(torch.uint8), packed.view(torch.uint8))
 
 
 def test_our_entries_have_right_checksums_and_an_unaltered_zip(tmp_path: Path) -> None:
-    holdfast.save(tmp_path / "ours.pt", {"w": torch.ones(3)}, {"a": 1})
+    standfast.save(tmp_path / "ours.pt", {"w": torch.ones(3)}, {"a": 1})
     with zipfile.ZipFile(tmp_path / "ours.pt") as archive:
         assert archive.testzip() is None
         assert archive.namelist()[0] == "archive/data.pkl"
@@ -101,7 +101,7 @@ def training_state() -> dict[str, Any]:
 def test_a_training_state_is_seen_flat_and_as_a_tree(tmp_path: Path) -> None:
     state = training_state()
     torch.save(state, tmp_path / "state.ckpt")
-    with holdfast.open(tmp_path / "state.ckpt") as file:
+    with standfast.open(tmp_path / "state.ckpt") as file:
         assert torch.equal(
             torch.from_numpy(file["model.0.weight"].copy()), state["model"]["0.weight"]
         )
@@ -123,20 +123,20 @@ def test_tied_tensors_share_memory_and_views_keep_their_strides(tmp_path: Path) 
     base = torch.arange(24.0).reshape(4, 6)
     tree = {"base": base, "tied": base, "part": base[1:3, ::2], "column": base[:, 2].expand(3, 4)}
     torch.save(tree, tmp_path / "views.pt")
-    with holdfast.open(tmp_path / "views.pt") as file:
+    with standfast.open(tmp_path / "views.pt") as file:
         for name, tensor in tree.items():
             assert np.array_equal(file[name], tensor.numpy())
         assert np.shares_memory(file["base"], file["tied"])
         assert np.shares_memory(file["base"], file["part"])
         assert np.array_equal(file.slice("part")[0], tree["part"][0].numpy())
-    holdfast.convert(tmp_path / "views.pt", tmp_path / "plain.safetensors")
-    loaded = holdfast.load(tmp_path / "plain.safetensors", framework="torch")
+    standfast.convert(tmp_path / "views.pt", tmp_path / "plain.safetensors")
+    loaded = standfast.load(tmp_path / "plain.safetensors", framework="torch")
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tree.items())
 
 
 def test_a_tensor_that_is_the_whole_file(tmp_path: Path) -> None:
     torch.save(torch.arange(3), tmp_path / "one.pt")
-    with holdfast.open(tmp_path / "one.pt") as file:
+    with standfast.open(tmp_path / "one.pt") as file:
         assert list(file) == ["tensor"]
         assert np.array_equal(file.tree(), [0, 1, 2])
 
@@ -144,14 +144,14 @@ def test_a_tensor_that_is_the_whole_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tree", [None, {}, [], 3, "text"])
 def test_a_file_without_tensors_has_a_tree_all_the_same(tree: Any, tmp_path: Path) -> None:
     torch.save(tree, tmp_path / "none.pt")
-    with holdfast.open(tmp_path / "none.pt") as file:
+    with standfast.open(tmp_path / "none.pt") as file:
         assert len(file) == 0
         assert file.tree() == tree
 
 
 def test_a_list_of_tensors(tmp_path: Path) -> None:
     torch.save([torch.zeros(1), (torch.ones(1), "x")], tmp_path / "list.pt")
-    with holdfast.open(tmp_path / "list.pt") as file:
+    with standfast.open(tmp_path / "list.pt") as file:
         assert list(file) == ["0", "1.0"]
         assert file.metadata == {"1.1": "x"}
         assert file.tree()[1][1] == "x"
@@ -159,23 +159,23 @@ def test_a_list_of_tensors(tmp_path: Path) -> None:
 
 def test_two_leaves_of_one_path_are_refused_by_it(tmp_path: Path) -> None:
     torch.save({"a": {"b": torch.ones(1)}, "a.b": torch.zeros(1)}, tmp_path / "same.pt")
-    with pytest.raises(holdfast.errors.DuplicateKey, match=r"'a\.b'"):
-        holdfast.open(tmp_path / "same.pt")
+    with pytest.raises(standfast.errors.DuplicateKey, match=r"'a\.b'"):
+        standfast.open(tmp_path / "same.pt")
 
 
 def test_files_before_1_6_are_refused_with_what_to_do(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(2)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-    with pytest.raises(holdfast.errors.UnsupportedFile, match=r"before 1\.6"):
-        holdfast.open(tmp_path / "old.pt")
+    with pytest.raises(standfast.errors.UnsupportedFile, match=r"before 1\.6"):
+        standfast.open(tmp_path / "old.pt")
 
 
 def test_a_torch_file_without_a_known_suffix_and_as_a_stream(tmp_path: Path) -> None:
     content = io.BytesIO()
     torch.save({"w": torch.ones(2)}, content)
     (tmp_path / "pytorch_model.bin").write_bytes(content.getvalue())
-    assert holdfast.open(tmp_path / "pytorch_model.bin").format == "torch"
+    assert standfast.open(tmp_path / "pytorch_model.bin").format == "torch"
     content.seek(0)
-    assert list(holdfast.open(content)) == ["w"]
+    assert list(standfast.open(content)) == ["w"]
 
 
 def test_files_without_crcs_open(tmp_path: Path) -> None:
@@ -184,4 +184,4 @@ def test_files_without_crcs_open(tmp_path: Path) -> None:
         torch.save({"w": torch.ones(2)}, tmp_path / "fast.pt")
     finally:
         torch.serialization.set_crc32_options(True)
-    assert np.array_equal(holdfast.load(tmp_path / "fast.pt", verify=False)["w"], [1, 1])
+    assert np.array_equal(standfast.load(tmp_path / "fast.pt", verify=False)["w"], [1, 1])

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import DigestMismatch, HoldfastError, NotVerified, RefusedPickle
+import standfast
+from standfast.errors import DigestMismatch, NotVerified, RefusedPickle, StandfastError
 from tests.formats.hostile_pickles import dict_of, integer, pickle_of, tensor, text
 from tests.formats.malformed_torch import CASES, ONE_TENSOR, SIX, file_of, saved, sealed
 from tests.formats.sunc_builders import Case
@@ -32,8 +32,8 @@ all_cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_malformed_file_is_refused(case: Case, tmp_path: Path) -> None:
     path = tmp_path / "file.pt"
     path.write_bytes(case.data)
-    with memory_limit(1 << 30), processor_limit(5), pytest.raises(HoldfastError) as refused:
-        holdfast.open(path)
+    with memory_limit(1 << 30), processor_limit(5), pytest.raises(StandfastError) as refused:
+        standfast.open(path)
     message = str(refused.value)
     assert type(refused.value) is case.error, message
     assert message.startswith(f"{path}: ")
@@ -47,18 +47,18 @@ def test_what_is_wrong_only_about_digests_opens_without_them(case: Case, tmp_pat
     path = tmp_path / "file.pt"
     path.write_bytes(case.data)
     if not case.unchecked:
-        with pytest.raises(HoldfastError) as refused:
-            holdfast.open(path, verify=False)
+        with pytest.raises(StandfastError) as refused:
+            standfast.open(path, verify=False)
         assert type(refused.value) is case.error
         return
-    with holdfast.open(path, verify=False) as file:
+    with standfast.open(path, verify=False) as file:
         assert [array.tobytes() for array in file.values()] == [SIX]
 
 
 def test_what_the_cases_are_made_of_is_sound(tmp_path: Path) -> None:
     for name, data in (("plain", file_of()), ("sealed", sealed()), ("saved", saved())):
         (tmp_path / "file.pt").write_bytes(data)
-        with holdfast.open(tmp_path / "file.pt") as file:
+        with standfast.open(tmp_path / "file.pt") as file:
             assert file["w"].tobytes() == SIX, name
             assert file.has_digests == (name != "plain")
             assert file.metadata == ({} if name == "plain" else {"step": 3})
@@ -67,7 +67,7 @@ def test_what_the_cases_are_made_of_is_sound(tmp_path: Path) -> None:
 def test_damage_to_a_tensor_is_found_at_its_first_use(tmp_path: Path) -> None:
     at = saved().index(SIX)
     (tmp_path / "file.pt").write_bytes(saved()[:at] + b"\1" + saved()[at + 1 :])
-    with holdfast.open(tmp_path / "file.pt") as file, pytest.raises(DigestMismatch) as found:
+    with standfast.open(tmp_path / "file.pt") as file, pytest.raises(DigestMismatch) as found:
         file["w"]
     assert found.value.tensors == ("w",)
 
@@ -82,7 +82,7 @@ def test_a_big_endian_file_is_loaded_with_its_values(mapped: bool, tmp_path: Pat
     tree = pickle_of(dict_of(text("w"), tensor(), text("t"), strided))
     changes = {"data.pkl": tree, "byteorder": b"big", "data/0": swapped}
     (tmp_path / "file.pt").write_bytes(file_of(changes))
-    with holdfast.open(tmp_path / "file.pt", mapped=mapped) as file:
+    with standfast.open(tmp_path / "file.pt", mapped=mapped) as file:
         assert file["w"].dtype == np.dtype("float32")
         assert file["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
         assert file["t"].tolist() == [[0, 3], [1, 4], [2, 5]]
@@ -97,7 +97,7 @@ def test_a_tensor_that_repeats_its_bytes_takes_no_more_than_these(
     vast = tensor(size=integer(1 << 15) + integer(1 << 16) + b"\x86", steps=b"K\x00K\x00\x86")
     changes = {"data.pkl": pickle_of(dict_of(text("w"), vast)), "byteorder": order}
     (tmp_path / "file.pt").write_bytes(file_of(changes))
-    with memory_limit(1 << 28), holdfast.open(tmp_path / "file.pt") as file:
+    with memory_limit(1 << 28), standfast.open(tmp_path / "file.pt") as file:
         assert file["w"].shape == (1 << 15, 1 << 16)
         assert file["w"][5, 7] == 0
         assert file["w"].flags.aligned
@@ -105,7 +105,7 @@ def test_a_tensor_that_repeats_its_bytes_takes_no_more_than_these(
 
 def test_a_file_without_byteorder_and_version_is_little_endian(tmp_path: Path) -> None:
     (tmp_path / "file.pt").write_bytes(file_of({"byteorder": None, "version": None}))
-    with holdfast.open(tmp_path / "file.pt") as file:
+    with standfast.open(tmp_path / "file.pt") as file:
         assert file["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -131,7 +131,7 @@ ATTACKS = {
 
 
 def show(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [Path(sys.executable).with_name("holdfast"), "show", *arguments]
+    command = [Path(sys.executable).with_name("standfast"), "show", *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
@@ -144,11 +144,11 @@ def test_nothing_that_a_real_file_asks_for_is_run(
     weight = torch.arange(6.0).reshape(2, 3)
     torch.save({"weight": weight, "attack": ATTACKS[attack], "step": 3}, path)
     verbs = (
-        lambda: holdfast.open(path),
-        lambda: holdfast.load(path),
-        lambda: holdfast.verify(path),
-        lambda: holdfast.convert(path, tmp_path / "new.safetensors", cast=True),
-        lambda: holdfast.diff(path, path),
+        lambda: standfast.open(path),
+        lambda: standfast.load(path),
+        lambda: standfast.verify(path),
+        lambda: standfast.convert(path, tmp_path / "new.safetensors", cast=True),
+        lambda: standfast.diff(path, path),
         lambda: torch.load(path, weights_only=True),
     )
     for verb in verbs[:-1]:
@@ -159,14 +159,14 @@ def test_nothing_that_a_real_file_asks_for_is_run(
     shown = show(path)
     assert shown.returncode == 2
     assert "none of the names that stand for data" in shown.stderr
-    with holdfast.open(path, tensors_only=True) as file:
+    with standfast.open(path, tensors_only=True) as file:
         assert list(file) == ["weight"]
         assert file.metadata == {"step": 3}
         assert np.array_equal(file["weight"], weight.numpy())
         assert type(file.tree()["attack"]).__name__ == "Stub"
     converted = tmp_path / "new.safetensors"
-    holdfast.convert(path, converted, tensors_only=True)
-    assert not holdfast.diff(path, converted, tensors_only=True)
+    standfast.convert(path, converted, tensors_only=True)
+    assert not standfast.diff(path, converted, tensors_only=True)
     assert show(path, "--tensors-only").returncode == 0
     assert {entry.name for entry in tmp_path.iterdir()} == {"file.pt", "new.safetensors"}
 
@@ -213,17 +213,17 @@ def test_a_checkpoint_with_objects_opens_for_its_tensors(tmp_path: Path) -> None
     path = tmp_path / "epoch=4.ckpt"
     torch.save(lightning_checkpoint(), path)
     with pytest.raises(RefusedPickle, match=r"argparse\.Namespace|EarlyStopping"):
-        holdfast.open(path)
+        standfast.open(path)
     theirs = torch.load(path, weights_only=False)
     expected = tensors_in({key: theirs[key] for key in ("state_dict", "optimizer_states")})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotVerified)
-        loaded = holdfast.load(path, framework="torch", tensors_only=True)
+        loaded = standfast.load(path, framework="torch", tensors_only=True)
     assert len(expected) == 4 + 3 * 4
     for name, each in expected.items():
         assert loaded[name].dtype == each.dtype
         assert torch.equal(loaded[name], each)
-    with holdfast.open(path, tensors_only=True) as file:
+    with standfast.open(path, tensors_only=True) as file:
         assert file.metadata["epoch"] == 4
         assert file.metadata["global_step"] == 1000
         assert file.metadata["loss"] == np.float32(0.5)

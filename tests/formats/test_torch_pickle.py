@@ -20,17 +20,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import (
+from standfast.errors import (
     BadName,
     DuplicateName,
     RefusedPickle,
     UnsupportedDType,
     UnsupportedShape,
 )
-from holdfast.formats.torch_pickle import StoredTensor, Stub, read_pickle
-from holdfast.formats.torch_pickle_writer import write_pickle
-from holdfast.formats.torch_values import STORAGE_OF, TORCH_DTYPES
-from holdfast.tensors import DTYPES, TensorSpec
+from standfast.formats.torch_pickle import StoredTensor, Stub, read_pickle
+from standfast.formats.torch_pickle_writer import write_pickle
+from standfast.formats.torch_values import STORAGE_OF, TORCH_DTYPES
+from standfast.tensors import DTYPES, TensorSpec
 
 DTYPE_OF = {
     ours: getattr(torch, name.removeprefix("torch.")) for name, ours in TORCH_DTYPES.items()

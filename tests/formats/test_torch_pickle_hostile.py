@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.errors import HoldfastError, TruncatedFile
-from holdfast.formats.torch_globals import Storage
-from holdfast.formats.torch_pickle import StoredTensor, Stub, read_pickle
+from standfast.errors import StandfastError, TruncatedFile
+from standfast.formats.torch_globals import Storage
+from standfast.formats.torch_pickle import StoredTensor, Stub, read_pickle
 from tests.formats.hostile_pickles import (
     CASES,
     SYSTEM,
@@ -48,7 +48,7 @@ def nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_hostile_pickle_is_refused(case: Case) -> None:
     data = case.data
-    with memory_limit(1 << 30), processor_limit(5), pytest.raises(HoldfastError) as refused:
+    with memory_limit(1 << 30), processor_limit(5), pytest.raises(StandfastError) as refused:
         read_pickle(data)
     message = str(refused.value)
     assert type(refused.value) is case.error, message
@@ -64,15 +64,15 @@ def test_a_reader_of_the_tensors_alone_is_as_strict_with_what_is_malformed(case:
         if case.opens:
             assert type(read_pickle(data, tensors_only=True)) in (Stub, Storage, dict, OrderedDict)
             return
-        with pytest.raises(HoldfastError) as refused:
+        with pytest.raises(StandfastError) as refused:
             read_pickle(data, tensors_only=True)
     assert type(refused.value) is case.error
 
 
 AUDITED = """
 import sys
-from holdfast.errors import HoldfastError
-from holdfast.formats.torch_pickle import read_pickle
+from standfast.errors import StandfastError
+from standfast.formats.torch_pickle import read_pickle
 from tests.formats.hostile_pickles import RUNNING_CODE
 import encodings.unicode_escape
 
@@ -83,7 +83,7 @@ for data in cases:
     for tensors_only in (False, True):
         try:
             read_pickle(data, tensors_only=tensors_only)
-        except HoldfastError:
+        except StandfastError:
             pass
 events = set(seen) - {"builtins.id"}
 sys.exit(f"{events} {set(sys.modules) - modules}" if events or set(sys.modules) - modules else 0)
@@ -194,7 +194,7 @@ def fuzz(seconds: float, seed: int) -> Counter[str]:
             try:
                 copy.deepcopy(read_pickle(data, tensors_only=tensors_only))
                 outcomes["opens"] += 1
-            except HoldfastError as error:
+            except StandfastError as error:
                 outcomes[type(error).__name__] += 1
             except Exception as error:
                 raise AssertionError(f"{data!r} raises {error!r}") from error

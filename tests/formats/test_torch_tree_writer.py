@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from torch._weights_only_unpickler import Unpickler
 
-from holdfast.errors import RefusedState
-from holdfast.formats.torch_pickle import read_pickle
-from holdfast.formats.torch_tree_writer import TreeTensor, write_tree
-from holdfast.formats.torch_values import StoredTensor
+from standfast.errors import RefusedState
+from standfast.formats.torch_pickle import read_pickle
+from standfast.formats.torch_tree_writer import TreeTensor, write_tree
+from standfast.formats.torch_values import StoredTensor
 
 TREES = {
     "scalars": [None, True, False, 0, 255, 256, 65535, 65536, 2**31 - 1, 2**31, -1, -(2**31)],

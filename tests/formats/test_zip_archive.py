@@ -23,26 +23,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import (
+from standfast.errors import (
     BadArchive,
     BadName,
     BadRange,
     DuplicateKey,
-    HoldfastError,
     LimitExceeded,
     RefusedMetadata,
+    StandfastError,
     TrailingBytes,
     TruncatedFile,
     UnsupportedFile,
 )
-from holdfast.formats.zip_archive import Archive, Entry, other_ranges, read_archive
-from holdfast.formats.zip_records import (
+from standfast.formats.zip_archive import Archive, Entry, other_ranges, read_archive
+from standfast.formats.zip_records import (
     central_directory,
     local_header,
     unlisted_header,
     whole_entry,
 )
-from holdfast.formats.zip_records import descriptor as own_descriptor
+from standfast.formats.zip_records import descriptor as own_descriptor
 from tests.formats.zip_builders import (
     UTF8,
     WITH_DESCRIPTOR,
@@ -214,7 +214,7 @@ def test_names_are_decoded_as_zipfile_does() -> None:
 class Case:
     name: str
     data: bytes
-    error: type[HoldfastError]
+    error: type[StandfastError]
     message: str = ""
 
 
@@ -509,7 +509,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_it_is_refused_by_its_own_error(case: Case) -> None:
-    with pytest.raises(HoldfastError) as refused:
+    with pytest.raises(StandfastError) as refused:
         archive_of(case.data)
     assert type(refused.value) is case.error, refused.value
     message = str(refused.value)
@@ -551,7 +551,7 @@ def test_no_changed_byte_makes_it_read_otherwise_than_zipfile_does(kind: str) ->
             changed = data[:at] + bytes((value,)) + data[at + 1 :]
             try:
                 found = archive_of(changed)
-            except HoldfastError:
+            except StandfastError:
                 continue
             accepted += 1
             with zipfile.ZipFile(io.BytesIO(changed)) as theirs:
@@ -575,7 +575,7 @@ def test_random_damage_raises_no_other_error() -> None:
         try:
             archive_of(bytes(data))
             outcomes.add("accepted")
-        except HoldfastError as error:
+        except StandfastError as error:
             outcomes.add(type(error).__name__)
     assert {"accepted", "BadArchive", "BadRange", "LimitExceeded", "UnsupportedFile"} <= outcomes
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.formats.zip_archive import Archive, read_archive
+from standfast.formats.zip_archive import Archive, read_archive
 
 LOCAL = "<4s5H3L2H"
 CENTRAL = "<4s6H3L5H2L"

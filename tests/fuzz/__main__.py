@@ -25,7 +25,7 @@ def main() -> int:
     options = parser.parse_args()
     names = options.target or [*TARGETS, records.NAME]
     targets = [TARGETS[name] for name in names if name != records.NAME]
-    with TemporaryDirectory(prefix="holdfast-fuzz-") as folder:
+    with TemporaryDirectory(prefix="standfast-fuzz-") as folder:
         if options.replay:
             for target in targets:
                 if target.suffix == options.replay.suffix:

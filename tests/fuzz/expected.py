@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from holdfast.files.layout import Index
-from holdfast.formats.reading import Options
+from standfast.files.layout import Index
+from standfast.formats.reading import Options
 
 LARGEST_ARRAY = 1 << 20
 """A short file can hold a tensor of a petabyte, all of it one number; that is not compared."""

@@ -7,20 +7,20 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadName,
     DigestMismatch,
     FileError,
-    HoldfastError,
     NothingToVerify,
     NotVerified,
+    StandfastError,
     UnknownFormat,
     UnsupportedShape,
 )
-from holdfast.files.layout import Index
-from holdfast.formats import format_named
-from holdfast.formats.reading import Options
+from standfast.files.layout import Index
+from standfast.formats import format_named
+from standfast.formats.reading import Options
 from tests.fuzz.expected import LARGEST_ARRAY, broken_tensors, damaged_tensors, expected_array
 from tests.fuzz.properties import check_array, check_message, expecting, read
 from tests.fuzz.target import Broken, Outcome, require
@@ -31,11 +31,11 @@ def check_on_disk(data: bytes, path: Path, options: Options, random: Random) -> 
     path.write_bytes(data)
     expected = read(data, str(path), options)
     try:
-        with holdfast.open(path, verify=options.verify, tensors_only=options.tensors_only) as file:
+        with standfast.open(path, verify=options.verify, tensors_only=options.tensors_only) as file:
             require(isinstance(expected, Index), "open takes what read_index refuses")
             assert isinstance(expected, Index)
             require(list(file) == list(expected.rows), "open sees other names")
-    except HoldfastError as error:
+    except StandfastError as error:
         check_message(str(error))
         require(type(error) is type(expected), "open and read_index refuse it by two errors")
         named = str(error).startswith(f"{path}: ") or isinstance(error, FileError)
@@ -56,14 +56,14 @@ def check_on_disk(data: bytes, path: Path, options: Options, random: Random) -> 
 def _check_verify(data: bytes, path: Path, outcome: Outcome) -> None:
     if not isinstance(outcome, Index):
         try:
-            holdfast.verify(path)
-        except HoldfastError as error:
+            standfast.verify(path)
+        except StandfastError as error:
             require(type(error) is type(outcome), f"verify and read_index differ: {error}")
             return
         raise Broken("verify takes what read_index refuses")
     try:
         with expecting(damaged_tensors(data, outcome, Options()), broken_tensors(data, outcome)):
-            holdfast.verify(path)
+            standfast.verify(path)
     except NothingToVerify:
         require(outcome.digests is None, "there were digests")
     else:
@@ -72,7 +72,7 @@ def _check_verify(data: bytes, path: Path, outcome: Outcome) -> None:
 
 def _check_load(data: bytes, path: Path, index: Index, options: Options, mapped: bool) -> None:
     with expecting(damaged_tensors(data, index, options), broken_tensors(data, index)):
-        arrays = holdfast.load(
+        arrays = standfast.load(
             path, verify=options.verify, mapped=mapped, tensors_only=options.tensors_only
         )
         require(list(arrays) == list(index.rows), "load sees other names")
@@ -85,7 +85,7 @@ def _check_slices(
     data: bytes, path: Path, index: Index, options: Options, mapped: bool, random: Random
 ) -> None:
     damaged, broken = damaged_tensors(data, index, options), broken_tensors(data, index)
-    with holdfast.open(
+    with standfast.open(
         path, verify=options.verify, mapped=mapped, tensors_only=options.tensors_only
     ) as file:
         for name, row in index.rows.items():
@@ -118,13 +118,13 @@ def _check_convert(data: bytes, path: Path, index: Index, options: Options) -> N
     damaged, broken = damaged_tensors(data, sound, Options()), broken_tensors(data, sound)
     with expecting(damaged, broken, names_all=False):
         try:
-            holdfast.convert(path, target, cast=True, tensors_only=options.tensors_only)
+            standfast.convert(path, target, cast=True, tensors_only=options.tensors_only)
         except (BadName, UnsupportedShape):
             return
         names = list(index.rows)
-        differences = holdfast.diff(path, target, names=names, tensors_only=options.tensors_only)
+        differences = standfast.diff(path, target, names=names, tensors_only=options.tensors_only)
         require(not differences.changed, "the converted file has other tensors")
         require(not differences.added and not differences.removed, "it has other names")
         with warnings.catch_warnings():
             warnings.simplefilter("error", NotVerified)
-            holdfast.load(target)
+            standfast.load(target)

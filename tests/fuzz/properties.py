@@ -12,28 +12,28 @@ from typing import Any
 
 import numpy as np
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadName,
     DamagedFile,
     DigestMismatch,
-    HoldfastError,
     NotVerified,
+    StandfastError,
     TrailingBytes,
     TruncatedFile,
     UnknownFormat,
     UnsupportedShape,
 )
-from holdfast.files.digests import chunk_counts
-from holdfast.files.layout import Form, Index
-from holdfast.files.writer import write_stream
-from holdfast.formats import format_named, format_of_file
-from holdfast.formats.metadata import from_strings, to_strings
-from holdfast.formats.reading import Options
-from holdfast.formats.torch_values import Stub
-from holdfast.tensors import TensorSpec
-from holdfast.verbs.open import TensorFile
-from holdfast.verbs.portable import portable
+from standfast.files.digests import chunk_counts
+from standfast.files.layout import Form, Index
+from standfast.files.writer import write_stream
+from standfast.formats import format_named, format_of_file
+from standfast.formats.metadata import from_strings, to_strings
+from standfast.formats.reading import Options
+from standfast.formats.torch_values import Stub
+from standfast.tensors import TensorSpec
+from standfast.verbs.open import TensorFile
+from standfast.verbs.portable import portable
 from tests.fuzz.expected import (
     LARGEST_ARRAY,
     Array,
@@ -61,7 +61,7 @@ def read(data: bytes, path: str, options: Options) -> Outcome:
     try:
         format = format_of_file(path, data[:1024], len(data))
         return format.read_index(read_bytes, len(data), options)
-    except HoldfastError as error:
+    except StandfastError as error:
         return error
 
 
@@ -140,7 +140,7 @@ def _check_metadata(index: Index) -> None:
             index.metadata, format_named("safetensors"), cast=index.format == "torch", extras=True
         )
         strings = to_strings(kept)
-    except HoldfastError as error:
+    except StandfastError as error:
         raise Broken(f"metadata was read that cannot be saved: {error}") from error
     for text in (*strings, *strings.values()):
         text.encode()
@@ -165,7 +165,7 @@ def check_opened(data: bytes, outcome: Outcome, target: Target, options: Options
     """Open the bytes as a stream: it must come to the same, and all of it must work."""
     try:
         file = open_stream(data, options)
-    except HoldfastError as error:
+    except StandfastError as error:
         check_message(str(error))
         _check_same_refusal(data, outcome, error)
         return
@@ -189,10 +189,12 @@ def check_opened(data: bytes, outcome: Outcome, target: Target, options: Options
 
 
 def open_stream(data: bytes, options: Options) -> TensorFile:
-    return holdfast.open(io.BytesIO(data), verify=options.verify, tensors_only=options.tensors_only)
+    return standfast.open(
+        io.BytesIO(data), verify=options.verify, tensors_only=options.tensors_only
+    )
 
 
-def _check_same_refusal(data: bytes, outcome: Outcome, error: HoldfastError) -> None:
+def _check_same_refusal(data: bytes, outcome: Outcome, error: StandfastError) -> None:
     if isinstance(error, UnknownFormat):
         return  # there is no suffix to tell it by
     if len(data) < 10 and isinstance(error, TruncatedFile):
@@ -249,7 +251,7 @@ def _check_saved_again(file: TensorFile, arrays: Mapping[str, Array]) -> None:
         return  # paths of a tree have any length, and empty tensors dimensions that none can use
     stream = io.BytesIO()
     write_stream(stream, layout, [file.source(name) for name in file])
-    with holdfast.open(io.BytesIO(stream.getvalue())) as again:
+    with standfast.open(io.BytesIO(stream.getvalue())) as again:
         require(again.has_digests and list(again) == list(file), "saved again, other names")
         for name, spec in specs.items():
             require(again.spec(name) == spec, "saved again, another spec")

@@ -14,20 +14,20 @@ from typing import Any, Final, cast
 import numpy as np
 from blake3 import blake3
 
-from holdfast.errors import HoldfastError
-from holdfast.files.digests import CHUNK, tensor_digest
-from holdfast.store import tree
-from holdfast.store.aliases import View, c_order
-from holdfast.store.box_reading import parts_of
-from holdfast.store.boxes import box_nbytes, slices
-from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.decoding import decode
-from holdfast.store.local import LocalBackend
-from holdfast.store.logical import logical
-from holdfast.store.reading import Data
-from holdfast.store.record import DataFile, Head, Part, Record, encode
-from holdfast.tensors import TensorSpec
-from holdfast.tensors.shards import Box
+from standfast.errors import StandfastError
+from standfast.files.digests import CHUNK, tensor_digest
+from standfast.store import tree
+from standfast.store.aliases import View, c_order
+from standfast.store.box_reading import parts_of
+from standfast.store.boxes import box_nbytes, slices
+from standfast.store.checkpoint import Checkpoint
+from standfast.store.decoding import decode
+from standfast.store.local import LocalBackend
+from standfast.store.logical import logical
+from standfast.store.reading import Data
+from standfast.store.record import DataFile, Head, Part, Record, encode
+from standfast.tensors import TensorSpec
+from standfast.tensors.shards import Box
 from tests.fuzz.limits import alarm_clock, memory_limit, peak_memory
 from tests.fuzz.mutations.bytes import ANYWHERE
 from tests.fuzz.mutations.json_text import json_mutations
@@ -195,7 +195,7 @@ def _with_digests(text: bytes) -> bytes:
     """Also with the digests of the bytes, if it is a record; so that more of it is looked at."""
     try:
         return encode(with_right_digests(decode(text, RUN, STEP)))
-    except HoldfastError:
+    except StandfastError:
         return text
 
 
@@ -221,7 +221,7 @@ def check(text: bytes, backend: LocalBackend, random: Random) -> str:
             arrays = data.arrays()
             _check_arrays(data, arrays, random)
         _check_logical(backend, record)
-    except HoldfastError as error:
+    except StandfastError as error:
         check_message(str(error))
         return type(error).__name__
     return ""

@@ -12,8 +12,8 @@ from random import Random
 
 from blake3 import blake3
 
-from holdfast.files.layout import Index
-from holdfast.formats.reading import Options
+from standfast.files.layout import Index
+from standfast.formats.reading import Options
 from tests.fuzz.limits import alarm_clock, memory_limit, peak_memory
 from tests.fuzz.on_disk import check_on_disk
 from tests.fuzz.properties import check_in_memory, check_opened

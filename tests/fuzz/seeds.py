@@ -1,4 +1,4 @@
-"""Legal content at random, and files of it as Holdfast writes them."""
+"""Legal content at random, and files of it as Standfast writes them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-import holdfast
-from holdfast.tensors import DTYPES
+import standfast
+from standfast.tensors import DTYPES
 from tests.fuzz.target import LARGEST_SEED
 
 GOLDEN = Path(__file__).parents[1] / "formats" / "golden"
@@ -31,9 +31,9 @@ def small(files: Collection[bytes]) -> list[bytes]:
 def saved(
     format: str, tensors: Mapping[str, Any], metadata: Any = None, extras: bool = True
 ) -> bytes:
-    """The bytes that `holdfast.save` writes."""
+    """The bytes that `standfast.save` writes."""
     stream = io.BytesIO()
-    holdfast.save(stream, tensors, metadata, format=format, extras=extras)
+    standfast.save(stream, tensors, metadata, format=format, extras=extras)
     return stream.getvalue()
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from holdfast.errors import HoldfastError
-from holdfast.files.layout import Index
-from holdfast.formats.reading import Options
+from standfast.errors import StandfastError
+from standfast.files.layout import Index
+from standfast.formats.reading import Options
 
 LARGEST = 1 << 16
 """Inputs are cut to this size."""
@@ -18,7 +18,7 @@ LARGEST_SEED = 16 << 10
 Mutation = Callable[[Random, bytes, Sequence[bytes]], bytes]
 """Takes a file, and others to borrow from; returns another file."""
 
-Outcome = Index | HoldfastError
+Outcome = Index | StandfastError
 """What the reader makes of an input."""
 
 

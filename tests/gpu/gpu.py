@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast.adapters.torch_dtypes import NAME_OF
+import standfast
+from standfast.adapters.torch_dtypes import NAME_OF
 
 DEVICE = "cuda"
 ON_GPU = [
@@ -89,12 +89,12 @@ def kept(tree: Any) -> Any:
     return [*map(kept, tree)] if isinstance(tree, list) else tree
 
 
-def checkpointer(store: Path, **parts: Any) -> holdfast.Checkpointer:
+def checkpointer(store: Path, **parts: Any) -> standfast.Checkpointer:
     """One that saves at every step."""
-    return holdfast.Checkpointer(store, holdfast.TrainingState(**parts), name="run", every=1)
+    return standfast.Checkpointer(store, standfast.TrainingState(**parts), name="run", every=1)
 
 
-def wait_until_warm(ckpt: holdfast.Checkpointer) -> None:
+def wait_until_warm(ckpt: standfast.Checkpointer) -> None:
     """Return when the memory for two saves is touched and pinned."""
     background = ckpt._open()._background
     assert background is not None

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-import holdfast
-from holdfast.training.proof_comparison import compare_stores
+import standfast
+from standfast.training.proof_comparison import compare_stores
 from tests.gpu.gpu import DEVICE, ON_GPU, differing
 
 pytestmark = ON_GPU
@@ -27,7 +27,7 @@ def run(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def state_of(store: Path) -> Any:
-    return holdfast.Store(store).runs()[0].load(30)
+    return standfast.Store(store).runs()[0].load(30)
 
 
 def test_a_gpt_on_the_gpu_goes_on_exactly_after_a_kill(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import DigestMismatch
+import standfast
+from standfast.errors import DigestMismatch
 from tests.gpu.gpu import DEVICE, ON_GPU, checkpointer, differing, of_all_kinds, of_bytes
 
 pytestmark = ON_GPU
@@ -17,7 +17,7 @@ FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def load(path: Path, **options: Any) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = holdfast.load(
+    found: dict[str, torch.Tensor] = standfast.load(
         path, framework="torch", device=DEVICE, **options
     )
     return found
@@ -28,7 +28,7 @@ def test_every_dtype_comes_to_lie_on_the_gpu_as_it_was(tmp_path: Path, suffix: s
     tensors = of_all_kinds()
     if suffix == "safetensors":  # which has no dtype for these
         tensors = {k: v for k, v in tensors.items() if v.dtype != torch.complex128}
-    holdfast.save(tmp_path / f"all.{suffix}", tensors)
+    standfast.save(tmp_path / f"all.{suffix}", tensors)
     found = load(tmp_path / f"all.{suffix}")
     assert {each.device.type for each in found.values()} == {DEVICE}
     assert [*differing(tensors, found)] == []
@@ -39,7 +39,7 @@ def test_other_formats_come_to_lie_there_too(tmp_path: Path) -> None:
     for suffix in ("npz", "tenzor"):
         path = tmp_path / f"state.{suffix}"
         some = tensors if suffix != "tenzor" else {"weight": tensors["weight"]}
-        holdfast.save(path, some)
+        standfast.save(path, some)
         assert [*differing(some, load(path))] == []
 
 
@@ -52,7 +52,7 @@ def test_a_cast_is_that_of_torch(tmp_path: Path, cast: Any) -> None:
         for each in FLOATS
     }
     tensors["numbers"] = torch.arange(100, device=DEVICE)
-    holdfast.save(tmp_path / "floats.safetensors", tensors)
+    standfast.save(tmp_path / "floats.safetensors", tensors)
     expected = {k: v.to(dtype) if v.dtype in FLOATS else v for k, v in tensors.items()}
     assert [*differing(expected, load(tmp_path / "floats.safetensors", cast=cast))] == []
 
@@ -93,7 +93,7 @@ def test_tied_tensors_come_back_tied(tmp_path: Path) -> None:
 def test_damage_is_found_and_named(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     tensors = {name: of_bytes(torch.float32, 5_000_000) for name in ("first", "second", "third")}
-    holdfast.save(path, tensors)
+    standfast.save(path, tensors)
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(size // 2)
@@ -106,7 +106,7 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
 
 def test_a_load_takes_little_memory_beyond_what_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
-    holdfast.save(path, {f"{n}": torch.zeros(1 << 26, device=DEVICE) for n in range(8)})
+    standfast.save(path, {f"{n}": torch.zeros(1 << 26, device=DEVICE) for n in range(8)})
     for cast in (None, "bfloat16"):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -139,7 +139,7 @@ def test_a_resume_puts_all_of_an_optimizer_where_it_was(tmp_path: Path, fused: b
 
 def test_one_element_of_two_is_saved_and_filled(tmp_path: Path) -> None:
     odd = torch.tensor([3.0, 5.0], device=DEVICE)[::2]
-    run = holdfast.Store(tmp_path).run("odd")
+    run = standfast.Store(tmp_path).run("odd")
     run.save(1, {"odd": odd})
     given = {"odd": torch.zeros(2, device=DEVICE)[::2]}
     run.load(into=given)

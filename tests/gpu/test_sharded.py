@@ -14,7 +14,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 
-import holdfast
+import standfast
 from tests.gpu.gpu import DEVICE, ON_GPU, wait_until_warm
 
 pytestmark = ON_GPU
@@ -78,9 +78,9 @@ def differing(one: Any, other: Any) -> list[str]:
 def test_a_sharded_model_on_the_gpu_is_saved_beside_its_steps_and_resumed(tmp_path: Path) -> None:
     model, optimizer = made()
     were: dict[int, Any] = {}
-    state = holdfast.TrainingState(model=model, optimizer=optimizer)
+    state = standfast.TrainingState(model=model, optimizer=optimizer)
     train(model, optimizer)
-    with holdfast.Checkpointer(tmp_path / "store", state, name="run", every=1) as ckpt:
+    with standfast.Checkpointer(tmp_path / "store", state, name="run", every=1) as ckpt:
         wait_until_warm(ckpt)
         for step in ckpt.steps(3):
             train(model, optimizer)
@@ -94,12 +94,12 @@ def test_a_sharded_model_on_the_gpu_is_saved_beside_its_steps_and_resumed(tmp_pa
         assert overlap is not None
         assert len({*overlap._guards[0].owned()}) == 4 * 4
     for step, expected in were.items():
-        saved = holdfast.Store(tmp_path / "store").resolve(f"run@{step}").state()
+        saved = standfast.Store(tmp_path / "store").resolve(f"run@{step}").state()
         found = {"model": dict(saved["model"]), "optimizer": saved["optimizer"]}
         assert differing(expected, whole(found)) == [], step
     model, optimizer = made()
-    state = holdfast.TrainingState(model=model, optimizer=optimizer)
-    with holdfast.Checkpointer(tmp_path / "store", state, name="run", every=None) as ckpt:
+    state = standfast.TrainingState(model=model, optimizer=optimizer)
+    with standfast.Checkpointer(tmp_path / "store", state, name="run", every=None) as ckpt:
         assert ckpt.resume_report.step == 3
         assert [*ckpt.resume_report.inexact] == []
         found = {

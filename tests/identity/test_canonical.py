@@ -17,8 +17,8 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.identity.canonical import Canonical
-from holdfast.tensors import Packed, TensorSpec
+from standfast.identity.canonical import Canonical
+from standfast.tensors import Packed, TensorSpec
 from tests.identity.decoding import decoded, typed
 from tests.identity.values import Adam, Colour, Config, Level, Mode, Net, Sgd, schedule
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from blake3 import blake3
 
-from holdfast.errors import BadLabel, UnstableValue
-from holdfast.identity import IGNORED, Identity, identify
+from standfast.errors import BadLabel, UnstableValue
+from standfast.identity import IGNORED, Identity, identify
 from tests.identity.values import Adam, Colour, Config, schedule
 
 EXAMPLE = {
@@ -145,8 +145,8 @@ def test_volatile_names_reach_into_objects_and_lists() -> None:
 SCRIPT = """
 import enum, sys
 from dataclasses import dataclass
-import holdfast
-from holdfast.identity import identify
+import standfast
+from standfast.identity import identify
 
 class Colour(enum.Enum):
     RED = 1

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.errors import UnstableValue
-from holdfast.identity import identify
-from holdfast.identity.models import canonical_model
-from holdfast.tensors import Packed, TensorSpec
+from standfast.errors import UnstableValue
+from standfast.identity import identify
+from standfast.identity.models import canonical_model
+from standfast.tensors import Packed, TensorSpec
 
 
 def model_hash(model: Any) -> str | None:

@@ -14,8 +14,8 @@ import pytest
 import torch
 from hypothesis import given
 
-from holdfast.identity import identify, recorded
-from holdfast.tensors import TensorSpec
+from standfast.identity import identify, recorded
+from standfast.tensors import TensorSpec
 from tests.identity.test_canonical import values
 from tests.identity.values import Adam, Colour, Config, Mode, schedule
 from tests.strategies import json_values

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.errors import HoldfastError, UnstableValue
-from holdfast.identity import identify
+from standfast.errors import StandfastError, UnstableValue
+from standfast.identity import identify
 from tests.identity.values import Adam, Config, Net, schedule
 
 
 def refusal(value: Any) -> str:
     with pytest.raises(UnstableValue) as raised:
         identify(hp=value)
-    assert isinstance(raised.value, HoldfastError | TypeError)
+    assert isinstance(raised.value, StandfastError | TypeError)
     return str(raised.value)
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import UnstableValue
-from holdfast.identity import encodings, identify
-from holdfast.identity.canonical import Canonical
-from holdfast.identity.reduction import Encoded
-from holdfast.identity.samples import canonical_data
+from standfast.errors import UnstableValue
+from standfast.identity import encodings, identify
+from standfast.identity.canonical import Canonical
+from standfast.identity.reduction import Encoded
+from standfast.identity.samples import canonical_data
 
 STATE = {
     "uids": ["a", "b", "c", "dd"],

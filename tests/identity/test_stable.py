@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from holdfast.identity import identify
+from standfast.identity import identify
 
 
 def test_the_hash_is_that_of_another_machine_and_another_python() -> None:

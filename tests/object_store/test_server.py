@@ -176,8 +176,8 @@ def test_the_program_tells_what_to_type_and_ends_by_ctrl_c(tmp_path: Path) -> No
     assert lines[0].startswith(f"port {port} is taken, so it is ")
     assert lines[3:] == [
         f"source {exports}",
-        f"holdfast push latest s3://{BUCKET}/experiments --store experiments",
-        f"holdfast ls --store s3://{BUCKET}/experiments",
+        f"standfast push latest s3://{BUCKET}/experiments --store experiments",
+        f"standfast ls --store s3://{BUCKET}/experiments",
     ]
     assert mode == 0o600
     assert names == [

@@ -1,4 +1,4 @@
-"""`holdfast.oxck`: a checkpoint by the original's names, with its rules and its errors."""
+"""`standfast.oxck`: a checkpoint by the original's names, with its rules and its errors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.errors import (
+import standfast
+from standfast import errors
+from standfast.errors import (
     BadName,
     DuplicateKey,
-    HoldfastError,
     RefusedMetadata,
+    StandfastError,
     TrailingBytes,
     UnsupportedDType,
     UnsupportedShape,
 )
-from holdfast.oxck import (
+from standfast.oxck import (
     Checkpoint,
     CheckpointError,
     CheckpointTensor,
@@ -187,7 +187,7 @@ LENIENT = [
     '{"b":"1" "a":"2",,}',
     '{"a":"\\n\n"}',
     '{"a":"1","a":"2"}',
-    '{"a":"x","holdfast.json":"junk"}',
+    '{"a":"x","standfast.json":"junk"}',
 ]
 
 
@@ -219,8 +219,8 @@ def test_repeated_names_are_kept_here_and_refused_there(tmp_path: Path) -> None:
         again = Checkpoint.load(path)
         assert [each.name for each in again.tensors] == ["w", "b", "w"]
         assert again.tensors[2].data.tolist() == [8, 9]
-        with pytest.raises(DuplicateKey, match=r"'w'.*holdfast\.oxck\.Checkpoint keeps both"):
-            holdfast.open(path)
+        with pytest.raises(DuplicateKey, match=r"'w'.*standfast\.oxck\.Checkpoint keeps both"):
+            standfast.open(path)
 
 
 def test_a_shape_without_dimensions_has_one_element_or_none() -> None:
@@ -266,7 +266,7 @@ def test_a_checkpoint_has_digests_if_it_is_told_to(tmp_path: Path) -> None:
     checkpoint = small()
     checkpoint.digests = True
     checkpoint.save(path)
-    assert holdfast.verify(path).tensors == 2
+    assert standfast.verify(path).tensors == 2
     assert (
         path.read_bytes()
         == written(checkpoint)
@@ -283,7 +283,7 @@ def test_a_checkpoint_loaded_with_digests_is_saved_with_them(tmp_path: Path) -> 
     data = saved({"w": np.arange(6, dtype=np.float32)}, {"step": 3, "note": "x"})
     checkpoint = read(data)
     assert checkpoint.digests
-    assert checkpoint.metadata == {"step": "3", "note": "x", "holdfast.json": '["step"]'}
+    assert checkpoint.metadata == {"step": "3", "note": "x", "standfast.json": '["step"]'}
     assert written(checkpoint) == data
 
 
@@ -294,8 +294,8 @@ def test_a_checkpoint_that_changed_gets_fresh_digests(tmp_path: Path) -> None:
     checkpoint.add_tensor(CheckpointTensor("new", [1, 2]))
     checkpoint.set_metadata("step", "4")
     checkpoint.save(path)
-    assert holdfast.verify(path).tensors == 2
-    with holdfast.open(path) as file:
+    assert standfast.verify(path).tensors == 2
+    with standfast.open(path) as file:
         assert (file.metadata, file["w"][2], file["new"].tolist()) == ({"step": 4}, 99, [1, 2])
     assert written(Checkpoint.load(path)) == path.read_bytes()
 
@@ -440,7 +440,7 @@ def with_tensor(**changes: Any) -> Checkpoint:
     ],
 )
 def test_a_tensor_that_would_not_come_back_is_refused(
-    changes: dict[str, Any], error: type[HoldfastError], message: str
+    changes: dict[str, Any], error: type[StandfastError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         written(with_tensor(**changes))
@@ -459,10 +459,10 @@ def test_data_that_was_replaced_is_written() -> None:
         ({"step": 3}, "'step': keys and values must be strings"),
         ({3: "step"}, "3: keys and values must be strings"),
         ({"a": "\ud800"}, "'a': keys and values must be strings of valid Unicode"),
-        ({"holdfast.digest": "0" * 64}, "'holdfast.digest': Holdfast writes it"),
-        ({"holdfast.chunks": ""}, "'holdfast.chunks': Holdfast writes it"),
-        ({"holdfast.json": '["a"]'}, "it lists 'a', which is not there"),
-        ({"a": "x", "holdfast.json": '["a"]'}, "'a': not the JSON"),
+        ({"standfast.digest": "0" * 64}, "'standfast.digest': Standfast writes it"),
+        ({"standfast.chunks": ""}, "'standfast.chunks': Standfast writes it"),
+        ({"standfast.json": '["a"]'}, "it lists 'a', which is not there"),
+        ({"a": "x", "standfast.json": '["a"]'}, "'a': not the JSON"),
     ],
 )
 @pytest.mark.parametrize("digests", [True, False])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-import holdfast
-from holdfast.packages.manifest import Manifest, ModelSummary, digest_of
+import standfast
+from standfast.packages.manifest import Manifest, ModelSummary, digest_of
 
 
 def make_package(folder: Path, with_manifest: bool = True, seed: int = 0) -> Path:
@@ -18,7 +18,7 @@ def make_package(folder: Path, with_manifest: bool = True, seed: int = 0) -> Pat
     (folder / "config.json").write_text('{"model_type": "gpt2"}')
     (folder / "tokenizer.json").write_text("{}")
     weights = np.random.default_rng(seed).standard_normal((50, 30)).astype(np.float32)
-    holdfast.save(folder / "model.safetensors", {"wte.weight": weights, "ln_f.bias": weights[0]})
+    standfast.save(folder / "model.safetensors", {"wte.weight": weights, "ln_f.bias": weights[0]})
     if with_manifest:
         digests = {path.name: digest_of(path) for path in sorted(folder.iterdir())}
         model = ModelSummary("gpt2", 1530, 6120, "float32")

@@ -19,7 +19,7 @@ def memory_group(limit: int) -> Iterator[Path | None]:
 
     The memory of a group is that of its processes and of the files they read and write.
     """
-    name = f"holdfast-{uuid.uuid4().hex[:8]}"
+    name = f"standfast-{uuid.uuid4().hex[:8]}"
     for parent, file in (
         (_GROUPS / "memory", "memory.limit_in_bytes"),
         (_GROUPS, "memory.max"),

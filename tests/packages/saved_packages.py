@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-import holdfast
-from holdfast.packages.architecture import shapes
-from holdfast.packages.config import Config
-from holdfast.packages.generation_info import GenerationInfo
-from holdfast.packages.writing import Contents, write_package
-from holdfast.tensors import source_of
+import standfast
+from standfast.packages.architecture import shapes
+from standfast.packages.config import Config
+from standfast.packages.generation_info import GenerationInfo
+from standfast.packages.writing import Contents, write_package
+from standfast.tensors import source_of
 
 CONFIG = Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)
 TENSORS = {name: np.full(shape, 0.5, np.float32) for name, shape in shapes(CONFIG)}
@@ -49,7 +49,7 @@ def rewrite_manifest(folder: Path, **changes: Any) -> None:
 def make_foreign(folder: Path, tensors: Any = TENSORS) -> Path:
     """A folder as other programs write it: no manifest, no digests."""
     folder.mkdir(parents=True)
-    holdfast.save(folder / "model.safetensors", tensors, extras=False)
+    standfast.save(folder / "model.safetensors", tensors, extras=False)
     (folder / "config.json").write_text(json.dumps(CONFIG.as_dict()))
     (folder / "tokenizer.json").write_bytes(TOKENIZER)
     return folder

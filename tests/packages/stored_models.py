@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.packages.config import Config
-from holdfast.packages.gpt import GPT
-from holdfast.store import Store
-from holdfast.store.reading import read_record
+from standfast.packages.config import Config
+from standfast.packages.gpt import GPT
+from standfast.store import Store
+from standfast.store.reading import read_record
 
 TINY = Config(vocab_size=300, n_positions=32, n_embd=16, n_layer=2, n_head=2)
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import zstandard
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     AlreadyExists,
     BadArchive,
     BadOption,
@@ -25,23 +25,23 @@ from holdfast.errors import (
     DamagedFile,
     DigestMismatch,
     DuplicateKey,
-    HoldfastError,
     LimitExceeded,
     MissingData,
     MissingFile,
     NotEnoughSpace,
     NotVerified,
     RefusedPickle,
+    StandfastError,
     TrailingBytes,
     TruncatedFile,
     UnsupportedFile,
     WriteFailed,
 )
-from holdfast.files import disk
-from holdfast.files.atomic import aside_prefix
-from holdfast.files.leftovers import NEW
-from holdfast.packages import archive, pack, unpack
-from holdfast.packages.tar import Member, TarReader, header
+from standfast.files import disk
+from standfast.files.atomic import aside_prefix
+from standfast.files.leftovers import NEW
+from standfast.packages import archive, pack, unpack
+from standfast.packages.tar import Member, TarReader, header
 from tests.files.faults import FaultyDisk, raising
 from tests.files.power import LoggingDisk, read_tree, write_tree
 from tests.packages.archives import (
@@ -77,7 +77,7 @@ def test_a_package_is_packed_and_unpacked_bit_for_bit(
     assert unpack(path, into) == into / "gpt"
     assert read_tree(into / "gpt") == read_tree(package)
     assert sorted(os.listdir(into)) == ["gpt", f"gpt{suffix}"]
-    assert holdfast.verify(into / "gpt" / "model.safetensors").tensors == 2
+    assert standfast.verify(into / "gpt" / "model.safetensors").tensors == 2
 
 
 def test_the_archive_lies_beside_the_folder_and_has_neither_times_nor_owners(
@@ -121,7 +121,7 @@ def test_a_folder_without_a_manifest_is_packed_too(tmp_path: Path, into: Path) -
     package = make_package(tmp_path / "bare", with_manifest=False)
     assert read_tree(unpack(pack(package), into)) == read_tree(package)
     other = make_package(tmp_path / "transformers", with_manifest=False)
-    save_file(dict(holdfast.load(other / "model.safetensors")), other / "model.safetensors")
+    save_file(dict(standfast.load(other / "model.safetensors")), other / "model.safetensors")
     with pytest.warns(NotVerified, match="nothing was verified"):
         archive = pack(other)
     with pytest.warns(NotVerified, match="nothing was verified"):
@@ -130,7 +130,7 @@ def test_a_folder_without_a_manifest_is_packed_too(tmp_path: Path, into: Path) -
 
 def test_what_a_killed_save_left_in_the_folder_is_not_packed(package: Path, into: Path) -> None:
     before = read_tree(package)
-    (package / ".0123456789abcdef.01234567.holdfast").write_bytes(b"half")
+    (package / ".0123456789abcdef.01234567.standfast").write_bytes(b"half")
     assert read_tree(unpack(pack(package), into)) == before
 
 
@@ -238,7 +238,7 @@ def _put_odd_name(package: Path) -> None:
     ],
 )
 def test_what_is_not_a_sound_package_is_not_packed(
-    change: Callable[[Path], None], error: type[HoldfastError], message: str, package: Path
+    change: Callable[[Path], None], error: type[StandfastError], message: str, package: Path
 ) -> None:
     change(package)
     with pytest.raises(error, match=message):
@@ -370,7 +370,7 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(name: str, into: Path) 
     before = sorted(os.listdir(into.parent))
     with pytest.raises(error, match=message) as caught:
         unpack(path, into)
-    assert ".holdfast" not in str(caught.value)
+    assert ".standfast" not in str(caught.value)
     assert os.listdir(into) == []
     assert sorted(os.listdir(into.parent)) == before
 

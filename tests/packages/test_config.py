@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BadField, DuplicateKey, HoldfastError, MissingFile, UnsupportedFile
-from holdfast.packages import Config
+from standfast.errors import BadField, DuplicateKey, MissingFile, StandfastError, UnsupportedFile
+from standfast.packages import Config
 
 
 def test_a_configuration_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_another_architecture_is_refused(given: dict[str, Any]) -> None:
     ids=["empty", "a list", "a key twice", "deep", "infinite", "no UTF-8"],
 )
 def test_a_file_that_is_no_configuration_is_named(
-    tmp_path: Path, text: str, error: type[HoldfastError]
+    tmp_path: Path, text: str, error: type[StandfastError]
 ) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(text.encode(errors="surrogateescape"))

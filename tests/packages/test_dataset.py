@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadOption,
     DuplicateKey,
@@ -17,9 +17,9 @@ from holdfast.errors import (
     MissingFile,
     RefusedMetadata,
 )
-from holdfast.packages import json_text
-from holdfast.packages.dataset import DatasetInfo, DatasetMetadata, DatasetSample
-from holdfast.verbs.folders import json_files
+from standfast.packages import json_text
+from standfast.packages.dataset import DatasetInfo, DatasetMetadata, DatasetSample
+from standfast.verbs.folders import json_files
 
 FOREIGN: dict[str, Any] = {
     "metadata": {

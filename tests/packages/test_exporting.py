@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadField,
     BadOption,
     DigestMismatch,
@@ -22,18 +22,18 @@ from holdfast.errors import (
     RefNotFound,
     StateMismatch,
 )
-from holdfast.files.digests import CHUNK
-from holdfast.packages.architecture import shapes
-from holdfast.packages.checking import verify_package
-from holdfast.packages.config import Config
-from holdfast.packages.dataset import DatasetInfo
-from holdfast.packages.exporting import export
-from holdfast.packages.folder import load_model_folder
-from holdfast.packages.generation_info import GenerationInfo
-from holdfast.packages.manifest import Manifest
-from holdfast.packages.stored import save_to_store
-from holdfast.packages.stored_weights import stored_weights
-from holdfast.store import Checkpoint, Run, Store
+from standfast.files.digests import CHUNK
+from standfast.packages.architecture import shapes
+from standfast.packages.checking import verify_package
+from standfast.packages.config import Config
+from standfast.packages.dataset import DatasetInfo
+from standfast.packages.exporting import export
+from standfast.packages.folder import load_model_folder
+from standfast.packages.generation_info import GenerationInfo
+from standfast.packages.manifest import Manifest
+from standfast.packages.stored import save_to_store
+from standfast.packages.stored_weights import stored_weights
+from standfast.store import Checkpoint, Run, Store
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, damage, model
 from tests.store.stores import chunks, record_path
@@ -75,8 +75,8 @@ def _prefixed(prefix: str) -> Callable[[Run, Any], Checkpoint]:
 
 def _by_checkpointer(run: Run, made: Any) -> Checkpoint:
     optimizer = torch.optim.AdamW(made.parameters())
-    state = holdfast.TrainingState(model=made, optimizer=optimizer)
-    with holdfast.Checkpointer(run.store, state, name="trained") as checkpointer:
+    state = standfast.TrainingState(model=made, optimizer=optimizer)
+    with standfast.Checkpointer(run.store, state, name="trained") as checkpointer:
         for _ in checkpointer.steps(1):
             checkpointer.step()
     return run.store.resolve("trained@1")
@@ -170,7 +170,7 @@ def test_a_model_of_another_kind_keeps_its_names(run: Run, tmp_path: Path) -> No
         config={"model_type": "llama"},
         tokenizer=TOKENIZER,
     )
-    assert bits(holdfast.load(tmp_path / "package" / "model.safetensors")) == bits(weights)
+    assert bits(standfast.load(tmp_path / "package" / "model.safetensors")) == bits(weights)
 
 
 def test_a_model_is_exported_without_a_store(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_two_names_of_one_tensor_are_refused(run: Run, tmp_path: Path) -> None:
 
 def test_a_stored_tokenizer_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
     files = {"tokenizer.json": np.frombuffer(b'{"model": 7}', np.uint8)}
-    package = {"format": "holdfast package 1", "config": TINY.as_dict(), "files": files}
+    package = {"format": "standfast package 1", "config": TINY.as_dict(), "files": files}
     checkpoint = run.save(1, {"model": model().state_dict(), "package": package})
     with pytest.raises(BadField):
         export(checkpoint, tmp_path / "package")
@@ -388,16 +388,16 @@ def test_after_damage_a_source_does_not_give_what_it_held(store: Store, run: Run
 
 PROGRAM = """
 import sys, threading, time
-import holdfast
-from holdfast.packages.exporting import export
+import standfast
+from standfast.packages.exporting import export
 
 def unshared():
     status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
     return sum(int(status[key].split()[0]) for key in ("RssAnon", "RssShmem"))
 
 store, folder, config, tokenizer = sys.argv[1:]
-checkpoint = holdfast.Store(store).resolve("gpt@2")
-export(holdfast.Store(store).resolve("tiny@1"), folder + "-warm")
+checkpoint = standfast.Store(store).resolve("gpt@2")
+export(standfast.Store(store).resolve("tiny@1"), folder + "-warm")
 before, peak, done = unshared(), 0, False
 
 def watch():

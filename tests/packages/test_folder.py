@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     AlreadyExists,
     BadOption,
     ChangedFile,
     DigestMismatch,
-    HoldfastError,
     IndexMismatch,
     MissingData,
     MissingFile,
     NotVerified,
     RefusedPickle,
+    StandfastError,
     StateMismatch,
     TrailingBytes,
     UnsupportedFile,
     WriteFailed,
 )
-from holdfast.packages import (
+from standfast.packages import (
     GPT,
     REQUIRED_FILES,
     Config,
@@ -40,10 +40,10 @@ from holdfast.packages import (
     save_model_folder,
     verify_package,
 )
-from holdfast.packages import folder as folder_module
-from holdfast.packages.manifest import Manifest
-from holdfast.packages.provenance import git_state, program_folder
-from holdfast.packages.tokenizer import read_tokenizer
+from standfast.packages import folder as folder_module
+from standfast.packages.manifest import Manifest
+from standfast.packages.provenance import git_state, program_folder
+from standfast.packages.tokenizer import read_tokenizer
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, model
 
@@ -144,7 +144,7 @@ def test_the_folders_above_a_package_are_made(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_saved_leaves_nothing(tmp_path: Path) -> None:
-    cases: list[tuple[type[HoldfastError], Any, dict[str, Any]]] = [
+    cases: list[tuple[type[StandfastError], Any, dict[str, Any]]] = [
         (BadOption, TINY, {"quantize": "int3"}),
         (BadOption, TINY, {"max_shard_size": "many"}),
         (BadOption, 5, {}),
@@ -234,7 +234,7 @@ def test_an_index_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> 
     index = json.loads(path.read_text())
     index["weight_map"]["wpe.weight"] = name
     path.write_text(json.dumps(index))
-    with pytest.raises(HoldfastError, match=r"model\.safetensors\.index\.json"):
+    with pytest.raises(StandfastError, match=r"model\.safetensors\.index\.json"):
         load_model_folder(package)
 
 
@@ -301,7 +301,7 @@ def test_weights_that_are_a_pickle_are_refused(folder: Path) -> None:
         ({"tie_word_embeddings": False}, "lm_head.weight"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::holdfast.errors.NotVerified")
+@pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
 def test_weights_of_another_configuration_are_refused(
     folder: Path, changes: dict[str, Any], named: str
 ) -> None:
@@ -371,7 +371,7 @@ def test_a_package_that_is_replaced_while_it_is_read_is_not_mixed_up(
     assert bits(load_model_folder(folder)[0]) == bits(model(3))
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.errors.NotVerified")
+@pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
 def test_what_lies_at_odd_places_is_moved_to_where_torch_would_put_it(tmp_path: Path) -> None:
     theirs = hugging.save(hugging.model(1, n_embd=6), tmp_path / "theirs")
     hugging.byte_level_bpe().save(str(theirs / "tokenizer.json"))
@@ -425,7 +425,7 @@ def test_what_shares_its_memory_in_another_model_is_saved_under_both_names(tmp_p
         {"model_type": "other"},
         tmp_path / "package",
     )
-    saved = holdfast.load(tmp_path / "package" / "model.safetensors", framework="torch")
+    saved = standfast.load(tmp_path / "package" / "model.safetensors", framework="torch")
     assert torch.equal(saved["embed.weight"], weight)
     assert torch.equal(saved["head.weight"], weight)
     with pytest.raises(UnsupportedFile, match="'other'"):
@@ -518,7 +518,7 @@ def test_a_module_called_module_keeps_its_name(tmp_path: Path) -> None:
     state = {"module.weight": torch.ones(2, 2), "head.weight": torch.ones(2, 2)}
     tokenizer = hugging.byte_level_bpe()
     save_model_folder(state, tokenizer, {"model_type": "other"}, tmp_path / "package")
-    assert holdfast.load(tmp_path / "package" / "model.safetensors").keys() == state.keys()
+    assert standfast.load(tmp_path / "package" / "model.safetensors").keys() == state.keys()
 
 
 def test_a_device_that_is_not_there_is_an_error_of_ours(folder: Path) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BadField, DuplicateKey, RefusedMetadata
-from holdfast.packages.generation_info import DataStats, GenerationInfo, TrainingParams
-from holdfast.packages.json_text import text
+from standfast.errors import BadField, DuplicateKey, RefusedMetadata
+from standfast.packages.generation_info import DataStats, GenerationInfo, TrainingParams
+from standfast.packages.json_text import text
 
 
 def test_a_prompt_and_a_size_are_enough(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import sys
 import pytest
 import torch
 
-from holdfast.errors import BadOption
-from holdfast.packages import GPT, Config, gpt
-from holdfast.packages.architecture import shapes
-from holdfast.packages.config import ACTIVATIONS
-from holdfast.packages.gpt import empty, fill
+from standfast.errors import BadOption
+from standfast.packages import GPT, Config, gpt
+from standfast.packages.architecture import shapes
+from standfast.packages.config import ACTIVATIONS
+from standfast.packages.gpt import empty, fill
 
 TINY = Config(vocab_size=61, n_positions=16, n_embd=32, n_layer=2, n_head=4)
 
@@ -165,7 +165,8 @@ def test_a_model_that_computes_no_numbers_says_so(model: GPT) -> None:
 
 def test_building_a_model_without_memory_takes_no_time() -> None:
     code = (
-        "import sys; from holdfast.packages import Config; from holdfast.packages.gpt import empty;"
+        "import sys; from standfast.packages import Config; from standfast.packages.gpt import "
+        "empty;"
         "before = len(sys.modules); empty(Config.large()); print(len(sys.modules) - before)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BadOption, RefusedMetadata, WriteFailed
-from holdfast.packages.checking import verify_package
-from holdfast.packages.dataset import DatasetInfo
-from holdfast.packages.exporting import export
-from holdfast.packages.folder import load_model_folder, save_model_folder
-from holdfast.packages.generation_info import GenerationInfo
-from holdfast.packages.hugging_files import generation_files, tokenizer_files
-from holdfast.packages.stored import save_to_store
-from holdfast.packages.tokenizer import tokenizer_config, tokenizer_text
-from holdfast.packages.writing import files_of
-from holdfast.store import Store
+from standfast.errors import BadOption, RefusedMetadata, WriteFailed
+from standfast.packages.checking import verify_package
+from standfast.packages.dataset import DatasetInfo
+from standfast.packages.exporting import export
+from standfast.packages.folder import load_model_folder, save_model_folder
+from standfast.packages.generation_info import GenerationInfo
+from standfast.packages.hugging_files import generation_files, tokenizer_files
+from standfast.packages.stored import save_to_store
+from standfast.packages.tokenizer import tokenizer_config, tokenizer_text
+from standfast.packages.writing import files_of
+from standfast.store import Store
 from tests.packages import hugging
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}½{% endfor %}"

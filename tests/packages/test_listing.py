@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import MissingFile, UnreadableFile
-from holdfast.packages.generation_info import GenerationInfo
-from holdfast.packages.listing import ModelInfo, list_saved_models
-from holdfast.packages.manifest import Manifest
-from holdfast.packages.names import is_package
+import standfast
+from standfast.errors import MissingFile, UnreadableFile
+from standfast.packages.generation_info import GenerationInfo
+from standfast.packages.listing import ModelInfo, list_saved_models
+from standfast.packages.manifest import Manifest
+from standfast.packages.names import is_package
 from tests.packages.saved_packages import (
     CONFIG,
     PARAMETERS,
@@ -105,7 +105,7 @@ def test_only_folders_of_models_are_listed(tmp_path: Path, original: Path) -> No
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "config.json").write_text("{}")
     shutil.copytree(original, tmp_path / ".hidden")
-    shutil.copytree(original, tmp_path / ".recipes.1a2b3c4d.holdfast")
+    shutil.copytree(original, tmp_path / ".recipes.1a2b3c4d.standfast")
     shutil.copytree(original, tmp_path / "recipes")
     (tmp_path / "circle").symlink_to("circle")
     (tmp_path / "nothing").symlink_to("gone")
@@ -349,7 +349,7 @@ def sharded(folder: Path, changes: dict[str, str]) -> None:
     first = dict(list(TENSORS.items())[:4])
     second = dict(list(TENSORS.items())[4:])
     for shard, tensors in zip(SHARDS, (first, second), strict=True):
-        holdfast.save(folder / shard, tensors, extras=False)
+        standfast.save(folder / shard, tensors, extras=False)
     places = {name: SHARDS[name not in first] for name in TENSORS} | changes
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
@@ -520,7 +520,7 @@ def test_a_thousand_packages_are_listed_in_a_second(tmp_path: Path) -> None:
 
 def test_a_list_takes_no_framework(original: Path) -> None:
     program = (
-        "import sys; from holdfast.packages import list_saved_models; "
+        "import sys; from standfast.packages import list_saved_models; "
         f"assert list_saved_models({str(original)!r})[0].integrity == 'whole'; "
         "print(*{'torch', 'transformers', 'tokenizers'} & {*sys.modules})"
     )

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadField,
     BadOption,
     DigestMismatch,
@@ -20,7 +20,7 @@ from holdfast.errors import (
     RefusedMetadata,
     StateMismatch,
 )
-from holdfast.packages import Config, VarMap, load_model, load_model_mmaped, save_model
+from standfast.packages import Config, VarMap, load_model, load_model_mmaped, save_model
 from tests.packages.stored_models import TINY, bits, model
 
 
@@ -32,7 +32,7 @@ def test_a_model_comes_back_from_one_file(tmp_path: Path) -> None:
     assert config.changed(others={}) == TINY
     assert isinstance(state, VarMap)
     assert state["ln_f.bias"] is loaded.ln_f.bias
-    with holdfast.open(path) as file:
+    with standfast.open(path) as file:
         assert file.metadata["epoch"] == 3
     assert f"loaded from {path}, verified" in repr(loaded)
 
@@ -68,14 +68,14 @@ def test_the_configuration_in_the_file_comes_first_and_config_json_second(tmp_pa
 
 def test_a_configuration_that_others_wrote_as_text_is_read(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    holdfast.save(path, model(1).state_dict(), {"config": json.dumps(TINY.as_dict())})
+    standfast.save(path, model(1).state_dict(), {"config": json.dumps(TINY.as_dict())})
     assert bits(load_model(path)[0]) == bits(model(1))
 
 
 @pytest.mark.parametrize("config", [5, "{", [], {"n_layer": -1}], ids=str)
 def test_a_configuration_that_is_none_is_refused(tmp_path: Path, config: Any) -> None:
     path = tmp_path / "model.safetensors"
-    holdfast.save(path, model(1).state_dict(), {"config": config})
+    standfast.save(path, model(1).state_dict(), {"config": config})
     with pytest.raises(BadField, match=r"model\.safetensors"):
         load_model(path)
 
@@ -96,7 +96,7 @@ def test_damage_is_found_when_it_is_looked_for(tmp_path: Path) -> None:
 def test_what_is_no_weight_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     numbers = {name: value.to(torch.int32) for name, value in model(1).state_dict().items()}
-    holdfast.save(path, numbers, {"config": TINY.as_dict()})
+    standfast.save(path, numbers, {"config": TINY.as_dict()})
     with pytest.raises(StateMismatch, match="int32"):
         load_model(path)
 
@@ -112,8 +112,8 @@ def test_other_precisions_stay_what_they_are(tmp_path: Path) -> None:
 MAPPED = """
 import sys, time, torch
 from pathlib import Path
-from holdfast.packages import load_model_mmaped, Config
-from holdfast.packages.gpt import empty
+from standfast.packages import load_model_mmaped, Config
+from standfast.packages.gpt import empty
 
 def resident():
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -167,7 +167,7 @@ def test_a_gigabyte_is_mapped_at_once_and_memory_grows_with_what_is_touched(
 
 
 def _empty(config: Config) -> torch.nn.Module:
-    from holdfast.packages.gpt import empty
+    from standfast.packages.gpt import empty
 
     return empty(config)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.packages import provenance as module
-from holdfast.packages.provenance import (
+from standfast.packages import provenance as module
+from standfast.packages.provenance import (
     git_state,
     library_versions,
     program_folder,
@@ -43,7 +43,7 @@ def test_it_names_python_the_platform_and_the_libraries() -> None:
     found = provenance()
     assert found["python"] == platform.python_version()
     assert found["platform"] == platform.platform()
-    assert found["libraries"]["holdfast"] == version("holdfast")
+    assert found["libraries"]["standfast"] == version("standfast")
     assert found["libraries"]["numpy"] == version("numpy")
     assert "checkpoint" not in found
 
@@ -65,7 +65,7 @@ def test_a_library_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyP
 
 def test_no_library_is_imported_to_learn_its_version() -> None:
     program = (
-        "import sys; from holdfast.packages.provenance import provenance; provenance(); "
+        "import sys; from standfast.packages.provenance import provenance; provenance(); "
         "print(*{'torch', 'transformers', 'tokenizers'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

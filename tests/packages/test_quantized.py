@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-import holdfast
-from holdfast.errors import BadField, DuplicateName, RefusedTensor, UnsupportedFile
-from holdfast.packages import quantized
-from holdfast.tensors import Source, TensorSpec, source_of
+import standfast
+from standfast.errors import BadField, DuplicateName, RefusedTensor, UnsupportedFile
+from standfast.packages import quantized
+from standfast.tensors import Source, TensorSpec, source_of
 
 Array = np.ndarray[Any, Any]
 DTYPES = {
@@ -231,8 +231,8 @@ def test_it_goes_through_a_file(tmp_path: Path) -> None:
     }
     made, scheme = quantized.quantized(_sources(arrays))
     path = tmp_path / "model.int8.safetensors"
-    holdfast.save(path, {n: _read(s) for n, s in made.items()}, {"quantization": scheme})
-    with holdfast.open(path) as file:
+    standfast.save(path, {n: _read(s) for n, s in made.items()}, {"quantization": scheme})
+    with standfast.open(path) as file:
         read = {name: file[name] for name in file}
         back = quantized.dequantized(read, file.metadata["quantization"])
         specs = quantized.dequantized_specs(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     AlreadyExists,
     BadField,
     BadOption,
@@ -22,8 +22,8 @@ from holdfast.errors import (
     RefusedPickle,
     TruncatedFile,
 )
-from holdfast.files.reader import Reader
-from holdfast.packages import (
+from standfast.files.reader import Reader
+from standfast.packages import (
     Config,
     DatasetInfo,
     GenerationInfo,
@@ -41,9 +41,9 @@ from holdfast.packages import (
     unpack,
     verify_package,
 )
-from holdfast.packages.remote import RemoteFolder, RemotePath
-from holdfast.store import Store
-from holdfast.store.remote.client import Client, Meta, Tag
+from standfast.packages.remote import RemoteFolder, RemotePath
+from standfast.store import Store
+from standfast.store.remote.client import Client, Meta, Tag
 from tests.object_store.proxy import Answer, Proxy
 from tests.packages import hugging
 from tests.packages.saved_packages import PARAMETERS, make_foreign, make_package
@@ -242,7 +242,7 @@ def test_verifying_part_by_part_names_all_damaged_tensors(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(url)
-    monkeypatch.setattr("holdfast.verbs.verify._PART", 5_000)
+    monkeypatch.setattr("standfast.verbs.verify._PART", 5_000)
     header = int.from_bytes(Client(url).get("model.safetensors", 0, 8), "little") + 8
     flipped = {header: 0xFF, -1: 0xFF}
     change(url, "model.safetensors", lambda data: with_flips(data, flipped))
@@ -271,7 +271,7 @@ def test_verifying_holds_no_more_than_a_part_of_the_weights(
         return read
 
     monkeypatch.setattr(Reader, "tensors", watched)
-    monkeypatch.setattr("holdfast.verbs.verify._PART", 5_000)
+    monkeypatch.setattr("standfast.verbs.verify._PART", 5_000)
     verified = verify_package(url)
     assert verified.tensors == len(model(1).state_dict())
     assert sum(held) == verified.nbytes
@@ -413,7 +413,7 @@ def test_files_of_others_are_not_overwritten(url: str) -> None:
 def test_an_unfinished_manifest_deletes_nothing_elsewhere(url: str) -> None:
     save(f"{url}_other")
     names = ["../recipes_other/model.safetensors", "..", "", "/etc/passwd", "old.txt", 7]
-    text = json.dumps({"format": "holdfast package, unfinished", "files": names})
+    text = json.dumps({"format": "standfast package, unfinished", "files": names})
     Client(url).put("manifest.json", text.encode())
     Client(url).put("old.txt", b"of the save before")
     save(url)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.packages import load_model_folder, save_model_folder, save_to_store
-from holdfast.store import Store
-from holdfast.store.remote.client import Client
+from standfast.packages import load_model_folder, save_model_folder, save_to_store
+from standfast.store import Store
+from standfast.store.remote.client import Client
 from tests.cli.stores import call
 from tests.packages import hugging
 from tests.packages.saved_packages import make_package

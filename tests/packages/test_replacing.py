@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.errors import AlreadyExists, WriteFailed
-from holdfast.packages import verify_package
-from holdfast.packages.replacing import own_files
-from holdfast.packages.writing import Contents, write_package
-from holdfast.tensors import TensorSpec, source_of
+from standfast.errors import AlreadyExists, WriteFailed
+from standfast.packages import verify_package
+from standfast.packages.replacing import own_files
+from standfast.packages.writing import Contents, write_package
+from standfast.tensors import TensorSpec, source_of
 from tests.files.power import read_tree, write_tree
 from tests.files.states import leftovers
 from tests.packages.saved_packages import make_package
@@ -77,7 +77,7 @@ def test_a_file_of_another_program_is_neither_lost_nor_mixed_with_the_new_packag
         make_package(folder)
     write_tree({"README.md": b"mine", name: b'{"of": "another program"}'}, folder)
     before = read_tree(folder)
-    with pytest.raises(AlreadyExists, match=f"{name} in it was not written by Holdfast.*new f"):
+    with pytest.raises(AlreadyExists, match=f"{name} in it was not written by Standfast.*new f"):
         write_package(_contents(Unread()), folder)
     assert read_tree(folder) == before
     assert leftovers(folder) == []

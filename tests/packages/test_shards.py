@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadField,
     BadOption,
     DuplicateKey,
@@ -18,9 +18,9 @@ from holdfast.errors import (
     MissingFile,
     UnreadableFile,
 )
-from holdfast.packages import names, shards
-from holdfast.tensors import TensorSpec, source_of
-from holdfast.verbs.folders import json_files
+from standfast.packages import names, shards
+from standfast.tensors import TensorSpec, source_of
+from standfast.verbs.folders import json_files
 from tests.packages import hugging
 
 ONE = "model-00001-of-00001.safetensors"
@@ -64,7 +64,7 @@ def test_shards_and_index_are_those_that_transformers_writes(
         return
     assert theirs == [names.shard(i + 1, len(ours)) for i in range(len(ours))]
     for name, tensors in zip(theirs, ours, strict=True):
-        with holdfast.open(folder / name) as file:
+        with standfast.open(folder / name) as file:
             assert sorted(file) == sorted(tensors)
     index = folder / names.INDEX
     assert shards.index_text(ours, specs) == index.read_bytes()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadOption,
     DigestMismatch,
@@ -17,13 +17,13 @@ from holdfast.errors import (
     StepExists,
     UnsupportedFile,
 )
-from holdfast.packages.config import Config
-from holdfast.packages.dataset import DatasetInfo
-from holdfast.packages.generation_info import GenerationInfo
-from holdfast.packages.stored import save_to_store, stored_package
-from holdfast.packages.tokenizer import tokenizer_text
-from holdfast.store import Run, Store
-from holdfast.store.known import SMALL
+from standfast.packages.config import Config
+from standfast.packages.dataset import DatasetInfo
+from standfast.packages.generation_info import GenerationInfo
+from standfast.packages.stored import save_to_store, stored_package
+from standfast.packages.tokenizer import tokenizer_text
+from standfast.store import Run, Store
+from standfast.store.known import SMALL
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, damage, model
 from tests.store.stores import bytes_written
@@ -45,7 +45,7 @@ def test_the_state_is_the_weights_and_the_files(run: Run) -> None:
     assert list(state) == ["model", "package"]
     assert bits(state["model"]) == bits(made)
     package = state["package"]
-    assert package["format"] == "holdfast package 1"
+    assert package["format"] == "standfast package 1"
     assert package["config"] == TINY.as_dict()
     assert package["files"]["tokenizer.json"].tobytes() == tokenizer_text(TOKENIZER)
     assert sorted(package["files"]) == ["tokenizer.json", "tokenizer_config.json"]
@@ -182,8 +182,8 @@ def test_another_checkpoint_is_no_package(run: Run) -> None:
 
 
 def test_a_package_of_a_later_release_is_not_read(run: Run) -> None:
-    checkpoint = run.save(1, {"package": {"format": "holdfast package 2"}})
-    with pytest.raises(UnsupportedFile, match="install a newer Holdfast"):
+    checkpoint = run.save(1, {"package": {"format": "standfast package 2"}})
+    with pytest.raises(UnsupportedFile, match="install a newer Standfast"):
         stored_package(checkpoint)
 
 
@@ -204,7 +204,7 @@ def test_a_package_of_a_later_release_is_not_read(run: Run) -> None:
     ids=str,
 )
 def test_what_no_package_has_is_refused(run: Run, package: dict[str, Any]) -> None:
-    checkpoint = run.save(1, {"package": {"format": "holdfast package 1", **package}})
+    checkpoint = run.save(1, {"package": {"format": "standfast package 1", **package}})
     with pytest.raises(BadField, match="package"):
         stored_package(checkpoint)
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadOption,
-    HoldfastError,
     LimitExceeded,
     MissingFile,
+    StandfastError,
     UnknownFramework,
 )
-from holdfast.packages import names, tokenizer
+from standfast.packages import names, tokenizer
 from tests.packages import hugging
 
 SAMPLES = [
@@ -284,7 +284,7 @@ def test_a_changed_byte_gives_a_tokenizer_or_a_refusal(data: st.DataObject) -> N
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
     try:
         made = tokenizer.tokenizer_of(bytes(text))
-    except HoldfastError:
+    except StandfastError:
         return
     assert made.get_vocab_size() >= 0
 

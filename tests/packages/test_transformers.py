@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import NotVerified, StateMismatch
-from holdfast.packages import Config, load_model_folder, load_model_mmaped, save_model_folder
+import standfast
+from standfast.errors import NotVerified, StateMismatch
+from standfast.packages import Config, load_model_folder, load_model_mmaped, save_model_folder
 from tests.packages import hugging
 from tests.packages.stored_models import bits, model
 
@@ -74,7 +74,7 @@ def test_transformers_opens_a_package_and_computes_the_same_bits(
 
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize("max_shard_size", ["5GB", "40KB"], ids=["one file", "shards"])
-@pytest.mark.filterwarnings("ignore::holdfast.errors.NotVerified")
+@pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
 def test_what_transformers_saved_opens_and_computes_the_same_bits(
     tmp_path: Path, changes: dict[str, Any], max_shard_size: str
 ) -> None:
@@ -174,7 +174,7 @@ def _save_with_a_head_of_its_own(folder: Path) -> Any:
     return theirs
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.errors.NotVerified")
+@pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
 def test_an_output_layer_in_the_file_is_not_lost_to_the_configuration(tmp_path: Path) -> None:
     theirs = _save_with_a_head_of_its_own(tmp_path / "theirs")
     loaded, _, config, _ = load_model_folder(tmp_path / "theirs")
@@ -185,14 +185,14 @@ def test_an_output_layer_in_the_file_is_not_lost_to_the_configuration(tmp_path: 
     assert bits(mapped) == bits(loaded)
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.errors.NotVerified")
+@pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
 def test_an_output_layer_that_is_the_embedding_is_tied_again(tmp_path: Path) -> None:
     folder = hugging.save(hugging.model(1), tmp_path / "theirs")
     hugging.byte_level_bpe().save(str(folder / "tokenizer.json"))
-    weights = holdfast.load(folder / "model.safetensors", verify=False)
+    weights = standfast.load(folder / "model.safetensors", verify=False)
     weights["lm_head.weight"] = weights["transformer.wte.weight"]
     for extras in (True, False):  # by its digest, by its bytes
-        holdfast.save(folder / "model.safetensors", weights, extras=extras)
+        standfast.save(folder / "model.safetensors", weights, extras=extras)
         loaded, _, config, _ = load_model_folder(folder)
         assert config.tie_word_embeddings
         assert loaded.lm_head is None

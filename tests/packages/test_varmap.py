@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import DigestMismatch, StateMismatch
-from holdfast.packages import GPT, Config, VarMap
+import standfast
+from standfast.errors import DigestMismatch, StateMismatch
+from standfast.packages import GPT, Config, VarMap
 
 TINY = Config(vocab_size=50, n_positions=8, n_embd=16, n_layer=1, n_head=2)
 
@@ -56,7 +56,7 @@ def test_it_is_a_mapping_of_the_model_s_own_parameters() -> None:
 def test_the_file_of_another_model_changes_nothing(
     tmp_path: Path, given: dict[str, torch.Tensor]
 ) -> None:
-    holdfast.save(tmp_path / "w.safetensors", given)
+    standfast.save(tmp_path / "w.safetensors", given)
     state = VarMap({"a": torch.ones(2), "b": torch.ones(3)})
     with pytest.raises(StateMismatch, match=r"w\.safetensors"):
         state.load(tmp_path / "w.safetensors")

@@ -13,18 +13,18 @@ from typing import Any, NoReturn
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     BadOption,
     DigestMismatch,
-    HoldfastError,
     NotOpen,
     RankFailed,
     RanksDisagree,
+    StandfastError,
     StepExists,
     UnreadableFile,
 )
-from holdfast.oxck.errors import InvalidMagic
-from holdfast.parallel import Communicator, agree, communicator, on_root, together
+from standfast.oxck.errors import InvalidMagic
+from standfast.parallel import Communicator, agree, communicator, on_root, together
 
 Check = Callable[[Communicator], None]
 
@@ -173,7 +173,7 @@ def leaving_by_an_error_closes_it_and_waits_for_nobody(comm: Communicator) -> No
     other = comm.duplicate()
     with pytest.raises(ZeroDivisionError), other:
         raise ZeroDivisionError
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StandfastError):
         other.all_gather(b"")
     assert in_step(comm)
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import BadField, RanksDisagree
-from holdfast.parallel.assignment import (
+from standfast.errors import BadField, RanksDisagree
+from standfast.parallel.assignment import (
     HEADER,
     MOST_ELEMENTS,
     MOST_TENSORS,

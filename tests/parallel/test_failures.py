@@ -9,22 +9,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast import errors
-from holdfast.errors import DigestMismatch, HoldfastError, RankFailed, WriteFailed
-from holdfast.oxck import errors as oxck_errors
-from holdfast.parallel.failures import Failure, failure_of, raise_failures
+from standfast import errors
+from standfast.errors import DigestMismatch, RankFailed, StandfastError, WriteFailed
+from standfast.oxck import errors as oxck_errors
+from standfast.parallel.failures import Failure, failure_of, raise_failures
 
 
-def _raised(*failures: Failure | None) -> HoldfastError:
-    with pytest.raises(HoldfastError) as raised:
+def _raised(*failures: Failure | None) -> StandfastError:
+    with pytest.raises(StandfastError) as raised:
         raise_failures(failures, None)
     return raised.value
 
 
-def _classes() -> Iterator[type[HoldfastError]]:
+def _classes() -> Iterator[type[StandfastError]]:
     for module in (errors, oxck_errors):
         for kind in vars(module).values():
-            if isinstance(kind, type) and issubclass(kind, HoldfastError):
+            if isinstance(kind, type) and issubclass(kind, StandfastError):
                 yield kind
 
 
@@ -52,7 +52,7 @@ def test_an_attribute_that_cannot_be_sent_is_left_out() -> None:
     assert failure_of(original).attributes == {"tensors": ("w",)}
 
 
-@pytest.mark.parametrize("module", ["holdfast.nowhere", "antigravity", "", "__main__"])
+@pytest.mark.parametrize("module", ["standfast.nowhere", "antigravity", "", "__main__"])
 def test_a_class_that_is_not_known_is_a_failed_rank(module: str) -> None:
     assert type(_raised(Failure(module, "Unheard", "it broke", None, {}))) is RankFailed
     assert "antigravity" not in sys.modules
@@ -61,10 +61,10 @@ def test_a_class_that_is_not_known_is_a_failed_rank(module: str) -> None:
 def test_a_class_that_this_rank_has_not_imported_arrives_as_itself() -> None:
     program = """if True:
         import sys
-        from holdfast.parallel.failures import Failure, raise_failures
-        assert "holdfast.tenzor.errors" not in sys.modules
+        from standfast.parallel.failures import Failure, raise_failures
+        assert "standfast.tenzor.errors" not in sys.modules
         try:
-            raise_failures([Failure("holdfast.tenzor.errors", "BadConfig", "no", None, {})], None)
+            raise_failures([Failure("standfast.tenzor.errors", "BadConfig", "no", None, {})], None)
         except Exception as error:
             print(type(error).__name__)
     """

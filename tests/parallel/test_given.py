@@ -9,9 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.errors import BadOption
-from holdfast.parallel import SingleRank
-from holdfast.parallel.given import given_ranks
+from standfast.errors import BadOption
+from standfast.parallel import SingleRank
+from standfast.parallel.given import given_ranks
 
 
 def stand_in_for_mpi(size: int, initialized: bool = True, finalized: bool = False) -> Any:

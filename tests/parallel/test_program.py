@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.errors import BadOption
-from holdfast.parallel import SingleRank, may_run_in_thread, program, program_ranks
+from standfast.errors import BadOption
+from standfast.parallel import SingleRank, may_run_in_thread, program, program_ranks
 from tests.parallel.test_given import stand_in_for_mpi
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost"}

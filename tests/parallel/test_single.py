@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from holdfast.errors import BadOption
-from holdfast.parallel import SingleRank, communicator
+from standfast.errors import BadOption
+from standfast.parallel import SingleRank, communicator
 from tests.parallel.suite import CHECKS, Check
 
 
@@ -35,8 +35,8 @@ def test_mpi4py_need_not_be_there_and_is_not_imported() -> None:
     program = """if True:
         import sys
         sys.modules["mpi4py"] = None
-        from holdfast.errors import BadOption
-        from holdfast.parallel import MPIRanks, communicator
+        from standfast.errors import BadOption
+        from standfast.parallel import MPIRanks, communicator
         assert communicator().size == 1
         try:
             MPIRanks("world")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     AlreadyExists,
     BadLabel,
     ChangedFile,
@@ -24,8 +24,8 @@ from holdfast.errors import (
     MissingFile,
     WriteFailed,
 )
-from holdfast.files.disk import ALIGNMENT
-from holdfast.store.backend import Backend, Version
+from standfast.files.disk import ALIGNMENT
+from standfast.store.backend import Backend, Version
 
 NO_NAMES = [
     "",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.tensors import TensorSpec, frameworks, register_framework, source_of
-from holdfast.tensors.shards import Box, Shard, Shards
+from standfast.tensors import TensorSpec, frameworks, register_framework, source_of
+from standfast.tensors.shards import Box, Shard, Shards
 
 
 class Cut:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import UnreadableFile, WriteFailed
-from holdfast.store.aside import Aside
-from holdfast.store.local import LocalBackend
+from standfast.errors import UnreadableFile, WriteFailed
+from standfast.store.aside import Aside
+from standfast.store.local import LocalBackend
 
 CHANGES = ("new", "create", "replace", "delete", "delete_folder", "sync", "link", "lock")
 OF_FILES = ("reserve", "write", "finish", "place")

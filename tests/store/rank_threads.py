@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.errors import RankLost, RanksDisagree
-from holdfast.parallel.communicator import Communicator
+from standfast.errors import RankLost, RanksDisagree
+from standfast.parallel.communicator import Communicator
 
 TIMEOUT = 20.0
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast import Packed, Run
-from holdfast.files.digests import CHUNK
-from holdfast.store import names
+from standfast import Packed, Run
+from standfast.files.digests import CHUNK
+from standfast.store import names
 
 Array = np.ndarray[Any, Any]
 MIB = 1 << 20

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import BadRange
-from holdfast.store.aliases import Aliases, View, check_view, find_aliases, view_array
-from holdfast.tensors import (
+from standfast.errors import BadRange
+from standfast.store.aliases import Aliases, View, check_view, find_aliases, view_array
+from standfast.tensors import (
     DTYPES,
     Packed,
     Source,

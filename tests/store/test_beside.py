@@ -12,12 +12,12 @@ import pytest
 import torch
 import yaml
 
-from holdfast import Store
-from holdfast.errors import BadField, DamagedFile, LimitExceeded, MissingFile
-from holdfast.identity import recorded
-from holdfast.store import beside, names
-from holdfast.store.backend import Backend
-from holdfast.store.memory import MemoryBackend
+from standfast import Store
+from standfast.errors import BadField, DamagedFile, LimitExceeded, MissingFile
+from standfast.identity import recorded
+from standfast.store import beside, names
+from standfast.store.backend import Backend
+from standfast.store.memory import MemoryBackend
 from tests.store.stores import same
 
 RUN = "0123456789abcdef01234567"

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.errors import BadField, DamagedFile, LimitExceeded
-from holdfast.files.digests import CHUNK
-from holdfast.store.boxes import (
+import standfast
+from standfast.errors import BadField, DamagedFile, LimitExceeded
+from standfast.files.digests import CHUNK
+from standfast.store.boxes import (
     as_columns,
     box_nbytes,
     box_text,
@@ -32,9 +32,9 @@ from holdfast.store.boxes import (
     whole_box,
     within,
 )
-from holdfast.store.doctor import examine
-from holdfast.tensors import DTYPES, TensorSpec
-from holdfast.tensors.shards import Box
+from standfast.store.doctor import examine
+from standfast.tensors import DTYPES, TensorSpec
+from standfast.tensors.shards import Box
 from tests.cli.stores import flip_in
 from tests.store.cut import Cut, cut_framework, even
 from tests.store.rank_threads import ThreadRanks, on_ranks
@@ -284,12 +284,12 @@ def test_a_box_is_written_as_an_index() -> None:
 def test_the_doctor_keeps_the_extents_of_boxes_apart(tmp_path: Path) -> None:
     """Two boxes of one rank lie one after the other in its file, and are no extent together."""
     array = np.arange(40, dtype=np.float32).reshape(4, 10)
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     with store.run("other") as run:
         run.save(1, {"v": np.arange(5.0)})
 
     def save(comm: ThreadRanks) -> None:
-        run = holdfast.Store(tmp_path).run("run")
+        run = standfast.Store(tmp_path).run("run")
         boxes = even(array.shape, [4, 1])[2 * comm.rank : 2 * comm.rank + 2]
         run.save(1, {"w": Cut(array, boxes), "v": np.arange(5.0)}, comm=comm)
         run.close()
@@ -300,6 +300,6 @@ def test_the_doctor_keeps_the_extents_of_boxes_apart(tmp_path: Path) -> None:
     assert record.starts[0] + record.sizes[0] == record.starts[1]
     flip_in(store, "run@1", "v")
     assert len(examine(store.backend, store.index).restored) == 1
-    checkpoint = holdfast.Store(tmp_path).resolve("run@1")
+    checkpoint = standfast.Store(tmp_path).resolve("run@1")
     checkpoint.verify()
     assert checkpoint.state()["w"].tobytes() == array.tobytes()

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast import Run, Store
-from holdfast.store import names
-from holdfast.store.beside import write_beside
-from holdfast.store.changes import ABSENT, RunChanges, changes, sample_changes
-from holdfast.store.runfile import encode
-from holdfast.tensors import TensorSpec
+from standfast import Run, Store
+from standfast.store import names
+from standfast.store.beside import write_beside
+from standfast.store.changes import ABSENT, RunChanges, changes, sample_changes
+from standfast.store.runfile import encode
+from standfast.tensors import TensorSpec
 from tests.store.stores import overwrite
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast import Run, Store
-from holdfast.retention import KeepLast, KeepTagged, Retention
-from holdfast.store import names
-from holdfast.store.collection import Plan, carry_out, plan
-from holdfast.store.doctor import examine
-from holdfast.store.history import read_deletions
-from holdfast.store.local import LocalBackend
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.pins import pin, pinned
-from holdfast.store.trash import Trash
-from holdfast.store.trash_entry import encode
+from standfast import Run, Store
+from standfast.retention import KeepLast, KeepTagged, Retention
+from standfast.store import names
+from standfast.store.collection import Plan, carry_out, plan
+from standfast.store.doctor import examine
+from standfast.store.history import read_deletions
+from standfast.store.local import LocalBackend
+from standfast.store.memory import MemoryBackend
+from standfast.store.pins import pin, pinned
+from standfast.store.trash import Trash
+from standfast.store.trash_entry import encode
 from tests.store.stores import folder, overwrite, record_path, same
 from tests.store.test_space import on_disk
 
@@ -314,7 +314,7 @@ def test_what_comes_into_use_while_one_is_read_stays(
             run.checkpoint(2).add_metrics({"loss": 0.0}, best=True)
         return 3
 
-    monkeypatch.setattr("holdfast.store.deleting.intact_before", slow)
+    monkeypatch.setattr("standfast.store.deleting.intact_before", slow)
     done = carry_out(store, made)
     assert done.lines == []
     assert sorted(each.step for each in run.checkpoints()) == [1, 2, 3]

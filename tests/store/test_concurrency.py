@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast import Run, Store
-from holdfast.errors import RefNotFound, RunBusy, StepExists
+from standfast import Run, Store
+from standfast.errors import RefNotFound, RunBusy, StepExists
 from tests.store.stores import data_files, folder, random_bytes, same
 
 

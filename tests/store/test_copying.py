@@ -18,11 +18,10 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast import Checkpoint, KeepAll, KeepLast, Run, Store
-from holdfast.errors import (
+from standfast import Checkpoint, KeepAll, KeepLast, Run, Store
+from standfast.errors import (
     DamagedFile,
     DigestMismatch,
-    HoldfastError,
     IndexMismatch,
     MissingData,
     NotAStore,
@@ -30,18 +29,19 @@ from holdfast.errors import (
     RefNotFound,
     RunBusy,
     RunCollision,
+    StandfastError,
     StepExists,
     TruncatedFile,
 )
-from holdfast.files import disk
-from holdfast.store import collection, copying_files, names, planning
-from holdfast.store.backend import Backend
-from holdfast.store.changing import change_of
-from holdfast.store.local import LocalBackend
-from holdfast.store.marks import read_marks
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.pins import pinned_steps
-from holdfast.store.runfile import encode, read_run
+from standfast.files import disk
+from standfast.store import collection, copying_files, names, planning
+from standfast.store.backend import Backend
+from standfast.store.changing import change_of
+from standfast.store.local import LocalBackend
+from standfast.store.marks import read_marks
+from standfast.store.memory import MemoryBackend
+from standfast.store.pins import pinned_steps
+from standfast.store.runfile import encode, read_run
 from tests.files.faults import raising
 from tests.store.faults.states import Faulty, UnsyncedDisk
 from tests.store.stores import (
@@ -558,8 +558,8 @@ def test_marks_that_cannot_be_read_are_left_out(store: Store, target: Store) -> 
 
 KILLED = """
 import os, signal, sys
-from holdfast import Store
-from holdfast.store.aside import Aside
+from standfast import Store
+from standfast.store.aside import Aside
 
 place, count = Aside.place, 0
 
@@ -612,7 +612,7 @@ def test_whatever_fails_the_copy_is_whole_or_not_there(
         faulty = Faulty(number, raising(OSError(errno.EIO, "the disk went wrong")))
         with monkeypatch.context() as patch:
             patch.setattr(disk, "LOCAL", faulty)
-            with suppress(HoldfastError):
+            with suppress(StandfastError):
                 checkpoint.copy_to(Store(tmp_path / str(number)))
         if faulty.struck is None:
             break

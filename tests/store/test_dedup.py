@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import Run, Store
-from holdfast.files.digests import CHUNK
-from holdfast.store.known import SMALL
-from holdfast.store.local import LocalBackend
+import standfast
+from standfast import Run, Store
+from standfast.files.digests import CHUNK
+from standfast.store.known import SMALL
+from standfast.store.local import LocalBackend
 from tests.store.stores import (
     MIB,
     bytes_written,
@@ -75,7 +75,7 @@ def test_one_percent_changed_costs_about_that(run: Run) -> None:
     state["model"]["w7"] += 1
     written = bytes_written(run, lambda: run.save(2, state))
     changed = 512 << 10
-    with holdfast.open(data_path(run, 2)) as file:
+    with standfast.open(data_path(run, 2)) as file:
         assert list(file) == ["w7"]
     header = written - changed
     assert header < 64 << 10, "the room of a header for all tensors"
@@ -126,14 +126,14 @@ def test_a_file_that_leaves_something_out_says_so_and_verifies(run: Run) -> None
     state["model"]["b"][CHUNK] ^= 1
     run.save(2, state)
     path = data_path(run, 2, "model")
-    assert holdfast.verify(path).tensors == 2
-    with holdfast.open(path) as file:
+    assert standfast.verify(path).tensors == 2
+    with standfast.open(path) as file:
         assert file.metadata["left_out"].startswith("2 of 3 tensors are not in this file")
-        assert f"holdfast export {run.hash}@2" in file.metadata["left_out"]
+        assert f"standfast export {run.hash}@2" in file.metadata["left_out"]
         assert sorted(file) == [f"b[{CHUNK}:{2 * CHUNK}]", "c"]
         stretch = file[f"b[{CHUNK}:{2 * CHUNK}]"]
         assert same(stretch, state["model"]["b"][CHUNK : 2 * CHUNK])
-    with holdfast.open(data_path(run, 1, "model")) as file:
+    with standfast.open(data_path(run, 1, "model")) as file:
         assert "left_out" not in file.metadata
 
 
@@ -141,7 +141,7 @@ def test_neighbouring_new_chunks_are_one_stretch(run: Run) -> None:
     _save(run, 1, chunks(1, 2, 3, 4))
     x = np.concatenate([chunks(1, 8, 9, 4), random_bytes(1000)])
     _save(run, 2, x)
-    with holdfast.open(data_path(run, 2)) as file:
+    with standfast.open(data_path(run, 2)) as file:
         assert sorted(file) == [f"x[{CHUNK}:{3 * CHUNK}]", f"x[{4 * CHUNK}:{4 * CHUNK + 1000}]"]
     assert same(run.load(2), {"x": x})
 
@@ -305,7 +305,7 @@ def test_a_link_that_was_parted_by_hand_still_serves(store: Store, run: Run) -> 
 
 
 def _without_index(store: Store) -> Store:
-    shutil.rmtree(Path(store.url) / ".holdfast")
+    shutil.rmtree(Path(store.url) / ".standfast")
     return Store(Path(store.url).parent)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast import Run, Store
-from holdfast.errors import FellBack, Protected, RefNotFound, RunBusy
+from standfast import Run, Store
+from standfast.errors import FellBack, Protected, RefNotFound, RunBusy
 from tests.store.stores import (
     MIB,
     data_files,
@@ -232,7 +232,7 @@ def test_what_a_crash_left_is_deleted_with_the_next_writer(store: Store, run: Ru
     run.save(1, _state(1))
     run.close()
     orphan = folder(run) / f"{run.hash}_step_000009.0123abcd.model.safetensors"
-    aside = folder(run) / ".0123abcd.holdfast"
+    aside = folder(run) / ".0123abcd.standfast"
     for path in (orphan, aside):
         path.write_bytes(b"x" * 1000)
     Store(Path(store.url).parent).run("a").save(2, {})

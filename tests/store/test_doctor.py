@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import Run, Store
-from holdfast.errors import DamagedFile, RefNotFound
-from holdfast.files.digests import CHUNK
-from holdfast.store import names
-from holdfast.store.doctor import Diagnosis, clean, examine
-from holdfast.store.local import LocalBackend
+import standfast
+from standfast import Run, Store
+from standfast.errors import DamagedFile, RefNotFound
+from standfast.files.digests import CHUNK
+from standfast.store import names
+from standfast.store.doctor import Diagnosis, clean, examine
+from standfast.store.local import LocalBackend
 from tests.store.stores import (
     MIB,
     chunks,
@@ -51,7 +51,7 @@ def _contents(store: Store) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in root.rglob("*")
-        if path.is_file() and ".holdfast" not in path.parts and path.name != names.MANIFEST
+        if path.is_file() and ".standfast" not in path.parts and path.name != names.MANIFEST
     }
 
 
@@ -72,7 +72,7 @@ def test_views_are_made_again(store: Store, run: Run) -> None:
     run.save(1, {"x": np.ones(1)})
     run.checkpoint(1).tag("paper")
     run.close()
-    shutil.rmtree(Path(store.url) / ".holdfast")
+    shutil.rmtree(Path(store.url) / ".standfast")
     (Path(store.url) / names.MANIFEST).write_bytes(b"garbage")
     store = Store(Path(store.url).parent)
     assert _examined(store).sound
@@ -256,7 +256,7 @@ def test_a_lost_run_file_is_made_again(store: Store, run: Run) -> None:
 def test_a_run_file_of_a_newer_release_is_let_be(store: Store, run: Run) -> None:
     run.save(1, {"x": np.ones(1)})
     path = folder(run) / f"{run.hash}_run.json"
-    newer = path.read_bytes().replace(b"holdfast run 1", b"holdfast run 2")
+    newer = path.read_bytes().replace(b"standfast run 1", b"standfast run 2")
     overwrite(path, newer)
     found = _examined(store)
     assert path.read_bytes() == newer
@@ -281,7 +281,7 @@ def test_a_damaged_header_is_named_and_does_no_harm(store: Store, run: Run) -> N
     assert list(found.headers) == [f"{names.run_folder(run.hash)}/{path.name}"]
     assert same(run.load(1), {"x": random_bytes(1000)})
     with pytest.raises(DamagedFile):
-        holdfast.verify(path)
+        standfast.verify(path)
 
 
 # Cleaning
@@ -291,7 +291,7 @@ def _littered(store: Store, run: Run) -> tuple[Path, Path, Path]:
     run.save(1, {"x": random_bytes(MIB)})
     run.close()
     orphan = folder(run) / f"{run.hash}_step_000009.0123abcd.model.safetensors"
-    aside = folder(run) / ".0123abcd.holdfast"
+    aside = folder(run) / ".0123abcd.standfast"
     foreign = folder(run) / "notes.txt"
     for path in (orphan, aside, foreign):
         path.write_bytes(b"x")

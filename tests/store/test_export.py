@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import DigestMismatch, RefNotFound, UnsupportedDType, WriteFailed
-from holdfast.store.export import export
-from holdfast.store.view import CheckpointView, diff_checkpoints, plain_leaves
-from holdfast.verbs.diff import compare
+import standfast
+from standfast.errors import DigestMismatch, RefNotFound, UnsupportedDType, WriteFailed
+from standfast.store.export import export
+from standfast.store.view import CheckpointView, diff_checkpoints, plain_leaves
+from standfast.verbs.diff import compare
 
 WEIGHT = np.arange(40_000, dtype=np.float32).reshape(200, 200)
 
 
-def saved(path: Path, state: Any, **options: Any) -> holdfast.Checkpoint:
-    with holdfast.Store(path).run("a run") as run:
+def saved(path: Path, state: Any, **options: Any) -> standfast.Checkpoint:
+    with standfast.Store(path).run("a run") as run:
         return run.save(3, state, **options)
 
 
@@ -37,23 +37,23 @@ def state() -> dict[str, Any]:
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> holdfast.Checkpoint:
+def checkpoint(tmp_path: Path) -> standfast.Checkpoint:
     return saved(tmp_path / "store", state(), metrics={"loss": 0.5, "bad": math.inf}, epoch=1)
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt", "npz", "tenzor"])
 def test_a_whole_file_of_any_format(
-    checkpoint: holdfast.Checkpoint, tmp_path: Path, suffix: str
+    checkpoint: standfast.Checkpoint, tmp_path: Path, suffix: str
 ) -> None:
     target = tmp_path / f"whole.{suffix}"
     done = export(checkpoint, target)
     assert done.files == (target,)
-    loaded = holdfast.load(target)
+    loaded = standfast.load(target)
     assert list(loaded) == list(checkpoint.tensors)
     assert np.array_equal(loaded["model.tied"], WEIGHT)
     assert np.array_equal(loaded["model.rows"], WEIGHT[10:20])
     assert (done.tensors, done.nbytes) == (5, sum(array.nbytes for array in loaded.values()))
-    with holdfast.open(target) as file:
+    with standfast.open(target) as file:
         assert file.metadata == {
             "run": checkpoint.head.run,
             "step": 3,
@@ -64,21 +64,21 @@ def test_a_whole_file_of_any_format(
         assert not compare(file, CheckpointView(checkpoint))
 
 
-def test_a_part_opens_as_it_was_saved(checkpoint: holdfast.Checkpoint, tmp_path: Path) -> None:
+def test_a_part_opens_as_it_was_saved(checkpoint: standfast.Checkpoint, tmp_path: Path) -> None:
     export(checkpoint, tmp_path / "model.pt", part="model")
-    assert list(holdfast.load(tmp_path / "model.pt")) == ["weight", "tied", "rows"]
+    assert list(standfast.load(tmp_path / "model.pt")) == ["weight", "tied", "rows"]
     export(checkpoint, tmp_path / "optimizer.bin", part="optimizer", format="npz")
-    with holdfast.open(tmp_path / "optimizer.bin") as file:
+    with standfast.open(tmp_path / "optimizer.bin") as file:
         assert (file.format, list(file)) == ("npz", ["state.0.moment"])
         assert file.metadata["state"] == {"lr": 0.5}
     export(checkpoint, tmp_path / "state.npz", part="state")
-    assert list(holdfast.load(tmp_path / "state.npz")) == ["step"]
+    assert list(standfast.load(tmp_path / "state.npz")) == ["step"]
     with pytest.raises(RefNotFound, match="it has model, optimizer, state"):
         export(checkpoint, tmp_path / "no.npz", part="no")
 
 
 def test_a_folder_has_all_parts_and_all_plain_values(
-    checkpoint: holdfast.Checkpoint, tmp_path: Path
+    checkpoint: standfast.Checkpoint, tmp_path: Path
 ) -> None:
     folder = tmp_path / "folder"
     done = export(checkpoint, folder)
@@ -88,7 +88,7 @@ def test_a_folder_has_all_parts_and_all_plain_values(
         "state.safetensors",
         "checkpoint.json",
     ]
-    assert list(holdfast.load(folder / "model.safetensors")) == ["weight", "tied", "rows"]
+    assert list(standfast.load(folder / "model.safetensors")) == ["weight", "tied", "rows"]
     beside = json.loads((folder / "checkpoint.json").read_text())
     assert (beside["run"], beside["name"]) == (checkpoint.head.run, "a run")
     assert (beside["step"], beside["epoch"]) == (3, 1)
@@ -111,7 +111,7 @@ def test_a_folder_has_all_parts_and_all_plain_values(
     export(checkpoint, folder)  # over the old one
 
 
-def test_a_folder_of_one_part(checkpoint: holdfast.Checkpoint, tmp_path: Path) -> None:
+def test_a_folder_of_one_part(checkpoint: standfast.Checkpoint, tmp_path: Path) -> None:
     done = export(checkpoint, tmp_path / "folder", part="optimizer")
     assert [path.name for path in done.files] == ["optimizer.safetensors", "checkpoint.json"]
     beside = json.loads((tmp_path / "folder" / "checkpoint.json").read_text())
@@ -119,7 +119,7 @@ def test_a_folder_of_one_part(checkpoint: holdfast.Checkpoint, tmp_path: Path) -
 
 
 def test_damage_is_found_before_anything_is_written(
-    checkpoint: holdfast.Checkpoint, tmp_path: Path
+    checkpoint: standfast.Checkpoint, tmp_path: Path
 ) -> None:
     store = tmp_path / "store" / "checkpoints" / "models" / checkpoint.head.run
     for path in store.glob("*.safetensors"):
@@ -136,10 +136,10 @@ def test_a_dtype_that_the_format_lacks_is_cast_when_asked(tmp_path: Path) -> Non
     with pytest.raises(UnsupportedDType):
         export(checkpoint, tmp_path / "z.safetensors")
     export(checkpoint, tmp_path / "z.safetensors", cast=True)
-    assert holdfast.load(tmp_path / "z.safetensors")["z"].dtype == np.complex64
+    assert standfast.load(tmp_path / "z.safetensors")["z"].dtype == np.complex64
 
 
-def test_a_target_that_cannot_be_a_folder(checkpoint: holdfast.Checkpoint, tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_a_folder(checkpoint: standfast.Checkpoint, tmp_path: Path) -> None:
     (tmp_path / "taken").write_bytes(b"")
     for target in ("taken", "no/folder", "a\0b"):
         with pytest.raises(WriteFailed):
@@ -149,7 +149,7 @@ def test_a_target_that_cannot_be_a_folder(checkpoint: holdfast.Checkpoint, tmp_p
 def test_a_state_that_is_one_tensor(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path / "store", WEIGHT)
     export(checkpoint, tmp_path / "one.safetensors")
-    assert list(holdfast.load(tmp_path / "one.safetensors")) == ["state"]
+    assert list(standfast.load(tmp_path / "one.safetensors")) == ["state"]
     export(checkpoint, tmp_path / "folder")
     assert (tmp_path / "folder" / "state.safetensors").exists()
 
@@ -171,7 +171,7 @@ def test_plain_leaves_come_in_the_order_of_the_tree() -> None:
 
 
 def test_tied_tensors_are_compared_without_being_read(
-    checkpoint: holdfast.Checkpoint, tmp_path: Path
+    checkpoint: standfast.Checkpoint, tmp_path: Path
 ) -> None:
     digests = CheckpointView(checkpoint).stored_digests()
     assert digests["model.tied"] == digests["model.weight"]
@@ -184,7 +184,7 @@ def test_tied_tensors_are_compared_without_being_read(
 
 
 def test_checkpoints_differ_by_what_is_in_them(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with store.run("a run") as run:
         first = run.save(1, {"w": WEIGHT, "seed": b"a"}, {"loss": math.nan})
         same = run.save(2, {"w": WEIGHT, "seed": b"a"}, {"loss": math.nan})

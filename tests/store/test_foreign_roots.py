@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import BadOption, UnsupportedFile, WriteFailed
-from holdfast.identity import identify
-from holdfast.store.foreign import is_foreign
-from holdfast.store.importing import ImportedRoot, import_root
-from holdfast.store.run import Run
+import standfast
+from standfast.errors import BadOption, UnsupportedFile, WriteFailed
+from standfast.identity import identify
+from standfast.store.foreign import is_foreign
+from standfast.store.importing import ImportedRoot, import_root
+from standfast.store.run import Run
 from tests.verbs.weightslab_roots import (
     FIRST,
     GOLDEN,
@@ -31,8 +31,8 @@ STATE = {"uids": ["a", "b"], "discarded": ["b"], "tags": {"a": ["cat"]}}
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
-    return holdfast.Store(tmp_path / "store")
+def store(tmp_path: Path) -> standfast.Store:
+    return standfast.Store(tmp_path / "store")
 
 
 def _steps(run: Run) -> list[int]:
@@ -62,7 +62,7 @@ def test_weights_or_a_manifest_are_enough(tmp_path: Path, short: bool) -> None:
     assert is_foreign(tmp_path)
 
 
-def test_a_store_is_not_foreign(store: holdfast.Store, tmp_path: Path) -> None:
+def test_a_store_is_not_foreign(store: standfast.Store, tmp_path: Path) -> None:
     root = tmp_path / "store"
     assert not is_foreign(root)
     with store.run("gpt", hp={"lr": 0.1}) as run:
@@ -76,7 +76,7 @@ def test_a_store_is_not_foreign(store: holdfast.Store, tmp_path: Path) -> None:
         f"models/{FIRST}/{FIRST}_run.json",
         f"models/{FIRST}/{FIRST}_step_000100.json",
         f"models/{SECOND}/{SECOND}_run.json",
-        ".holdfast",
+        ".standfast",
     ],
 )
 def test_one_file_of_ours_makes_a_root_ours(tmp_path: Path, ours: str) -> None:
@@ -91,7 +91,7 @@ def test_one_file_of_ours_makes_a_root_ours(tmp_path: Path, ours: str) -> None:
 def test_a_manifest_of_ours_makes_a_root_ours(tmp_path: Path) -> None:
     writer = Writer(tmp_path, short=False)
     writer.experiment(FIRST, 100)
-    writer.manifest.write_text("# Written by Holdfast: a view.\n" + writer.manifest.read_text())
+    writer.manifest.write_text("# Written by Standfast: a view.\n" + writer.manifest.read_text())
     assert not is_foreign(tmp_path)
 
 
@@ -113,7 +113,7 @@ def test_a_pipe_in_the_place_of_the_manifest_does_not_block(tmp_path: Path) -> N
 # Taking one over
 
 
-def test_the_root_that_weightslab_wrote_becomes_a_run(store: holdfast.Store) -> None:
+def test_the_root_that_weightslab_wrote_becomes_a_run(store: standfast.Store) -> None:
     before = everything_in(GOLDEN)
     (done,) = import_root(store, GOLDEN).runs
     assert done.experiment == WRITTEN
@@ -138,7 +138,7 @@ def test_the_root_that_weightslab_wrote_becomes_a_run(store: holdfast.Store) -> 
     assert everything_in(GOLDEN) == before
 
 
-def test_the_identity_is_that_of_the_parts(store: holdfast.Store, tmp_path: Path) -> None:
+def test_the_identity_is_that_of_the_parts(store: standfast.Store, tmp_path: Path) -> None:
     writer = Writer(tmp_path / "root", short=False)
     writer.experiment(FIRST, 100)
     writer.config(FIRST, {"lr": 0.1, "experiment_name": "any"})
@@ -153,7 +153,7 @@ def test_the_identity_is_that_of_the_parts(store: holdfast.Store, tmp_path: Path
 
 
 def test_an_import_can_be_repeated_when_the_root_has_grown(
-    store: holdfast.Store, tmp_path: Path
+    store: standfast.Store, tmp_path: Path
 ) -> None:
     writer = Writer(tmp_path / "root", short=True)
     writer.experiment(FIRST, 100, created="2026-01-21T08:00:00")
@@ -172,7 +172,7 @@ def test_an_import_can_be_repeated_when_the_root_has_grown(
 
 
 def test_experiments_that_come_to_the_same_are_runs_of_their_own(
-    store: holdfast.Store, tmp_path: Path
+    store: standfast.Store, tmp_path: Path
 ) -> None:
     writer = Writer(tmp_path / "root", short=False)
     writer.experiment(FIRST, 100, 200, created="2026-01-21T09:00:00")
@@ -189,7 +189,7 @@ def test_experiments_that_come_to_the_same_are_runs_of_their_own(
 
 @pytest.mark.parametrize("name", [None, "a/b", "latest", "two\nlines", "x" * 500])
 def test_without_a_name_that_a_run_may_have_it_is_called_by_the_hash(
-    store: holdfast.Store, tmp_path: Path, name: str | None
+    store: standfast.Store, tmp_path: Path, name: str | None
 ) -> None:
     writer = Writer(tmp_path / "root", short=True)
     writer.experiment(FIRST, 100, experiment_name=name)
@@ -198,7 +198,7 @@ def test_without_a_name_that_a_run_may_have_it_is_called_by_the_hash(
     assert store.resolve(FIRST).step == 100
 
 
-def test_one_experiment_may_be_given_a_name(store: holdfast.Store, tmp_path: Path) -> None:
+def test_one_experiment_may_be_given_a_name(store: standfast.Store, tmp_path: Path) -> None:
     writer = Writer(tmp_path / "root", short=True)
     writer.experiment(FIRST, 100, experiment_name="theirs")
     assert import_root(store, writer.path, "mine").runs[0].run.name == "mine"
@@ -208,7 +208,7 @@ def test_one_experiment_may_be_given_a_name(store: holdfast.Store, tmp_path: Pat
 
 
 def test_what_is_damaged_is_listed_and_the_rest_taken(
-    store: holdfast.Store, tmp_path: Path
+    store: standfast.Store, tmp_path: Path
 ) -> None:
     writer = Writer(tmp_path / "root", short=False)
     writer.experiment(FIRST, 100, 200, 300, 400)
@@ -231,7 +231,7 @@ def test_what_is_damaged_is_listed_and_the_rest_taken(
 
 
 def test_samples_that_cannot_be_read_here_stop_it_before_anything_is_saved(
-    store: holdfast.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: standfast.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     writer = Writer(tmp_path / "root", short=True)
@@ -242,7 +242,7 @@ def test_samples_that_cannot_be_read_here_stop_it_before_anything_is_saved(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_pickle_that_would_run_code_is_not_run(store: holdfast.Store, tmp_path: Path) -> None:
+def test_a_pickle_that_would_run_code_is_not_run(store: standfast.Store, tmp_path: Path) -> None:
     writer = Writer(tmp_path / "root", short=True)
     writer.experiment(FIRST, 100, 200)
     harmed = tmp_path / "harmed"
@@ -263,7 +263,7 @@ class _Harm:
 
 
 def test_a_disk_that_is_full_is_no_fault_of_the_root(
-    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any, **options: Any) -> None:
         raise WriteFailed(28, "the disk is full")

@@ -13,23 +13,23 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.store.forks import _Gate
-from holdfast.store.local import LocalBackend
+import standfast
+from standfast.store.forks import _Gate
+from standfast.store.local import LocalBackend
 from tests.descriptors import open_files
 
 PROGRAM = """
 import os, sys, threading, time
-import holdfast
+import standfast
 
 folder = sys.argv[1]
-run = holdfast.Store(folder).run("a")
+run = standfast.Store(folder).run("a")
 for step in range(10):
     run.save(step, {"n": step})
 
 def use() -> None:
     while True:
-        store = holdfast.Store(folder)
+        store = standfast.Store(folder)
         store.index.refresh()
         list(store.index.newest())
         store.close()
@@ -40,7 +40,7 @@ hung = 0
 for _ in range(40):
     child = os.fork()
     if not child:
-        assert holdfast.Store(folder).resolve("a").step == 9
+        assert standfast.Store(folder).resolve("a").step == 9
         os._exit(0)
     end = time.monotonic() + 10
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
@@ -83,7 +83,7 @@ def in_a_child(check: str, tmp_path: Path) -> str:
 
 
 def test_no_file_of_an_index_is_inherited(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     store.run("a").save(1, {"n": 1})
     store.index.refresh()
     assert store.index.count() == 1
@@ -96,9 +96,9 @@ def test_no_file_of_an_index_is_inherited(tmp_path: Path) -> None:
 def test_what_is_known_in_memory_alone_is_known_after_a_fork(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holdfast.Store(tmp_path / "store").run("a").save(1, {"n": 1})
+    standfast.Store(tmp_path / "store").run("a").save(1, {"n": 1})
     monkeypatch.setattr(LocalBackend, "cache", None)
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     store.index.refresh()
     in_a_child("1", tmp_path)
     assert store.index.count() == 1
@@ -108,7 +108,7 @@ def test_a_fork_does_not_wait_for_a_server_that_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does the child use the file, which its parent was about to write."""
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     store.run("a").save(1, {"n": 1})
     store.index.refresh()
     asked, answer = threading.Event(), threading.Event()
@@ -125,7 +125,7 @@ def test_a_fork_does_not_wait_for_a_server_that_is_silent(
     waiting.start()
     assert asked.wait(20)
     begun = time.monotonic()
-    listed, found = "open_files('index.sqlite')", f"holdfast.Store({str(tmp_path / 'store')!r})"
+    listed, found = "open_files('index.sqlite')", f"standfast.Store({str(tmp_path / 'store')!r})"
     said = in_a_child(f"{listed}, {found}.resolve('a').step, {listed}", tmp_path)
     assert time.monotonic() - begun < 5
     before, step, after = ast.literal_eval(said)

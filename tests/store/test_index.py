@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast import Run, Store
-from holdfast.errors import RefNotFound
-from holdfast.files import disk
-from holdfast.store import database, names, scanning
+from standfast import Run, Store
+from standfast.errors import RefNotFound
+from standfast.files import disk
+from standfast.store import database, names, scanning
 from tests.store.stores import folder, overwrite, random_bytes, record_path, same
 
 
@@ -43,7 +43,7 @@ def _again(store: Store) -> Store:
 
 
 def _file(store: Store) -> Path:
-    path = Path(store.url) / ".holdfast" / database.NAME
+    path = Path(store.url) / ".standfast" / database.NAME
     assert path.exists()
     return path
 
@@ -130,7 +130,7 @@ def test_where_it_cannot_be_written_it_lives_in_memory(
     store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = _says(store)
-    monkeypatch.setattr("holdfast.store.local.LocalBackend.cache", None)
+    monkeypatch.setattr("standfast.store.local.LocalBackend.cache", None)
     assert _says(_again(store)) == expected
     run = _again(store).run("a")
     run.save(4, {"step": 4})
@@ -209,7 +209,7 @@ def test_a_record_that_was_replaced_twice_is_read_again(
     store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second may get the inode of the first, and this index saw nothing in between."""
-    monkeypatch.setattr("holdfast.store.local.LocalBackend.cache", None)
+    monkeypatch.setattr("standfast.store.local.LocalBackend.cache", None)
     other = _again(store)
     other.index.refresh()
     monkeypatch.undo()
@@ -285,7 +285,7 @@ def test_another_process_that_ends_leaves_it_to_those_who_have_it_open(
     """Whoever closes a database last deletes its log, and must not take itself for the last."""
     both = [store, _again(store)]  # the second must not take away the locks of the first
     expected = [_says(each) for each in both]
-    program = "import sys, holdfast; print(holdfast.Store(sys.argv[1]).resolve('latest').step)"
+    program = "import sys, standfast; print(standfast.Store(sys.argv[1]).resolve('latest').step)"
     command = [sys.executable, "-c", program, str(Path(store.url).parent)]
     assert subprocess.run(command, check=True, capture_output=True).stdout == b"3\n"
     for suffix in ("-wal", "-shm"):
@@ -361,4 +361,4 @@ def test_a_file_that_is_given_up_goes_after_its_shared_memory(
 
 
 def _file_folder(store: Store) -> Path:
-    return Path(store.url) / ".holdfast"
+    return Path(store.url) / ".standfast"

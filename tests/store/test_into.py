@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast import Run
-from holdfast.errors import (
+import standfast
+from standfast import Run
+from standfast.errors import (
     DamagedFile,
     DigestMismatch,
     FellBack,
-    HoldfastError,
     RefNotFound,
+    StandfastError,
     StateMismatch,
 )
-from holdfast.store import LoadReport
+from standfast.store import LoadReport
 from tests.store.stores import chunks, data_path, flip, random_bytes, same
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return holdfast.Store(tmp_path).run("experiment")
+    return standfast.Store(tmp_path).run("experiment")
 
 
 def _model() -> torch.nn.Module:
@@ -133,7 +133,7 @@ def test_a_tensor_of_several_stretches_is_filled(run: Run) -> None:
 PROGRAM = """
 import sys, threading, time
 import numpy as np
-import holdfast
+import standfast
 
 def unshared():
     status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
@@ -142,7 +142,7 @@ def unshared():
 path, kind = sys.argv[1:]
 width = 4 << 20
 state = {f"x{i}": np.arange(i * width, (i + 1) * width) for i in range(6)}
-run = holdfast.Store(path).run("a")
+run = standfast.Store(path).run("a")
 run.save(1, state)
 if kind == "stretches":
     for x in state.values():
@@ -254,7 +254,7 @@ def test_a_tensor_that_cannot_be_written_to_leaves_the_others_as_they_were(run: 
     run.save(1, {"a": np.ones(3), "b": np.ones(3)})
     a, b = np.zeros(3), np.zeros(3)
     b.flags.writeable = False
-    with pytest.raises(HoldfastError, match="read-only"):
+    with pytest.raises(StandfastError, match="read-only"):
         run.load(1, into={"a": a, "b": b})
     assert not a.any()
 

@@ -15,26 +15,26 @@ import pytest
 import safetensors.numpy
 from blake3 import blake3
 
-import holdfast
-from holdfast import Run, Store
-from holdfast.errors import (
+import standfast
+from standfast import Run, Store
+from standfast.errors import (
     DigestMismatch,
     FellBack,
-    HoldfastError,
     NothingToVerify,
     Protected,
     RefNotFound,
+    StandfastError,
     StepExists,
     WriteFailed,
 )
-from holdfast.files import disk
-from holdfast.files.digests import CHUNK, tensor_digest
-from holdfast.files.disk import Disk
-from holdfast.store import names
-from holdfast.store.doctor import clean, examine
-from holdfast.store.local import LocalBackend
-from holdfast.store.reading import read_record
-from holdfast.store.record import encode
+from standfast.files import disk
+from standfast.files.digests import CHUNK, tensor_digest
+from standfast.files.disk import Disk
+from standfast.store import names
+from standfast.store.doctor import clean, examine
+from standfast.store.local import LocalBackend
+from standfast.store.reading import read_record
+from standfast.store.record import encode
 from tests.store.stores import (
     MIB,
     chunks,
@@ -128,7 +128,7 @@ def test_invariant_1_a_data_file_is_written_once_and_its_name_never_used_again(
         path = folder(run) / name
         if path.exists():
             assert path.read_bytes() == data, "it was whole when it got its name, and is still so"
-            holdfast.verify(path)
+            standfast.verify(path)
 
 
 def test_invariant_2_a_checkpoint_exists_exactly_when_its_record_does(
@@ -173,7 +173,7 @@ def test_invariant_3_latest_is_the_highest_sequence_and_falls_back_aloud(
 ) -> None:
     times = iter(["2031", "2030", "2029"])
     monkeypatch.setattr(
-        "holdfast.store.saving.now", lambda: f"{next(times)}-01-01T00:00:00.000000Z"
+        "standfast.store.saving.now", lambda: f"{next(times)}-01-01T00:00:00.000000Z"
     )
     run.save(30, _state(30), best=True)
     run.save(20, _state(20))
@@ -222,7 +222,7 @@ def test_invariant_4_every_byte_is_checked_by_the_digest_of_its_chunk(run: Run) 
     assert same(run.load(1), state)
     safetensors.numpy.save_file({"x": np.ones(1)}, folder(run) / "foreign.safetensors")
     with pytest.raises(NothingToVerify):
-        holdfast.verify(folder(run) / "foreign.safetensors")
+        standfast.verify(folder(run) / "foreign.safetensors")
 
 
 _events: list[str] | None = None
@@ -245,10 +245,10 @@ def test_invariant_5_nothing_that_is_loaded_runs_code(run: Run) -> None:
         assert same(run.load(1), state)
         run.checkpoint(1).verify()
         record = read_record(run._store.backend, run.hash, 1)
-        for kind in ("os", "subprocess:Popen", "builtins:eval", "holdfast.cli"):
+        for kind in ("os", "subprocess:Popen", "builtins:eval", "standfast.cli"):
             hostile = encode(replace(record, kinds=[kind]))
             run._store.backend.replace(names.record_file(run.hash, 1), hostile)
-            with pytest.raises(HoldfastError):
+            with pytest.raises(StandfastError):
                 run.load(1)
         found = list(_events)
     finally:
@@ -261,7 +261,7 @@ def test_invariant_6_manifest_and_index_are_views(
 ) -> None:
     def forget() -> Store:
         run.close()
-        shutil.rmtree(Path(store.url) / ".holdfast", ignore_errors=True)
+        shutil.rmtree(Path(store.url) / ".standfast", ignore_errors=True)
         (Path(store.url) / names.MANIFEST).unlink(missing_ok=True)
         return Store(Path(store.url).parent)
 
@@ -337,14 +337,14 @@ def test_invariant_8_data_files_are_plain_files_that_say_what_they_leave_out(run
     for step, left_out in ((1, False), (2, True)):
         with safetensors.safe_open(data_path(run, step), "numpy") as file:
             assert ("left_out" in file.metadata()) is left_out
-        holdfast.verify(data_path(run, step))
+        standfast.verify(data_path(run, step))
 
 
 def test_invariant_9_saving_the_same_tensors_gives_the_same_bytes(tmp_path: Path) -> None:
     tensors = {"b": np.arange(5.0), "a": random_bytes(100_000), "c": np.ones((0, 3))}
     paths = [tmp_path / name for name in ("one.safetensors", "two.safetensors")]
     for path in paths:
-        holdfast.save(path, {name: tensor.copy() for name, tensor in tensors.items()}, {"n": 1})
+        standfast.save(path, {name: tensor.copy() for name, tensor in tensors.items()}, {"n": 1})
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 

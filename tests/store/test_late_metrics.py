@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.store.listing import checkpoints
+import standfast
+from standfast import errors
+from standfast.store.listing import checkpoints
 
 
-def _run(store: Path, *bests: bool) -> holdfast.Run:
-    run = holdfast.Store(store).run("late")
+def _run(store: Path, *bests: bool) -> standfast.Run:
+    run = standfast.Store(store).run("late")
     for step, best in enumerate(bests, 1):
         run.save(step, {"w": np.full(3, step)}, metrics={"loss": float(step)}, best=best)
     return run
@@ -25,7 +25,7 @@ def test_they_are_seen_beside_those_that_were_saved(tmp_path: Path) -> None:
     assert checkpoint.metrics == {"loss": 1.0}
     checkpoint.add_metrics({"val": np.float32(0.5), "worst": float("inf")})
     assert checkpoint.metrics == {"loss": 1.0, "val": 0.5, "worst": float("inf")}
-    again = holdfast.Store(tmp_path).resolve("late@1")
+    again = standfast.Store(tmp_path).resolve("late@1")
     assert again.metrics == checkpoint.metrics
     assert again.tags == ["kept"]
     again.note("seen")
@@ -51,7 +51,7 @@ def test_the_last_one_that_was_made_the_best_is_it(tmp_path: Path) -> None:
     assert run.checkpoint("best").step == 1
     run.save(6, {"w": np.zeros(3)}, best=True)
     assert run.checkpoint("best").step == 6
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     store.index.rebuild()
     marked = {entry.step: entry.marks for entry in checkpoints(store.index)}
     assert [step for step, marks in marked.items() if "best" in marks] == [6]
@@ -65,7 +65,7 @@ def test_marks_without_them_are_as_they_were(tmp_path: Path) -> None:
 
 
 def test_a_run_can_be_looked_for_without_being_made(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     assert store.known_run("gpt", hp={"lr": 1}) is None
     assert not (tmp_path / "checkpoints").exists()
     made = store.run("gpt", hp={"lr": 1})
@@ -77,7 +77,7 @@ def test_a_run_can_be_looked_for_without_being_made(tmp_path: Path) -> None:
 
 def test_a_new_run_knows_the_checkpoint_that_it_goes_on_from(tmp_path: Path) -> None:
     first = _run(tmp_path, False, False)
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     branch = store.run("branch", hp={"lr": 2}, parent=first.checkpoint(1))
     saved = branch.save(2, {"w": np.zeros(3)})
     assert saved.parent == first.checkpoint(1)

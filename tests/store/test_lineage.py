@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Run, Store
-from holdfast.store import names
-from holdfast.store.lineage import Lineage, Node, history, lineage
-from holdfast.store.record import Place
-from holdfast.store.runfile import encode
+from standfast import Run, Store
+from standfast.store import names
+from standfast.store.lineage import Lineage, Node, history, lineage
+from standfast.store.record import Place
+from standfast.store.runfile import encode
 from tests.store.stores import overwrite
 
 

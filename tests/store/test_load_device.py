@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast import Run
-from holdfast.errors import (
+import standfast
+from standfast import Run
+from standfast.errors import (
     BadOption,
     CopyFailed,
     DigestMismatch,
@@ -21,11 +21,11 @@ from holdfast.errors import (
     MissingData,
     StateMismatch,
 )
-from holdfast.files.digests import CHUNK
-from holdfast.files.source_file import SourceFile
-from holdfast.store import loading, placing
-from holdfast.store.loading import saved_tree
-from holdfast.store.memory import MemoryBackend
+from standfast.files.digests import CHUNK
+from standfast.files.source_file import SourceFile
+from standfast.store import loading, placing
+from standfast.store.loading import saved_tree
+from standfast.store.memory import MemoryBackend
 from tests.device_memory import Made
 from tests.devices import LateDevice, put_tensors_on
 from tests.store.stores import MIB, chunks, data_path, flip, random_bytes, same
@@ -40,7 +40,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> LateDevice:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return holdfast.Store(tmp_path).run("experiment")
+    return standfast.Store(tmp_path).run("experiment")
 
 
 def _model() -> torch.nn.Module:
@@ -579,7 +579,7 @@ def test_a_copy_that_fails_is_raised_as_it_is(run: Run, device: LateDevice, made
 
 def test_a_store_in_memory_loads_to_the_device(device: LateDevice) -> None:
     state = _state()
-    run = holdfast.Store(MemoryBackend()).run("experiment")
+    run = standfast.Store(MemoryBackend()).run("experiment")
     run.save(1, state)
     assert same(run.load(device="late"), state)
     assert device.incoming

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-import holdfast
-from holdfast import Run
-from holdfast.adapters import torch_devices, torch_dtypes
-from holdfast.errors import StateMismatch, UnreadableFile
-from holdfast.files.source_file import SourceFile
-from holdfast.tensors import TensorSpec
+import standfast
+from standfast import Run
+from standfast.adapters import torch_devices, torch_dtypes
+from standfast.errors import StateMismatch, UnreadableFile
+from standfast.files.source_file import SourceFile
+from standfast.tensors import TensorSpec
 from tests.devices import LateDevice, put_tensors_on
 from tests.store.stores import chunks, data_path, flip
 
@@ -28,7 +28,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> LateDevice:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return holdfast.Store(tmp_path).run("experiment")
+    return standfast.Store(tmp_path).run("experiment")
 
 
 def _chunks(*seeds: int) -> torch.Tensor:

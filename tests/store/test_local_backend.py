@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.errors import AlreadyExists, UnreadableFile, WriteFailed
-from holdfast.files import disk
-from holdfast.files.disk import ALIGNMENT, Disk
-from holdfast.store import local
-from holdfast.store.backend import Backend
-from holdfast.store.local import LocalBackend
+from standfast.errors import AlreadyExists, UnreadableFile, WriteFailed
+from standfast.files import disk
+from standfast.files.disk import ALIGNMENT, Disk
+from standfast.store import local
+from standfast.store.backend import Backend
+from standfast.store.local import LocalBackend
 from tests.files.faults import FaultyDisk, raising
 from tests.store.backend_suite import RUN, BackendSuite, new_file
 
@@ -201,8 +201,8 @@ def test_a_name_that_is_taken_at_the_last_moment_is_refused(
 RACER = """
 import sys
 from pathlib import Path
-from holdfast.errors import AlreadyExists
-from holdfast.store.local import LocalBackend
+from standfast.errors import AlreadyExists
+from standfast.store.local import LocalBackend
 backend = LocalBackend(Path(sys.argv[1]))
 for line in sys.stdin:
     try:
@@ -291,23 +291,23 @@ def test_a_sweep_removes_what_dead_processes_left_and_nothing_else(
     backend: LocalBackend, root: Path
 ) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from holdfast.store.local import LocalBackend\n"
+        "import os, sys; from pathlib import Path; from standfast.store.local import LocalBackend\n"
         "file = LocalBackend(Path(sys.argv[1])).new('models/0123/x'); os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", code, str(root)], check=True)
     left = hidden(root)
     assert len(left) == 1
-    others = [".notes.holdfast", ".0123.holdfast", ".01234567.tmp", "01234567.holdfast"]
+    others = [".notes.standfast", ".0123.standfast", ".01234567.tmp", "01234567.standfast"]
     for name in others:
         (root / RUN / name).write_bytes(b"not ours")
-    os.mkfifo(root / RUN / ".01234567.holdfast")
+    os.mkfifo(root / RUN / ".01234567.standfast")
     lock = backend.lock("a")
     assert lock is not None
     assert backend.sweep("") == 0, "the folder of the locks is no leftover"
     assert backend.sweep("models") == 0
     assert backend.sweep(RUN) == 1
     assert not left[0].exists()
-    assert sorted(os.listdir(root / RUN)) == sorted([*others, ".01234567.holdfast"])
+    assert sorted(os.listdir(root / RUN)) == sorted([*others, ".01234567.standfast"])
     assert lock.is_held()
     lock.release()
 
@@ -404,7 +404,7 @@ def without_rights(work: Callable[[], None]) -> int:
 @pytest.fixture
 def read_only(backend: LocalBackend, root: Path) -> Iterator[LocalBackend]:
     backend.create(NAME, b"content")
-    (root / ".holdfast").mkdir()
+    (root / ".standfast").mkdir()
     folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
     above = [path for path in root.parents if path.stat().st_uid == os.getuid()]
     modes = {path: path.stat().st_mode for path in above}
@@ -459,10 +459,10 @@ def test_the_cache_lies_in_the_store_and_comes_back(backend: LocalBackend, root:
     assert backend.cache is None, "there is no store yet, and looking makes none"
     assert not root.exists()
     backend.create("a", b"x")
-    assert backend.cache == root / ".holdfast"
-    (root / ".holdfast").rmdir()
-    assert backend.cache == root / ".holdfast"
-    assert (root / ".holdfast").is_dir()
+    assert backend.cache == root / ".standfast"
+    (root / ".standfast").rmdir()
+    assert backend.cache == root / ".standfast"
+    assert (root / ".standfast").is_dir()
 
 
 def test_the_cache_is_the_users_own_where_the_store_is_on_a_network(
@@ -473,16 +473,16 @@ def test_the_cache_is_the_users_own_where_the_store_is_on_a_network(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     mine = backend.cache
     assert mine is not None
-    assert mine.parent == tmp_path / "cache" / "holdfast"
+    assert mine.parent == tmp_path / "cache" / "standfast"
     assert mine.is_dir()
-    assert not (root / ".holdfast").exists()
+    assert not (root / ".standfast").exists()
     (tmp_path / "another way").symlink_to(root)
     assert LocalBackend(tmp_path / "another way").cache == mine
     (tmp_path / "other").mkdir()
     assert LocalBackend(tmp_path / "other").cache not in (None, mine)
     lock = backend.lock("a")
     assert lock is not None
-    assert (root / ".holdfast" / "locks" / "a.lock").exists(), "locks lie with the store"
+    assert (root / ".standfast" / "locks" / "a.lock").exists(), "locks lie with the store"
     lock.release()
 
 
@@ -495,7 +495,7 @@ def test_a_cache_folder_that_is_no_path_gives_way_to_the_home(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     mine = backend.cache
     assert mine is not None
-    assert mine.parent == tmp_path / "home" / ".cache" / "holdfast"
+    assert mine.parent == tmp_path / "home" / ".cache" / "standfast"
     (tmp_path / "a file").write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
     assert backend.cache is None
@@ -506,9 +506,9 @@ def test_a_file_in_the_place_of_the_stores_own_folder_costs_the_cache_and_the_lo
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     backend.create("a", b"x")
-    (root / ".holdfast").write_bytes(b"somebody's")
+    (root / ".standfast").write_bytes(b"somebody's")
     assert backend.cache is not None
-    assert backend.cache.parent == tmp_path / "cache" / "holdfast"
+    assert backend.cache.parent == tmp_path / "cache" / "standfast"
     with pytest.raises(WriteFailed, match=r"cannot lock .*a\.lock: Not a directory"):
         backend.lock("a")
-    assert (root / ".holdfast").read_bytes() == b"somebody's"
+    assert (root / ".standfast").read_bytes() == b"somebody's"

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.files import disk
-from holdfast.store.local import LocalBackend
+from standfast.files import disk
+from standfast.store.local import LocalBackend
 from tests.files.power import (
     LoggingDisk,
     Operation,

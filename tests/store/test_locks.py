@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import WriteFailed
-from holdfast.files import disk
-from holdfast.files.disk import Disk
-from holdfast.store import locks
-from holdfast.store.locks import holder, take
+from standfast.errors import WriteFailed
+from standfast.files import disk
+from standfast.files.disk import Disk
+from standfast.store import locks
+from standfast.store.locks import holder, take
 from tests.descriptors import open_files
 
 

@@ -14,13 +14,13 @@ import pytest
 from blake3 import blake3
 from numpy.lib.stride_tricks import as_strided
 
-import holdfast
-from holdfast.errors import DigestMismatch, LimitExceeded
-from holdfast.files.digests import CHUNK
-from holdfast.store.logical import Logical, differences, logical, logical_digest
-from holdfast.store.per_rank import per_rank
-from holdfast.store.tree_nodes import Ranks
-from holdfast.tensors.shards import Box
+import standfast
+from standfast.errors import DigestMismatch, LimitExceeded
+from standfast.files.digests import CHUNK
+from standfast.store.logical import Logical, differences, logical, logical_digest
+from standfast.store.per_rank import per_rank
+from standfast.store.tree_nodes import Ranks
+from standfast.tensors.shards import Box
 from tests.cli.stores import flip_in
 from tests.store.cut import Cut, cut_framework, even
 from tests.store.rank_threads import ThreadRanks, on_ranks
@@ -46,7 +46,7 @@ def state_of(rank: int, size: int, layout: Any = None) -> dict[str, Any]:
 
 def saved_by(
     path: Path, size: int, state: Callable[[int, int], Any], step: int = 1
-) -> holdfast.Checkpoint:
+) -> standfast.Checkpoint:
     """A state that so many ranks saved."""
 
     def save(comm: ThreadRanks) -> None:
@@ -54,18 +54,18 @@ def saved_by(
             run.save(step, state(comm.rank, size), comm=comm)
 
     on_ranks(size, save)
-    return holdfast.Store(path).resolve(f"run@{step}")
+    return standfast.Store(path).resolve(f"run@{step}")
 
 
 def saved(path: Path, *states: Any) -> list[Logical]:
     """What states of one process are that it saved one after the other."""
-    with holdfast.Store(path).run("run") as run:
+    with standfast.Store(path).run("run") as run:
         found = [run.save(step, state) for step, state in enumerate(states)]
     return [logical(each) for each in found]
 
 
 def test_boxes_and_ranks_do_not_count(tmp_path: Path) -> None:
-    with holdfast.Store(tmp_path / "one").run("run") as run:
+    with standfast.Store(tmp_path / "one").run("run") as run:
         alone = logical(run.save(1, state_of(0, 1)))
     for name, layout in LAYOUTS.items():
         for size in (2, 3):
@@ -94,13 +94,13 @@ def test_the_digest_is_what_the_page_of_the_format_says(tmp_path: Path) -> None:
         return f'["{array.dtype}",[{shape}],null,"{of_chunks(array)}"]\n'
 
     text = (
-        "holdfast state 1\n"
+        "standfast state 1\n"
         '{"mine":{"$ranks":[null]},"model":{"wide":{"$tensor":0},"plain":{"$tensor":1},'
         '"large":{"$tensor":2}},"lr":0.1,"empty":{"$tensor":3}}\n'
     )
     text += "".join(line(each) for each in (WIDE, PLAIN, LARGE, np.empty((0, 3))))
     own = (
-        'holdfast state 1\n[[{"rank":0,"drawn":{"$tensor":0}},{"rank":1,"drawn":{"$tensor":1}}]]\n'
+        'standfast state 1\n[[{"rank":0,"drawn":{"$tensor":0}},{"rank":1,"drawn":{"$tensor":1}}]]\n'
     )
     own += "".join(map(line, (np.arange(1), np.arange(2))))
     found = logical(checkpoint)
@@ -187,7 +187,7 @@ def test_ties_count(tmp_path: Path) -> None:
 
 def test_tied_tensors_are_the_same_in_boxes(tmp_path: Path) -> None:
     alone = LARGE.copy()
-    with holdfast.Store(tmp_path / "one").run("run") as run:
+    with standfast.Store(tmp_path / "one").run("run") as run:
         one = run.save(1, {"m": {"a": alone, "b": alone}, "z": {"c": alone}})
 
     def state(rank: int, size: int) -> Any:
@@ -202,7 +202,7 @@ def test_views_are_read_out_of_what_is_stored_for_them(tmp_path: Path) -> None:
     """Views in memory that no tensor covers: what is stored is none of them."""
     base = np.arange(40, dtype=np.int32)
     state = {"even": base[0:30].reshape(5, 6).T, "late": base[10:40][::-1]}
-    with holdfast.Store(tmp_path).run("run") as run:
+    with standfast.Store(tmp_path).run("run") as run:
         checkpoint = run.save(1, state)
     told: list[int] = []
     found = logical(checkpoint, told.append)
@@ -217,7 +217,7 @@ def test_views_are_read_out_of_what_is_stored_for_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.bool_, np.complex128])
 def test_any_dtype_in_boxes_has_the_digest_of_the_whole(tmp_path: Path, dtype: Any) -> None:
     array = (np.arange(24) % 2).astype(dtype).reshape(4, 6)
-    with holdfast.Store(tmp_path).run("run") as run:
+    with standfast.Store(tmp_path).run("run") as run:
         checkpoints = [
             run.save(1, {"w": array}),
             run.save(2, {"w": Cut(array, even(array.shape, [2, 3]))}),
@@ -251,7 +251,7 @@ def test_all_of_what_is_the_ranks_own_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["model.large", "model.plain", "mine.rank1.drawn"])
 def test_every_byte_is_verified(tmp_path: Path, name: str) -> None:
     checkpoint = saved_by(tmp_path, 2, lambda r, n: state_of(r, n, rows))
-    flip_in(holdfast.Store(tmp_path), checkpoint.ref, name)
+    flip_in(standfast.Store(tmp_path), checkpoint.ref, name)
     with pytest.raises(DigestMismatch, match=name):
         logical(checkpoint)
 
@@ -264,7 +264,7 @@ def test_progress_comes_to_all_bytes(tmp_path: Path) -> None:
 
 
 def test_a_view_that_never_ends_is_refused(tmp_path: Path) -> None:
-    with holdfast.Store(tmp_path).run("run") as run:
+    with standfast.Store(tmp_path).run("run") as run:
         base = np.zeros(4, np.uint8)
         endless = as_strided(base, (1 << 40,), (0,))
         checkpoint = run.save(1, {"base": base, "endless": endless})
@@ -273,7 +273,7 @@ def test_a_view_that_never_ends_is_refused(tmp_path: Path) -> None:
 
 
 def test_boxes_of_one_process_are_boxes_too(tmp_path: Path) -> None:
-    with holdfast.Store(tmp_path).run("run") as run:
+    with standfast.Store(tmp_path).run("run") as run:
         checkpoint = run.save(1, {"w": Cut(WIDE, [Box((0, 0), (7, 10)), Box((0, 10), (7, 20))])})
         other = run.save(2, {"w": WIDE})
     assert logical(checkpoint) == logical(other)

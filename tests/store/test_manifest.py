@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast import Store
-from holdfast.errors import NotAStore, UnreadableFile
-from holdfast.files import disk
-from holdfast.store import manifest as manifests
-from holdfast.store.doctor import clean, examine
-from holdfast.store.index import Index
-from holdfast.store.local import LocalBackend
-from holdfast.store.manifest import Manifest
+from standfast import Store
+from standfast.errors import NotAStore, UnreadableFile
+from standfast.files import disk
+from standfast.store import manifest as manifests
+from standfast.store.doctor import clean, examine
+from standfast.store.index import Index
+from standfast.store.local import LocalBackend
+from standfast.store.manifest import Manifest
 
-FIRST_LINE = "# Written by Holdfast from the records; it may be deleted at any time.\n"
+FIRST_LINE = "# Written by Standfast from the records; it may be deleted at any time.\n"
 FOREIGN = Path(__file__).parents[1] / "data" / "weightslab_2.0_root"
 
 
@@ -94,7 +94,7 @@ def test_a_save_returns_while_the_index_of_the_writer_is_slow(
     refresh = Index.refresh
 
     def slow(self: Index) -> None:
-        if threading.current_thread().name == "holdfast-manifest":
+        if threading.current_thread().name == "standfast-manifest":
             assert released.wait(30)
         refresh(self)
 
@@ -186,7 +186,7 @@ def test_a_store_that_is_gone_does_not_come_back(tmp_path: Path) -> None:
 
 PROGRAM = """
 import sys
-from holdfast import Store
+from standfast import Store
 run = Store(sys.argv[1]).run("a")
 run.save(1, {"a": 1})
 """
@@ -262,11 +262,11 @@ def test_nothing_is_written_into_a_root_of_weightslab(
     before = everything_in(FOREIGN)
     store = Store(FOREIGN)
     assert store.runs() == []
-    with pytest.raises(NotAStore, match="holdfast import"):
+    with pytest.raises(NotAStore, match="standfast import"):
         store.run("mine")
     store.write_manifest()
     examine(store.backend, store.index)
     clean(store.backend, store.index)
     store.close()
     assert everything_in(FOREIGN) == before
-    assert LocalBackend(FOREIGN / "checkpoints").cache != FOREIGN / "checkpoints" / ".holdfast"
+    assert LocalBackend(FOREIGN / "checkpoints").cache != FOREIGN / "checkpoints" / ".standfast"

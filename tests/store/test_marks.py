@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast import Checkpoint, Run, Store
-from holdfast.errors import AmbiguousRef, BadLabel, DamagedFile, Protected, RefNotFound
-from holdfast.store import names
+from standfast import Checkpoint, Run, Store
+from standfast.errors import AmbiguousRef, BadLabel, DamagedFile, Protected, RefNotFound
+from standfast.store import names
 from tests.store.stores import folder, same
 
 

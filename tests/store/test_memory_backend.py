@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store.backend import Backend
-from holdfast.store.memory import MemoryBackend
+from standfast.store.backend import Backend
+from standfast.store.memory import MemoryBackend
 from tests.store.backend_suite import BackendSuite
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast import Store
-from holdfast.errors import (
+from standfast import Store
+from standfast.errors import (
     AmbiguousRef,
     DamagedFile,
     FellBack,
@@ -21,10 +21,10 @@ from holdfast.errors import (
     StateMismatch,
     StepExists,
 )
-from holdfast.files.digests import CHUNK
-from holdfast.store import names
-from holdfast.store.doctor import clean, examine
-from holdfast.store.memory import MemoryBackend
+from standfast.files.digests import CHUNK
+from standfast.store import names
+from standfast.store.doctor import clean, examine
+from standfast.store.memory import MemoryBackend
 from tests.store.stores import MIB, chunks, random_bytes, same
 
 

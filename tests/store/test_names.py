@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import BadLabel
-from holdfast.store import names
+from standfast.errors import BadLabel
+from standfast.store import names
 
 RUN = "0123456789abcdef01234xyz"
 OTHER = "f" * 24
@@ -79,7 +79,7 @@ def test_in_a_folder_only_data_may_be_that_of_another_run() -> None:
         f"{RUN}_step_000100.0123abcd.a/b.safetensors",
         f"{RUN}_step_000100.0123abcd.{'x' * 41}.safetensors",
         f"{RUN}_architecture.yaml",
-        f"{RUN}_step_000100.marks.json.holdfast",
+        f"{RUN}_step_000100.marks.json.standfast",
     ],
 )
 def test_any_other_name_is_foreign(name: str) -> None:

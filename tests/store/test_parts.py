@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import holdfast
-from holdfast import Run
+import standfast
+from standfast import Run
 from tests.store.stores import MIB, data_files, data_path, folder, random_bytes, same
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return holdfast.Store(tmp_path).run("experiment")
+    return standfast.Store(tmp_path).run("experiment")
 
 
 def _big(seed: int = 0) -> Any:
@@ -30,7 +30,7 @@ def _labels(run: Run) -> list[str]:
 
 
 def _names(path: Path) -> list[str]:
-    with holdfast.open(path) as file:
+    with standfast.open(path) as file:
         return sorted(file)
 
 
@@ -102,8 +102,8 @@ def test_the_model_file_is_a_model_for_other_programs(run: Run) -> None:
 def test_every_data_file_verifies_by_itself_and_says_whose_it_is(run: Run) -> None:
     run.save(3, {"model": {"w": _big(1)}, "a": {"x": np.ones(1)}, "b": {"x": np.ones(1)}})
     for name in data_files(run):
-        assert holdfast.verify(folder(run) / name).tensors > 0
-        with holdfast.open(folder(run) / name) as file:
+        assert standfast.verify(folder(run) / name).tensors > 0
+        with standfast.open(folder(run) / name) as file:
             assert file.metadata["checkpoint"] == f"{run.hash}@3"
             assert file.metadata["part"] == name.split(".")[2]
             assert "left_out" not in file.metadata
@@ -177,7 +177,7 @@ def test_a_key_that_the_format_reserves_is_given_another_name(run: Run) -> None:
     state = {"model": {"__metadata__": _big(1)}}
     run.save(1, state)
     assert same(run.load(1), state)
-    assert holdfast.verify(data_path(run, 1)).tensors == 1
+    assert standfast.verify(data_path(run, 1)).tensors == 1
 
 
 def test_names_longer_than_any_header_should_have_are_cut(run: Run) -> None:

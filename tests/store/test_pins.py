@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from holdfast.store.local import LocalBackend
-from holdfast.store.pins import pin, pinned, pinned_steps
+from standfast.store.local import LocalBackend
+from standfast.store.pins import pin, pinned, pinned_steps
 
 RUN = "0123456789abcdef01234567"
 
@@ -20,7 +20,7 @@ def test_a_pin_is_seen_until_it_is_released(tmp_path: Path) -> None:
     assert pinned_steps(backend, RUN) == {100}
     second.release()
     assert pinned_steps(backend, RUN) == set()
-    assert list((tmp_path / ".holdfast" / "locks").iterdir()) == []
+    assert list((tmp_path / ".standfast" / "locks").iterdir()) == []
 
 
 def test_a_child_that_was_forked_holds_none(tmp_path: Path) -> None:

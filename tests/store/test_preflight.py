@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast import Run, Store
-from holdfast.errors import NotEnoughSpace
-from holdfast.files.disk import Disk
-from holdfast.store.trash import Trash
+from standfast import Run, Store
+from standfast.errors import NotEnoughSpace
+from standfast.files.disk import Disk
+from standfast.store.trash import Trash
 from tests.store.stores import MIB, data_files, data_path, folder, random_bytes, same
 
 BIG = 8 * MIB

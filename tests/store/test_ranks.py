@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast import KeepLast, Store
-from holdfast.errors import (
-    HoldfastError,
+from standfast import KeepLast, Store
+from standfast.errors import (
     NotEnoughSpace,
     Protected,
     RanksDisagree,
     RefusedState,
     RunBusy,
+    StandfastError,
     StepExists,
 )
-from holdfast.files.disk import Disk
-from holdfast.parallel.single import SingleRank
-from holdfast.store import names
-from holdfast.store.doctor import examine
-from holdfast.store.ranks import save_together
+from standfast.files.disk import Disk
+from standfast.parallel.single import SingleRank
+from standfast.store import names
+from standfast.store.doctor import examine
+from standfast.store.ranks import save_together
 from tests.store.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
 from tests.store.stores import MIB, bytes_written, data_files, folder, random_bytes, same
 
@@ -65,7 +65,7 @@ def saving(path: Path, step: int, state: Callable[[int], dict[Any, Any]], **opti
     return program
 
 
-def raised(outcomes: list[Any], kind: type[HoldfastError]) -> str:
+def raised(outcomes: list[Any], kind: type[StandfastError]) -> str:
     """The message of the error of this class, which is the same on all ranks."""
     assert [type(each) for each in outcomes] == [kind] * len(outcomes)
     (text,) = {str(each) for each in outcomes}
@@ -317,7 +317,7 @@ def listed(path: Path, pattern: str = "*") -> list[str]:
     return sorted(
         str(file.relative_to(path))
         for file in path.rglob(pattern)
-        if file.is_file() and ".holdfast" not in file.parts and file.name != names.MANIFEST
+        if file.is_file() and ".standfast" not in file.parts and file.name != names.MANIFEST
     )
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import KeepBest, Store
-from holdfast.errors import DigestMismatch, FellBack, RankFailed, RefNotFound, RunBusy
-from holdfast.store.changing import change_of
-from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.local import LocalBackend
-from holdfast.store.ranks import save_together
-from holdfast.store.ranks_choosing import with_checkpoint_together
+from standfast import KeepBest, Store
+from standfast.errors import DigestMismatch, FellBack, RankFailed, RefNotFound, RunBusy
+from standfast.store.changing import change_of
+from standfast.store.checkpoint import Checkpoint
+from standfast.store.local import LocalBackend
+from standfast.store.ranks import save_together
+from standfast.store.ranks_choosing import with_checkpoint_together
 from tests.store.rank_states import part
 from tests.store.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
 

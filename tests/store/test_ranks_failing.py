@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import RankFailed, RankLost
-from holdfast.files import disk
-from holdfast.store import Store, names
-from holdfast.store.manifest import Manifest
-from holdfast.store.ranks import save_together
+from standfast.errors import RankFailed, RankLost
+from standfast.files import disk
+from standfast.store import Store, names
+from standfast.store.manifest import Manifest
+from standfast.store.ranks import save_together
 from tests.store.faults.states import UnsyncedDisk, copy_store, leftovers, make_small
 from tests.store.rank_faults import CHANGES, DONE, OF_FILES, QUESTIONS, FaultyBackend, fail
 from tests.store.rank_threads import Killed, ThreadRanks, attempt_on_ranks, on_ranks
@@ -73,7 +73,7 @@ def listed(path: Path) -> dict[str, int]:
         str(file.relative_to(path)): file.stat().st_nlink
         for file in path.rglob("*")
         if file.is_file()
-        and not {".holdfast", "logs"} & {*file.relative_to(path).parts}
+        and not {".standfast", "logs"} & {*file.relative_to(path).parts}
         and file.name != names.MANIFEST
     }
 

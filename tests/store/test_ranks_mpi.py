@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Store
-from holdfast.store.doctor import examine
-from holdfast.store.ranks import save_together
+from standfast import Store
+from standfast.store.doctor import examine
+from standfast.store.ranks import save_together
 from tests.parallel.ranks import run_ranks
 from tests.store.faults.states import leftovers
 from tests.store.rank_states import SLAB, SLABS, part, union

@@ -15,15 +15,15 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.errors import DamagedFile, HoldfastError, IndexMismatch, TruncatedFile
-from holdfast.files.digests import CHUNK, DIGEST
-from holdfast.store import record as records
-from holdfast.store.aliases import View
-from holdfast.store.decoding import decode
-from holdfast.store.record import DataFile, Head, Part, Place, Record, encode
-from holdfast.store.sealed import seal, unseal
-from holdfast.tensors import TensorSpec
+import standfast
+from standfast.errors import DamagedFile, IndexMismatch, StandfastError, TruncatedFile
+from standfast.files.digests import CHUNK, DIGEST
+from standfast.store import record as records
+from standfast.store.aliases import View
+from standfast.store.decoding import decode
+from standfast.store.record import DataFile, Head, Part, Place, Record, encode
+from standfast.store.sealed import seal, unseal
+from standfast.tensors import TensorSpec
 from tests.store.stores import record_path
 
 RUN = "0123456789abcdef01234567"
@@ -151,7 +151,7 @@ def test_a_record_is_what_the_page_of_the_format_says() -> None:
     assert lines[-1] == b""
     head = json.loads(lines[0])
     assert list(head)[:2] == ["format", "seal"]
-    assert head["format"] == "holdfast record 1"
+    assert head["format"] == "standfast record 1"
     zeroed = lines[0].replace(head["seal"].encode(), b"0" * 64)
     assert blake3(zeroed).hexdigest() == head["seal"]
     assert head["parts"] == [["a", "a", 0, 3], [None, "state", 3, 1]]
@@ -424,7 +424,7 @@ def test_a_record_of_another_step_or_run_is_refused() -> None:
 
 def test_a_record_of_a_newer_version_says_so() -> None:
     newer = _edited(0, lambda line: line.replace(b"record 1", b"record 2"))
-    with pytest.raises(holdfast.errors.UnsupportedFile, match="newer Holdfast"):
+    with pytest.raises(standfast.errors.UnsupportedFile, match="newer Standfast"):
         decode(newer, RUN, STEP)
 
 
@@ -449,7 +449,7 @@ def test_random_bytes_with_right_digests_raise_nothing_else(
     try:
         record = decode(text, RUN, STEP)
         assert len(record.names) == len(record.specs) == 4
-    except HoldfastError:
+    except StandfastError:
         pass
 
 
@@ -470,7 +470,7 @@ def test_other_values_in_a_column_raise_nothing_else(data: Any, line: str, seed:
     text = _edited(line, change)
     try:
         assert len(decode(text, RUN, STEP).names) == 4
-    except HoldfastError:
+    except StandfastError:
         assert text != GOOD
 
 
@@ -483,7 +483,7 @@ def _places(node: Any) -> Any:
 
 
 def test_a_hostile_record_in_a_store_raises_damage_for_every_reader(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     run = store.run("a")
     run.save(1, {"a": np.ones(3), "b": np.ones(3)})
     path = record_path(run, 1)
@@ -497,9 +497,9 @@ def test_a_hostile_record_in_a_store_raises_damage_for_every_reader(tmp_path: Pa
         bad = [*lines]
         bad[number] = line
         path.write_bytes(_ended(b"".join(each + b"\n" for each in bad)))
-        with pytest.raises(HoldfastError):
+        with pytest.raises(StandfastError):
             run.load(1)
-        with pytest.raises(HoldfastError):
+        with pytest.raises(StandfastError):
             run.load(1, into={"a": np.zeros(3), "b": np.zeros(3)})
 
 

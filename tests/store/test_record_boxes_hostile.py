@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-import holdfast
-from holdfast.errors import BadField, DamagedFile, HoldfastError, LimitExceeded
-from holdfast.files.digests import DIGEST
-from holdfast.store import tree
-from holdfast.store.aliases import View
-from holdfast.store.boxes import box_nbytes, count_chunks
-from holdfast.store.decoding import decode
-from holdfast.store.per_rank import Rank, own_of
-from holdfast.store.record import DataFile, Head, Part, Record, encode
-from holdfast.store.tree_nodes import MAX_DEPTH, Ranks
-from holdfast.tensors import TensorSpec
-from holdfast.tensors.shards import Box
+import standfast
+from standfast.errors import BadField, DamagedFile, LimitExceeded, StandfastError
+from standfast.files.digests import DIGEST
+from standfast.store import tree
+from standfast.store.aliases import View
+from standfast.store.boxes import box_nbytes, count_chunks
+from standfast.store.decoding import decode
+from standfast.store.per_rank import Rank, own_of
+from standfast.store.record import DataFile, Head, Part, Record, encode
+from standfast.store.tree_nodes import MAX_DEPTH, Ranks
+from standfast.tensors import TensorSpec
+from standfast.tensors.shards import Box
 from tests.fuzz.limits import memory_limit, processor_limit
 from tests.fuzz.properties import check_message
 from tests.fuzz.records import fuzz_records
@@ -378,14 +378,14 @@ def test_overlaps_are_found_before_they_cost_anything() -> None:
 
 
 def test_a_store_says_what_is_wrong_with_its_boxes(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     with store.run("a") as run:
         run.save(1, {"w": np.arange(24.0).reshape(4, 6)})
     path = next(tmp_path.rglob("*_step_000001.json"))
     lines = path.read_bytes().split(b"\n")[:-2]
     path.write_bytes(ended([*lines, b'{"boxes":[[0,[[[0,0],[4,5]]]]]}']))
-    with pytest.raises(HoldfastError, match="the boxes leave out a part of the tensor"):
-        holdfast.Store(tmp_path).resolve("a@1").state()
+    with pytest.raises(StandfastError, match="the boxes leave out a part of the tensor"):
+        standfast.Store(tmp_path).resolve("a@1").state()
 
 
 def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import KeepLast, Run, Store
-from holdfast.errors import (
+import standfast
+from standfast import KeepLast, Run, Store
+from standfast.errors import (
     AmbiguousRef,
     BadLabel,
     DamagedFile,
@@ -20,8 +20,8 @@ from holdfast.errors import (
     NotAStore,
     RefNotFound,
 )
-from holdfast.store import names
-from holdfast.store.record import encode_head
+from standfast.store import names
+from standfast.store.record import encode_head
 from tests.store.stores import data_path, flip, folder, random_bytes, record_path, same
 
 
@@ -44,7 +44,7 @@ def test_latest_is_the_last_commit_whatever_the_step_and_the_clock(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _saved(store, "a", 500)
-    monkeypatch.setattr("holdfast.store.saving.now", lambda: "1970-01-01T00:00:00.000000Z")
+    monkeypatch.setattr("standfast.store.saving.now", lambda: "1970-01-01T00:00:00.000000Z")
     _saved(store, "b", 7)
     assert store.resolve("latest").state()["who"] == "b"
     _saved(store, "a", 3)
@@ -336,7 +336,7 @@ def test_checkpoints_are_listed_in_the_order_of_their_commits(store: Store) -> N
 
 def test_a_checkpoint_that_was_replaced_meanwhile_is_not_mixed_up(store: Store) -> None:
     run = _saved(store, "a", 1)
-    old = holdfast.Store(Path(store.url).parent).resolve("a@1")
+    old = standfast.Store(Path(store.url).parent).resolve("a@1")
     run.save(1, {"x": np.zeros(3)}, replace=True)
     with pytest.raises(RefNotFound, match="replaced meanwhile"):
         old.state()
@@ -348,7 +348,7 @@ def test_a_latest_that_is_replaced_meanwhile_is_still_the_latest(
 ) -> None:
     """Between the look into the index and the look into the folder, another process replaces it."""
     run = _saved(store, "a", 1, 2)
-    monkeypatch.setattr("holdfast.store.local.LocalBackend.cache", None)
+    monkeypatch.setattr("standfast.store.local.LocalBackend.cache", None)
     reader = Store(Path(store.url).parent)
     refresh = reader.index.refresh
 
@@ -373,5 +373,5 @@ def test_a_step_that_is_in_the_trash_says_where_to_look(store: Store) -> None:
     run = _saved(store, "a", 1)
     run.save(2, {})
     run.delete(1, trash="rm")
-    with pytest.raises(RefNotFound, match=r"deleted by rm on 20.*`holdfast restore` lists the"):
+    with pytest.raises(RefNotFound, match=r"deleted by rm on 20.*`standfast restore` lists the"):
         store.resolve("a@1")

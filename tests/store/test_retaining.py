@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import KeepAll, KeepBest, KeepLast, KeepTagged, Run, Store
-from holdfast.errors import (
+import standfast
+from standfast import KeepAll, KeepBest, KeepLast, KeepTagged, Run, Store
+from standfast.errors import (
     BadField,
     BadOption,
     DamagedFile,
@@ -23,12 +23,12 @@ from holdfast.errors import (
     Protected,
     UnreadableFile,
 )
-from holdfast.retention import retention
-from holdfast.store import retaining
-from holdfast.store.doctor import examine
-from holdfast.store.history import read_deletions
-from holdfast.store.pins import pin, pinned_steps
-from holdfast.store.trash import Trash
+from standfast.retention import retention
+from standfast.store import retaining
+from standfast.store.doctor import examine
+from standfast.store.history import read_deletions
+from standfast.store.pins import pin, pinned_steps
+from standfast.store.trash import Trash
 from tests.store.stores import (
     MIB,
     data_files,
@@ -160,13 +160,13 @@ def test_nothing_is_deleted_unless_one_that_stays_was_verified(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    verify = holdfast.Checkpoint.verify
+    verify = standfast.Checkpoint.verify
 
-    def noted(self: holdfast.Checkpoint, *given: Any) -> Any:
+    def noted(self: standfast.Checkpoint, *given: Any) -> Any:
         read.append(self.step)
         return verify(self, *given)
 
-    monkeypatch.setattr(holdfast.Checkpoint, "verify", noted)
+    monkeypatch.setattr(standfast.Checkpoint, "verify", noted)
     run.retain(KeepLast(3))
     fill(run, *range(1, 10))
     assert steps(run) == [7, 8, 9]
@@ -189,13 +189,13 @@ def test_a_damaged_checkpoint_is_no_reason_to_delete_an_intact_one(run: Run) -> 
 def test_a_save_warns_if_nothing_could_be_deleted(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(self: holdfast.Checkpoint) -> None:
+    def damaged(self: standfast.Checkpoint) -> None:
         raise DamagedFile("a bit was turned")
 
     run.retain(KeepLast(1))
     fill(run, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(holdfast.Checkpoint, "verify", damaged)
+        patch.setattr(standfast.Checkpoint, "verify", damaged)
         with pytest.warns(NotDeleted, match=r"no intact checkpoint left \(a bit was turned\)"):
             fill(run, 20)
     assert steps(run) == [10, 20]
@@ -231,7 +231,7 @@ def test_a_checkpoint_in_use_stays_and_goes_when_it_is_not(run: Run) -> None:
     assert pinned_steps(run.store.backend, run.hash) == set()
     run.retain()
     assert steps(run) == [30]
-    locks = folder(run).parents[1] / ".holdfast" / "locks"
+    locks = folder(run).parents[1] / ".standfast" / "locks"
     assert not list(locks.glob("*.pin.*")), "pins leave nothing behind"
 
 
@@ -244,8 +244,8 @@ def test_what_was_loaded_stays_readable_after_it_was_deleted(run: Run) -> None:
 
 
 READER = """
-import sys, holdfast
-store = holdfast.Store(sys.argv[1])
+import sys, standfast
+store = standfast.Store(sys.argv[1])
 with store.resolve("a@10").data() as data:
     print("open", flush=True)
     sys.stdin.readline()
@@ -471,7 +471,7 @@ def test_a_history_that_somebody_wrote_into_is_refused(store: Store, run: Run) -
 
 
 def test_a_run_in_memory_retains_as_well() -> None:
-    from holdfast.store.memory import MemoryBackend
+    from standfast.store.memory import MemoryBackend
 
     run = Store(MemoryBackend()).run("a")
     fill(run, 10, 20, 30, size=100)
@@ -482,8 +482,8 @@ def test_a_run_in_memory_retains_as_well() -> None:
 def test_two_that_retain_at_once_do_no_harm(run: Run, tmp_path: Path) -> None:
     fill(run, *range(1, 9))
     code = (
-        "import sys, holdfast\n"
-        "print(holdfast.Store(sys.argv[1]).find_run('a').retain(holdfast.KeepLast(2)).problems)"
+        "import sys, standfast\n"
+        "print(standfast.Store(sys.argv[1]).find_run('a').retain(standfast.KeepLast(2)).problems)"
     )
     other = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
@@ -648,7 +648,7 @@ def test_a_save_is_not_failed_by_what_goes_wrong_with_old_checkpoints(
     def broken(*_: object, **__: object) -> None:
         raise UnreadableFile(13, "cannot read the folder of another run")
 
-    monkeypatch.setattr("holdfast.store.budgets.plan", broken)
+    monkeypatch.setattr("standfast.store.budgets.plan", broken)
     with pytest.warns(NotDeleted) as warned:
         fill(run, 20)
     said = " ".join(str(each.message) for each in warned)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast import Store
-from holdfast.errors import (
+import standfast
+from standfast import Store
+from standfast.errors import (
     AlreadyExists,
     AmbiguousRef,
     BadLabel,
@@ -23,9 +23,9 @@ from holdfast.errors import (
     RunBusy,
     RunCollision,
 )
-from holdfast.identity import Identity
-from holdfast.store import names
-from holdfast.store.local import LocalBackend
+from standfast.identity import Identity
+from standfast.store import names
+from standfast.store.local import LocalBackend
 from tests.store.stores import folder, same
 
 
@@ -242,7 +242,7 @@ def test_a_run_is_written_by_one_until_it_is_closed(store: Store) -> None:
 
 
 def test_a_store_says_where_it_is(tmp_path: Path) -> None:
-    store = holdfast.Store(str(tmp_path))
+    store = standfast.Store(str(tmp_path))
     run = store.run("a")
     checkpoint = run.save(1, {})
     assert store.url == str(tmp_path / "checkpoints")
@@ -255,10 +255,10 @@ def test_a_store_says_where_it_is(tmp_path: Path) -> None:
 
 def test_a_program_that_ends_with_runs_open_says_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys, holdfast, numpy\n"
-        "run = holdfast.Store(sys.argv[1]).run('a')\n"
+        "import sys, standfast, numpy\n"
+        "run = standfast.Store(sys.argv[1]).run('a')\n"
         "run.save(1, {'x': numpy.zeros(3)})\n"
-        "keep = [run, holdfast.Store(sys.argv[1]).run('a')]\n"
+        "keep = [run, standfast.Store(sys.argv[1]).run('a')]\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True

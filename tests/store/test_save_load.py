@@ -15,23 +15,23 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import Packed, Run, TensorSpec
-from holdfast.errors import BadLabel, DigestMismatch, RefNotFound, RefusedState, StepExists
-from holdfast.tensors import DTYPES
+import standfast
+from standfast import Packed, Run, TensorSpec
+from standfast.errors import BadLabel, DigestMismatch, RefNotFound, RefusedState, StepExists
+from standfast.tensors import DTYPES
 from tests.store.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes, same
 from tests.strategies import PACKED_DTYPES, WHOLE_BYTE_DTYPES, arrays, packed
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return holdfast.Store(tmp_path).run("experiment")
+    return standfast.Store(tmp_path).run("experiment")
 
 
 def _round_trip(run: Run, state: Any) -> Any:
     """The state as another process would load it."""
     run.save(1, state, replace=True)
-    return holdfast.Store(Path(run._store.url).parent).open_run(run.hash).load(1)
+    return standfast.Store(Path(run._store.url).parent).open_run(run.hash).load(1)
 
 
 # States of torch
@@ -199,7 +199,7 @@ def test_complex128_is_bytes_in_the_file_and_itself_in_the_record(run: Run) -> N
     state = {"x": np.array([[1 - 2j, 3j]] * 3)}
     assert same(_round_trip(run, state), state)
     assert run.checkpoint().tensors["x"] == TensorSpec("complex128", (3, 2))
-    with holdfast.open(data_path(run, 1)) as file:
+    with standfast.open(data_path(run, 1)) as file:
         assert file.spec("x") == TensorSpec("uint8", (3, 2, 16))
         assert file["x"].tobytes() == state["x"].tobytes()
 
@@ -364,7 +364,7 @@ def test_a_tensor_may_be_called_what_a_stretch_of_another_is(run: Run) -> None:
 
 
 def test_a_loaded_state_outlives_the_store(tmp_path: Path) -> None:
-    run = holdfast.Store(tmp_path).run("a")
+    run = standfast.Store(tmp_path).run("a")
     x = random_bytes(MIB)
     run.save(1, {"x": x})
     loaded = run.load(1)

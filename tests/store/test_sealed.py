@@ -12,13 +12,13 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast import Store
-from holdfast.errors import BadField, DamagedFile, IndexMismatch, UnsupportedFile
-from holdfast.store import marks, names, runfile
-from holdfast.store.sealed import seal, unseal
+import standfast
+from standfast import Store
+from standfast.errors import BadField, DamagedFile, IndexMismatch, UnsupportedFile
+from standfast.store import marks, names, runfile
+from standfast.store.sealed import seal, unseal
 
-FORMAT = "holdfast test 3"
+FORMAT = "standfast test 3"
 GOOD = seal(FORMAT, {"a": 1, "b": [None, "ü", 0.5], "c": {"d": {}}})
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=5).filter(
@@ -35,7 +35,7 @@ def test_what_was_sealed_comes_back(fields: dict[str, Any]) -> None:
 
 
 def test_the_seal_is_the_digest_of_the_text_with_zeros_in_its_place() -> None:
-    start = b'{"format":"holdfast test 3","seal":"'
+    start = b'{"format":"standfast test 3","seal":"'
     assert GOOD.startswith(start)
     digits = GOOD[len(start) : len(start) + 64]
     assert blake3(GOOD.replace(digits, b"0" * 64)).hexdigest().encode() == digits
@@ -61,7 +61,7 @@ def test_a_text_that_was_cut_or_goes_on_is_refused() -> None:
 
 def _with(body: bytes) -> bytes:
     """A text with a right seal, whatever stands in it."""
-    start = b'{"format":"holdfast test 3","seal":"'
+    start = b'{"format":"standfast test 3","seal":"'
     text = start + b"0" * 64 + b'"' + body
     return text.replace(b"0" * 64, blake3(text).hexdigest().encode(), 1)
 
@@ -90,11 +90,11 @@ def test_what_is_sealed_and_no_sound_json_is_refused(body: bytes) -> None:
 
 def test_another_format_is_damage_and_a_newer_version_is_not() -> None:
     with pytest.raises(BadField, match="does not begin with"):
-        unseal(GOOD, "holdfast other 3")
-    with pytest.raises(UnsupportedFile, match=r"version 3.*version 2.*newer Holdfast"):
-        unseal(GOOD, "holdfast test 2")
+        unseal(GOOD, "standfast other 3")
+    with pytest.raises(UnsupportedFile, match=r"version 3.*version 2.*newer Standfast"):
+        unseal(GOOD, "standfast test 2")
     with pytest.raises(DamagedFile):
-        unseal(GOOD, "holdfast test 4")
+        unseal(GOOD, "standfast test 4")
 
 
 # The files that are sealed
@@ -162,9 +162,9 @@ def test_a_run_file_is_what_the_page_of_the_format_says(tmp_path: Path) -> None:
         *("format", "seal", "run", "identity", "name", "trial", "created", "parent"),
         *("hyperparameters", "environment"),
     ]
-    assert fields["format"] == "holdfast run 1"
+    assert fields["format"] == "standfast run 1"
     assert fields["run"] == run.hash
     assert (fields["name"], fields["trial"]) == ("gpt", 2)
     assert fields["hyperparameters"] == {"lr": 0.1, "steps": 5}
     assert len(fields["identity"]["hp"]) == 64
-    assert fields["environment"]["holdfast"] == holdfast.__version__
+    assert fields["environment"]["standfast"] == standfast.__version__

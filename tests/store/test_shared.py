@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadOption,
     FellBack,
     RankLost,
@@ -24,16 +24,16 @@ from holdfast.errors import (
     RefusedState,
     StateMismatch,
 )
-from holdfast.store import decoding, names
-from holdfast.store.boxes import check_boxes
-from holdfast.store.dropping import without_parts
-from holdfast.store.held import divided, hold
-from holdfast.store.per_rank import PerRank, per_rank
-from holdfast.store.ranks_choosing import with_checkpoint_together
-from holdfast.store.reading import read_record
-from holdfast.store.view import CheckpointView
-from holdfast.tensors import TensorSpec
-from holdfast.tensors.shards import Box
+from standfast.store import decoding, names
+from standfast.store.boxes import check_boxes
+from standfast.store.dropping import without_parts
+from standfast.store.held import divided, hold
+from standfast.store.per_rank import PerRank, per_rank
+from standfast.store.ranks_choosing import with_checkpoint_together
+from standfast.store.reading import read_record
+from standfast.store.view import CheckpointView
+from standfast.tensors import TensorSpec
+from standfast.tensors.shards import Box
 from tests.store.cut import Cut, cut_framework, even
 from tests.store.rank_threads import Killed, ThreadRanks, attempt_on_ranks, on_ranks
 
@@ -95,21 +95,21 @@ def state_of(layout: Layout, rank: int, size: int) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(path: Path, comm: ThreadRanks) -> Iterator[holdfast.Run]:
+def opened(path: Path, comm: ThreadRanks) -> Iterator[standfast.Run]:
     """The run, which is rank 0's to write into; all ranks are done with it at the end."""
-    run = holdfast.Store(path).run("run")
+    run = standfast.Store(path).run("run")
     yield run
     run.close()
 
 
-def saved(path: Path, size: int, layout: Layout, step: int = 1) -> holdfast.Checkpoint:
-    def save(comm: ThreadRanks) -> holdfast.Checkpoint:
+def saved(path: Path, size: int, layout: Layout, step: int = 1) -> standfast.Checkpoint:
+    def save(comm: ThreadRanks) -> standfast.Checkpoint:
         with opened(path, comm) as run:
             return run.save(step, state_of(layout, comm.rank, size), comm=comm)
 
     checkpoints = on_ranks(size, save)
     assert len({each.head.sequence for each in checkpoints}) == 1
-    return holdfast.Store(path).resolve(f"run@{step}")
+    return standfast.Store(path).resolve(f"run@{step}")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -142,7 +142,7 @@ def test_any_layout_is_loaded_in_any_other(tmp_path: Path, before: str, after: s
                 name: each.blank() if isinstance(each, Cut) else np.zeros_like(each)
                 for name, each in expected.items()
             }
-            run = holdfast.Store(tmp_path).run("run")
+            run = standfast.Store(tmp_path).run("run")
             run.load(into=into, part="model", comm=comm)
             assert all(np.array_equal(expected[name], into[name]) for name in ("plain", "empty"))
             assert all(expected[name] == into[name] for name in ("large", "wide"))
@@ -155,7 +155,7 @@ def test_a_rank_reads_the_chunks_that_it_needs_and_no_more(
 ) -> None:
     """Of a tensor of five chunks in one piece, a rank that has the last rows reads the last."""
     tall = np.arange(20 << 20, dtype=np.float32).reshape(-1, 1024)
-    with holdfast.Store(tmp_path).run("run") as run:
+    with standfast.Store(tmp_path).run("run") as run:
         run.save(1, {"tall": tall})
     file = next(tmp_path.rglob("*.safetensors"))
     data = bytearray(file.read_bytes())
@@ -163,11 +163,11 @@ def test_a_rank_reads_the_chunks_that_it_needs_and_no_more(
     file.write_bytes(data)
     box = Box((tall.shape[0] - 100, 0), (100, 1024))
     into = {"tall": Cut(np.zeros_like(tall), [box])}
-    run = holdfast.Store(tmp_path).run("run")
+    run = standfast.Store(tmp_path).run("run")
     run.load(1, into=into)
     assert into["tall"] == Cut(tall, [box])
     middle = {"tall": Cut(np.zeros_like(tall), [Box((tall.shape[0] // 2, 0), (1, 1024))])}
-    with pytest.raises(holdfast.DamagedFile, match="tall"):
+    with pytest.raises(standfast.DamagedFile, match="tall"):
         run.load(1, into=middle)
 
 
@@ -175,7 +175,7 @@ def test_what_is_the_ranks_own_comes_back_to_each(tmp_path: Path) -> None:
     saved(tmp_path, 3, rows)
 
     def load(comm: ThreadRanks) -> Any:
-        run = holdfast.Store(tmp_path).run("run")
+        run = standfast.Store(tmp_path).run("run")
         into = {"mine": per_rank({"rank": None, "drawn": np.zeros(comm.rank + 1, int)})}
         loaded, _ = run.load(into=into, strict=False, comm=comm)
         assert isinstance(loaded["mine"], PerRank)
@@ -189,7 +189,7 @@ def test_another_number_of_ranks_cannot_have_what_was_the_ranks_own(tmp_path: Pa
 
     def load(comm: ThreadRanks) -> None:
         into = state_of(rows, comm.rank, comm.size)
-        holdfast.Store(tmp_path).run("run").load(into=into, comm=comm)
+        standfast.Store(tmp_path).run("run").load(into=into, comm=comm)
 
     for outcome in attempt_on_ranks(2, load):
         assert isinstance(outcome, StateMismatch)
@@ -209,7 +209,7 @@ def test_what_several_ranks_have_is_written_once_and_spread(tmp_path: Path) -> N
     with_headers = sum(file.stat().st_size for file in files)
     assert 0 <= with_headers - sum(each.nbytes for each in tensors.values()) < 1 << 17
     assert max(file.stat().st_size for file in files) < 2.1 * (2 << 20)
-    state = holdfast.Store(tmp_path).run("run").load()
+    state = standfast.Store(tmp_path).run("run").load()
     assert all(np.array_equal(state["model"][name], each) for name, each in tensors.items())
 
 
@@ -226,7 +226,7 @@ def test_a_second_save_writes_what_has_changed(tmp_path: Path) -> None:
     second = tmp_path.rglob("*_step_000002.*.safetensors")
     large = [file for file in second if file.stat().st_size > 1 << 20]
     assert [file.name.split(".")[2] for file in large] == ["model-rank1"]
-    state = holdfast.Store(tmp_path).run("run").load()
+    state = standfast.Store(tmp_path).run("run").load()
     changed = LARGE.copy()
     changed[1280 // 3] += 1
     assert np.array_equal(state["model"]["large"], changed)
@@ -297,7 +297,7 @@ def test_tensors_that_are_tied_come_back_tied(tmp_path: Path) -> None:
             run.save(1, state, comm=comm)
 
     on_ranks(2, save)
-    state = holdfast.Store(tmp_path).run("run").load()
+    state = standfast.Store(tmp_path).run("run").load()
     assert state["m"]["a"].tobytes() == LARGE.tobytes()
     assert np.shares_memory(state["m"]["a"], state["m"]["b"])
     assert np.shares_memory(state["a2"], state["m"]["b"])
@@ -307,7 +307,7 @@ def test_tensors_that_are_tied_come_back_tied(tmp_path: Path) -> None:
 
 
 def test_one_process_saves_what_is_cut_up_too(tmp_path: Path) -> None:
-    with holdfast.Store(tmp_path).run("run") as run:
+    with standfast.Store(tmp_path).run("run") as run:
         run.save(1, {"w": Cut(LARGE, even(LARGE.shape, [2, 4])), "v": 1})
         loaded = run.load()
     assert loaded["w"].tobytes() == LARGE.tobytes()
@@ -325,7 +325,7 @@ def test_ranks_agree_on_the_step(tmp_path: Path) -> None:
 
 def test_a_record_with_boxes_is_read_as_strictly_as_any(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, 2, columns)
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     record = read_record(store.backend, checkpoint.head.run, 1)
     assert {record.names[n]: len(boxes) for n, boxes in record.boxes.items()} == {
         "model.large": 2,
@@ -337,7 +337,7 @@ def test_a_record_with_boxes_is_read_as_strictly_as_any(tmp_path: Path) -> None:
     for old, new in ((b"[1280,2048]", b"[1280,2047]"), (b"[0,2048]", b"[0,2040]")):
         assert old in body
         damaged = body.replace(old, new)
-        with pytest.raises(holdfast.DamagedFile, match=r"model\.large"):
+        with pytest.raises(standfast.DamagedFile, match=r"model\.large"):
             decoding.decode(sealed(damaged), checkpoint.head.run, 1)
 
 
@@ -365,7 +365,7 @@ SPEC = TensorSpec("float32", (4, 6))
     ids=range(10),
 )
 def test_boxes_of_a_file_make_up_the_tensor_or_are_refused(boxes: list[Box]) -> None:
-    with pytest.raises(holdfast.DamagedFile):
+    with pytest.raises(standfast.DamagedFile):
         check_boxes(SPEC, boxes)
 
 
@@ -404,7 +404,7 @@ def test_a_rank_that_dies_at_any_call_leaves_the_old_checkpoint_or_the_new_one(
         others = [type(each) for n, each in enumerate(found) if n != rank]
         if len(kinds) < step:
             break
-        latest = holdfast.Store(tmp_path).run("run").checkpoint()
+        latest = standfast.Store(tmp_path).run("run").checkpoint()
         latest.verify()
         outcomes.append(latest.step == step)
         if not outcomes[-1]:
@@ -425,7 +425,7 @@ def saves(path: Path, size: int, states: Sequence[Callable[[int], Any]]) -> list
                 run.save(step, state(comm.rank), comm=comm)
 
     on_ranks(size, save)
-    store = holdfast.Store(path)
+    store = standfast.Store(path)
     found = [store.resolve(f"run@{step}") for step in range(len(states))]
     for each in found:
         each.verify()
@@ -463,7 +463,7 @@ def test_one_ranks_own_may_grow_while_the_others_stays(tmp_path: Path) -> None:
 
 
 def test_ranks_that_change_places_share_out_anew(tmp_path: Path) -> None:
-    runs = [holdfast.Store(tmp_path).run("run") for _ in range(2)]
+    runs = [standfast.Store(tmp_path).run("run") for _ in range(2)]
     state = {"a": np.zeros(1000), "b": np.ones(1000)}
 
     def save(comm: ThreadRanks, step: int) -> None:
@@ -474,21 +474,21 @@ def test_ranks_that_change_places_share_out_anew(tmp_path: Path) -> None:
     on_ranks(2, lambda comm: save(comm, 1))
     on_ranks(2, lambda comm: save(comm, 2))
     for step in (1, 2):
-        found = holdfast.Store(tmp_path).resolve(f"run@{step}").state()
+        found = standfast.Store(tmp_path).resolve(f"run@{step}").state()
         assert (found["a"][0], found["b"][0]) == (0.0, 1.0)
 
 
 def test_a_rank_that_opens_the_run_anew_stays_in_step(tmp_path: Path) -> None:
     def save(comm: ThreadRanks) -> None:
-        run = holdfast.Store(tmp_path).run("run")
+        run = standfast.Store(tmp_path).run("run")
         run.save(1, {"a": PLAIN.copy()}, comm=comm)
         if comm.rank == 1:
-            run = holdfast.Store(tmp_path).run("run")
+            run = standfast.Store(tmp_path).run("run")
         run.save(2, {"a": PLAIN.copy()}, comm=comm)
         run.close()
 
     on_ranks(2, save)
-    assert holdfast.Store(tmp_path).run("run").load()["a"].tobytes() == PLAIN.tobytes()
+    assert standfast.Store(tmp_path).run("run").load()["a"].tobytes() == PLAIN.tobytes()
 
 
 def test_a_save_keeps_no_tensor_alive(tmp_path: Path) -> None:
@@ -511,7 +511,7 @@ def test_what_is_marked_twice_is_the_ranks_own_once(tmp_path: Path) -> None:
     saves(tmp_path, 2, [lambda rank: {"x": per_rank({"a": per_rank(rank)})}])
 
     def load(comm: ThreadRanks) -> Any:
-        return holdfast.Store(tmp_path).run("run").load(comm=comm)
+        return standfast.Store(tmp_path).run("run").load(comm=comm)
 
     assert on_ranks(2, load) == [{"x": {"a": 0}}, {"x": {"a": 1}}]
 
@@ -530,7 +530,7 @@ def test_parts_of_ranks_are_dropped_and_shown_like_others(tmp_path: Path) -> Non
         return {"model": {"w": PLAIN.copy()}, "mine": per_rank({"v": np.arange(rank + 2), "n": 1})}
 
     saves(tmp_path, 2, [state])
-    checkpoint = holdfast.Store(tmp_path).resolve("run@0")
+    checkpoint = standfast.Store(tmp_path).resolve("run@0")
     assert [part.key for part in checkpoint.head.parts] == ["model", "mine"]
     left = without_parts(checkpoint.record, {"mine"})
     assert left is not None
@@ -570,7 +570,7 @@ def test_a_rank_that_hangs_in_a_save_is_not_waited_for_longer_than_agreed(
     outcomes = attempt_on_ranks(2, save, timeout=1)
     assert time.monotonic() - begun < 10
     assert [type(each) for each in outcomes] == [RankLost, RankLost]
-    latest = holdfast.Store(tmp_path).run("run").checkpoint()
+    latest = standfast.Store(tmp_path).run("run").checkpoint()
     latest.verify()
     assert latest.step == 1
 
@@ -591,7 +591,7 @@ def test_without_the_file_of_one_rank_all_fall_back_together(tmp_path: Path, har
     outcomes = []
 
     def step_of(comm: ThreadRanks) -> None:
-        run = holdfast.Store(tmp_path).run("run")
+        run = standfast.Store(tmp_path).run("run")
         with_checkpoint_together(run, comm, "latest", lambda each: outcomes.append(read(each)))
 
     with pytest.warns(FellBack):
@@ -599,7 +599,7 @@ def test_without_the_file_of_one_rank_all_fall_back_together(tmp_path: Path, har
     assert [*filter(None, outcomes)] == [1, 1]
 
 
-def read(checkpoint: holdfast.Checkpoint) -> int:
+def read(checkpoint: standfast.Checkpoint) -> int:
     """The step, if all of it can be read."""
     checkpoint.verify()
     return checkpoint.step

@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from holdfast import Run, Store
-from holdfast.store import names
-from holdfast.store.decoding import decode_head
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.reading import read_record
-from holdfast.store.record import encode, encode_head
-from holdfast.store.removal import delete_checkpoints, delete_run, delete_unused
-from holdfast.store.space import Space
-from holdfast.store.trash import Trash
+from standfast import Run, Store
+from standfast.store import names
+from standfast.store.decoding import decode_head
+from standfast.store.memory import MemoryBackend
+from standfast.store.reading import read_record
+from standfast.store.record import encode, encode_head
+from standfast.store.removal import delete_checkpoints, delete_run, delete_unused
+from standfast.store.space import Space
+from standfast.store.trash import Trash
 from tests.store.stores import data_path, folder, overwrite, record_path
 
 SHARED = np.random.default_rng(0).random((128, 256))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from holdfast import Run, Store
-from holdfast.errors import (
+from standfast import Run, Store
+from standfast.errors import (
     DamagedFile,
     MissingData,
     RefNotFound,
@@ -22,14 +22,14 @@ from holdfast.errors import (
     StepExists,
     WriteFailed,
 )
-from holdfast.store import names
-from holdfast.store.doctor import clean, examine
-from holdfast.store.local import LocalBackend
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.restoring import restore
-from holdfast.store.runfile import encode as encode_run
-from holdfast.store.trash import KEPT, Trash
-from holdfast.store.trash_entry import Entry, encode
+from standfast.store import names
+from standfast.store.doctor import clean, examine
+from standfast.store.local import LocalBackend
+from standfast.store.memory import MemoryBackend
+from standfast.store.restoring import restore
+from standfast.store.runfile import encode as encode_run
+from standfast.store.trash import KEPT, Trash
+from standfast.store.trash_entry import Entry, encode
 from tests.store.stores import data_path, flip, folder, overwrite, record_path, same
 from tests.store.test_space import on_disk, renamed
 
@@ -241,7 +241,7 @@ def test_a_damaged_entry_is_refused(
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{}", b"\xff" * 100, b'{"format":"holdfast trash 9","seal":"']
+    "text", [b"", b"{}", b"\xff" * 100, b'{"format":"standfast trash 9","seal":"']
 )
 def test_an_entry_that_cannot_be_read_says_so_and_can_be_emptied(run: Run, text: bytes) -> None:
     run.delete(1, trash="rm")
@@ -405,7 +405,7 @@ def test_the_next_who_saves_empties_what_has_had_its_time(
     run.save(4, state(4))
     run.close()
     assert len(trash_of(run).entries()) == 1
-    monkeypatch.setattr("holdfast.store.removal.KEPT", 0.0)
+    monkeypatch.setattr("standfast.store.removal.KEPT", 0.0)
     run.save(5, state(5))
     assert trash_of(run).entries() == []
 

@@ -18,10 +18,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.errors import RefusedState, StateMismatch
-from holdfast.store.tree import Ref, build, decode, encode, flatten, path_text
-from holdfast.tensors import Packed
+import standfast
+from standfast.errors import RefusedState, StateMismatch
+from standfast.store.tree import Ref, build, decode, encode, flatten, path_text
+from standfast.tensors import Packed
 
 SCALARS = [
     *(getattr(np, name)(1) for name in ("bool", "int8", "uint16", "int32", "uint64", "float16")),
@@ -300,7 +300,7 @@ def test_what_a_container_was_declared_to_hold_is_no_attribute() -> None:
 
 
 def test_a_counter_in_a_given_tree_is_filled_where_it_lies(tmp_path: Path) -> None:
-    run = holdfast.Store(tmp_path).run("counters")
+    run = standfast.Store(tmp_path).run("counters")
     run.save(1, {"seen": Counter(b=2, a=1)})
     mine = Counter(a=7, b=8)
     assert run.load(1, into={"seen": mine})["seen"] is mine

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import BadField, DuplicateKey, HoldfastError, LimitExceeded
-from holdfast.store.tree import Ref, build, decode, encode, flatten
+from standfast.errors import BadField, DuplicateKey, LimitExceeded, StandfastError
+from standfast.store.tree import Ref, build, decode, encode, flatten
 
 BAD = {
     "no JSON": (b'{"a":', BadField, r"^state: not JSON"),
@@ -168,7 +168,7 @@ def test_any_json_is_read_or_refused_by_name(node: Any) -> None:
     text = json.dumps(node).encode()
     try:
         tree = decode(text, 2)
-    except HoldfastError:
+    except StandfastError:
         return
     assert encode(*_again(tree)) == encode(*_again(decode(encode(*_again(tree)), 2)))
 
@@ -196,6 +196,6 @@ def test_damaged_text_is_read_or_refused_by_name(noise: bytes, at: int) -> None:
     damaged = text[:at] + noise + text[at + len(noise) // 2 :]
     try:
         tree = decode(damaged, 1)
-    except HoldfastError:
+    except StandfastError:
         return
     assert type(tree) in (dict, list, str, int, float)

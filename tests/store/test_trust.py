@@ -15,21 +15,21 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast import Run, Store
-from holdfast.errors import (
+from standfast import Run, Store
+from standfast.errors import (
     BadLabel,
     DamagedFile,
     FellBack,
-    HoldfastError,
     RefNotFound,
     RefusedState,
+    StandfastError,
     UnreadableFile,
 )
-from holdfast.files.source_file import SourceFile
-from holdfast.store import known, marks, names, record, runfile
-from holdfast.store.local import LocalBackend
-from holdfast.store.reading import read_record
-from holdfast.store.record import Part, encode
+from standfast.files.source_file import SourceFile
+from standfast.store import known, marks, names, record, runfile
+from standfast.store.local import LocalBackend
+from standfast.store.reading import read_record
+from standfast.store.record import Part, encode
 from tests.store.stores import MIB, folder, overwrite, random_bytes, record_path, same
 
 
@@ -49,7 +49,7 @@ def _again(store: Store) -> Store:
 
 def _sql(store: Store, statement: str) -> None:
     store.index.close()
-    with sqlite3.connect(Path(store.url) / ".holdfast" / "index.sqlite") as connection:
+    with sqlite3.connect(Path(store.url) / ".standfast" / "index.sqlite") as connection:
         assert connection.execute(statement).rowcount > 0
     connection.close()
 
@@ -228,7 +228,7 @@ def test_a_run_file_that_leads_nowhere_is_an_error(store: Store) -> None:
     path = folder(run) / f"{run.hash}_run.json"
     path.unlink()
     path.symlink_to("nowhere")
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StandfastError):
         _again(store).run("a")
 
 
@@ -278,7 +278,7 @@ def test_a_run_is_taken_by_with(store: Store, run: Run) -> None:
             try:
                 with _again(store).run("a"):
                     os._exit(1)
-            except HoldfastError:
+            except StandfastError:
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     with _again(store).run("a") as again:

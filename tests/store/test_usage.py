@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-import holdfast
-from holdfast.store.listing import checkpoints, short_hashes, written
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.space import Space
-from holdfast.store.usage import measure
+import standfast
+from standfast.store.listing import checkpoints, short_hashes, written
+from standfast.store.memory import MemoryBackend
+from standfast.store.space import Space
+from standfast.store.usage import measure
 
 WEIGHT = np.random.default_rng(0).random((128, 256))
 
 
-def filled(store: holdfast.Store) -> holdfast.Store:
+def filled(store: standfast.Store) -> standfast.Store:
     for name in ("one", "two"):
         with store.run(name) as run:
             for step in (1, 2):
@@ -26,7 +26,7 @@ def filled(store: holdfast.Store) -> holdfast.Store:
 
 
 def test_data_files_that_no_record_refers_to_are_orphans(tmp_path: Path) -> None:
-    store = filled(holdfast.Store(tmp_path))
+    store = filled(standfast.Store(tmp_path))
     run = store.find_run("one").hash
     orphan = Path(store.url, "models", run, f"{run}_step_000009.00000000.w.safetensors")
     orphan.write_bytes(bytes(10))
@@ -43,7 +43,7 @@ def test_data_files_that_no_record_refers_to_are_orphans(tmp_path: Path) -> None
 
 
 def test_a_store_that_is_no_folder_is_measured_too() -> None:
-    store = filled(holdfast.Store(MemoryBackend()))
+    store = filled(standfast.Store(MemoryBackend()))
     usage = measure(store.backend, store.index)
     assert usage.total.checkpoints == 4
     assert usage.total.logical == 4 * (WEIGHT.nbytes + 8)
@@ -53,7 +53,7 @@ def test_a_store_that_is_no_folder_is_measured_too() -> None:
 
 
 def test_whole_files_of_weights_that_differ_save_nothing(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     weights = [WEIGHT, WEIGHT + 1]
     with store.run("whole") as run:
         for step, weight in enumerate(weights):
@@ -66,13 +66,13 @@ def test_whole_files_of_weights_that_differ_save_nothing(tmp_path: Path) -> None
     assert usage.total.on_disk == sum(files.values())
 
 
-def _statuses(store: holdfast.Store) -> list[os.stat_result]:
+def _statuses(store: standfast.Store) -> list[os.stat_result]:
     tops = (Path(store.url, top) for top in ("models", "HP", "data"))
     return [path.stat() for top in tops for path in top.rglob("*") if path.is_file()]
 
 
 def test_what_was_written_for_a_checkpoint(tmp_path: Path) -> None:
-    store = filled(holdfast.Store(tmp_path))
+    store = filled(standfast.Store(tmp_path))
     entries = checkpoints(store.index)
     sizes = [written(entry.head) for entry in entries if entry.head]
     files = [path.stat() for path in Path(store.url, "models").rglob("*.safetensors")]

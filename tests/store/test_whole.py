@@ -14,24 +14,24 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast import Run, Store
-from holdfast.errors import (
+import standfast
+from standfast import Run, Store
+from standfast.errors import (
     BadOption,
     DamagedFile,
-    HoldfastError,
     IndexMismatch,
     NotEnoughSpace,
     RefNotFound,
     RefusedState,
+    StandfastError,
     WriteFailed,
 )
-from holdfast.files import disk
-from holdfast.store import names, whole
-from holdfast.store.doctor import examine
-from holdfast.store.local import LocalBackend
-from holdfast.store.manifest import Manifest
-from holdfast.store.memory import MemoryBackend
+from standfast.files import disk
+from standfast.store import names, whole
+from standfast.store.doctor import examine
+from standfast.store.local import LocalBackend
+from standfast.store.manifest import Manifest
+from standfast.store.memory import MemoryBackend
 from tests.store.faults.states import Faulty
 from tests.store.stores import MIB, chunks, data_files, flip, folder, overwrite, random_bytes, same
 
@@ -111,12 +111,12 @@ def test_arrays_become_tensors_in_the_file(run: Run) -> None:
 
 def test_it_holds_our_digests(run: Run) -> None:
     run.save(1, training_state(), format="torch")
-    assert holdfast.verify(named(run, 1)).tensors == 24
-    tensors = holdfast.load(named(run, 1))
+    assert standfast.verify(named(run, 1)).tensors == 24
+    tensors = standfast.load(named(run, 1))
     assert np.array_equal(tensors["half"].astype(np.float32), np.ones(3))
     flip(named(run, 1), named(run, 1).read_bytes().index(np.ones(2, np.float32).tobytes()))
     with pytest.raises(DamagedFile):
-        holdfast.verify(named(run, 1))
+        standfast.verify(named(run, 1))
 
 
 def test_there_is_no_other_data_file(run: Run) -> None:
@@ -140,7 +140,7 @@ def test_large_tensors_come_back_bit_by_bit(run: Run) -> None:
     run.save(1, state, format="torch").verify()
     assert same(loaded(named(run, 1)), state)
     assert same(run.load(1), state)
-    assert holdfast.verify(named(run, 1)).nbytes == 43 * MIB
+    assert standfast.verify(named(run, 1)).nbytes == 43 * MIB
 
 
 def test_two_leaves_of_one_path_are_no_damage(run: Run) -> None:
@@ -175,7 +175,7 @@ def test_tied_tensors_stay_tied(name: str, run: Run) -> None:
     assert same(back, state)
     assert len(ties(back)) == 1
     assert same(run.load(1), state)
-    holdfast.verify(named(run, 1))
+    standfast.verify(named(run, 1))
 
 
 def test_a_byte_between_the_elements_of_a_view_is_verified(run: Run) -> None:
@@ -184,7 +184,7 @@ def test_a_byte_between_the_elements_of_a_view_is_verified(run: Run) -> None:
     (path,) = whole_files(run)
     flip(path, path.read_bytes().index(base[:28].numpy().tobytes()) + 4 * 17)
     with pytest.raises(DamagedFile):
-        holdfast.verify(path)
+        standfast.verify(path)
 
 
 def test_a_view_that_torch_has_not_is_refused(run: Run) -> None:
@@ -252,7 +252,7 @@ def test_another_run_refers_to_its_chunks_through_a_link(store: Store, run: Run)
 def test_export_knows_it(run: Run, tmp_path: Path) -> None:
     run.save(1, weight(1), format="torch")
     run.checkpoint(1).export(tmp_path / "out.safetensors")
-    assert same(holdfast.load(tmp_path / "out.safetensors"), {"weight": np.ones(3, np.float32)})
+    assert same(standfast.load(tmp_path / "out.safetensors"), {"weight": np.ones(3, np.float32)})
 
 
 # The V3 name
@@ -363,17 +363,21 @@ def test_another_file_in_its_place_is_found(run: Run) -> None:
     run.save(2, weight(2), format="torch")
     first, second = whole_files(run)
     overwrite(first, second.read_bytes())
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StandfastError):
         run.checkpoint(1).verify()
 
 
-@pytest.mark.parametrize("where", ["data.pkl", "holdfast.json", "directory"])
+@pytest.mark.parametrize("where", ["data.pkl", "standfast.json", "directory"])
 def test_damage_around_the_tensors_is_found(where: str, run: Run) -> None:
     checkpoint = run.save(1, weight(1), format="torch")
     (path,) = whole_files(run)
     data = path.read_bytes()
-    at = {"data.pkl": data.index(b"weight"), "holdfast.json": data.index(b"metadata")}
-    flip(path, at.get(where, len(data) - 300))
+    at = {
+        "data.pkl": data.index(b"weight"),
+        "standfast.json": data.index(b"metadata"),
+        "directory": data.index(b"PK\1\2") + 16,  # the first checksum
+    }
+    flip(path, at[where])
     with pytest.raises(DamagedFile):
         checkpoint.verify()
     assert same(run.load(1), weight(1))
@@ -381,7 +385,7 @@ def test_damage_around_the_tensors_is_found(where: str, run: Run) -> None:
 
 def test_a_file_without_its_seal_is_found(run: Run) -> None:
     checkpoint = run.save(1, weight(1), format="torch")
-    holdfast.save(named(run, 9), weight(1), extras=False)
+    standfast.save(named(run, 9), weight(1), extras=False)
     overwrite(whole_files(run)[0], named(run, 9).read_bytes())
     with pytest.raises((IndexMismatch, DamagedFile)):
         checkpoint.verify()
@@ -439,7 +443,7 @@ def test_whoever_deletes_after_a_kill_puts_the_name_right_first(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.store.saving.name_whole_file", killed)
+        patch.setattr("standfast.store.saving.name_whole_file", killed)
         with pytest.raises(KeyboardInterrupt):
             run.save(2, weight(22), format=format, replace=True)
     assert same(loaded(named(run, 2)), weight(2)), "the record is new, and its name old"
@@ -447,7 +451,7 @@ def test_whoever_deletes_after_a_kill_puts_the_name_right_first(
     if then == "delete":
         other.delete(3)
     else:
-        other.retain(holdfast.KeepLast(2))
+        other.retain(standfast.KeepLast(2))
     if format == "torch":
         assert same(loaded(named(run, 2)), weight(22))
     else:

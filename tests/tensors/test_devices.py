@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.adapters.torch_devices import _sums
-from holdfast.tensors.devices import COLUMNS, WORD, sum_length, sums_of
-from holdfast.tensors.sources import Bytes
+from standfast.adapters.torch_devices import _sums
+from standfast.tensors.devices import COLUMNS, WORD, sum_length, sums_of
+from standfast.tensors.sources import Bytes
 
 ROW = COLUMNS * WORD
 SIZES = [

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.tensors import DTYPES, ArraySource, TensorSpec, source_of, sources
+from standfast.tensors import DTYPES, ArraySource, TensorSpec, source_of, sources
 from tests.strategies import WHOLE_BYTE_DTYPES, arrays
 
 Array = np.ndarray[Any, Any]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.tenzor import Checkpoint, CheckpointMetadata
+from standfast.tenzor import Checkpoint, CheckpointMetadata
 
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 

@@ -1,4 +1,4 @@
-"""`holdfast.tenzor.Checkpoint`: what is saved comes back, and what differs is named."""
+"""`standfast.tenzor.Checkpoint`: what is saved comes back, and what differs is named."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn, optim
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     ClosedFile,
     DigestMismatch,
     MissingFile,
@@ -23,8 +23,8 @@ from holdfast.errors import (
     UnsupportedFile,
     UnsupportedTensor,
 )
-from holdfast.formats.tenzor import checkpoint_metadata
-from holdfast.tenzor import Checkpoint, CheckpointMetadata
+from standfast.formats.tenzor import checkpoint_metadata
+from standfast.tenzor import Checkpoint, CheckpointMetadata
 from tests.formats.tenzor_builders import GOLDEN, lookup
 from tests.strategies import same_bytes
 from tests.tenzor.models import bits, new_model, train
@@ -66,7 +66,7 @@ def test_metadata_comes_back_exactly_and_reads_like_the_originals(path: Path) ->
     Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
     with Checkpoint.load(path) as loaded:
         assert loaded.metadata == METADATA
-    members = holdfast.open(path).metadata
+    members = standfast.open(path).metadata
     assert (members["epoch"], members["best_val_loss"]) == (5, 0.198)
 
 
@@ -118,8 +118,8 @@ def test_a_module_comes_back_with_its_buffers(path: Path) -> None:
     with Checkpoint.load(path) as loaded:
         loaded.load_weights(new)
     assert bits(new.state_dict()) == bits(model.state_dict())
-    assert holdfast.verify(path).tensors == 9
-    assert "holdfast/bytes/mask" in holdfast.load(path)
+    assert standfast.verify(path).tensors == 9
+    assert "standfast/bytes/mask" in standfast.load(path)
 
 
 def test_a_mapping_is_filled_in_place(path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_wrapped_module_has_the_names_of_the_one_it_wraps(path: Path) -> None:
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     train(model, optimizer, range(1))
     Checkpoint.save(path, nn.DataParallel(model), optimizer, METADATA)
-    assert "optim/0.weight/v" in holdfast.load(path)
+    assert "optim/0.weight/v" in standfast.load(path)
     with Checkpoint.load(path) as loaded:
         loaded.load_weights(new)
         assert bits(new.state_dict()) == bits(model.state_dict())
@@ -209,7 +209,7 @@ def test_extra_comes_back_with_its_types(path: Path) -> None:
         loaded.load_weights({"w": np.zeros(2)})
     assert found["random"]["words"].tolist() == [0, 1, 2]
     assert (found["at"], found[3], found["random"]["gauss"]) == ((1, 2.5), b"\0", None)
-    assert "holdfast/random/words" in holdfast.load(path)
+    assert "standfast/random/words" in standfast.load(path)
 
 
 def test_a_file_that_is_there_is_replaced_or_kept_whole(path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_file_that_is_there_is_replaced_or_kept_whole(path: Path) -> None:
         Checkpoint.save(path, {"w": "text"}, None, METADATA)
     assert path.read_bytes() == before
     Checkpoint.save(path, {"w": np.zeros(2)}, None, METADATA)
-    assert holdfast.load(path)["w"].tolist() == [0.0, 0.0]
+    assert standfast.load(path)["w"].tolist() == [0.0, 0.0]
 
 
 def test_a_closed_checkpoint_gives_nothing(path: Path) -> None:
@@ -233,10 +233,10 @@ def test_a_closed_checkpoint_gives_nothing(path: Path) -> None:
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingFile, match="there is no file"):
         Checkpoint.load(tmp_path / "epoch_9.tenzor")
-    holdfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)})
+    standfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)})
     with pytest.raises(UnsupportedFile, match=r"a safetensors file, not a \.tenzor file"):
         Checkpoint.load(tmp_path / "a.safetensors")
-    holdfast.save(tmp_path / "b.tenzor", {"w": np.ones(2)}, {"epoch": 3})
+    standfast.save(tmp_path / "b.tenzor", {"w": np.ones(2)}, {"epoch": 3})
     with pytest.raises(UnsupportedFile, match=r"b.tenzor: no training checkpoint.*global_step"):
         Checkpoint.load(tmp_path / "b.tenzor")
 
@@ -304,7 +304,7 @@ def test_adam_goes_on_from_the_moments_of_the_original(path: Path) -> None:
         for slot, value in (("m", 0.25), ("v_hat", 0.5))
     }
     fields = {name: getattr(METADATA, name) for name in METADATA.__slots__}
-    holdfast.save(path, weights | moments, checkpoint_metadata(**fields))
+    standfast.save(path, weights | moments, checkpoint_metadata(**fields))
     optimizer = optim.Adam(model.parameters())
     with Checkpoint.load(path) as loaded:
         loaded.load_weights(model)

@@ -1,4 +1,4 @@
-"""The data of `holdfast train`: IDX files read with care, and the small digits otherwise."""
+"""The data of `standfast train`: IDX files read with care, and the small digits otherwise."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadHeader,
-    HoldfastError,
     LimitExceeded,
     MissingFile,
+    StandfastError,
     TrailingBytes,
     TruncatedFile,
     UnknownFramework,
     UnreadableFile,
     UnsupportedFile,
 )
-from holdfast.tenzor.digits import load_digits
-from holdfast.tenzor.idx import read_idx
+from standfast.tenzor.digits import load_digits
+from standfast.tenzor.idx import read_idx
 from tests.tenzor.digits_files import idx_bytes, write_digits
 
 TWO = np.arange(8, dtype=np.uint8).reshape(2, 2, 2)
@@ -57,7 +57,7 @@ def _header(*fields: int) -> bytes:
 )
 @pytest.mark.parametrize("name", ["images", "images.gz"])
 def test_files_that_are_none_are_refused(
-    name: str, data: bytes, error: type[HoldfastError], message: str, tmp_path: Path
+    name: str, data: bytes, error: type[StandfastError], message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from torch import optim
 
-import holdfast
-from holdfast.errors import BadField, HoldfastError, LimitExceeded, SizeMismatch, UnsupportedFile
-from holdfast.tenzor import Checkpoint, CheckpointMetadata
+import standfast
+from standfast.errors import BadField, LimitExceeded, SizeMismatch, StandfastError, UnsupportedFile
+from standfast.tenzor import Checkpoint, CheckpointMetadata
 from tests.tenzor.models import new_model, train
 
 VALUES: list[Any] = [
@@ -31,7 +31,7 @@ def _file(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     train(model, optimizer, range(1))
     weights = {**model.state_dict(), "mask": np.array([True, False])}
     Checkpoint.save(path, weights, optimizer, CheckpointMetadata(), extra={"x": np.arange(2)})
-    with holdfast.open(path) as file:
+    with standfast.open(path) as file:
         return file.arrays(), file.metadata
 
 
@@ -65,27 +65,27 @@ def _use(path: Path) -> None:
 
 def test_a_sound_document_is_used(tmp_path: Path) -> None:
     tensors, metadata = _file(tmp_path / "it.tenzor")
-    holdfast.save(tmp_path / "again.tenzor", tensors, metadata)
+    standfast.save(tmp_path / "again.tenzor", tensors, metadata)
     _use(tmp_path / "again.tenzor")
-    assert metadata["holdfast"]["version"] == 1
+    assert metadata["standfast"]["version"] == 1
 
 
 def test_any_value_at_any_place_raises_our_errors_alone(tmp_path: Path) -> None:
     path = tmp_path / "it.tenzor"
     tensors, metadata = _file(path)
-    document = metadata["holdfast"]
+    document = metadata["standfast"]
     places = list(_places(document))
     random = np.random.default_rng(0)
     refused = 0
     for at in places:
         for i in random.choice(len(VALUES), 2, replace=False):
-            changed = metadata | {"holdfast": _with(document, at, VALUES[i])}
+            changed = metadata | {"standfast": _with(document, at, VALUES[i])}
             stream = io.BytesIO()
-            holdfast.save(stream, tensors, changed, format="tenzor")
+            standfast.save(stream, tensors, changed, format="tenzor")
             path.write_bytes(stream.getvalue())
             try:
                 _use(path)
-            except HoldfastError:
+            except StandfastError:
                 refused += 1
     assert len(places) > 100
     assert refused > len(places)
@@ -100,24 +100,24 @@ def test_any_value_at_any_place_raises_our_errors_alone(tmp_path: Path) -> None:
         (("bytes", "mask", "dtype"), "bool4", BadField, "no dtype is called 'bool4'"),
         (("bytes", "mask", "shape"), [3], SizeMismatch, "expected 3 bytes, found uint8"),
         (("bytes", "mask", "shape"), [-1], LimitExceeded, "no array can have the shape"),
-        (("bytes", "none"), {"dtype": "bool", "shape": [2]}, BadField, "holdfast/bytes/none"),
+        (("bytes", "none"), {"dtype": "bool", "shape": [2]}, BadField, "standfast/bytes/none"),
         (("state", "metadata"), [], BadField, "has no object 'metadata'"),
         (("state", "extra"), 3, BadField, "has no object 'extra'"),
         (("state", "metadata", "epoch"), "five", BadField, "epoch: expected an integer"),
         (("state", "optimizer", "class"), 1, BadField, "the saved optimizer"),
-        (("state", "optimizer", "groups"), [2, 3], HoldfastError, "groups of"),
+        (("state", "optimizer", "groups"), [2, 3], StandfastError, "groups of"),
     ],
 )
 def test_what_is_wrong_is_said(
-    place: tuple[Any, ...], value: Any, error: type[HoldfastError], message: str, tmp_path: Path
+    place: tuple[Any, ...], value: Any, error: type[StandfastError], message: str, tmp_path: Path
 ) -> None:
     tensors, metadata = _file(tmp_path / "it.tenzor")
     changed = copy.deepcopy(metadata)
-    where = changed["holdfast"]
+    where = changed["standfast"]
     for key in place[:-1]:
         where = where[key]
     where[place[-1]] = value
     assert json.dumps(changed) != json.dumps(metadata)
-    holdfast.save(tmp_path / "it.tenzor", tensors, changed)
+    standfast.save(tmp_path / "it.tenzor", tensors, changed)
     with pytest.raises(error, match=message):
         _use(tmp_path / "it.tenzor")

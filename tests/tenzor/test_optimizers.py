@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn, optim
 
-import holdfast
-from holdfast.errors import RefusedState, StateMismatch
-from holdfast.tenzor import Checkpoint, CheckpointMetadata
+import standfast
+from standfast.errors import RefusedState, StateMismatch
+from standfast.tenzor import Checkpoint, CheckpointMetadata
 from tests.tenzor.models import bits, new_model, saved_and_resumed, train
 
 CLASSES = sorted(
@@ -87,7 +87,7 @@ def test_several_groups_go_on_with_the_same_bits(tmp_path: Path) -> None:
     path = tmp_path / "it.tenzor"
     resumed = saved_and_resumed(path, model, optimizer, new, _groups)
     assert bits(resumed.state_dict()) == bits(optimizer.state_dict())
-    assert "optim/2.weight/m" in holdfast.load(path)
+    assert "optim/2.weight/m" in standfast.load(path)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_slots_have_the_names_of_the_original(
     optimizer = make(model.parameters())
     train(model, optimizer, range(1))
     Checkpoint.save(tmp_path / "it.tenzor", model, optimizer, CheckpointMetadata())
-    tensors = holdfast.load(tmp_path / "it.tenzor")
+    tensors = standfast.load(tmp_path / "it.tenzor")
     assert list(tensors)[:2] == ["0.weight", "2.weight"]
     for i, name in enumerate(("0.weight", "2.weight")):
         for slot, key in slots.items():
@@ -120,7 +120,7 @@ def test_steps_and_rates_are_metadata_and_no_tensors(tmp_path: Path) -> None:
     Checkpoint.save(tmp_path / "it.tenzor", model, optimizer, CheckpointMetadata())
     names = ["0.weight", "2.weight"]
     slots = [f"optim/{name}/{slot}" for name in names for slot in ("m", "v_hat")]
-    assert list(holdfast.load(tmp_path / "it.tenzor")) == names + slots
+    assert list(standfast.load(tmp_path / "it.tenzor")) == names + slots
 
 
 def test_parameters_are_named_by_the_mapping_that_shares_their_memory(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_parameters_are_named_by_the_mapping_that_shares_their_memory(tmp_path: 
     train(model, optimizer, range(1))
     weights = {"first": model.state_dict()["0.weight"]}
     Checkpoint.save(tmp_path / "it.tenzor", weights, optimizer, CheckpointMetadata())
-    assert list(holdfast.load(tmp_path / "it.tenzor")) == [
+    assert list(standfast.load(tmp_path / "it.tenzor")) == [
         "first",
         "optim/first/v",
         "optim/param.1/v",

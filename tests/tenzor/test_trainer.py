@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import optim
 
-import holdfast
-from holdfast.errors import AlreadyExists, StateMismatch, WriteFailed
-from holdfast.tenzor import (
+import standfast
+from standfast.errors import AlreadyExists, StateMismatch, WriteFailed
+from standfast.tenzor import (
     BadConfig,
     Checkpoint,
     CheckpointMetadata,
@@ -207,7 +207,7 @@ def test_a_caller_may_track_the_best_too(tmp_path: Path) -> None:
 
 
 def _files(folder: Path) -> dict[str, Any]:
-    tensors = holdfast.load(folder / "epoch_4.tenzor")
+    tensors = standfast.load(folder / "epoch_4.tenzor")
     return {name: (a.dtype, a.shape, a.tobytes()) for name, a in tensors.items()}
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast import Run, Store
-from holdfast.training.background import Background
+from standfast import Run, Store
+from standfast.training.background import Background
 
 MIB = 1 << 20
 

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast import Run, Store
-from holdfast.errors import BadLabel, NotOpen, RefusedState, SlowSaves, StepExists
-from holdfast.store.manifest import close_manifests
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.planning import plan_state
-from holdfast.store.record import Head
-from holdfast.training.background import Background
+from standfast import Run, Store
+from standfast.errors import BadLabel, NotOpen, RefusedState, SlowSaves, StepExists
+from standfast.store.manifest import close_manifests
+from standfast.store.memory import MemoryBackend
+from standfast.store.planning import plan_state
+from standfast.store.record import Head
+from standfast.training.background import Background
 from tests.descriptors import open_files
 from tests.files.test_staging import mappings
 from tests.store.stores import record_path, same
@@ -271,7 +271,7 @@ def test_closing_ends_the_helper_and_the_thread_and_gives_the_memory_back(run: R
     background.close()
     assert same(run.load(), state(1))
     assert not Path("/proc", str(helper)).exists()
-    assert "holdfast-save" not in {thread.name for thread in threading.enumerate()}
+    assert "standfast-save" not in {thread.name for thread in threading.enumerate()}
     gc.collect()
     assert mappings(file) == 0
     with pytest.raises(NotOpen):
@@ -391,7 +391,7 @@ def test_a_child_forked_while_the_helper_starts_has_no_end_of_its_line(
             super().__init__(*arguments, **options)
 
     before = open_files("socket:")
-    monkeypatch.setattr("holdfast.training.starting.subprocess.Popen", Slow)
+    monkeypatch.setattr("standfast.training.starting.subprocess.Popen", Slow)
     background = Background(run)
     background.start()
     starting.wait()

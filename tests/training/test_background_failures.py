@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Run, Store
-from holdfast.errors import RunBusy, SaveFailed, SlowSaves, WriteFailed
-from holdfast.store import names
-from holdfast.training.background import Background
-from holdfast.training.helper import die_with
-from holdfast.training.messages import Message
+from standfast import Run, Store
+from standfast.errors import RunBusy, SaveFailed, SlowSaves, WriteFailed
+from standfast.store import names
+from standfast.training.background import Background
+from standfast.training.helper import die_with
+from standfast.training.messages import Message
 from tests.store.stores import folder, same
 from tests.training.saver import MIB, is_sound
 from tests.training.saver import state as sized
@@ -51,7 +51,7 @@ def helper(background: Background) -> int:
 
 
 def unplaced(run: Run) -> list[str]:
-    return [name for name in os.listdir(folder(run)) if name.endswith(".holdfast")]
+    return [name for name in os.listdir(folder(run)) if name.endswith(".standfast")]
 
 
 def test_a_helper_killed_in_the_middle_fails_its_save_and_no_other(
@@ -118,7 +118,7 @@ def test_what_was_started_and_is_no_helper_is_killed_and_done_without(
     program.write_text(f"#!/bin/sh\nsleep 600 &\necho $$ $! > {processes}\nwait\n")
     program.chmod(0o700)
     monkeypatch.setattr("sys.executable", str(program))
-    monkeypatch.setattr("holdfast.training.process._TIME_TO_START", 0.5)
+    monkeypatch.setattr("standfast.training.process._TIME_TO_START", 0.5)
     background = Background(run)
     background.save(sized(1, SIZE), 1)
     with pytest.warns(SlowSaves, match=r"\(it was not ready after 0\.5 seconds\)"):
@@ -199,7 +199,7 @@ def test_a_run_whose_lock_was_deleted_is_not_committed_into(
     run: Run, background: Background
 ) -> None:
     def lose() -> None:
-        for lock in Path(run.store.url, ".holdfast", "locks").glob(f"{run.hash}.lock"):
+        for lock in Path(run.store.url, ".standfast", "locks").glob(f"{run.hash}.lock"):
             lock.unlink()
 
     background.save(sized(2, SIZE), 2, before_commit=lose)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import KeepLast
-from holdfast.errors import BadOption, RefNotFound, RunExists
-from holdfast.store import names, saving
+import standfast
+from standfast import KeepLast
+from standfast.errors import BadOption, RefNotFound, RunExists
+from standfast.store import names, saving
 from tests.object_store.server import Server
 from tests.training.test_mirror import wait_for
 from tests.training.walk import Walk, checkpointer, walk
@@ -44,9 +44,9 @@ def test_another_machine_goes_on_where_the_first_was(place: str, tmp_path: Path)
     assert ckpt.resume_report.step == 5
     whole = walk(tmp_path / "whole", 9, **NAMED)
     assert program.weights.tobytes() == whole.weights.tobytes()
-    run = holdfast.Store(tmp_path / "second").find_run("walk")
+    run = standfast.Store(tmp_path / "second").find_run("walk")
     assert [each.step for each in run.checkpoints()] == [5, 6, 7, 8, 9]
-    assert [each.step for each in holdfast.Store(place).find_run("walk").checkpoints()] == [
+    assert [each.step for each in standfast.Store(place).find_run("walk").checkpoints()] == [
         *range(1, 10)
     ]
 
@@ -98,13 +98,13 @@ def contents(place: str) -> dict[tuple[str, int], bytes]:
     """The weights of all checkpoints, and that they can be read."""
     return {
         (run.hash, each.step): each.state()["walk"]["weights"].tobytes()
-        for run in holdfast.Store(place).runs()
+        for run in standfast.Store(place).runs()
         for each in run.checkpoints()
     }
 
 
 def steps_in(place: Any, run: str) -> list[int]:
-    return [each.step for each in holdfast.Store(place).open_run(run).checkpoints()]
+    return [each.step for each in standfast.Store(place).open_run(run).checkpoints()]
 
 
 def test_never_without_its_mirror_overwrites_nothing_of_it(
@@ -114,7 +114,7 @@ def test_never_without_its_mirror_overwrites_nothing_of_it(
     train(tmp_path / "first", 3, place)
     before = contents(place)
     own_server.kill()
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "0.5")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "0.5")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))  # another machine knows nothing
     warned: list[str] = []
     monkeypatch.setattr("warnings.warn", lambda text, *_, **__: warned.append(str(text)))
@@ -161,7 +161,7 @@ def test_a_run_that_was_made_here_for_nothing_is_that_of_the_mirror_from_then_on
 ) -> None:
     place = tmp_path / "mirror"
     _, first = train(tmp_path / "first", 3, place)
-    store = holdfast.Store(tmp_path / "second")
+    store = standfast.Store(tmp_path / "second")
     assert store.run("walk").hash == first.run.hash  # by a program that was killed
     _, ckpt = train(tmp_path / "second", 5, place)
     assert ckpt.resume_report.step == 3
@@ -198,13 +198,13 @@ def test_without_its_mirror_a_run_begins_only_if_it_loses_nothing(
     place = f"{own_server.bucket('mirror')}/runs"
     train(tmp_path / "first", 3, place)
     own_server.kill()
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "0.5")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "0.5")
     _, ckpt = train(tmp_path / "first", 4, place, mirror_wait=0, quiet=False)
     assert ckpt.resume_report.step == 3
     assert "cannot be reached" in capsys.readouterr().err
     with pytest.raises(RefNotFound, match="start it again when it can be reached"):
         train(tmp_path / "second", 4, place, mirror_wait=0)
-    assert not (tmp_path / "second").exists() or not holdfast.Store(
+    assert not (tmp_path / "second").exists() or not standfast.Store(
         tmp_path / "second"
     ).backend.exists(names.MODELS)
 
@@ -219,7 +219,7 @@ def test_two_histories_are_not_mixed(tmp_path: Path, capsys: Any) -> None:
     _, ckpt = train(tmp_path / "other", 4, place, mirror_wait=0, quiet=False)
     assert ckpt.resume_report.step == 3
     assert "of another history: step 3 is another there than here" in capsys.readouterr().err
-    mirrored = holdfast.Store(place).find_run("walk")
+    mirrored = standfast.Store(place).find_run("walk")
     assert [each.step for each in mirrored.checkpoints()] == [*range(1, 8)]
     assert mirrored.load(4)["walk"] is not None
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import errors
+import standfast
+from standfast import errors
 from tests.training.walk import Walk, checkpointer, walk
 
 
@@ -21,7 +21,7 @@ class Stop(Exception):
     """Ends a program as a crash would."""
 
 
-def _steps(ckpt: holdfast.Checkpointer) -> list[int]:
+def _steps(ckpt: standfast.Checkpointer) -> list[int]:
     return [checkpoint.step for checkpoint in ckpt.run.checkpoints()]
 
 
@@ -88,7 +88,7 @@ def test_a_body_that_does_not_call_step_is_saved_as_well(tmp_path: Path) -> None
 
 def test_a_schedule_may_start_late(tmp_path: Path) -> None:
     program = Walk()
-    with checkpointer(tmp_path, program.state, every=holdfast.Schedule(4, start=10)) as ckpt:
+    with checkpointer(tmp_path, program.state, every=standfast.Schedule(4, start=10)) as ckpt:
         for step in ckpt.steps(18):
             ckpt.step(step)
         assert _steps(ckpt) == [10, 14, 18]
@@ -154,7 +154,7 @@ def test_it_is_used_inside_its_with(tmp_path: Path) -> None:
 def test_an_option_that_is_none_is_refused(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(errors.HoldfastError, match=message):
+    with pytest.raises(errors.StandfastError, match=message):
         checkpointer(tmp_path, Walk().state, **options)
 
 
@@ -166,10 +166,10 @@ def test_a_state_that_is_no_training_state_is_refused(tmp_path: Path) -> None:
 def test_the_environment_puts_the_store_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "there"))
+    monkeypatch.setenv("STANDFAST_STORE", str(tmp_path / "there"))
     walk(tmp_path / "here", 10)
     assert not (tmp_path / "here").exists()
-    assert holdfast.Store(tmp_path / "there").resolve("latest").step == 10
+    assert standfast.Store(tmp_path / "there").resolve("latest").step == 10
 
 
 def test_a_run_that_nothing_identifies_is_called_as_the_program(
@@ -177,13 +177,13 @@ def test_a_run_that_nothing_identifies_is_called_as_the_program(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["/somewhere/train.py", "--fast"])
     walk(tmp_path, 10)
-    assert [run.name for run in holdfast.Store(tmp_path).runs()] == ["train"]
+    assert [run.name for run in standfast.Store(tmp_path).runs()] == ["train"]
 
 
 def test_a_store_in_memory_can_be_saved_into(tmp_path: Path) -> None:
-    from holdfast.store.memory import MemoryBackend
+    from standfast.store.memory import MemoryBackend
 
-    store = holdfast.Store(MemoryBackend())
+    store = standfast.Store(MemoryBackend())
     walk(store, 15, asynchronous=True)
     assert (
         walk(store, 30, asynchronous=True).weights.tobytes() == walk(tmp_path, 30).weights.tobytes()
@@ -191,7 +191,7 @@ def test_a_store_in_memory_can_be_saved_into(tmp_path: Path) -> None:
 
 
 def test_random_states_are_put_back_when_the_first_step_is_handed_out(tmp_path: Path) -> None:
-    def draws(ckpt: holdfast.Checkpointer, steps: int) -> list[Any]:
+    def draws(ckpt: standfast.Checkpointer, steps: int) -> list[Any]:
         random.random(), np.random.random()  # what building an iterator may do
         return [(step, random.random(), np.random.random()) for step in ckpt.steps(steps)]
 
@@ -233,12 +233,12 @@ def _epochs(store: Path, total: int, stop: int | None = None, **options: Any) ->
 def test_without_a_loader_epochs_are_saved_at_their_end(tmp_path: Path) -> None:
     with pytest.raises(Stop):
         _epochs(tmp_path, 4, stop=8)  # in the middle of the third
-    run = holdfast.Store(tmp_path).runs()[0]
+    run = standfast.Store(tmp_path).runs()[0]
     assert [(c.epoch, c.step) for c in run.checkpoints()] == [(1, 3), (2, 6)]
     assert _epochs(tmp_path, 4) == [3, 3, 3, 4, 4, 4]
     whole = tmp_path / "whole"
     assert _epochs(whole, 4) == [1] * 3 + [2] * 3 + [3] * 3 + [4] * 3
-    other = holdfast.Store(whole).runs()[0]
+    other = standfast.Store(whole).runs()[0]
     assert run.load()["walk"]["weights"].tobytes() == other.load()["walk"]["weights"].tobytes()
 
 
@@ -248,7 +248,7 @@ def test_an_epoch_whose_body_calls_no_step_is_a_step(tmp_path: Path) -> None:
         with checkpointer(tmp_path, program.state, every=1) as ckpt:
             handed_out = [epoch for epoch in ckpt.epochs(total) if program.train() is not None]
         assert handed_out == [total - 1, total]
-    run = holdfast.Store(tmp_path).runs()[0]
+    run = standfast.Store(tmp_path).runs()[0]
     assert [(c.epoch, c.step) for c in run.checkpoints()] == [(n, n) for n in (1, 2, 3, 4)]
 
 
@@ -269,7 +269,7 @@ def test_the_best_is_kept_over_resumes(tmp_path: Path) -> None:
         with checkpointer(tmp_path, Walk().state, every=1, monitor="acc", mode="max") as ckpt:
             for step, value in zip(ckpt.steps(total), values, strict=False):
                 ckpt.step(step, acc=value)
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     assert store.runs()[0].checkpoint("best").step == 5
     with checkpointer(tmp_path, Walk().state, every=1, monitor="acc", mode="max") as ckpt:
         ckpt.step(6, acc=3.0)  # not strictly better
@@ -297,11 +297,11 @@ def test_a_metric_that_comes_late_may_make_the_best(tmp_path: Path) -> None:
 
 
 def test_every_metric_is_in_the_log_which_is_cut_back_on_resume(tmp_path: Path) -> None:
-    from holdfast.training.metrics import read_metrics
+    from standfast.training.metrics import read_metrics
 
     _crash(tmp_path, at=35)
     path = next((tmp_path / "logs").iterdir())
-    assert path.name == f"{holdfast.Store(tmp_path).runs()[0].hash}_metrics.jsonl"
+    assert path.name == f"{standfast.Store(tmp_path).runs()[0].hash}_metrics.jsonl"
     assert [line.step for line in read_metrics(path)] == list(range(1, 36))
     with checkpointer(tmp_path, Walk().state):
         assert [line.step for line in read_metrics(path)] == list(range(1, 31))
@@ -371,7 +371,7 @@ def test_a_reference_branches_with_its_parent_and_goes_on_when_started_again(
     first = branch.checkpoints()[0]
     assert first.step == 30
     assert first.parent is not None
-    assert first.parent.ref == holdfast.Store(tmp_path).resolve("trunk@20").ref
+    assert first.parent.ref == standfast.Store(tmp_path).resolve("trunk@20").ref
 
 
 def test_a_branch_with_the_same_settings_is_a_trial_of_its_own(tmp_path: Path) -> None:
@@ -392,9 +392,9 @@ def test_a_run_that_another_process_writes_into_is_not_entered(tmp_path: Path) -
     import sys
 
     code = (
-        "import sys, holdfast, numpy as np\n"
-        "state = holdfast.TrainingState(walk={'w': np.zeros(2)})\n"
-        "ckpt = holdfast.Checkpointer(sys.argv[1], state, name='shared', quiet=True)\n"
+        "import sys, standfast, numpy as np\n"
+        "state = standfast.TrainingState(walk={'w': np.zeros(2)})\n"
+        "ckpt = standfast.Checkpointer(sys.argv[1], state, name='shared', quiet=True)\n"
         "with ckpt: print('in', flush=True); sys.stdin.read()\n"
     )
     other = subprocess.Popen(
@@ -428,7 +428,7 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path: Path) -> None:
     with pytest.warns(errors.FellBack):
         program = walk(tmp_path, 60)
     assert program.weights.tobytes() == walk(tmp_path / "whole", 60).weights.tobytes()
-    run = holdfast.Store(tmp_path).runs()[0]
+    run = standfast.Store(tmp_path).runs()[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert run.checkpoint(40).verify().tensors > 0
@@ -476,7 +476,7 @@ def test_an_unwritable_folder_is_found_before_training_starts(tmp_path: Path) ->
 def test_a_full_disk_is_found_before_training_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
 ) -> None:
-    from holdfast.store.local import LocalBackend
+    from standfast.store.local import LocalBackend
 
     monkeypatch.setattr(LocalBackend, "free", lambda self: 100)
     with (
@@ -493,7 +493,7 @@ def test_the_report_says_what_was_saved_by_another_release(
 ) -> None:
     walk(tmp_path, 10)
     monkeypatch.setattr(
-        "holdfast.training.resuming.software", lambda: {"python": "3.9.0", "numpy": "1.0"}
+        "standfast.training.resuming.software", lambda: {"python": "3.9.0", "numpy": "1.0"}
     )
     with checkpointer(tmp_path, Walk().state) as ckpt:
         assert not ckpt.resume_report.exact
@@ -512,11 +512,11 @@ def test_an_object_that_does_not_take_its_state_is_called_inexact(tmp_path: Path
             pass
 
     part = Forgetful()
-    with checkpointer(tmp_path, holdfast.TrainingState(part=part)) as ckpt:
+    with checkpointer(tmp_path, standfast.TrainingState(part=part)) as ckpt:
         part.value += 1
         ckpt.step()
         ckpt.save()
-    with checkpointer(tmp_path, holdfast.TrainingState(part=Forgetful())) as ckpt:
+    with checkpointer(tmp_path, standfast.TrainingState(part=Forgetful())) as ckpt:
         assert list(ckpt.resume_report.inexact) == [
             "part.value is not what was saved, though it was put back"
         ]
@@ -530,7 +530,7 @@ def test_an_error_of_the_program_comes_out_and_what_was_saved_is_committed(tmp_p
 
     with pytest.raises(Stop):
         program()
-    assert holdfast.Store(tmp_path).resolve("latest").step == 1
+    assert standfast.Store(tmp_path).resolve("latest").step == 1
 
 
 def test_how_long_saves_held_the_loop_up_is_known_afterwards(tmp_path: Path) -> None:
@@ -605,7 +605,7 @@ def test_hyperparameters_that_do_not_count_are_recorded_as_they_are_now(tmp_path
     walk(tmp_path, 10, hp={"lr": 1, "max_steps": 10})
     with checkpointer(tmp_path, Walk().state, hp={"lr": 1, "max_steps": 20}) as ckpt:
         assert "max_steps: 10, and here 20" in str(ckpt.resume_report)
-    assert holdfast.Store(tmp_path).runs()[0].hyperparameters == {"lr": 1, "max_steps": 20}
+    assert standfast.Store(tmp_path).runs()[0].hyperparameters == {"lr": 1, "max_steps": 20}
 
 
 def test_a_run_that_is_done_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -635,7 +635,7 @@ def test_the_number_of_steps_is_an_integer(tmp_path: Path) -> None:
 def test_a_save_that_failed_can_be_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.store.local import LocalBackend
+    from standfast.store.local import LocalBackend
 
     def refuse(*arguments: Any, **options: Any) -> None:
         raise errors.WriteFailed(28, "disk full")
@@ -709,7 +709,7 @@ def test_a_branch_of_the_latest_goes_on_when_started_again(tmp_path: Path) -> No
     walk(tmp_path, 10, name="old")
     for total in (15, 20, 25):
         walk(tmp_path, total, hp={"lr": 2}, resume="latest")
-    assert len(holdfast.Store(tmp_path).runs()) == 2
+    assert len(standfast.Store(tmp_path).runs()) == 2
 
 
 def test_the_best_is_that_of_the_steps_that_stay(tmp_path: Path) -> None:
@@ -723,10 +723,10 @@ def test_the_best_is_that_of_the_steps_that_stay(tmp_path: Path) -> None:
     newest.write_bytes(newest.read_bytes()[:-1])
     with pytest.warns(errors.FellBack):
         run(3, monitor="loss")
-    best = holdfast.Store(tmp_path).runs()[0].checkpoint("best")
+    best = standfast.Store(tmp_path).runs()[0].checkpoint("best")
     assert best.step == 3
     run(4, monitor="loss", mode="max")
-    assert holdfast.Store(tmp_path).runs()[0].checkpoint("best").step == 4
+    assert standfast.Store(tmp_path).runs()[0].checkpoint("best").step == 4
     with checkpointer(tmp_path, Walk().state, monitor="loss", mode="min") as ckpt:
         assert ckpt.run.checkpoint("best").step == 3
 
@@ -742,7 +742,7 @@ def test_reports_are_checked(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_random_states_is_called_inexact(tmp_path: Path) -> None:
-    run = holdfast.Store(tmp_path).run("bare")
+    run = standfast.Store(tmp_path).run("bare")
     run.save(1, {"walk": {"weights": np.ones(4), "steps": 1}})
     run.close()
     with checkpointer(tmp_path, Walk().state, name="bare") as ckpt:
@@ -753,9 +753,9 @@ def test_a_checkpoint_without_random_states_is_called_inexact(tmp_path: Path) ->
 def test_metrics_do_not_pile_up_between_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.training.metrics import read_metrics
+    from standfast.training.metrics import read_metrics
 
-    monkeypatch.setattr("holdfast.training.checkpointer._MANY", 10)
+    monkeypatch.setattr("standfast.training.checkpointer._MANY", 10)
     with checkpointer(tmp_path, Walk().state, every=None) as ckpt:
         for step in range(1, 31):
             ckpt.step(step, value=float(step))
@@ -768,7 +768,7 @@ def test_metrics_do_not_pile_up_between_saves(
 def test_a_forked_child_that_leaves_the_with_writes_nothing(tmp_path: Path) -> None:
     import os
 
-    from holdfast.training.metrics import read_metrics
+    from standfast.training.metrics import read_metrics
 
     with checkpointer(tmp_path, Walk().state, every=None) as ckpt:
         ckpt.step(1, value=1.0)
@@ -801,7 +801,7 @@ def test_saves_by_the_clock_and_by_a_share_of_the_time(tmp_path: Path) -> None:
 def test_a_save_that_waits_for_the_one_before_says_how_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from holdfast.store.local import LocalBackend
+    from standfast.store.local import LocalBackend
 
     create = LocalBackend.create
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import HoldfastError, RankError, RanksDisagree
+import standfast
+from standfast.errors import RankError, RanksDisagree, StandfastError
 from tests.store.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
 
 SIZE = 1 << 18
@@ -22,7 +22,7 @@ SECONDS = 10.0
 @pytest.fixture(autouse=True)
 def _no_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads write: there is nothing about helper processes here, and they take time to start."""
-    monkeypatch.setattr("holdfast.training.helpers.is_shared", lambda backend: False)
+    monkeypatch.setattr("standfast.training.helpers.is_shared", lambda backend: False)
 
 
 class Program:
@@ -33,16 +33,16 @@ class Program:
         self.generator = np.random.default_rng(comm.rank)
         self.walk = {"at": 0.0}
         self.rank = comm.rank
-        parts = {"weights": {"w": self.weights}, "walk": holdfast.per_rank(self.walk)}
+        parts = {"weights": {"w": self.weights}, "walk": standfast.per_rank(self.walk)}
         if options.pop("own_generator", False):
-            parts["generator"] = holdfast.per_rank(self.generator)
+            parts["generator"] = standfast.per_rank(self.generator)
         elif options.pop("generator", False):
             parts["generator"] = self.generator  # type: ignore[assignment]
         if options.pop("no_walk", False):
             del parts["walk"]
-        self.ckpt = holdfast.Checkpointer(
+        self.ckpt = standfast.Checkpointer(
             path,
-            holdfast.TrainingState(**parts),
+            standfast.TrainingState(**parts),
             name="run",
             comm=comm,
             quiet=True,
@@ -64,7 +64,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def saved_steps(path: Path) -> list[int]:
-    run = holdfast.Store(path).runs()[0]
+    run = standfast.Store(path).runs()[0]
     for checkpoint in run.checkpoints():
         checkpoint.verify()
         assert checkpoint.state()["weights"]["w"][0] == checkpoint.step
@@ -81,7 +81,7 @@ def test_ranks_that_do_the_same_save_the_same(tmp_path: Path, asynchronous: bool
 
     ends = on_ranks(3, program)
     assert saved_steps(tmp_path) == [2, 4, 5]
-    checkpoint = holdfast.Store(tmp_path).resolve("run@latest")
+    checkpoint = standfast.Store(tmp_path).resolve("run@latest")
     assert [each["at"] for each in checkpoint.state()["walk"]] == ends
     assert len(set(ends)) == 3
     assert checkpoint.metrics["loss"] == 5.0, "rank 0's"
@@ -93,7 +93,7 @@ def test_one_rank_that_may_not_copy_its_part_writes_it_at_once(tmp_path: Path) -
         with one.ckpt:
             one.run(6)
 
-    with pytest.warns(holdfast.errors.SlowSaves), within(SECONDS):
+    with pytest.warns(standfast.errors.SlowSaves), within(SECONDS):
         on_ranks(2, program)
     assert saved_steps(tmp_path) == [2, 4, 6]
 
@@ -143,7 +143,7 @@ def test_a_failure_on_one_rank_is_one_of_all_and_the_next_save_works(
 
             def failing(wanted: Any) -> Any:
                 if wanted.step == 4:
-                    raise holdfast.errors.SaveFailed("a fault")
+                    raise standfast.errors.SaveFailed("a fault")
                 return complete(wanted)
 
             if comm.rank == rank:
@@ -153,7 +153,7 @@ def test_a_failure_on_one_rank_is_one_of_all_and_the_next_save_works(
                 try:
                     ckpt.step(step)
                     ckpt.wait()
-                except HoldfastError as error:
+                except StandfastError as error:
                     failed[step] = str(error)
         return failed
 
@@ -173,7 +173,7 @@ def test_what_one_rank_reports_later_is_rank_0s(tmp_path: Path) -> None:
                     ckpt.report(accuracy=float(step + 100 * comm.rank))
 
     on_ranks(2, program)
-    best = holdfast.Store(tmp_path).resolve("run@best")
+    best = standfast.Store(tmp_path).resolve("run@best")
     assert (best.step, best.metrics["accuracy"]) == (4, 4.0)
 
 

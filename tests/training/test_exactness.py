@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.training.proof import Proof, prove
-from holdfast.training.proof_comparison import Comparison, compare_stores
+from standfast.training.proof import Proof, prove
+from standfast.training.proof_comparison import Comparison, compare_stores
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -110,7 +110,7 @@ def stopped(
     """Ten steps in one go, beside four steps and then the other six."""
     arguments = ["--steps", "10", "--every", "2", "--wait", "--workers", "0", *options]
     for store, more in (("whole", []), ("killed", ["--stop-at", "4"]), ("killed", [])):
-        monkeypatch.setenv("HOLDFAST_STORE", str(folder / store))
+        monkeypatch.setenv("STANDFAST_STORE", str(folder / store))
         program.main([*arguments, *more])
     return compare_stores(folder / "whole", folder / "killed")
 

@@ -22,10 +22,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import BadField, MissingFile, RefusedState, UnreadableFile, WriteFailed
-from holdfast.files import disk
-from holdfast.files.lines import LONGEST
-from holdfast.training.metrics import Line, MetricsLog, read_metrics
+from standfast.errors import BadField, MissingFile, RefusedState, UnreadableFile, WriteFailed
+from standfast.files import disk
+from standfast.files.lines import LONGEST
+from standfast.training.metrics import Line, MetricsLog, read_metrics
 from tests.files.faults import FaultyDisk, raising
 
 TIME = "2026-01-02T03:04:05.678901Z"

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import KeepLast
-from holdfast.errors import BadOption, NotMirrored
-from holdfast.store.changing import change_of
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.mirrors import read_mirrors
-from holdfast.store.pins import pinned_steps
-from holdfast.training import mirror as mirror_module
+import standfast
+from standfast import KeepLast
+from standfast.errors import BadOption, NotMirrored
+from standfast.store.changing import change_of
+from standfast.store.memory import MemoryBackend
+from standfast.store.mirrors import read_mirrors
+from standfast.store.pins import pinned_steps
+from standfast.training import mirror as mirror_module
 from tests.store.rank_threads import ThreadRanks, on_ranks
 from tests.training.walk import Walk, checkpointer
 
@@ -31,13 +31,13 @@ PROGRAM = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever it was started by
 import numpy as np
-import holdfast
-from holdfast.training import mirror
+import standfast
+from standfast.training import mirror
 
 mirror._SILENT = 0.2
 store, place, steps, *flags = sys.argv[1:]
-state = holdfast.TrainingState(walk={"weights": np.zeros(1 << 20)})
-with holdfast.Checkpointer(store, state, name="walk", every=1, mirror=place) as ckpt:
+state = standfast.TrainingState(walk={"weights": np.zeros(1 << 20)})
+with standfast.Checkpointer(store, state, name="walk", every=1, mirror=place) as ckpt:
     for step in ckpt.steps(int(steps)):
         state.walk["weights"] += np.random.default_rng(step).random(1 << 20)
         ckpt.step(step)
@@ -65,7 +65,7 @@ def program(*arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 def steps_in(place: Path) -> list[int]:
     """The steps of the only run, each verified, whatever else lies there."""
-    store = holdfast.Store(place)
+    store = standfast.Store(place)
     if not Path(store.url, "models").exists():
         return []
     found = [checkpoint for run in store.runs() for checkpoint in run.checkpoints()]
@@ -81,7 +81,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:
         time.sleep(0.005)
 
 
-def train(store: Path | holdfast.Store, steps: int, place: Any, **options: Any) -> Any:
+def train(store: Path | standfast.Store, steps: int, place: Any, **options: Any) -> Any:
     program = Walk()
     options = {"name": "walk", "every": 1, "mirror": place, **options}
     with checkpointer(store, program.state, **options) as ckpt:
@@ -93,8 +93,8 @@ def train(store: Path | holdfast.Store, steps: int, place: Any, **options: Any) 
 @contextmanager
 def hanging(place: Path, store: Path) -> Iterator[None]:
     """A mirror into which nothing can be copied for now: somebody else changes the run there."""
-    run = holdfast.Store(store).run("walk").hash
-    with change_of(holdfast.Store(place).backend, run):
+    run = standfast.Store(store).run("walk").hash
+    with change_of(standfast.Store(place).backend, run):
         yield
 
 
@@ -106,7 +106,7 @@ def copying_processes(store: Path) -> list[int]:
             words = path.read_bytes().split(b"\0")
         except OSError:  # it has ended
             continue
-        if b"holdfast.training.mirror_process" in words and os.fsencode(store) in b"".join(words):
+        if b"standfast.training.mirror_process" in words and os.fsencode(store) in b"".join(words):
             found.append(int(path.parent.name))
     return found
 
@@ -119,8 +119,8 @@ def test_when_the_with_ends_everything_is_in_the_mirror(tmp_path: Path) -> None:
     assert len(steps_in(place)) <= 3
     assert ckpt.mirrored == mirror_module.Mirrored(str(place), 5, 0, None)
     assert copying_processes(tmp_path) == []
-    run = holdfast.Store(tmp_path / "store").run("walk").hash
-    assert read_mirrors(holdfast.Store(tmp_path / "store").backend) == {run: str(place)}
+    run = standfast.Store(tmp_path / "store").run("walk").hash
+    assert read_mirrors(standfast.Store(tmp_path / "store").backend) == {run: str(place)}
 
 
 def test_a_relative_folder_and_a_store_are_places_too(
@@ -128,7 +128,7 @@ def test_a_relative_folder_and_a_store_are_places_too(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert train(tmp_path / "store", 1, "there").mirrored.place == str(tmp_path / "there")
-    train(tmp_path / "store", 2, holdfast.Store("there"))
+    train(tmp_path / "store", 2, standfast.Store("there"))
     assert steps_in(tmp_path / "there") == [1, 2]
 
 
@@ -228,7 +228,7 @@ def test_another_run_in_the_mirror_is_warned_of_and_the_end_does_not_wait(
         ckpt.mirrored.problem
     )
     assert ckpt.mirrored.problem.endswith(
-        "choose another place, or delete the one there by `holdfast rm`"
+        "choose another place, or delete the one there by `standfast rm`"
     )
     assert ckpt.mirrored.problem in capfd.readouterr().err
     assert ckpt.mirrored.problem in warned[0]
@@ -303,7 +303,7 @@ def test_what_was_being_copied_is_deleted_at_the_end(tmp_path: Path) -> None:
 
 def test_of_many_ranks_the_first_one_copies(tmp_path: Path) -> None:
     def rank(comm: ThreadRanks) -> bool:
-        state = holdfast.TrainingState(walk={"weights": np.zeros(4)})
+        state = standfast.TrainingState(walk={"weights": np.zeros(4)})
         options = {"name": "walk", "every": 1, "mirror": tmp_path / "mirror", "comm": comm}
         with checkpointer(tmp_path / "store", state, **options) as ckpt:
             for _ in ckpt.steps(3):
@@ -317,12 +317,12 @@ def test_of_many_ranks_the_first_one_copies(tmp_path: Path) -> None:
 def test_a_store_in_the_place_of_the_named_one_has_no_mirror(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("STANDFAST_STORE", str(tmp_path / "elsewhere"))
     ckpt = train(tmp_path / "store", 1, tmp_path / "mirror")
     assert ckpt.mirrored is None
     assert steps_in(tmp_path / "elsewhere") == [1]
     assert not (tmp_path / "mirror").exists()
-    monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("STANDFAST_STORE", str(tmp_path / "store"))
     assert train(tmp_path / "store", 1, tmp_path / "mirror").mirrored is not None
 
 
@@ -333,7 +333,7 @@ def test_a_store_in_the_place_of_the_named_one_has_no_mirror(
         ({"mirror": "s3://bucket/prefix?X-Amz-Signature=secret"}, "credentials come from"),
         ({"mirror": 7}, "a Store that another process can open, not 7"),
         ({"mirror": "store"}, "is the store itself"),
-        ({"mirror": holdfast.Store(MemoryBackend())}, "a Store that another process can open"),
+        ({"mirror": standfast.Store(MemoryBackend())}, "a Store that another process can open"),
         ({"mirror": "m", "mirror_wait": -1}, "mirror_wait is a number of seconds, not -1"),
         ({"mirror": "m", "mirror_keep": 3}, "give a policy"),
         ({"mirror_keep": KeepLast(3)}, "mirror_keep and mirror_wait are for a mirror"),
@@ -352,4 +352,4 @@ def test_what_can_be_no_mirror_is_refused(
 
 def test_only_a_store_in_a_folder_has_a_mirror(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="only a store in a folder of this machine has a mirror"):
-        checkpointer(holdfast.Store(MemoryBackend()), Walk().state, mirror=tmp_path)
+        checkpointer(standfast.Store(MemoryBackend()), Walk().state, mirror=tmp_path)

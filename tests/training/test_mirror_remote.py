@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import KeepLast
-from holdfast.errors import RefNotFound
-from holdfast.training import mirror
+import standfast
+from standfast import KeepLast
+from standfast.errors import RefNotFound
+from standfast.training import mirror
 from tests.cli.stores import call
 from tests.object_store.faults import Call, HoldAnswer, Slow
 from tests.object_store.messages import Request
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from tests.object_store.server import Server
 
 
-def train(store: Path, steps: int, place: Any, **options: Any) -> holdfast.Checkpointer:
+def train(store: Path, steps: int, place: Any, **options: Any) -> standfast.Checkpointer:
     """Each step has other weights: nothing of one is in another."""
     weights = np.zeros(1 << 17)
-    state = holdfast.TrainingState(walk={"weights": weights})
+    state = standfast.TrainingState(walk={"weights": weights})
     options = {"name": "walk", "every": 1, "mirror": place, **options}
     with checkpointer(store, state, **options) as ckpt:
         for step in ckpt.steps(steps):
@@ -40,7 +40,9 @@ def train(store: Path, steps: int, place: Any, **options: Any) -> holdfast.Check
 
 def steps_in(place: str) -> list[int]:
     """The steps of the only run, each verified."""
-    found = [checkpoint for run in holdfast.Store(place).runs() for checkpoint in run.checkpoints()]
+    found = [
+        checkpoint for run in standfast.Store(place).runs() for checkpoint in run.checkpoints()
+    ]
     for checkpoint in found:
         checkpoint.verify()
     return sorted(checkpoint.step for checkpoint in found)
@@ -76,7 +78,7 @@ def test_a_server_that_is_killed_in_an_upload_gets_the_rest_when_it_is_back(
         killed.set()
 
     weights = np.zeros(1 << 17)
-    state = holdfast.TrainingState(walk={"weights": weights})
+    state = standfast.TrainingState(walk={"weights": weights})
     with Proxy(own_server.port) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         proxy.rule(Call(kill), is_data, skip=1)
@@ -121,7 +123,7 @@ def test_a_server_that_hangs_holds_no_save_and_no_list_up(
     train(tmp_path / "store", 1, bucket_url)
     call("ls", "--store", tmp_path / "store")
     proxy.rule(HoldAnswer(600), times=None)
-    monkeypatch.setattr("holdfast.store.whereabouts.PATIENCE", 0.3)
+    monkeypatch.setattr("standfast.store.whereabouts.PATIENCE", 0.3)
     ckpt = train(tmp_path / "store", 5, bucket_url, mirror_wait=0)
     assert ckpt.run.checkpoint().step == 5
     done = call("ls", "--json", "--store", tmp_path / "store")
@@ -137,7 +139,7 @@ def test_the_end_waits_for_a_server_that_is_slow_to_take_the_last_bytes(
 ) -> None:
     monkeypatch.setattr(mirror, "_PATIENCE", 0.5)
     slow = proxy.rule(Slow(400_000), is_data, times=None)
-    state = holdfast.TrainingState(walk={"weights": np.ones(1 << 17)})  # a megabyte
+    state = standfast.TrainingState(walk={"weights": np.ones(1 << 17)})  # a megabyte
     options: dict[str, Any] = {"name": "walk", "every": 1, "mirror": bucket_url}
     with checkpointer(tmp_path / "store", state, **options) as ckpt:
         ckpt.step(1)
@@ -151,9 +153,9 @@ def test_the_end_waits_for_a_server_that_hangs_as_long_as_a_request_may_take(
     bucket_url: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror, "_PATIENCE", 0.3)
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "0.3")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "0.3")
     held = proxy.rule(HoldAnswer(600), is_data, times=None)
-    state = holdfast.TrainingState(walk={"weights": np.ones(1 << 17)})
+    state = standfast.TrainingState(walk={"weights": np.ones(1 << 17)})
     options: dict[str, Any] = {"name": "walk", "every": 1, "mirror": bucket_url}
     with checkpointer(tmp_path / "store", state, **options) as ckpt:
         ckpt.step(1)
@@ -167,7 +169,7 @@ def test_the_end_waits_for_a_server_that_hangs_as_long_as_a_request_may_take(
 def test_wrong_credentials_are_told_without_them(
     bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = holdfast.TrainingState(walk={"weights": np.zeros(4)})
+    state = standfast.TrainingState(walk={"weights": np.zeros(4)})
     options: dict[str, Any] = {"name": "walk", "every": 1}
     with checkpointer(tmp_path / "store", state, **options) as ckpt:
         ckpt.step(1)

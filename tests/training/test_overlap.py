@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import holdfast
-from holdfast import TrainingState
-from holdfast.errors import CopyFailed, SlowSaves
-from holdfast.files import staged, underway
+import standfast
+from standfast import TrainingState
+from standfast.errors import CopyFailed, SlowSaves
+from standfast.files import staged, underway
 from tests.devices import LateDevice, put_tensors_on
 
 State = dict[str, Any]
@@ -67,7 +67,7 @@ class Program:
         self.model = Counting(options.pop("buffer", 1))
         self.optimizer = optimizer or torch.optim.AdamW(self.model.parameters(), lr=0.1)
         state = TrainingState(model=self.model, optimizer=self.optimizer)
-        self.ckpt = holdfast.Checkpointer(folder, state, name="run", **{"every": 1} | options)
+        self.ckpt = standfast.Checkpointer(folder, state, name="run", **{"every": 1} | options)
         self.were: dict[int, State] = {}
 
     def forward_and_backward(self) -> None:
@@ -195,7 +195,7 @@ def test_an_optimizer_without_hooks_is_waited_for(tmp_path: Path, device: LateDe
     program = Program(tmp_path)
     program.optimizer = Hookless(program.model.parameters())
     state = TrainingState(model=program.model, optimizer=program.optimizer)
-    program.ckpt = holdfast.Checkpointer(tmp_path, state, name="run", every=1)
+    program.ckpt = standfast.Checkpointer(tmp_path, state, name="run", every=1)
     with program.ckpt:
         for _ in range(3):
             program.train()
@@ -284,7 +284,7 @@ def test_waiting_for_a_save_whose_state_changed_says_so(
     with device.held():
         program.save()
         _edit(program)
-    with pytest.raises(holdfast.errors.StateChanged, match=r"step 1 was not saved: model.layer"):
+    with pytest.raises(standfast.errors.StateChanged, match=r"step 1 was not saved: model.layer"):
         program.ckpt.wait()
 
 
@@ -395,7 +395,7 @@ def test_a_state_that_may_not_be_copied_is_written_while_the_loop_waits(
 def test_a_second_state_is_copied_while_the_first_is_written(
     tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.store.local import LocalBackend
+    from standfast.store.local import LocalBackend
 
     create, gate = LocalBackend.create, threading.Event()
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.errors import CopyFailed, WriteFailed
-from holdfast.store.local import LocalBackend
-from holdfast.training import stagings
-from holdfast.training.background import Background
+from standfast.errors import CopyFailed, WriteFailed
+from standfast.store.local import LocalBackend
+from standfast.training import stagings
+from standfast.training.background import Background
 from tests.devices import LateDevice
 from tests.training.test_overlap import Program, device, program, settled
 
@@ -144,7 +144,7 @@ def test_a_staging_is_not_lent_while_another_device_still_copies_into_it(
 ) -> None:
     other = LateDevice("late:1")
     bias = program.model.layer.bias
-    on_one = sys.modules["holdfast.adapters.torch"].source  # type: ignore[attr-defined]
+    on_one = sys.modules["standfast.adapters.torch"].source  # type: ignore[attr-defined]
 
     def source(value: Any) -> Any:
         found = on_one(value)
@@ -152,7 +152,7 @@ def test_a_staging_is_not_lent_while_another_device_still_copies_into_it(
             found.device = other
         return found
 
-    monkeypatch.setattr("holdfast.adapters.torch.source", source)
+    monkeypatch.setattr("standfast.adapters.torch.source", source)
     device.fails_after = 0
     with other.held():
         program.save()

@@ -14,23 +14,23 @@ from typing import IO, Any
 
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.store.local import LocalBackend
+import standfast
+from standfast import errors
+from standfast.store.local import LocalBackend
 from tests.training.walk import Walk, checkpointer
 
 PROGRAM = """
 import signal, sys, time
 import numpy as np
-import holdfast
-from holdfast import errors
-from holdfast.store.local import LocalBackend
+import standfast
+from standfast import errors
+from standfast.store.local import LocalBackend
 
 heard = []
 if "--handler" in sys.argv:
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-state = holdfast.TrainingState(walk={"weights": np.zeros(4)})
-with holdfast.Checkpointer(sys.argv[1], state, name="walk", every=1000) as ckpt:
+state = standfast.TrainingState(walk={"weights": np.zeros(4)})
+with standfast.Checkpointer(sys.argv[1], state, name="walk", every=1000) as ckpt:
     print("ready", flush=True)
     for step in ckpt.steps(100_000):
         state.walk["weights"] += 1
@@ -77,7 +77,7 @@ def test_a_signal_makes_the_next_step_save_and_the_loop_end(
     assert words[:2] == ["stopped", "True"]
     step = int(words[2])
     assert f"{number.name}: step {step} is saved as" in said
-    run = holdfast.Store(tmp_path).runs()[0]
+    run = standfast.Store(tmp_path).runs()[0]
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [step]
     assert run.load()["walk"]["weights"].tolist() == [float(step)] * 4
 
@@ -99,7 +99,7 @@ def test_a_second_signal_ends_the_program_at_once(tmp_path: Path) -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == -signal.SIGTERM
-    assert holdfast.Store(tmp_path).runs()[0].checkpoints() == []
+    assert standfast.Store(tmp_path).runs()[0].checkpoints() == []
 
 
 def test_a_program_that_does_not_look_is_ended_at_its_next_step(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_signal_within_an_epoch_that_no_loader_knows_says_so(tmp_path: Path) -
 
     reports: list[Any] = []
     assert run(stop=5) == [1, 1, 1, 1, 2, 2]
-    checkpoint = holdfast.Store(tmp_path).resolve("latest")
+    checkpoint = standfast.Store(tmp_path).resolve("latest")
     assert (checkpoint.step, checkpoint.epoch) == (6, 1)
     assert run(stop=None) == [2, 2, 2, 2, 3, 3, 3, 3]
     assert not reports[1].exact
@@ -186,9 +186,9 @@ def test_a_forked_child_ends_at_a_signal(tmp_path: Path) -> None:
 
 def test_a_signal_that_no_step_obeys_comes_after_the_with(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys, numpy as np, holdfast\n"
-        "state = holdfast.TrainingState(walk={'w': np.zeros(2)})\n"
-        "with holdfast.Checkpointer(sys.argv[1], state, quiet=True) as ckpt:\n"
+        "import os, signal, sys, numpy as np, standfast\n"
+        "state = standfast.TrainingState(walk={'w': np.zeros(2)})\n"
+        "with standfast.Checkpointer(sys.argv[1], state, quiet=True) as ckpt:\n"
         "    for step in ckpt.steps(3): pass\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "print('still here')\n"
@@ -197,7 +197,7 @@ def test_a_signal_that_no_step_obeys_comes_after_the_with(tmp_path: Path) -> Non
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.stdout == ""
     assert done.returncode == -signal.SIGTERM
-    assert holdfast.Store(tmp_path).resolve("latest").step == 3
+    assert standfast.Store(tmp_path).resolve("latest").step == 3
 
 
 def test_an_earlier_failure_does_not_keep_a_signal_from_saving(

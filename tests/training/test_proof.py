@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import BadOption, ProofFailed
-from holdfast.store.verifying import verify_store
-from holdfast.training.proof import Proof, prove
-from holdfast.training.proof_comparison import Difference, compare_stores
-from holdfast.training.proof_moments import draw_moments, look_at
+import standfast
+from standfast.errors import BadOption, ProofFailed
+from standfast.store.verifying import verify_store
+from standfast.training.proof import Proof, prove
+from standfast.training.proof_comparison import Difference, compare_stores
+from standfast.training.proof_moments import draw_moments, look_at
 
 WALK = Path(__file__).parent / "programs" / "walk.py"
 RUN = "0123456789abcdefghijklmn"
@@ -36,7 +36,7 @@ def program(text: str) -> list[str]:
 # A program that uses no store, and yet looks as if: quick to start, and to be killed.
 PRETENDER = f"""
     import os, pathlib, sys, time
-    folder = pathlib.Path(os.environ["HOLDFAST_STORE"], "checkpoints", "models", "{RUN}")
+    folder = pathlib.Path(os.environ["STANDFAST_STORE"], "checkpoints", "models", "{RUN}")
     folder.mkdir(parents=True, exist_ok=True)
     done = len(list(folder.glob("*_step_*")))
     {{resumed}}
@@ -119,7 +119,7 @@ def test_a_step_that_one_run_has_alone_is_listed_and_the_last_must_be_shared(
     tmp_path: Path,
 ) -> None:
     for name, steps in (("a", (1, 2, 4)), ("b", (1, 3, 4)), ("c", (1, 2))):
-        run = holdfast.Store(tmp_path / name).run("r")
+        run = standfast.Store(tmp_path / name).run("r")
         for step in steps:
             run.save(step, {"w": np.full(3, step)})
         run.close()
@@ -147,7 +147,7 @@ def test_a_step_that_one_run_has_alone_is_listed_and_the_last_must_be_shared(
 def test_the_smallest_difference_counts(tmp_path: Path, after: object, what: str) -> None:
     before = {"w": np.array([-0.0, 1.0]), "lr": 0.5, "more": 0.0}
     for name, state in (("a", before), ("b", after), ("c", before)):
-        run = holdfast.Store(tmp_path / name).run("r")
+        run = standfast.Store(tmp_path / name).run("r")
         run.save(1, state, {"loss": 0.5})
         run.close()
     assert compare_stores(tmp_path / "a", tmp_path / "c").differences == []
@@ -157,21 +157,21 @@ def test_the_smallest_difference_counts(tmp_path: Path, after: object, what: str
 
 def test_damage_in_a_store_is_no_proof(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        run = holdfast.Store(tmp_path / name).run("r")
+        run = standfast.Store(tmp_path / name).run("r")
         run.save(1, {"w": np.arange(1000.0)})
         run.close()
     data = next((tmp_path / "b").rglob("*.safetensors"))
     content = bytearray(data.read_bytes())
     content[-1] ^= 1
     data.write_bytes(content)
-    assert verify_store(holdfast.Store(tmp_path / "b")).damaged
+    assert verify_store(standfast.Store(tmp_path / "b")).damaged
     found = compare_stores(tmp_path / "a", tmp_path / "b").differences
     assert "damaged in the run with kills" in found[0].how
 
 
 def logged(folder: Path, saved: tuple[int, ...], **metrics: dict[str, float]) -> Path:
     """A store with these checkpoints, and with a log that has metrics by step."""
-    run = holdfast.Store(folder).run("r")
+    run = standfast.Store(folder).run("r")
     for step in saved:
         run.save(step, {"w": np.zeros(3)})
     run.close()
@@ -253,12 +253,12 @@ def test_a_program_that_never_checkpoints_is_refused() -> None:
 
 def test_a_program_that_ignores_the_store_is_refused(tmp_path: Path) -> None:
     text = f"""
-        import holdfast
-        holdfast.Store({str(tmp_path)!r}).run("r").save(1, {{"a": 1}})
+        import standfast
+        standfast.Store({str(tmp_path)!r}).run("r").save(1, {{"a": 1}})
     """
-    with pytest.raises(ProofFailed, match="HOLDFAST_STORE"):
+    with pytest.raises(ProofFailed, match="STANDFAST_STORE"):
         prove(program(text))
-    assert holdfast.Store(tmp_path).resolve("latest").step == 1
+    assert standfast.Store(tmp_path).resolve("latest").step == 1
 
 
 def test_a_program_that_saves_at_its_end_alone_is_refused() -> None:
@@ -301,7 +301,7 @@ def test_of_few_kills_one_is_aimed_at_a_save(kills: int) -> None:
 
 
 def test_files_without_a_record_are_a_save_that_is_not_finished(tmp_path: Path) -> None:
-    run = holdfast.Store(tmp_path).run("r")
+    run = standfast.Store(tmp_path).run("r")
     run.save(1, {"w": np.zeros(10)})
     run.close()
     assert look_at(tmp_path).committed == {(run.hash, 1)}
@@ -309,9 +309,9 @@ def test_files_without_a_record_are_a_save_that_is_not_finished(tmp_path: Path) 
     folder = tmp_path / "checkpoints" / "models" / run.hash
     left = f"{run.hash}_step_000002.0123abcd.w.safetensors"
     (folder / left).touch()
-    (folder / ".0123abcd.holdfast").touch()
+    (folder / ".0123abcd.standfast").touch()
     (folder / "notes.txt").touch()
-    assert look_at(tmp_path).unfinished == {left, ".0123abcd.holdfast"}
+    assert look_at(tmp_path).unfinished == {left, ".0123abcd.standfast"}
 
 
 def test_children_of_the_program_are_killed_with_it(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import RefusedState
-from holdfast.training.report import NO_LOADER, ResumeReport
+import standfast
+from standfast.errors import RefusedState
+from standfast.training.report import NO_LOADER, ResumeReport
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ def test_exactness_is_not_promised_of_data_that_nobody_keeps(
 
 def test_who_gives_a_loader_of_torch_is_told_what_to_give() -> None:
     loader = torch.utils.data.DataLoader([1, 2, 3])
-    with pytest.raises(RefusedState, match=r"make it a holdfast\.ResumableLoader"):
-        holdfast.TrainingState(loader=loader)
+    with pytest.raises(RefusedState, match=r"make it a standfast\.ResumableLoader"):
+        standfast.TrainingState(loader=loader)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast.adapters import torch as adapter
-from holdfast.errors import CopyFailed, DigestMismatch, FellBack, StateMismatch
-from holdfast.files.source_file import SourceFile
-from holdfast.tensors import TensorSpec
-from holdfast.training import comparison
-from holdfast.training.comparison import differences
+import standfast
+from standfast.adapters import torch as adapter
+from standfast.errors import CopyFailed, DigestMismatch, FellBack, StateMismatch
+from standfast.files.source_file import SourceFile
+from standfast.tensors import TensorSpec
+from standfast.training import comparison
+from standfast.training.comparison import differences
 from tests.device_memory import Made
 from tests.devices import LateDevice, put_tensors_on
 from tests.store.stores import data_path, flip, same
@@ -42,7 +42,7 @@ class Program:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 3)
         self.own: dict[str, Any] = {"sum": torch.zeros(5), "array": np.zeros(3), "steps": 0}
-        self.state = holdfast.TrainingState(
+        self.state = standfast.TrainingState(
             model=self.model, optimizer=self.optimizer, scheduler=self.scheduler, own=self.own
         )
 
@@ -59,7 +59,7 @@ class Program:
         self.own["steps"] += 1
         return loss
 
-    def run(self, store: Path, steps: int, **options: Any) -> holdfast.Checkpointer:
+    def run(self, store: Path, steps: int, **options: Any) -> standfast.Checkpointer:
         with checkpointer(store, self.state, every=2, **options) as ckpt:
             for step in ckpt.steps(steps):
                 ckpt.step(step, loss=self.train())
@@ -78,7 +78,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> LateDevice:
     return device
 
 
-def _restored(program: Program, store: Path, **options: Any) -> holdfast.Checkpointer:
+def _restored(program: Program, store: Path, **options: Any) -> standfast.Checkpointer:
     with checkpointer(store, program.state, **options) as ckpt:
         return ckpt
 
@@ -184,11 +184,11 @@ def test_an_object_that_empties_its_tensors_first_is_given_others(
     tmp_path: Path, device: LateDevice
 ) -> None:
     first, second = _Mean(), _Mean()
-    with checkpointer(tmp_path, holdfast.TrainingState(mean=first), every=1) as ckpt:
+    with checkpointer(tmp_path, standfast.TrainingState(mean=first), every=1) as ckpt:
         first.mean += 3
         ckpt.step(1)
     own = second.mean
-    with checkpointer(tmp_path, holdfast.TrainingState(mean=second)):
+    with checkpointer(tmp_path, standfast.TrainingState(mean=second)):
         assert second.mean is own
         assert torch.equal(own, torch.full((4,), 3.0))
     assert device.incoming, "they are made on the device all the same"

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import KeepAll, KeepBest, KeepLast, Store
-from holdfast.errors import BadOption, NotDeleted, StateMismatch
-from holdfast.store.doctor import examine
-from holdfast.store.pins import pinned_steps
-from holdfast.training import background
-from holdfast.training.checkpointer import EVERY
+import standfast
+from standfast import KeepAll, KeepBest, KeepLast, Store
+from standfast.errors import BadOption, NotDeleted, StateMismatch
+from standfast.store.doctor import examine
+from standfast.store.pins import pinned_steps
+from standfast.training import background
+from standfast.training.checkpointer import EVERY
 from tests.training.walk import Walk, checkpointer
 
 
@@ -123,8 +123,8 @@ def test_the_names_of_other_frameworks(tmp_path: Path) -> None:
 
 
 def test_what_lost_its_optimizer_is_not_resumed_from(tmp_path: Path) -> None:
-    def state() -> holdfast.TrainingState:
-        return holdfast.TrainingState(
+    def state() -> standfast.TrainingState:
+        return standfast.TrainingState(
             model={"weight": np.zeros(300_000)}, optimizer={"moments": np.zeros(300_000)}
         )
 
@@ -164,10 +164,10 @@ def test_what_goes_wrong_with_the_deletion_is_said(
 
 
 PROGRAM = """
-import sys, numpy as np, holdfast
-state = holdfast.TrainingState(model={"w": np.zeros(200_000)}, optimizer={"m": np.zeros(200_000)})
-keep = holdfast.KeepLast(2) | holdfast.KeepBest(1, "loss")
-with holdfast.Checkpointer(sys.argv[1], state, every=1, keep=keep) as ckpt:
+import sys, numpy as np, standfast
+state = standfast.TrainingState(model={"w": np.zeros(200_000)}, optimizer={"m": np.zeros(200_000)})
+keep = standfast.KeepLast(2) | standfast.KeepBest(1, "loss")
+with standfast.Checkpointer(sys.argv[1], state, every=1, keep=keep) as ckpt:
     for step in ckpt.steps(10_000):
         state.model["w"] += 1
         state.optimizer["m"] += step

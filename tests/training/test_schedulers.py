@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-import holdfast
+import standfast
 from tests.training.walk import checkpointer
 
 STOP, STEPS = 7, 15
@@ -63,7 +63,7 @@ def _rates(store: Path, make: Make, steps: int) -> list[tuple[str, str]]:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scheduler = make(optimizer)
-    state = holdfast.TrainingState(model=model, optimizer=optimizer, scheduler=scheduler)
+    state = standfast.TrainingState(model=model, optimizer=optimizer, scheduler=scheduler)
     rates = []
     with checkpointer(store, state, hp={"lr": 0.1}, every=1) as ckpt:
         for step in ckpt.steps(steps):
@@ -96,7 +96,7 @@ def test_no_scheduler_of_torch_was_forgotten() -> None:
 def test_milestones_come_back_as_a_counter_wherever_they_lie(tmp_path: Path) -> None:
     for name, nested in {"MultiStepLR": None, "SequentialLR": 1, "ChainedScheduler": 0}.items():
         _rates(tmp_path / name, SCHEDULERS[name], 1)
-        (run,) = holdfast.Store(tmp_path / name).runs()
+        (run,) = standfast.Store(tmp_path / name).runs()
         saved = run.load()["scheduler"]
         found = saved if nested is None else saved["_schedulers"][nested]
         assert type(found["milestones"]) is Counter
@@ -104,8 +104,8 @@ def test_milestones_come_back_as_a_counter_wherever_they_lie(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("strict", [True, False], ids=["strict", "lax"])
 def test_a_counter_of_the_program_is_filled_where_it_lies(tmp_path: Path, strict: bool) -> None:
-    def go(words: Counter[str]) -> holdfast.Checkpointer:
-        state = holdfast.TrainingState(seen={"words": words})
+    def go(words: Counter[str]) -> standfast.Checkpointer:
+        state = standfast.TrainingState(seen={"words": words})
         with checkpointer(tmp_path, state, name="words", every=1, strict=strict) as ckpt:
             for step in ckpt.steps(1):
                 words.update("abba")

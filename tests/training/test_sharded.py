@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-import holdfast
+import standfast
 
 ROOT = Path(__file__).parents[2]
 STEPS = 8
@@ -67,8 +67,8 @@ class Ran:
         files = sorted((self.folder / name).iterdir())
         return [torch.load(file, weights_only=True) for file in files]
 
-    def store(self, name: str) -> holdfast.Store:
-        return holdfast.Store(self.folder / f"{name} store")
+    def store(self, name: str) -> standfast.Store:
+        return standfast.Store(self.folder / f"{name} store")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import holdfast
+import standfast
 from tests.parallel.ranks import run_ranks
 
 PROGRAM = Path(__file__).with_name("programs") / "mpi_walk.py"
@@ -28,7 +28,7 @@ def test_a_program_of_mpi_that_was_killed_goes_on_exactly(tmp_path: Path) -> Non
     assert resumed == whole
     assert whole[0]["here"] != whole[1]["here"]
     assert whole[0]["common"] == whole[1]["common"]
-    state = holdfast.Store(tmp_path / "b").resolve("walk@latest").state()
+    state = standfast.Store(tmp_path / "b").resolve("walk@latest").state()
     assert state["walk"]["common"].tobytes().hex() == whole[0]["common"]
     own = [each["here"].tobytes().hex() for each in state["walk"]["position"]]
     assert own == [each["here"] for each in whole]

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.training.starting import start_module
+from standfast.training.starting import start_module
 
 MODULE = """
 import json, subprocess, sys
 from pathlib import Path
-import holdfast
+import standfast
 import beside
 child = subprocess.run([sys.executable, "-c", beside.CHILD], capture_output=True, check=True)
-found = {"arguments": sys.argv[3:], "holdfast": holdfast.__file__}
+found = {"arguments": sys.argv[3:], "standfast": standfast.__file__}
 Path(beside.OUT).write_text(json.dumps({**found, "child": json.loads(child.stdout)}))
 """
 CHILD = """
@@ -42,6 +42,6 @@ def test_it_finds_the_same_modules_and_what_it_starts_has_the_users_own_path(
         assert process.wait(30) == 0
     assert json.loads((tmp_path / "out").read_text()) == {
         "arguments": ["one", "2"],
-        "holdfast": sys.modules["holdfast"].__file__,
+        "standfast": sys.modules["standfast"].__file__,
         "child": {} if own is None else {"PYTHONPATH": own},
     }

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.training.comparison import compare
-from holdfast.training.state import TrainingState, model_of, tree_of
+import standfast
+from standfast import errors
+from standfast.training.comparison import compare
+from standfast.training.state import TrainingState, model_of, tree_of
 from tests.training.walk import checkpointer
 
 
 def _saved(store: Path, **parts: Any) -> None:
-    with checkpointer(store, holdfast.TrainingState(**parts), name="parts") as ckpt:
+    with checkpointer(store, standfast.TrainingState(**parts), name="parts") as ckpt:
         ckpt.step()
         ckpt.save()
 
 
-def _restored(store: Path, **parts: Any) -> holdfast.TrainingState:
-    state = holdfast.TrainingState(**parts)
+def _restored(store: Path, **parts: Any) -> standfast.TrainingState:
+    state = standfast.TrainingState(**parts)
     with checkpointer(store, state, name="parts", resume="must") as ckpt:
         assert ckpt.resume_report.exact, ckpt.resume_report
     return state
@@ -45,7 +45,7 @@ class Counter:
 
 def test_parts_are_attributes_and_items() -> None:
     counter = Counter()
-    state = holdfast.TrainingState(counter=counter, weights=np.zeros(3))
+    state = standfast.TrainingState(counter=counter, weights=np.zeros(3))
     assert state.counter is counter
     assert state["counter"] is counter
     assert list(state) == ["counter", "weights"]
@@ -90,7 +90,7 @@ def test_a_tree_comes_back_into_its_own_containers_and_tensors(tmp_path: Path) -
 @pytest.mark.parametrize("value", [3, 1.5, "text", object(), np.float64(1.0), {1, 2}])
 def test_what_cannot_be_put_back_is_refused_by_name(value: Any) -> None:
     with pytest.raises(errors.RefusedState, match=r"count: .* dict that holds the value"):
-        holdfast.TrainingState(count=value)
+        standfast.TrainingState(count=value)
 
 
 def test_an_object_that_only_gives_its_state_is_refused() -> None:
@@ -99,18 +99,18 @@ def test_an_object_that_only_gives_its_state_is_refused() -> None:
             return {}
 
     with pytest.raises(errors.RefusedState, match="no load_state_dict"):
-        holdfast.TrainingState(half=Half())
+        standfast.TrainingState(half=Half())
 
 
 def test_parts_have_names() -> None:
-    for make in (holdfast.TrainingState, lambda: holdfast.TrainingState(Counter())):
+    for make in (standfast.TrainingState, lambda: standfast.TrainingState(Counter())):
         with pytest.raises(errors.RefusedState, match=r"TrainingState\(model=model"):
             make()
 
 
 def test_the_name_of_the_random_states_is_taken() -> None:
     with pytest.raises(errors.RefusedState, match="random"):
-        holdfast.TrainingState(random=random.Random())
+        standfast.TrainingState(random=random.Random())
 
 
 def test_an_object_that_refuses_its_state_is_named(tmp_path: Path) -> None:
@@ -125,15 +125,15 @@ def test_an_object_that_refuses_its_state_is_named(tmp_path: Path) -> None:
 
 def test_the_identity_of_a_tree_is_its_tensors_not_its_values() -> None:
     def model(**values: Any) -> Any:
-        return model_of(holdfast.TrainingState(model={"w": np.ones(3), **values}))
+        return model_of(standfast.TrainingState(model={"w": np.ones(3), **values}))
 
     assert model(count=1) == model(count=2)
-    assert model() != model_of(holdfast.TrainingState(model={"w": np.ones(4)}))
-    assert model_of(holdfast.TrainingState(other=np.ones(3))) is None
+    assert model() != model_of(standfast.TrainingState(model={"w": np.ones(4)}))
+    assert model_of(standfast.TrainingState(other=np.ones(3))) is None
 
 
 def _report(mine: Any, saved: Any) -> Any:
-    from holdfast.store.filling import spec_of
+    from standfast.store.filling import spec_of
 
     return compare(mine, saved, spec_of)
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-import holdfast
-from holdfast import errors
+import standfast
+from standfast import errors
 from tests.training.walk import checkpointer
 
 Model = torch.nn.Module
@@ -40,11 +40,11 @@ def _train(model: Model, optimizer: Any) -> torch.Tensor:
 
 def _run(
     store: Path, steps: int, wrap: Callable[[Model], Model] = copy.copy, **options: Any
-) -> tuple[Model, holdfast.Checkpointer]:
+) -> tuple[Model, standfast.Checkpointer]:
     model = _model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)
-    state = holdfast.TrainingState(model=wrap(model), optimizer=optimizer, scheduler=scheduler)
+    state = standfast.TrainingState(model=wrap(model), optimizer=optimizer, scheduler=scheduler)
     with checkpointer(store, state, every=5, **options) as ckpt:
         for step in ckpt.steps(steps):
             loss = _train(model, optimizer)
@@ -64,13 +64,13 @@ def test_a_model_with_optimizer_and_scheduler_goes_on_exactly(tmp_path: Path) ->
 
 def test_a_metric_is_the_value_that_it_had(tmp_path: Path) -> None:
     value = torch.tensor(1.5, requires_grad=True)
-    with checkpointer(tmp_path, holdfast.TrainingState(model=_model()), every=2) as ckpt:
+    with checkpointer(tmp_path, standfast.TrainingState(model=_model()), every=2) as ckpt:
         ckpt.step(1, loss=value * 2)
         with torch.no_grad():
             value += 100
         ckpt.step(2, loss=value)
         assert ckpt.run.checkpoint(2).metrics == {"loss": 101.5}
-    from holdfast.training.metrics import read_metrics
+    from standfast.training.metrics import read_metrics
 
     log = next((tmp_path / "logs").iterdir())
     assert [line.metrics for line in read_metrics(log)] == [{"loss": 3.0}, {"loss": 101.5}]
@@ -119,7 +119,7 @@ def test_a_wrapped_model_is_saved_under_the_names_of_the_one_inside(
 def test_another_model_is_another_run_and_refused_as_the_same(tmp_path: Path) -> None:
     _, ckpt = _run(tmp_path, 5)
     other = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.Dropout(), torch.nn.Linear(9, 1))
-    state = holdfast.TrainingState(model=other)
+    state = standfast.TrainingState(model=other)
     with checkpointer(tmp_path, state) as fresh:
         assert fresh.run.hash != ckpt.run.hash
         assert "another model" in str(fresh.resume_report)
@@ -138,7 +138,7 @@ def test_settings_that_the_checkpoint_overrules_are_listed(tmp_path: Path) -> No
         optimizer = torch.optim.SGD(model.parameters(), lr=lr)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
         parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-        state = holdfast.TrainingState(**parts)
+        state = standfast.TrainingState(**parts)
         with checkpointer(tmp_path, state, name="a", hp={"lr": lr}, **options) as ckpt:
             for step in ckpt.steps(3):
                 ckpt.step(step)
@@ -169,13 +169,13 @@ def test_generators_are_parts(tmp_path: Path) -> None:
         return given["own"].random(), given["numpy"].random(), number
 
     given = parts()
-    with checkpointer(tmp_path, holdfast.TrainingState(**given), name="generators") as ckpt:
+    with checkpointer(tmp_path, standfast.TrainingState(**given), name="generators") as ckpt:
         draws(given)
         ckpt.step()
         ckpt.save()
     expected = draws(given)
     given = parts()
-    with checkpointer(tmp_path, holdfast.TrainingState(**given), name="generators") as ckpt:
+    with checkpointer(tmp_path, standfast.TrainingState(**given), name="generators") as ckpt:
         draws(given)  # what is built before the first step may draw
         assert next(ckpt.steps(2)) == 2
         assert draws(given) == expected
@@ -187,7 +187,7 @@ def test_generators_are_parts(tmp_path: Path) -> None:
 def _batches(store: Path, loader: Any, epochs: int, stop: int | None = None) -> list[Any]:
     """What a program sees of its data, with a checkpoint after each batch."""
     seen: list[Any] = []
-    state = holdfast.TrainingState(model=_model(), loader=loader)
+    state = standfast.TrainingState(model=_model(), loader=loader)
     batches = 0
     with checkpointer(store, state, every=1) as ckpt:
         for epoch in ckpt.epochs(epochs):
@@ -203,7 +203,7 @@ def _batches(store: Path, loader: Any, epochs: int, stop: int | None = None) -> 
 
 def _resumable() -> Any:
     data = TensorDataset(torch.arange(10))
-    return holdfast.ResumableLoader(data, batch_size=3, shuffle=True, seed=5)
+    return standfast.ResumableLoader(data, batch_size=3, shuffle=True, seed=5)
 
 
 def _stateful() -> Any:
@@ -238,7 +238,7 @@ def test_steps_take_batches_over_the_ends_of_epochs(tmp_path: Path) -> None:
         for total in totals:
             loader = _resumable()
             endless = loader.forever()  # made before the state is restored
-            state = holdfast.TrainingState(model=_model(), loader=loader)
+            state = standfast.TrainingState(model=_model(), loader=loader)
             with checkpointer(store, state, every=1) as ckpt:
                 for step in ckpt.steps(total):
                     seen.append(next(endless)[0].tolist())
@@ -250,11 +250,11 @@ def test_steps_take_batches_over_the_ends_of_epochs(tmp_path: Path) -> None:
 
 def test_a_loader_of_other_data_is_refused_before_anything_is_changed(tmp_path: Path) -> None:
     _batches(tmp_path, _resumable(), 1)
-    loader = holdfast.ResumableLoader(TensorDataset(torch.arange(11)), batch_size=3, seed=5)
+    loader = standfast.ResumableLoader(TensorDataset(torch.arange(11)), batch_size=3, seed=5)
     model = _model()
     torch.nn.init.zeros_(model[0].weight)  # type: ignore[index,arg-type]
     before = _bytes(model)
-    state = holdfast.TrainingState(model=model, loader=loader)
+    state = standfast.TrainingState(model=model, loader=loader)
     with pytest.raises(errors.StateMismatch), checkpointer(tmp_path, state):
         pass
     assert _bytes(model) == before
@@ -269,7 +269,7 @@ def test_moments_of_another_model_are_not_restored(tmp_path: Path) -> None:
     def run(width: int, **options: Any) -> Any:
         model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, width))
         optimizer = torch.optim.Adam(model.parameters())
-        state = holdfast.TrainingState(model=model, optimizer=optimizer)
+        state = standfast.TrainingState(model=model, optimizer=optimizer)
         with checkpointer(tmp_path, state, name="a", hp={"w": width}, **options) as ckpt:
             for step in ckpt.steps(ckpt.next_step):
                 model(torch.ones(2, 4)).sum().backward()
@@ -295,9 +295,9 @@ def _recipe(store: Path, stop: int | None = None) -> tuple[dict[str, bytes], lis
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
     data = TensorDataset(torch.randn(22, 4, generator=torch.Generator().manual_seed(1)))
-    loader = holdfast.ResumableLoader(data, batch_size=4, shuffle=True, seed=2)
+    loader = standfast.ResumableLoader(data, batch_size=4, shuffle=True, seed=2)
     stopper = {"best": float("inf"), "bad": 0}
-    state = holdfast.TrainingState(
+    state = standfast.TrainingState(
         model=model, optimizer=optimizer, scheduler=scheduler, loader=loader, stopper=stopper
     )
     batches = 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.training.turns import short_turns
+from standfast.training.turns import short_turns
 
 
 @pytest.fixture(autouse=True)

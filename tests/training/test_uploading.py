@@ -11,23 +11,23 @@ import msgspec
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast import KeepBest, KeepEvery, KeepLast
-from holdfast.errors import (
+import standfast
+from standfast import KeepBest, KeepEvery, KeepLast
+from standfast.errors import (
     DigestMismatch,
-    HoldfastError,
     RunCollision,
+    StandfastError,
     UnreadableFile,
     WriteFailed,
 )
-from holdfast.files.source_file import SourceFile
-from holdfast.retention import Retention, retention
-from holdfast.store import names, runfile
-from holdfast.store.doctor import examine
-from holdfast.store.pins import pinned_steps
-from holdfast.store.removal import orphans
-from holdfast.training import uploading
-from holdfast.training.uploading import Uploader
+from standfast.files.source_file import SourceFile
+from standfast.retention import Retention, retention
+from standfast.store import names, runfile
+from standfast.store.doctor import examine
+from standfast.store.pins import pinned_steps
+from standfast.store.removal import orphans
+from standfast.training import uploading
+from standfast.training.uploading import Uploader
 
 SIZE = 1 << 15
 
@@ -60,16 +60,16 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
-    return holdfast.Store(tmp_path / "store")
+def store(tmp_path: Path) -> standfast.Store:
+    return standfast.Store(tmp_path / "store")
 
 
 @pytest.fixture
-def mirror(tmp_path: Path) -> holdfast.Store:
-    return holdfast.Store(tmp_path / "mirror")
+def mirror(tmp_path: Path) -> standfast.Store:
+    return standfast.Store(tmp_path / "mirror")
 
 
-def save(store: holdfast.Store, *steps: int, **options: Any) -> holdfast.Run:
+def save(store: standfast.Store, *steps: int, **options: Any) -> standfast.Run:
     run = store.run("gpt")
     with run:
         for step in steps:
@@ -78,7 +78,7 @@ def save(store: holdfast.Store, *steps: int, **options: Any) -> holdfast.Run:
     return run
 
 
-def uploader(store: holdfast.Store, mirror: holdfast.Store, keep: Any = None) -> Uploader:
+def uploader(store: standfast.Store, mirror: standfast.Store, keep: Any = None) -> Uploader:
     place = str(Path(mirror.url).parent)
     return Uploader(store, store.run("gpt").hash, place, retention(keep))
 
@@ -89,16 +89,16 @@ def catch_up(uploader: Uploader) -> None:
     uploader.tidy()
 
 
-def steps_in(store: holdfast.Store) -> list[int]:
+def steps_in(store: standfast.Store) -> list[int]:
     return [checkpoint.step for run in store.runs() for checkpoint in run.checkpoints()]
 
 
-def record(store: holdfast.Store, step: int) -> bytes:
+def record(store: standfast.Store, step: int) -> bytes:
     return next(Path(store.url).glob(f"models/*/*_step_{step:06d}.json")).read_bytes()
 
 
 def test_the_newest_go_first_and_arrive_as_they_are(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
     run = save(store, 1, 2, 3)
     catch_up(uploader(store, mirror))
@@ -110,7 +110,7 @@ def test_the_newest_go_first_and_arrive_as_they_are(
 
 
 def test_what_is_there_is_not_copied_again(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
     save(store, 1, 2)
     catch_up(uploader(store, mirror))
@@ -120,7 +120,7 @@ def test_what_is_there_is_not_copied_again(
 
 
 def test_a_copy_that_was_interrupted_is_finished_by_the_next(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
     save(store, 1, 2, 3)
 
@@ -140,7 +140,7 @@ def test_a_copy_that_was_interrupted_is_finished_by_the_next(
 
 
 def test_a_newer_one_that_comes_meanwhile_goes_next(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
     save(store, 1, 2)
 
@@ -154,7 +154,7 @@ def test_a_newer_one_that_comes_meanwhile_goes_next(
 
 
 def test_retention_here_and_there_are_separate(
-    store: holdfast.Store, mirror: holdfast.Store
+    store: standfast.Store, mirror: standfast.Store
 ) -> None:
     run = save(store, 1, 2, 3, 4)
     catch_up(uploader(store, mirror, KeepLast(3)))
@@ -169,7 +169,7 @@ def test_retention_here_and_there_are_separate(
 
 
 def test_a_mirror_that_was_told_nothing_keeps_everything(
-    store: holdfast.Store, mirror: holdfast.Store
+    store: standfast.Store, mirror: standfast.Store
 ) -> None:
     run = save(store, 1)
     run.retain(KeepLast(1))
@@ -191,7 +191,7 @@ def test_a_mirror_that_was_told_nothing_keeps_everything(
     ids=["last", "best", "every", "unknown"],
 )
 def test_what_the_mirror_would_delete_at_once_is_not_copied(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies, keep: Any, expected: list[int]
+    store: standfast.Store, mirror: standfast.Store, copies: Copies, keep: Any, expected: list[int]
 ) -> None:
     save(store, 1, 4, 2, 3, 5, 6, 7, 8)
     for _ in range(2):  # nor by the next
@@ -201,7 +201,7 @@ def test_what_the_mirror_would_delete_at_once_is_not_copied(
 
 
 def test_what_the_mirror_has_no_room_for_is_not_copied_again(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
     save(store, 1, 2, 3, 4)
     one = uploader(store, mirror)
@@ -214,7 +214,7 @@ def test_what_the_mirror_has_no_room_for_is_not_copied_again(
 
 
 def test_a_checkpoint_on_its_way_is_not_deleted_and_one_that_is_gone_is_skipped(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
     run = save(store, 1, 2, 3)
     seen = set()
@@ -237,7 +237,7 @@ def test_a_checkpoint_on_its_way_is_not_deleted_and_one_that_is_gone_is_skipped(
 
 
 def test_a_damaged_checkpoint_holds_no_other_up(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
     save(store, 1, 2, 3)
     path = next(Path(store.url).glob("models/*/*_step_000002.*.safetensors"))
@@ -253,7 +253,7 @@ def test_a_damaged_checkpoint_holds_no_other_up(
 
 
 def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
     run = save(store, 1, 2)
     one = uploader(store, mirror)
@@ -263,18 +263,18 @@ def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
     catch_up(one)  # the old one is there until then
     assert copies.steps == [2, 1, 2]
     assert record(mirror, 2) == record(store, 2)
-    again = holdfast.Store(Path(mirror.url).parent)
+    again = standfast.Store(Path(mirror.url).parent)
     assert again.checkpoint(run.hash, 2).state()["model"]["w"].tolist() == [1.0] * SIZE
     assert orphans(again.backend, again.index, run.hash) == []
 
 
 def test_a_run_that_was_begun_anew_overwrites_nothing(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies, tmp_path: Path
+    store: standfast.Store, mirror: standfast.Store, copies: Copies, tmp_path: Path
 ) -> None:
     save(store, 1, 3)
     catch_up(uploader(store, mirror))
     before = {path: path.read_bytes() for path in Path(mirror.url).glob("models/*/*.json")}
-    other = holdfast.Store(tmp_path / "other")
+    other = standfast.Store(tmp_path / "other")
     save(other, 0, 1, 2, 3)  # by number and time, each of them is later
     with pytest.raises(RunCollision, match=r"has another run .* choose another place, or delete"):
         uploader(other, mirror, KeepLast(1)).missing()
@@ -283,7 +283,7 @@ def test_a_run_that_was_begun_anew_overwrites_nothing(
 
 
 def test_a_run_that_another_took_the_place_of_copies_no_more(
-    store: holdfast.Store, mirror: holdfast.Store
+    store: standfast.Store, mirror: standfast.Store
 ) -> None:
     run = save(store, 1, 2)
     one = uploader(store, mirror)
@@ -297,7 +297,7 @@ def test_a_run_that_another_took_the_place_of_copies_no_more(
 
 
 def test_a_run_without_a_checkpoint_in_the_mirror_holds_no_place(
-    store: holdfast.Store, mirror: holdfast.Store
+    store: standfast.Store, mirror: standfast.Store
 ) -> None:
     mirror.run("gpt").set_retention(retention(KeepLast(2)) or Retention())
     run = save(store, 1, 2, 3)
@@ -308,7 +308,7 @@ def test_a_run_without_a_checkpoint_in_the_mirror_holds_no_place(
 
 @pytest.mark.parametrize("lost", ["store", "mirror"])
 def test_a_run_file_that_was_made_again_is_that_of_the_same_run(
-    store: holdfast.Store, mirror: holdfast.Store, lost: str
+    store: standfast.Store, mirror: standfast.Store, lost: str
 ) -> None:
     run = save(store, 1, 2)
     catch_up(uploader(store, mirror))
@@ -321,10 +321,10 @@ def test_a_run_file_that_was_made_again_is_that_of_the_same_run(
 
 @pytest.mark.parametrize("lost", ["store", "mirror"])
 def test_a_checkpoint_from_before_a_run_was_made_is_of_another(
-    store: holdfast.Store, mirror: holdfast.Store, lost: str, tmp_path: Path
+    store: standfast.Store, mirror: standfast.Store, lost: str, tmp_path: Path
 ) -> None:
     run = save(store, 1, 2)
-    other = holdfast.Store(tmp_path / "other")
+    other = standfast.Store(tmp_path / "other")
     save(other, 1, 2, 3)
     old, new = (store, other) if lost == "mirror" else (other, store)
     catch_up(uploader(old, mirror))
@@ -333,14 +333,14 @@ def test_a_checkpoint_from_before_a_run_was_made_is_of_another(
         uploader(new, mirror).missing()
 
 
-def make_run_file_again(store: holdfast.Store, run: holdfast.Run) -> None:
+def make_run_file_again(store: standfast.Store, run: standfast.Run) -> None:
     Path(store.url, names.run_file(run.hash)).unlink()
     examine(store.backend, store.index)
     assert "host" not in store.open_run(run.hash).file.environment
 
 
 def test_one_that_cannot_be_read_here_holds_no_other_up(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies, monkeypatch: pytest.MonkeyPatch
+    store: standfast.Store, mirror: standfast.Store, copies: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(store, 1, 2, 3)
     read_into = SourceFile.read_into
@@ -359,7 +359,7 @@ def test_one_that_cannot_be_read_here_holds_no_other_up(
 
 
 def test_a_mirror_that_cannot_be_read_is_no_damage_here(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
     save(store, 1)
 
@@ -374,7 +374,7 @@ def test_a_mirror_that_cannot_be_read_is_no_damage_here(
 
 
 def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
-    store: holdfast.Store, mirror: holdfast.Store
+    store: standfast.Store, mirror: standfast.Store
 ) -> None:
     run = save(store, 1, 2)
     one = uploader(store, mirror)
@@ -383,14 +383,14 @@ def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
     store.checkpoint(run.hash, 1).add_metrics({"accuracy": 0.5}, best=True)
     store.checkpoint(run.hash, 2).tag("ours")
     catch_up(one)
-    there = holdfast.Store(Path(mirror.url).parent)
+    there = standfast.Store(Path(mirror.url).parent)
     assert there.checkpoint(run.hash, 1).metrics["accuracy"] == 0.5
     assert there.resolve("gpt@best").step == 1
     assert there.checkpoint(run.hash, 2).tags == ["theirs", "ours"]
 
 
 def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(
-    store: holdfast.Store, mirror: holdfast.Store
+    store: standfast.Store, mirror: standfast.Store
 ) -> None:
     run = save(store, 1, 2)
     store.checkpoint(run.hash, 1).tag("prod")
@@ -402,22 +402,22 @@ def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(
     catch_up(one)
     assert one.problem is not None
     assert one.problem.startswith(
-        "the tag 'prod' is on step 2 here, and stays on step 1 in the mirror: `holdfast tag"
+        "the tag 'prod' is on step 2 here, and stays on step 1 in the mirror: `standfast tag"
     )
     mirror.untag("prod")
     another = uploader(store, mirror)
     catch_up(another)
     assert another.problem is None
-    assert holdfast.Store(Path(mirror.url).parent).resolve("prod").step == 2
+    assert standfast.Store(Path(mirror.url).parent).resolve("prod").step == 2
 
 
 def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
     save(store, 1, 2)
     Path(mirror.url).parent.write_text("a file where the folder should be")
     one = uploader(store, mirror)
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StandfastError):
         one.missing()
     assert one.count_missing() == 2
     Path(mirror.url).parent.unlink()
@@ -427,7 +427,7 @@ def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(
 
 
 def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_written(
-    store: holdfast.Store, mirror: holdfast.Store, copies: Copies
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
     save(store, 1)
 
@@ -435,7 +435,7 @@ def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_written(
         raise errors.pop()
 
     copies.meanwhile = fail
-    errors: list[HoldfastError] = [DigestMismatch("damage", ()), WriteFailed(28, "no space left")]
+    errors: list[StandfastError] = [DigestMismatch("damage", ()), WriteFailed(28, "no space left")]
     one = uploader(store, mirror)
     with pytest.raises(WriteFailed):
         catch_up(one)
@@ -445,11 +445,11 @@ def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_written(
 
 
 def test_another_run_of_the_same_short_hash_is_refused(
-    store: holdfast.Store, mirror: holdfast.Store
+    store: standfast.Store, mirror: standfast.Store
 ) -> None:
     run = save(store, 1)
     identity = {**run.file.identity, "hp": "0" * 64}
     other = msgspec.structs.replace(run.file, identity=identity)
     mirror.backend.create(names.run_file(run.hash), runfile.encode(other))
-    with pytest.raises(holdfast.errors.RunCollision, match="has another run that goes by"):
+    with pytest.raises(standfast.errors.RunCollision, match="has another run that goes by"):
         uploader(store, mirror).missing()

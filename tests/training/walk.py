@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-import holdfast
+import standfast
 
 
 class Walk:
@@ -15,7 +15,7 @@ class Walk:
 
     def __init__(self, size: int = 4) -> None:
         self.weights = np.zeros(size)
-        self.state = holdfast.TrainingState(walk={"weights": self.weights, "steps": 0})
+        self.state = standfast.TrainingState(walk={"weights": self.weights, "steps": 0})
 
     def train(self) -> float:
         self.weights += np.random.standard_normal(self.weights.size)
@@ -23,13 +23,15 @@ class Walk:
         return float(self.weights.sum())
 
 
-def checkpointer(store: Path | holdfast.Store, state: Any, **options: Any) -> holdfast.Checkpointer:
+def checkpointer(
+    store: Path | standfast.Store, state: Any, **options: Any
+) -> standfast.Checkpointer:
     """A quiet one that waits for each save, unless told otherwise."""
     options = {"asynchronous": False, "quiet": True, "every": 10, **options}
-    return holdfast.Checkpointer(store, state, **options)
+    return standfast.Checkpointer(store, state, **options)
 
 
-def walk(store: Path | holdfast.Store, steps: int, **options: Any) -> Walk:
+def walk(store: Path | standfast.Store, steps: int, **options: Any) -> Walk:
     """A whole run of the program, which is the same whenever it is started."""
     np.random.seed(0)
     program = Walk()

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     ChangedFile,
     DigestMismatch,
     RefusedMetadata,
     UnsupportedDType,
     WriteFailed,
 )
-from holdfast.files import deflate, digests, disk, reader
-from holdfast.files.disk import Disk
+from standfast.files import deflate, digests, disk, reader
+from standfast.files.disk import Disk
 from tests.strategies import same_bytes
 
 STATE = {
@@ -34,12 +34,12 @@ STATE = {
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
     path = tmp_path / "old.safetensors"
-    holdfast.save(path, STATE, {"step": 3})
+    standfast.save(path, STATE, {"step": 3})
     return path
 
 
 def test_the_report_says_what_was_converted_and_by_which_digests(old: Path) -> None:
-    done = holdfast.convert(old, old.with_suffix(".oxck"))
+    done = standfast.convert(old, old.with_suffix(".oxck"))
     assert (done.source, done.target, done.nbytes) == ("safetensors", "oxck", 64)
     for name, array in STATE.items():
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -54,18 +54,18 @@ def test_casts_are_listed_with_whether_they_are_exact(tmp_path: Path) -> None:
         "half": np.ones(2, np.float16),
         "same": np.ones(2, np.float32),
     }
-    holdfast.save(old, state)
+    standfast.save(old, state)
     with pytest.raises(UnsupportedDType, match="'count'"):
-        holdfast.convert(old, tmp_path / "new.oxck")
+        standfast.convert(old, tmp_path / "new.oxck")
     assert not (tmp_path / "new.oxck").exists()
-    done = holdfast.convert(old, tmp_path / "new.oxck", cast=True)
+    done = standfast.convert(old, tmp_path / "new.oxck", cast=True)
     listed = {cast.name: (cast.before.dtype, cast.after.dtype, cast.exact) for cast in done.casts}
     assert listed == {
         "count": ("int64", "float32", False),
         "mask": ("bool", "float32", True),
         "half": ("float16", "float32", True),
     }
-    loaded = holdfast.load(tmp_path / "new.oxck")
+    loaded = standfast.load(tmp_path / "new.oxck")
     assert all(np.array_equal(loaded[name], array) for name, array in state.items())
 
 
@@ -77,7 +77,7 @@ def test_a_damaged_source_is_never_converted(old: Path) -> None:
     new.write_bytes(b"what stood here")
     for cast in (False, True):
         with pytest.raises(DigestMismatch) as damage:
-            holdfast.convert(old, new, cast=cast)
+            standfast.convert(old, new, cast=cast)
         assert damage.value.tensors == ("layer.bias",)
     assert new.read_bytes() == b"what stood here"
     assert sorted(os.listdir(old.parent)) == [new.name, old.name]
@@ -85,12 +85,12 @@ def test_a_damaged_source_is_never_converted(old: Path) -> None:
 
 def test_a_damaged_source_that_is_cast_is_never_converted(tmp_path: Path) -> None:
     old = tmp_path / "old.safetensors"
-    holdfast.save(old, {"w": np.ones(4, np.float64)})
+    standfast.save(old, {"w": np.ones(4, np.float64)})
     data = bytearray(old.read_bytes())
     data[-1] ^= 1
     old.write_bytes(data)
     with pytest.raises(DigestMismatch):
-        holdfast.convert(old, tmp_path / "new.oxck", cast=True)
+        standfast.convert(old, tmp_path / "new.oxck", cast=True)
     assert not (tmp_path / "new.oxck").exists()
 
 
@@ -109,10 +109,10 @@ def test_a_disk_that_loses_a_bit_is_caught_before_the_new_file_takes_its_name(
     suffix: str, extras: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = tmp_path / "old.safetensors", tmp_path / f"new{suffix}"
-    holdfast.save(old, {"w": np.arange(10_000, dtype=np.float32)})
+    standfast.save(old, {"w": np.arange(10_000, dtype=np.float32)})
     monkeypatch.setattr(disk, "LOCAL", FlippingDisk())
-    with pytest.raises(holdfast.DamagedFile):
-        holdfast.convert(old, new, extras=extras)
+    with pytest.raises(standfast.DamagedFile):
+        standfast.convert(old, new, extras=extras)
     assert os.listdir(tmp_path) == [old.name]
 
 
@@ -126,15 +126,15 @@ def test_a_source_that_changes_meanwhile_is_noticed(
 
     monkeypatch.setattr(disk, "LOCAL", ChangingDisk())
     with pytest.raises(ChangedFile):
-        holdfast.convert(old, old.with_suffix(".pt"))
+        standfast.convert(old, old.with_suffix(".pt"))
     assert os.listdir(old.parent) == [old.name]
 
 
 def test_a_file_can_be_converted_in_its_own_place(old: Path) -> None:
-    before = holdfast.load(old)
-    holdfast.convert(old, old, format="npz")
-    assert holdfast.open(old).format == "npz"
-    assert all(same_bytes(holdfast.load(old)[name], before[name]) for name in STATE)
+    before = standfast.load(old)
+    standfast.convert(old, old, format="npz")
+    assert standfast.open(old).format == "npz"
+    assert all(same_bytes(standfast.load(old)[name], before[name]) for name in STATE)
 
 
 def test_a_full_disk_leaves_what_stood_there(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_what_stood_there(old: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(disk, "LOCAL", FullDisk())
     with pytest.raises(WriteFailed, match="space"):
-        holdfast.convert(old, old.with_suffix(".pt"))
+        standfast.convert(old, old.with_suffix(".pt"))
     assert os.listdir(old.parent) == [old.name]
 
 
@@ -155,11 +155,11 @@ def test_metadata_that_the_new_format_lacks_is_refused_or_listed(tmp_path: Path)
     tree = {"model": {"w": torch.ones(2)}, "best": math.inf, "key": b"\x00", "epoch": 3}
     torch.save(tree, old)
     with pytest.raises(RefusedMetadata, match="'key'"):
-        holdfast.convert(old, new)
+        standfast.convert(old, new)
     assert not new.exists()
-    done = holdfast.convert(old, new, cast=True)
+    done = standfast.convert(old, new, cast=True)
     assert list(done.metadata) == ["best: inf is now None", "key: a bytes, left out"]
-    with holdfast.open(new) as file:
+    with standfast.open(new) as file:
         assert list(file) == ["model.w"]
         assert file.metadata == {"best": None, "epoch": 3}
 
@@ -167,13 +167,13 @@ def test_metadata_that_the_new_format_lacks_is_refused_or_listed(tmp_path: Path)
 def test_without_extras_typed_metadata_is_refused_or_becomes_text(old: Path) -> None:
     new = old.with_suffix(".oxck")
     with pytest.raises(RefusedMetadata, match="'step'"):
-        holdfast.convert(old, new, extras=False)
-    done = holdfast.convert(old, new, extras=False, cast=True)
+        standfast.convert(old, new, extras=False)
+    done = standfast.convert(old, new, extras=False, cast=True)
     assert list(done.metadata) == ["step: 3 is now text"]
-    assert holdfast.open(new).metadata == {"step": "3"}
+    assert standfast.open(new).metadata == {"step": "3"}
     with pytest.raises(RefusedMetadata, match="'step'"):
-        holdfast.convert(old, old.with_suffix(".npz"), extras=False)
-    done = holdfast.convert(old, old.with_suffix(".npz"), extras=False, cast=True)
+        standfast.convert(old, old.with_suffix(".npz"), extras=False)
+    done = standfast.convert(old, old.with_suffix(".npz"), extras=False, cast=True)
     assert list(done.metadata) == ["step: left out"]
 
 
@@ -183,9 +183,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     big[::1000] = 1
     np.savez_compressed(tmp_path / "old.npz", big=big)
     code = (
-        "import resource, sys, holdfast\n"
+        "import resource, sys, standfast\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "holdfast.convert('old.npz', 'new.safetensors')\n"
+        "standfast.convert('old.npz', 'new.safetensors')\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
     done = subprocess.run(
@@ -193,7 +193,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     )
     # The new file is mapped when it is read back, and its pages count as well.
     assert int(done.stdout) < (200 + 64) << 10
-    assert np.array_equal(holdfast.load(tmp_path / "new.safetensors")["big"], big)
+    assert np.array_equal(standfast.load(tmp_path / "new.safetensors")["big"], big)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -209,8 +209,8 @@ def test_a_damaged_file_of_numpy_is_never_converted(
     data[len(data) // 2] ^= 1
     (tmp_path / "a.npz").write_bytes(data)
     for target, cast in (("a.safetensors", False), ("a.oxck", True)):
-        with pytest.raises(holdfast.DamagedFile, match="'w'") as damage:
-            holdfast.convert(tmp_path / "a.npz", tmp_path / target, cast=cast)
+        with pytest.raises(standfast.DamagedFile, match="'w'") as damage:
+            standfast.convert(tmp_path / "a.npz", tmp_path / target, cast=cast)
         assert getattr(damage.value, "tensors", ("w",)) == ("w",)
     assert os.listdir(tmp_path) == ["a.npz"]
 
@@ -225,8 +225,8 @@ def test_whatever_lies_strangely_converts_on_any_file_system(
     for save in (np.savez, np.savez_compressed):
         save(tmp_path / "a.npz", **state)
         for target, cast in (("b.safetensors", False), ("b.oxck", True)):
-            holdfast.convert(tmp_path / "a.npz", tmp_path / target, cast=cast)
-            loaded = holdfast.load(tmp_path / target)
+            standfast.convert(tmp_path / "a.npz", tmp_path / target, cast=cast)
+            loaded = standfast.load(tmp_path / target)
             assert all(np.array_equal(loaded[name], state[name]) for name in state)
 
 
@@ -239,8 +239,8 @@ def test_casting_a_compressed_tensor_inflates_it_once_for_each_pass(
     monkeypatch.setattr(deflate, "pieces", lambda *a: begun.append(1) or pieces(*a))
     big = np.random.default_rng(0).standard_normal(3_000_000).astype(np.float64)
     np.savez_compressed(tmp_path / "a.npz", odd=np.ones(3, np.int8), big=big)
-    holdfast.convert(tmp_path / "a.npz", tmp_path / "a.oxck", cast=True)
-    assert np.array_equal(holdfast.load(tmp_path / "a.oxck")["big"], big.astype(np.float32))
+    standfast.convert(tmp_path / "a.npz", tmp_path / "a.oxck", cast=True)
+    assert np.array_equal(standfast.load(tmp_path / "a.oxck")["big"], big.astype(np.float32))
     assert len(begun) == 4  # two tensors, hashed and copied
 
 
@@ -249,16 +249,16 @@ def test_a_tree_loses_nothing_without_a_word(tmp_path: Path) -> None:
 
     torch.save({"w": torch.ones(2), "st": {1}, "em": [], "ed": {}}, tmp_path / "a.pt")
     with pytest.raises(RefusedMetadata, match="'st'"):
-        holdfast.convert(tmp_path / "a.pt", tmp_path / "a.npz")
-    done = holdfast.convert(tmp_path / "a.pt", tmp_path / "a.npz", cast=True)
+        standfast.convert(tmp_path / "a.pt", tmp_path / "a.npz")
+    done = standfast.convert(tmp_path / "a.pt", tmp_path / "a.npz", cast=True)
     assert list(done.metadata) == ["st: a set, left out"]
-    assert holdfast.open(tmp_path / "a.npz").metadata == {"em": [], "ed": {}}
+    assert standfast.open(tmp_path / "a.npz").metadata == {"em": [], "ed": {}}
 
 
 def test_a_conversion_needs_a_path(old: Path) -> None:
     for target in (None, 5, io.BytesIO()):
         with pytest.raises(WriteFailed, match="no path"):
-            holdfast.convert(old, target)
+            standfast.convert(old, target)
 
 
 def test_arrays_of_numpy_in_a_torch_file_are_refused_or_left_out(tmp_path: Path) -> None:
@@ -266,8 +266,8 @@ def test_arrays_of_numpy_in_a_torch_file_are_refused_or_left_out(tmp_path: Path)
 
     torch.save({"w": torch.ones(1), "rng": np.random.get_state()}, tmp_path / "a.pt")
     with pytest.raises(RefusedMetadata, match=r"'rng\.1'"):
-        holdfast.convert(tmp_path / "a.pt", tmp_path / "a.npz")
-    done = holdfast.convert(tmp_path / "a.pt", tmp_path / "a.npz", cast=True)
+        standfast.convert(tmp_path / "a.pt", tmp_path / "a.npz")
+    done = standfast.convert(tmp_path / "a.pt", tmp_path / "a.npz", cast=True)
     assert list(done.metadata) == ["rng.1: a ndarray, left out"]
 
 
@@ -275,8 +275,8 @@ def test_what_tensors_only_leaves_out_is_listed(tmp_path: Path) -> None:
     import torch
 
     torch.save({"w": torch.ones(1), "layer": torch.nn.Linear(2, 2)}, tmp_path / "a.pt")
-    done = holdfast.convert(tmp_path / "a.pt", tmp_path / "a.npz", tensors_only=True)
+    done = standfast.convert(tmp_path / "a.pt", tmp_path / "a.npz", tensors_only=True)
     assert list(done.digests) == ["w"]
     assert list(done.metadata) == ["layer: a torch.nn.modules.linear.Linear, left out"]
-    with holdfast.open(tmp_path / "a.pt", tensors_only=True) as file:
+    with standfast.open(tmp_path / "a.pt", tensors_only=True) as file:
         assert file.left_out == {"layer": "torch.nn.modules.linear.Linear"}

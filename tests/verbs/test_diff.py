@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.tensors import DTYPES
-from holdfast.verbs.diff import ABSENT
+import standfast
+from standfast.tensors import DTYPES
+from standfast.verbs.diff import ABSENT
 from tests.strategies import arrays
 
 Array = np.ndarray[Any, Any]
 
 
-def compared(folder: Path, before: dict[str, Array], after: dict[str, Array]) -> holdfast.Diff:
-    holdfast.save(folder / "a.npz", before)
-    holdfast.save(folder / "b.pt", after)
-    return holdfast.diff(folder / "a.npz", folder / "b.pt")
+def compared(folder: Path, before: dict[str, Array], after: dict[str, Array]) -> standfast.Diff:
+    standfast.save(folder / "a.npz", before)
+    standfast.save(folder / "b.pt", after)
+    return standfast.diff(folder / "a.npz", folder / "b.pt")
 
 
 def test_new_gone_and_same_tensors(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_new_gone_and_same_tensors(tmp_path: Path) -> None:
         tmp_path, {"same": np.ones(2), "gone": np.ones(3)}, {"same": np.ones(2), "new": np.ones(1)}
     )
     assert list(found.added) == ["new"]
-    assert found.removed == {"gone": holdfast.TensorSpec("float64", (3,))}
+    assert found.removed == {"gone": standfast.TensorSpec("float64", (3,))}
     assert not found.changed
     assert found.same == 1
     assert found
@@ -120,9 +120,9 @@ def test_differences_agree_with_numpy(tmp_path_factory: pytest.TempPathFactory, 
 
 
 def test_metadata_that_differs(tmp_path: Path) -> None:
-    holdfast.save(tmp_path / "a.npz", {}, {"step": 1, "lr": 0.1, "old": None, "kind": 1})
-    holdfast.save(tmp_path / "b.oxck", {}, {"step": 2, "lr": 0.1, "note": "x", "kind": True})
-    found = holdfast.diff(tmp_path / "a.npz", tmp_path / "b.oxck")
+    standfast.save(tmp_path / "a.npz", {}, {"step": 1, "lr": 0.1, "old": None, "kind": 1})
+    standfast.save(tmp_path / "b.oxck", {}, {"step": 2, "lr": 0.1, "note": "x", "kind": True})
+    found = standfast.diff(tmp_path / "a.npz", tmp_path / "b.oxck")
     assert found.metadata == {
         "step": (1, 2),
         "old": (None, ABSENT),
@@ -137,10 +137,10 @@ def test_metadata_that_differs(tmp_path: Path) -> None:
 def test_metadata_is_compared_by_type_all_the_way_down(
     before: Any, after: Any, tmp_path: Path
 ) -> None:
-    holdfast.save(tmp_path / "a.npz", {}, {"k": before})
-    holdfast.save(tmp_path / "b.npz", {}, {"k": after})
-    assert holdfast.diff(tmp_path / "a.npz", tmp_path / "b.npz").metadata == {"k": (before, after)}
-    assert not holdfast.diff(tmp_path / "a.npz", tmp_path / "a.npz")
+    standfast.save(tmp_path / "a.npz", {}, {"k": before})
+    standfast.save(tmp_path / "b.npz", {}, {"k": after})
+    assert standfast.diff(tmp_path / "a.npz", tmp_path / "b.npz").metadata == {"k": (before, after)}
+    assert not standfast.diff(tmp_path / "a.npz", tmp_path / "a.npz")
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_equal_digests_are_not_read_again(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "a.npz").read_bytes())
     data[500] ^= 1
     (tmp_path / "a.npz").write_bytes(data)
-    found = holdfast.diff(tmp_path / "a.npz", tmp_path / "b.pt")
+    found = standfast.diff(tmp_path / "a.npz", tmp_path / "b.pt")
     assert (bool(found), found.same, found.by_digests) == (False, 1, 1)
-    with pytest.raises(holdfast.DamagedFile):
-        holdfast.verify(tmp_path / "a.npz")
+    with pytest.raises(standfast.DamagedFile):
+        standfast.verify(tmp_path / "a.npz")
 
 
 def test_what_is_read_is_verified(tmp_path: Path) -> None:
@@ -176,5 +176,5 @@ def test_what_is_read_is_verified(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "a.npz").read_bytes())
     data[500] ^= 1
     (tmp_path / "a.npz").write_bytes(data)
-    with pytest.raises(holdfast.errors.DigestMismatch):
-        holdfast.diff(tmp_path / "a.npz", tmp_path / "b.pt")
+    with pytest.raises(standfast.errors.DigestMismatch):
+        standfast.diff(tmp_path / "a.npz", tmp_path / "b.pt")

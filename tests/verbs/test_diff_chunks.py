@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import DigestMismatch
-from holdfast.files.digests import CHUNK
-from holdfast.store.view import CheckpointView, diff_checkpoints
-from holdfast.verbs.diff import compare
+import standfast
+from standfast.errors import DigestMismatch
+from standfast.files.digests import CHUNK
+from standfast.store.view import CheckpointView, diff_checkpoints
+from standfast.verbs.diff import compare
 from tests.store.stores import data_path
 
 Array = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ def after(before: Array) -> Array:
 class Whole:
     """A file that gives no chunks."""
 
-    def __init__(self, file: holdfast.TensorFile) -> None:
+    def __init__(self, file: standfast.TensorFile) -> None:
         self._file = file
 
     def chunks(self, name: str) -> None:
@@ -68,8 +68,8 @@ def test_the_figures_are_those_of_the_whole_tensor(
 ) -> None:
     paths = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
     for path, array in zip(paths, (before, after), strict=True):
-        holdfast.save(path, {"w": array.reshape(4, -1)})
-    with holdfast.open(paths[0]) as old, holdfast.open(paths[1]) as new:
+        standfast.save(path, {"w": array.reshape(4, -1)})
+    with standfast.open(paths[0]) as old, standfast.open(paths[1]) as new:
         (change,) = compare(old, new).changed
         assert [change] == compare(Whole(old), Whole(new)).changed
     assert change.share == np.count_nonzero(before != after) / before.size
@@ -79,20 +79,20 @@ def test_the_figures_are_those_of_the_whole_tensor(
 def test_only_chunks_that_differ_are_read_from_files(
     before: Array, after: Array, tmp_path: Path
 ) -> None:
-    holdfast.save(tmp_path / "a.safetensors", {"w": before})
-    holdfast.save(tmp_path / "b.safetensors", {"w": after})
-    sound = holdfast.diff(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    standfast.save(tmp_path / "a.safetensors", {"w": before})
+    standfast.save(tmp_path / "b.safetensors", {"w": after})
+    sound = standfast.diff(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
     turn_a_bit(tmp_path / "b.safetensors", after, ELEMENTS + 5)  # in a chunk that both have
-    assert holdfast.diff(tmp_path / "a.safetensors", tmp_path / "b.safetensors") == sound
+    assert standfast.diff(tmp_path / "a.safetensors", tmp_path / "b.safetensors") == sound
     turn_a_bit(tmp_path / "b.safetensors", after, 5)
     with pytest.raises(DigestMismatch, match="'w' is damaged"):
-        holdfast.diff(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+        standfast.diff(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
 
 
 def test_only_chunks_that_differ_are_read_from_a_store(
     before: Array, after: Array, tmp_path: Path
 ) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     with store.run("gpt") as run:
         old, new = run.save(1, {"w": before}), run.save(2, {"w": after})
         path = data_path(run, 1)
@@ -109,7 +109,7 @@ def test_only_chunks_that_differ_are_read_from_a_store(
 
 def test_chunks_are_found_in_whatever_file_they_lie(tmp_path: Path) -> None:
     first, second = (np.full(CHUNK, value, np.uint8) for value in (1, 2))
-    with holdfast.Store(tmp_path).run("gpt") as run:
+    with standfast.Store(tmp_path).run("gpt") as run:
         run.save(1, {"w": first})
         run.save(2, {"w": second})
         third = run.save(3, {"w": np.concatenate([second, first, second[:70_000]])})
@@ -121,14 +121,14 @@ def test_chunks_are_found_in_whatever_file_they_lie(tmp_path: Path) -> None:
 
 def test_a_strided_view_and_a_file_without_digests_are_read_whole(tmp_path: Path) -> None:
     square = np.arange(CHUNK // 2, dtype=np.float32).reshape(2, -1)
-    with holdfast.Store(tmp_path / "store").run("gpt") as run:
+    with standfast.Store(tmp_path / "store").run("gpt") as run:
         old = run.save(1, {"w": square, "transposed": square.T})
         square[1, 3] += 2
         new = run.save(2, {"w": square, "transposed": square.T})
     assert CheckpointView(old).chunks("transposed") is None
     changed = {change.name: change for change in diff_checkpoints(old, new).changed}
     assert changed["transposed"].max == changed["w"].max == 2
-    holdfast.save(tmp_path / "bare.safetensors", {"w": square}, extras=False)
-    with holdfast.open(tmp_path / "bare.safetensors") as bare:
+    standfast.save(tmp_path / "bare.safetensors", {"w": square}, extras=False)
+    with standfast.open(tmp_path / "bare.safetensors") as bare:
         assert bare.chunks("w") is None
         assert [change.name for change in compare(CheckpointView(old), bare).changed] == ["w"]

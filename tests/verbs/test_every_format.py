@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.formats import FORMATS, format_named
-from holdfast.tensors import DTYPES
+import standfast
+from standfast.formats import FORMATS, format_named
+from standfast.tensors import DTYPES
 from tests.strategies import arrays, metadata, names, same_bytes
 
 Array = np.ndarray[Any, Any]
@@ -51,23 +51,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_saved_is_what_is_loaded(format: str, folder: Path, data: st.DataObject) -> None:
     state, facts = data.draw(states(format)), data.draw(metadata)
     path = folder / f"state{SUFFIX[format]}"
-    holdfast.save(path, state, facts)
+    standfast.save(path, state, facts)
     for mapped in (True, False):
-        with holdfast.open(path, mapped=mapped) as file:
+        with standfast.open(path, mapped=mapped) as file:
             assert file.format == format
             assert list(file) == list(state)
             assert json.dumps(file.metadata, sort_keys=True) == json.dumps(facts, sort_keys=True)
             for name, array in state.items():
                 assert same_bytes(file[name], array)
                 assert file[name].flags.aligned
-        loaded = holdfast.load(path, mapped=mapped)
+        loaded = standfast.load(path, mapped=mapped)
         assert all(same_bytes(loaded[name], array) for name, array in state.items())
-    assert holdfast.verify(path).tensors == len(state)
+    assert standfast.verify(path).tensors == len(state)
     stream = io.BytesIO()
-    holdfast.save(stream, state, facts, format=format)
+    standfast.save(stream, state, facts, format=format)
     assert stream.getvalue() == path.read_bytes()
     stream.seek(0)
-    streamed = holdfast.load(stream)
+    streamed = standfast.load(stream)
     assert all(same_bytes(streamed[name], array) for name, array in state.items())
 
 
@@ -79,15 +79,15 @@ def test_bare_files_hold_the_same_and_nothing_of_ours(
 ) -> None:
     state = {f"tensor {i}": each for i, each in enumerate(data.draw(states(format)).values())}
     path = folder / f"bare{SUFFIX[format]}"
-    holdfast.save(path, state, extras=False)
-    assert b"holdfast" not in path.read_bytes()
-    with holdfast.open(path, names=list(state)) as file:
+    standfast.save(path, state, extras=False)
+    assert b"standfast" not in path.read_bytes()
+    with standfast.open(path, names=list(state)) as file:
         assert list(file) == list(state)
         assert not file.has_digests
         assert file.metadata == {}
         assert all(same_bytes(file[name], array) for name, array in state.items())
-    with pytest.raises(holdfast.errors.NothingToVerify):
-        holdfast.verify(path)
+    with pytest.raises(standfast.errors.NothingToVerify):
+        standfast.verify(path)
 
 
 @pytest.mark.parametrize(("source", "target"), list(product(GENERAL, GENERAL)))
@@ -98,17 +98,17 @@ def test_every_pair_of_formats_converts_with_equal_digests(
 ) -> None:
     state, facts = data.draw(states(source, target)), data.draw(metadata)
     old, new = folder / f"old{SUFFIX[source]}", folder / f"new{SUFFIX[target]}"
-    holdfast.save(old, state, facts)
-    done = holdfast.convert(old, new)
+    standfast.save(old, state, facts)
+    done = standfast.convert(old, new)
     assert (done.source, done.target, done.verified) == (source, target, True)
     assert list(done.digests) == list(state)
     assert not done.casts
     assert not done.metadata
-    assert not holdfast.diff(old, new)
-    loaded = holdfast.load(new)
+    assert not standfast.diff(old, new)
+    loaded = standfast.load(new)
     assert all(same_bytes(loaded[name], array) for name, array in state.items())
     # The same content has the same bytes, whatever way it took.
-    holdfast.save(old.with_suffix(".direct" + SUFFIX[target]), state, facts)
+    standfast.save(old.with_suffix(".direct" + SUFFIX[target]), state, facts)
     direct = old.with_suffix(".direct" + SUFFIX[target]).read_bytes()
     if "oxck" not in (source, target):  # which sorts the keys of its metadata
         assert new.read_bytes() == direct
@@ -118,7 +118,7 @@ def test_every_pair_of_formats_converts_with_equal_digests(
 def test_every_flipped_bit_of_a_small_file_is_found(format: str, tmp_path: Path) -> None:
     path = tmp_path / f"state{SUFFIX[format]}"
     state = {"a": np.arange(3, dtype=np.float32), "b": np.ones((2, 2), np.float32)}
-    holdfast.save(path, state, {"note": "x"})
+    standfast.save(path, state, {"note": "x"})
     whole = path.read_bytes()
     step = 1 if len(whole) < 3000 else 7  # padded heads are long, and all of one kind
     unseen = [bit for bit in range(0, 8 * len(whole), step) if opens(flipped(whole, bit))]
@@ -133,9 +133,9 @@ def flipped(whole: bytes, bit: int) -> bytes:
 
 def opens(content: bytes) -> bool:
     try:
-        with holdfast.open(io.BytesIO(content)) as file:
+        with standfast.open(io.BytesIO(content)) as file:
             file.arrays()
-    except holdfast.HoldfastError:
+    except standfast.StandfastError:
         return False
     return True
 
@@ -144,7 +144,7 @@ def opens(content: bytes) -> bool:
 def test_a_stream_is_read_to_the_end_of_the_content_and_not_further(format: str) -> None:
     state = {"w": np.arange(100_000, dtype=np.float32), "b": np.zeros(3, np.float32)}
     content = io.BytesIO()
-    holdfast.save(content, state, format=format)
+    standfast.save(content, state, format=format)
     reading, writing = os.pipe()
 
     def write() -> None:
@@ -154,7 +154,7 @@ def test_a_stream_is_read_to_the_end_of_the_content_and_not_further(format: str)
     writer = threading.Thread(target=write)
     writer.start()
     with open(reading, "rb") as pipe:
-        loaded = holdfast.load(pipe)
+        loaded = standfast.load(pipe)
         assert pipe.read() == b"and more"
     writer.join()
     assert all(same_bytes(loaded[name], array) for name, array in state.items())
@@ -163,30 +163,30 @@ def test_a_stream_is_read_to_the_end_of_the_content_and_not_further(format: str)
 @pytest.mark.parametrize("format", GENERAL)
 def test_a_stream_that_ends_early_is_truncated(format: str) -> None:
     content = io.BytesIO()
-    holdfast.save(content, {"w": np.arange(1000, dtype=np.float32)}, format=format)
+    standfast.save(content, {"w": np.arange(1000, dtype=np.float32)}, format=format)
     whole = content.getvalue()
     for length in (12, len(whole) // 2, len(whole) - 1):
-        with pytest.raises(holdfast.DamagedFile):
-            holdfast.load(io.BytesIO(whole[:length]))
+        with pytest.raises(standfast.DamagedFile):
+            standfast.load(io.BytesIO(whole[:length]))
 
 
 def test_a_format_can_be_named_and_is_found_by_content(tmp_path: Path) -> None:
     path = tmp_path / "weights.bin"
-    with pytest.raises(holdfast.errors.UnknownFormat, match=r"\.oxck"):
-        holdfast.save(path, {})
-    with pytest.raises(holdfast.errors.UnknownFormat, match="npz"):
-        holdfast.save(path, {}, format="hdf5")
+    with pytest.raises(standfast.errors.UnknownFormat, match=r"\.oxck"):
+        standfast.save(path, {})
+    with pytest.raises(standfast.errors.UnknownFormat, match="npz"):
+        standfast.save(path, {}, format="hdf5")
     for format in GENERAL:
-        holdfast.save(path, {"w": np.ones(2, np.float32)}, format=format)
-        assert holdfast.open(path).format == format
+        standfast.save(path, {"w": np.ones(2, np.float32)}, format=format)
+        assert standfast.open(path).format == format
 
 
 @pytest.mark.parametrize("format", GENERAL)
 def test_slices_of_every_format(format: str, tmp_path: Path) -> None:
     path = tmp_path / f"state{SUFFIX[format]}"
     array = np.arange(60, dtype=np.float32).reshape(5, 12)
-    holdfast.save(path, {"odd": np.ones(3, np.float32), "w": array})
-    with holdfast.open(path) as file:
+    standfast.save(path, {"odd": np.ones(3, np.float32), "w": array})
+    with standfast.open(path) as file:
         assert np.array_equal(file.slice("w")[1:4, ::5], array[1:4, ::5])
 
 
@@ -199,22 +199,22 @@ def test_what_a_format_lacks_is_refused_by_name_unless_it_is_cast(
         "fine": np.ones(2, np.float32),
         "odd": np.array([1, 2, 448], DTYPES["float8_e4m3fn"].numpy),
     }
-    with pytest.raises(holdfast.errors.UnsupportedDType, match=r"'odd'.*float8_e4m3fn"):
-        holdfast.save(path, state)
+    with pytest.raises(standfast.errors.UnsupportedDType, match=r"'odd'.*float8_e4m3fn"):
+        standfast.save(path, state)
     assert not path.exists()
-    holdfast.save(path, state, cast=True)
-    loaded = holdfast.load(path)
+    standfast.save(path, state, cast=True)
+    loaded = standfast.load(path)
     assert loaded["odd"].astype(np.float32).tolist() == [1, 2, 448]
     imaginary = {"psi": np.array([1 + 2j])}
     if format != "npz":
-        with pytest.raises(holdfast.errors.UnsupportedDType, match="'psi'"):
-            holdfast.save(path, imaginary, cast=True)
+        with pytest.raises(standfast.errors.UnsupportedDType, match="'psi'"):
+            standfast.save(path, imaginary, cast=True)
 
 
 def test_too_many_dimensions_are_refused_or_joined(tmp_path: Path) -> None:
     path = tmp_path / "state.tenzor"
     array = np.arange(64, dtype=np.int32).reshape(2, 2, 2, 2, 2, 2)
-    with pytest.raises(holdfast.errors.UnsupportedShape, match=r"'w'.*6 dimensions"):
-        holdfast.save(path, {"w": array})
-    holdfast.save(path, {"w": array}, cast=True)
-    assert np.array_equal(holdfast.load(path)["w"], array.reshape(4, 2, 2, 2, 2))
+    with pytest.raises(standfast.errors.UnsupportedShape, match=r"'w'.*6 dimensions"):
+        standfast.save(path, {"w": array})
+    standfast.save(path, {"w": array}, cast=True)
+    assert np.array_equal(standfast.load(path)["w"], array.reshape(4, 2, 2, 2, 2))

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import BadOption, CopyFailed, DigestMismatch, NotVerified
-from holdfast.files import blocks
-from holdfast.files.digests import CHUNK
-from holdfast.tensors import DTYPES, Packed, TensorSpec
-from holdfast.tensors.casting import cast_array, cast_spec, castable_dtype
+import standfast
+from standfast.errors import BadOption, CopyFailed, DigestMismatch, NotVerified
+from standfast.files import blocks
+from standfast.files.digests import CHUNK
+from standfast.tensors import DTYPES, Packed, TensorSpec
+from standfast.tensors.casting import cast_array, cast_spec, castable_dtype
 from tests.devices import LateDevice, put_tensors_on
 
 GOLDEN = Path(__file__).parent.parent / "formats" / "golden"
@@ -66,7 +66,7 @@ def _bits(tensor: torch.Tensor) -> bytes:
 def _load(path: Any, **options: Any) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotVerified)
-        return holdfast.load(path, "torch", **options)
+        return standfast.load(path, "torch", **options)
 
 
 def _write(path: Path) -> None:
@@ -83,7 +83,7 @@ def _write(path: Path) -> None:
     elif path.suffix == ".sunc":  # with records in it
         path.write_bytes((GOLDEN / "sunc_u1_2d.sunc").read_bytes())
     else:
-        holdfast.save(path, state, cast=True)
+        standfast.save(path, state, cast=True)
 
 
 @pytest.mark.parametrize(
@@ -105,21 +105,21 @@ def test_packed_tensors_come_to_the_device(tmp_path: Path, device: LateDevice) -
     path = tmp_path / "a.safetensors"
     packed = Packed(np.arange(12, dtype=np.uint8), "float6_e2m3fn", (4, 4))
     four = Packed(np.arange(8, dtype=np.uint8), "float4_e2m1fn", (4, 4))
-    holdfast.save(path, {"six": packed, "four": four})
+    standfast.save(path, {"six": packed, "four": four})
     found = _load(path, device="late", cast="float16")
     assert _same(found, _load(path))
 
 
 def test_a_stream_is_loaded_to_the_device(device: LateDevice) -> None:
     file = io.BytesIO()
-    holdfast.save(file, _state(), format="safetensors")
+    standfast.save(file, _state(), format="safetensors")
     data = file.getvalue()
     assert _same(_load(io.BytesIO(data), device="late"), _load(io.BytesIO(data)))
 
 
 def test_the_device_may_be_given_as_torch_has_it(tmp_path: Path, device: LateDevice) -> None:
     path = tmp_path / "a.safetensors"
-    holdfast.save(path, _state())
+    standfast.save(path, _state())
     _load(path, device=torch.device("cpu"))
     assert not device.incoming
     device.name = "cuda:0"
@@ -130,17 +130,17 @@ def test_the_device_may_be_given_as_torch_has_it(tmp_path: Path, device: LateDev
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_the_host_is_a_device_as_well(tmp_path: Path, device: LateDevice, framework: str) -> None:
     path = tmp_path / "a.safetensors"
-    holdfast.save(path, {"a": np.arange(3.0)})
-    found = holdfast.load(path, framework, device="cpu")
+    standfast.save(path, {"a": np.arange(3.0)})
+    found = standfast.load(path, framework, device="cpu")
     assert found["a"].tolist() == [0.0, 1.0, 2.0]
     assert not device.incoming
 
 
 def test_arrays_of_numpy_lie_on_no_device(tmp_path: Path, device: LateDevice) -> None:
     path = tmp_path / "a.safetensors"
-    holdfast.save(path, {"a": np.arange(3.0)})
+    standfast.save(path, {"a": np.arange(3.0)})
     with pytest.raises(BadOption, match="load with framework='torch'"):
-        holdfast.load(path, device="late")
+        standfast.load(path, device="late")
 
 
 @pytest.mark.parametrize("name", ["late:7", 5])
@@ -148,13 +148,13 @@ def test_a_device_that_is_not_there_is_refused(
     name: Any, tmp_path: Path, device: LateDevice
 ) -> None:
     with pytest.raises(BadOption, match=f"device={name!r}"):
-        holdfast.load(tmp_path / "not looked at", "torch", device=name)
+        standfast.load(tmp_path / "not looked at", "torch", device=name)
 
 
 @pytest.mark.parametrize("cast", ["int32", "float8_e5m2", "complex64", "bf16", "", torch.int8, 3])
 def test_only_everyday_floats_can_be_cast_to(cast: Any, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="floating-point tensors become float64, float32"):
-        holdfast.load(tmp_path / "not looked at", cast=cast)
+        standfast.load(tmp_path / "not looked at", cast=cast)
 
 
 def test_a_dtype_may_be_given_as_torch_has_it() -> None:
@@ -165,19 +165,19 @@ def test_a_file_without_digests_still_warns(tmp_path: Path, device: LateDevice) 
     path = tmp_path / "a.npz"
     np.savez(path, a=np.arange(3.0))
     with pytest.warns(NotVerified, match="only its CRC-32 sums were checked") as caught:
-        holdfast.load(path, "torch", device="late")
+        standfast.load(path, "torch", device="late")
     assert caught[0].filename == __file__
 
 
 def test_damage_is_found_on_the_way(tmp_path: Path, device: LateDevice) -> None:
     path = tmp_path / "a.safetensors"
-    holdfast.save(path, {"a": np.zeros(100, np.uint8), "b": np.full(100, 77, np.uint8)})
+    standfast.save(path, {"a": np.zeros(100, np.uint8), "b": np.full(100, 77, np.uint8)})
     path.write_bytes(path.read_bytes().replace(b"M" * 100, b"M" * 99 + b"N"))
     with pytest.raises(DigestMismatch, match=r"a\.safetensors: tensor 'b' is damaged") as caught:
-        holdfast.load(path, "torch", device="late")
+        standfast.load(path, "torch", device="late")
     assert caught.value.tensors == ("b",)
     assert not device.incoming
-    assert holdfast.load(path, "torch", verify=False, device="late")["b"][-1] == 78
+    assert standfast.load(path, "torch", verify=False, device="late")["b"][-1] == 78
 
 
 def test_what_only_crcs_tell_of_is_checked_before_it_is_copied(
@@ -187,7 +187,7 @@ def test_what_only_crcs_tell_of_is_checked_before_it_is_copied(
     np.savez(path, a=np.full(100, 77, np.uint8))
     path.write_bytes(path.read_bytes().replace(b"M" * 100, b"M" * 99 + b"N"))
     with pytest.raises(DigestMismatch, match="CRC-32"):
-        holdfast.load(path, "torch", device="late")
+        standfast.load(path, "torch", device="late")
     assert not device.incoming
 
 
@@ -199,9 +199,9 @@ def test_a_device_without_memory_says_so(
 
     monkeypatch.setattr(device, "empty", empty)
     path = tmp_path / "a.safetensors"
-    holdfast.save(path, {"a": np.arange(3.0)})
+    standfast.save(path, {"a": np.arange(3.0)})
     with pytest.raises(CopyFailed, match="out of memory"):
-        holdfast.load(path, "torch", device="late")
+        standfast.load(path, "torch", device="late")
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
@@ -211,8 +211,8 @@ def test_all_floats_are_cast_and_nothing_else(tmp_path: Path, framework: str) ->
         "eight": np.ones(3, ml_dtypes.float8_e5m2),
         "pair": np.ones(2, np.complex64),
     }
-    holdfast.save(path, state)
-    found = holdfast.load(path, framework, cast="bfloat16")
+    standfast.save(path, state)
+    found = standfast.load(path, framework, cast="bfloat16")
     dtypes = {name: str(value.dtype).removeprefix("torch.") for name, value in found.items()}
     assert dtypes == {
         name: "bfloat16" if array.dtype.name in FLOATS else array.dtype.name
@@ -224,8 +224,8 @@ def test_all_floats_are_cast_and_nothing_else(tmp_path: Path, framework: str) ->
 @pytest.mark.parametrize("mapped", [True, False])
 def test_what_was_cast_can_be_written_to(tmp_path: Path, mapped: bool) -> None:
     path = tmp_path / "a.safetensors"
-    holdfast.save(path, {"a": np.arange(3.0), "b": np.arange(3, dtype=np.float32)})
-    found = holdfast.load(path, cast="float32", mapped=mapped)
+    standfast.save(path, {"a": np.arange(3.0), "b": np.arange(3, dtype=np.float32)})
+    found = standfast.load(path, cast="float32", mapped=mapped)
     for array in found.values():
         array += 1
         assert array.tolist() == [1.0, 2.0, 3.0]

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.files import ring
-from holdfast.tensors import Packed
+import standfast
+from standfast.files import ring
+from standfast.tensors import Packed
 from tests.strategies import arrays, metadata, names, packed, same_bytes
 
 Array = np.ndarray[Any, Any]
@@ -31,15 +31,15 @@ def test_tensors_and_metadata_come_back_as_they_were(
     folder: Path, tensors: dict[str, Array | Packed], metadata: dict[str, Any]
 ) -> None:
     path = folder / "state.safetensors"
-    holdfast.save(path, tensors, metadata)
+    standfast.save(path, tensors, metadata)
     expected = {
-        name: value.data.reshape(holdfast.TensorSpec(value.dtype, value.shape).array_shape)
+        name: value.data.reshape(standfast.TensorSpec(value.dtype, value.shape).array_shape)
         if isinstance(value, Packed)
         else value
         for name, value in tensors.items()
     }
     for mapped in (True, False):
-        with holdfast.open(path, mapped=mapped) as file:
+        with standfast.open(path, mapped=mapped) as file:
             assert list(file) == list(tensors)
             assert json.dumps(file.metadata) == json.dumps(metadata)
             for name, value in expected.items():
@@ -47,13 +47,13 @@ def test_tensors_and_metadata_come_back_as_they_were(
                 assert not file[name].flags.writeable
                 assert file[name].flags.aligned
                 assert file.spec(name).shape == tensors[name].shape
-        loaded = holdfast.load(path, mapped=mapped)
+        loaded = standfast.load(path, mapped=mapped)
         for name, value in expected.items():
             assert same_bytes(loaded[name], value)
             assert loaded[name].flags.writeable
-    assert holdfast.verify(path).tensors == len(tensors)
+    assert standfast.verify(path).tensors == len(tensors)
     stream = io.BytesIO()
-    holdfast.save(stream, tensors, metadata)
+    standfast.save(stream, tensors, metadata)
     assert stream.getvalue() == path.read_bytes()
 
 
@@ -61,7 +61,7 @@ def test_tensors_and_metadata_come_back_as_they_were(
 @settings(max_examples=150, deadline=None)
 def test_a_slice_is_what_numpy_would_give(folder: Path, array: Array, data: st.DataObject) -> None:
     path = folder / "slice.safetensors"
-    holdfast.save(path, {"x": array})
+    standfast.save(path, {"x": array})
     index = tuple(
         data.draw(st.integers(-n, n - 1) if n and data.draw(st.booleans()) else st.slices(n))
         for n in array.shape[: data.draw(st.integers(0, array.ndim))]
@@ -70,7 +70,7 @@ def test_a_slice_is_what_numpy_would_give(folder: Path, array: Array, data: st.D
         index = (*index, ...)
     for mapped in (True, False):
         for verify in (True, False):
-            with holdfast.open(path, mapped=mapped, verify=verify) as file:
+            with standfast.open(path, mapped=mapped, verify=verify) as file:
                 assert same_bytes(file.slice("x")[index], np.asarray(array[index]))
 
 
@@ -83,8 +83,8 @@ def test_a_tensor_survives_being_cut_into_blocks_anywhere(
     tensors = {"head": np.arange(997, dtype=np.float64), "x": array, "y": np.tile(array, 50)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring, "BLOCK", 4096 * pages)
-        holdfast.save(path, tensors)
-    loaded = holdfast.load(path)
+        standfast.save(path, tensors)
+    loaded = standfast.load(path)
     assert all(same_bytes(loaded[name], value) for name, value in tensors.items())
 
 
@@ -96,7 +96,7 @@ def test_the_same_tensors_give_the_same_bytes(tmp_path: Path) -> None:
         "sliced": np.repeat(array, 2, axis=1)[:, ::2],
         "big endian": array.astype(">f4"),
     }.items():
-        holdfast.save(tmp_path / f"{name}.safetensors", {"x": value, "n": np.int64([1])}, {"a": 1})
+        standfast.save(tmp_path / f"{name}.safetensors", {"x": value, "n": np.int64([1])}, {"a": 1})
     files = {path.read_bytes() for path in tmp_path.iterdir()}
     assert len(files) == 1
 
@@ -106,45 +106,45 @@ def test_tensors_come_in_pairs_too_and_keep_their_order(tmp_path: Path) -> None:
     pairs = [
         (name, np.ones(2, dtype)) for name, dtype in zip("zab", ("u1", "f8", "f4"), strict=True)
     ]
-    holdfast.save(path, iter(pairs))
-    assert list(holdfast.load(path)) == ["z", "a", "b"]
+    standfast.save(path, iter(pairs))
+    assert list(standfast.load(path)) == ["z", "a", "b"]
 
 
 def test_what_is_written_to_a_loaded_tensor_stays_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
-    holdfast.save(path, {"x": np.zeros(10_000)})
-    first = holdfast.load(path)
+    standfast.save(path, {"x": np.zeros(10_000)})
+    first = standfast.load(path)
     first["x"] += 1
-    assert holdfast.load(path)["x"].sum() == 0
+    assert standfast.load(path)["x"].sum() == 0
     assert first["x"].sum() == 10_000
 
 
 def test_a_file_can_be_saved_over_while_its_tensors_are_mapped(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
-    holdfast.save(path, {"x": np.arange(100_000.0)})
-    with holdfast.open(path) as file:
-        holdfast.save(path, {"x": file["x"][::-1], "y": file["x"]})
+    standfast.save(path, {"x": np.arange(100_000.0)})
+    with standfast.open(path) as file:
+        standfast.save(path, {"x": file["x"][::-1], "y": file["x"]})
         assert file["x"][0] == 0
-    loaded = holdfast.load(path)
+    loaded = standfast.load(path)
     assert loaded["x"][0] == 99_999
     loaded["x"] *= 2
-    holdfast.save(path, loaded)
-    assert holdfast.load(path)["x"][0] == 2 * 99_999
+    standfast.save(path, loaded)
+    assert standfast.load(path)["x"][0] == 2 * 99_999
 
 
 def test_an_open_file_can_be_saved_as_it_is(tmp_path: Path) -> None:
-    holdfast.save(tmp_path / "a.safetensors", {"x": np.arange(5), "y": np.ones((2, 3))})
-    with holdfast.open(tmp_path / "a.safetensors") as file:
-        holdfast.save(tmp_path / "b.safetensors", file, file.metadata)
+    standfast.save(tmp_path / "a.safetensors", {"x": np.arange(5), "y": np.ones((2, 3))})
+    with standfast.open(tmp_path / "a.safetensors") as file:
+        standfast.save(tmp_path / "b.safetensors", file, file.metadata)
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
 
 
 def test_arrays_outlive_the_file_they_came_from(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
-    holdfast.save(path, {"x": np.arange(5.0)})
-    with holdfast.open(path) as file:
+    standfast.save(path, {"x": np.arange(5.0)})
+    with standfast.open(path) as file:
         array = file["x"]
     path.unlink()
     assert array.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(holdfast.errors.ClosedFile):
+    with pytest.raises(standfast.errors.ClosedFile):
         file["x"]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadName,
     DuplicateName,
     RefusedMetadata,
@@ -23,7 +23,7 @@ from holdfast.errors import (
     UnsupportedTensor,
     WriteFailed,
 )
-from holdfast.formats import safetensors
+from standfast.formats import safetensors
 
 ONE = np.ones(1)
 
@@ -48,17 +48,17 @@ ONE = np.ones(1)
         ({"a": [1.0]}, UnsupportedTensor, "'a': a list is not a tensor, and trees are not saved"),
         ({"a": None}, UnsupportedTensor, "'a': a builtins.NoneType"),
         (
-            {"a": holdfast.Packed(np.zeros(3, "u1"), "float4_e2m1fn", (7,))},
+            {"a": standfast.Packed(np.zeros(3, "u1"), "float4_e2m1fn", (7,))},
             UnsupportedTensor,
             "pad",
         ),
         (
-            {"a": holdfast.Packed(np.zeros(3, "u1"), "float4_e2m1fn", (8,))},
+            {"a": standfast.Packed(np.zeros(3, "u1"), "float4_e2m1fn", (8,))},
             UnsupportedTensor,
             "4 p",
         ),
         (
-            {"a": holdfast.Packed(np.zeros(3, "u1"), "float32", (3,))},
+            {"a": standfast.Packed(np.zeros(3, "u1"), "float32", (3,))},
             UnsupportedTensor,
             "no packed",
         ),
@@ -68,10 +68,10 @@ def test_a_tensor_that_cannot_be_written_is_refused_by_name(
     tensors: Any, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "state.safetensors"
-    holdfast.save(path, {"old": ONE})
+    standfast.save(path, {"old": ONE})
     before = path.read_bytes()
     with pytest.raises(error, match=message) as caught:
-        holdfast.save(path, tensors)
+        standfast.save(path, tensors)
     assert type(caught.value) is error
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -81,9 +81,9 @@ def test_more_than_a_header_can_hold_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(safetensors, "MAX_HEADER", 4088)
-    holdfast.save(tmp_path / "fits.safetensors", {"a": ONE}, {"text": "x" * 3000})
+    standfast.save(tmp_path / "fits.safetensors", {"a": ONE}, {"text": "x" * 3000})
     with pytest.raises(RefusedTensor, match="8,184 bytes, over the format's limit"):
-        holdfast.save(tmp_path / "state.safetensors", {"a": ONE}, {"text": "x" * 4000})
+        standfast.save(tmp_path / "state.safetensors", {"a": ONE}, {"text": "x" * 4000})
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_more_than_a_header_can_hold_is_refused(
         ({"a": {"b": [1, {2}]}}, r"metadata\['a'\]\['b'\]\[1\] is a set"),
         ({"a": {1: 2}}, "has the key 1: keys must be strings"),
         ({1: 2}, "has the key 1"),
-        ({"holdfast.digest": "x"}, "reserved"),
-        ({"holdfast.mine": "x"}, "reserved"),
+        ({"standfast.digest": "x"}, "reserved"),
+        ({"standfast.mine": "x"}, "reserved"),
         ({"a": "\ud800"}, "not valid Unicode"),
         ({"\ud800": "a"}, "not valid Unicode"),
         ([("a", 1)], "must be a mapping"),
@@ -107,22 +107,22 @@ def test_metadata_that_would_not_come_back_the_same_is_refused(
     metadata: Any, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(RefusedMetadata, match=message):
-        holdfast.save(tmp_path / "state.safetensors", {"a": ONE}, metadata)
+        standfast.save(tmp_path / "state.safetensors", {"a": ONE}, metadata)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_metadata_keeps_its_types_and_strings_stay_as_they_are(tmp_path: Path) -> None:
     metadata = {"format": "pt", "step": 3, "text": "3", "nothing": None, "lr": 1e-4, "big": 2**80}
     path = tmp_path / "state.safetensors"
-    holdfast.save(path, {}, metadata)
-    with holdfast.open(path) as file:
+    standfast.save(path, {}, metadata)
+    with standfast.open(path) as file:
         assert file.metadata == metadata
         assert [type(v) for v in file.metadata.values()] == [type(v) for v in metadata.values()]
     from safetensors import safe_open
 
     with safe_open(path, "np") as theirs:
         strings = theirs.metadata()
-    assert {k: v for k, v in strings.items() if not k.startswith("holdfast.")} == {
+    assert {k: v for k, v in strings.items() if not k.startswith("standfast.")} == {
         "format": "pt",
         "step": "3",
         "text": "3",
@@ -134,7 +134,7 @@ def test_metadata_keeps_its_types_and_strings_stay_as_they_are(tmp_path: Path) -
 
 def test_a_path_of_no_known_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnknownFormat, match=r"there are \.safetensors"):
-        holdfast.save(tmp_path / "state.xyz", {"a": ONE})
+        standfast.save(tmp_path / "state.xyz", {"a": ONE})
 
 
 def test_a_stream_that_fails_says_so() -> None:
@@ -143,7 +143,7 @@ def test_a_stream_that_fails_says_so() -> None:
             raise OSError(28, "No space left on device")
 
     with pytest.raises(WriteFailed, match="No space left"):
-        holdfast.save(Full(), {"a": ONE})  # type: ignore[arg-type]
+        standfast.save(Full(), {"a": ONE})  # type: ignore[arg-type]
 
 
 def test_a_stream_that_takes_less_than_it_is_given_gets_the_rest() -> None:
@@ -156,8 +156,8 @@ def test_a_stream_that_takes_less_than_it_is_given_gets_the_rest() -> None:
             return min(1000, len(data))
 
     stream, whole = Slow(), io.BytesIO()
-    holdfast.save(stream, {"a": np.arange(5000)})  # type: ignore[arg-type]
-    holdfast.save(whole, {"a": np.arange(5000)})
+    standfast.save(stream, {"a": np.arange(5000)})  # type: ignore[arg-type]
+    standfast.save(whole, {"a": np.arange(5000)})
     assert bytes(stream.data) == whole.getvalue()
 
 
@@ -169,7 +169,7 @@ def test_a_stream_that_does_not_block_does_not_lose_bytes_silently() -> None:
         os.fdopen(writing, "wb", buffering=0) as stream,
         pytest.raises(WriteFailed, match="takes no more"),
     ):
-        holdfast.save(stream, {"a": np.zeros(1 << 20, np.uint8)})
+        standfast.save(stream, {"a": np.zeros(1 << 20, np.uint8)})
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_stream_that_does_not_block_does_not_lose_bytes_silently() -> None:
 def test_what_cannot_be_written_to_is_refused(odd: Any, tmp_path: Path) -> None:
     target = str(tmp_path) + "/" + odd if isinstance(odd, str) else odd
     with pytest.raises(WriteFailed):
-        holdfast.save(target, {"a": ONE})
+        standfast.save(target, {"a": ONE})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,8 +188,8 @@ def test_paths_may_be_bytes_and_streams_may_be_empty_containers(tmp_path: Path) 
             return len(self.getvalue())
 
     path, stream = os.fsencode(tmp_path / "state.safetensors"), Sized()
-    holdfast.save(path, {"a": ONE})  # type: ignore[arg-type]
-    holdfast.save(stream, {"a": ONE})
+    standfast.save(path, {"a": ONE})  # type: ignore[arg-type]
+    standfast.save(stream, {"a": ONE})
     assert (tmp_path / "state.safetensors").read_bytes() == stream.getvalue()
 
 
@@ -197,20 +197,20 @@ def test_subclasses_of_arrays_are_saved_as_the_arrays_they_are(tmp_path: Path) -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PendingDeprecationWarning)
         matrix = np.matrix(np.arange(3 << 20, dtype=float).reshape(1024, -1))
-    holdfast.save(tmp_path / "state.safetensors", {"m": matrix, "t": matrix.T})
-    loaded = holdfast.load(tmp_path / "state.safetensors")
+    standfast.save(tmp_path / "state.safetensors", {"m": matrix, "t": matrix.T})
+    loaded = standfast.load(tmp_path / "state.safetensors")
     assert np.array_equal(loaded["m"], np.asarray(matrix))
     assert np.array_equal(loaded["t"], np.asarray(matrix).T)
 
 
 def test_damage_met_while_saving_an_open_file_is_reported_as_damage(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
-    holdfast.save(path, {"a": ONE})
+    standfast.save(path, {"a": ONE})
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with holdfast.open(path) as file, pytest.raises(holdfast.errors.DigestMismatch):
-        holdfast.save(tmp_path / "copy.safetensors", file)
+    with standfast.open(path) as file, pytest.raises(standfast.errors.DigestMismatch):
+        standfast.save(tmp_path / "copy.safetensors", file)
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -219,7 +219,7 @@ def test_streams_that_cannot_be_written_to_are_refused() -> None:
     closed.close()
     for stream in (closed, io.StringIO(), io.BufferedReader(io.BytesIO())):
         with pytest.raises(WriteFailed, match="stream"):
-            holdfast.save(stream, {"w": np.ones(2)})
+            standfast.save(stream, {"w": np.ones(2)})
 
 
 def test_streams_that_cannot_be_read_are_refused() -> None:
@@ -227,6 +227,6 @@ def test_streams_that_cannot_be_read_are_refused() -> None:
     closed.close()
     for stream in (closed, io.StringIO("x" * 100)):
         with pytest.raises(UnreadableFile, match="stream"):
-            holdfast.open(stream)
+            standfast.open(stream)
     with pytest.raises(UnreadableFile, match="no path"):
-        holdfast.open(3.5)
+        standfast.open(3.5)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import BadField, MissingFile, UnreadableFile
-from holdfast.verbs.folders import Experiment, read_root
+import standfast
+from standfast.errors import BadField, MissingFile, UnreadableFile
+from standfast.verbs.folders import Experiment, read_root
 from tests.verbs.weightslab_roots import (
     FIRST,
     GOLDEN,
@@ -58,9 +58,9 @@ def test_its_weights_are_what_torch_reads() -> None:
     experiment = _only(GOLDEN)
     for step, path in experiment.checkpoints.items():
         expected = torch.load(path, weights_only=True)
-        loaded = holdfast.load(path, verify=False)
+        loaded = standfast.load(path, verify=False)
         state = experiment.found(step).state()
-        assert holdfast.open(path).metadata["step"] == state["step"] == step
+        assert standfast.open(path).metadata["step"] == state["step"] == step
         for name, tensor in expected["model_state_dict"].items():
             assert np.array_equal(loaded[f"model_state_dict.{name}"], tensor.numpy())
             assert torch.equal(state["model"][name], tensor)
@@ -72,7 +72,7 @@ def test_its_weights_are_what_torch_reads() -> None:
         groups = expected["optimizer_state_dict"]["param_groups"]
         assert state["optimizer"]["param_groups"] == groups
         assert experiment.model(step) == {
-            name: holdfast.open(path).spec(f"model_state_dict.{name}")
+            name: standfast.open(path).spec(f"model_state_dict.{name}")
             for name in expected["model_state_dict"]
         }
 

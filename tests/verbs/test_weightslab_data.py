@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     DamagedFile,
-    HoldfastError,
     LimitExceeded,
     MissingFile,
+    StandfastError,
     UnsupportedFile,
 )
-from holdfast.verbs.folders import Experiment, read_root
+from standfast.verbs.folders import Experiment, read_root
 from tests.verbs.weightslab_roots import FIRST, LAYOUTS, Writer
 
 
@@ -217,6 +217,6 @@ def test_torn_files_give_a_value_or_an_error_of_ours(tmp_path: Path) -> None:
         for read in (experiment.config, experiment.data_state):
             try:
                 read()
-            except HoldfastError:
+            except StandfastError:
                 errors += 1
     assert errors > len(whole)

@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-import holdfast
-from holdfast.web.app import make_app
+import standfast
+from standfast.web.app import make_app
 
 PORT = 7433
 HERE = f"http://127.0.0.1:{PORT}"
@@ -18,8 +18,8 @@ HERE = f"http://127.0.0.1:{PORT}"
 class Api:
     """A dashboard in this process."""
 
-    def __init__(self, store: holdfast.Store | Path, **options: Any) -> None:
-        opened = holdfast.Store(store) if isinstance(store, os.PathLike) else store
+    def __init__(self, store: standfast.Store | Path, **options: Any) -> None:
+        opened = standfast.Store(store) if isinstance(store, os.PathLike) else store
         self.client = TestClient(make_app(opened, **options), base_url=HERE)
 
     def __call__(self, path: str, status: int = 200) -> Any:
@@ -30,7 +30,7 @@ class Api:
 
     def send(self, path: str, body: Any = None, status: int = 200, method: str = "POST") -> Any:
         """What is answered to a change of the dashboard's own pages."""
-        headers = {"X-Holdfast": "1", "Origin": HERE, "Sec-Fetch-Site": "same-origin"}
+        headers = {"X-Standfast": "1", "Origin": HERE, "Sec-Fetch-Site": "same-origin"}
         answer = self.client.request(method, f"/api/v1{path}", json=body, headers=headers)
         assert answer.status_code == status, answer.text
         return answer.json()

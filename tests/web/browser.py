@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
 
-import holdfast
+import standfast
 
 SCREENS = Path(__file__).parents[2] / "build" / "screens"
 ELSEWHERE = "attacker.example"
@@ -67,7 +67,7 @@ def chromium() -> str:
 
 @dataclass
 class Server:
-    """A `holdfast ui` that is running."""
+    """A `standfast ui` that is running."""
 
     url: str
     """Without a slash at its end, and without a token."""
@@ -83,7 +83,7 @@ class Server:
             self.process.wait()
 
 
-def start(store: holdfast.Store | Path, log: Path, **options: Any) -> Server:
+def start(store: standfast.Store | Path, log: Path, **options: Any) -> Server:
     """Start the dashboard of a store on a free port; returns when it answers.
 
     Options are those of the command: `allow_edit=True` is `--allow-edit`. A folder `files` in that
@@ -92,7 +92,7 @@ def start(store: holdfast.Store | Path, log: Path, **options: Any) -> Server:
     place = store if isinstance(store, Path) else Path(store.url).parent
     files = place / "files"
     options = {"port": 0, "files": files if files.is_dir() else None, **options}
-    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "ui", str(place)]
+    command = [sys.executable, "-c", "from standfast.cli import main; main()", "ui", str(place)]
     command += ["--no-open", *_as_arguments(options)]
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -109,7 +109,7 @@ def start(store: holdfast.Store | Path, log: Path, **options: Any) -> Server:
         time.sleep(0.02)
     process.kill()
     process.wait()
-    pytest.fail(f"holdfast ui did not start: {log.read_text()}")
+    pytest.fail(f"standfast ui did not start: {log.read_text()}")
 
 
 def _as_arguments(options: dict[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-import holdfast
+import standfast
 from tests.web import stores
 from tests.web.browser import DESK, Browsing, Server, Watch, start
 
@@ -23,13 +23,13 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shown(shared_folder: Path) -> Callable[[Any], holdfast.Store]:
+def shown(shared_folder: Path) -> Callable[[Any], standfast.Store]:
     """A store of a builder, made once for all tests: they must leave it as it is."""
     return lambda builder: stores.cached(builder, shared_folder)
 
 
 @pytest.fixture
-def small(shown: Callable[[Any], holdfast.Store]) -> holdfast.Store:
+def small(shown: Callable[[Any], standfast.Store]) -> standfast.Store:
     """The store with everything."""
     return shown(stores.small)
 
@@ -47,10 +47,10 @@ def servers() -> Iterator[dict[Any, Server]]:
 def served(
     servers: dict[Any, Server], shared_folder: Path, tmp_path: Path, watch: Watch
 ) -> Iterator[Serve]:
-    """Serves a store, and gives the address; options are those of `holdfast ui`."""
+    """Serves a store, and gives the address; options are those of `standfast ui`."""
     own: list[Server] = []
 
-    def serve(store: holdfast.Store | Path, **options: Any) -> str:
+    def serve(store: standfast.Store | Path, **options: Any) -> str:
         place = store if isinstance(store, Path) else Path(store.url).parent
         key = (place, *sorted(options.items()))
         if not place.is_relative_to(shared_folder):
@@ -60,7 +60,7 @@ def served(
             servers[key] = start(place, shared_folder / f"server{len(servers)}.log", **options)
         server = own[-1] if key not in servers else servers[key]
         ended = server.process.poll()
-        assert ended is None, f"holdfast ui ended with {ended}: {server.log.read_text()}"
+        assert ended is None, f"standfast ui ended with {ended}: {server.log.read_text()}"
         watch.origins.add(server.url)
         return server.url
 

@@ -14,21 +14,21 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
-import holdfast
+import standfast
 import tests.examples  # noqa: F401  (its programs can be imported from here on)
-from holdfast import KeepBest, KeepLast
-from holdfast.amr import OpenTopology, ScalarFrontend, Snapshot
-from holdfast.files.digests import CHUNK
-from holdfast.parallel import SingleRank
-from holdfast.retention import retention
-from holdfast.store import names
-from holdfast.store.marks import Marks, Note, write_marks
-from holdfast.store.reading import read_record
-from holdfast.store.record import Record, encode
-from holdfast.store.runfile import RunFile
-from holdfast.store.runfile import encode as encode_run
-from holdfast.tensors import TensorSpec
-from holdfast.training.metrics import MetricsLog
+from standfast import KeepBest, KeepLast
+from standfast.amr import OpenTopology, ScalarFrontend, Snapshot
+from standfast.files.digests import CHUNK
+from standfast.parallel import SingleRank
+from standfast.retention import retention
+from standfast.store import names
+from standfast.store.marks import Marks, Note, write_marks
+from standfast.store.reading import read_record
+from standfast.store.record import Record, encode
+from standfast.store.runfile import RunFile
+from standfast.store.runfile import encode as encode_run
+from standfast.tensors import TensorSpec
+from standfast.training.metrics import MetricsLog
 from tests.packages.saved_packages import make_package
 
 HP = {
@@ -66,9 +66,9 @@ ODDITIES = (
 )
 
 
-def small(folder: Path) -> holdfast.Store:
+def small(folder: Path) -> standfast.Store:
     """Four runs that came from each other, a simulation, a run without checkpoints, and files."""
-    store = holdfast.Store(folder)
+    store = standfast.Store(folder)
     gpt = _trained(store, "gpt", HP, range(20, STEPS + 1, 20))
     gpt.set_retention(retention(KeepLast(2) | KeepBest(1, "loss"), None))
     gpt.checkpoint(100).tag("paper")
@@ -90,17 +90,17 @@ def small(folder: Path) -> holdfast.Store:
     return store
 
 
-def empty(folder: Path) -> holdfast.Store:
+def empty(folder: Path) -> standfast.Store:
     """A store in which there is nothing yet."""
     (folder / "checkpoints" / names.MODELS).mkdir(parents=True)
-    return holdfast.Store(folder)
+    return standfast.Store(folder)
 
 
-def damaged(folder: Path) -> holdfast.Store:
+def damaged(folder: Path) -> standfast.Store:
     """Run `gpt` with a record that is all but lost (40), a flipped byte (60), no data file (80), a
     record without its end (100) and an unfinished log; another run, whose own file is lost.
     """
-    store = holdfast.Store(folder)
+    store = standfast.Store(folder)
     run = _trained(store, "gpt", HP, range(20, 121, 20))
     store.close()
     place = folder / "checkpoints" / names.MODELS / run.hash
@@ -120,12 +120,12 @@ def damaged(folder: Path) -> holdfast.Store:
     return store
 
 
-def hostile(folder: Path) -> holdfast.Store:
+def hostile(folder: Path) -> standfast.Store:
     """What somebody would put into a store to hurt those who look at it.
 
     The names that the product refuses are written into the files by hand, under right digests.
     """
-    store = holdfast.Store(folder)
+    store = standfast.Store(folder)
     texts = (*ATTACKS, *ODDITIES)
     state = {
         "model": {text: np.arange(12, dtype=np.float32).reshape(3, 4) for text in texts},
@@ -155,15 +155,15 @@ def hostile(folder: Path) -> holdfast.Store:
     for text in texts:
         name = text.replace("/", "\u2215").replace("\x00", "")
         if name.strip():
-            holdfast.save(files / f"{name[:100]}.safetensors", state["model"])
+            standfast.save(files / f"{name[:100]}.safetensors", state["model"])
             (files / name[:100]).mkdir()
     store.close()
     return store
 
 
-def many(folder: Path, runs: int = 1000, checkpoints: int = 10_000) -> holdfast.Store:
+def many(folder: Path, runs: int = 1000, checkpoints: int = 10_000) -> standfast.Store:
     """So many checkpoints in so many runs: real records, made from one that was saved."""
-    store = holdfast.Store(folder)
+    store = standfast.Store(folder)
     weights = {f"layers.{i}.weight": np.zeros(64, np.float32) for i in range(4)}
     with store.run("template") as run:
         run.save(0, {"model": weights}, metrics={"loss": 1.0})
@@ -175,9 +175,9 @@ def many(folder: Path, runs: int = 1000, checkpoints: int = 10_000) -> holdfast.
     return store
 
 
-def huge(folder: Path) -> holdfast.Store:
+def huge(folder: Path) -> standfast.Store:
     """One tensor of a gigabyte, `model.weight`, whose 64 chunks are the same 16 MiB of the disk."""
-    store = holdfast.Store(folder)
+    store = standfast.Store(folder)
     noise = np.random.default_rng(0).standard_normal(CHUNK // 4, np.float32)
     with store.run("huge") as run:
         run.save(1, {"model": {"weight": noise}})
@@ -197,7 +197,7 @@ def huge(folder: Path) -> holdfast.Store:
     return store
 
 
-def pages(store: holdfast.Store) -> dict[str, str]:
+def pages(store: standfast.Store) -> dict[str, str]:
     """Where each page of the dashboard is, for the store `small`, by what to call its pictures."""
     gpt, low, heat = (store.find_run(name).hash for name in ("gpt", "low rate", "heat"))
     return {
@@ -217,7 +217,7 @@ def pages(store: holdfast.Store) -> dict[str, str]:
 
 
 @cache
-def cached(builder: Callable[[Path], holdfast.Store], folder: Path) -> holdfast.Store:
+def cached(builder: Callable[[Path], standfast.Store], folder: Path) -> standfast.Store:
     """A store that is made once for all tests, which only read it."""
     place = folder / builder.__name__
     shutil.rmtree(place, ignore_errors=True)
@@ -225,15 +225,15 @@ def cached(builder: Callable[[Path], holdfast.Store], folder: Path) -> holdfast.
 
 
 def _trained(
-    store: holdfast.Store,
+    store: standfast.Store,
     name: str,
     hp: Any,
     steps: range,
     *,
     width: int = 64,
     data: Any = DATA,
-    parent: holdfast.Checkpoint | None = None,
-) -> holdfast.Run:
+    parent: standfast.Checkpoint | None = None,
+) -> standfast.Run:
     """A run with a log of every step, and checkpoints of some."""
     rng = np.random.default_rng(len(name))
     model = _model(rng, width)
@@ -294,7 +294,7 @@ def _optimizer(model: dict[str, Any], step: int) -> dict[str, Any]:
     return {"state": {0: {"step": step, "exp_avg": moment}}, "lr": 3e-4}
 
 
-def _simulated(store: holdfast.Store) -> Snapshot:
+def _simulated(store: standfast.Store) -> Snapshot:
     """The plate of `examples/heat.py`, which is refined where it is hot."""
     from heat import BLOCK, STEP, new_plate
 
@@ -328,9 +328,9 @@ def _make_files(folder: Path, snapshot: Snapshot) -> None:
         "bias": np.zeros(64, np.float32),
     }
     snapshot.export(files / "heat.sunc")
-    holdfast.save(files / "weights.safetensors", tensors, metadata={"author": "tests"})
-    holdfast.save(files / "arrays.npz", tensors)
-    holdfast.save(files / "more" / "old.safetensors", {"weight": tensors["weight"]})
+    standfast.save(files / "weights.safetensors", tensors, metadata={"author": "tests"})
+    standfast.save(files / "arrays.npz", tensors)
+    standfast.save(files / "more" / "old.safetensors", {"weight": tensors["weight"]})
     (files / "more" / "cut.safetensors").write_bytes(b"\x40\0\0\0\0\0\0\0{")
     (files / "notes.txt").write_text("No tensors here.\n")
     make_package(files / "recipes")

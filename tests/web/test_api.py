@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
+import standfast
 from tests.cli.stores import call
 from tests.web import stores
 from tests.web.api import Api
 
 
 @pytest.fixture
-def place(small: holdfast.Store) -> Path:
+def place(small: standfast.Store) -> Path:
     return Path(small.url).parent
 
 
@@ -26,7 +26,7 @@ def api(place: Path) -> Api:
 
 
 @pytest.fixture
-def gpt(small: holdfast.Store) -> str:
+def gpt(small: standfast.Store) -> str:
     return small.find_run("gpt").hash
 
 
@@ -34,10 +34,10 @@ def printed(place: Path, *arguments: str) -> Any:
     return call(*arguments, "--json", "--store", place).json
 
 
-def test_the_store_is_told_of_in_figures(api: Api, small: holdfast.Store) -> None:
+def test_the_store_is_told_of_in_figures(api: Api, small: standfast.Store) -> None:
     told = api("/store")
     assert told["url"] == small.url
-    assert told["version"] == holdfast.__version__
+    assert told["version"] == standfast.__version__
     assert told["runs"] == len(small.runs()) == 6
     assert told["checkpoints"] == sum(len(run.checkpoints()) for run in small.runs()) == 18
     assert (told["damaged"], told["allow_edit"]) == (0, False)
@@ -118,7 +118,7 @@ def test_a_checkpoint_is_told_as_show_does(api: Api, place: Path, gpt: str) -> N
     assert all(name.startswith(f"{part}.") for name, part in parts.items() if part)
 
 
-def test_a_snapshot_is_told_with_its_tree(api: Api, place: Path, small: holdfast.Store) -> None:
+def test_a_snapshot_is_told_with_its_tree(api: Api, place: Path, small: standfast.Store) -> None:
     heat = small.find_run("heat").hash
     shown = printed(place, "show", f"{heat}@60")
     assert api(f"/checkpoints/{heat}/60")["tree"] == shown["tree"]
@@ -135,7 +135,7 @@ def test_a_verified_checkpoint_is_known_to_be_so(tmp_path: Path) -> None:
 
 
 def test_the_record_is_told_by_its_head_and_the_sizes_of_its_lines(
-    api: Api, gpt: str, small: holdfast.Store
+    api: Api, gpt: str, small: standfast.Store
 ) -> None:
     told = api(f"/checkpoints/{gpt}/100/record")
     assert told["head"]["step"] == 100
@@ -160,7 +160,7 @@ def test_what_differs_is_what_diff_prints(api: Api, place: Path, gpt: str) -> No
         assert told == printed(place, "diff", before, after)
 
 
-def test_storage_is_told_as_du_and_gc_do(api: Api, place: Path, small: holdfast.Store) -> None:
+def test_storage_is_told_as_du_and_gc_do(api: Api, place: Path, small: standfast.Store) -> None:
     told = api("/storage")
     assert told["usage"] == printed(place, "du")
     assert told["gc"] == printed(place, "gc")
@@ -175,7 +175,7 @@ def test_storage_is_told_as_du_and_gc_do(api: Api, place: Path, small: holdfast.
 
 
 def test_the_parts_of_a_large_state_are_told_apart(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     with store.run("a") as run:
         large = {name: np.zeros(5 << 20, np.uint8) for name in ("x", "y")}
         run.save(1, {"model": {"x": large["x"]}, "optimizer": {"y": large["y"] + 1}})
@@ -185,7 +185,7 @@ def test_the_parts_of_a_large_state_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     with store.run("a") as run:
         run.save(1, {"x": 1}, metrics={"loss": float("nan"), "top": float("inf"), "ok": 0.5})
     answer = Api(store).client.get(f"/api/v1/runs/{run.hash}")
@@ -193,7 +193,7 @@ def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
     assert answer.json()["latest"]["metrics"] == {"loss": None, "top": None, "ok": 0.5}
 
 
-def test_a_tensor_is_summed_up(api: Api, gpt: str, small: holdfast.Store) -> None:
+def test_a_tensor_is_summed_up(api: Api, gpt: str, small: standfast.Store) -> None:
     checkpoint = small.resolve(f"{gpt}@100")
     name = next(each for each in checkpoint.tensors if each.startswith("model."))
     told = api(f"/tensor?ref={gpt}@100&name={name}&bins=16")

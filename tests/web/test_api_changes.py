@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
-import holdfast
-from holdfast.web import api_checkpoints, waiting
+import standfast
+from standfast.web import api_checkpoints, waiting
 from tests.web import stores
 from tests.web.api import Api
 from tests.web.conftest import Serve
 
 
-def save(store: holdfast.Store, name: str, *steps: int) -> holdfast.Run:
+def save(store: standfast.Store, name: str, *steps: int) -> standfast.Run:
     with store.run(name) as run:
         for step in steps:
             run.save(step, {"model": {"x": step}}, metrics={"loss": 1 / step})
@@ -29,13 +29,13 @@ def save(store: holdfast.Store, name: str, *steps: int) -> holdfast.Run:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
-    store = holdfast.Store(tmp_path / "store")
+def store(tmp_path: Path) -> standfast.Store:
+    store = standfast.Store(tmp_path / "store")
     save(store, "a", 1, 2)
     return store
 
 
-def test_what_was_saved_or_deleted_meanwhile_is_told(store: holdfast.Store) -> None:
+def test_what_was_saved_or_deleted_meanwhile_is_told(store: standfast.Store) -> None:
     api = Api(Path(store.url).parent)
     assert api("/store")["checkpoints"] == 2
     run = save(store, "b", 1, 2, 3)
@@ -48,7 +48,7 @@ def test_what_was_saved_or_deleted_meanwhile_is_told(store: holdfast.Store) -> N
     assert [each["name"] for each in api("/runs")["runs"]] == ["a"]
 
 
-def test_the_state_is_another_after_each_change(store: holdfast.Store) -> None:
+def test_the_state_is_another_after_each_change(store: standfast.Store) -> None:
     api = Api(Path(store.url).parent)
     run = store.find_run("a")
     seen = [api("/store")["state"]]
@@ -64,7 +64,7 @@ def test_the_state_is_another_after_each_change(store: holdfast.Store) -> None:
     assert len(set(seen)) == len(seen)
 
 
-def test_who_waits_is_answered_when_something_changes(store: holdfast.Store) -> None:
+def test_who_waits_is_answered_when_something_changes(store: standfast.Store) -> None:
     api = Api(Path(store.url).parent)
     time.sleep(2.1)  # until the store has settled
     state = api("/store")["state"]
@@ -82,7 +82,7 @@ def test_who_waits_is_answered_when_something_changes(store: holdfast.Store) -> 
 
 
 def test_who_was_told_of_a_change_by_another_page_waits_for_the_next_one(
-    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store elsewhere is looked at seldom: what a page has just read is not older than that."""
     monkeypatch.setattr(waiting, "_PAUSE", 20.0)
@@ -98,7 +98,7 @@ def test_who_was_told_of_a_change_by_another_page_waits_for_the_next_one(
 
 
 def test_comparisons_that_take_long_hold_up_nothing_else(
-    store: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
     compared = []
@@ -125,14 +125,14 @@ def test_comparisons_that_take_long_hold_up_nothing_else(
         assert [each.result().status_code for each in asked] == [200] * 5
 
 
-def test_who_brings_another_state_need_not_wait(store: holdfast.Store) -> None:
+def test_who_brings_another_state_need_not_wait(store: standfast.Store) -> None:
     begun = time.monotonic()
     Api(Path(store.url).parent)("/store?wait=another&seconds=20")
     assert time.monotonic() - begun < 2
 
 
 def test_a_store_that_is_gone_is_410_and_told_of_again_when_it_is_back(
-    store: holdfast.Store, tmp_path: Path
+    store: standfast.Store, tmp_path: Path
 ) -> None:
     place, aside = tmp_path / "store", tmp_path / "aside"
     run = store.find_run("a").hash
@@ -153,13 +153,13 @@ def test_a_store_that_is_gone_is_410_and_told_of_again_when_it_is_back(
     assert api("/store")["checkpoints"] == 2
     shutil.rmtree(place)
     api("/runs", 410)
-    save(holdfast.Store(place), "new", 5)
+    save(standfast.Store(place), "new", 5)
     assert [each["name"] for each in api("/runs")["runs"]] == ["new"]
 
 
 def test_a_store_that_vanishes_in_the_middle_never_breaks_an_answer(tmp_path: Path) -> None:
     place = tmp_path / "store"
-    run = save(holdfast.Store(place), "a", *range(1, 9)).hash
+    run = save(standfast.Store(place), "a", *range(1, 9)).hash
     api = Api(place)
     ended = threading.Event()
     paths = ("/store", "/runs", f"/runs/{run}", f"/runs/{run}/checkpoints", f"/runs/{run}/metrics",
@@ -177,7 +177,7 @@ def test_a_store_that_vanishes_in_the_middle_never_breaks_an_answer(tmp_path: Pa
         time.sleep(0.1)
         shutil.rmtree(place, ignore_errors=True)
         time.sleep(0.05)
-        save(holdfast.Store(place), "a", *range(1, 5 + number))
+        save(standfast.Store(place), "a", *range(1, 5 + number))
     ended.set()
     for thread in asking:
         thread.join()
@@ -186,7 +186,7 @@ def test_a_store_that_vanishes_in_the_middle_never_breaks_an_answer(tmp_path: Pa
 
 
 def test_damage_is_told_and_nothing_else_suffers(
-    shown: Callable[[Any], holdfast.Store],
+    shown: Callable[[Any], standfast.Store],
 ) -> None:
     store = shown(stores.damaged)
     api = Api(store)
@@ -211,7 +211,7 @@ def test_damage_is_told_and_nothing_else_suffers(
     assert "damaged" in marks[40]
 
 
-def test_an_empty_store_is_empty(shown: Callable[[Any], holdfast.Store]) -> None:
+def test_an_empty_store_is_empty(shown: Callable[[Any], standfast.Store]) -> None:
     api = Api(shown(stores.empty))
     assert api("/runs")["runs"] == []
     assert api("/lineage") == []
@@ -219,7 +219,7 @@ def test_an_empty_store_is_empty(shown: Callable[[Any], holdfast.Store]) -> None
     assert api("/store")["runs"] == 0
 
 
-def test_hostile_names_are_told_as_they_are(shown: Callable[[Any], holdfast.Store]) -> None:
+def test_hostile_names_are_told_as_they_are(shown: Callable[[Any], standfast.Store]) -> None:
     store = shown(stores.hostile)
     api = Api(store)
     told = {run["name"] for run in api("/runs?per_page=200")["runs"]}
@@ -233,7 +233,7 @@ def test_hostile_names_are_told_as_they_are(shown: Callable[[Any], holdfast.Stor
     assert {run["name"] for run in json.loads(boot)["data"]["runs"]} <= told
 
 
-def test_fifty_requests_at_once_are_all_answered(small: holdfast.Store, served: Serve) -> None:
+def test_fifty_requests_at_once_are_all_answered(small: standfast.Store, served: Serve) -> None:
     url = served(small)
     run = small.find_run("gpt").hash
     tensor = next(name for name in small.resolve(f"{run}@100").tensors if name.startswith("model."))

@@ -11,19 +11,19 @@ import msgspec
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.training.metrics import read_metrics
-from holdfast.web import curves
-from holdfast.web.curves import Series
+import standfast
+from standfast.training.metrics import read_metrics
+from standfast.web import curves
+from standfast.web.curves import Series
 from tests.web.api import Api
 
 
 @pytest.fixture
-def api(small: holdfast.Store) -> Api:
+def api(small: standfast.Store) -> Api:
     return Api(Path(small.url).parent)
 
 
-def test_a_short_log_is_told_as_it_is(api: Api, small: holdfast.Store) -> None:
+def test_a_short_log_is_told_as_it_is(api: Api, small: standfast.Store) -> None:
     run = small.find_run("gpt").hash
     assert small.logs is not None
     lines = [*read_metrics(small.logs / f"{run}_metrics.jsonl")]
@@ -36,7 +36,7 @@ def test_a_short_log_is_told_as_it_is(api: Api, small: holdfast.Store) -> None:
 
 
 def test_checkpoints_are_on_the_same_axis_with_their_marks_and_reasons(
-    api: Api, small: holdfast.Store
+    api: Api, small: standfast.Store
 ) -> None:
     run = small.find_run("gpt")
     told = api(f"/runs/{run.hash}/metrics")["checkpoints"]
@@ -49,7 +49,7 @@ def test_checkpoints_are_on_the_same_axis_with_their_marks_and_reasons(
 
 
 def test_without_a_log_the_records_are_told(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     with store.run("a") as run:
         for step in (3, 1, 2):
             run.save(step, {"x": step}, metrics={"loss": step / 2})
@@ -67,17 +67,17 @@ def write(path: Path, steps: range, **metrics: Any) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> holdfast.Run:
-    store = holdfast.Store(tmp_path)
+def run(tmp_path: Path) -> standfast.Run:
+    store = standfast.Store(tmp_path)
     return store.run("a")
 
 
-def log_of(run: holdfast.Run) -> Path:
+def log_of(run: standfast.Run) -> Path:
     assert run.store.logs is not None
     return run.store.logs / f"{run.hash}_metrics.jsonl"
 
 
-def test_a_log_that_grows_is_read_on(run: holdfast.Run) -> None:
+def test_a_log_that_grows_is_read_on(run: standfast.Run) -> None:
     api, path = Api(run.store), f"/runs/{run.hash}/metrics"
     assert api(path)["metrics"] == {}
     write(log_of(run), range(5), loss=float)
@@ -92,7 +92,7 @@ def test_a_log_that_grows_is_read_on(run: holdfast.Run) -> None:
     assert told["top"] == {"steps": [5], "values": [None], "all": 1}
 
 
-def test_a_log_that_was_cut_is_read_again(run: holdfast.Run) -> None:
+def test_a_log_that_was_cut_is_read_again(run: standfast.Run) -> None:
     api, path = Api(run.store), f"/runs/{run.hash}/metrics"
     write(log_of(run), range(9), loss=float)
     assert api(path)["metrics"]["loss"]["all"] == 9
@@ -107,7 +107,7 @@ def test_a_log_that_was_cut_is_read_again(run: holdfast.Run) -> None:
     assert api(path)["metrics"] == {}
 
 
-def test_lines_that_are_none_are_counted_and_left_out(run: holdfast.Run) -> None:
+def test_lines_that_are_none_are_counted_and_left_out(run: standfast.Run) -> None:
     write(log_of(run), range(2), loss=float)
     with log_of(run).open("ab") as log:
         log.write(b'no json\n\xff\n{"step":"x"}\n' + b"[" * 2000 + b"\n")
@@ -117,7 +117,7 @@ def test_lines_that_are_none_are_counted_and_left_out(run: holdfast.Run) -> None
     assert told["damaged_lines"] == 4
 
 
-def test_of_a_long_log_the_extremes_stay(run: holdfast.Run) -> None:
+def test_of_a_long_log_the_extremes_stay(run: standfast.Run) -> None:
     high, low = 7_777, 33_333
 
     def loss(step: int) -> float:
@@ -133,7 +133,7 @@ def test_of_a_long_log_the_extremes_stay(run: holdfast.Run) -> None:
     )
 
 
-def test_a_long_log_is_held_in_little(run: holdfast.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_log_is_held_in_little(run: standfast.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves, "_HELD", 1000)
     line = b'{"step":%d,"epoch":1,"time":"2026-01-01T00:00:00Z","metrics":{"loss":%d.5}}\n'
     log_of(run).parent.mkdir()
@@ -188,7 +188,7 @@ def test_what_is_smoothed_is_the_mean_of_all_and_not_of_the_extremes() -> None:
     assert found.values.mean() > 2.5
 
 
-def test_the_last_value_of_a_long_log_is_told_and_its_means(run: holdfast.Run) -> None:
+def test_the_last_value_of_a_long_log_is_told_and_its_means(run: standfast.Run) -> None:
     write(log_of(run), range(10_000), loss=lambda step: 10.0 if step == 9_990 else 2.0)
     run.save(9_999, {"n": 1}, metrics={"loss": 2.0})
     told = Api(run.store)(f"/runs/{run.hash}/metrics?points=200")["metrics"]["loss"]

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import standfast
 from tests.cli.stores import call
 from tests.web.api import HERE, Api
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> holdfast.Store:
-    store = holdfast.Store(tmp_path)
+def store(tmp_path: Path) -> standfast.Store:
+    store = standfast.Store(tmp_path)
     with store.run("a") as run:
         run.save(1, {"x": 1})
         run.save(2, {"x": 2})
@@ -21,12 +21,12 @@ def store(tmp_path: Path) -> holdfast.Store:
 
 
 @pytest.fixture
-def run(store: holdfast.Store) -> str:
+def run(store: standfast.Store) -> str:
     return store.find_run("a").hash
 
 
 def test_tags_notes_and_names_are_those_of_the_command_line(
-    store: holdfast.Store, run: str, tmp_path: Path
+    store: standfast.Store, run: str, tmp_path: Path
 ) -> None:
     api = Api(tmp_path, allow_edit=True)
     assert api("/store")["allow_edit"] is True
@@ -42,7 +42,7 @@ def test_tags_notes_and_names_are_those_of_the_command_line(
     assert store.resolve(f"{run}@1").tags == []
 
 
-def test_without_leave_nothing_is_changed(store: holdfast.Store, run: str) -> None:
+def test_without_leave_nothing_is_changed(store: standfast.Store, run: str) -> None:
     api = Api(store)
     for path, body in (
         (f"/checkpoints/{run}/1/tags", {"tag": "paper"}),
@@ -56,13 +56,13 @@ def test_without_leave_nothing_is_changed(store: holdfast.Store, run: str) -> No
     assert store.find_run("a").hash == run
 
 
-def test_only_pages_of_the_dashboard_change_anything(store: holdfast.Store, run: str) -> None:
+def test_only_pages_of_the_dashboard_change_anything(store: standfast.Store, run: str) -> None:
     client = Api(store, allow_edit=True).client
     path, body = f"/api/v1/checkpoints/{run}/1/tags", b'{"tag":"paper"}'
-    good = {"X-Holdfast": "1", "Content-Type": "application/json", "Origin": HERE}
+    good = {"X-Standfast": "1", "Content-Type": "application/json", "Origin": HERE}
     for status, headers in (
-        (403, {**good, "X-Holdfast": "0"}),
-        (403, {key: value for key, value in good.items() if key != "X-Holdfast"}),
+        (403, {**good, "X-Standfast": "0"}),
+        (403, {key: value for key, value in good.items() if key != "X-Standfast"}),
         (403, {**good, "Origin": "http://elsewhere.example"}),
         (403, {**good, "Origin": "null"}),
         (403, {**good, "Sec-Fetch-Site": "cross-site"}),
@@ -77,7 +77,7 @@ def test_only_pages_of_the_dashboard_change_anything(store: holdfast.Store, run:
     assert client.post(path, content=body, headers=good).status_code == 200
 
 
-def test_what_cannot_be_is_refused_in_words(store: holdfast.Store, run: str) -> None:
+def test_what_cannot_be_is_refused_in_words(store: standfast.Store, run: str) -> None:
     api = Api(store, allow_edit=True)
     tags = f"/checkpoints/{run}/1/tags"
     for path, body, status, kind in (

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-import holdfast
-from holdfast.errors import RunBusy
-from holdfast.store.memory import MemoryBackend
-from holdfast.web import api as web_api
-from holdfast.web.waiting import LONGEST
+import standfast
+from standfast.errors import RunBusy
+from standfast.store.memory import MemoryBackend
+from standfast.web import api as web_api
+from standfast.web.waiting import LONGEST
 from tests.web import stores
 from tests.web.api import Api
 
 
 @pytest.fixture
-def api(small: holdfast.Store) -> Api:
+def api(small: standfast.Store) -> Api:
     return Api(Path(small.url).parent)
 
 
@@ -40,7 +40,7 @@ def test_pages_have_all_runs_each_once(api: Api) -> None:
     assert {(page["total"], page["pages"], page["per_page"]) for page in pages} == {(6, 2, 4)}
 
 
-def test_checkpoints_are_paged_too(api: Api, small: holdfast.Store) -> None:
+def test_checkpoints_are_paged_too(api: Api, small: standfast.Store) -> None:
     run = small.find_run("gpt").hash
     steps = [
         [each["step"] for each in api(f"/runs/{run}/checkpoints?per_page=4&page={page}")[key]]
@@ -51,7 +51,7 @@ def test_checkpoints_are_paged_too(api: Api, small: holdfast.Store) -> None:
 
 
 def test_runs_are_found_by_text_in_name_hash_and_hyperparameters(
-    api: Api, small: holdfast.Store
+    api: Api, small: standfast.Store
 ) -> None:
     assert names(api("/runs?q=LOW")) == ["low rate"]
     run = small.find_run("low rate").hash
@@ -63,7 +63,7 @@ def test_runs_are_found_by_text_in_name_hash_and_hyperparameters(
     assert names(api("/runs?q=%00")) == []
 
 
-def test_runs_are_found_by_each_part_of_their_hash(api: Api, small: holdfast.Store) -> None:
+def test_runs_are_found_by_each_part_of_their_hash(api: Api, small: standfast.Store) -> None:
     gpt = small.find_run("gpt").hash
     assert set(names(api(f"/runs?hp={gpt[:8]}"))) == {"gpt", "wide", "less data"}
     assert set(names(api(f"/runs?model={gpt[8:16]}"))) == {"gpt", "low rate", "less data"}
@@ -107,7 +107,7 @@ def test_runs_are_sorted_and_those_without_a_metric_come_last(api: Api) -> None:
 
 
 def test_the_best_counts_and_without_one_the_latest(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     for name, best in (("by save", 1), ("by mark", 2), ("none", 0)):
         with store.run(name) as run:
             for step, loss in ((1, 0.1), (2, 0.2), (3, 0.3)):
@@ -124,7 +124,7 @@ def test_the_best_counts_and_without_one_the_latest(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_came_late_counts(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     for number in range(3):
         with store.run(f"run {number}") as run:
             run.save(1, {"x": number}).add_metrics({"score": float(number)}, best=number == 2)
@@ -133,7 +133,7 @@ def test_a_metric_that_came_late_counts(tmp_path: Path) -> None:
 
 
 def test_a_run_is_live_while_somebody_writes_into_it(tmp_path: Path) -> None:
-    store = holdfast.Store(tmp_path)
+    store = standfast.Store(tmp_path)
     with store.run("a") as run:
         run.save(1, {"x": 1})
         api = Api(tmp_path)
@@ -145,8 +145,8 @@ def test_a_run_is_live_while_somebody_writes_into_it(tmp_path: Path) -> None:
 
 
 KILLED = """
-import os, sys, holdfast
-run = holdfast.Store(sys.argv[1]).run("killed")
+import os, sys, standfast
+run = standfast.Store(sys.argv[1]).run("killed")
 run.take()
 run.save(1, {"x": 1})
 print("taken", flush=True)
@@ -157,7 +157,7 @@ os._exit(9)
 
 def test_a_store_in_a_folder_whose_name_is_no_text_is_shown(tmp_path: Path) -> None:
     place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
-    holdfast.Store(place).run("a").save(1, {"n": 1})
+    standfast.Store(place).run("a").save(1, {"n": 1})
     api = Api(place)
     assert api("/store")["runs"] == 1
     page = api.client.get("/")
@@ -178,14 +178,14 @@ def test_a_run_whose_process_was_killed_is_not_live(tmp_path: Path) -> None:
     (run,) = api("/runs")["runs"]
     assert run["live"] is True
     with pytest.raises(RunBusy):  # to look must not have taken it from its writer
-        holdfast.Store(tmp_path).run("killed").take(0)
+        standfast.Store(tmp_path).run("killed").take(0)
     program.communicate("")
     (run,) = api("/runs")["runs"]
     assert run["live"] is False
 
 
 def test_a_store_that_lies_in_no_folder_is_told_of_too() -> None:
-    store = holdfast.Store(MemoryBackend())
+    store = standfast.Store(MemoryBackend())
     with store.run("a") as run:
         for step in (1, 2):
             run.save(step, {"model": {"x": step}}, metrics={"loss": 1 / step})
@@ -201,7 +201,7 @@ def test_a_store_that_lies_in_no_folder_is_told_of_too() -> None:
 
 
 @pytest.fixture
-def many(shown: Callable[[Any], holdfast.Store]) -> holdfast.Store:
+def many(shown: Callable[[Any], standfast.Store]) -> standfast.Store:
     store = shown(stores.many)
     store.index.refresh()
     time.sleep(2.1)  # until no folder can change in the tick that it was seen in
@@ -209,7 +209,7 @@ def many(shown: Callable[[Any], holdfast.Store]) -> holdfast.Store:
     return store
 
 
-def test_the_first_page_of_a_large_store_comes_at_once(many: holdfast.Store) -> None:
+def test_the_first_page_of_a_large_store_comes_at_once(many: standfast.Store) -> None:
     api = Api(many)
     assert api("/store")["checkpoints"] == 10_000
     for path in ("/runs", "/runs?metric=loss<0.5", "/runs?q=run+77", "/runs?sort=-loss&page=7"):

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page
 
-import holdfast
+import standfast
 from tests.web import stores
 from tests.web.browser import ELSEWHERE, Browsing, Watch, visit
 from tests.web.conftest import Serve
@@ -38,7 +38,7 @@ for (const path of paths) {
     for (const credentials of ['omit', 'include'])
       ways.push(tried(`fetch ${mode}`, fetch(url + path, { mode, credentials })
         .then(answer => answer.text())));
-  ways.push(tried('fetch with the header', fetch(url + path, { headers: { 'X-Holdfast': '1' } })
+  ways.push(tried('fetch with the header', fetch(url + path, { headers: { 'X-Standfast': '1' } })
     .then(answer => answer.text())));
   for (const tag of ['script', 'img', 'iframe', 'embed', 'link', 'video'])
     ways.push(new Promise(done => {
@@ -58,7 +58,7 @@ for (const path of paths) {
 for (const [method, path] of targets) {
   for (const type of ['text/plain', 'application/json', 'application/x-www-form-urlencoded'])
     for (const mode of ['cors', 'no-cors'])
-      for (const extra of [{}, { 'X-Holdfast': '1' }])
+      for (const extra of [{}, { 'X-Standfast': '1' }])
         try {
           ways.push(tried(`${method} ${mode}`, fetch(url + path, {
             method, mode, body, headers: { 'Content-Type': type, ...extra },
@@ -103,7 +103,7 @@ class Target(NamedTuple):
 
 
 @pytest.fixture
-def target(shared_folder: Path, shown: Callable[[Any], holdfast.Store], served: Serve) -> Target:
+def target(shared_folder: Path, shown: Callable[[Any], standfast.Store], served: Serve) -> Target:
     """The same for all tests: each looks at what it has changed itself."""
     small = shown(stores.small)
     place = shared_folder / "target"
@@ -162,7 +162,7 @@ def test_a_name_that_was_made_to_lead_here_is_refused(target: Target, victim: Pa
         assert str(target.place) not in text
     status = victim.evaluate(
         "async run => (await fetch(`/api/v1/runs/${run}/name`, { method: 'POST',"
-        " headers: { 'X-Holdfast': '1', 'Content-Type': 'application/json' },"
+        " headers: { 'X-Standfast': '1', 'Content-Type': 'application/json' },"
         " body: JSON.stringify({ name: 'pwned' }) })).status",
         target.run,
     )
@@ -184,16 +184,16 @@ def test_the_dashboard_itself_may_edit(target: Target, page: Page) -> None:
     visit(page, f"{target.url}/checkpoints/{target.run}/200")
     status = page.evaluate(
         "async run => (await fetch(`/api/v1/runs/${run}/name`, { method: 'POST',"
-        " headers: { 'X-Holdfast': '1', 'Content-Type': 'application/json' },"
+        " headers: { 'X-Standfast': '1', 'Content-Type': 'application/json' },"
         " body: JSON.stringify({ name: 'renamed' }) })).status",
         target.run,
     )
     assert status == 200
-    assert holdfast.Store(target.place).open_run(target.run).name == "renamed"
+    assert standfast.Store(target.place).open_run(target.run).name == "renamed"
 
 
 def test_nothing_can_be_edited_unless_it_was_allowed(
-    small: holdfast.Store, served: Serve, page: Page, watch: Watch
+    small: standfast.Store, served: Serve, page: Page, watch: Watch
 ) -> None:
     watch.expect("^403 (POST|DELETE) ")
     watch.expect("console error: Failed to load resource.* 403")
@@ -207,7 +207,7 @@ def test_nothing_can_be_edited_unless_it_was_allowed(
     ):
         status = page.evaluate(
             "async ([method, path, body]) => (await fetch(`/api/v1/${path}`, { method, body,"
-            " headers: { 'X-Holdfast': '1', 'Content-Type': 'application/json' } })).status",
+            " headers: { 'X-Standfast': '1', 'Content-Type': 'application/json' } })).status",
             [method, path, body and json.dumps(body)],
         )
         assert status == 403, path
@@ -231,7 +231,7 @@ def test_what_asks_without_a_browser_is_held_to_the_same(target: Target) -> None
         f"http://127.0.0.1:{int(port) - 1}", f"https://127.0.0.1:{port}",
         f"http://{ELSEWHERE}#http://127.0.0.1:{port}", f"http://127.0.0.1:{port}.{ELSEWHERE}",
     ):  # fmt: skip
-        headers = {"Origin": origin, "X-Holdfast": "1"}
+        headers = {"Origin": origin, "X-Standfast": "1"}
         answer = httpx.post(path, json={"name": "pwned"}, headers=headers)
         assert answer.status_code == 403, origin
         answer = httpx.get(f"{target.url}/api/v1/runs", headers={"Origin": origin})

@@ -9,23 +9,23 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page
 
-import holdfast
+import standfast
 from tests.web import stores
 from tests.web.browser import Watch, settle, visit
 from tests.web.conftest import Serve
 from tests.web.stores import ATTACKS, ODDITIES
 
-Shown = Callable[[Any], holdfast.Store]
+Shown = Callable[[Any], standfast.Store]
 TEXTS = (*ATTACKS, *ODDITIES)
 
 
 @pytest.fixture
-def store(shown: Shown) -> holdfast.Store:
+def store(shown: Shown) -> standfast.Store:
     return shown(stores.hostile)
 
 
 def test_names_of_runs_are_text_in_the_list(
-    store: holdfast.Store, served: Serve, page: Page
+    store: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, served(store))
     _check_shown(page, ATTACKS)
@@ -33,7 +33,7 @@ def test_names_of_runs_are_text_in_the_list(
 
 
 def test_names_of_runs_are_text_in_the_lineage(
-    store: holdfast.Store, served: Serve, page: Page
+    store: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(store)}/lineage")
     _check_shown(page, ATTACKS)
@@ -41,7 +41,7 @@ def test_names_of_runs_are_text_in_the_lineage(
 
 
 def test_all_that_a_run_says_is_text_on_its_page(
-    store: holdfast.Store, served: Serve, page: Page
+    store: standfast.Store, served: Serve, page: Page
 ) -> None:
     """Its name, hyperparameters, metrics (in the plots too), tags and notes."""
     url, runs = served(store), _runs(store)
@@ -51,7 +51,7 @@ def test_all_that_a_run_says_is_text_on_its_page(
 
 
 def test_all_that_a_checkpoint_says_is_text_on_its_page(
-    store: holdfast.Store, served: Serve, page: Page
+    store: standfast.Store, served: Serve, page: Page
 ) -> None:
     """The names of its tensors, and each of them when it is chosen; tags, notes and values."""
     visit(page, f"{served(store)}/checkpoints/{_runs(store)[0]}/2")
@@ -65,7 +65,7 @@ def test_all_that_a_checkpoint_says_is_text_on_its_page(
 
 
 def test_every_tensor_can_be_looked_at_whatever_its_name(
-    store: holdfast.Store, served: Serve, page: Page
+    store: standfast.Store, served: Serve, page: Page
 ) -> None:
     url = served(store)
     page.goto(url)
@@ -83,7 +83,7 @@ def test_every_tensor_can_be_looked_at_whatever_its_name(
 
 
 def test_what_differs_is_text_on_the_page_that_compares(
-    store: holdfast.Store, served: Serve, page: Page
+    store: standfast.Store, served: Serve, page: Page
 ) -> None:
     first, second, *_ = _runs(store)
     visit(page, f"{served(store)}/compare?before={first}@2&after={second}@2")
@@ -92,14 +92,14 @@ def test_what_differs_is_text_on_the_page_that_compares(
 
 
 def test_names_are_text_on_the_page_of_the_storage(
-    store: holdfast.Store, served: Serve, page: Page
+    store: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(store)}/storage")
     _check_harmless(page)
 
 
 def test_names_of_files_and_folders_are_text(
-    store: holdfast.Store, served: Serve, page: Page
+    store: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(store)}/files")
     _check_shown(page, [text.replace("/", "\u2215") for text in ATTACKS])
@@ -116,7 +116,7 @@ def test_names_of_files_and_folders_are_text(
 
 @pytest.mark.parametrize("text", [*ATTACKS[1:3], "../../../etc/passwd\x00"])
 def test_what_is_asked_for_comes_back_as_text(
-    text: str, store: holdfast.Store, served: Serve, page: Page, watch: Watch
+    text: str, store: standfast.Store, served: Serve, page: Page, watch: Watch
 ) -> None:
     """A link that somebody sends cannot do anything either."""
     watch.expect("^4[0-9][0-9] GET ")
@@ -138,7 +138,7 @@ def test_what_is_asked_for_comes_back_as_text(
 
 
 def test_a_mark_that_turns_text_round_does_not_turn_its_neighbours(
-    store: holdfast.Store, served: Serve, page: Page
+    store: standfast.Store, served: Serve, page: Page
 ) -> None:
     """Nothing comes after it in its line or box, or the mark is spelled out."""
     url = served(store)
@@ -166,7 +166,7 @@ def test_a_mark_that_turns_text_round_does_not_turn_its_neighbours(
 
 
 def test_a_name_of_the_language_is_a_name_like_any_other(
-    store: holdfast.Store, served: Serve, page: Page
+    store: standfast.Store, served: Serve, page: Page
 ) -> None:
     """Metrics called __proto__ and constructor have curves."""
     with_log = next(run.hash for run in store.runs() if run.name == ODDITIES[-1])
@@ -182,7 +182,7 @@ def test_a_name_of_the_language_is_a_name_like_any_other(
     _check_shown(page, ["__proto__", "constructor"])
 
 
-def _runs(store: holdfast.Store) -> list[str]:
+def _runs(store: standfast.Store) -> list[str]:
     return sorted(run.hash for run in store.runs())
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 import httpx
 from playwright.sync_api import Page
 
-import holdfast
+import standfast
 from tests.web import stores
 from tests.web.browser import visit
 from tests.web.conftest import Serve
@@ -17,7 +17,9 @@ MOST = 400
 """Pages; a crawl that finds more has gone astray."""
 
 
-def test_every_link_of_every_page_answers(small: holdfast.Store, served: Serve, page: Page) -> None:
+def test_every_link_of_every_page_answers(
+    small: standfast.Store, served: Serve, page: Page
+) -> None:
     """One page of each kind is opened in the browser; what others link to is asked for."""
     url = served(small)
     waiting = [f"{url}{path}" for path in stores.pages(small).values()]
@@ -42,7 +44,7 @@ def test_every_link_of_every_page_answers(small: holdfast.Store, served: Serve, 
 
 
 def test_every_page_can_be_reached_from_the_first_one(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     url = served(small)
     visit(page, url)
@@ -52,7 +54,7 @@ def test_every_page_can_be_reached_from_the_first_one(
     assert "/checkpoints/RUN/N" in {_kind(link) for link in _links(page)}
 
 
-def test_the_way_back_works(small: holdfast.Store, served: Serve, page: Page) -> None:
+def test_the_way_back_works(small: standfast.Store, served: Serve, page: Page) -> None:
     url = served(small)
     visit(page, url)
     page.locator(f"a[href*='{small.find_run('gpt').hash}']").first.click()

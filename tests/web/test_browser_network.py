@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-import holdfast
+import standfast
 from tests.web import stores
 from tests.web.browser import ARGUMENTS, Watch, chromium, visit
 from tests.web.conftest import Serve
@@ -17,7 +17,7 @@ NAMES = ("run", "checkpoint", "compare", "mesh")
 
 
 def test_no_page_opens_a_connection_to_anywhere_else(
-    small: holdfast.Store, served: Serve, tmp_path: Path, watch: Watch
+    small: standfast.Store, served: Serve, tmp_path: Path, watch: Watch
 ) -> None:
     """Below the pages too: connections, by whatever part of the browser."""
     url, log = served(small), tmp_path / "network.json"
@@ -39,7 +39,7 @@ def test_no_page_opens_a_connection_to_anywhere_else(
 
 
 def test_the_plots_come_out_of_the_installed_package_and_are_kept(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     """They are megabytes: the browser does not ask for them again."""
     for name in ("run", "runs-together"):
@@ -54,7 +54,7 @@ def test_the_plots_come_out_of_the_installed_package_and_are_kept(
 
 
 def test_pages_that_show_no_plot_do_not_load_the_plots(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(small)}/")
     loaded = page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-import holdfast
+import standfast
 from tests.web.browser import Watch, settle, visit
 from tests.web.conftest import Serve
 
@@ -17,9 +17,9 @@ SLOW = 10_000
 
 
 @pytest.fixture(scope="session")
-def odd(shared_folder: Path) -> holdfast.Store:
+def odd(shared_folder: Path) -> standfast.Store:
     """Tensors at the top of a state, integers beyond what JavaScript counts, and a NaN."""
-    store = holdfast.Store(shared_folder / "odd")
+    store = standfast.Store(shared_folder / "odd")
     ids = np.arange(1000, dtype=np.int64) * 1_000_003 + (1 << 60)
     weight = np.random.default_rng(0).standard_normal((3, 20, 20), np.float32)
     with store.run("odd", hp={"lr": 0.1}) as run:
@@ -32,7 +32,7 @@ def odd(shared_folder: Path) -> holdfast.Store:
 
 
 def test_tensors_at_the_top_of_a_state_are_shown(
-    odd: holdfast.Store, served: Serve, page: Page
+    odd: standfast.Store, served: Serve, page: Page
 ) -> None:
     for name, tensors in (("odd", 3), ("other", 1)):
         visit(page, f"{served(odd)}/checkpoints/{odd.find_run(name).hash}/1")
@@ -41,7 +41,7 @@ def test_tensors_at_the_top_of_a_state_are_shown(
 
 
 def test_a_histogram_of_large_integers_has_bars(
-    odd: holdfast.Store, served: Serve, page: Page
+    odd: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(odd)}/checkpoints/{odd.find_run('odd').hash}/1")
     page.locator(".row[aria-selected]", has_text="ids").click()
@@ -52,7 +52,7 @@ def test_a_histogram_of_large_integers_has_bars(
 
 
 def test_a_picture_that_failed_is_drawn_when_it_is_tried_again(
-    odd: holdfast.Store, served: Serve, page: Page, watch: Watch
+    odd: standfast.Store, served: Serve, page: Page, watch: Watch
 ) -> None:
     visit(page, f"{served(odd)}/checkpoints/{odd.find_run('odd').hash}/1")
     page.locator(".row[aria-selected]", has_text=re.compile(r"^\s*w")).first.click()
@@ -70,7 +70,7 @@ def test_a_picture_that_failed_is_drawn_when_it_is_tried_again(
 
 
 def test_a_change_that_is_not_finite_is_called_so(
-    odd: holdfast.Store, served: Serve, page: Page
+    odd: standfast.Store, served: Serve, page: Page
 ) -> None:
     run = odd.find_run("odd").hash
     visit(page, f"{served(odd)}/compare?before={run}@1&after={run}@2")
@@ -79,7 +79,7 @@ def test_a_change_that_is_not_finite_is_called_so(
 
 
 def test_a_setting_in_the_filter_is_no_metric_and_a_metric_may_be_called_time(
-    odd: holdfast.Store, served: Serve, page: Page
+    odd: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, served(odd))
     names = page.locator("main tbody td.name")
@@ -97,7 +97,7 @@ def test_a_setting_in_the_filter_is_no_metric_and_a_metric_may_be_called_time(
 def test_what_people_zoomed_to_and_what_they_write_stays_when_the_run_goes_on(
     tmp_path: Path, served: Serve, page: Page
 ) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     run = store.run("live", hp={})
     for step in range(1, 30):
         run.save(step, {"n": step}, {"loss": 1 / step})

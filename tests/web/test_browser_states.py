@@ -14,12 +14,12 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-import holdfast
+import standfast
 from tests.web import stores
 from tests.web.browser import Watch, shot, start, visit
 from tests.web.conftest import Serve
 
-Shown = Callable[[Any], holdfast.Store]
+Shown = Callable[[Any], standfast.Store]
 SLOW = 15_000
 
 
@@ -206,7 +206,7 @@ def test_a_tensor_of_a_gigabyte_is_looked_at_within_bounds(
 
 
 def test_a_seed_of_64_bits_keeps_its_digits(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     """JavaScript's numbers have 53 bits: what is more must not be rounded on its way."""
     visit(page, f"{served(small)}/runs/{small.find_run('gpt').hash}")

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.errors import BadOption, HoldfastError, MissingFile
-from holdfast.web import files
-from holdfast.web.files import OutsideRoot, look, opened, resolve
+import standfast
+from standfast.errors import BadOption, MissingFile, StandfastError
+from standfast.web import files
+from standfast.web.files import OutsideRoot, look, opened, resolve
 from tests.amr.saved_states import refined, save
 from tests.cli.stores import call, flip
 from tests.packages.saved_packages import make_package
@@ -33,10 +33,10 @@ def root(tmp_path: Path) -> Path:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret.json").write_text(SECRET)
-    holdfast.save(outside / "secret.safetensors", {SECRET: np.zeros(3)})
+    standfast.save(outside / "secret.safetensors", {SECRET: np.zeros(3)})
     root = tmp_path / "root"
     (root / "a" / "b").mkdir(parents=True)
-    holdfast.save(root / "a" / "w.safetensors", {"w": np.arange(6.0)}, {"epoch": 3})
+    standfast.save(root / "a" / "w.safetensors", {"w": np.arange(6.0)}, {"epoch": 3})
     (root / "a" / "b" / "text.txt").write_text("words")
     (root / ".hidden").mkdir()
     (root / ".hidden" / "secret.json").write_text(SECRET)
@@ -129,7 +129,7 @@ def test_other_names_are_just_not_there(root: Path, path: str) -> None:
 def test_no_path_leads_out(root: Path, parts: list[str]) -> None:
     try:
         found = resolve(root, "/".join(parts))
-    except HoldfastError:
+    except StandfastError:
         return
     assert found == root or root in found.parents
     assert os.path.realpath(found) == str(found)
@@ -220,7 +220,7 @@ def test_a_file_that_is_exchanged_before_it_is_opened_is_refused(
 
 def test_whoever_swaps_folders_all_the_time_gains_nothing(root: Path) -> None:
     """One thread exchanges a folder and a link out of the root while the other looks."""
-    holdfast.save(root / "a" / "secret.safetensors", {"harmless": np.zeros(3)})
+    standfast.save(root / "a" / "secret.safetensors", {"harmless": np.zeros(3)})
     (root / "link").symlink_to(root.parent / "outside")
     stop = threading.Event()
 
@@ -251,7 +251,7 @@ def test_whoever_swaps_folders_all_the_time_gains_nothing(root: Path) -> None:
 
 def test_a_folder_lists_its_folders_and_files_by_name(root: Path) -> None:
     make_package(root / "model")
-    with holdfast.Store(root / "shop").run("a") as run:
+    with standfast.Store(root / "shop").run("a") as run:
         run.save(1, {"w": np.zeros(3)})
     (root / "z.txt").write_text("words")
     (root / "odd").write_bytes((root / "a" / "w.safetensors").read_bytes())
@@ -416,5 +416,5 @@ def test_an_opened_file_gives_its_tensors(root: Path) -> None:
         assert file["w"].tolist() == list(range(6))
     with pytest.raises(OutsideRoot), opened(root, "../outside/secret.safetensors"):
         pass
-    with pytest.raises(HoldfastError), opened(root, "a"):
+    with pytest.raises(StandfastError), opened(root, "a"):
         pass

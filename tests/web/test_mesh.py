@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.amr import AMRTree, FieldArena, OpenTopology, ScalarFrontend
-from holdfast.errors import BadOption, BlockNotFound, DamagedFile, DigestMismatch
-from holdfast.verbs.open import TensorFile
-from holdfast.web import mesh
-from holdfast.web.mesh import blocks, field
+import standfast
+from standfast.amr import AMRTree, FieldArena, OpenTopology, ScalarFrontend
+from standfast.errors import BadOption, BlockNotFound, DamagedFile, DigestMismatch
+from standfast.verbs.open import TensorFile
+from standfast.web import mesh
+from standfast.web.mesh import blocks, field
 from tests.amr.meshes import random_mesh
 from tests.amr.saved_states import GAUGE, State, divided, empty, refined, save, snapshot
 from tests.cli.stores import flip
@@ -33,7 +33,7 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def checkpoint(folder: Path, *ranks: State) -> Any:
-    store = holdfast.Store(folder / "store")
+    store = standfast.Store(folder / "store")
     with store.run("heat") as run:
         return run.save(1, snapshot(*ranks))
 
@@ -260,10 +260,10 @@ def test_an_unsound_tree_and_what_is_no_tree_are_refused(tmp_path: Path) -> None
         pytest.raises(DamagedFile),
     ):
         blocks(file)
-    holdfast.save(tmp_path / "w.safetensors", {"w": np.zeros(3)})
+    standfast.save(tmp_path / "w.safetensors", {"w": np.zeros(3)})
     with TensorFile(tmp_path / "w.safetensors") as file, pytest.raises(BadOption, match="sunc"):
         blocks(file)
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with store.run("a") as run:
         plain = run.save(1, {"w": np.zeros(3)})
     with pytest.raises(BadOption):

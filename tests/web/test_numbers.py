@@ -18,16 +18,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import holdfast
-from holdfast.errors import BadOption, DigestMismatch, TensorNotFound, UnsupportedDType
-from holdfast.files.digests import CHUNK
-from holdfast.store.view import CheckpointView
-from holdfast.tensors import TensorSpec
-from holdfast.tensors.dtypes import DTYPES
-from holdfast.tensors.sources import Packed
-from holdfast.verbs.open import TensorFile
-from holdfast.web import decoding, sampling
-from holdfast.web.numbers import _summary, difference, heatmap, summary
+import standfast
+from standfast.errors import BadOption, DigestMismatch, TensorNotFound, UnsupportedDType
+from standfast.files.digests import CHUNK
+from standfast.store.view import CheckpointView
+from standfast.tensors import TensorSpec
+from standfast.tensors.dtypes import DTYPES
+from standfast.tensors.sources import Packed
+from standfast.verbs.open import TensorFile
+from standfast.web import decoding, sampling
+from standfast.web.numbers import _summary, difference, heatmap, summary
 from tests.cli.stores import flip_in
 from tests.store.cut import Cut, cut_framework, even
 
@@ -51,7 +51,7 @@ def look(request: pytest.FixtureRequest, tmp_path: Path) -> Look:
             pytest.skip("NumPy has no such dtype")
         path = folder / f"w.{suffix}"
         try:
-            holdfast.save(path, {"w": array}, extras=request.param != "bare")
+            standfast.save(path, {"w": array}, extras=request.param != "bare")
         except UnsupportedDType:
             pytest.skip("the format has no such dtype")
         return TensorFile(path)
@@ -61,14 +61,14 @@ def look(request: pytest.FixtureRequest, tmp_path: Path) -> Look:
 
 def view_of(folder: Path, *steps: Any) -> CheckpointView:
     """The last of some steps that have an array each, as the tensor `w`."""
-    store = holdfast.Store(folder / "store")
+    store = standfast.Store(folder / "store")
     with store.run("a") as run:
         for step, array in enumerate(steps):
             run.save(step, {"w": array})
     return view_at(store, len(steps) - 1)
 
 
-def view_at(store: holdfast.Store, step: int) -> CheckpointView:
+def view_at(store: standfast.Store, step: int) -> CheckpointView:
     return CheckpointView(store.resolve(f"a@{step}"))
 
 
@@ -266,13 +266,13 @@ def test_every_element_is_counted_once(values: list[float], dtype: str, bins: in
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, holdfast.Store, Path]:
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, standfast.Store, Path]:
     """A matrix of more than 64 MiB, in a store twice and in a file; a part of it changes."""
     folder = tmp_path_factory.mktemp("large")
     array = np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)
     view_of(folder, array, array + np.float32(64))
-    holdfast.save(folder / "w.safetensors", {"w": array})
-    return array, holdfast.Store(folder / "store"), folder / "w.safetensors"
+    standfast.save(folder / "w.safetensors", {"w": array})
+    return array, standfast.Store(folder / "store"), folder / "w.safetensors"
 
 
 def sampled(array: Any) -> Any:
@@ -300,7 +300,7 @@ def test_of_a_large_tensor_whole_chunks_are_looked_at(large: Any) -> None:
 
 
 def test_no_other_chunk_is_read(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.store.reading import Data
+    from standfast.store.reading import Data
 
     asked: list[int] = []
     plain = Data.chunk
@@ -316,7 +316,7 @@ def test_no_other_chunk_is_read(large: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_damage_in_what_is_read_is_found(tmp_path: Path) -> None:
     view_of(tmp_path, np.arange(50_000, dtype=np.float32))
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     flip_in(store, "a@0", "w")
     for work in (summary, heatmap):
         with pytest.raises(DigestMismatch, match="w"):
@@ -326,12 +326,12 @@ def test_damage_in_what_is_read_is_found(tmp_path: Path) -> None:
 BOUND = """
 import resource, sys
 import numpy as np
-import holdfast
-from holdfast.store.view import CheckpointView
-from holdfast.verbs.open import TensorFile
-from holdfast.web.numbers import difference, heatmap, summary
+import standfast
+from standfast.store.view import CheckpointView
+from standfast.verbs.open import TensorFile
+from standfast.web.numbers import difference, heatmap, summary
 
-store, path = holdfast.Store(sys.argv[1]), sys.argv[2]
+store, path = standfast.Store(sys.argv[1]), sys.argv[2]
 views = [CheckpointView(store.resolve(f"a@{step}")) for step in (0, 1)]
 np.histogram(np.zeros(4), 2)
 def peak():
@@ -368,7 +368,7 @@ def test_a_large_tensor_does_not_take_long(large: Any) -> None:
 def test_a_part_of_a_larger_tensor_is_read_from_where_it_lies(tmp_path: Path) -> None:
     whole = np.random.default_rng(6).standard_normal(CHUNK // 8 + 4096)
     parts = {"part": whole[100:3000].reshape(29, 100), "end": whole[-5000:], "column": whole[::3]}
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with store.run("a") as run:
         run.save(0, {"whole": whole, **parts})
     view = view_at(store, 0)
@@ -420,7 +420,7 @@ def test_the_difference_is_what_was_added(tmp_path: Path) -> None:
         before = (100 * rng.standard_normal((80, 90))).astype(dtype)
         after = (100 * rng.standard_normal((80, 90))).astype(dtype)
         view_of(tmp_path / dtype, before, after)
-        store = holdfast.Store(tmp_path / dtype / "store")
+        store = standfast.Store(tmp_path / dtype / "store")
         found = difference(view_at(store, 0), view_at(store, 1), "w")
         wide = np.complex128 if dtype == "complex64" else np.float64
         change = after.astype(wide) - before.astype(wide)
@@ -433,17 +433,17 @@ def test_differences_of_whole_numbers_do_not_overflow(tmp_path: Path) -> None:
     before = np.array([-(2**63), 2**63 - 1, 5], np.int64)
     after = np.array([2**63 - 1, -(2**63), 5], np.int64)
     view_of(tmp_path, before, after)
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
     assert (found["min"], found["max"], found["zeros"]) == (-(2.0**64), 2.0**64, 1)
     big = [np.array([0, 7], np.uint64), np.array([2**64 - 1, 6], np.uint64)]
     view_of(tmp_path / "big", *big)
-    store = holdfast.Store(tmp_path / "big" / "store")
+    store = standfast.Store(tmp_path / "big" / "store")
     found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
     assert (found["min"], found["max"]) == (-1.0, 2.0**64)
     flags = [np.array([True, False]), np.array([False, False])]
     view_of(tmp_path / "flags", *flags)
-    store = holdfast.Store(tmp_path / "flags" / "store")
+    store = standfast.Store(tmp_path / "flags" / "store")
     found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
     assert (found["min"], found["max"]) == (-1, 0)
 
@@ -451,7 +451,7 @@ def test_differences_of_whole_numbers_do_not_overflow(tmp_path: Path) -> None:
 def test_what_is_the_same_has_not_changed_though_it_is_no_number(tmp_path: Path) -> None:
     before = np.array([np.nan, np.inf, 1.0, np.nan], np.float32)
     view_of(tmp_path, before, np.array([np.nan, np.inf, 2.0, 0.0], np.float32))
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
     assert (found["zeros"], found["nan"], found["inf"], found["max"]) == (2, 1, 0, 1.0)
 
@@ -459,7 +459,7 @@ def test_what_is_the_same_has_not_changed_though_it_is_no_number(tmp_path: Path)
 def test_equal_digests_spare_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.random.default_rng(10).standard_normal((100, 100))
     view_of(tmp_path, array, array)
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     reads: list[int] = []
     plain = sampling.Chunked.read
 
@@ -488,7 +488,7 @@ def test_a_large_difference_is_of_the_same_elements(large: Any) -> None:
 
 def test_tensors_of_other_shapes_or_dtypes_have_no_difference(tmp_path: Path) -> None:
     view_of(tmp_path, np.zeros((2, 3)), np.zeros((3, 2)), np.zeros((3, 2), np.float32))
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with pytest.raises(BadOption, match=r"float64 \[2, 3\] in one and float64 \[3, 2\]"):
         difference(view_at(store, 0), view_at(store, 1), "w")
     with pytest.raises(BadOption, match="float32"):
@@ -571,7 +571,7 @@ def test_of_a_larger_matrix_some_bands_are_shown(
     exact = heatmap(view_at(store, 0), "w", 32, 16)
     assert exact["exact"] is True
     np.testing.assert_allclose(exact["values"], cells(array, 32, 16), rtol=1e-12)
-    monkeypatch.setattr("holdfast.web.heatmaps.WHOLE", 32 << 20)
+    monkeypatch.setattr("standfast.web.heatmaps.WHOLE", 32 << 20)
     found = heatmap(view_at(store, 0), "w", 32, 16)
     assert found["exact"] is False
     assert (found["rows"], len(found["row_spans"])) == (32, 32)
@@ -589,7 +589,7 @@ def test_of_very_long_rows_some_parts_are_shown(
     view = view_of(tmp_path, array)
     exact = heatmap(view, "w", 2, 50)
     np.testing.assert_allclose(exact["values"], cells(array, 2, 50), rtol=1e-12)
-    monkeypatch.setattr("holdfast.web.heatmaps.WHOLE", 48 << 20)
+    monkeypatch.setattr("standfast.web.heatmaps.WHOLE", 48 << 20)
     found = heatmap(view, "w", 4, 50)
     assert found["exact"] is False
     assert (found["rows"], found["columns"]) == (1, 50)
@@ -614,7 +614,7 @@ def test_what_cannot_be_asked_is_refused(look: Look) -> None:
 
 def test_no_web_framework_is_needed() -> None:
     code = (
-        "import sys, holdfast.web.numbers, holdfast.web.mesh, holdfast.web.files\n"
+        "import sys, standfast.web.numbers, standfast.web.mesh, standfast.web.files\n"
         "print([name for name in sys.modules if name.split('.')[0] in "
         "('starlette', 'uvicorn', 'jinja2', 'plotly')])"
     )

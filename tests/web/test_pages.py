@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import Locator, Page, expect
 
-import holdfast
+import standfast
 from tests.web import stores
 from tests.web.browser import settle, visit
 from tests.web.conftest import Serve
 
-Shown = Callable[[Any], holdfast.Store]
+Shown = Callable[[Any], standfast.Store]
 NAMES = {"gpt", "low rate", "wide", "less data", "heat", "not begun"}
 
 
@@ -35,7 +35,7 @@ def filter_box(page: Page) -> Locator:
 
 
 def test_text_in_the_filter_leaves_the_runs_that_have_it(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, served(small))
     assert names(page) == NAMES
@@ -50,7 +50,7 @@ def test_text_in_the_filter_leaves_the_runs_that_have_it(
 
 
 def test_parts_of_a_hash_and_metrics_become_chips(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, served(small))
     gpt, low = (small.find_run(name).hash for name in ("gpt", "low rate"))
@@ -71,7 +71,7 @@ def test_parts_of_a_hash_and_metrics_become_chips(
 
 
 def test_a_click_on_a_part_of_a_hash_filters_by_it_and_back_undoes_it(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, served(small))
     hp = small.find_run("low rate").hash[:8]
@@ -86,7 +86,7 @@ def test_a_click_on_a_part_of_a_hash_filters_by_it_and_back_undoes_it(
 
 
 def test_equal_parts_look_equal_and_light_up_together(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, served(small))
     part = f"model:{small.find_run('gpt').hash[8:16]}"
@@ -117,7 +117,7 @@ def test_a_long_list_comes_in_pages(shown: Shown, served: Serve, page: Page) -> 
     expect(page.locator(".pager")).to_contain_text("51–100 of 1,000")
 
 
-def test_a_column_sorts_the_runs(small: holdfast.Store, served: Serve, page: Page) -> None:
+def test_a_column_sorts_the_runs(small: standfast.Store, served: Serve, page: Page) -> None:
     visit(page, served(small))
     page.get_by_role("button", name="Name", exact=True).click()
     page.wait_for_url("**/?sort=name")
@@ -128,7 +128,7 @@ def test_a_column_sorts_the_runs(small: holdfast.Store, served: Serve, page: Pag
 
 
 def test_two_runs_that_were_chosen_are_compared_or_drawn_together(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, served(small))
     for name in ("gpt", "low rate"):
@@ -145,7 +145,7 @@ def test_two_runs_that_were_chosen_are_compared_or_drawn_together(
 def test_a_row_changes_in_its_place_while_somebody_is_on_it(
     tmp_path: Path, served: Serve, page: Page
 ) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with store.run("old", hp={"lr": 1}) as old:
         old.save(1, {"model": {"weight": np.zeros(2)}}, {"loss": 2.0})
     with store.run("new", hp={"lr": 2}) as new:
@@ -166,7 +166,7 @@ def test_a_row_changes_in_its_place_while_somebody_is_on_it(
 # The keyboard and the theme
 
 
-def test_keys_lead_everywhere(small: holdfast.Store, served: Serve, page: Page) -> None:
+def test_keys_lead_everywhere(small: standfast.Store, served: Serve, page: Page) -> None:
     visit(page, served(small))
     for keys, path in (("gl", "/lineage"), ("gs", "/storage"), ("gf", "/files"), ("gr", "/")):
         for key in keys:
@@ -182,7 +182,7 @@ def test_keys_lead_everywhere(small: holdfast.Store, served: Serve, page: Page) 
 
 
 def test_rows_are_walked_chosen_and_opened_by_keys(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, served(small))
     found = page.locator("main td.name a").all_inner_texts()
@@ -201,7 +201,7 @@ def test_rows_are_walked_chosen_and_opened_by_keys(
 
 
 def test_the_list_of_keys_opens_and_closes(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, served(small))
     page.keyboard.press("?")
@@ -211,7 +211,7 @@ def test_the_list_of_keys_opens_and_closes(
 
 
 def test_the_theme_is_the_systems_until_another_is_chosen(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     def darkness() -> str:
         return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
@@ -228,7 +228,7 @@ def test_the_theme_is_the_systems_until_another_is_chosen(
     assert darkness() == dark
 
 
-def test_the_navigation_opens_on_a_phone(small: holdfast.Store, served: Serve, page: Page) -> None:
+def test_the_navigation_opens_on_a_phone(small: standfast.Store, served: Serve, page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     visit(page, served(small))
     storage = page.get_by_role("navigation", name="Pages", exact=True).get_by_text("Storage")
@@ -242,7 +242,7 @@ def test_the_navigation_opens_on_a_phone(small: holdfast.Store, served: Serve, p
 
 
 def test_curves_have_checkpoints_on_their_axis_which_open(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(small)}{stores.pages(small)['run']}")
     plot = page.locator(".plot").first
@@ -260,7 +260,7 @@ def test_curves_have_checkpoints_on_their_axis_which_open(
 
 
 def test_the_scale_and_the_smoothing_change_the_curves(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(small)}{stores.pages(small)['run']}")
     plot = page.locator(".plot").first
@@ -273,13 +273,13 @@ def test_the_scale_and_the_smoothing_change_the_curves(
     assert np.abs(np.diff(smooth)).mean() < np.abs(np.diff(raw)).mean()
 
 
-def test_several_runs_are_on_one_plot(small: holdfast.Store, served: Serve, page: Page) -> None:
+def test_several_runs_are_on_one_plot(small: standfast.Store, served: Serve, page: Page) -> None:
     visit(page, f"{served(small)}{stores.pages(small)['runs-together']}")
     page.locator(".plot").first.locator("path.js-line").nth(1).wait_for()
     expect(page.locator(".legend a")).to_have_text(["gpt", "low rate"])
 
 
-def test_checkpoints_say_why_they_stay(small: holdfast.Store, served: Serve, page: Page) -> None:
+def test_checkpoints_say_why_they_stay(small: standfast.Store, served: Serve, page: Page) -> None:
     visit(page, f"{served(small)}{stores.pages(small)['run']}")
     table = page.locator("#checkpoints tbody")
     expect(table.locator("tr").first).to_contain_text("▲ latest")
@@ -293,7 +293,7 @@ def test_checkpoints_say_why_they_stay(small: holdfast.Store, served: Serve, pag
 
 
 def test_lineage_says_what_changed_at_each_edge(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(small)}/lineage")
     low = page.locator(".branch", has_text="low rate")
@@ -309,7 +309,7 @@ def test_lineage_says_what_changed_at_each_edge(
 
 
 def test_a_tensor_is_looked_at_in_the_tree(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(small)}{stores.pages(small)['checkpoint']}")
     page.get_by_label("Filter tensors").fill("model.")
@@ -330,7 +330,7 @@ def test_a_tensor_is_looked_at_in_the_tree(
 def test_ten_thousand_tensors_do_not_freeze_the_tree(
     tmp_path: Path, served: Serve, page: Page
 ) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     weights = {f"layers.{at}.weight": np.full(1, at, np.float32) for at in range(10_000)}
     with store.run("tall", hp={}) as run:
         run.save(1, {"model": weights})
@@ -346,7 +346,7 @@ def test_ten_thousand_tensors_do_not_freeze_the_tree(
 
 
 def test_a_checkpoint_is_verified_on_demand(tmp_path: Path, served: Serve, page: Page) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with store.run("sound", hp={}) as run:
         run.save(1, {"model": {"weight": np.ones(1000)}})
     visit(page, f"{served(store)}/checkpoints/{run.hash}/1")
@@ -357,7 +357,7 @@ def test_a_checkpoint_is_verified_on_demand(tmp_path: Path, served: Serve, page:
 def test_tags_and_notes_can_be_given_only_where_it_is_allowed(
     tmp_path: Path, served: Serve, page: Page
 ) -> None:
-    store = holdfast.Store(tmp_path / "store")
+    store = standfast.Store(tmp_path / "store")
     with store.run("first", hp={}) as run:
         run.save(1, {"model": {"weight": np.ones(3)}})
     path = f"/checkpoints/{run.hash}/1"
@@ -376,7 +376,7 @@ def test_tags_and_notes_can_be_given_only_where_it_is_allowed(
 
 
 def test_two_checkpoints_are_picked_by_typing(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(small)}/compare")
     expect(page.locator("main")).to_contain_text("Choose two checkpoints")
@@ -395,7 +395,7 @@ def test_two_checkpoints_are_picked_by_typing(
 
 
 def test_what_changed_most_comes_first_and_opens_as_three_histograms(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(small)}{stores.pages(small)['compare']}")
     changed = page.locator("tr[data-name]")
@@ -414,7 +414,7 @@ def test_what_changed_most_comes_first_and_opens_as_three_histograms(
 
 
 def test_storage_says_what_would_go_and_why_the_rest_stays(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(small)}/storage")
     main = page.locator("main")
@@ -427,7 +427,7 @@ def test_storage_says_what_would_go_and_why_the_rest_stays(
 
 
 def test_files_are_walked_down_to_a_tensor_and_a_mesh(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     visit(page, f"{served(small)}/files")
     page.get_by_role("link", name="weights.safetensors").click()
@@ -453,7 +453,7 @@ def test_files_are_walked_down_to_a_tensor_and_a_mesh(
 
 
 def test_an_error_is_shown_in_its_place_and_can_be_tried_again(
-    small: holdfast.Store, served: Serve, page: Page
+    small: standfast.Store, served: Serve, page: Page
 ) -> None:
     page.watch.expect("422|503")  # type: ignore[attr-defined]
     said = '{"error": {"kind": "DamagedFile", "message": "the index is <i>damaged</i>"}}'

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-import holdfast
+import standfast
 from tests.web.api import Api
 from tests.web.browser import Server, start
 from tests.web.conftest import Serve
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture
-def port(small: holdfast.Store, served: Serve) -> int:
+def port(small: standfast.Store, served: Serve) -> int:
     found = urlsplit(served(small)).port
     assert found is not None
     return found
@@ -111,7 +111,7 @@ def test_a_page_elsewhere_may_link_to_pages_and_do_nothing_else(port: int) -> No
         assert ask(port, Sec_Fetch_Site=site).status == 200
 
 
-def test_no_answer_may_be_read_framed_sniffed_or_kept(port: int, small: holdfast.Store) -> None:
+def test_no_answer_may_be_read_framed_sniffed_or_kept(port: int, small: standfast.Store) -> None:
     run = small.find_run("gpt").hash
     for path in (
         "/",
@@ -182,7 +182,7 @@ def test_no_path_leads_out_of_what_is_served(port: int) -> None:
 
 
 @pytest.fixture
-def elsewhere(small: holdfast.Store, tmp_path: Path) -> Iterator[Server]:
+def elsewhere(small: standfast.Store, tmp_path: Path) -> Iterator[Server]:
     """One that listens beyond this machine."""
     server = start(small, tmp_path / "log", host="0.0.0.0")
     yield server
@@ -212,8 +212,8 @@ def test_beyond_this_machine_a_token_is_needed(elsewhere: Server) -> None:
         answer = ask(port, path)
         assert answer.status == 403, path
         assert "set-cookie" not in answer.head
-    assert ask(port, Cookie=f"holdfast_{port}={token}").status == 403, "the token is no cookie"
-    assert ask(port, Cookie=f"holdfast_{port}=").status == 403
+    assert ask(port, Cookie=f"standfast_{port}={token}").status == 403, "the token is no cookie"
+    assert ask(port, Cookie=f"standfast_{port}=").status == 403
     assert ask(port, Authorization=f"Bearer {token}").status == 200
     assert ask(port, Authorization="Bearer wrong").status == 403
 
@@ -251,7 +251,7 @@ def test_with_a_token_names_and_origins_are_checked_all_the_same(elsewhere: Serv
     assert ask(port, Sec_Fetch_Site="cross-site", **known).status == 403
 
 
-def test_there_are_no_websockets(small: holdfast.Store) -> None:
+def test_there_are_no_websockets(small: standfast.Store) -> None:
     from starlette.websockets import WebSocketDisconnect
 
     with (

@@ -1,4 +1,4 @@
-"""`holdfast ui`: finds the store, listens, says where, and ends when it is told to."""
+"""`standfast ui`: finds the store, listens, says where, and ends when it is told to."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-import holdfast
+import standfast
 from tests.cli.stores import call
 from tests.web.browser import start
 
-MAIN = "from holdfast.cli import main; main()"
+MAIN = "from standfast.cli import main; main()"
 LIBRARIES = ("starlette", "uvicorn", "jinja2", "plotly", "anyio", "httpx")
 
 
@@ -31,7 +31,7 @@ def port_of(url: str) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_at_once_and_well_when_told_to(
-    small: holdfast.Store, tmp_path: Path, number: int
+    small: standfast.Store, tmp_path: Path, number: int
 ) -> None:
     server = start(small, tmp_path / "log")
     state = httpx.get(f"{server.url}/api/v1/store").json()["state"]
@@ -50,14 +50,14 @@ def test_it_ends_at_once_and_well_when_told_to(
 
 SLOW = """
 import time
-from holdfast.web import api_checkpoints
+from standfast.web import api_checkpoints
 api_checkpoints.runs_diff_json = lambda *_: time.sleep(30)
-from holdfast.cli import main
+from standfast.cli import main
 main()
 """
 
 
-def test_it_ends_though_somebody_has_asked_for_something_long(small: holdfast.Store) -> None:
+def test_it_ends_though_somebody_has_asked_for_something_long(small: standfast.Store) -> None:
     place = str(Path(small.url).parent)
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, "ui", place, "--no-open", "--port", "0"],
@@ -78,7 +78,7 @@ def test_it_ends_though_somebody_has_asked_for_something_long(small: holdfast.St
 
 
 def test_it_outlives_those_who_leave_before_they_are_answered(
-    small: holdfast.Store, tmp_path: Path
+    small: standfast.Store, tmp_path: Path
 ) -> None:
     """As every browser does whose page is closed."""
     server = start(small, tmp_path / "log")
@@ -97,10 +97,10 @@ def test_it_outlives_those_who_leave_before_they_are_answered(
 
 
 def test_it_is_found_by_environment_and_by_the_folder_around(
-    small: holdfast.Store, tmp_path: Path
+    small: standfast.Store, tmp_path: Path
 ) -> None:
     place = Path(small.url).parent
-    for folder, environment in ((place / "logs", {}), (tmp_path, {"HOLDFAST_STORE": str(place)})):
+    for folder, environment in ((place / "logs", {}), (tmp_path, {"STANDFAST_STORE": str(place)})):
         process = subprocess.Popen(
             [sys.executable, "-c", MAIN, "ui", "--no-open", "--port", "0"],
             cwd=folder,
@@ -122,13 +122,13 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     assert "no store" in done.err
 
 
-def test_a_folder_of_files_must_be_one(small: holdfast.Store, tmp_path: Path) -> None:
+def test_a_folder_of_files_must_be_one(small: standfast.Store, tmp_path: Path) -> None:
     done = call("ui", Path(small.url).parent, "--no-open", "--files", tmp_path / "none")
     assert done.code == 2
     assert "no folder" in done.err
 
 
-def test_the_next_free_port_is_taken_and_said_so(small: holdfast.Store, tmp_path: Path) -> None:
+def test_the_next_free_port_is_taken_and_said_so(small: standfast.Store, tmp_path: Path) -> None:
     first = start(small, tmp_path / "first", port=None)
     second = start(small, tmp_path / "second", port=None)
     try:
@@ -141,7 +141,7 @@ def test_the_next_free_port_is_taken_and_said_so(small: holdfast.Store, tmp_path
         second.stop()
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_refused(small: holdfast.Store) -> None:
+def test_a_port_that_was_asked_for_and_is_taken_is_refused(small: standfast.Store) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = call("ui", Path(small.url).parent, "--no-open", "--port", str(port))
@@ -150,14 +150,14 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(small: holdfast.Store
     assert "--port" in done.err
 
 
-def test_an_address_that_is_none_is_refused(small: holdfast.Store) -> None:
+def test_an_address_that_is_none_is_refused(small: standfast.Store) -> None:
     done = call("ui", Path(small.url).parent, "--no-open", "--host", "no.such.host.invalid")
     assert done.code == 2
     assert "no.such.host.invalid" in done.err
 
 
 def test_without_the_extra_it_says_what_to_install(
-    small: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+    small: standfast.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "starlette", None)
     done = call("ui", Path(small.url).parent, "--no-open", "--port", "0")
@@ -166,15 +166,15 @@ def test_without_the_extra_it_says_what_to_install(
 
 
 def test_on_a_terminal_it_opens_the_browser_unless_told_not_to(
-    small: holdfast.Store, monkeypatch: pytest.MonkeyPatch
+    small: standfast.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("holdfast.cli.ui._open", opened.append)
-    monkeypatch.setattr("holdfast.cli.ui._run", lambda app, listening: listening.close())
+    monkeypatch.setattr("standfast.cli.ui._open", opened.append)
+    monkeypatch.setattr("standfast.cli.ui._run", lambda app, listening: listening.close())
     place = str(Path(small.url).parent)
     call("ui", place, "--port", "0")
     assert opened == [], "nobody looks at a pipe"
-    monkeypatch.setattr("holdfast.cli.ui.on_terminal", lambda: True)
+    monkeypatch.setattr("standfast.cli.ui.on_terminal", lambda: True)
     call("ui", place, "--port", "0", "--no-open")
     assert opened == []
     done = call("ui", place, "--port", "0")
@@ -182,17 +182,17 @@ def test_on_a_terminal_it_opens_the_browser_unless_told_not_to(
 
 
 @pytest.mark.parametrize("arguments", ["", "ls", "show latest", "--help"])
-def test_nothing_else_imports_any_of_it(small: holdfast.Store, arguments: str) -> None:
-    code = "import holdfast" if not arguments else MAIN
+def test_nothing_else_imports_any_of_it(small: standfast.Store, arguments: str) -> None:
+    code = "import standfast" if not arguments else MAIN
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", code, *arguments.split()],
-        env={**os.environ, "HOLDFAST_STORE": str(Path(small.url).parent)},
+        env={**os.environ, "STANDFAST_STORE": str(Path(small.url).parent)},
         capture_output=True,
         text=True,
         check=True,
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "holdfast" in imported
+    assert "standfast" in imported
     heavy = {name for name in imported if name.partition(".")[0] in LIBRARIES}
     assert heavy == set()
-    assert not {name for name in imported if name.startswith(("holdfast.web", "holdfast.cli.ui"))}
+    assert not {name for name in imported if name.startswith(("standfast.web", "standfast.cli.ui"))}

@@ -19,13 +19,13 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 
-import holdfast
-from holdfast.adapters.dcp import Reader, Writer
-from holdfast.errors import (
+import standfast
+from standfast.adapters.dcp import Reader, Writer
+from standfast.errors import (
     DigestMismatch,
-    HoldfastError,
     RankFailed,
     RefusedState,
+    StandfastError,
     StepExists,
 )
 
@@ -64,8 +64,8 @@ class Setting:
         return self.folder / "store"
 
     @property
-    def run(self) -> holdfast.Run:
-        return holdfast.Store(self.store).find_run("gpt")
+    def run(self) -> standfast.Run:
+        return standfast.Store(self.store).find_run("gpt")
 
     def writer(self, step: int | None, **options: Any) -> Writer:
         return Writer(self.store, "gpt", step, **options)
@@ -413,5 +413,5 @@ def it_is_loaded_by_one_process(now: Setting) -> None:
     assert same(whole(state), torch.load(now.folder / "expected.pt"))
     try:
         now.run.checkpoint().verify()
-    except HoldfastError as error:
+    except StandfastError as error:
         raise AssertionError("what was saved is not sound") from error

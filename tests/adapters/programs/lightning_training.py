@@ -27,8 +27,8 @@ else:
         warnings.simplefilter("ignore")
         import lightning.pytorch as lightning
 
-import holdfast
-from holdfast.adapters.lightning import HoldfastCheckpoint
+import standfast
+from standfast.adapters.lightning import StandfastCheckpoint
 
 BATCHES = 5
 """An epoch has so many."""
@@ -94,7 +94,7 @@ class Data(lightning.LightningDataModule):
 
     def train_dataloader(self) -> Any:
         if self._resumable:
-            return holdfast.ResumableLoader(self._samples(), batch_size=4, shuffle=True, seed=2)
+            return standfast.ResumableLoader(self._samples(), batch_size=4, shuffle=True, seed=2)
         return DataLoader(self._samples(), batch_size=4, shuffle=True)
 
     def val_dataloader(self) -> Any:
@@ -124,7 +124,7 @@ def fit(checkpoint: Any, model: Any = None, data: Any = None, seed: int = 3, **o
 
 
 def main(store: str, kill_at: str = "0", ranks: str = "1") -> None:
-    checkpoint = HoldfastCheckpoint(store, name="net", every_n_train_steps=3, save_top_k=-1)
+    checkpoint = StandfastCheckpoint(store, name="net", every_n_train_steps=3, save_top_k=-1)
     options: dict[str, Any] = {"devices": int(ranks)}
     if int(ranks) > 1:
         options["strategy"] = "ddp"

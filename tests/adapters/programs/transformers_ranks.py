@@ -13,7 +13,7 @@ import torch
 from tests.adapters.programs.transformers_train import trainer_with
 from transformers import TrainerCallback
 
-from holdfast.adapters.transformers import HoldfastCallback
+from standfast.adapters.transformers import StandfastCallback
 
 
 class Stopped(Exception):
@@ -38,7 +38,7 @@ class StoppedAt(TrainerCallback):
 
 def train(folder: Path, *others: TrainerCallback) -> str | None:
     """Train to the end, or to a stop; gives the folder that it began from."""
-    keeper = HoldfastCallback(folder / "store", quiet=True)
+    keeper = StandfastCallback(folder / "store", quiet=True)
     trainer = trainer_with(
         folder,
         keeper,

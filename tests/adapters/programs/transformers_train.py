@@ -21,7 +21,7 @@ from transformers import (
     set_seed,
 )
 
-from holdfast.adapters.transformers import HoldfastCallback
+from standfast.adapters.transformers import StandfastCallback
 
 SAMPLES = 24
 """With two in a batch, an epoch has 12 steps."""
@@ -76,7 +76,7 @@ def trainer_with(folder: Path, *callbacks: TrainerCallback, **arguments: Any) ->
 class KilledAt(TrainerCallback):
     """Kills the process once a step is done, and all that was saved before is committed."""
 
-    def __init__(self, step: int, keeper: HoldfastCallback) -> None:
+    def __init__(self, step: int, keeper: StandfastCallback) -> None:
         self._step = step
         self._keeper = keeper
 
@@ -88,6 +88,6 @@ class KilledAt(TrainerCallback):
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    keeper = HoldfastCallback(folder / "store", quiet=True)
+    keeper = StandfastCallback(folder / "store", quiet=True)
     trainer = trainer_with(folder, keeper, KilledAt(int(sys.argv[2]), keeper))
     trainer.train(resume_from_checkpoint=keeper.latest())

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast import Store
-from holdfast.errors import FellBack
-from holdfast.store import Checkpoint, names
-from holdfast.store.doctor import Diagnosis, examine
-from holdfast.store.extents import extents_of
-from holdfast.store.reading import read_record
+from standfast import Store
+from standfast.errors import FellBack
+from standfast.store import Checkpoint, names
+from standfast.store.doctor import Diagnosis, examine
+from standfast.store.extents import extents_of
+from standfast.store.reading import read_record
 from tests.amr.damage.places import NEW, OLD, Place, whole
 from tests.amr.step_states import RUN, content, load, save
 from tests.store.rank_threads import attempt_on_ranks, on_ranks

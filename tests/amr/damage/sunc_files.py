@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.amr import GaugeTree
-from holdfast.amr.checkpoint import TreeState
-from holdfast.formats.sunc import block_dtype
-from holdfast.formats.sunc_header import LINK_SIZE, PLACES, SIZE
-from holdfast.parallel import together
+from standfast.amr import GaugeTree
+from standfast.amr.checkpoint import TreeState
+from standfast.formats.sunc import block_dtype
+from standfast.formats.sunc_header import LINK_SIZE, PLACES, SIZE
+from standfast.parallel import together
 from tests.amr.damage.places import NEW, OLD, Place, whole
 from tests.amr.step_states import FRONTEND, SLOTS, part
 from tests.amr.tree_states import saved

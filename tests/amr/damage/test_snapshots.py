@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     DamagedFile,
     DigestMismatch,
-    HoldfastError,
     IndexMismatch,
     MissingData,
     RefNotFound,
+    StandfastError,
     TruncatedFile,
 )
-from holdfast.files import disk
-from holdfast.store.manifest import Manifest
+from standfast.files import disk
+from standfast.store.manifest import Manifest
 from tests.amr.damage.places import NEW, OLD, RANK, STEP, Damage
 from tests.amr.damage.snapshots import RANKS, TENSORS, Snapshots, build
 from tests.amr.step_states import expected
@@ -114,7 +114,7 @@ def test_damage(
 
 
 def check_refused(
-    snapshots: Snapshots, done: Damage, damaged: list[str], outcome: type[HoldfastError]
+    snapshots: Snapshots, done: Damage, damaged: list[str], outcome: type[StandfastError]
 ) -> None:
     """The step that was asked for is refused, by all ranks alike."""
     errors = snapshots.attempt(NEW)
@@ -141,7 +141,7 @@ def check_fallback(snapshots: Snapshots, done: Damage, is_gone: bool) -> None:
 
 
 def check_found(
-    snapshots: Snapshots, done: Damage, damaged: list[str], outcome: type[HoldfastError]
+    snapshots: Snapshots, done: Damage, damaged: list[str], outcome: type[StandfastError]
 ) -> None:
     """`verify` finds it, and nothing else."""
     wanted = RefNotFound if outcome is RefNotFound else DamagedFile

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadField,
     BadHeader,
     BadRange,
     DigestMismatch,
-    HoldfastError,
     IncompatibleCheckpoint,
     IndexMismatch,
     NothingToVerify,
     SizeMismatch,
+    StandfastError,
     TruncatedFile,
 )
 from tests.amr.damage.places import RANK, STEP, Damage
@@ -127,7 +127,7 @@ def damage(
 
 
 def check_refused(
-    files: Files, section: str, ranks: list[int], outcome: type[HoldfastError]
+    files: Files, section: str, ranks: list[int], outcome: type[StandfastError]
 ) -> None:
     """All ranks raise the same, which names the files and the section."""
     errors = files.attempt()
@@ -150,21 +150,21 @@ def check_silent(files: Files, ranks: list[int], extras: bool) -> None:
 
 
 def check_verified(
-    files: Files, rank: int, extras: bool, outcome: type[HoldfastError] | None
+    files: Files, rank: int, extras: bool, outcome: type[StandfastError] | None
 ) -> None:
     """`verify` says what a reader does, or that there is nothing to go by."""
     path = files.path(rank)
     if outcome is not None and extras:
         with pytest.raises(outcome, match=path.name):
-            holdfast.verify(path)
+            standfast.verify(path)
     elif outcome is not None:
         with pytest.raises((outcome, NothingToVerify), match=path.name):
-            holdfast.verify(path)
+            standfast.verify(path)
     elif extras:
-        assert holdfast.verify(path).tensors == 5
+        assert standfast.verify(path).tensors == 5
     else:
         with pytest.raises(NothingToVerify, match="no digests"):
-            holdfast.verify(path)
+            standfast.verify(path)
 
 
 @pytest.mark.parametrize(

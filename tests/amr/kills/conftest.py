@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files import disk
-from holdfast.store.manifest import Manifest
+from standfast.files import disk
+from standfast.store.manifest import Manifest
 from tests.store.faults.states import UnsyncedDisk, make_small
 
 MEMORY = Path("/dev/shm")

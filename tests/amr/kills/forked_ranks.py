@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.errors import RankLost
-from holdfast.parallel import Communicator
+from standfast.errors import RankLost
+from standfast.parallel import Communicator
 
 SAVED = 0
 LOST = 10

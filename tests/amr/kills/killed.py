@@ -18,12 +18,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from holdfast import Store
-from holdfast.amr import Snapshot
-from holdfast.files import disk, ring
-from holdfast.parallel import SingleRank
-from holdfast.store import planning
-from holdfast.store.manifest import Manifest
+from standfast import Store
+from standfast.amr import Snapshot
+from standfast.files import disk, ring
+from standfast.parallel import SingleRank
+from standfast.store import planning
+from standfast.store.manifest import Manifest
 from tests.amr.kills.forked_ranks import KILLED, SAVED, ForkedRanks, kill_all, on_forked_ranks
 from tests.amr.step_states import RUN, save
 from tests.files.faults import kill

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from holdfast.errors import RankLost
-from holdfast.files import disk, ring
-from holdfast.parallel import MPIRanks
-from holdfast.store import planning
-from holdfast.store.manifest import Manifest
+from standfast.errors import RankLost
+from standfast.files import disk, ring
+from standfast.parallel import MPIRanks
+from standfast.store import planning
+from standfast.store.manifest import Manifest
 from tests.amr.step_states import save
 from tests.files.faults import kill
 from tests.store.faults.states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk

@@ -6,8 +6,8 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from holdfast import Store
-from holdfast.store.doctor import examine
+from standfast import Store
+from standfast.store.doctor import examine
 from tests.amr.step_states import RUN, content, expected, load, save
 from tests.store.faults.states import leftovers
 from tests.store.rank_threads import on_ranks
@@ -62,7 +62,7 @@ def listed(path: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
-        if file.is_file() and ".holdfast" not in file.parts
+        if file.is_file() and ".standfast" not in file.parts
     }
 
 

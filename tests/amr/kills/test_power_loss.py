@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Store
-from holdfast.files import disk
-from holdfast.store.reading import read_record
+from standfast import Store
+from standfast.files import disk
+from standfast.store.reading import read_record
 from tests.amr.kills.stores import NEW, OLD
 from tests.amr.step_states import RUN, save
 from tests.files.power import LoggingDisk, trees_after_power_cut
@@ -43,7 +43,7 @@ def files(path: Path) -> dict[str, bytes]:
     return {
         "/".join(file.relative_to(path).parts): file.read_bytes()
         for file in path.rglob("*")
-        if file.is_file() and ".holdfast" not in file.parts
+        if file.is_file() and ".standfast" not in file.parts
     }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from holdfast.amr import broadcast_checkpoint_step
-from holdfast.errors import HoldfastError
+from standfast.amr import broadcast_checkpoint_step
+from standfast.errors import StandfastError
 
 comm = MPI.COMM_WORLD
 rank = comm.rank
@@ -14,7 +14,7 @@ rank = comm.rank
 def kind_of_failure(root: int, step: int, strict: bool) -> str:
     try:
         broadcast_checkpoint_step(comm, root, step, strict=strict)
-    except HoldfastError as error:
+    except StandfastError as error:
         return type(error).__name__
     return "none"
 

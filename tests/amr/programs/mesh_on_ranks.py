@@ -15,9 +15,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from holdfast.amr.link_ghosts import link_halo
-from holdfast.amr.moving import repartition
-from holdfast.errors import RankFailed
+from standfast.amr.link_ghosts import link_halo
+from standfast.amr.moving import repartition
+from standfast.errors import RankFailed
 from tests.amr.meshes import fields_by_key, random_mesh
 
 MESH: dict[str, Any] = {"nd": 2, "base": 3, "topology": "periodic"}
@@ -70,7 +70,7 @@ def failure_of(tree: Any, arena: Any, comm: Any) -> str:
 def main(folder: Path) -> None:
     from mpi4py import MPI
 
-    from holdfast.parallel import communicator
+    from standfast.parallel import communicator
 
     with communicator(MPI.COMM_WORLD) as comm:
         tree, arena = random_mesh(3, 4, holes=False, **MESH)

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast import Run, Store
-from holdfast.errors import RefNotFound
+from standfast import Run, Store
+from standfast.errors import RefNotFound
 from tests.amr.restart.simulation import Simulation
 from tests.amr.restart.simulations import LAST, SIMULATIONS, Heat
 from tests.amr.restart.states import blocks_by_place, whole_state
@@ -155,7 +155,7 @@ def ranks(count: int) -> Iterator[Any]:
         return
     from mpi4py import MPI
 
-    from holdfast.parallel import MPIRanks
+    from standfast.parallel import MPIRanks
 
     with MPIRanks(MPI.COMM_WORLD, timeout=60) as comm:
         assert comm.size == count

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast import Run, Store
-from holdfast.amr import (
+from standfast import Run, Store
+from standfast.amr import (
     AMRTree,
     FieldArena,
     GaugeFrontend,
@@ -27,8 +27,8 @@ from holdfast.amr import (
     ScalarFrontend,
     Snapshot,
 )
-from holdfast.errors import FellBack
-from holdfast.parallel import Communicator, MPIRanks, SingleRank
+from standfast.errors import FellBack
+from standfast.parallel import Communicator, MPIRanks, SingleRank
 from tests.amr.restart.simulation import Simulation
 from tests.amr.restart.simulations import Heat, Links
 from tests.cli.stores import flip_in

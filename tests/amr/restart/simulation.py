@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from holdfast import Run
-from holdfast.amr import (
+from standfast import Run
+from standfast.amr import (
     INVALID,
     AMRTree,
     FieldArena,
@@ -19,7 +19,7 @@ from holdfast.amr import (
     ShardContext,
     Snapshot,
 )
-from holdfast.amr.moving import repartition
+from standfast.amr.moving import repartition
 
 Change = tuple[Any, ...]
 """A method of the simulation, by its name, and its arguments."""

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from holdfast.amr import GaugeFrontend, OpenTopology, PeriodicTopology, ScalarFrontend
-from holdfast.amr.link_ghosts import link_halo
+from standfast.amr import GaugeFrontend, OpenTopology, PeriodicTopology, ScalarFrontend
+from standfast.amr.link_ghosts import link_halo
 from tests.amr.restart.simulation import Change, Simulation
 
 

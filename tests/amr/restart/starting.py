@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from holdfast import Run
+from standfast import Run
 from tests.parallel.ranks import ROOT, run_ranks
 
 PROGRAM = Path(__file__).with_name("program.py")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Store
-from holdfast.amr import Snapshot
+from standfast import Store
+from standfast.amr import Snapshot
 from tests.amr.restart.program import AGAIN
 from tests.amr.restart.simulations import LAST
 from tests.amr.restart.starting import content, start, told

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Store
-from holdfast.amr import Snapshot
-from holdfast.errors import IncompatibleCheckpoint, StateMismatch, WrongRankCount
+from standfast import Store
+from standfast.amr import Snapshot
+from standfast.errors import IncompatibleCheckpoint, StateMismatch, WrongRankCount
 from tests.amr.restart.refusals import HEAT
 from tests.parallel.ranks import run_ranks
 

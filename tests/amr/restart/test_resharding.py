@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Store
-from holdfast.amr import Snapshot
+from standfast import Store
+from standfast.amr import Snapshot
 from tests.amr.meshes import merged
 from tests.amr.restart.program import SHARED, shared_run
 from tests.amr.restart.simulations import LAST

@@ -1,4 +1,4 @@
-"""Makes the golden files that Holdfast itself wrote: `python -m tests.formats.golden.make`.
+"""Makes the golden files that Standfast itself wrote: `python -m tests.formats.golden.make`.
 
 They stay as they are. A writer that changes gets new files beside them, by new names, so that
 whatever was written once is read for ever.
@@ -14,8 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-import holdfast
-from holdfast.oxck import Checkpoint, CheckpointTensor
+import standfast
+from standfast.oxck import Checkpoint, CheckpointTensor
 
 FOLDER = Path(__file__).parent
 
@@ -73,7 +73,7 @@ def general_tensors() -> dict[str, np.ndarray[Any, Any]]:
 
 def general_files() -> dict[str, bytes]:
     """The files of formats that anyone may have, and a snapshot with our extension."""
-    with holdfast.open(FOLDER / "sunc_u1_2d.sunc") as file:
+    with standfast.open(FOLDER / "sunc_u1_2d.sunc") as file:
         files = {"sunc": saved("sunc", dict(file), {**file.metadata, **METADATA})}
     for format in ("safetensors", "torch", "npz"):
         files[format] = saved(format, general_tensors(), METADATA)
@@ -81,7 +81,7 @@ def general_files() -> dict[str, bytes]:
     for format, data in files.items():
         suffix = "pt" if format == "torch" else format
         inside = {"sunc": 200}.get(format, data.find(general_tensors()["half"].tobytes()))
-        golden[f"holdfast_{format}_extras.{suffix}"] = data
+        golden[f"standfast_{format}_extras.{suffix}"] = data
         golden[f"damaged_{format}_tensor.{suffix}"] = flipped(data, inside)
         golden[f"damaged_{format}_metadata.{suffix}"] = flipped(data, data.index(b"say"))
         golden[f"damaged_{format}_cut.{suffix}"] = data[:-1]
@@ -93,12 +93,12 @@ def golden_files() -> dict[str, bytes]:
     tenzor = saved("tenzor", tenzor_tensors(), METADATA)
     oxck = saved("oxck", oxck_tensors(), METADATA)
     return {
-        "holdfast_tenzor_extras.tenzor": tenzor,
-        "holdfast_tenzor_trainer.tenzor": saved(
+        "standfast_tenzor_extras.tenzor": tenzor,
+        "standfast_tenzor_trainer.tenzor": saved(
             "tenzor", tenzor_tensors(), TRAINER_TEXT, extras=False
         ),
-        "holdfast_oxck_extras.oxck": oxck,
-        "holdfast_oxck_repeated.oxck": repeated(),
+        "standfast_oxck_extras.oxck": oxck,
+        "standfast_oxck_repeated.oxck": repeated(),
         "damaged_tenzor_tensor.tenzor": flipped(tenzor, tenzor.index(b"\1\0\xff", 4096)),
         "damaged_tenzor_name.tenzor": flipped(tenzor, tenzor.index(b"optim/weight/m")),
         "damaged_tenzor_padding.tenzor": flipped(tenzor, 4000),
@@ -117,9 +117,9 @@ def saved(
     metadata: Mapping[str, Any] | bytes,
     extras: bool = True,
 ) -> bytes:
-    """The bytes that `holdfast.save` writes."""
+    """The bytes that `standfast.save` writes."""
     stream = io.BytesIO()
-    holdfast.save(stream, tensors, metadata, format=format, extras=extras)
+    standfast.save(stream, tensors, metadata, format=format, extras=extras)
     return stream.getvalue()
 
 

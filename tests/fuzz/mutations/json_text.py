@@ -20,7 +20,7 @@ NUMBERS = [
 ]
 STRINGS = [
     *("", "a", "b", "dtype", "shape", "data_offsets", "__metadata__", "U8", "F4", "F64", "u8"),
-    *("holdfast.digest", "holdfast.chunks", "holdfast.json", "holdfast.names", "metadata"),
+    *("standfast.digest", "standfast.chunks", "standfast.json", "standfast.names", "metadata"),
     *('["a"]', '{"x":1,"x":1}', "1e999", "\\ud800", "\\udc00\\ud800", "\\ud83d\\ude00"),
     *("\\u0061", "d\\u0074ype", "\\/", "\\\\", '\\"', "\\u0000", "é", "😀", "\\n", "n" * 70),
     *('\\"\\\\ud800\\"', '[\\"a\\"]', "blake3:16777216:", "blake3:16777216:AAAA"),

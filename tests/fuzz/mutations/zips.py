@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from holdfast.errors import HoldfastError
+from standfast.errors import StandfastError
 from tests.formats.zip_builders import Piece, archive, archive_of, crc_of
 from tests.fuzz.mutations.bytes import Part, bytewise, flip_bit, inside, set_numbers
 from tests.fuzz.target import Mutation
 
 NAMES = [
     *("a.npy", ".npy", "a", "a/b.npy", "../x.npy", "/x.npy", "a.npy/", "a\0.npy", "é.npy"),
-    *("holdfast.json", "archive/holdfast.json", "archive/data.pkl", "archive/data/0"),
+    *("standfast.json", "archive/standfast.json", "archive/data.pkl", "archive/data/0"),
     *("archive/byteorder", "archive/version", "archive/constants.pkl", "other/data.pkl", "x" * 300),
 ]
 FIELDS = {
@@ -62,7 +62,7 @@ def unpack(file: bytes) -> tuple[list[Content], bytes] | None:
             contents.append(
                 Content(entry.name.encode(), data, entry.deflated, entry in found.entries)
             )
-    except (HoldfastError, AssertionError, zlib.error):
+    except (StandfastError, AssertionError, zlib.error):
         return None
     if any(len(content.name) > 0xFFFF for content in contents):
         return None  # a name of one byte a letter is longer in UTF-8
@@ -148,7 +148,7 @@ def set_comment(random: Random, file: bytes, others: Sequence[bytes]) -> bytes:
     unpacked = unpack(file)
     if unpacked is None:
         return flip_bit(random, file, others)
-    comments = (b"", b"x", b"holdfast.digest:", b"holdfast.digest:" + b"0" * 64, b"PK\5\6" * 6)
+    comments = (b"", b"x", b"standfast.digest:", b"standfast.digest:" + b"0" * 64, b"PK\5\6" * 6)
     return pack(unpacked[0], random.choice(comments))
 
 

@@ -11,25 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.errors import (
+from standfast.errors import (
     BadArchive,
     BadField,
     BadHeader,
     BadRange,
     DuplicateKey,
-    HoldfastError,
     IndexMismatch,
     LimitExceeded,
     SizeMismatch,
+    StandfastError,
     TrailingBytes,
     TruncatedFile,
     UnknownDType,
     UnsupportedFile,
 )
-from holdfast.files.layout import Index
-from holdfast.formats import npz as own_format
-from holdfast.formats.npz import DTYPES
-from holdfast.formats.reading import Options
+from standfast.files.layout import Index
+from standfast.formats import npz as own_format
+from standfast.formats.npz import DTYPES
+from standfast.formats.reading import Options
 from tests.formats import malformed_npz
 from tests.fuzz.expected import expected_array
 from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, inside
@@ -74,7 +74,7 @@ LOOSER = {
 
 
 def seeds() -> list[bytes]:
-    """What Holdfast writes, and NumPy, compressed too, in every order of bytes and elements."""
+    """What Standfast writes, and NumPy, compressed too, in every order of bytes and elements."""
     random = Random(7)
     states = [random_tensors(random, DTYPES) for _ in range(3)]
     files = [saved("npz", state, {"step": 3, "x": [None]}) for state in states]
@@ -100,7 +100,7 @@ _random_saved = random_saved("npz", DTYPES)
 
 
 def random_file(random: Random) -> bytes:
-    """An archive of Holdfast's, or one of NumPy's."""
+    """An archive of Standfast's, or one of NumPy's."""
     if random.random() < 0.5:
         return _random_saved(random)
     state = {}
@@ -115,7 +115,7 @@ def random_file(random: Random) -> bytes:
 
 # Mutations
 
-_ours = entry_part(lambda name: name == "holdfast.json")
+_ours = entry_part(lambda name: name == "standfast.json")
 _array = entry_part(lambda name: name.endswith(".npy"))
 
 
@@ -159,7 +159,7 @@ def reseal(file: bytes) -> bytes:
 
 def resealed_archive(file: bytes, format: Any) -> bytes:
     """An archive with a seal that matches it again, if it ends in one."""
-    if not re.search(rb"holdfast\.digest:[0-9a-f]{64}\Z", file):
+    if not re.search(rb"standfast\.digest:[0-9a-f]{64}\Z", file):
         return file
     try:
         index = format.read_index(
@@ -167,7 +167,7 @@ def resealed_archive(file: bytes, format: Any) -> bytes:
             len(file),
             Options(verify=False, tensors_only=True),
         )
-    except HoldfastError:
+    except StandfastError:
         return file
     others, at = b"", 0
     for start, size in sorted(zip(index.starts.tolist(), index.sizes.tolist(), strict=True)):

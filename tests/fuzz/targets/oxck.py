@@ -1,4 +1,4 @@
-"""The oxck format as a target, beside a plain reader and beside `holdfast.oxck`."""
+"""The oxck format as a target, beside a plain reader and beside `standfast.oxck`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     DigestMismatch,
     DuplicateKey,
-    HoldfastError,
     IndexMismatch,
     LimitExceeded,
     SizeMismatch,
+    StandfastError,
     TrailingBytes,
 )
-from holdfast.files.layout import Index
-from holdfast.formats.reading import Options
-from holdfast.oxck import Checkpoint
+from standfast.files.layout import Index
+from standfast.formats.reading import Options
+from standfast.oxck import Checkpoint
 from tests.formats import malformed_oxck
 from tests.fuzz.mutations.bytes import ANYWHERE, set_numbers
 from tests.fuzz.mutations.json_text import json_mutations
@@ -39,7 +39,7 @@ from tests.fuzz.seeds import (
 from tests.fuzz.target import Outcome, Target, require
 
 START = struct.Struct("<4sIQQI")
-DIGEST = b'"holdfast.digest":"'
+DIGEST = b'"standfast.digest":"'
 
 STRICTER = (
     *(BadField, DuplicateKey, IndexMismatch, LimitExceeded, SizeMismatch),
@@ -171,7 +171,7 @@ def _check_checkpoint(data: bytes, outcome: Outcome, options: Options) -> None:
         checkpoint = Checkpoint.read_from(io.BytesIO(data))
     except DigestMismatch:
         return
-    except HoldfastError as error:
+    except StandfastError as error:
         require(not isinstance(outcome, Index), f"Checkpoint refuses what we open: {error}")
         return
     if isinstance(outcome, Index):

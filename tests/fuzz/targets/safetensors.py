@@ -10,17 +10,17 @@ from typing import Any
 
 import safetensors
 
-from holdfast.errors import (
+from standfast.errors import (
     BadField,
     BadHeader,
     DuplicateKey,
-    HoldfastError,
     IndexMismatch,
     LimitExceeded,
+    StandfastError,
 )
-from holdfast.files.layout import Index
-from holdfast.formats.reading import Options
-from holdfast.formats.safetensors import CODE_OF
+from standfast.files.layout import Index
+from standfast.formats.reading import Options
+from standfast.formats.safetensors import CODE_OF
 from tests.formats.builders import (
     chunks_text,
     entry,
@@ -55,7 +55,7 @@ TEXTS = ["1", "1.5", '"text"', "[1,[2]]", '{"x":null}', "true", "-3", "[]"]
 
 
 def seeds() -> list[bytes]:
-    """All files of the corpus that are small, and some that Holdfast wrote."""
+    """All files of the corpus that are small, and some that Standfast wrote."""
     saved = saved_file(small_tensors(), {"step": 3, "name": "run", "nested": {"x": [1, None]}})
     return [
         _compact(saved),
@@ -87,7 +87,9 @@ def random_file(random: Random) -> bytes:
     strings = _strings(random)
     if random.random() < 0.5:
         digests = json.dumps(chunks_text(*(tensor.data for tensor in tensors)))
-        return sealed_file(member("holdfast.chunks", digests), *strings, entries=entries, data=data)
+        return sealed_file(
+            member("standfast.chunks", digests), *strings, entries=entries, data=data
+        )
     if strings or random.random() < 0.5:
         metadata = member("__metadata__", objects(*strings))
         entries.insert(random.randrange(len(entries) + 1), metadata)
@@ -114,7 +116,7 @@ def _strings(random: Random) -> list[str]:
     typed = [key for key in keys if random.random() < 0.5]
     values = {key: random.choice(TEXTS) for key in keys}
     if typed:
-        values["holdfast.json"] = json.dumps(typed)
+        values["standfast.json"] = json.dumps(typed)
     return [member(quoted(random, key), json.dumps(value)) for key, value in values.items()]
 
 
@@ -180,7 +182,7 @@ def _library(data: bytes) -> dict[str, Any] | str:
         return str(error)
 
 
-def _check_stricter(data: bytes, kind: type[HoldfastError]) -> None:
+def _check_stricter(data: bytes, kind: type[StandfastError]) -> None:
     """That we may refuse what the library opens."""
     holds = data[8:9].isspace() if kind is BadHeader else kind in STRICTER
     require(holds, f"the library opens what is a {kind.__name__} to us")

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Callable, Sequence
 from random import Random
 
-from holdfast.files.layout import Index
-from holdfast.formats.reading import Options
+from standfast.files.layout import Index
+from standfast.formats.reading import Options
 from tests.formats import malformed_sunc
 from tests.formats.sunc_builders import file_of, link_section, tree, whole_files, written
 from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, set_numbers
@@ -17,7 +17,7 @@ from tests.fuzz.target import Outcome, Target, require
 from tests.fuzz.targets.sunc_trees import check_trees, tree_seeds
 
 TAG = b"HFDG"
-START = b'{"holdfast.digest":"'
+START = b'{"standfast.digest":"'
 FIELDS = (
     *((4, 4), (8, 1), (9, 1), (10, 4), (14, 8), (22, 4), (26, 4), (30, 4), (34, 8), (42, 8)),
     *((50, 8), (58, 8), (66, 8), (74, 1), (75, 1), (76, 8), (84, 8)),

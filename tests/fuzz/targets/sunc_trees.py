@@ -6,7 +6,7 @@ import io
 import struct
 from typing import Any
 
-from holdfast.amr import (
+from standfast.amr import (
     AMRTree,
     GaugeFrontend,
     GaugeTree,
@@ -14,8 +14,8 @@ from holdfast.amr import (
     ScalarFrontend,
     TreeCheckpoint,
 )
-from holdfast.errors import BadOption, DamagedFile, HoldfastError, IncompatibleCheckpoint
-from holdfast.files.layout import Index
+from standfast.errors import BadOption, DamagedFile, IncompatibleCheckpoint, StandfastError
+from standfast.files.layout import Index
 from tests.amr.tree_states import golden_scalar, golden_u1, saved, worn
 from tests.fuzz.target import Outcome, require
 
@@ -61,7 +61,7 @@ def _check_read(data: bytes, outcome: Outcome, kind: type[AMRTree], frontend: An
             state: Any = GaugeTree.read_checkpoint(stream, frontend=frontend)
         else:
             state = TreeCheckpoint(frontend).read(stream)
-    except HoldfastError as error:
+    except StandfastError as error:
         refused = isinstance(error, DamagedFile | IncompatibleCheckpoint)
         require(refused or not isinstance(outcome, Index), f"a sound file is refused: {error}")
         return

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from holdfast.files.layout import Index
-from holdfast.formats.reading import Options
-from holdfast.formats.tenzor import CODES, DTYPES
-from holdfast.tensors import DTYPES as ALL_DTYPES
+from standfast.files.layout import Index
+from standfast.formats.reading import Options
+from standfast.formats.tenzor import CODES, DTYPES
+from standfast.tensors import DTYPES as ALL_DTYPES
 from tests.formats import malformed_tenzor
 from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, set_numbers
 from tests.fuzz.mutations.json_text import json_mutations
@@ -28,7 +28,7 @@ from tests.fuzz.target import Mutation, Outcome, Target, require
 
 HEADER = struct.Struct("<8s4I2QI20s")
 ENTRY = struct.Struct("<QBB2x5IQQ")
-START = b'{"holdfast.digest":"'
+START = b'{"standfast.digest":"'
 ORIGINAL = (
     b'{"epoch":5,"global_step":4685,"best_val_loss":inf,"best_val_acc":nan,"best_epoch":3,'
     b'"learning_rate":0.00870000,"model_name":"le"net","timestamp":1700000000}'

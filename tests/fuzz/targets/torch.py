@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.errors import (
+from standfast.errors import (
     BadArchive,
     BadField,
     BadPickle,
     BadRange,
     DuplicateKey,
-    HoldfastError,
     IndexMismatch,
     LimitExceeded,
     RefusedPickle,
+    StandfastError,
     TrailingBytes,
     TruncatedFile,
     UnsupportedFile,
 )
-from holdfast.files.layout import Index
-from holdfast.formats import torch as own_format
-from holdfast.formats.reading import Options
-from holdfast.formats.torch import DTYPES
+from standfast.files.layout import Index
+from standfast.formats import torch as own_format
+from standfast.formats.reading import Options
+from standfast.formats.torch import DTYPES
 from tests.formats import malformed_torch
 from tests.formats.hostile_pickles import CASES
 from tests.fuzz.expected import LARGEST_ARRAY
@@ -73,7 +73,7 @@ UNTYPED = (torch.uint16, torch.uint32, torch.uint64)
 
 
 def seeds() -> list[bytes]:
-    """What Holdfast writes, trees that torch writes, and each hostile pickle in an archive."""
+    """What Standfast writes, trees that torch writes, and each hostile pickle in an archive."""
     random = Random(7)
     states = [random_tensors(random, DTYPES) for _ in range(3)]
     files = [saved("torch", state, {"step": 3, "x": [None]}) for state in states]
@@ -116,7 +116,7 @@ def _around(pickle: bytes) -> bytes:
 # Mutations
 
 _pickle = entry_part(lambda name: name.endswith("/data.pkl"))
-_ours = entry_part(lambda name: name.endswith("/holdfast.json"))
+_ours = entry_part(lambda name: name.endswith("/standfast.json"))
 _storage = entry_part(lambda name: "/data/" in name)
 _order = entry_part(lambda name: name.endswith("/byteorder"))
 
@@ -141,13 +141,13 @@ def check(data: bytes, outcome: Outcome, options: Options) -> None:
     """torch builds the same tree, or refuses it for one of the reasons that are listed."""
     theirs = _library(data)
     if isinstance(outcome, Index):
-        if isinstance(theirs, HoldfastError):
+        if isinstance(theirs, StandfastError):
             known = any(re.search(pattern, str(theirs)) for pattern in LOOSER)
             require(known or options.tensors_only, f"we open what torch refuses: {theirs}")
         elif not options.tensors_only and theirs is not None:
             with open_stream(data, Options(verify=False)) as file:
                 _check_same(file.tree(), theirs)
-    elif not isinstance(theirs, HoldfastError):
+    elif not isinstance(theirs, StandfastError):
         strict = type(outcome) in STRICTER
         require(strict, f"torch opens what is a {type(outcome).__name__} to us")
 
@@ -159,7 +159,7 @@ def _library(data: bytes) -> Any:
             warnings.simplefilter("ignore")
             return torch.load(io.BytesIO(data), weights_only=True)
     except Exception as error:  # torch raises whatever comes
-        return HoldfastError(f"{type(error).__name__}: {error}")
+        return StandfastError(f"{type(error).__name__}: {error}")
 
 
 def _check_same(ours: Any, theirs: Any) -> None:

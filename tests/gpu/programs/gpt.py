@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-import holdfast
-from holdfast.packages import GPT, Config
+import standfast
+from standfast.packages import GPT, Config
 
 
 def main() -> None:
@@ -37,8 +37,8 @@ def main() -> None:
         model = GPT(Config(vocab_size=256, n_positions=64, n_embd=128, n_layer=3, n_head=4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device == "cuda")
     sampler = torch.Generator(device).manual_seed(7)
-    state = holdfast.TrainingState(model=model, optimizer=optimizer, sampler=sampler)
-    with holdfast.Checkpointer(arguments.store, state, name="gpt", every=5) as ckpt:
+    state = standfast.TrainingState(model=model, optimizer=optimizer, sampler=sampler)
+    with standfast.Checkpointer(arguments.store, state, name="gpt", every=5) as ckpt:
         print(f"exact {ckpt.resume_report.exact} from {ckpt.next_step}", flush=True)
         for step in ckpt.steps(arguments.steps):
             tokens = torch.randint(256, (8, 65), generator=sampler, device=device)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-import holdfast
+import standfast
 
 
 def main(rank: int, count: int, store: str, folder: Path) -> None:
@@ -21,11 +21,11 @@ def main(rank: int, count: int, store: str, folder: Path) -> None:
     )
     weights = torch.zeros(1 << 20, device="cuda")
     own = {"draw": torch.zeros(4, device="cuda")}
-    state = holdfast.TrainingState(
-        weights={"common": weights}, own=holdfast.per_rank({"draws": own})
+    state = standfast.TrainingState(
+        weights={"common": weights}, own=standfast.per_rank({"draws": own})
     )
     torch.cuda.manual_seed(rank)
-    with holdfast.Checkpointer(store, state, name="ranks", every=2) as ckpt:
+    with standfast.Checkpointer(store, state, name="ranks", every=2) as ckpt:
         for step in ckpt.steps(4 if not (folder / "again").exists() else 8):
             weights.add_(step)
             own["draw"].add_(torch.rand(4, device="cuda"))

@@ -18,9 +18,9 @@ from blake3 import blake3
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from holdfast.packages import Config, load_model_folder, save_model_folder
-from holdfast.packages.architecture import shapes
-from holdfast.packages.gpt import GPT, empty, fill
+from standfast.packages import Config, load_model_folder, save_model_folder
+from standfast.packages.architecture import shapes
+from standfast.packages.gpt import GPT, empty, fill
 
 BLOCK = 1 << 22
 

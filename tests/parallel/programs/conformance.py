@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 
-from holdfast.errors import BadOption, NotOpen
-from holdfast.parallel import MPIRanks, communicator
+from standfast.errors import BadOption, NotOpen
+from standfast.parallel import MPIRanks, communicator
 from tests.parallel import suite
 from tests.parallel.programs import mpi_checks, trading_checks
 

@@ -14,7 +14,7 @@ from types import FrameType
 
 from mpi4py import MPI
 
-from holdfast.parallel import MPIRanks
+from standfast.parallel import MPIRanks
 
 TIMEOUT = 1.5
 NOISE = bytes(1_000_000)

@@ -8,8 +8,14 @@ from contextlib import contextmanager
 import pytest
 from mpi4py import MPI
 
-from holdfast.errors import BadOption
-from holdfast.parallel import Communicator, MPIRanks, communicator, may_run_in_thread, program_ranks
+from standfast.errors import BadOption
+from standfast.parallel import (
+    Communicator,
+    MPIRanks,
+    communicator,
+    may_run_in_thread,
+    program_ranks,
+)
 from tests.parallel.suite import Check, in_step
 
 CHECKS: list[Check] = []

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from holdfast.errors import BadOption, RankLost
-from holdfast.parallel import (
+from standfast.errors import BadOption, RankLost
+from standfast.parallel import (
     Communicator,
     SingleRank,
     TorchRanks,
@@ -19,7 +19,7 @@ from holdfast.parallel import (
     may_run_in_thread,
     program_ranks,
 )
-from holdfast.parallel.given import given_ranks
+from standfast.parallel.given import given_ranks
 from tests.parallel.programs import torch_world
 from tests.parallel.suite import Check, in_step
 

@@ -12,7 +12,7 @@ import time
 import traceback
 from pathlib import Path
 
-from holdfast.parallel import TorchRanks, program_ranks
+from standfast.parallel import TorchRanks, program_ranks
 from tests.parallel import suite
 from tests.parallel.programs import torch_checks, torch_world, trading_checks
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import BadOption
-from holdfast.parallel import SingleRank, program_ranks
+from standfast.errors import BadOption
+from standfast.parallel import SingleRank, program_ranks
 from tests.parallel.programs import torch_world
 from tests.parallel.suite import in_step
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from holdfast.parallel import TorchRanks
+from standfast.parallel import TorchRanks
 from tests.parallel.programs import torch_world
 
 TIMEOUT = 1.5

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch.distributed  # noqa: F401
 
-import holdfast.parallel  # noqa: F401
+import standfast.parallel  # noqa: F401
 import tests.parallel.suite  # noqa: F401
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BadOption, NotOpen, RankFailed, RankLost, RanksDisagree
-from holdfast.parallel import Communicator, together
+from standfast.errors import BadOption, NotOpen, RankFailed, RankLost, RanksDisagree
+from standfast.parallel import Communicator, together
 from tests.parallel.suite import Check, in_step
 
 CHECKS: list[Check] = []

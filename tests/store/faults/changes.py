@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast import KeepAll, KeepLast
-from holdfast.errors import WriteFailed
-from holdfast.retention import Policies, Policy, retention
-from holdfast.store import Store, names
-from holdfast.store.doctor import examine
-from holdfast.store.retaining import retain
+from standfast import KeepAll, KeepLast
+from standfast.errors import WriteFailed
+from standfast.retention import Policies, Policy, retention
+from standfast.store import Store, names
+from standfast.store.doctor import examine
+from standfast.store.retaining import retain
 from tests.store.faults.states import DAMAGED, TAG, Contents, state
 
 
@@ -68,7 +68,7 @@ def _with_a_note(path: Path) -> None:
 def _with_damage(path: Path) -> None:
     """A chunk that is stored twice, because an index was lost; the first copy is damaged."""
     saved({key: each for key, each in REPAIRED.items() if key[0] == "first"})(path)
-    shutil.rmtree(path / "checkpoints" / ".holdfast")
+    shutil.rmtree(path / "checkpoints" / ".standfast")
     saved({key: each for key, each in REPAIRED.items() if key[0] == "second"})(path)
     store = Store(path)
     run = store.run("first")

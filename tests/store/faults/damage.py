@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import DamagedFile, FellBack
-from holdfast.store import Run, Store, names
+from standfast.errors import DamagedFile, FellBack
+from standfast.store import Run, Store, names
 from tests.store.faults.changes import saved
 from tests.store.faults.states import Contents, State, is_same, state
 
@@ -52,7 +52,7 @@ class Damaged:
 
     def forget(self) -> None:
         """Delete the index, so that the next to come sees everything anew."""
-        shutil.rmtree(self.checkpoints / ".holdfast", ignore_errors=True)
+        shutil.rmtree(self.checkpoints / ".standfast", ignore_errors=True)
 
 
 def load_latest(run: Run) -> tuple[State, str]:

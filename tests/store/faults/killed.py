@@ -11,8 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
-from holdfast.files import disk, ring
-from holdfast.store import Store, planning
+from standfast.files import disk, ring
+from standfast.store import Store, planning
 from tests.files.faults import kill
 from tests.store.faults.changes import CHANGES
 from tests.store.faults.states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk, copy_store

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.errors import DamagedFile, NotAStore, RefNotFound
-from holdfast.files import ring
-from holdfast.files.disk import Disk
-from holdfast.store import Run, Store, names, planning
-from holdfast.store.aside import is_aside
-from holdfast.store.removal import orphans
+from standfast.errors import DamagedFile, NotAStore, RefNotFound
+from standfast.files import ring
+from standfast.files.disk import Disk
+from standfast.store import Run, Store, names, planning
+from standfast.store.aside import is_aside
+from standfast.store.removal import orphans
 from tests.files.faults import FaultyDisk
 
 SMALL_BLOCK = 32768

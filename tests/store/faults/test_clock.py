@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files import disk
-from holdfast.store import Store, runfile
-from holdfast.store import saving as saving_module
+from standfast.files import disk
+from standfast.store import Store, runfile
+from standfast.store import saving as saving_module
 from tests.store.faults.states import UnsyncedDisk, is_same, state
 
 YEAR = 365 * 24 * 3600

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     DamagedFile,
     DigestMismatch,
     FellBack,
-    HoldfastError,
     MissingData,
+    StandfastError,
     TruncatedFile,
     UnreadableFile,
 )
-from holdfast.files import disk
-from holdfast.store import Store
-from holdfast.store.reading import read_record
+from standfast.files import disk
+from standfast.store import Store
+from standfast.store.reading import read_record
 from tests.store.faults.damage import (
     HELD,
     NEWEST,
@@ -84,7 +84,7 @@ def become_a_link_to_nowhere(path: Path) -> None:
     path.symlink_to("nowhere")
 
 
-DAMAGES: dict[Callable[[Path], None], type[HoldfastError]] = {
+DAMAGES: dict[Callable[[Path], None], type[StandfastError]] = {
     remove: MissingData,
     cut: TruncatedFile,
     cut_to_the_header: TruncatedFile,
@@ -111,7 +111,7 @@ def test_a_file_that_is_gone_or_of_another_size_is_found_before_anything_is_read
         assert store.run().checkpoint().step == 2
     with pytest.warns(FellBack, match=file.name):
         assert Store(store.path).resolve("latest").step == 2
-    with pytest.raises(HoldfastError, match=file.name):
+    with pytest.raises(StandfastError, match=file.name):
         store.run().checkpoint(NEWEST).verify()
     check_saving(store, weight=4)
     check_others(store)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import HoldfastError, MissingData, RefNotFound, StoreError
-from holdfast.files import disk
-from holdfast.store import Store
+from standfast.errors import MissingData, RefNotFound, StandfastError, StoreError
+from standfast.files import disk
+from standfast.store import Store
 from tests.store.faults.damage import HELD, NEWEST, Damaged
 from tests.store.faults.states import UnsyncedDisk, is_same, leftovers, state
 
@@ -118,7 +118,7 @@ def test_a_run_deleted_during_a_save_leaves_an_error_or_a_whole_checkpoint(
             patch.setattr(disk, "LOCAL", deleting)
             try:
                 run.save(10 + at, state(at))
-            except HoldfastError as error:
+            except StandfastError as error:
                 failed = str(error)
             else:
                 failed = ""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import WriteFailed
-from holdfast.files import disk
-from holdfast.store import Run, Store
+from standfast.errors import WriteFailed
+from standfast.files import disk
+from standfast.store import Run, Store
 from tests.store.faults.changes import CHANGES, Change
 from tests.store.faults.states import (
     Faulty,

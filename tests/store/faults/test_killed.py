@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files import disk
-from holdfast.store import Store
-from holdfast.store.doctor import examine
+from standfast.files import disk
+from standfast.store import Store
+from standfast.store.doctor import examine
 from tests.store.faults.changes import CHANGES
 from tests.store.faults.states import (
     DAMAGED,

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from holdfast.errors import HoldfastError
-from holdfast.files import disk
-from holdfast.store import Store, names
-from holdfast.store.aside import is_aside
-from holdfast.store.local import LocalBackend
+from standfast.errors import StandfastError
+from standfast.files import disk
+from standfast.store import Store, names
+from standfast.store.aside import is_aside
+from standfast.store.local import LocalBackend
 from tests.files.power import LoggingDisk, Operation, Tree, read_tree, trees_after_power_cut
 from tests.store.faults.changes import CHANGES, Change
 from tests.store.faults.states import UnsyncedDisk, check_between, check_next_save
@@ -38,7 +38,7 @@ class Logged:
         patch.setattr(disk, "LOCAL", UnsyncedDisk())
         change.prepare(root / "store")
         self._before = {
-            name: content for name, content in read_tree(root).items() if "/.holdfast/" not in name
+            name: content for name, content in read_tree(root).items() if "/.standfast/" not in name
         }
         logging = Logging(root)
         patch.setattr(disk, "LOCAL", logging)
@@ -74,7 +74,7 @@ class Logged:
                     verdict: bool | str = check_between(
                         Store(path), self.change.before, self.change.after
                     )
-            except (AssertionError, HoldfastError, UserWarning) as error:
+            except (AssertionError, StandfastError, UserWarning) as error:
                 verdict = f"{type(error).__name__}: {error}"
             self._verdicts[key] = verdict
         return self._verdicts[key]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import WriteFailed
-from holdfast.files import disk
-from holdfast.files.disk import Disk
-from holdfast.store import Store
+from standfast.errors import WriteFailed
+from standfast.files import disk
+from standfast.files.disk import Disk
+from standfast.store import Store
 from tests.files.power import Tree, read_tree
 from tests.store.faults.damage import HELD, Damaged
 from tests.store.faults.states import check_between, check_next_save, state
@@ -50,7 +50,7 @@ CHANGES: dict[str, Callable[[Store], object]] = {
 def truth(store: Damaged) -> Tree:
     """All files but those that may vanish."""
     tree = read_tree(store.checkpoints)
-    return {name: data for name, data in tree.items() if not name.startswith(".holdfast")}
+    return {name: data for name, data in tree.items() if not name.startswith(".standfast")}
 
 
 def check_read_only(store: Damaged) -> None:

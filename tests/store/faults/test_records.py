@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import DamagedFile, HoldfastError, UnsupportedFile
-from holdfast.files import disk
-from holdfast.store.decoding import decode, decode_head
-from holdfast.store.local import LocalBackend
+from standfast.errors import DamagedFile, StandfastError, UnsupportedFile
+from standfast.files import disk
+from standfast.store.decoding import decode, decode_head
+from standfast.store.local import LocalBackend
 from tests.store.faults.damage import (
     HELD,
     NEWEST,
@@ -168,5 +168,5 @@ def test_something_else_in_the_place_of_a_record(what: str, store: Damaged) -> N
     check_others(store)
     assert is_same(load_latest(store.run())[0], HELD["first", 2])
     check_saving(store)
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StandfastError):
         store.run().load(NEWEST)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import FellBack, Protected, StepExists
-from holdfast.files import disk
-from holdfast.store import Store
+from standfast.errors import FellBack, Protected, StepExists
+from standfast.files import disk
+from standfast.store import Store
 from tests.files.power import read_tree
 from tests.store.faults.damage import HELD, NEWEST, Damaged, check_others
 from tests.store.faults.states import UnsyncedDisk, check_between, is_same, leftovers, state

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files import disk
-from holdfast.store import Store, names
-from holdfast.store.doctor import examine
-from holdfast.store.restoring import restore
-from holdfast.store.trash import Trash
+from standfast.files import disk
+from standfast.store import Store, names
+from standfast.store.doctor import examine
+from standfast.store.restoring import restore
+from standfast.store.trash import Trash
 from tests.store.faults.states import UnsyncedDisk, check_next_save, contents, is_same
 from tests.store.faults.test_power_loss import Logged
 from tests.store.faults.trash_changes import SHARED, TRASH_CHANGES

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import RunBusy, StepExists, WriteFailed
-from holdfast.files import disk
-from holdfast.store import Checkpoint, Store
+from standfast.errors import RunBusy, StepExists, WriteFailed
+from standfast.files import disk
+from standfast.store import Checkpoint, Store
 from tests.store.faults.states import UnsyncedDisk, is_same, leftovers, state
 
 BEHIND = 10

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import RunBusy
-from holdfast.files import disk
-from holdfast.store import Store
+from standfast.errors import RunBusy
+from standfast.files import disk
+from standfast.store import Store
 from tests.store.faults.damage import HELD, Damaged
 from tests.store.faults.states import (
     UnsyncedDisk,
@@ -23,7 +23,7 @@ from tests.store.faults.states import (
     state,
 )
 
-VIEWS = ["manifest.yaml", ".holdfast/index.sqlite"]
+VIEWS = ["manifest.yaml", ".standfast/index.sqlite"]
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_manifest_comes_back_with_the_next_save(store: Damaged) -> None:
 
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_an_index_of_another_version_is_made_again(is_empty: bool, store: Damaged) -> None:
-    index = store.checkpoints / ".holdfast" / "index.sqlite"
+    index = store.checkpoints / ".standfast" / "index.sqlite"
     index.unlink()
     connection = sqlite3.connect(index)
     connection.execute("PRAGMA user_version = 99")
@@ -114,7 +114,7 @@ def test_an_index_of_another_version_is_made_again(is_empty: bool, store: Damage
 
 
 def test_an_index_with_a_garbled_row_is_made_again(store: Damaged) -> None:
-    index = store.checkpoints / ".holdfast" / "index.sqlite"
+    index = store.checkpoints / ".standfast" / "index.sqlite"
     connection = sqlite3.connect(index)
     connection.execute("UPDATE records SET head = x'00'")
     connection.commit()
@@ -125,7 +125,7 @@ def test_an_index_with_a_garbled_row_is_made_again(store: Damaged) -> None:
 def test_an_index_that_cannot_be_written_is_done_without(
     store: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = store.checkpoints / ".holdfast" / "index.sqlite"
+    index = store.checkpoints / ".standfast" / "index.sqlite"
     before = index.read_bytes()
     real = sqlite3.connect
 
@@ -150,8 +150,8 @@ def test_an_index_that_cannot_be_written_is_done_without(
 
 
 @pytest.mark.parametrize("how", ["deleted", "a file in its place"])
-def test_all_of_holdfasts_own_folder_may_vanish_between_saves(how: str, store: Damaged) -> None:
-    own = store.checkpoints / ".holdfast"
+def test_all_of_standfasts_own_folder_may_vanish_between_saves(how: str, store: Damaged) -> None:
+    own = store.checkpoints / ".standfast"
     run = store.run()
     for step in (10, 11, 12):
         new = state(step, weight=4)
@@ -160,7 +160,7 @@ def test_all_of_holdfasts_own_folder_may_vanish_between_saves(how: str, store: D
             run.save(step, new)
         else:
             own.write_bytes(b"")
-            with pytest.raises(OSError, match=r"\.holdfast"):
+            with pytest.raises(OSError, match=r"\.standfast"):
                 run.save(step, new)
             own.unlink()
             run.save(step, new)
@@ -175,12 +175,12 @@ def test_all_of_holdfasts_own_folder_may_vanish_between_saves(how: str, store: D
     assert all((store.folder() / name).stat().st_size < 8192 for name in files if "model" in name)
 
 
-def test_if_holdfasts_own_folder_vanishes_during_a_save_it_is_refused_or_committed_whole(
+def test_if_standfasts_own_folder_vanishes_during_a_save_it_is_refused_or_committed_whole(
     store: Damaged,
 ) -> None:
     class Vanishing(UnsyncedDisk):
         def rename(self, source: Path, target: Path) -> None:
-            shutil.rmtree(store.checkpoints / ".holdfast", ignore_errors=True)
+            shutil.rmtree(store.checkpoints / ".standfast", ignore_errors=True)
             super().rename(source, target)
 
     run = store.run()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from holdfast.files import disk, ring
-from holdfast.store import Store, planning
-from holdfast.store.restoring import restore
-from holdfast.store.trash import Trash
+from standfast.files import disk, ring
+from standfast.store import Store, planning
+from standfast.store.restoring import restore
+from standfast.store.trash import Trash
 from tests.store.faults import killed
 from tests.store.faults.changes import CHANGES, THREE, Change, saved
 from tests.store.faults.states import SMALL_BLOCK, SMALL_PART, Contents, UnsyncedDisk

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast.errors import RunBusy
-from holdfast.store import Store
+from standfast.errors import RunBusy
+from standfast.store import Store
 from tests.store.faults.states import is_same, state
 
 

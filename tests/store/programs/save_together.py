@@ -11,10 +11,10 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from holdfast import Store
-from holdfast.files import disk
-from holdfast.parallel import MPIRanks
-from holdfast.store.ranks import save_together
+from standfast import Store
+from standfast.files import disk
+from standfast.parallel import MPIRanks
+from standfast.store.ranks import save_together
 from tests.files.faults import FaultyDisk, kill
 from tests.store.rank_states import part
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import obstore
 from obstore.store import S3Store
 
-from holdfast.store.remote.credentials import s3_options
+from standfast.store.remote.credentials import s3_options
 
 PART = 5 << 20
 """The least that S3 takes for a part."""

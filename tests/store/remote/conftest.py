@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.store import manifest, writers
-from holdfast.store.remote import client
+from standfast.store import manifest, writers
+from standfast.store.remote import client
 from tests.store.remote.workers import Worker
 
 
@@ -32,7 +32,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     What a test has not closed stays as it is: its server, or the proxy before it, is gone by then.
     """
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "8")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "8")
     monkeypatch.setattr(client, "_SLOWLY", 1)
     yield
     for writer in list(writers._writers.values()):

@@ -10,12 +10,12 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from holdfast import Run, Store
-from holdfast.files import ring
-from holdfast.store import names
-from holdfast.store.opening import INSIDE
-from holdfast.store.remote import new_file
-from holdfast.store.remote.backend import RemoteBackend
+from standfast import Run, Store
+from standfast.files import ring
+from standfast.store import names
+from standfast.store.opening import INSIDE
+from standfast.store.remote import new_file
+from standfast.store.remote.backend import RemoteBackend
 from tests.object_store.messages import Request
 from tests.object_store.server import Server
 from tests.store.stores import MIB, random_bytes, same

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store.backend import Backend
-from holdfast.store.remote.backend import RemoteBackend
+from standfast.store.backend import Backend
+from standfast.store.remote.backend import RemoteBackend
 from tests.store.backend_suite import BackendSuite
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.errors import BadOption
-from holdfast.files import range_cache
-from holdfast.files.disk import Disk
-from holdfast.store.remote.cache import Cache
-from holdfast.tensors.sources import Bytes
+from standfast.errors import BadOption
+from standfast.files import range_cache
+from standfast.files.disk import Disk
+from standfast.store.remote.cache import Cache
+from standfast.tensors.sources import Bytes
 
 BIG = 4 << 20
 """Of a size that is mapped."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     AlreadyExists,
     BadOption,
     ChangedFile,
@@ -16,9 +16,9 @@ from holdfast.errors import (
     UnreadableFile,
     WriteFailed,
 )
-from holdfast.store.remote.client import Client
-from holdfast.store.remote.connecting import timeout
-from holdfast.store.remote.reasons import reason
+from standfast.store.remote.client import Client
+from standfast.store.remote.connecting import timeout
+from standfast.store.remote.reasons import reason
 from tests.object_store.faults import Answer, CutAnswer, DropAnswer, DropRequest, HoldAnswer
 from tests.object_store.messages import Request
 from tests.object_store.proxy import Proxy
@@ -35,7 +35,7 @@ MESSAGES = {
     ),
     "Error performing PUT http://127.0.0.1:1/a in 1s - HTTP error: error sending request\n\n"
     "Debug source:\nHttpError { kind: Timeout, source: TimedOut }": (
-        "no answer in time; if the connection is slow, set HOLDFAST_TIMEOUT to more seconds"
+        "no answer in time; if the connection is slow, set STANDFAST_TIMEOUT to more seconds"
     ),
     "Error performing PUT http://127.0.0.1:1/a in 1s - HTTP error: error sending request\n\n"
     "Debug source:\nHttpError { kind: Connect }": "its server cannot be reached",
@@ -58,8 +58,8 @@ def test_a_message_says_what_is_wrong(text: str) -> None:
 
 @pytest.mark.parametrize("given", ["x", "-1", "0", "nan", "1e9"])
 def test_a_time_that_is_none_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", given)
-    with pytest.raises(BadOption, match="HOLDFAST_TIMEOUT"):
+    monkeypatch.setenv("STANDFAST_TIMEOUT", given)
+    with pytest.raises(BadOption, match="STANDFAST_TIMEOUT"):
         timeout()
 
 

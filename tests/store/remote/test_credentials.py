@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.errors import BadOption
-from holdfast.store.remote import credential_process
-from holdfast.store.remote.credentials import Options, s3_options
-from holdfast.store.remote.keys import Keys
+from standfast.errors import BadOption
+from standfast.store.remote import credential_process
+from standfast.store.remote.credentials import Options, s3_options
+from standfast.store.remote.keys import Keys
 
 ID, SECRET, TOKEN = "AKIDOFNOBODY", "the-secret-itself", "the-token-itself"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Store
-from holdfast.errors import FileError, StepExists, UnreadableFile, WriteFailed
-from holdfast.store.doctor import examine
+from standfast import Store
+from standfast.errors import FileError, StepExists, UnreadableFile, WriteFailed
+from standfast.store.doctor import examine
 from tests.object_store.faults import Answer, Call, DropAnswer, DropRequest, HoldAnswer
 from tests.object_store.fixtures import running, use
 from tests.object_store.messages import Request
@@ -96,7 +96,7 @@ def test_a_server_that_dies_during_a_save_and_comes_back_has_all_or_nothing_of_i
 def test_a_server_that_is_gone_is_told_of_in_time_and_has_what_it_had_when_it_is_back(
     killable: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "2")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "2")
     url = f"{killable.bucket('gone')}/store"
     run = Store(url).run("a")
     run.save(1, large(1))
@@ -130,7 +130,7 @@ def test_a_request_that_times_out_ends_the_save(
     times: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "2")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "2")
     run = Store(bucket_url).run("a")
     run.save(1, state(1))
     proxy.rule(HoldAnswer(600), moment, times)
@@ -154,7 +154,7 @@ def test_a_request_that_times_out_ends_the_save(
 def test_a_record_that_comes_late_is_never_there_without_its_data(
     proxy: Proxy, bucket_url: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "2")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "2")
     run = Store(bucket_url).run("a")
     late = threading.Event()
     if fault == "answer":
@@ -173,7 +173,7 @@ def test_a_record_that_comes_late_is_never_there_without_its_data(
 def test_a_load_that_times_out_says_so_and_takes_no_older_checkpoint(
     proxy: Proxy, bucket_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "2")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "2")
     run = Store(bucket_url).run("a")
     for step in (1, 2):
         run.save(step, state(step))
@@ -198,7 +198,7 @@ def is_listed(request: Request) -> bool:
 def test_what_cannot_be_read_now_is_neither_damaged_nor_gone(
     proxy: Proxy, bucket_url: str, moment: Match, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "1")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     with Store(bucket_url).run("a") as run:
         for step in (1, 2):
             run.save(step, state(step))
@@ -215,7 +215,7 @@ def test_what_cannot_be_read_now_is_neither_damaged_nor_gone(
 def test_doctor_calls_nothing_damaged_that_it_cannot_read_now(
     proxy: Proxy, bucket_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "1")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     with Store(bucket_url).run("a") as run:
         run.save(1, state(1))
     store = fresh(bucket_url)
@@ -237,11 +237,11 @@ def test_doctor_calls_nothing_damaged_that_it_cannot_read_now(
 
 
 def is_lock(request: Request) -> bool:
-    return request.method == "PUT" and "/.holdfast/locks/" in request.path
+    return request.method == "PUT" and "/.standfast/locks/" in request.path
 
 
 def is_version(request: Request) -> bool:
-    return request.method == "PUT" and "/.holdfast/versions/" in request.path
+    return request.method == "PUT" and "/.standfast/versions/" in request.path
 
 
 def is_begin(request: Request) -> bool:

@@ -12,11 +12,11 @@ import obstore.store
 import pytest
 from obstore.store import GCSStore
 
-from holdfast import Store
-from holdfast.errors import AlreadyExists
-from holdfast.store.remote import locks
-from holdfast.store.remote.backend import RemoteBackend
-from holdfast.store.remote.client import Client
+from standfast import Store
+from standfast.errors import AlreadyExists
+from standfast.store.remote import locks
+from standfast.store.remote.backend import RemoteBackend
+from standfast.store.remote.client import Client
 from tests.object_store.fixtures import use
 from tests.store.remote.google import Google, running
 from tests.store.remote.places import check, fresh, large, state, use_small_parts

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from holdfast.store.doctor import examine
+from standfast.store.doctor import examine
 from tests.object_store.faults import Call
 from tests.object_store.messages import Disconnected, Request
 from tests.object_store.proxy import Proxy

@@ -15,15 +15,15 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from holdfast import Run, Store
-from holdfast.errors import RunBusy, WriteFailed
-from holdfast.store import tree
-from holdfast.store.pins import pinned_steps
-from holdfast.store.planning import Plan, plan_leaves
-from holdfast.store.remote import locks
-from holdfast.store.remote.backend import RemoteBackend
-from holdfast.store.remote.locks import Note
-from holdfast.store.saving import Wanted
+from standfast import Run, Store
+from standfast.errors import RunBusy, WriteFailed
+from standfast.store import tree
+from standfast.store.pins import pinned_steps
+from standfast.store.planning import Plan, plan_leaves
+from standfast.store.remote import locks
+from standfast.store.remote.backend import RemoteBackend
+from standfast.store.remote.locks import Note
+from standfast.store.saving import Wanted
 from tests.object_store.faults import Answer, DropAnswer, HoldAnswer
 from tests.object_store.messages import Request
 from tests.object_store.proxy import Proxy
@@ -262,7 +262,7 @@ def test_who_cannot_renew_does_not_hold_it(
 def test_a_lock_whose_creation_was_never_answered_is_not_in_our_own_way(
     proxy: Proxy, bucket_url: str, client: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "0.5")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "0.5")
     backend = short(bucket_url, monkeypatch)
     rule = proxy.rule(HoldAnswer(600), is_renewal, times=None)
     with pytest.raises(WriteFailed, match="no answer in time"):

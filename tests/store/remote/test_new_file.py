@@ -14,10 +14,10 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from holdfast.errors import AlreadyExists, WriteFailed
-from holdfast.store.remote import new_file
-from holdfast.store.remote.backend import RemoteBackend
-from holdfast.store.remote.new_file import _copied, _unused
+from standfast.errors import AlreadyExists, WriteFailed
+from standfast.store.remote import new_file
+from standfast.store.remote.backend import RemoteBackend
+from standfast.store.remote.new_file import _copied, _unused
 from tests.object_store.faults import Answer, DropAnswer, HoldAnswer
 from tests.object_store.proxy import Proxy
 from tests.object_store.server import Server
@@ -45,7 +45,7 @@ def client(server: Server, bucket_url: str) -> S3Store:
 
 def keys(client: S3Store) -> list[str]:
     found = [meta["path"] for page in obstore.list(client) for meta in page]
-    return [key for key in found if ".holdfast" not in key]
+    return [key for key in found if ".standfast" not in key]
 
 
 def write(backend: RemoteBackend, data: np.ndarray, place: bool = True) -> None:  # type: ignore[type-arg]
@@ -141,7 +141,7 @@ def test_a_completion_that_was_done_is_done_though_nobody_said_so(
 def test_a_completion_that_nobody_hears_of_is_looked_for(
     proxy: Proxy, bucket_url: str, client: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "2")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "2")
     rule = proxy.rule(HoldAnswer(600), is_completion, times=None)
     data = random_bytes(SIZE)
     write(RemoteBackend(f"{bucket_url}/checkpoints"), data)
@@ -153,7 +153,7 @@ def test_a_completion_that_nobody_hears_of_is_looked_for(
 def test_an_upload_that_fails_hides_no_other_error(
     proxy: Proxy, bucket_url: str, is_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "2")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "2")
     backend = RemoteBackend(f"{bucket_url}/checkpoints")
 
     def fail() -> None:

@@ -7,7 +7,7 @@ import secrets
 import obstore
 import pytest
 
-from holdfast import Store
+from standfast import Store
 from tests.object_store.server import Server
 from tests.store.remote.places import check, fresh, state, straight
 

@@ -11,8 +11,8 @@ import traceback
 
 import pytest
 
-from holdfast import Store
-from holdfast.errors import FileError
+from standfast import Store
+from standfast.errors import FileError
 from tests.object_store.faults import HoldAnswer
 from tests.object_store.proxy import Proxy
 from tests.object_store.server import Server
@@ -100,7 +100,7 @@ def test_a_forked_process_is_told_that_it_cannot_use_the_store(bucket_url: str) 
 
 PROGRAM = """
 import sys
-from holdfast import Store
+from standfast import Store
 
 Store(sys.argv[1]).run("a").save(1, {})
 print("saved", flush=True)
@@ -111,7 +111,7 @@ sys.stdin.readline()
 def test_a_process_ends_though_its_server_is_gone(
     proxy: Proxy, bucket_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "1")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     command = [sys.executable, "-c", PROGRAM, bucket_url]
     with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None

@@ -9,8 +9,8 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from holdfast import Run, Store
-from holdfast.errors import (
+from standfast import Run, Store
+from standfast.errors import (
     ChangedFile,
     DamagedFile,
     DigestMismatch,
@@ -19,9 +19,9 @@ from holdfast.errors import (
     MissingFile,
     TruncatedFile,
 )
-from holdfast.store import names
-from holdfast.store.doctor import examine
-from holdfast.store.remote.backend import RemoteBackend
+from standfast.store import names
+from standfast.store.doctor import examine
+from standfast.store.remote.backend import RemoteBackend
 from tests.object_store.faults import Call, CutAnswer, ReplaceInAnswer
 from tests.object_store.messages import Request
 from tests.object_store.proxy import Proxy

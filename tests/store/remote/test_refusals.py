@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Store
-from holdfast.errors import BadOption, FileError, HoldfastError, UnreadableFile, WriteFailed
-from holdfast.store.remote.connecting import checked_url
-from holdfast.store.remote.versions import UNTRUSTED
+from standfast import Store
+from standfast.errors import BadOption, FileError, StandfastError, UnreadableFile, WriteFailed
+from standfast.store.remote.connecting import checked_url
+from standfast.store.remote.versions import UNTRUSTED
 from tests.object_store.faults import Answer
 from tests.object_store.proxy import Proxy
 from tests.object_store.server import Server
@@ -34,13 +34,13 @@ def hidden(server: Server, caplog: pytest.LogCaptureFixture) -> Callable[[BaseEx
         text = shown(error) + caplog.text
         for secret in (*(server.environment[name] for name in names), TOKEN, "Signature="):
             assert secret not in text
-        assert isinstance(error, HoldfastError)
+        assert isinstance(error, StandfastError)
         return str(error)
 
     return checked
 
 
-def _fails(url: str, kind: type[HoldfastError]) -> list[BaseException]:
+def _fails(url: str, kind: type[StandfastError]) -> list[BaseException]:
     """The errors of a save and a load."""
     errors = []
     for act in (lambda: fresh(url).run("a").save(1, {}), lambda: fresh(url).resolve("latest")):
@@ -76,7 +76,7 @@ def test_credentials_that_are_wrong_are_told_of(
 def test_without_credentials_it_says_where_they_come_from(
     bucket_url: str, monkeypatch: pytest.MonkeyPatch, hidden: Callable[[BaseException], str]
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "1")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")

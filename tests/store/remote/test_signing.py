@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from holdfast.store.remote.keys import Keys
-from holdfast.store.remote.signing import EMPTY, authorization, encoded, signed_headers
+from standfast.store.remote.keys import Keys
+from standfast.store.remote.signing import EMPTY, authorization, encoded, signed_headers
 
 # The test suite of Signature Version 4.
 SUITE = Keys("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")

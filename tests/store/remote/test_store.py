@@ -14,13 +14,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import holdfast
-from holdfast.cli.app import app
-from holdfast.errors import BadOption, NotAStore
-from holdfast.store.collection import carry_out, plan
-from holdfast.store.local import LocalBackend
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.remote.backend import RemoteBackend
+import standfast
+from standfast.cli.app import app
+from standfast.errors import BadOption, NotAStore
+from standfast.store.collection import carry_out, plan
+from standfast.store.local import LocalBackend
+from standfast.store.memory import MemoryBackend
+from standfast.store.remote.backend import RemoteBackend
 from tests.store import remote
 from tests.store.rank_threads import ThreadRanks, on_ranks
 
@@ -28,12 +28,12 @@ STATE = {"model": {"w": torch.arange(70_000.0), "b": torch.ones(3)}, "step": 7}
 
 
 def test_a_url_of_a_file_is_a_folder(tmp_path: Path) -> None:
-    with holdfast.Store(f"file://{quote(str(tmp_path))}/a%20b") as store:
+    with standfast.Store(f"file://{quote(str(tmp_path))}/a%20b") as store:
         assert isinstance(store.backend, LocalBackend)
         store.run("x").save(1, {"w": np.arange(3.0)})
-    assert holdfast.Store(tmp_path / "a b").resolve("x@1").head.step == 1
+    assert standfast.Store(tmp_path / "a b").resolve("x@1").head.step == 1
     with pytest.raises(BadOption, match="no file on this machine"):
-        holdfast.Store("file://elsewhere/folder")
+        standfast.Store("file://elsewhere/folder")
 
 
 @pytest.mark.parametrize(
@@ -41,24 +41,24 @@ def test_a_url_of_a_file_is_a_folder(tmp_path: Path) -> None:
 )
 def test_a_url_that_is_none_or_has_a_secret_is_refused(url: str) -> None:
     with pytest.raises(BadOption) as refused:
-        holdfast.Store(url).runs()
+        standfast.Store(url).runs()
     assert "geheim" not in str(refused.value)
 
 
 def test_what_is_no_store_says_so(bucket_url: str) -> None:
     with pytest.raises(NotAStore, match=re.escape(bucket_url)):
-        holdfast.Store(bucket_url).resolve("latest")
+        standfast.Store(bucket_url).resolve("latest")
 
 
 def test_a_store_is_the_same_for_a_second_machine(
     bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with holdfast.Store(bucket_url) as store:
+    with standfast.Store(bucket_url) as store:
         run = store.run("gpt", hp={"lr": 0.1})
         run.save(100, STATE, metrics={"loss": 0.5}, best=True)
         store.resolve("gpt@100").tag("paper")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
-    other = holdfast.Store(bucket_url)
+    other = standfast.Store(bucket_url)
     assert isinstance(other.backend, RemoteBackend)
     found = other.resolve("paper")
     assert found.metrics == {"loss": 0.5}
@@ -69,7 +69,7 @@ def test_a_store_is_the_same_for_a_second_machine(
 
 
 def test_a_torch_file_is_there_once(bucket_url: str) -> None:
-    store = holdfast.Store(bucket_url)
+    store = standfast.Store(bucket_url)
     run = store.run("a")
     run.save(1, STATE, format="torch")
     folder = f"models/{run.hash}"
@@ -79,19 +79,19 @@ def test_a_torch_file_is_there_once(bucket_url: str) -> None:
 
 def test_ranks_save_as_one_and_any_number_loads(bucket_url: str) -> None:
     def save(comm: ThreadRanks) -> None:
-        with holdfast.Store(bucket_url).run("a") as run:
-            mine = holdfast.per_rank({"rank": comm.rank, "w": np.full(9, comm.rank)})
+        with standfast.Store(bucket_url).run("a") as run:
+            mine = standfast.per_rank({"rank": comm.rank, "w": np.full(9, comm.rank)})
             run.save(1, {"shared": np.arange(50_000.0), "mine": mine}, comm=comm)
 
     on_ranks(3, save)
-    store = holdfast.Store(bucket_url)
+    store = standfast.Store(bucket_url)
     loaded = store.resolve("a@1").state()
     assert (loaded["shared"] == np.arange(50_000.0)).all()
     assert store.resolve("a@1").verify().tensors >= 4
 
 
 def test_gc_knows_the_age_of_an_unfinished_upload(bucket_url: str) -> None:
-    store = holdfast.Store(bucket_url)
+    store = standfast.Store(bucket_url)
     run = store.run("a")
     run.save(1, STATE)
     parts = urlsplit(store.url)
@@ -120,7 +120,7 @@ def test_gc_knows_the_age_of_an_unfinished_upload(bucket_url: str) -> None:
 
 
 def test_gc_says_that_there_is_no_trash(bucket_url: str) -> None:
-    with holdfast.Store(bucket_url) as store, store.run("a") as run:
+    with standfast.Store(bucket_url) as store, store.run("a") as run:
         for step in (1, 2, 3):
             run.save(step, {"w": np.full(100_000, step)})
     command = ["gc", "--keep-last", "1", "--store", bucket_url]
@@ -129,18 +129,18 @@ def test_gc_says_that_there_is_no_trash(bucket_url: str) -> None:
     assert "there is no trash in an object store: what goes does not come back" in shown.output
     done = CliRunner().invoke(app, [*command, "--yes"])
     assert "2 checkpoints deleted" in done.output
-    assert holdfast.Store(bucket_url).index.steps(run.hash) in ([], [3])
-    assert holdfast.Store(bucket_url).resolve("a").head.step == 3
+    assert standfast.Store(bucket_url).index.steps(run.hash) in ([], [3])
+    assert standfast.Store(bucket_url).resolve("a").head.step == 3
     data = [name for name, _ in store.backend.list(f"models/{run.hash}", ".safetensors")]
     assert len(data) == 1
 
 
 def test_its_place_opens_it_again(bucket_url: str, tmp_path: Path) -> None:
-    with holdfast.Store(bucket_url) as store:
+    with standfast.Store(bucket_url) as store:
         store.run("a").save(1, STATE)
     for given in (bucket_url, f"{bucket_url}/", str(tmp_path)):
-        store = holdfast.Store(given)
+        store = standfast.Store(given)
         assert store.place is not None
-        assert holdfast.Store(store.place).url == store.url
-    assert holdfast.Store(MemoryBackend()).place is None
-    assert holdfast.Store(LocalBackend(tmp_path / "elsewhere")).place is None
+        assert standfast.Store(store.place).url == store.url
+    assert standfast.Store(MemoryBackend()).place is None
+    assert standfast.Store(LocalBackend(tmp_path / "elsewhere")).place is None

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import holdfast
-from holdfast.store import names
+import standfast
+from standfast.store import names
 from tests.object_store.proxy import Proxy
 
 MIB = 1 << 20
@@ -21,7 +21,7 @@ def random_bytes(size: int, seed: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).integers(0, 255, size, np.uint8)
 
 
-def record_size(store: holdfast.Store, ref: str) -> int:
+def record_size(store: standfast.Store, ref: str) -> int:
     head = store.resolve(ref).head
     return len(store.backend.read(names.record_file(head.run, head.step)))
 
@@ -34,7 +34,7 @@ def of_data(proxy: Proxy) -> list[str]:
 
 def test_one_tensor_of_many_is_fetched_alone(bucket_url: str, proxy: Proxy) -> None:
     state = {"model": {f"w{n}": random_bytes(4 * MIB, n) for n in range(8)}}
-    store = holdfast.Store(bucket_url)
+    store = standfast.Store(bucket_url)
     store.run("a").save(1, state)
     checkpoint = store.resolve("a@1")
     record = record_size(store, "a@1")
@@ -46,7 +46,7 @@ def test_one_tensor_of_many_is_fetched_alone(bucket_url: str, proxy: Proxy) -> N
 
 def test_a_part_is_fetched_alone(bucket_url: str, proxy: Proxy) -> None:
     state = {part: {"w": random_bytes(MIB, n)} for n, part in enumerate(("model", "optimizer"))}
-    run = holdfast.Store(bucket_url).run("a")
+    run = standfast.Store(bucket_url).run("a")
     run.save(1, state)
     proxy.reset()
     assert run.load("latest", part="model")["w"].tobytes() == state["model"]["w"].tobytes()
@@ -55,7 +55,7 @@ def test_a_part_is_fetched_alone(bucket_url: str, proxy: Proxy) -> None:
 
 def test_small_neighbours_come_together(bucket_url: str, proxy: Proxy) -> None:
     state = {f"bias{n}": np.full(100, n, np.float32) for n in range(500)}
-    run = holdfast.Store(bucket_url).run("a")
+    run = standfast.Store(bucket_url).run("a")
     run.save(1, state)
     proxy.reset()
     loaded = run.load("latest")
@@ -65,7 +65,7 @@ def test_small_neighbours_come_together(bucket_url: str, proxy: Proxy) -> None:
 
 def test_a_small_change_is_a_small_upload(bucket_url: str, proxy: Proxy) -> None:
     state = {f"w{n}": random_bytes(2 * MIB, n) for n in range(20)}
-    run = holdfast.Store(bucket_url).run("a")
+    run = standfast.Store(bucket_url).run("a")
     run.save(1, state)
     state["w7"] = random_bytes(2 * MIB, 100)
     proxy.reset()
@@ -76,11 +76,11 @@ def test_a_small_change_is_a_small_upload(bucket_url: str, proxy: Proxy) -> None
 
 
 def test_a_warm_list_asks_for_no_run_and_no_record(bucket_url: str, proxy: Proxy) -> None:
-    with holdfast.Store(bucket_url) as store:
+    with standfast.Store(bucket_url) as store:
         for number in range(5):
             with store.run(f"run {number}") as run:
                 run.save(1, {"w": np.arange(3.0)})
-    store = holdfast.Store(bucket_url)
+    store = standfast.Store(bucket_url)
     assert len(store.runs()) == 5
     proxy.reset()
     store.index.refresh()
@@ -88,7 +88,7 @@ def test_a_warm_list_asks_for_no_run_and_no_record(bucket_url: str, proxy: Proxy
     # One for what was announced, one for which runs there are; both are for all runs.
     assert proxy.requests == {"GET": 2}
     proxy.reset()
-    with holdfast.Store(bucket_url) as other:
+    with standfast.Store(bucket_url) as other:
         other.resolve("run 3@1").tag("paper")
     proxy.reset()
     assert store.resolve("paper").head.step == 1
@@ -99,22 +99,22 @@ def test_a_warm_list_asks_for_no_run_and_no_record(bucket_url: str, proxy: Proxy
 
 def test_listing_fetches_heads_alone(bucket_url: str, proxy: Proxy) -> None:
     state = {f"w{n}": np.arange(3.0) for n in range(3000)}
-    with holdfast.Store(bucket_url) as store:
+    with standfast.Store(bucket_url) as store:
         store.run("a").save(1, state)
         record = record_size(store, "a@1")
     assert record > 100_000
     os.environ["XDG_CACHE_HOME"] += "-other"  # set by the fixture, for this test
     proxy.reset()
-    assert holdfast.Store(bucket_url).find_run("a").checkpoint(1).head.tensors == 3000
+    assert standfast.Store(bucket_url).find_run("a").checkpoint(1).head.tensors == 3000
     assert proxy.down < 40_000
 
 
 @pytest.mark.parametrize("verify", [True, False])
 def test_what_is_cached_is_not_fetched_again(bucket_url: str, proxy: Proxy, verify: bool) -> None:
     state = {"w": random_bytes(18 * MIB, 0), "b": np.arange(5.0)}
-    holdfast.Store(bucket_url).run("a").save(1, state)
+    standfast.Store(bucket_url).run("a").save(1, state)
     for expected in (2, 0):
-        store = holdfast.Store(bucket_url, cache="100MB")
+        store = standfast.Store(bucket_url, cache="100MB")
         proxy.reset()
         loaded = store.resolve("a@1").load(verify=verify)
         assert loaded["w"].tobytes() == state["w"].tobytes()
@@ -124,8 +124,8 @@ def test_what_is_cached_is_not_fetched_again(bucket_url: str, proxy: Proxy, veri
 def test_a_cache_that_is_too_small_keeps_nothing(
     bucket_url: str, proxy: Proxy, tmp_path: Path
 ) -> None:
-    holdfast.Store(bucket_url).run("a").save(1, {"w": random_bytes(2 * MIB, 0)})
-    store = holdfast.Store(bucket_url, cache="1MB")
+    standfast.Store(bucket_url).run("a").save(1, {"w": random_bytes(2 * MIB, 0)})
+    store = standfast.Store(bucket_url, cache="1MB")
     for _ in range(2):
         proxy.reset()
         assert store.resolve("a@1").load()["w"].size == 2 * MIB

@@ -14,11 +14,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from holdfast.errors import FileError, MissingFile, UnreadableFile, WriteFailed
-from holdfast.store.remote import uploads
-from holdfast.store.remote.credentials import Options, s3_options
-from holdfast.store.remote.keys import Keys
-from holdfast.store.remote.uploads import Place, Upload, abort, unfinished
+from standfast.errors import FileError, MissingFile, UnreadableFile, WriteFailed
+from standfast.store.remote import uploads
+from standfast.store.remote.credentials import Options, s3_options
+from standfast.store.remote.keys import Keys
+from standfast.store.remote.uploads import Place, Upload, abort, unfinished
 
 KEYS = Keys("AKIDOFNOBODY", "the-secret-itself", "the-token-itself")
 BEGUN = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)

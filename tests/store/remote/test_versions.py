@@ -14,12 +14,12 @@ from typing import Any
 import obstore
 import pytest
 
-from holdfast import Store
-from holdfast.errors import HoldfastError
-from holdfast.store import names
-from holdfast.store.opening import INSIDE
-from holdfast.store.remote import versions
-from holdfast.store.remote.backend import RemoteBackend
+from standfast import Store
+from standfast.errors import StandfastError
+from standfast.store import names
+from standfast.store.opening import INSIDE
+from standfast.store.remote import versions
+from standfast.store.remote.backend import RemoteBackend
 from tests.object_store.faults import Answer, Call
 from tests.object_store.messages import Disconnected, Request
 from tests.object_store.proxy import Proxy
@@ -131,7 +131,7 @@ def test_each_change_by_one_is_seen_by_others(
         try:
             chance.choice(writers).act()
             done += 1
-        except HoldfastError:
+        except StandfastError:
             pass  # a tag is in the way, or nothing intact would be left
         if chance.random() < 0.3:
             time.sleep(0.05)  # now and then all is said
@@ -216,7 +216,7 @@ def test_a_change_that_failed_may_be_done_yet_and_is_seen_then(
     reader = Store(Cached(store.url, tmp_path / "reader"))
     seen(reader)
     proxy.rule(Answer(400), is_record)
-    with pytest.raises(HoldfastError), Store(bucket_url) as other, other.run("a") as again:
+    with pytest.raises(StandfastError), Store(bucket_url) as other, other.run("a") as again:
         again.save(2, state(2))
     seen(reader)
     client = straight(server, bucket_url)
@@ -234,7 +234,7 @@ def test_a_store_that_was_copied_here_is_listed_and_so_is_what_comes_later(
     def copy() -> None:
         """As `aws s3 sync` does."""
         for path in (tmp_path / "original" / "checkpoints").rglob("*"):
-            if path.is_file() and ".holdfast" not in path.parts:
+            if path.is_file() and ".standfast" not in path.parts:
                 key = str(path.relative_to(tmp_path / "original" / "checkpoints"))
                 obstore.put(target, key, path.read_bytes())
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from holdfast.cli import app
-from holdfast.store.remote import waiting
+from standfast.cli import app
+from standfast.store.remote import waiting
 
 
 def test_a_silent_server_is_told_of_once_and_a_fast_one_never(
@@ -15,12 +15,12 @@ def test_a_silent_server_is_told_of_once_and_a_fast_one_never(
 ) -> None:
     monkeypatch.setattr(waiting, "_SILENCE", 0.1)
     monkeypatch.setattr(waiting, "tell_of_silence", app._tell_of_silence)
-    monkeypatch.setenv("HOLDFAST_TIMEOUT", "90")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "90")
     assert waiting.heard(lambda: "at once", "s3://fast") == "at once"
     assert capsys.readouterr().err == ""
     for _ in range(2):
         assert waiting.heard(lambda: time.sleep(0.3), "s3://slow") is None
     assert capsys.readouterr().err == (
-        "holdfast: s3://slow does not answer; it is asked again for up to 90 seconds "
-        "($HOLDFAST_TIMEOUT)\n"
+        "standfast: s3://slow does not answer; it is asked again for up to 90 seconds "
+        "($STANDFAST_TIMEOUT)\n"
     )

@@ -12,11 +12,11 @@ import signal
 import sys
 import traceback
 
-from holdfast import Store
-from holdfast.errors import RunBusy, StepExists
-from holdfast.files import ring
-from holdfast.store.remote import new_file
-from holdfast.store.remote.backend import RemoteBackend
+from standfast import Store
+from standfast.errors import RunBusy, StepExists
+from standfast.files import ring
+from standfast.store.remote import new_file
+from standfast.store.remote.backend import RemoteBackend
 from tests.store.remote.places import PART, large, state
 from tests.store.stores import MIB
 

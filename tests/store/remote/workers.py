@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-_TOLD = ("AWS_", "XDG_", "HOLDFAST_")
+_TOLD = ("AWS_", "XDG_", "STANDFAST_")
 """What a child is told of the environment of the moment."""
 
 

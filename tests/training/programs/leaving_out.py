@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-import holdfast
-from holdfast import randomness
+import standfast
+from standfast import randomness
 
 GENERATORS = ("python", "numpy", "torch")
 
@@ -43,13 +43,13 @@ def begin_exactly(seed: int) -> None:
 @contextmanager
 def checkpointer(
     arguments: argparse.Namespace, parts: Mapping[str, Any], hp: Any
-) -> Iterator[holdfast.Checkpointer]:
+) -> Iterator[standfast.Checkpointer]:
     """The Checkpointer of a program, with what is to be left out left out."""
     left_out = arguments.leave_out
     state = {name: part for name, part in parts.items() if name != left_out}
-    ckpt = holdfast.Checkpointer(
-        os.devnull,  # $HOLDFAST_STORE says where
-        holdfast.TrainingState(**state),
+    ckpt = standfast.Checkpointer(
+        os.devnull,  # $STANDFAST_STORE says where
+        standfast.TrainingState(**state),
         hp=hp,
         every=arguments.every,
         asynchronous=not arguments.wait,

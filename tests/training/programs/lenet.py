@@ -19,7 +19,7 @@ from leaving_out import GENERATORS, WithoutMoments, arguments_of, begin_exactly,
 from torch import nn
 from torch.nn import functional
 
-import holdfast
+import standfast
 
 PARTS = (*GENERATORS, "loader", "scheduler", "momentum")
 BATCH = 16
@@ -76,7 +76,7 @@ def main(given: Sequence[str] | None = None) -> None:
     model = LeNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.15, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, arguments.steps)
-    loader = holdfast.ResumableLoader(
+    loader = standfast.ResumableLoader(
         Digits(), BATCH, shuffle=True, seed=7, num_workers=arguments.workers
     )
     parts = {

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-import holdfast
+import standfast
 
 
 def main(store: str, folder: Path, steps: int, kill_at: int) -> None:
     rank = MPI.COMM_WORLD.rank
     generator = np.random.default_rng(rank)
-    walk = {"common": np.zeros(1000), "position": holdfast.per_rank({"here": np.zeros(3)})}
-    state = holdfast.TrainingState(walk=walk, generator=generator)
-    with holdfast.Checkpointer(store, state, name="walk", every=2) as ckpt:
+    walk = {"common": np.zeros(1000), "position": standfast.per_rank({"here": np.zeros(3)})}
+    state = standfast.TrainingState(walk=walk, generator=generator)
+    with standfast.Checkpointer(store, state, name="walk", every=2) as ckpt:
         for step in ckpt.steps(steps):
             walk["common"] += step
             walk["position"].tree["here"] += generator.normal(size=3)

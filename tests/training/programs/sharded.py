@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.utils.data import Dataset
 
-import holdfast
+import standfast
 
 GLOBAL_BATCH = 6
 
@@ -92,7 +92,7 @@ def batch_of(step: int) -> torch.Tensor:
 
 def saved_by_hand(store: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
     """Save what torch's own functions give as the state, empty it, and have it filled again."""
-    run = holdfast.Store(store).run("by hand")
+    run = standfast.Store(store).run("by hand")
     model_state, optimizer_state = get_state_dict(model, optimizer)
     state = {"model": model_state, "optimizer": optimizer_state}
     with run:
@@ -138,13 +138,13 @@ def main() -> None:
     torch.manual_seed(100 + rank)
     drawn: dict[str, list[float]] = {"values": []}
     size = distributed.get_world_size()
-    loader = holdfast.ResumableLoader(Numbers(), GLOBAL_BATCH // size, shuffle=True, seed=5)
+    loader = standfast.ResumableLoader(Numbers(), GLOBAL_BATCH // size, shuffle=True, seed=5)
     samples, seen = loader.forever(), []
-    state = holdfast.TrainingState(
-        model=model, optimizer=optimizer, loader=loader, drawn=holdfast.per_rank(drawn)
+    state = standfast.TrainingState(
+        model=model, optimizer=optimizer, loader=loader, drawn=standfast.per_rank(drawn)
     )
     every = int(options.every) if options.every.isdecimal() else options.every
-    checkpointer = holdfast.Checkpointer(
+    checkpointer = standfast.Checkpointer(
         options.store,
         state,
         name="run",

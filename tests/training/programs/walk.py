@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-import holdfast
+import standfast
 
 
 def main() -> None:
@@ -33,8 +33,8 @@ def main() -> None:
     if arguments.leave_out == "generator":
         del parts["generator"]
     every = int(arguments.every) if arguments.every.isdecimal() else arguments.every
-    state = holdfast.TrainingState(**parts)
-    with holdfast.Checkpointer(
+    state = standfast.TrainingState(**parts)
+    with standfast.Checkpointer(
         "walks", state, every=every, hp={"seed": 7}, asynchronous=not arguments.wait
     ) as ckpt:
         if arguments.leave_out == "restoring":

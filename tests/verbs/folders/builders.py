@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-import holdfast
+import standfast
 
 
 def trained(steps: int = 3) -> tuple[torch.nn.Module, torch.optim.AdamW]:
@@ -29,7 +29,7 @@ def write_transformers(folder: Path, step: int, **trainer: Any) -> torch.nn.Modu
     """What the Trainer of Transformers writes at a step."""
     folder.mkdir(parents=True)
     model, optimizer = trained(step % 7 + 1)
-    holdfast.save(folder / "model.safetensors", model.state_dict(), {"format": "pt"})
+    standfast.save(folder / "model.safetensors", model.state_dict(), {"format": "pt"})
     write_training(folder, step, optimizer, **trainer)
     return model
 

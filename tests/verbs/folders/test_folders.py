@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     DamagedFile,
     LimitExceeded,
     MissingFile,
@@ -22,8 +22,8 @@ from holdfast.errors import (
     UnreadableFile,
     UnsupportedFile,
 )
-from holdfast.verbs.folders import Folder, read_folder
-from holdfast.verbs.folders import values as folder_values
+from standfast.verbs.folders import Folder, read_folder
+from standfast.verbs.folders import values as folder_values
 from tests.verbs.folders.builders import same, save_torch, trained
 
 WEIGHTS = {"weight": torch.tensor([math.nan, -0.0, 1e-40]), "bias": torch.ones(2).bfloat16()}
@@ -82,7 +82,7 @@ def test_a_bare_value_is_a_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["safetensors", "npz", "tenzor", "oxck", "pt"])
 def test_every_format_is_read_with_its_metadata(tmp_path: Path, suffix: str) -> None:
     weights = {"w": np.array([1.5, math.inf, -0.0], np.float32)}
-    holdfast.save(tmp_path / f"any.{suffix}", weights, {"step": 100, "loss": 0.5})
+    standfast.save(tmp_path / f"any.{suffix}", weights, {"step": 100, "loss": 0.5})
     found = read_folder(tmp_path).found[0]
     assert (found.step, found.metrics) == (100, {"loss": 0.5})
     state = found.state()
@@ -91,7 +91,7 @@ def test_every_format_is_read_with_its_metadata(tmp_path: Path, suffix: str) -> 
 
 
 def test_who_wrote_a_safetensors_file_is_no_metadata(tmp_path: Path) -> None:
-    holdfast.save(tmp_path / "net_1.safetensors", WEIGHTS, {"format": "pt"})
+    standfast.save(tmp_path / "net_1.safetensors", WEIGHTS, {"format": "pt"})
     assert same(read_folder(tmp_path).found[0].state(), {"model": WEIGHTS})
 
 

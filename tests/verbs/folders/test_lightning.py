@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.errors import DamagedFile, RefusedPickle, UnknownFormat, UnsupportedFile
-from holdfast.verbs.folders import read_folder
+from standfast.errors import DamagedFile, RefusedPickle, UnknownFormat, UnsupportedFile
+from standfast.verbs.folders import read_folder
 from tests.verbs.folders.builders import lightning, same, save_torch, trained
 
 LOGS = "lightning_logs/version_0/checkpoints"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-import holdfast
-from holdfast.errors import (
+import standfast
+from standfast.errors import (
     BadField,
     DamagedFile,
     DigestMismatch,
@@ -21,7 +21,7 @@ from holdfast.errors import (
     MissingData,
     UnsupportedFile,
 )
-from holdfast.verbs.folders import read_folder
+from standfast.verbs.folders import read_folder
 from tests.verbs.folders.builders import same, trained, write_training, write_transformers
 
 
@@ -43,7 +43,7 @@ def _shards(folder: Path, suffix: str = ".safetensors") -> dict[str, torch.Tenso
         if suffix == ".bin":
             torch.save(tensors, folder / shard)
         else:
-            holdfast.save(folder / shard, tensors)
+            standfast.save(folder / shard, tensors)
         places |= dict.fromkeys(part, shard)
     index = {"metadata": {"total_size": 1}, "weight_map": places}
     (folder / f"{stem}{suffix}.index.json").write_text(json.dumps(index))
@@ -126,7 +126,7 @@ def test_a_checkpoint_folder_may_be_given_itself(tmp_path: Path) -> None:
 
 def test_an_adapter_is_a_model(tmp_path: Path) -> None:
     weights = {"lora_A": np.ones((2, 3), np.float32)}
-    holdfast.save(tmp_path / "adapter_model.safetensors", weights)
+    standfast.save(tmp_path / "adapter_model.safetensors", weights)
     (tmp_path / "adapter_config.json").write_text("{}")
     folder = read_folder(tmp_path)
     assert (folder.kind, folder.found[0].step) == ("transformers", 0)
@@ -134,7 +134,7 @@ def test_an_adapter_is_a_model(tmp_path: Path) -> None:
 
 
 def test_a_model_alone_is_of_step_0(tmp_path: Path) -> None:
-    holdfast.save(tmp_path / "model.safetensors", trained()[0].state_dict())
+    standfast.save(tmp_path / "model.safetensors", trained()[0].state_dict())
     (tmp_path / "config.json").write_text("{}")
     folder = read_folder(tmp_path)
     assert (folder.kind, folder.found[0].step) == ("transformers", 0)
@@ -143,7 +143,7 @@ def test_a_model_alone_is_of_step_0(tmp_path: Path) -> None:
 
 def test_the_final_model_is_ignored_beside_checkpoints(tmp_path: Path) -> None:
     write_transformers(tmp_path / "checkpoint-500", 500)
-    holdfast.save(tmp_path / "model.safetensors", trained()[0].state_dict())
+    standfast.save(tmp_path / "model.safetensors", trained()[0].state_dict())
     folder = read_folder(tmp_path)
     assert [found.step for found in folder.found] == [500]
     assert dict(folder.ignored)[tmp_path / "model.safetensors"].startswith("a model that nothing")
@@ -218,7 +218,7 @@ def test_an_index_cannot_name_what_is_no_shard_of_the_folder(
 ) -> None:
     folder = tmp_path / "checkpoint-500"
     _shards(folder)
-    holdfast.save(tmp_path / "model-00001-of-00002.safetensors", {"x": np.ones(1)})
+    standfast.save(tmp_path / "model-00001-of-00002.safetensors", {"x": np.ones(1)})
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"x": shard}}))
     with pytest.raises(error, match=r"index\.json: weight_map\['x'\]"):
@@ -233,7 +233,7 @@ def test_shards_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": places | {"more": places["0.weight"]}}))
     with pytest.raises(MissingData, match="no shard has the tensor 'more'"):
         read_folder(tmp_path).found[0].state()
-    holdfast.save(folder / "model-00002-of-00002.safetensors", weights)
+    standfast.save(folder / "model-00002-of-00002.safetensors", weights)
     with pytest.raises(DuplicateKey, match=r"00002-of-00002.*another shard"):
         read_folder(tmp_path).found[0].state()
     index.write_text('{"weight_map": []}')

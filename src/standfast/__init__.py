@@ -1,0 +1,99 @@
+"""Standfast: checkpoints that lose nothing, stall nothing, and prove it.
+
+    import standfast
+
+    standfast.save("model.safetensors", model.state_dict(), {"step": 100})
+    weights = standfast.load("model.safetensors", framework="torch")   # every byte verified
+
+    with standfast.open("model.safetensors") as file:                  # reads the header alone
+        rows = file.slice("embedding.weight")[:10]
+
+    state = standfast.TrainingState(model=model, optimizer=optimizer, loader=loader)
+    with standfast.Checkpointer("experiments", state, every=100) as ckpt:
+        for step in ckpt.steps(10_000):                               # goes on where it stopped
+            ckpt.step(step, loss=train_step())
+
+All that can go wrong is a StandfastError; the tree of them is drawn in `standfast.errors`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from standfast import errors, oxck
+from standfast.errors import DamagedFile, StandfastError
+from standfast.retention import KeepAll, KeepBest, KeepEvery, KeepLast, KeepTagged
+from standfast.schedule import Schedule
+from standfast.store import Checkpoint, Run, Store
+from standfast.store.per_rank import per_rank
+from standfast.tensors import Packed, TensorSpec, register_framework
+from standfast.verbs.convert import Converted, convert
+from standfast.verbs.diff import Diff, diff
+from standfast.verbs.load import load
+from standfast.verbs.open import TensorFile, open
+from standfast.verbs.save import save
+from standfast.verbs.verify import verify
+
+if TYPE_CHECKING:
+    from standfast import amr, experiments, packages, parallel, tenzor
+    from standfast.adapters.torch_loader import ResumableLoader
+    from standfast.training.checkpointer import Checkpointer
+    from standfast.training.state import TrainingState
+
+__version__ = "0.1.0"
+
+register_framework("torch", "standfast.adapters.torch")
+register_framework("jax", "standfast.adapters.jax")
+
+_LATER = {
+    "Checkpointer": "standfast.training.checkpointer",
+    "ResumableLoader": "standfast.adapters.torch_loader",
+    "TrainingState": "standfast.training.state",
+}
+"""What is imported when it is first asked for: a command that lists a store needs none of it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("amr", "experiments", "packages", "parallel", "tenzor"):
+        return importlib.import_module(f"standfast.{name}")
+    if name not in _LATER:
+        raise AttributeError(f"module 'standfast' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return value
+
+
+__all__ = [
+    "Checkpoint",
+    "Checkpointer",
+    "Converted",
+    "DamagedFile",
+    "Diff",
+    "KeepAll",
+    "KeepBest",
+    "KeepEvery",
+    "KeepLast",
+    "KeepTagged",
+    "Packed",
+    "ResumableLoader",
+    "Run",
+    "Schedule",
+    "StandfastError",
+    "Store",
+    "TensorFile",
+    "TensorSpec",
+    "TrainingState",
+    "__version__",
+    "amr",
+    "convert",
+    "diff",
+    "errors",
+    "experiments",
+    "load",
+    "open",
+    "oxck",
+    "packages",
+    "parallel",
+    "per_rank",
+    "save",
+    "tenzor",
+    "verify",
+]

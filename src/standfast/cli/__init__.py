@@ -1,0 +1,5 @@
+"""The command line; `docs/cli.md` is its page."""
+
+from standfast.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,218 @@
+"""Which packages lie in a folder, the newest first, and which of them are broken."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from standfast.errors import ChangedFile, FileError, MissingFile, StandfastError, UnreadableFile
+from standfast.packages.checking import check_links
+from standfast.packages.inspection import check_manifest, summary_of
+from standfast.packages.json_text import read_object
+from standfast.packages.manifest import Manifest
+from standfast.packages.names import GENERATION_INFO, has_weights, is_package
+from standfast.packages.places import Entries, Entry, Folder, entries_of, folder_at, shown_path
+from standfast.packages.remote import RemoteFolder, RemotePath, Status
+from standfast.packages.settled import while_unchanged
+
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_AT_ONCE: Final = 16
+_NAMED: Final = re.compile(r"_(\d{8}_\d{6})$")
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A package as a list shows it; what could not be found out is None."""
+
+    name: str
+    path: Path | RemotePath
+    """At a URL, one that joins by `/` and is taken by all functions of packages."""
+    creation_date: datetime
+    """By `generation_info.json`, else the folder's name, else the time when it was written."""
+    files: tuple[str, ...] = ()
+    nbytes: int = 0
+    """The bytes of all files."""
+    model_type: str | None = None
+    model_size: str | None = None
+    """The label that `generation_info.json` has: small, 12M."""
+    parameters: int | None = None
+    dtype: str | None = None
+    """That of most weights; of quantized ones, before they were."""
+    quantization: str | None = None
+    integrity: Literal["whole", "unverified", "broken"] = "broken"
+    """Whole as far as can be told without reading the weights; unverified without a manifest.
+
+    One that is replaced all the time while it is looked at is unverified too.
+    """
+    problem: str = ""
+    """Why it is broken, or could not be read at rest."""
+
+
+def list_saved_models(models_dir: str | os.PathLike[str]) -> list[ModelInfo]:
+    """The packages in a folder, the newest first; of a folder that is a package, that one.
+
+    A URL may stand for the folder.
+
+    Small files and the headers of the weights are checked against the manifest, all others by
+    their sizes alone: `verify_package` reads every byte. Broken packages are listed as broken.
+
+    >>> [model.name for model in list_saved_models("models") if model.integrity == "whole"]
+    """
+    home = folder_at(models_dir)
+    entries = while_unchanged(home, lambda: entries_of(home))
+    # What is hidden is nobody's model: a save that was killed leaves such folders too.
+    names = [name for name, entry in entries.items() if name[0] != "." and _is_folder(entry)]
+    folders = [] if has_weights(entries) else [_below(home, name) for name in sorted(names)]
+    found = _look_at_all(folders)
+    if not found and is_package(entries):
+        found = _look_at_all([Path(os.path.abspath(home)) if isinstance(home, Path) else home])
+    return sorted(found, key=lambda info: info.creation_date, reverse=True)  # ties stay by name
+
+
+def _below(home: Folder, name: str) -> Folder:
+    return home / name if isinstance(home, Path) else home.folder(name)
+
+
+def _look_at_all(folders: Sequence[Folder]) -> list[ModelInfo]:
+    """Those that are packages; at a URL several are looked at together, because each waits."""
+    if any(isinstance(folder, RemoteFolder) for folder in folders):
+        with ThreadPoolExecutor(_AT_ONCE, "standfast-list") as pool:
+            looked = list(pool.map(_look_at_one, folders))
+    else:
+        looked = [_look_at_one(folder) for folder in folders]
+    return [info for info in looked if info]
+
+
+def _is_folder(entry: Entry) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
+        return False
+
+
+def _look_at_one(folder: Folder) -> ModelInfo | None:
+    """What `_look` gives, of one and the same package: it may be replaced while it is read."""
+    try:
+        return while_unchanged(folder, lambda: _look(folder))
+    except ChangedFile as error:
+        # Not two looks are of the same one, and of what is mixed nobody can say that it is broken.
+        info = _look(folder)
+        return info and replace(info, integrity="unverified", problem=_reason(error, folder))
+
+
+def _look(folder: Folder) -> ModelInfo | None:
+    """A folder among others as a list shows it; None if it is no package."""
+    try:
+        entries = entries_of(folder)
+    except MissingFile:  # deleted this moment
+        return None
+    except UnreadableFile as error:
+        date = _date_in(folder.name) or _EPOCH
+        return ModelInfo(
+            folder.name,
+            shown_path(folder),
+            date,
+            integrity="unverified" if _was_not_fetched(error, folder) else "broken",
+            problem=_reason(error, folder),
+        )
+    # By its name, a folder is one that may have lost everything.
+    is_meant = is_package(entries) or _date_in(folder.name)
+    return _model_info(folder, entries) if is_meant else None
+
+
+def _model_info(folder: Folder, entries: Entries) -> ModelInfo:
+    files = {name: entry for name, entry in entries.items() if not _is_folder(entry)}
+    generation: dict[str, Any] = {}
+    manifest, summary, problem, is_known = None, None, "", True
+    try:
+        check_links(folder, entries.values())
+        if GENERATION_INFO in files:
+            generation = read_object(folder / GENERATION_INFO)
+        manifest = Manifest.read(folder)
+        if manifest is None:
+            summary = summary_of(folder, files)
+        else:
+            summary = manifest.model
+            check_manifest(folder, files, manifest)
+    except (StandfastError, OSError) as error:
+        problem = _reason(error, folder)
+        is_known = not _was_not_fetched(error, folder)
+    statuses = [status for entry in files.values() if (status := _status(entry))]
+    return ModelInfo(
+        name=folder.name,
+        path=shown_path(folder),
+        creation_date=_date(generation.get("creation_date"))
+        or _date_in(folder.name)
+        or _date(manifest and manifest.created)
+        or _newest(statuses),
+        files=tuple(sorted(files)),
+        nbytes=sum(status.st_size for status in statuses),
+        model_type=summary.type if summary else None,
+        model_size=_text(generation.get("model_size")),
+        parameters=summary.parameters if summary else None,
+        dtype=summary.dtype if summary else None,
+        quantization=summary.quantization if summary else None,
+        integrity=_integrity(problem, is_known and manifest is not None, is_known),
+        problem=problem,
+    )
+
+
+def _integrity(
+    problem: str, has_manifest: bool, is_known: bool
+) -> Literal["whole", "unverified", "broken"]:
+    if problem and is_known:
+        return "broken"
+    return "whole" if has_manifest else "unverified"
+
+
+def _was_not_fetched(error: Exception, folder: Folder) -> bool:
+    """Whether an object store did not answer, of which a package is not broken."""
+    is_remote = isinstance(folder, RemoteFolder)
+    return is_remote and isinstance(error, FileError) and not isinstance(error, MissingFile)
+
+
+def _status(entry: Entry) -> Status | None:
+    try:
+        status = entry.stat()
+        return Status(status.st_size, status.st_mtime)
+    except OSError:  # a link to nothing
+        return None
+
+
+def _reason(error: Exception, folder: Folder) -> str:
+    """The error in a sentence, without the folder, which is named beside it."""
+    reason = str(getattr(error, "strerror", None) or error)
+    return reason.replace(f"{folder}{os.sep}", "")
+
+
+def _date_in(name: str) -> datetime | None:
+    """When a folder of this name was made, in local time."""
+    found = _NAMED.search(name)
+    return _date(found[1].replace("_", "T")) if found else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _date(value: Any) -> datetime | None:
+    """A date of ISO 8601, with the local time zone if it has none; None if it is no date."""
+    try:
+        date = datetime.fromisoformat((_text(value) or "").replace(" UTC", "+00:00"))
+        return date if date.tzinfo else date.astimezone()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _newest(statuses: Iterable[Status]) -> datetime:
+    latest = max((status.st_mtime for status in statuses), default=0.0)
+    try:
+        return datetime.fromtimestamp(latest, UTC)
+    except (ValueError, OverflowError, OSError):  # a time that no calendar has
+        return _EPOCH

@@ -1,0 +1,147 @@
+"""A file on its way into a folder: beside its place, under a name that nobody looks for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+
+from standfast.errors import AlreadyExists, FileError, WriteFailed
+from standfast.files import disk
+from standfast.tensors.sources import Bytes
+
+SUFFIX: Final = ".standfast"
+_NAME: Final = re.compile(r"\.([0-9a-f]{16}\.)?[0-9a-f]{8}" + re.escape(SUFFIX))
+
+_HINTS: Final = {
+    errno.ENOSPC: "; free some space and try again",
+    errno.EDQUOT: "; free some of your quota and try again",
+    errno.EROFS: "; the store can be read there, not written",
+    errno.EACCES: "; you need the right to write into its folder",
+}
+
+
+class Aside:
+    """A new file that is locked by this process, so that a sweeper lets it be, until it is placed.
+
+    What was not placed is removed on leaving the `with`, and when the object is dropped.
+    """
+
+    def __init__(self, target: Path, direct: bool = True) -> None:
+        self._target = target
+        self._process = os.getpid()
+        self._fd = -1
+        self._is_there = False
+        """Whether `path` is a file of ours that has to be removed."""
+        while self._fd < 0:
+            self.path = target.parent / aside_name()
+            try:
+                self._is_there = True  # before it is: Ctrl-C may come right after it
+                self._fd = disk.LOCAL.create(self.path, direct)
+            except FileExistsError:
+                self._is_there = False
+            except BaseException:
+                self.discard()
+                raise
+
+    def reserve(self, size: int) -> None:
+        """Take this much space now, where that is possible; raises WriteFailed if there is none."""
+        with writing(self._target):
+            disk.LOCAL.reserve(self._fd, size)
+
+    def write(self, data: Bytes, offset: int) -> None:
+        """Write a block; from any thread. Offsets and lengths are multiples of the alignment."""
+        with writing(self._target):
+            disk.LOCAL.write(self._fd, data, offset)
+
+    def finish(self, size: int) -> None:
+        """Cut the file to its size and make its content durable."""
+        with writing(self._target):
+            disk.LOCAL.truncate(self._fd, size)
+            disk.LOCAL.sync(self._fd)
+
+    def fill(self, data: bytes) -> None:
+        """Write all of a small file, durably."""
+        with writing(self._target):
+            disk.LOCAL.write(self._fd, np.frombuffer(data, np.uint8), 0)
+            disk.LOCAL.sync(self._fd)
+
+    def place(self, over: bool = False) -> None:
+        """Give the file its name; `over` another one, or AlreadyExists if there is one."""
+        with writing(self._target):
+            if not over and os.path.lexists(self._target):
+                raise taken(self._target)
+            disk.LOCAL.rename(self.path, self._target)
+            self._is_there = False
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget the file, if it was not placed. May be called several times."""
+        try:
+            # A forked child has this object too, but the file is its parent's.
+            if self._is_there and self._process == os.getpid():
+                self._remove()
+                self._is_there = False
+        finally:
+            if self._fd >= 0:
+                fd, self._fd = self._fd, -1
+                with suppress(OSError):  # what counts was synced
+                    disk.LOCAL.close(fd)
+
+    def _remove(self) -> None:
+        with suppress(OSError):  # a sweep will find it
+            try:
+                disk.LOCAL.remove(self.path)
+            except KeyboardInterrupt:
+                disk.LOCAL.remove(self.path)
+                raise
+
+    def __del__(self) -> None:
+        self.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.discard()
+
+
+def aside_name() -> str:
+    """A name for a file that has no place yet."""
+    return f".{os.urandom(4).hex()}{SUFFIX}"
+
+
+def is_aside(name: str) -> bool:
+    """Whether this is the name of a file that we make aside, here or in a plain save."""
+    return _NAME.fullmatch(name) is not None
+
+
+def taken(path: Path) -> AlreadyExists:
+    """The error for a name that is in use."""
+    return AlreadyExists(errno.EEXIST, f"{path} exists already, and must not be replaced")
+
+
+@contextmanager
+def writing(path: Path, verb: str = "write") -> Iterator[None]:
+    """Say which file it was when the system refuses to change it."""
+    try:
+        yield
+    except FileError:
+        raise
+    except OSError as error:
+        hint = _HINTS.get(error.errno or 0, "")
+        raise WriteFailed(
+            error.errno, f"cannot {verb} {path}: {error.strerror or error}{hint}"
+        ) from error

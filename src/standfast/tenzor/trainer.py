@@ -1,0 +1,282 @@
+"""The trainer: it counts, sets the learning rate, finds the best epoch, saves and resumes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from standfast import randomness
+from standfast.errors import StateMismatch
+from standfast.tenzor.checkpoint import Checkpoint
+from standfast.tenzor.config import TrainerConfig
+from standfast.tenzor.errors import BadConfig
+from standfast.tenzor.folder import BEST, epoch_file, make_writable, refuse_used
+from standfast.tenzor.learning_rate import learning_rate
+from standfast.tenzor.metadata import CheckpointMetadata
+from standfast.tenzor.trainer_state import (
+    EpochStats,
+    Kept,
+    Means,
+    TrainerState,
+    TrainStats,
+    kept_by_metadata,
+    read_kept,
+)
+
+DEFAULT_RATE: Final = 0.01
+
+
+class Trainer:
+    """Calls around a training loop, which stays yours.
+
+    >>> while trainer.should_continue():
+    ...     trainer.begin_epoch(total_batches=len(loader))
+    ...     for batch in loader:
+    ...         ...
+    ...         trainer.record_batch(loss, accuracy)
+    ...     trainer.end_epoch(val_loss, val_acc)
+    """
+
+    def __init__(
+        self,
+        config: TrainerConfig | None = None,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Prepare a training; `extra` names what else has `state_dict` and `load_state_dict`.
+
+        The folder for checkpoints is made now, or found to be one that cannot be written to.
+        """
+        self.config = config if config is not None else TrainerConfig()
+        self.model = model
+        self.optimizer = optimizer
+        self.extra = dict(extra or {})
+        self.history: list[EpochStats] = []
+        """Every epoch that was done, those before a resume too."""
+        self.state = TrainerState(total_epochs=self.config.epochs)
+        self._bases = self._base_rates()
+        self._folder: Path | None = None
+        if self.config.checkpoint_dir is not None:
+            if model is None:
+                raise BadConfig("checkpoint_dir: there is no model to save; give Trainer(model=…)")
+            self._folder = Path(self.config.checkpoint_dir)
+            make_writable(self._folder)
+        self._resumed = False
+        self._best_before = self.state.best_val_acc
+        self._sums = Means()
+        self._started: float | None = None
+        self.state.lr = self.get_lr()
+
+    def should_continue(self) -> bool:
+        """Whether there is an epoch left, and nothing has asked to stop."""
+        return not self.state.should_stop and self.state.epoch < self.state.total_epochs
+
+    def begin_epoch(self, epoch: int | None = None, total_batches: int = 0) -> int:
+        """Begin an epoch, the next one unless it is named, and set the learning rate.
+
+        The cosine falls step by step if `total_batches` is known, else epoch by epoch. A training
+        that was not resumed does not begin in a folder that holds checkpoints: AlreadyExists.
+        """
+        state = self.state
+        if self._folder is not None and not self._resumed and state.epoch == 0:
+            refuse_used(self._folder)
+        self._started = time.monotonic() if self._started is None else self._started
+        state.epoch = state.epoch + 1 if epoch is None else epoch
+        state.batch = 0
+        state.total_batches = total_batches
+        self._best_before = state.best_val_acc
+        self._sums = Means()
+        self._set_rate()
+        return state.epoch
+
+    def record_batch(
+        self,
+        loss: Any,
+        accuracy: Any = None,
+        batch_time_ms: float | None = None,
+        *,
+        correct: Any = None,
+        count: int | None = None,
+    ) -> None:
+        """Count a step, and set the learning rate of the next one.
+
+        Accuracy is a fraction; or give how many samples were `correct`, of `count` (the batch
+        size unless told). Tensors will do; the original's time of the batch is not needed.
+        """
+        size = self.config.batch_size if count is None else count
+        if accuracy is None and correct is not None:
+            accuracy = _number(correct) / max(size, 1)
+        state = self.state
+        state.batch += 1
+        state.global_step += 1
+        self._sums.add(_number(loss), None if accuracy is None else _number(accuracy), size)
+        state.train_loss, state.train_acc = self._sums.loss, self._sums.accuracy
+        self._set_rate()
+
+    def end_epoch(
+        self, val_loss: Any, val_acc: Any, epoch_time_sec: float | None = None
+    ) -> list[Path]:
+        """End an epoch: note whether it is the best so far, and save; gives the files written.
+
+        It is the best if its accuracy is greater than that of all before it, even where the
+        caller has put it into `state` already; nan is never. `best.tenzor` is written first, so
+        that whoever resumes from `epoch_<n>.tenzor` has both.
+        """
+        state = self.state
+        state.val_loss, state.val_acc = _number(val_loss), _number(val_acc)
+        is_best = state.val_acc > self._best_before
+        if is_best:
+            state.best_val_acc = state.val_acc
+            state.best_val_loss = state.val_loss
+            state.best_epoch = state.epoch
+        state.epochs_without_best = 0 if is_best else state.epochs_without_best + 1
+        patience = self.config.early_stopping_patience
+        if patience and state.epochs_without_best >= patience:
+            state.should_stop = True
+        self.history.append(
+            EpochStats(
+                state.epoch,
+                state.train_loss,
+                state.train_acc,
+                state.val_loss,
+                state.val_acc,
+                state.lr,
+            )
+        )
+        return self._save_epoch(is_best)
+
+    def _save_epoch(self, is_best: bool) -> list[Path]:
+        if self._folder is None:
+            return []
+        written = [self._folder / BEST] if is_best else []
+        every = self.config.checkpoint_every
+        if every and (self.state.epoch % every == 0 or not self.should_continue()):
+            written.append(epoch_file(self._folder, self.state.epoch))
+        for path in written:
+            self.save_checkpoint(path)
+        return written
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Save everything that a resumed training needs, between two epochs."""
+        state = self.state
+        metadata = CheckpointMetadata(
+            epoch=state.epoch,
+            global_step=state.global_step,
+            best_val_loss=state.best_val_loss,
+            best_val_acc=state.best_val_acc,
+            best_epoch=state.best_epoch,
+            learning_rate=state.lr,
+            model_name=self.config.model_name,
+        )
+        extra = {
+            "trainer": Kept(state, self._bases, self.history).tree(),
+            "objects": {name: each.state_dict() for name, each in self.extra.items()},
+            "random": randomness.capture(),
+        }
+        Checkpoint.save(path, self.model, self.optimizer, metadata, extra=extra)
+
+    def resume(self, source: str | os.PathLike[str] | Checkpoint) -> list[str]:
+        """Go on from a checkpoint, bit for bit; gives sentences on what keeps it from being exact.
+
+        Weights, optimizer, `extra`, counters and the random states of Python, NumPy and torch
+        are put back. All is compared first: StateMismatch names what differs.
+        """
+        if not isinstance(source, Checkpoint):
+            with Checkpoint.load(source) as loaded:
+                return self.resume(loaded)
+        plans = [source.plan_weights(self.model)]
+        if self.optimizer is not None:
+            plans.append(source.plan_optimizer(self.optimizer))
+        saved = source.extra
+        objects, random = saved.get("objects", {}), saved.get("random")
+        notes = [] if random else ["the checkpoint has no random states"]
+        if not isinstance(objects, dict) or objects.keys() != self.extra.keys():
+            raise StateMismatch(
+                f"extra: {sorted(map(str, objects))} was saved, {sorted(self.extra)} is given; "
+                "nothing was changed"
+            )
+        if "trainer" in saved:
+            kept = read_kept(saved["trainer"])
+        else:
+            kept = kept_by_metadata(source.metadata, self._bases)
+            notes.append("it was not saved by a Trainer: only its metadata is known")
+        if len(kept.bases) != len(self._bases):
+            raise StateMismatch(
+                f"{len(kept.bases)} learning rates were saved, {len(self._bases)} are given; "
+                "nothing was changed"
+            )
+        for put_back in plans:
+            put_back()
+        for name, each in self.extra.items():
+            each.load_state_dict(objects[name])
+        self._take(kept)
+        if random:
+            notes += randomness.restore(random)
+        return notes
+
+    def _take(self, kept: Kept) -> None:
+        self.state, self.history = kept.state, list(kept.history)
+        self.state.total_epochs = self.config.epochs
+        patience = self.config.early_stopping_patience
+        self.state.should_stop = bool(patience and self.state.epochs_without_best >= patience)
+        if self.config.learning_rate is None:
+            self._bases = list(kept.bases)
+        self._resumed = True
+
+    def get_lr(self) -> float:
+        """The learning rate of the next step; that of the first group where they differ."""
+        return self._rate(self._bases[0])
+
+    def get_stats(self) -> TrainStats:
+        """What the training came to, or has come to so far."""
+        state = self.state
+        elapsed = 0.0 if self._started is None else time.monotonic() - self._started
+        return TrainStats(
+            final_epoch=state.epoch,
+            final_train_loss=state.train_loss,
+            final_train_acc=state.train_acc,
+            final_val_loss=state.val_loss,
+            final_val_acc=state.val_acc,
+            best_val_acc=state.best_val_acc,
+            best_epoch=state.best_epoch,
+            total_time_sec=elapsed,
+            stopped_early=state.should_stop and state.epoch < state.total_epochs,
+        )
+
+    def _base_rates(self) -> list[float]:
+        groups = getattr(self.optimizer, "param_groups", None) or [{}]
+        given = self.config.learning_rate
+        return [
+            float(group.get("lr", DEFAULT_RATE)) if given is None else given for group in groups
+        ]
+
+    def _rate(self, base: float) -> float:
+        return learning_rate(self.config, base, self.state.global_step, self._fraction())
+
+    def _fraction(self) -> float:
+        """How much of the training behind the warm-up is done."""
+        state, warmup = self.state, self.config.warmup_steps
+        total = self.config.total_steps or state.total_epochs * state.total_batches
+        if total:
+            return max(0, state.global_step - warmup) / max(1, total - warmup)
+        return max(0, state.epoch - 1) / max(1, state.total_epochs)
+
+    def _set_rate(self) -> None:
+        self.state.lr = self.get_lr()
+        for group, base in zip(
+            getattr(self.optimizer, "param_groups", []), self._bases, strict=False
+        ):
+            if hasattr(group["lr"], "fill_"):  # a tensor, which a compiled step refers to
+                group["lr"].fill_(self._rate(base))
+            else:
+                group["lr"] = self._rate(base)
+
+
+def _number(value: Any) -> float:
+    """A number; of a tensor that has gradients, torch would warn."""
+    return float(value.detach() if hasattr(value, "detach") else value)
