@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from tests.web.api import Api
 
 import standfast
 from benchmarks.many import fill_store
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import run_rounds
-from standfast.store.view import CheckpointView
+from standfast.store.query.view import CheckpointView
 from standfast.web import numbers
+from tests.web.api.client import Api
 
 ROUNDS = 5
 AT_ONCE = 50

@@ -23,8 +23,8 @@ from benchmarks.report import Figure, Section
 from benchmarks.rounds import Contender, Rounds, run_rounds
 from benchmarks.store import Saves, gpt2_in_parts
 from standfast.identity import identify
-from standfast.retention import KeepBest, KeepEvery, KeepLast
-from standfast.store import manifest as manifests
+from standfast.policies import KeepBest, KeepEvery, KeepLast
+from standfast.store.index import manifest as manifests
 
 MODULES = 10_000
 SAMPLES = 1_000_000

@@ -18,7 +18,7 @@ from benchmarks.files import ROUNDS, gone, nothing, touch
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import Contender, run_rounds
 from benchmarks.state import gpt2_with_adam
-from standfast.verbs.convert import Proof
+from standfast.tensorfile.convert import Proof
 
 SUFFIXES = {"tenzor": ".tenzor", "oxck": ".oxck", "torch": ".pt", "npz": ".npz"}
 

@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 
 import standfast
-from standfast.store import names
-from standfast.store.reading import read_record
-from standfast.store.record import Record, encode
-from standfast.store.runfile import RunFile
-from standfast.store.runfile import encode as encode_run
+from standfast.store.load.reading import read_record
+from standfast.store.schema import names
+from standfast.store.schema.record import Record, encode
+from standfast.store.schema.run_file import RunFile
+from standfast.store.schema.run_file import encode as encode_run
 
 CHECKPOINTS = 10_000
 RUNS = 1_000

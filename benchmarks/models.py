@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, models
 
 from standfast.packages import GPT, Config, save_model_folder
-from standfast.packages.gpt import empty, fill
+from standfast.packages.model.gpt import empty, fill
 
 TINY = Config(vocab_size=300, n_positions=16, n_embd=8, n_layer=2, n_head=2)
 

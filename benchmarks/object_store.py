@@ -23,13 +23,13 @@ import standfast
 from benchmarks.report import Figure, Section
 from benchmarks.rounds import run_rounds
 from standfast.cli.stores import find_store
-from standfast.store.filters import Filter, chosen_runs
-from standfast.store.listing import checkpoints
+from standfast.store.query.filters import Filter, chosen_runs
+from standfast.store.query.listing import checkpoints
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from tests.object_store.proxy import Proxy
-
 from object_store import Server
+
+from tests.object_store.proxy import Proxy
 
 ROUNDS = 5
 MIB = 1 << 20
@@ -219,7 +219,7 @@ def traffic(server: Server, folder: Path) -> Section:
 
 def _record(store: standfast.Store) -> str:
     head = store.resolve("latest").head
-    return standfast.store.names.record_file(head.run, head.step)
+    return standfast.store.schema.names.record_file(head.run, head.step)
 
 
 def listing(server: Server, folder: Path) -> Section:

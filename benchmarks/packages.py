@@ -20,7 +20,7 @@ from benchmarks.report import Figure, Section
 from benchmarks.resident import WAYS
 from benchmarks.rounds import Contender, Rounds, run_rounds
 from standfast.packages import GPT, Config, load_model_folder, load_model_mmaped
-from standfast.packages.gpt import empty
+from standfast.packages.model.gpt import empty
 
 MAPPED = Config(n_embd=1024, n_layer=16, n_head=16)
 """254 million parameters: 1.02 GB."""

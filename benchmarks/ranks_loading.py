@@ -34,7 +34,7 @@ class Loading:
         dcp.load(self._sharded.state, checkpoint_id=self._folder / "dcp")
 
     def plugin(self) -> None:
-        from standfast.adapters.dcp import Reader
+        from standfast.dcp import Reader
 
         dcp.load(
             self._sharded.state, storage_reader=Reader(self._folder / "plugin", "bench", "latest")

@@ -84,7 +84,7 @@ class Saving:
         dcp.save(self._sharded.state, storage_writer=writer)
 
     def plugin(self) -> None:
-        from standfast.adapters.dcp import Writer
+        from standfast.dcp import Writer
 
         writer = Writer(self._folder / "plugin", "bench", next(self._steps))
         dcp.save(self._sharded.state, storage_writer=writer)

@@ -23,7 +23,7 @@ from benchmarks.report import Figure, Section
 from benchmarks.rounds import Contender, run_rounds
 from benchmarks.state import parameter_shapes
 from standfast.files.digests import CHUNK
-from standfast.store.reading import read_record
+from standfast.store.load.reading import read_record
 
 State = dict[str, dict[str, torch.Tensor]]
 

@@ -27,7 +27,7 @@ from standfast.amr import (
     logical_digest,
     repartition,
 )
-from standfast.amr.frontends import Frontend
+from standfast.amr.mesh.frontends import Frontend
 from standfast.errors import RefNotFound
 from standfast.parallel import Communicator, communicator, on_root
 

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 import torch
 
-from standfast.adapters import torch as adapter
-from standfast.adapters import torch_devices, torch_optimizers
-from standfast.adapters.torch_devices import DeviceSource
-from standfast.adapters.torch_dtypes import dtype_of, empty
 from standfast.errors import BadOption, CopyFailed
 from standfast.tensors import Source, TensorSpec
 from standfast.tensors.devices import Copies, Device, Incoming, Outgoing, sums_of
 from standfast.tensors.sources import ALIGNMENT, Bytes
+from standfast.torch import devices, optimizers
+from standfast.torch import framework as adapter
+from standfast.torch.devices import DeviceSource
+from standfast.torch.dtypes import dtype_of, empty
 
 
 class LateDevice:
@@ -192,7 +192,7 @@ def put_tensors_on(device: LateDevice, monkeypatch: pytest.MonkeyPatch) -> None:
         raise BadOption(f"device={name!r}: there is {device.name} here")
 
     monkeypatch.setattr(adapter, "source", source)
-    for module in (adapter, torch_devices, torch_optimizers):
+    for module in (adapter, devices, optimizers):
         monkeypatch.setattr(module, "device_of", device_of)
-    for module in (adapter, torch_devices):
+    for module in (adapter, devices):
         monkeypatch.setattr(module, "device", named)

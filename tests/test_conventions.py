@@ -10,7 +10,7 @@ import pytest
 from standfast import KeepAll, KeepBest, KeepLast, KeepTagged
 from standfast.conventions import Translated, translate
 from standfast.errors import BadOption
-from standfast.retention import Policies
+from standfast.policies import Policies
 
 
 def kept(**options: Any) -> Any:

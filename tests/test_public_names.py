@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from pathlib import Path
 
 import standfast
 from standfast import errors
+from tests import ROOT
 
 
 def test_the_public_names_are_these() -> None:
@@ -153,7 +153,7 @@ def _classes() -> list[type[Exception]]:
 
 
 def test_every_error_stands_in_the_drawn_tree_and_in_the_docs() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "errors.md").read_text()
+    page = (ROOT / "docs" / "errors.md").read_text()
     for kind in _classes():
         assert kind.__name__ in (errors.__doc__ or ""), kind
         assert f"`{kind.__name__}`" in page, kind

@@ -21,32 +21,32 @@ from typing import TYPE_CHECKING, Any
 
 from standfast import errors, oxck
 from standfast.errors import DamagedFile, StandfastError
-from standfast.retention import KeepAll, KeepBest, KeepEvery, KeepLast, KeepTagged
+from standfast.policies import KeepAll, KeepBest, KeepEvery, KeepLast, KeepTagged
 from standfast.schedule import Schedule
 from standfast.store import Checkpoint, Run, Store
-from standfast.store.per_rank import per_rank
+from standfast.store.tree.per_rank import per_rank
+from standfast.tensorfile.convert import Converted, convert
+from standfast.tensorfile.diff import Diff, diff
+from standfast.tensorfile.load import load
+from standfast.tensorfile.open import TensorFile, open
+from standfast.tensorfile.save import save
+from standfast.tensorfile.verify import verify
 from standfast.tensors import Packed, TensorSpec, register_framework
-from standfast.verbs.convert import Converted, convert
-from standfast.verbs.diff import Diff, diff
-from standfast.verbs.load import load
-from standfast.verbs.open import TensorFile, open
-from standfast.verbs.save import save
-from standfast.verbs.verify import verify
 
 if TYPE_CHECKING:
     from standfast import amr, experiments, packages, parallel, tenzor
-    from standfast.adapters.torch_loader import ResumableLoader
+    from standfast.torch.loader import ResumableLoader
     from standfast.training.checkpointer import Checkpointer
     from standfast.training.state import TrainingState
 
 __version__ = "0.1.0"
 
-register_framework("torch", "standfast.adapters.torch")
-register_framework("jax", "standfast.adapters.jax")
+register_framework("torch", "standfast.torch.framework")
+register_framework("jax", "standfast.jax.framework")
 
 _LATER = {
     "Checkpointer": "standfast.training.checkpointer",
-    "ResumableLoader": "standfast.adapters.torch_loader",
+    "ResumableLoader": "standfast.torch.loader",
     "TrainingState": "standfast.training.state",
 }
 """What is imported when it is first asked for: a command that lists a store needs none of it."""

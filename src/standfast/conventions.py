@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from standfast.errors import BadOption
-from standfast.retention import KeepAll, KeepBest, KeepLast, KeepTagged, Mode, Policies, Policy
+from standfast.policies import KeepAll, KeepBest, KeepLast, KeepTagged, Mode, Policies, Policy
 
 NAMES: Final = (
     "save_top_k",

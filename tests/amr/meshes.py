@@ -16,7 +16,7 @@ from standfast.amr import (
     PeriodicTopology,
     ScalarFrontend,
 )
-from standfast.amr.morton import Key
+from standfast.amr.mesh.morton import Key
 
 TOPOLOGIES: Any = {"open": OpenTopology, "periodic": PeriodicTopology}
 

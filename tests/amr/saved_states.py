@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 import standfast
-from standfast.amr.arena import FieldArena
-from standfast.amr.frontends import Frontend, GaugeFrontend, ScalarFrontend
-from standfast.amr.gauge import GaugeTree
-from standfast.amr.slabs import slabs
-from standfast.amr.topology import OpenTopology, PeriodicTopology
-from standfast.amr.tree import AMRTree
+from standfast.amr.mesh.arena import FieldArena
+from standfast.amr.mesh.frontends import Frontend, GaugeFrontend, ScalarFrontend
+from standfast.amr.mesh.gauge import GaugeTree
+from standfast.amr.mesh.topology import OpenTopology, PeriodicTopology
+from standfast.amr.mesh.tree import AMRTree
+from standfast.amr.snapshot.slabs import slabs
 
 SCALAR = ScalarFrontend(2, 4, OpenTopology(2, (8.0, 8.0)))
 GAUGE = GaugeFrontend(2, 1, 2, 4, PeriodicTopology(2, (8.0, 8.0)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,7 @@ from standfast.amr import (
     ScalarFrontend,
     TreeCheckpoint,
 )
-
-GOLDEN = Path(__file__).parents[1] / "formats" / "golden"
+from tests import GOLDEN
 
 SCALAR = ScalarFrontend(2, 4, OpenTopology(2, (16.0, 16.0)))
 U1 = GaugeFrontend(1, 1, 2, 4, PeriodicTopology(2, (4.0, 4.0)))

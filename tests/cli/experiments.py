@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import standfast
-from standfast.store.beside import write_beside
+from standfast.store.v3.companions import write_beside
 
 HP = {"lr": 0.1, "optimizer": {"name": "adam", "betas": [0.9, 0.99]}, "version": "1.0"}
 DATA = {"uids": list(range(20)), "discarded": [3], "tags": {5: ["hard"]}}

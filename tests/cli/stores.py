@@ -12,7 +12,7 @@ import numpy as np
 
 import standfast
 from standfast.cli.app import run
-from standfast.store.reading import read_record
+from standfast.store.load.reading import read_record
 
 
 class Done(NamedTuple):

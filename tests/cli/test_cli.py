@@ -167,7 +167,7 @@ def test_errors_are_one_line_without_a_traceback(tmp_path: Path) -> None:
 
 SLOW = """
 import sys, time
-from standfast.cli import verify
+from standfast.cli.commands import verify
 real = verify.verify
 def slow(path, progress):
     for _ in range(6):

@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import ROOT
 from tests.cli.stores import call
-
-ROOT = Path(__file__).parents[2]
 
 
 def _story() -> dict[str, list[str]]:

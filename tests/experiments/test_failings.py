@@ -30,6 +30,7 @@ from standfast.errors import (
 )
 from standfast.experiments import CheckpointManagerV2, ExperimentHashGenerator
 from standfast.identity import identify
+from tests import ROOT
 from tests.experiments.models import DATA, HP, bits, fill, new_model
 from tests.experiments.saver import SIZE
 
@@ -43,7 +44,7 @@ def root(tmp_path: Path) -> Path:
 def saver(root: Path, lr: float, first: int = 1) -> Iterator[subprocess.Popen[str]]:
     """Another process that saves every step; it is killed in the end."""
     command = [sys.executable, "-m", "tests.experiments.saver", str(root), str(lr), str(first)]
-    where = Path(__file__).parents[2]
+    where = ROOT
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=where) as process:
         try:
             yield process

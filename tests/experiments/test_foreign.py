@@ -12,9 +12,10 @@ import yaml
 
 from standfast.errors import AmbiguousRef, BadPickle, NotAStore, RefNotFound, RefusedPickle
 from standfast.experiments import CheckpointManagerV2, get_checkpoint_system
+from tests import WEIGHTSLAB
 from tests.experiments.models import DATA, HP, bits, new_model, new_optimizer
 
-ROOT = Path(__file__).parents[1] / "data" / "weightslab_2.0_root"
+ROOT = WEIGHTSLAB
 MADE = "c2546cf6b5a79a7800000000"
 
 

@@ -26,7 +26,7 @@ from standfast.errors import (
     WriteFailed,
 )
 from standfast.experiments import CheckpointManagerV2, watch
-from standfast.experiments.watching import watched
+from standfast.experiments.registry import watched
 from standfast.identity import identify
 from tests.experiments.models import (
     DATA,

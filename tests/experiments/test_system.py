@@ -14,7 +14,7 @@ from torch import nn
 import standfast
 from standfast.errors import BadOption, NotOpen, RunBusy
 from standfast.experiments import CheckpointSystem, get_checkpoint_system, watch
-from standfast.experiments.watching import watched
+from standfast.experiments.registry import watched
 from standfast.identity import identify
 from tests.experiments.models import DATA, HP, bits, fill, new_model, new_optimizer, train_step
 

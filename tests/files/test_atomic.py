@@ -80,7 +80,7 @@ def test_a_save_beside_another_to_the_same_path_does_not_remove_its_file(tmp_pat
 
     def slow_save() -> None:
         from standfast.files.writer import write_file
-        from standfast.formats import safetensors
+        from standfast.formats.safetensors import file as safetensors
         from standfast.tensors import source_of
 
         sources = [(name, source_of(array)) for name, array in OLD.items()]

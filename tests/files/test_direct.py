@@ -13,8 +13,8 @@ import pytest
 from standfast.errors import ChangedFile
 from standfast.files import direct
 from standfast.files.direct import LARGE, DirectReads
+from standfast.files.input.file import SourceFile
 from standfast.files.ring import BLOCK
-from standfast.files.source_file import SourceFile
 from tests.descriptors import open_files
 
 SIZE = BLOCK + 3 * LARGE + 1234

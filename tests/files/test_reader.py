@@ -24,7 +24,7 @@ from standfast.errors import (
 )
 from standfast.files import mapping
 from standfast.files.digests import CHUNK
-from standfast.files.source_file import SourceFile
+from standfast.files.input.file import SourceFile
 
 MAPPED = pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
 ROWS = 5

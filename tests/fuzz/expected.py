@@ -9,7 +9,7 @@ import numpy as np
 from blake3 import blake3
 
 from standfast.files.layout import Index
-from standfast.formats.reading import Options
+from standfast.formats.reader import Options
 
 LARGEST_ARRAY = 1 << 20
 """A short file can hold a tensor of a petabyte, all of it one number; that is not compared."""

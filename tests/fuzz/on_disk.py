@@ -20,7 +20,7 @@ from standfast.errors import (
 )
 from standfast.files.layout import Index
 from standfast.formats import format_named
-from standfast.formats.reading import Options
+from standfast.formats.reader import Options
 from tests.fuzz.expected import LARGEST_ARRAY, broken_tensors, damaged_tensors, expected_array
 from tests.fuzz.properties import check_array, check_message, expecting, read
 from tests.fuzz.target import Broken, Outcome, require

@@ -29,11 +29,11 @@ from standfast.files.layout import Form, Index
 from standfast.files.writer import write_stream
 from standfast.formats import format_named, format_of_file
 from standfast.formats.metadata import from_strings, to_strings
-from standfast.formats.reading import Options
-from standfast.formats.torch_values import Stub
+from standfast.formats.reader import Options
+from standfast.formats.torch.values import Stub
+from standfast.tensorfile.open import TensorFile
+from standfast.tensorfile.portable import portable
 from standfast.tensors import TensorSpec
-from standfast.verbs.open import TensorFile
-from standfast.verbs.portable import portable
 from tests.fuzz.expected import (
     LARGEST_ARRAY,
     Array,

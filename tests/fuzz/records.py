@@ -16,16 +16,16 @@ from blake3 import blake3
 
 from standfast.errors import StandfastError
 from standfast.files.digests import CHUNK, tensor_digest
-from standfast.store import tree
-from standfast.store.aliases import View, c_order
-from standfast.store.box_reading import parts_of
-from standfast.store.boxes import box_nbytes, slices
+from standfast.store.backends.local import LocalBackend
 from standfast.store.checkpoint import Checkpoint
-from standfast.store.decoding import decode
-from standfast.store.local import LocalBackend
-from standfast.store.logical import logical
-from standfast.store.reading import Data
-from standfast.store.record import DataFile, Head, Part, Record, encode
+from standfast.store.load.box_reading import parts_of
+from standfast.store.load.reading import Data
+from standfast.store.maintenance.logical import logical
+from standfast.store.schema.boxes import box_nbytes, slices
+from standfast.store.schema.decoder import decode
+from standfast.store.schema.record import DataFile, Head, Part, Record, encode
+from standfast.store.tree import tree
+from standfast.store.tree.aliases import View, c_order
 from standfast.tensors import TensorSpec
 from standfast.tensors.shards import Box
 from tests.fuzz.limits import alarm_clock, memory_limit, peak_memory

@@ -13,7 +13,8 @@ from random import Random
 from blake3 import blake3
 
 from standfast.files.layout import Index
-from standfast.formats.reading import Options
+from standfast.formats.reader import Options
+from tests import ROOT
 from tests.fuzz.limits import alarm_clock, memory_limit, peak_memory
 from tests.fuzz.on_disk import check_on_disk
 from tests.fuzz.properties import check_in_memory, check_opened
@@ -30,7 +31,7 @@ ON_DISK_EVERY = 40
 POOL = 2000
 """How many inputs are kept to be changed further."""
 
-KEPT = Path(__file__).parents[2] / "build" / "fuzz"
+KEPT = ROOT / "build" / "fuzz"
 
 
 @dataclass(frozen=True)

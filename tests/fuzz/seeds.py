@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,9 +13,9 @@ from blake3 import blake3
 
 import standfast
 from standfast.tensors import DTYPES
+from tests import GOLDEN
 from tests.fuzz.target import LARGEST_SEED
 
-GOLDEN = Path(__file__).parents[1] / "formats" / "golden"
 LETTERS = ["a", "b", "weight", "dtype", "shape", "é", "😀", '"', "\\", "\n", "/", ".", " ", "__"]
 VALUES: list[Any] = [1, 1.5, "text", [1, [2]], {"x": None}, True, -3, [], "3", ""]
 

@@ -8,7 +8,7 @@ from random import Random
 
 from standfast.errors import StandfastError
 from standfast.files.layout import Index
-from standfast.formats.reading import Options
+from standfast.formats.reader import Options
 
 LARGEST = 1 << 16
 """Inputs are cut to this size."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.adapters.torch_dtypes import NAME_OF
+from standfast.torch.dtypes import NAME_OF
 
 DEVICE = "cuda"
 ON_GPU = [

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import standfast
-from standfast.training.proof_comparison import compare_stores
+from standfast.training.proof.comparison import compare_stores
 from tests.gpu.gpu import DEVICE, ON_GPU, differing
 
 pytestmark = ON_GPU

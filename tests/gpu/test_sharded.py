@@ -15,11 +15,11 @@ from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 
 import standfast
+from tests import ROOT
 from tests.gpu.gpu import DEVICE, ON_GPU, wait_until_warm
 
 pytestmark = ON_GPU
 PROGRAM = Path(__file__).with_name("programs") / "ranks.py"
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

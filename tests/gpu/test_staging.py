@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from standfast.adapters.torch_devices import DeviceSource, device
 from standfast.tensors import Source, TensorSpec, source_of
 from standfast.tensors.devices import Device, Incoming, Outgoing, Sums, sums_of
 from standfast.tensors.sources import Bytes
+from standfast.torch.devices import DeviceSource, device
 from tests.gpu.gpu import (
     DEVICE,
     ON_GPU,

@@ -13,13 +13,13 @@ import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import object_store
 import obstore
 import pytest
+from object_store import free_ports
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
-import object_store
-from object_store import free_ports
 from tests.examples import EXAMPLES
 from tests.object_store.fixtures import running
 from tests.object_store.server import BUCKET, HOST, Server, ServerFailed

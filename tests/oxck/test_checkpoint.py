@@ -34,14 +34,8 @@ from standfast.oxck import (
     UnsupportedVersion,
     WeightTensor,
 )
-from tests.formats.oxck_builders import (
-    GOLDEN,
-    file_of,
-    floats,
-    original_read,
-    saved,
-    tensor,
-)
+from tests import GOLDEN
+from tests.formats.oxck.builders import file_of, floats, original_read, saved, tensor
 
 FIRST = GOLDEN / "oxck_mixed.oxck"
 

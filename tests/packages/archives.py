@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import standfast
-from standfast.packages.manifest import Manifest, ModelSummary, digest_of
+from standfast.packages.documents.manifest import Manifest, ModelSummary, digest_of
 
 
 def make_package(folder: Path, with_manifest: bool = True, seed: int = 0) -> Path:

@@ -10,10 +10,10 @@ import numpy as np
 from blake3 import blake3
 
 import standfast
-from standfast.packages.architecture import shapes
-from standfast.packages.config import Config
-from standfast.packages.generation_info import GenerationInfo
-from standfast.packages.writing import Contents, write_package
+from standfast.packages.documents.generation_info import GenerationInfo
+from standfast.packages.model.architecture import shapes
+from standfast.packages.model.config import Config
+from standfast.packages.writer import Contents, write_package
 from standfast.tensors import source_of
 
 CONFIG = Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)

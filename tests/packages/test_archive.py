@@ -39,7 +39,7 @@ from standfast.errors import (
 )
 from standfast.files import disk
 from standfast.files.atomic import aside_prefix
-from standfast.files.leftovers import NEW
+from standfast.files.folder_swap.leftovers import NEW
 from standfast.packages import archive, pack, unpack
 from standfast.packages.tar import Member, TarReader, header
 from tests.files.faults import FaultyDisk, raising

@@ -36,16 +36,16 @@ from standfast.packages import (
     GenerationInfo,
     load_model_folder,
     load_model_mmaped,
-    opening,
+    reader,
     save_model_folder,
     verify_package,
 )
 from standfast.packages import folder as folder_module
-from standfast.packages.manifest import Manifest
-from standfast.packages.provenance import git_state, program_folder
-from standfast.packages.tokenizer import read_tokenizer
+from standfast.packages.documents.manifest import Manifest
+from standfast.packages.documents.provenance import git_state, program_folder
+from standfast.packages.documents.tokenizer import read_tokenizer
 from tests.packages import hugging
-from tests.packages.stored_models import TINY, bits, model
+from tests.packages.store.stored_models import TINY, bits, model
 
 
 @pytest.fixture
@@ -471,7 +471,7 @@ def test_a_file_that_takes_the_place_of_another_meanwhile_is_found_out(
         shutil.copy(tmp_path / "other" / "model.safetensors", folder / "new")
         os.replace(folder / "new", folder / "model.safetensors")
 
-    monkeypatch.setattr(opening, "_check_files", late)
+    monkeypatch.setattr(reader, "_check_files", late)
     with pytest.raises(ChangedFile):
         load_model_folder(folder)
 

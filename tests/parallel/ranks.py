@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
+
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
-ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 from standfast.errors import BadOption
 from standfast.parallel import SingleRank, may_run_in_thread, program, program_ranks
-from tests.parallel.test_given import stand_in_for_mpi
+from tests.parallel.test_select import stand_in_for_mpi
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost"}
 

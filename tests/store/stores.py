@@ -13,7 +13,7 @@ import torch
 
 from standfast import Packed, Run
 from standfast.files.digests import CHUNK
-from standfast.store import names
+from standfast.store.schema import names
 
 Array = np.ndarray[Any, Any]
 MIB = 1 << 20

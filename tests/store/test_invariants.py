@@ -30,11 +30,11 @@ from standfast.errors import (
 from standfast.files import disk
 from standfast.files.digests import CHUNK, tensor_digest
 from standfast.files.disk import Disk
-from standfast.store import names
-from standfast.store.doctor import clean, examine
-from standfast.store.local import LocalBackend
-from standfast.store.reading import read_record
-from standfast.store.record import encode
+from standfast.store.backends.local import LocalBackend
+from standfast.store.load.reading import read_record
+from standfast.store.maintenance.doctor import clean, examine
+from standfast.store.schema import names
+from standfast.store.schema.record import encode
 from tests.store.stores import (
     MIB,
     chunks,
@@ -173,7 +173,7 @@ def test_invariant_3_latest_is_the_highest_sequence_and_falls_back_aloud(
 ) -> None:
     times = iter(["2031", "2030", "2029"])
     monkeypatch.setattr(
-        "standfast.store.saving.now", lambda: f"{next(times)}-01-01T00:00:00.000000Z"
+        "standfast.store.save.saving.now", lambda: f"{next(times)}-01-01T00:00:00.000000Z"
     )
     run.save(30, _state(30), best=True)
     run.save(20, _state(20))

@@ -20,8 +20,8 @@ from standfast.errors import (
     NotAStore,
     RefNotFound,
 )
-from standfast.store import names
-from standfast.store.record import encode_head
+from standfast.store.schema import names
+from standfast.store.schema.record import encode_head
 from tests.store.stores import data_path, flip, folder, random_bytes, record_path, same
 
 
@@ -44,7 +44,7 @@ def test_latest_is_the_last_commit_whatever_the_step_and_the_clock(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _saved(store, "a", 500)
-    monkeypatch.setattr("standfast.store.saving.now", lambda: "1970-01-01T00:00:00.000000Z")
+    monkeypatch.setattr("standfast.store.save.saving.now", lambda: "1970-01-01T00:00:00.000000Z")
     _saved(store, "b", 7)
     assert store.resolve("latest").state()["who"] == "b"
     _saved(store, "a", 3)
@@ -348,7 +348,7 @@ def test_a_latest_that_is_replaced_meanwhile_is_still_the_latest(
 ) -> None:
     """Between the look into the index and the look into the folder, another process replaces it."""
     run = _saved(store, "a", 1, 2)
-    monkeypatch.setattr("standfast.store.local.LocalBackend.cache", None)
+    monkeypatch.setattr("standfast.store.backends.local.LocalBackend.cache", None)
     reader = Store(Path(store.url).parent)
     refresh = reader.index.refresh
 

@@ -24,8 +24,8 @@ from standfast.errors import (
     RunCollision,
 )
 from standfast.identity import Identity
-from standfast.store import names
-from standfast.store.local import LocalBackend
+from standfast.store.backends.local import LocalBackend
+from standfast.store.schema import names
 from tests.store.stores import folder, same
 
 

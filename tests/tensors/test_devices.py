@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from standfast.adapters.torch_devices import _sums
 from standfast.tensors.devices import COLUMNS, WORD, sum_length, sums_of
 from standfast.tensors.sources import Bytes
+from standfast.torch.devices import _sums
 
 ROW = COLUMNS * WORD
 SIZES = [

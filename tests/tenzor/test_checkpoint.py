@@ -23,9 +23,10 @@ from standfast.errors import (
     UnsupportedFile,
     UnsupportedTensor,
 )
-from standfast.formats.tenzor import checkpoint_metadata
+from standfast.formats.tenzor.file import checkpoint_metadata
 from standfast.tenzor import Checkpoint, CheckpointMetadata
-from tests.formats.tenzor_builders import GOLDEN, lookup
+from tests import GOLDEN
+from tests.formats.tenzor.builders import lookup
 from tests.strategies import same_bytes
 from tests.tenzor.models import bits, new_model, train
 

@@ -181,7 +181,7 @@ def test_a_run_that_nothing_identifies_is_called_as_the_program(
 
 
 def test_a_store_in_memory_can_be_saved_into(tmp_path: Path) -> None:
-    from standfast.store.memory import MemoryBackend
+    from standfast.store.backends.memory import MemoryBackend
 
     store = standfast.Store(MemoryBackend())
     walk(store, 15, asynchronous=True)
@@ -476,7 +476,7 @@ def test_an_unwritable_folder_is_found_before_training_starts(tmp_path: Path) ->
 def test_a_full_disk_is_found_before_training_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
 ) -> None:
-    from standfast.store.local import LocalBackend
+    from standfast.store.backends.local import LocalBackend
 
     monkeypatch.setattr(LocalBackend, "free", lambda self: 100)
     with (
@@ -635,7 +635,7 @@ def test_the_number_of_steps_is_an_integer(tmp_path: Path) -> None:
 def test_a_save_that_failed_can_be_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from standfast.store.local import LocalBackend
+    from standfast.store.backends.local import LocalBackend
 
     def refuse(*arguments: Any, **options: Any) -> None:
         raise errors.WriteFailed(28, "disk full")
@@ -801,7 +801,7 @@ def test_saves_by_the_clock_and_by_a_share_of_the_time(tmp_path: Path) -> None:
 def test_a_save_that_waits_for_the_one_before_says_how_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from standfast.store.local import LocalBackend
+    from standfast.store.backends.local import LocalBackend
 
     create = LocalBackend.create
 

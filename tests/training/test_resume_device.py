@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import standfast
-from standfast.adapters import torch as adapter
 from standfast.errors import CopyFailed, DigestMismatch, FellBack, StateMismatch
-from standfast.files.source_file import SourceFile
+from standfast.files.input.file import SourceFile
 from standfast.tensors import TensorSpec
+from standfast.torch import framework as adapter
 from standfast.training import comparison
 from standfast.training.comparison import differences
 from tests.device_memory import Made

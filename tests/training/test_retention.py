@@ -17,9 +17,9 @@ import pytest
 import standfast
 from standfast import KeepAll, KeepBest, KeepLast, Store
 from standfast.errors import BadOption, NotDeleted, StateMismatch
-from standfast.store.doctor import examine
-from standfast.store.pins import pinned_steps
-from standfast.training import background
+from standfast.store.maintenance.doctor import examine
+from standfast.store.retention.pins import pinned_steps
+from standfast.training.background import background
 from standfast.training.checkpointer import EVERY
 from tests.training.walk import Walk, checkpointer
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import standfast
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 STEPS = 8
 KILLED = 5
 SAVED = 4

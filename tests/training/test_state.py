@@ -133,7 +133,7 @@ def test_the_identity_of_a_tree_is_its_tensors_not_its_values() -> None:
 
 
 def _report(mine: Any, saved: Any) -> Any:
-    from standfast.store.filling import spec_of
+    from standfast.store.load.filling import spec_of
 
     return compare(mine, saved, spec_of)
 

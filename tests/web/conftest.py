@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 
 import standfast
 from tests.web import stores
-from tests.web.browser import DESK, Browsing, Server, Watch, start
+from tests.web.browser.browser import DESK, Browsing, Server, Watch, start
 
 Serve = Callable[..., str]
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
+from tests import ROOT
 from tests.web import stores
-from tests.web.browser import DESK, PHONE, Browsing, Watch, settle, start, visit
+from tests.web.browser.browser import DESK, PHONE, Browsing, Watch, settle, start, visit
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+PICTURES = ROOT / "docs" / "pictures"
 TAKEN = {
     "light": "runs run lineage checkpoint compare storage package",
     "dark": "runs mesh",

@@ -20,13 +20,13 @@ from standfast import KeepBest, KeepLast
 from standfast.amr import OpenTopology, ScalarFrontend, Snapshot
 from standfast.files.digests import CHUNK
 from standfast.parallel import SingleRank
-from standfast.retention import retention
-from standfast.store import names
-from standfast.store.marks import Marks, Note, write_marks
-from standfast.store.reading import read_record
-from standfast.store.record import Record, encode
-from standfast.store.runfile import RunFile
-from standfast.store.runfile import encode as encode_run
+from standfast.policies import retention
+from standfast.store.load.reading import read_record
+from standfast.store.schema import names
+from standfast.store.schema.marks import Marks, Note, write_marks
+from standfast.store.schema.record import Record, encode
+from standfast.store.schema.run_file import RunFile
+from standfast.store.schema.run_file import encode as encode_run
 from standfast.tensors import TensorSpec
 from standfast.training.metrics import MetricsLog
 from tests.packages.saved_packages import make_package

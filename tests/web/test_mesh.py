@@ -12,7 +12,7 @@ import pytest
 import standfast
 from standfast.amr import AMRTree, FieldArena, OpenTopology, ScalarFrontend
 from standfast.errors import BadOption, BlockNotFound, DamagedFile, DigestMismatch
-from standfast.verbs.open import TensorFile
+from standfast.tensorfile.open import TensorFile
 from standfast.web import mesh
 from standfast.web.mesh import blocks, field
 from tests.amr.meshes import random_mesh

@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 import standfast
 from standfast.errors import BadOption, DigestMismatch, TensorNotFound, UnsupportedDType
 from standfast.files.digests import CHUNK
-from standfast.store.view import CheckpointView
+from standfast.store.query.view import CheckpointView
+from standfast.tensorfile.open import TensorFile
 from standfast.tensors import TensorSpec
 from standfast.tensors.dtypes import DTYPES
 from standfast.tensors.sources import Packed
-from standfast.verbs.open import TensorFile
-from standfast.web import decoding, sampling
+from standfast.web import decoder, samples
 from standfast.web.numbers import _summary, difference, heatmap, summary
 from tests.cli.stores import flip_in
-from tests.store.cut import Cut, cut_framework, even
+from tests.store.save.cut import Cut, cut_framework, even
 
 __all__ = ["cut_framework"]
 
@@ -300,7 +300,7 @@ def test_of_a_large_tensor_whole_chunks_are_looked_at(large: Any) -> None:
 
 
 def test_no_other_chunk_is_read(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from standfast.store.reading import Data
+    from standfast.store.load.reading import Data
 
     asked: list[int] = []
     plain = Data.chunk
@@ -327,8 +327,8 @@ BOUND = """
 import resource, sys
 import numpy as np
 import standfast
-from standfast.store.view import CheckpointView
-from standfast.verbs.open import TensorFile
+from standfast.store.query.view import CheckpointView
+from standfast.tensorfile.open import TensorFile
 from standfast.web.numbers import difference, heatmap, summary
 
 store, path = standfast.Store(sys.argv[1]), sys.argv[2]
@@ -396,7 +396,7 @@ def test_any_stretch_of_a_tensor_is_some_boxes() -> None:
         for stop in range(first, 61):
             found = [
                 numbers[tuple(slice(a, a + n) for a, n in zip(*box, strict=True))].reshape(-1)
-                for box in sampling.boxes_of(shape, first, stop)
+                for box in samples.boxes_of(shape, first, stop)
             ]
             assert np.concatenate([np.empty(0), *found]).tolist() == list(range(first, stop))
 
@@ -461,13 +461,13 @@ def test_equal_digests_spare_the_reading(tmp_path: Path, monkeypatch: pytest.Mon
     view_of(tmp_path, array, array)
     store = standfast.Store(tmp_path / "store")
     reads: list[int] = []
-    plain = sampling.Chunked.read
+    plain = samples.Chunked.read
 
-    def read(self: sampling.Chunked, start: int, stop: int) -> Any:
+    def read(self: samples.Chunked, start: int, stop: int) -> Any:
         reads.append(stop - start)
         return plain(self, start, stop)
 
-    monkeypatch.setattr(sampling.Chunked, "read", read)
+    monkeypatch.setattr(samples.Chunked, "read", read)
     found = difference(view_at(store, 0), view_at(store, 1), "w")
     assert reads == [array.nbytes]  # of one of the two, for its own summary
     assert found["before"] == found["after"]
@@ -625,4 +625,4 @@ def test_no_web_framework_is_needed() -> None:
 def test_each_value_of_a_narrow_dtype_is_in_its_table() -> None:
     for name, kind in DTYPES.items():
         if kind.bits <= 16:
-            assert decoding.table(name).shape == (1 << kind.bits,)
+            assert decoder.table(name).shape == (1 << kind.bits,)

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 import standfast
 from tests.web import stores
-from tests.web.browser import settle, visit
+from tests.web.browser.browser import settle, visit
 from tests.web.conftest import Serve
 
 Shown = Callable[[Any], standfast.Store]

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 import standfast
-from tests.web.api import Api
-from tests.web.browser import Server, start
+from tests.web.api.client import Api
+from tests.web.browser.browser import Server, start
 from tests.web.conftest import Serve
 
 

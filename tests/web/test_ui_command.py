@@ -17,7 +17,7 @@ import pytest
 
 import standfast
 from tests.cli.stores import call
-from tests.web.browser import start
+from tests.web.browser.browser import start
 
 MAIN = "from standfast.cli import main; main()"
 LIBRARIES = ("starlette", "uvicorn", "jinja2", "plotly", "anyio", "httpx")
@@ -50,8 +50,8 @@ def test_it_ends_at_once_and_well_when_told_to(
 
 SLOW = """
 import time
-from standfast.web import api_checkpoints
-api_checkpoints.runs_diff_json = lambda *_: time.sleep(30)
+from standfast.web.api import checkpoints
+checkpoints.runs_diff_json = lambda *_: time.sleep(30)
 from standfast.cli import main
 main()
 """
@@ -169,12 +169,12 @@ def test_on_a_terminal_it_opens_the_browser_unless_told_not_to(
     small: standfast.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("standfast.cli.ui._open", opened.append)
-    monkeypatch.setattr("standfast.cli.ui._run", lambda app, listening: listening.close())
+    monkeypatch.setattr("standfast.cli.commands.ui._open", opened.append)
+    monkeypatch.setattr("standfast.cli.commands.ui._run", lambda app, listening: listening.close())
     place = str(Path(small.url).parent)
     call("ui", place, "--port", "0")
     assert opened == [], "nobody looks at a pipe"
-    monkeypatch.setattr("standfast.cli.ui.on_terminal", lambda: True)
+    monkeypatch.setattr("standfast.cli.commands.ui.on_terminal", lambda: True)
     call("ui", place, "--port", "0", "--no-open")
     assert opened == []
     done = call("ui", place, "--port", "0")
@@ -195,4 +195,6 @@ def test_nothing_else_imports_any_of_it(small: standfast.Store, arguments: str) 
     assert "standfast" in imported
     heavy = {name for name in imported if name.partition(".")[0] in LIBRARIES}
     assert heavy == set()
-    assert not {name for name in imported if name.startswith(("standfast.web", "standfast.cli.ui"))}
+    assert not {
+        name for name in imported if name.startswith(("standfast.web", "standfast.cli.commands.ui"))
+    }

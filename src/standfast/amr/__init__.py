@@ -16,32 +16,32 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from standfast.amr.arena import INVALID, FieldArena
-from standfast.amr.checkpoint import TreeCheckpoint, TreeState
-from standfast.amr.frontends import GaugeFrontend, ScalarFrontend
-from standfast.amr.gauge import GaugeTree, LinkExchangeSpec
-from standfast.amr.paths import broadcast_checkpoint_step, format_path, format_ranked_path
-from standfast.amr.topology import OpenTopology, PeriodicTopology
-from standfast.amr.tree import AMRTree
+from standfast.amr.mesh.arena import INVALID, FieldArena
+from standfast.amr.mesh.frontends import GaugeFrontend, ScalarFrontend
+from standfast.amr.mesh.gauge import GaugeTree, LinkExchangeSpec
+from standfast.amr.mesh.topology import OpenTopology, PeriodicTopology
+from standfast.amr.mesh.tree import AMRTree
+from standfast.amr.sunc.checkpoint import TreeCheckpoint, TreeState
+from standfast.amr.sunc.paths import broadcast_checkpoint_step, format_path, format_ranked_path
 from standfast.schedule import Schedule
 
 if TYPE_CHECKING:
-    from standfast.amr.link_ghosts import link_halo
-    from standfast.amr.logical import logical_digest
-    from standfast.amr.moving import move_blocks, repartition
-    from standfast.amr.patch import Patch
+    from standfast.amr.ghosts.links import link_halo
+    from standfast.amr.inspect.logical import logical_digest
+    from standfast.amr.mesh.patch import Patch
+    from standfast.amr.migration import move_blocks, repartition
     from standfast.amr.shard import ShardContext
-    from standfast.amr.snapshot import Restored, Snapshot
+    from standfast.amr.snapshot.snapshot import Restored, Snapshot
 
 _LATER = {
-    "Patch": "standfast.amr.patch",
-    "Restored": "standfast.amr.snapshot",
+    "Patch": "standfast.amr.mesh.patch",
+    "Restored": "standfast.amr.snapshot.snapshot",
     "ShardContext": "standfast.amr.shard",
-    "Snapshot": "standfast.amr.snapshot",
-    "link_halo": "standfast.amr.link_ghosts",
-    "logical_digest": "standfast.amr.logical",
-    "move_blocks": "standfast.amr.moving",
-    "repartition": "standfast.amr.moving",
+    "Snapshot": "standfast.amr.snapshot.snapshot",
+    "link_halo": "standfast.amr.ghosts.links",
+    "logical_digest": "standfast.amr.inspect.logical",
+    "move_blocks": "standfast.amr.migration",
+    "repartition": "standfast.amr.migration",
 }
 """What a program on one rank that writes files has no use for."""
 

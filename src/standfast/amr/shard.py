@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from standfast.amr.morton import Key, Words
-from standfast.amr.places import NOWHERE, Indices, Places
+from standfast.amr.ghosts.places import NOWHERE, Indices, Places
+from standfast.amr.mesh.morton import Key, Words
 from standfast.errors import BadOption, BlockNotFound, RanksDisagree
 from standfast.parallel import Communicator, agree, communicator
 
 if TYPE_CHECKING:
-    from standfast.amr.tree import AMRTree
+    from standfast.amr.mesh.tree import AMRTree
 
 KINDS: Final = ("morton_contiguous", "manual")
 

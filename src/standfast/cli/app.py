@@ -16,17 +16,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from standfast import __version__
-from standfast.cli import (
-    commands,
-    commands_copies,
-    commands_packages,
-    commands_store,
-    commands_ui,
-)
-from standfast.cli.output import exit_code, message_of
+from standfast.cli.declarations import copies, files, packages, store, ui
 from standfast.cli.pipes import end_with_readers
+from standfast.display.output import exit_code, message_of
 from standfast.errors import StandfastError, printable
-from standfast.store.remote import waiting
+from standfast.store.remote import wait
 
 app = typer.Typer(
     name="standfast",
@@ -35,11 +29,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(commands.app)
-app.add_typer(commands_store.app)
-app.add_typer(commands_copies.app)
-app.add_typer(commands_packages.app)
-app.add_typer(commands_ui.app)
+app.add_typer(files.app)
+app.add_typer(store.app)
+app.add_typer(copies.app)
+app.add_typer(packages.app)
+app.add_typer(ui.app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -60,7 +54,7 @@ def _root(
 def main() -> None:
     """Run the command line of this process."""
     end_with_readers()
-    waiting.tell_of_silence = _tell_of_silence
+    wait.tell_of_silence = _tell_of_silence
     warnings.showwarning = _show_warning
     run()
 
@@ -76,10 +70,10 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _tell_of_silence(place: str) -> None:
-    from standfast.store.remote.connecting import TIMEOUT, timeout
+    from standfast.store.remote.connection import TIMEOUT, timeout
 
-    if waiting.tell_of_silence is not None:
-        waiting.tell_of_silence = None  # once is enough
+    if wait.tell_of_silence is not None:
+        wait.tell_of_silence = None  # once is enough
         print(
             f"standfast: {printable(place)} does not answer; it is asked again for up to "
             f"{timeout().total_seconds():.0f} seconds (${TIMEOUT})",

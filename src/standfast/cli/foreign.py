@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from standfast.cli.output import (
+from standfast.cli.commands.show.file import file_json, print_values, show_file
+from standfast.cli.stores import takeover
+from standfast.display.output import (
     age_text,
     on_terminal,
     print_json,
@@ -15,8 +17,6 @@ from standfast.cli.output import (
     size_text,
     time_text,
 )
-from standfast.cli.show import file_json, print_values, show_file
-from standfast.cli.stores import takeover
 from standfast.errors import (
     AmbiguousRef,
     DamagedFile,
@@ -25,9 +25,9 @@ from standfast.errors import (
     printable,
     shortened,
 )
-from standfast.store.names import SHORTEST
-from standfast.verbs.folders import Experiment, Root, read_root
-from standfast.verbs.open import open
+from standfast.store.schema.names import SHORTEST
+from standfast.tensorfile.importers import Experiment, Root, read_root
+from standfast.tensorfile.open import open
 
 WRITER: Final = "weightslab"
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from standfast.errors import NotAStore, RefNotFound
 from standfast.formats import FORMATS
-from standfast.packages import names
-from standfast.store.names import VARIABLE
-from standfast.store.opening import is_url
+from standfast.packages.documents import names
+from standfast.store.backends.address import is_url
+from standfast.store.schema.names import VARIABLE
 
 if TYPE_CHECKING:
     from standfast.store import Checkpoint, Store
@@ -63,7 +63,7 @@ def open_store(named: str, *, new: bool = False) -> Store:
 
 def _opened(folder: Path) -> Store:
     from standfast.store import Store
-    from standfast.store.foreign import is_foreign
+    from standfast.store.v3.foreign import is_foreign
 
     if is_foreign(folder):
         raise NotAStore(
@@ -76,7 +76,7 @@ def _opened(folder: Path) -> Store:
 
 def find_foreign(given: str | None) -> Path | None:
     """The root that is meant, if another program wrote it; None if it is a store, or missing."""
-    from standfast.store.foreign import is_foreign
+    from standfast.store.v3.foreign import is_foreign
 
     if is_url(given or os.environ.get(VARIABLE)):
         return None

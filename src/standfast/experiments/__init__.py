@@ -15,8 +15,8 @@ An experiment is a run of `standfast.Store`; `docs/experiments.md` is the page o
 
 from standfast.experiments.hashes import ExperimentHashGenerator
 from standfast.experiments.manager import CheckpointManagerV2
+from standfast.experiments.registry import watch
 from standfast.experiments.system import CheckpointSystem, get_checkpoint_system
-from standfast.experiments.watching import watch
 
 __all__ = [
     "CheckpointManagerV2",

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from standfast.errors import BadPickle, MissingFile, RefusedPickle, RefusedState, UnknownFramework
-from standfast.store import Store, names
+from standfast.store import Store
+from standfast.store.schema import names
 from standfast.tensors.frameworks import unwrapped
 
 

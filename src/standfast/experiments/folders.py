@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from standfast.errors import WriteFailed
-from standfast.store import names
+from standfast.store.schema import names
 
 _FOLDERS: Final = (
     "data",

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from standfast.errors import AmbiguousRef, RefNotFound
-from standfast.experiments.reading import Entry, Loaded, parts_of
+from standfast.experiments.reader import Entry, Loaded, parts_of
 from standfast.experiments.steps import closest_step
-from standfast.verbs.folders.values import read_content
-from standfast.verbs.folders.weightslab import Experiment, read_root
+from standfast.tensorfile.importers.values import read_content
+from standfast.tensorfile.importers.weightslab import Experiment, read_root
 
 
 class ForeignExperiments:

@@ -13,15 +13,16 @@ from standfast.errors import BadOption, NotAStore, NotOpen, RefNotFound
 from standfast.experiments.architectures import load_architecture, pickle_architecture
 from standfast.experiments.folders import make_folders
 from standfast.experiments.foreign import ForeignExperiments
-from standfast.experiments.reading import Experiments, Loaded
-from standfast.experiments.recording import Recorder
-from standfast.experiments.restoring import restore
+from standfast.experiments.reader import Experiments, Loaded
+from standfast.experiments.recorder import Recorder
+from standfast.experiments.registry import watched
+from standfast.experiments.restore import restore
 from standfast.experiments.steps import as_step
-from standfast.experiments.stored import StoredExperiments
-from standfast.experiments.watching import watched
-from standfast.store import Store, names
-from standfast.store.foreign import is_foreign
-from standfast.store.opening import is_url
+from standfast.experiments.store import StoredExperiments
+from standfast.store import Store
+from standfast.store.backends.address import is_url
+from standfast.store.schema import names
+from standfast.store.v3.foreign import is_foreign
 
 _ORDERS: Final = ("created", "last_used")
 

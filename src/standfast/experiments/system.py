@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from standfast.errors import BadOption, NotOpen
 from standfast.experiments.manager import CheckpointManagerV2
+from standfast.experiments.registry import watch, watched
 from standfast.experiments.steps import as_step
-from standfast.experiments.watching import watch, watched
 
 DEFAULT_FREQUENCY: Final = 100
 

@@ -3,8 +3,8 @@
     create aside → … the caller writes … → sync → rename → sync the folder
 
 The file that stood at the path stays as it was until the rename, and a reader that has it open
-or mapped keeps it after that. In a folder that is itself aside (`files/folders.py`), which nobody
-reads and whoever made it syncs, a file has its name from the beginning.
+or mapped keeps it after that. In a folder that is itself temporary (see `files/folder_swap`),
+which no one reads yet and whose creator syncs it, a file has its final name from the beginning.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from isal import igzip, isal_zlib
 from standfast.errors import BadArchive, BadOption, TrailingBytes, TruncatedFile, UnsupportedFile
 from standfast.files.atomic import replacing
 from standfast.files.disk import Disk
+from standfast.files.input.file import SourceFile
 from standfast.files.reader import Progress
 from standfast.files.ring import Ring
-from standfast.files.source_file import SourceFile
 
 SUFFIX: Final = ".zst"
 GZIP_SUFFIXES: Final = (".gz", ".tgz")

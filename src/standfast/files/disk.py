@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from standfast.files.exchange import exchange
+from standfast.files.folder_swap.exchange import exchange
 
 ALIGNMENT: Final = 4096
 """Direct writes start and end at multiples of this, in the file and in memory."""

@@ -19,8 +19,8 @@ import numpy as np
 from standfast.errors import FileError, WriteFailed
 from standfast.files.atomic import replacing
 from standfast.files.disk import Disk
-from standfast.files.folders import make_folders
-from standfast.files.source_file import SourceFile
+from standfast.files.folder_swap.swap import make_folders
+from standfast.files.input.file import SourceFile
 
 LONGEST: Final = 1 << 20
 """Bytes of the longest line that is read as it is."""

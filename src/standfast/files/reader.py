@@ -24,12 +24,12 @@ from standfast.files.digests import (
     worker_count,
 )
 from standfast.files.forms import LoadedSource, as_source
+from standfast.files.input.file import SourceFile
+from standfast.files.input.memory import SourceMemory
+from standfast.files.input.ranges import SourceRanges
+from standfast.files.input.stream import SourceStream
 from standfast.files.layout import Index
 from standfast.files.mapping import Prefetch, as_bytes, map_file, on_network
-from standfast.files.source_file import SourceFile
-from standfast.files.source_memory import SourceMemory
-from standfast.files.source_ranges import SourceRanges
-from standfast.files.source_stream import SourceStream
 from standfast.tensors import ArraySource, Source, TensorSpec
 from standfast.tensors.sources import PIECE, Bytes, aligned_bytes
 

@@ -8,8 +8,13 @@ from typing import Any, Final, Protocol, cast
 
 from standfast.errors import UnknownFormat
 from standfast.files.layout import Index, Layout
-from standfast.formats import npz, oxck, safetensors, sunc, tenzor, torch
-from standfast.formats.reading import Options, Read
+from standfast.formats.npz import file as _npz
+from standfast.formats.oxck import file as _oxck
+from standfast.formats.reader import Options, Read
+from standfast.formats.safetensors import file as _safetensors
+from standfast.formats.sunc import file as _sunc
+from standfast.formats.tenzor import file as _tenzor
+from standfast.formats.torch import file as _torch
 from standfast.tensors import TensorSpec
 
 
@@ -56,7 +61,7 @@ class Format(Protocol):
 
 
 FORMATS: tuple[Format, ...] = tuple(
-    cast(Format, module) for module in (safetensors, tenzor, oxck, sunc, torch, npz)
+    cast(Format, module) for module in (_safetensors, _tenzor, _oxck, _sunc, _torch, _npz)
 )
 
 

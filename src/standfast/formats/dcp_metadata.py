@@ -1,6 +1,6 @@
 """The `.metadata` of a torch.distributed.checkpoint folder, without torch and without running code.
 
-The pickle becomes objects of known classes with known fields; `standfast.adapters.dcp_contents`
+The pickle becomes objects of known classes with known fields; `standfast.dcp.folder.contents`
 sees to it that they tell one story. `docs/formats/dcp.md` is the page of the bytes, and of what is
 refused.
 """
@@ -19,10 +19,10 @@ from standfast.errors import (
     printable,
     shortened,
 )
-from standfast.formats.refusals import MAX_RANK, MAX_SIZE
-from standfast.formats.torch_globals import Globals
-from standfast.formats.torch_pickle import _Machine
-from standfast.formats.torch_values import CONSTANTS, HINT, Stub, kind_of, name_of, of_type
+from standfast.formats.limits import MAX_RANK, MAX_SIZE
+from standfast.formats.torch.globals import Globals
+from standfast.formats.torch.pickle import _Machine
+from standfast.formats.torch.values import CONSTANTS, HINT, Stub, kind_of, name_of, of_type
 
 MAX_METADATA: Final = 1 << 29
 """The longest `.metadata`; that of a million chunks has 100 MB."""

@@ -3,7 +3,7 @@
 The bytes that are hashed are given on the page `docs/identity.md`.
 """
 
+from standfast.identity.description import recorded
 from standfast.identity.identity import IGNORED, Identity, identify
-from standfast.identity.recorded import recorded
 
 __all__ = ["IGNORED", "Identity", "identify", "recorded"]

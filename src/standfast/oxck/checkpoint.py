@@ -23,13 +23,13 @@ from standfast.errors import (
 from standfast.files import disk
 from standfast.files.layout import Layout
 from standfast.files.writer import write_file, write_stream
-from standfast.formats import oxck
+from standfast.formats.limits import MAX_NAME
 from standfast.formats.metadata import from_strings
-from standfast.formats.oxck_metadata import to_text
-from standfast.formats.refusals import MAX_NAME
+from standfast.formats.oxck import file as oxck
+from standfast.formats.oxck.metadata import to_text
 from standfast.formats.seal import CHUNKS_KEY, KEY
 from standfast.oxck.errors import Io, NameTooLong
-from standfast.oxck.reading import Content, Floats, read_file, read_stream
+from standfast.oxck.reader import Content, Floats, read_file, read_stream
 from standfast.tensors import ArraySource, TensorSpec
 
 

@@ -11,7 +11,7 @@ from standfast.errors import (
     TruncatedFile,
     UnsupportedFile,
 )
-from standfast.formats.refusals import MAX_NAME
+from standfast.formats.limits import MAX_NAME
 
 
 class CheckpointError(StandfastError):

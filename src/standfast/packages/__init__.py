@@ -14,42 +14,46 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from standfast.packages.archive import pack, unpack
-    from standfast.packages.checking import verify_package
-    from standfast.packages.config import Config
-    from standfast.packages.dataset import DatasetInfo, DatasetMetadata, DatasetSample
-    from standfast.packages.exporting import export
+    from standfast.packages.documents.dataset import DatasetInfo, DatasetMetadata, DatasetSample
+    from standfast.packages.documents.generation_info import (
+        DataStats,
+        GenerationInfo,
+        TrainingParams,
+    )
+    from standfast.packages.documents.names import REQUIRED_FILES
     from standfast.packages.folder import load_model_folder, save_model_folder
-    from standfast.packages.generation_info import DataStats, GenerationInfo, TrainingParams
-    from standfast.packages.gpt import GPT
     from standfast.packages.listing import ModelInfo, list_saved_models
-    from standfast.packages.model_file import load_model, load_model_mmaped, save_model
-    from standfast.packages.names import REQUIRED_FILES
-    from standfast.packages.stored import save_to_store
-    from standfast.packages.varmap import VarMap
+    from standfast.packages.model.config import Config
+    from standfast.packages.model.file import load_model, load_model_mmaped, save_model
+    from standfast.packages.model.gpt import GPT
+    from standfast.packages.model.varmap import VarMap
+    from standfast.packages.store.export import export
+    from standfast.packages.store.packages import save_to_store
+    from standfast.packages.verify import verify_package
 
 _PLACES = {
-    "Config": "config",
-    "DataStats": "generation_info",
-    "DatasetInfo": "dataset",
-    "DatasetMetadata": "dataset",
-    "DatasetSample": "dataset",
-    "GPT": "gpt",
-    "GenerationInfo": "generation_info",
+    "Config": "model.config",
+    "DataStats": "documents.generation_info",
+    "DatasetInfo": "documents.dataset",
+    "DatasetMetadata": "documents.dataset",
+    "DatasetSample": "documents.dataset",
+    "GPT": "model.gpt",
+    "GenerationInfo": "documents.generation_info",
     "ModelInfo": "listing",
-    "REQUIRED_FILES": "names",
-    "TrainingParams": "generation_info",
-    "VarMap": "varmap",
-    "export": "exporting",
+    "REQUIRED_FILES": "documents.names",
+    "TrainingParams": "documents.generation_info",
+    "VarMap": "model.varmap",
+    "export": "store.export",
     "list_saved_models": "listing",
-    "load_model": "model_file",
+    "load_model": "model.file",
     "load_model_folder": "folder",
-    "load_model_mmaped": "model_file",
+    "load_model_mmaped": "model.file",
     "pack": "archive",
-    "save_model": "model_file",
+    "save_model": "model.file",
     "save_model_folder": "folder",
-    "save_to_store": "stored",
+    "save_to_store": "store.packages",
     "unpack": "archive",
-    "verify_package": "checking",
+    "verify_package": "verify",
 }
 """Each is imported when it is first asked for: to list packages takes no torch."""
 

@@ -30,15 +30,15 @@ from standfast.errors import (
 from standfast.files import disk
 from standfast.files.atomic import as_write_failed, is_aside
 from standfast.files.compression import compressing, decompressed, writing
-from standfast.files.folders import make_folders, making_folder
-from standfast.files.held_folder import holding_folder
+from standfast.files.folder_swap.open_folder import holding_folder
+from standfast.files.folder_swap.swap import make_folders, making_folder
+from standfast.files.input.file import SourceFile
 from standfast.files.reader import Progress
-from standfast.files.source_file import SourceFile
-from standfast.packages.checking import check_entries, verify_package
-from standfast.packages.json_text import named
-from standfast.packages.places import check_are_here
-from standfast.packages.settled import while_unchanged
+from standfast.packages.documents.json_text import named
+from standfast.packages.remote.places import check_are_here
+from standfast.packages.retry import while_unchanged
 from standfast.packages.tar import END, Member, TarReader, header, padding
+from standfast.packages.verify import check_entries, verify_package
 
 SUFFIXES: Final = (".tar.gz", ".tgz", ".tar.zst")
 MOST_MEMBERS: Final = 1_000

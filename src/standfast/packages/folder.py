@@ -5,23 +5,23 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from standfast.packages.building import build
-from standfast.packages.config import Config
-from standfast.packages.manifest import Manifest
-from standfast.packages.names import TOKENIZER
-from standfast.packages.opening import opened_package
-from standfast.packages.places import folder_at
-from standfast.packages.settled import while_unchanged
-from standfast.packages.tokenizer import read_tokenizer
-from standfast.packages.varmap import VarMap
-from standfast.packages.writing import MAX_SHARD_SIZE, contents_of, write_package
+from standfast.packages.documents.manifest import Manifest
+from standfast.packages.documents.names import TOKENIZER
+from standfast.packages.documents.tokenizer import read_tokenizer
+from standfast.packages.model.build import build
+from standfast.packages.model.config import Config
+from standfast.packages.model.varmap import VarMap
+from standfast.packages.reader import opened_package
+from standfast.packages.remote.places import folder_at
+from standfast.packages.retry import while_unchanged
+from standfast.packages.writer import MAX_SHARD_SIZE, contents_of, write_package
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from standfast.packages.dataset import DatasetInfo
-    from standfast.packages.generation_info import GenerationInfo
-    from standfast.packages.gpt import GPT
+    from standfast.packages.documents.dataset import DatasetInfo
+    from standfast.packages.documents.generation_info import GenerationInfo
+    from standfast.packages.model.gpt import GPT
 
 
 def save_model_folder(

@@ -15,17 +15,17 @@ from standfast.errors import (
     shortened,
 )
 from standfast.files.layout import Index
-from standfast.formats import safetensors
-from standfast.formats.reading import Options
-from standfast.packages.architecture import plain_name
-from standfast.packages.checking import check_size
-from standfast.packages.config import MODEL_TYPE
-from standfast.packages.json_text import named, read_object
-from standfast.packages.manifest import FileDigest, Manifest, ModelSummary, digest_of
-from standfast.packages.names import CONFIG, INDEX, MANIFEST, MODEL, TOKENIZER
-from standfast.packages.places import Entries, Entry, File, Folder, opened
-from standfast.packages.quantized_scheme import dequantized_specs
-from standfast.packages.weights import SCHEME, find_weights
+from standfast.formats.reader import Options
+from standfast.formats.safetensors import file as safetensors
+from standfast.packages.documents.json_text import named, read_object
+from standfast.packages.documents.manifest import FileDigest, Manifest, ModelSummary, digest_of
+from standfast.packages.documents.names import CONFIG, INDEX, MANIFEST, MODEL, TOKENIZER
+from standfast.packages.model.architecture import plain_name
+from standfast.packages.model.config import MODEL_TYPE
+from standfast.packages.remote.places import Entries, Entry, File, Folder, opened
+from standfast.packages.verify import check_size
+from standfast.packages.weights.quantized_scheme import dequantized_specs
+from standfast.packages.weights.weights import SCHEME, find_weights
 
 SMALL: Final = 64 << 10
 """Bytes of the largest file that is read as a whole."""

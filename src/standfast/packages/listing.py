@@ -12,14 +12,21 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from standfast.errors import ChangedFile, FileError, MissingFile, StandfastError, UnreadableFile
-from standfast.packages.checking import check_links
+from standfast.packages.documents.json_text import read_object
+from standfast.packages.documents.manifest import Manifest
+from standfast.packages.documents.names import GENERATION_INFO, has_weights, is_package
 from standfast.packages.inspection import check_manifest, summary_of
-from standfast.packages.json_text import read_object
-from standfast.packages.manifest import Manifest
-from standfast.packages.names import GENERATION_INFO, has_weights, is_package
-from standfast.packages.places import Entries, Entry, Folder, entries_of, folder_at, shown_path
-from standfast.packages.remote import RemoteFolder, RemotePath, Status
-from standfast.packages.settled import while_unchanged
+from standfast.packages.remote.folder import RemoteFolder, RemotePath, Status
+from standfast.packages.remote.places import (
+    Entries,
+    Entry,
+    Folder,
+    entries_of,
+    folder_at,
+    shown_path,
+)
+from standfast.packages.retry import while_unchanged
+from standfast.packages.verify import check_links
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _AT_ONCE: Final = 16

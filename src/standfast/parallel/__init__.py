@@ -13,9 +13,9 @@ or None.
 
 from standfast.parallel.agreement import agree, on_root, together
 from standfast.parallel.communicator import Communicator
-from standfast.parallel.given import communicator
 from standfast.parallel.mpi import MPIRanks
 from standfast.parallel.program import may_run_in_thread, program_ranks
+from standfast.parallel.select import communicator
 from standfast.parallel.single import SingleRank
 from standfast.parallel.torch_ranks import TorchRanks
 

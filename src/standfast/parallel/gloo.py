@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from standfast.errors import BadOption, RankLost
-from standfast.parallel.trading import TAKEN, pauses, ranks_named
+from standfast.parallel.wire import TAKEN, pauses, ranks_named
 
 LONGEST_PAUSE: Final = 0.05
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 from standfast.errors import BadOption, RankLost
 from standfast.parallel.calls import Call
 from standfast.parallel.communicator import TIMEOUT, Communicator
-from standfast.parallel.farewell import FAREWELL_BYTES, Farewell
-from standfast.parallel.trading import FAREWELLS, TAKEN, TradingRanks, pauses
+from standfast.parallel.last_message import FAREWELL_BYTES, Farewell
+from standfast.parallel.wire import FAREWELLS, TAKEN, TradingRanks, pauses
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -8,8 +8,8 @@ from typing import Any
 
 from standfast.errors import BadOption
 from standfast.parallel.communicator import Communicator
-from standfast.parallel.given import communicator, several_of_mpi, several_of_torch
 from standfast.parallel.gloo import torch_distributed
+from standfast.parallel.select import communicator, several_of_mpi, several_of_torch
 from standfast.parallel.single import SingleRank
 
 _alone = SingleRank()

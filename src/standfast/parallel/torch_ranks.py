@@ -27,7 +27,6 @@ from weakref import WeakSet
 
 from standfast.parallel.calls import Call
 from standfast.parallel.communicator import TIMEOUT, Communicator, timeout_refusal
-from standfast.parallel.farewell import FAREWELL_BYTES, Farewell
 from standfast.parallel.gloo import (
     BEFORE_START,
     Meeting,
@@ -35,7 +34,8 @@ from standfast.parallel.gloo import (
     torch_distributed,
     wait_of,
 )
-from standfast.parallel.trading import FAREWELLS, HEADERS, TradingRanks, pauses
+from standfast.parallel.last_message import FAREWELL_BYTES, Farewell
+from standfast.parallel.wire import FAREWELLS, HEADERS, TradingRanks, pauses
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -1,7 +1,7 @@
 """The store: runs, records, references, dedup, repair. Its bytes are in `docs/format.md`."""
 
 from standfast.store.checkpoint import Checkpoint
-from standfast.store.filling import LoadReport
+from standfast.store.load.filling import LoadReport
 from standfast.store.run import Run
 from standfast.store.store import Store
 

@@ -20,26 +20,27 @@ from standfast.errors import (
     TruncatedFile,
 )
 from standfast.files.reader import Progress
-from standfast.store import names, tree
-from standfast.store.changing import change_of
-from standfast.store.export import Exported, export
-from standfast.store.headers import check_header
-from standfast.store.loading import Options, load_into, load_state, report_of
-from standfast.store.making import state_with
-from standfast.store.marks import Marks, Note, read_marks, write_marks
-from standfast.store.metrics import checked_metrics
-from standfast.store.per_rank import ALONE, Rank
-from standfast.store.pins import pinned
-from standfast.store.reading import Data, gone, read_record
-from standfast.store.record import STORAGE, DataFile, Head, Record
-from standfast.store.runfile import now
-from standfast.store.scanning import read_head
-from standfast.store.view import Array, CheckpointView
+from standfast.store.copies.export import Exported, export
+from standfast.store.index.scanning import read_head
+from standfast.store.load.loading import Options, load_into, load_state, report_of
+from standfast.store.load.making import state_with
+from standfast.store.load.reading import Data, gone, read_record
+from standfast.store.query.view import Array, CheckpointView
+from standfast.store.retention.pins import pinned
+from standfast.store.save.changing import change_of
+from standfast.store.schema import names
+from standfast.store.schema.headers import check_header
+from standfast.store.schema.marks import Marks, Note, read_marks, write_marks
+from standfast.store.schema.metrics import checked_metrics
+from standfast.store.schema.record import STORAGE, DataFile, Head, Record
+from standfast.store.schema.run_file import now
+from standfast.store.tree import tree
+from standfast.store.tree.per_rank import ALONE, Rank
 from standfast.tensors import TensorSpec
 from standfast.tensors.devices import Device
 
 if TYPE_CHECKING:
-    from standfast.store.copying import Copied
+    from standfast.store.copies.copy import Copied
     from standfast.store.run import Run
     from standfast.store.store import Store
 
@@ -263,7 +264,7 @@ class Checkpoint:
         Only what that store lacks is copied, and verified on its way. With `check`, all of it is
         read back from there.
         """
-        from standfast.store.copying import copy_checkpoint
+        from standfast.store.copies.copy import copy_checkpoint
 
         return copy_checkpoint(self, store, progress, check=check)
 

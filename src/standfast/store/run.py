@@ -28,27 +28,37 @@ from standfast.errors import (
 from standfast.identity import recorded
 from standfast.parallel import Communicator, communicator, program_ranks
 from standfast.parallel.program import is_first_of_program
-from standfast.retention import Mode, Policies, Policy, Retention, retention
-from standfast.store import budgets, deleting, names, retaining, tree, verdicts
-from standfast.store.backend import Lock
-from standfast.store.beside import write_config
-from standfast.store.changing import PATIENCE, change_of
+from standfast.policies import Mode, Policies, Policy, Retention, retention
+from standfast.store.backends.backend import Lock
 from standfast.store.checkpoint import Checkpoint
-from standfast.store.deleting import Command
-from standfast.store.held import is_cut_up
-from standfast.store.metrics import checked_metrics
-from standfast.store.per_rank import Rank
-from standfast.store.pins import pin
-from standfast.store.planning import Plan, plan_leaves
-from standfast.store.record import Head, Place
-from standfast.store.retaining import Retained
-from standfast.store.runfile import Monitor, RunFile, encode, read_run
-from standfast.store.saving import FORMATS, SAFETENSORS, Assemble, Assembler, Commit, Task, Wanted
-from standfast.store.verdicts import Verdict, best_by
-from standfast.store.writers import Writer, writer_of
+from standfast.store.retention import budgets, deleting, retaining, verdicts
+from standfast.store.retention.deleting import Command
+from standfast.store.retention.pins import pin
+from standfast.store.retention.retaining import Retained
+from standfast.store.retention.verdicts import Verdict, best_by
+from standfast.store.save.changing import PATIENCE, change_of
+from standfast.store.save.held import is_cut_up
+from standfast.store.save.planning import Plan, plan_leaves
+from standfast.store.save.saving import (
+    FORMATS,
+    SAFETENSORS,
+    Assemble,
+    Assembler,
+    Commit,
+    Task,
+    Wanted,
+)
+from standfast.store.save.writers import Writer, writer_of
+from standfast.store.schema import names
+from standfast.store.schema.metrics import checked_metrics
+from standfast.store.schema.record import Head, Place
+from standfast.store.schema.run_file import Monitor, RunFile, encode, read_run
+from standfast.store.tree import tree
+from standfast.store.tree.per_rank import Rank
+from standfast.store.v3.companions import write_config
 
 if TYPE_CHECKING:
-    from standfast.store.sharing import Sharing
+    from standfast.store.save.sharing import Sharing
     from standfast.store.store import Store
 
 Result = TypeVar("Result")
@@ -130,14 +140,14 @@ class Run:
         return Checkpoint(self._store, head)
 
     def _save_shared(self, comm: Communicator, state: Any, wanted: Callable[[], Wanted]) -> Head:
-        from standfast.store.ranks import save_shared
+        from standfast.store.save.ranks import save_shared
 
         return save_shared(self, comm, state, wanted)
 
     @cached_property
     def sharing(self) -> Sharing:
         """What the ranks that save into it together have agreed on."""
-        from standfast.store.sharing import Sharing
+        from standfast.store.save.sharing import Sharing
 
         return Sharing()
 
@@ -261,7 +271,7 @@ class Run:
             )
 
         if ranks.size > 1:
-            from standfast.store.ranks_choosing import with_checkpoint_together
+            from standfast.store.load.ranks_choosing import with_checkpoint_together
 
             return with_checkpoint_together(self, ranks, ref, load)
         return self.with_checkpoint(ref, load)

@@ -23,24 +23,25 @@ from standfast.errors import (
     WriteFailed,
 )
 from standfast.identity import Identity, identify, recorded
-from standfast.retention import Retention, as_bytes
-from standfast.store import choosing, names
-from standfast.store.backend import Backend
-from standfast.store.beside import write_beside, write_config
-from standfast.store.budgets import keep_within
-from standfast.store.changing import change_of
+from standfast.policies import Retention, as_bytes
+from standfast.store.backends.address import opened, place_of
+from standfast.store.backends.backend import Backend
 from standfast.store.checkpoint import Checkpoint
-from standfast.store.foreign import is_foreign_store
-from standfast.store.history import why_gone
-from standfast.store.index import Index
-from standfast.store.manifest import Manifest
-from standfast.store.marks import read_marks, write_marks
-from standfast.store.opening import opened, place_of
-from standfast.store.restoring import Restored, restore
-from standfast.store.retaining import Retained
+from standfast.store.index.index import Index
+from standfast.store.index.manifest import Manifest
+from standfast.store.load import choosing
+from standfast.store.retention.budgets import keep_within
+from standfast.store.retention.history import why_gone
+from standfast.store.retention.restoring import Restored, restore
+from standfast.store.retention.retaining import Retained
 from standfast.store.run import Run
-from standfast.store.runfile import RunFile, encode, environment, known_from, now, read_run
-from standfast.store.settings import change_settings, read_settings
+from standfast.store.save.changing import change_of
+from standfast.store.schema import names
+from standfast.store.schema.marks import read_marks, write_marks
+from standfast.store.schema.run_file import RunFile, encode, environment, known_from, now, read_run
+from standfast.store.schema.settings import change_settings, read_settings
+from standfast.store.v3.companions import write_beside, write_config
+from standfast.store.v3.foreign import is_foreign_store
 
 Result = TypeVar("Result")
 

@@ -9,16 +9,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from standfast.errors import BadField, DamagedFile, NotVerified, StateMismatch, UnsupportedFile
-from standfast.formats.tenzor import NAME
-from standfast.store.tree import build
+from standfast.formats.tenzor.file import NAME
+from standfast.store.tree.tree import build
+from standfast.tensorfile.open import TensorFile
+from standfast.tensorfile.save import save
 from standfast.tensors import tensor_of
 from standfast.tenzor import document
 from standfast.tenzor.metadata import CheckpointMetadata
 from standfast.tenzor.names import SLOTS
 from standfast.tenzor.optimizers import captured, plan_resuming, plan_slots
 from standfast.tenzor.weights import BYTES, StoredTensors, named_tensors, plan_filling, writable
-from standfast.verbs.open import TensorFile
-from standfast.verbs.save import save
 
 
 class Checkpoint:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from standfast.errors import BadField, LimitExceeded, UnsupportedFile, shortened
-from standfast.store.tree import Leaf, decode, encode, flatten
+from standfast.store.tree.tree import Leaf, decode, encode, flatten
 from standfast.tensors import DTYPES, TensorSpec, source_of
 from standfast.tenzor.names import leaf_name, unique
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self
 
 from standfast.errors import BadField, RefusedMetadata, UnsupportedFile
-from standfast.formats.tenzor import checkpoint_metadata
+from standfast.formats.tenzor.file import checkpoint_metadata
 
 COUNTS: Final = ("epoch", "global_step", "best_epoch")
 NUMBERS: Final = ("best_val_loss", "best_val_acc", "learning_rate")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from standfast import randomness
 from standfast.errors import StateMismatch
+from standfast.tensors import randomness
 from standfast.tenzor.checkpoint import Checkpoint
 from standfast.tenzor.config import TrainerConfig
 from standfast.tenzor.errors import BadConfig

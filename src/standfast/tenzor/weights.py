@@ -15,13 +15,13 @@ from standfast.errors import (
     UnsupportedTensor,
     shortened,
 )
-from standfast.formats.tenzor import DTYPES, MAX_RANK, hash_name
-from standfast.store.filling import LoadReport
+from standfast.formats.tenzor.file import DTYPES, MAX_RANK, hash_name
+from standfast.store.load.filling import LoadReport
+from standfast.tensorfile.open import TensorFile
 from standfast.tensors import TensorSpec, fill, kind_of, source_of, tensor_of, why_not_fillable
 from standfast.tensors.frameworks import unwrapped
 from standfast.tensors.sources import aligned_bytes
 from standfast.tenzor.document import Spec, bytes_of
-from standfast.verbs.open import TensorFile
 
 Array = np.ndarray[Any, Any]
 

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from standfast.errors import BadLabel, NotAStore, RefNotFound, RunBusy, RunExists, StandfastError
 from standfast.identity import Identity, identify, recorded
-from standfast.store import Checkpoint, Run, Store, names
-from standfast.store.runfile import RunFile
-from standfast.training.bringing_back import Elsewhere
+from standfast.store import Checkpoint, Run, Store
+from standfast.store.schema import names
+from standfast.store.schema.run_file import RunFile
+from standfast.training.mirror.recovery import Elsewhere
 
 MODES: Final = ("auto", "never", "must")
 _LOOKED_AT: Final = 64

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from standfast.errors import BadOption, StandfastError
-from standfast.retention import Mode
+from standfast.policies import Mode
 from standfast.store import Run
 
 _MODES: Final = ("min", "max")

@@ -18,10 +18,10 @@ import numpy as np
 
 from standfast.conventions import translate
 from standfast.errors import BadField, BadLabel, BadOption, NotOpen, SlowSaves, StandfastError
-from standfast.retention import Mode, Policies, Policy, as_bytes, retention
+from standfast.policies import Mode, Policies, Policy, as_bytes, retention
 from standfast.schedule import Schedule, cadence
 from standfast.store import Run, Store
-from standfast.training.background import Held
+from standfast.training.background.background import Held
 from standfast.training.beginning import (
     MODES,
     Beginning,
@@ -32,15 +32,15 @@ from standfast.training.beginning import (
     store_of,
 )
 from standfast.training.best import Best
-from standfast.training.bringing_back import Elsewhere
-from standfast.training.crew import Crew, Decision, crew_of
 from standfast.training.epoch import Epoch
 from standfast.training.metrics import MetricsLog
-from standfast.training.mirror import Mirror, Mirrored, MirrorSettings, start_mirror
-from standfast.training.preemption import Preemption
+from standfast.training.mirror.mirror import Mirror, Mirrored, MirrorSettings, start_mirror
+from standfast.training.mirror.recovery import Elsewhere
+from standfast.training.ranks import Crew, Decision, crew_of
 from standfast.training.report import ResumeReport
 from standfast.training.resuming import Resumption
 from standfast.training.saves import Saves, SaveSettings
+from standfast.training.signals import Preemption
 from standfast.training.state import TrainingState, model_of
 from standfast.training.tenure import Tenure
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from standfast.store.boxes import slices
-from standfast.store.filling import LoadReport, leaves_of, spec_of
+from standfast.store.load.filling import LoadReport, leaves_of, spec_of
+from standfast.store.schema.boxes import slices
 from standfast.tensors import Source, TensorSpec, memory_of, source_of
 from standfast.tensors.frameworks import device_of, same_on_device, shards_of
 from standfast.tensors.shards import Shards

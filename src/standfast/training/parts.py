@@ -7,11 +7,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from standfast import randomness
 from standfast.errors import RefusedState, RefusedTensor, StandfastError, StateMismatch
-from standfast.store.filling import spec_of
-from standfast.store.per_rank import PerRank
-from standfast.tensors import fill, kind_of, source_of, why_not_fillable
+from standfast.store.load.filling import spec_of
+from standfast.store.tree.per_rank import PerRank
+from standfast.tensors import fill, kind_of, randomness, source_of, why_not_fillable
 from standfast.tensors.frameworks import copy_on_device, device_of, frameworks_in_use, unwrapped
 
 _CONTAINERS: Final = (dict, OrderedDict, list, tuple)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from standfast.store.filling import LoadReport
+from standfast.store.load.filling import LoadReport
 
 NO_LOADER: Final = (
     "no loader is in the state: where the data goes on is for the program to see to; a "

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from standfast import randomness
 from standfast.errors import StateMismatch
 from standfast.parallel import SingleRank
 from standfast.store import Checkpoint
-from standfast.store.filling import LoadReport, leaves_of, spec_of
-from standfast.store.loading import saved_tree
-from standfast.store.names import dotted
-from standfast.store.per_rank import own_of
-from standfast.store.ranks_choosing import with_checkpoint_together
-from standfast.store.runfile import software
+from standfast.store.load.filling import LoadReport, leaves_of, spec_of
+from standfast.store.load.loading import saved_tree
+from standfast.store.load.ranks_choosing import with_checkpoint_together
+from standfast.store.schema.names import dotted
+from standfast.store.schema.run_file import software
 from standfast.store.store import Store
-from standfast.store.tree import Path, Ranks, Ref
-from standfast.tensors import TensorSpec, frameworks
+from standfast.store.tree.per_rank import own_of
+from standfast.store.tree.tree import Path, Ranks, Ref
+from standfast.tensors import TensorSpec, frameworks, randomness
 from standfast.tensors.devices import Device
 from standfast.tensors.frameworks import frameworks_in_use, shards_of
 from standfast.training import loaders
 from standfast.training.beginning import Beginning, changed_settings
 from standfast.training.comparison import compare, differences
-from standfast.training.crew import Crew
 from standfast.training.parts import member_at, merged
+from standfast.training.ranks import Crew
 from standfast.training.report import NO_LOADER, ResumeReport
 from standfast.training.state import (
     RANDOM,

@@ -15,17 +15,17 @@ from standfast.errors import DamagedFile, NotEnoughSpace, StandfastError, StateC
 from standfast.parallel import Communicator, SingleRank
 from standfast.schedule import Cadence
 from standfast.store import Checkpoint, Run, Store
-from standfast.store.held import Planned, plan_for
-from standfast.store.metrics import checked_metrics
-from standfast.store.per_rank import Rank
-from standfast.store.ranks import commit_planned
-from standfast.store.record import Head
-from standfast.store.saving import Wanted
-from standfast.store.trash import Trash
-from standfast.training.background import Background, Held
+from standfast.store.retention.trash import Trash
+from standfast.store.save.held import Planned, plan_for
+from standfast.store.save.ranks import commit_planned
+from standfast.store.save.saving import Wanted
+from standfast.store.schema.metrics import checked_metrics
+from standfast.store.schema.record import Head
+from standfast.store.tree.per_rank import Rank
+from standfast.training.background.background import Background, Held
+from standfast.training.background.overlap import Overlap
 from standfast.training.best import Best
 from standfast.training.metrics import Line, MetricsLog
-from standfast.training.overlap import Overlap
 from standfast.training.resuming import MIDWAY
 from standfast.training.state import TrainingState, parts_of, tree_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from standfast import randomness
 from standfast.errors import RefusedState
-from standfast.store.filling import leaves_of, spec_of
-from standfast.store.per_rank import ALONE, PerRank, Rank, per_rank
+from standfast.store.load.filling import leaves_of, spec_of
+from standfast.store.tree.per_rank import ALONE, PerRank, Rank, per_rank
+from standfast.tensors import randomness
 from standfast.tensors.frameworks import describe
 from standfast.training.parts import Part, part_of
 

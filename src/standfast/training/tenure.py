@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from standfast.errors import RunBusy
 from standfast.store import Run
-from standfast.store.backend import Lock
-from standfast.store.budgets import after_save
-from standfast.store.pins import pin
+from standfast.store.backends.backend import Lock
+from standfast.store.retention.budgets import after_save
+from standfast.store.retention.pins import pin
 
 
 class Tenure:

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from standfast.store import Store
-from standfast.web import api, pages
+from standfast.web import pages
+from standfast.web.api import routes
 from standfast.web.security import Guard
 from standfast.web.site import Site
 
@@ -31,7 +32,7 @@ def make_app(
     """
     site = Site(store, allow_edit=allow_edit, files=files)
     app = Starlette(
-        routes=[*api.routes(site), *pages.routes(site)],
+        routes=[*routes.routes(site), *pages.routes(site)],
         middleware=[Middleware(Guard, hosts=hosts, token=token)],
         exception_handlers={404: _missing, 405: _missing},
     )

@@ -20,7 +20,7 @@ import numpy as np
 
 from standfast.files.lines import LONGEST
 from standfast.store import Store
-from standfast.store.listing import as_number, checkpoints, metrics_of
+from standfast.store.query.listing import as_number, checkpoints, metrics_of
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 Places = np.ndarray[Any, np.dtype[np.int64]]

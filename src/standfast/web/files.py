@@ -17,10 +17,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from standfast.cli.output import message_of, plain
-from standfast.cli.show import file_json
-from standfast.cli.show_package import package_json
-from standfast.cli.trees import is_tree
+from standfast.cli.commands.show.file import file_json
+from standfast.cli.commands.show.package import package_json
+from standfast.display.output import message_of, plain
+from standfast.display.trees import is_tree
 from standfast.errors import (
     BadOption,
     DamagedFile,
@@ -33,10 +33,10 @@ from standfast.errors import (
     printable,
     shortened,
 )
-from standfast.files.source_file import SourceFile
+from standfast.files.input.file import SourceFile
 from standfast.formats import format_of_file
-from standfast.packages.names import is_package
-from standfast.verbs.open import TensorFile
+from standfast.packages.documents.names import is_package
+from standfast.tensorfile.open import TensorFile
 
 _LONGEST: Final = 4096
 _MOST: Final = 200

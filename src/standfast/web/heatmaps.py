@@ -13,8 +13,8 @@ import numpy as np
 from standfast.errors import BadOption
 from standfast.files.digests import CHUNK
 from standfast.tensors import TensorSpec
-from standfast.web.decoding import PIECE, some_numbers
-from standfast.web.sampling import LOOKED, WHOLE, Elements, Source, elements_of
+from standfast.web.decoder import PIECE, some_numbers
+from standfast.web.samples import LOOKED, WHOLE, Elements, Source, elements_of
 
 Array = np.ndarray[Any, Any]
 Span = tuple[int, int]

@@ -14,11 +14,11 @@ import msgspec
 
 from standfast.errors import BadOption
 from standfast.store import Store
-from standfast.store.index import Index, Listed, ListedRun, Span
-from standfast.store.lineage import monitored
-from standfast.store.listing import as_number, metrics_of
-from standfast.store.runfile import RunFile
-from standfast.web.waiting import live
+from standfast.store.index.index import Index, Listed, ListedRun, Span
+from standfast.store.query.lineage import monitored
+from standfast.store.query.listing import as_number, metrics_of
+from standfast.store.schema.run_file import RunFile
+from standfast.web.changes import live
 
 PARTS: Final = ("hp", "model", "data")
 _COMPARED: Final = re.compile(r"([^<>=]*)(<=|>=|<|>|=)([^<>=]*)")

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from standfast.amr.arena import INVALID
-from standfast.amr.described import check, describe
-from standfast.amr.items import Items
-from standfast.amr.saved import COMPLEX, SavedTree, opened, tree_in_file
+from standfast.amr.inspect.description import check, describe
+from standfast.amr.inspect.items import Items
+from standfast.amr.inspect.trees import COMPLEX, SavedTree, opened, tree_in_file
+from standfast.amr.mesh.arena import INVALID
 from standfast.errors import BadOption, BlockNotFound
 from standfast.store import Checkpoint
-from standfast.verbs.open import TensorFile
+from standfast.tensorfile.open import TensorFile
 
 Array = np.ndarray[Any, Any]
 Tree = TensorFile | Checkpoint

@@ -13,7 +13,7 @@ from standfast.errors import BadOption
 from standfast.tensors import TensorSpec
 from standfast.tensors.sources import Bytes
 from standfast.web import statistics
-from standfast.web.decoding import (
+from standfast.web.decoder import (
     codes_of,
     is_narrow,
     is_whole,
@@ -23,7 +23,7 @@ from standfast.web.decoding import (
     table,
 )
 from standfast.web.heatmaps import heatmap
-from standfast.web.sampling import LOOKED, Elements, Source, elements_of, stretches
+from standfast.web.samples import LOOKED, Elements, Source, elements_of, stretches
 
 __all__ = ["difference", "heatmap", "summary"]
 

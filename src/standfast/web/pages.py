@@ -19,8 +19,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from standfast.errors import StandfastError, printable
-from standfast.web import api_runs
-from standfast.web.answers import plain
+from standfast.web.api import runs
+from standfast.web.api.answers import plain
 from standfast.web.site import Site
 
 _HERE: Final = Path(__file__).parent
@@ -88,7 +88,7 @@ def _boot(site: Site, request: Request, page: str) -> dict[str, Any]:
     try:
         boot["store"] = site.about()
         if page == "runs":
-            boot["data"] = api_runs.runs(site, request)
+            boot["data"] = runs.runs(site, request)
     except (StandfastError, OSError):
         pass  # what is wrong, the API will say
     found: dict[str, Any] = plain(boot)

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from standfast.web.answers import error_answer
+from standfast.web.api.answers import error_answer
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 POLICY: Final = "; ".join(

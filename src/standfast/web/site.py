@@ -11,8 +11,8 @@ from anyio import CapacityLimiter
 
 from standfast import __version__
 from standfast.store import Store
+from standfast.web.changes import Watch, state_of
 from standfast.web.curves import Curves
-from standfast.web.waiting import Watch, state_of
 
 _LIGHT: Final = 64
 """So many answers are worked out at a time, each by a thread."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from standfast.cli.du import usage_json
-from standfast.cli.gc import plan_json
+from standfast.cli.commands.du import usage_json
+from standfast.cli.commands.gc import plan_json
 from standfast.store import Store
-from standfast.store.planning import SHARED
-from standfast.store.verdicts import Verdict, judged, stored
+from standfast.store.retention.verdicts import Verdict, judged, stored
+from standfast.store.save.planning import SHARED
 
 
 def storage_json(store: Store) -> dict[str, Any]:

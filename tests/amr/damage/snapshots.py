@@ -9,13 +9,14 @@ from typing import Any
 
 from standfast import Store
 from standfast.errors import FellBack
-from standfast.store import Checkpoint, names
-from standfast.store.doctor import Diagnosis, examine
-from standfast.store.extents import extents_of
-from standfast.store.reading import read_record
+from standfast.store import Checkpoint
+from standfast.store.load.reading import read_record
+from standfast.store.maintenance.doctor import Diagnosis, examine
+from standfast.store.schema import names
+from standfast.store.schema.extents import extents_of
 from tests.amr.damage.places import NEW, OLD, Place, whole
-from tests.amr.step_states import RUN, content, load, save
-from tests.store.rank_threads import attempt_on_ranks, on_ranks
+from tests.amr.snapshot.step_states import RUN, content, load, save
+from tests.store.save.rank_threads import attempt_on_ranks, on_ranks
 
 RANKS = 2
 HEADER, RECORD, FILE, FILE_HEADER = "header", "record", "file", "file's header"

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from standfast.amr import GaugeTree
-from standfast.amr.checkpoint import TreeState
-from standfast.formats.sunc import block_dtype
-from standfast.formats.sunc_header import LINK_SIZE, PLACES, SIZE
+from standfast.amr.sunc.checkpoint import TreeState
+from standfast.formats.sunc.file import block_dtype
+from standfast.formats.sunc.header import LINK_SIZE, PLACES, SIZE
 from standfast.parallel import together
 from tests.amr.damage.places import NEW, OLD, Place, whole
-from tests.amr.step_states import FRONTEND, SLOTS, part
+from tests.amr.snapshot.step_states import FRONTEND, SLOTS, part
 from tests.amr.tree_states import saved
-from tests.store.rank_threads import ThreadRanks, attempt_on_ranks
+from tests.store.save.rank_threads import ThreadRanks, attempt_on_ranks
 
 RANKS = 2
 BLOCKS = len(part(0, NEW).tree)

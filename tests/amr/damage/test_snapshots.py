@@ -18,10 +18,10 @@ from standfast.errors import (
     TruncatedFile,
 )
 from standfast.files import disk
-from standfast.store.manifest import Manifest
+from standfast.store.index.manifest import Manifest
 from tests.amr.damage.places import NEW, OLD, RANK, STEP, Damage
 from tests.amr.damage.snapshots import RANKS, TENSORS, Snapshots, build
-from tests.amr.step_states import expected
+from tests.amr.snapshot.step_states import expected
 from tests.store.faults.states import UnsyncedDisk, copy_store, make_small
 
 _expected = functools.cache(expected)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from standfast.files import disk
-from standfast.store.manifest import Manifest
+from standfast.store.index.manifest import Manifest
 from tests.store.faults.states import UnsyncedDisk, make_small
 
 MEMORY = Path("/dev/shm")

@@ -22,13 +22,13 @@ from standfast import Store
 from standfast.amr import Snapshot
 from standfast.files import disk, ring
 from standfast.parallel import SingleRank
-from standfast.store import planning
-from standfast.store.manifest import Manifest
+from standfast.store.index.manifest import Manifest
+from standfast.store.save import planning
 from tests.amr.kills.forked_ranks import KILLED, SAVED, ForkedRanks, kill_all, on_forked_ranks
-from tests.amr.step_states import RUN, save
+from tests.amr.snapshot.step_states import RUN, save
 from tests.files.faults import kill
 from tests.store.faults.states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk, copy_store
-from tests.store.rank_faults import CHANGES, QUESTIONS, FaultyBackend
+from tests.store.save.rank_faults import CHANGES, QUESTIONS, FaultyBackend
 
 Strike = Callable[[], None]
 Program = Callable[[int, Strike, bool, ForkedRanks], object]

@@ -21,9 +21,9 @@ from mpi4py import MPI
 from standfast.errors import RankLost
 from standfast.files import disk, ring
 from standfast.parallel import MPIRanks
-from standfast.store import planning
-from standfast.store.manifest import Manifest
-from tests.amr.step_states import save
+from standfast.store.index.manifest import Manifest
+from standfast.store.save import planning
+from tests.amr.snapshot.step_states import save
 from tests.files.faults import kill
 from tests.store.faults.states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from standfast import Store
-from standfast.store.doctor import examine
-from tests.amr.step_states import RUN, content, expected, load, save
+from standfast.store.maintenance.doctor import examine
+from tests.amr.snapshot.step_states import RUN, content, expected, load, save
 from tests.store.faults.states import leftovers
-from tests.store.rank_threads import on_ranks
+from tests.store.save.rank_threads import on_ranks
 
 OLD, NEW = 1, 2
 """The step that was saved before, and the one whose save was killed."""

@@ -21,8 +21,8 @@ from tests.amr.kills.stores import (
     left_behind,
     listed,
 )
-from tests.amr.step_states import expected, save
-from tests.store.rank_threads import on_ranks
+from tests.amr.snapshot.step_states import expected, save
+from tests.store.save.rank_threads import on_ranks
 
 SHORT = [
     (1, 0, "itself", 1),

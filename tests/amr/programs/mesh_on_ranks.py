@@ -15,8 +15,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from standfast.amr.link_ghosts import link_halo
-from standfast.amr.moving import repartition
+from standfast.amr.ghosts.links import link_halo
+from standfast.amr.migration import repartition
 from standfast.errors import RankFailed
 from tests.amr.meshes import fields_by_key, random_mesh
 

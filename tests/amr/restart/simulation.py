@@ -19,7 +19,7 @@ from standfast.amr import (
     ShardContext,
     Snapshot,
 )
-from standfast.amr.moving import repartition
+from standfast.amr.migration import repartition
 
 Change = tuple[Any, ...]
 """A method of the simulation, by its name, and its arguments."""

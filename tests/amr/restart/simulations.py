@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from standfast.amr import GaugeFrontend, OpenTopology, PeriodicTopology, ScalarFrontend
-from standfast.amr.link_ghosts import link_halo
+from standfast.amr.ghosts.links import link_halo
 from tests.amr.restart.simulation import Change, Simulation
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from standfast import Run
-from tests.parallel.ranks import ROOT, run_ranks
+from tests import ROOT
+from tests.parallel.ranks import run_ranks
 
 PROGRAM = Path(__file__).with_name("program.py")
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from standfast import randomness
 from standfast.amr import GaugeTree
-from standfast.amr.link_ghosts import link_halo
+from standfast.amr.ghosts.links import link_halo
+from standfast.tensors import randomness
 from tests.amr.meshes import fields_by_key
 from tests.amr.restart.simulation import Simulation
 from tests.amr.tree_states import loaded, saved

@@ -7,7 +7,7 @@ import struct
 from itertools import pairwise
 from random import Random
 
-from tests.formats.hostile_pickles import integer, list_of, name, storage, text, tuple_of
+from tests.formats.torch.hostile_pickles import integer, list_of, name, storage, text, tuple_of
 
 LARGEST = 1 << 14
 

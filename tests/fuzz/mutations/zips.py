@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from standfast.errors import StandfastError
-from tests.formats.zip_builders import Piece, archive, archive_of, crc_of
+from tests.formats.zip.builders import Piece, archive, archive_of, crc_of
 from tests.fuzz.mutations.bytes import Part, bytewise, flip_bit, inside, set_numbers
 from tests.fuzz.target import Mutation
 

@@ -27,10 +27,10 @@ from standfast.errors import (
     UnsupportedFile,
 )
 from standfast.files.layout import Index
-from standfast.formats import npz as own_format
-from standfast.formats.npz import DTYPES
-from standfast.formats.reading import Options
-from tests.formats import malformed_npz
+from standfast.formats.npz import file as own_format
+from standfast.formats.npz.file import DTYPES
+from standfast.formats.reader import Options
+from tests.formats.npz import malformed
 from tests.fuzz.expected import expected_array
 from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, inside
 from tests.fuzz.mutations.json_text import NUMBERS, json_mutations, replace_one
@@ -87,7 +87,7 @@ def seeds() -> list[bytes]:
         "none": np.zeros((0, 3), ">f4"),
     }
     plain = [_savez(state, compressed) for state in (*states, odd) for compressed in (True, False)]
-    return [*files, *plain, *small([case.data for case in malformed_npz.CASES])]
+    return [*files, *plain, *small([case.data for case in malformed.CASES])]
 
 
 def _savez(state: Mapping[str, Array], compressed: bool) -> bytes:

@@ -22,9 +22,9 @@ from standfast.errors import (
     TrailingBytes,
 )
 from standfast.files.layout import Index
-from standfast.formats.reading import Options
+from standfast.formats.reader import Options
 from standfast.oxck import Checkpoint
-from tests.formats import malformed_oxck
+from tests.formats.oxck import malformed
 from tests.fuzz.mutations.bytes import ANYWHERE, set_numbers
 from tests.fuzz.mutations.json_text import json_mutations
 from tests.fuzz.seeds import (
@@ -97,7 +97,7 @@ def seeds() -> list[bytes]:
     files += [saved("oxck", state, {"a": "b", "c": 'd"\n'}, extras=False) for state in states]
     lenient = (b"", b"  ", b'{,"a":"b" "c":"d",,}', b' { "a" : "\\n\\t\\r\\"\\\\" } ', b'{"a":"b"}')
     files += [with_metadata(files[-1], text) for text in lenient]
-    return [*golden(".oxck"), *files, *small([case.data for case in malformed_oxck.CASES])]
+    return [*golden(".oxck"), *files, *small([case.data for case in malformed.CASES])]
 
 
 def with_metadata(file: bytes, text: bytes) -> bytes:

@@ -19,9 +19,9 @@ from standfast.errors import (
     StandfastError,
 )
 from standfast.files.layout import Index
-from standfast.formats.reading import Options
-from standfast.formats.safetensors import CODE_OF
-from tests.formats.builders import (
+from standfast.formats.reader import Options
+from standfast.formats.safetensors.file import CODE_OF
+from tests.formats.safetensors.builders import (
     chunks_text,
     entry,
     file_of,
@@ -33,8 +33,8 @@ from tests.formats.builders import (
     sealed_file,
     small_tensors,
 )
-from tests.formats.legal import DTYPE_BITS, LEGAL
-from tests.formats.malformed import CASES
+from tests.formats.safetensors.legal import DTYPE_BITS, LEGAL
+from tests.formats.safetensors.malformed import CASES
 from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, inside, set_numbers
 from tests.fuzz.mutations.json_text import Members, json_mutations, of_json
 from tests.fuzz.seeds import quoted, random_name, small

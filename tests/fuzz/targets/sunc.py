@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from standfast.files.layout import Index
-from standfast.formats.reading import Options
-from tests.formats import malformed_sunc
-from tests.formats.sunc_builders import file_of, link_section, tree, whole_files, written
+from standfast.formats.reader import Options
+from tests.formats.sunc import malformed as malformed_sunc
+from tests.formats.sunc.builders import file_of, link_section, tree, whole_files, written
 from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, set_numbers
 from tests.fuzz.mutations.json_text import json_mutations
 from tests.fuzz.seeds import golden, random_metadata, small, with_digest

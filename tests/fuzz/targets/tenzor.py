@@ -9,10 +9,10 @@ from random import Random
 from typing import NamedTuple
 
 from standfast.files.layout import Index
-from standfast.formats.reading import Options
-from standfast.formats.tenzor import CODES, DTYPES
+from standfast.formats.reader import Options
+from standfast.formats.tenzor.file import CODES, DTYPES
 from standfast.tensors import DTYPES as ALL_DTYPES
-from tests.formats import malformed_tenzor
+from tests.formats.tenzor import malformed as malformed_tenzor
 from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, set_numbers
 from tests.fuzz.mutations.json_text import json_mutations
 from tests.fuzz.seeds import (

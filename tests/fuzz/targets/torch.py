@@ -28,11 +28,11 @@ from standfast.errors import (
     UnsupportedFile,
 )
 from standfast.files.layout import Index
-from standfast.formats import torch as own_format
-from standfast.formats.reading import Options
-from standfast.formats.torch import DTYPES
-from tests.formats import malformed_torch
-from tests.formats.hostile_pickles import CASES
+from standfast.formats.reader import Options
+from standfast.formats.torch import file as own_format
+from standfast.formats.torch.file import DTYPES
+from tests.formats.torch import malformed as malformed_torch
+from tests.formats.torch.hostile_pickles import CASES
 from tests.fuzz.expected import LARGEST_ARRAY
 from tests.fuzz.mutations.bytes import ANYWHERE, bytewise, flip_bit, inside
 from tests.fuzz.mutations.json_text import json_mutations

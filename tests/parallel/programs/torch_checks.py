@@ -19,7 +19,7 @@ from standfast.parallel import (
     may_run_in_thread,
     program_ranks,
 )
-from standfast.parallel.given import given_ranks
+from standfast.parallel.select import given_ranks
 from tests.parallel.programs import torch_world
 from tests.parallel.suite import Check, in_step
 

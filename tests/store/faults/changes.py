@@ -10,10 +10,11 @@ from pathlib import Path
 
 from standfast import KeepAll, KeepLast
 from standfast.errors import WriteFailed
-from standfast.retention import Policies, Policy, retention
-from standfast.store import Store, names
-from standfast.store.doctor import examine
-from standfast.store.retaining import retain
+from standfast.policies import Policies, Policy, retention
+from standfast.store import Store
+from standfast.store.maintenance.doctor import examine
+from standfast.store.retention.retaining import retain
+from standfast.store.schema import names
 from tests.store.faults.states import DAMAGED, TAG, Contents, state
 
 

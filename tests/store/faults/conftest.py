@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from standfast.store.manifest import Manifest
+from standfast.store.index.manifest import Manifest
 from tests.store.faults.states import make_small
 
 MEMORY = Path("/dev/shm")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from standfast.errors import DamagedFile, FellBack
-from standfast.store import Run, Store, names
+from standfast.store import Run, Store
+from standfast.store.schema import names
 from tests.store.faults.changes import saved
 from tests.store.faults.states import Contents, State, is_same, state
 

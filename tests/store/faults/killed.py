@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from standfast.files import disk, ring
-from standfast.store import Store, planning
+from standfast.store import Store
+from standfast.store.save import planning
 from tests.files.faults import kill
 from tests.store.faults.changes import CHANGES
 from tests.store.faults.states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk, copy_store

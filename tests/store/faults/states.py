@@ -14,9 +14,11 @@ import pytest
 from standfast.errors import DamagedFile, NotAStore, RefNotFound
 from standfast.files import ring
 from standfast.files.disk import Disk
-from standfast.store import Run, Store, names, planning
-from standfast.store.aside import is_aside
-from standfast.store.removal import orphans
+from standfast.store import Run, Store
+from standfast.store.backends.new_file import is_aside
+from standfast.store.retention.removal import orphans
+from standfast.store.save import planning
+from standfast.store.schema import names
 from tests.files.faults import FaultyDisk
 
 SMALL_BLOCK = 32768

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from standfast.files import disk
-from standfast.store import Store, runfile
-from standfast.store import saving as saving_module
+from standfast.store import Store
+from standfast.store.save import saving as saving_module
+from standfast.store.schema import run_file
 from tests.store.faults.states import UnsyncedDisk, is_same, state
 
 YEAR = 365 * 24 * 3600
@@ -31,7 +32,7 @@ class Clock:
             return time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", told)
 
         patch.setattr(saving_module, "now", now)
-        patch.setattr(runfile, "now", now)
+        patch.setattr(run_file, "now", now)
 
     def time_ns(self) -> int:
         return self._time() + self.offset * 10**9

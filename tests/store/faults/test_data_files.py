@@ -18,7 +18,7 @@ from standfast.errors import (
 )
 from standfast.files import disk
 from standfast.store import Store
-from standfast.store.reading import read_record
+from standfast.store.load.reading import read_record
 from tests.store.faults.damage import (
     HELD,
     NEWEST,

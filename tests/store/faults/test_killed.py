@@ -11,7 +11,7 @@ import pytest
 
 from standfast.files import disk
 from standfast.store import Store
-from standfast.store.doctor import examine
+from standfast.store.maintenance.doctor import examine
 from tests.store.faults.changes import CHANGES
 from tests.store.faults.states import (
     DAMAGED,

@@ -13,9 +13,10 @@ from blake3 import blake3
 
 from standfast.errors import StandfastError
 from standfast.files import disk
-from standfast.store import Store, names
-from standfast.store.aside import is_aside
-from standfast.store.local import LocalBackend
+from standfast.store import Store
+from standfast.store.backends.local import LocalBackend
+from standfast.store.backends.new_file import is_aside
+from standfast.store.schema import names
 from tests.files.power import LoggingDisk, Operation, Tree, read_tree, trees_after_power_cut
 from tests.store.faults.changes import CHANGES, Change
 from tests.store.faults.states import UnsyncedDisk, check_between, check_next_save

@@ -12,8 +12,8 @@ import pytest
 
 from standfast.errors import DamagedFile, StandfastError, UnsupportedFile
 from standfast.files import disk
-from standfast.store.decoding import decode, decode_head
-from standfast.store.local import LocalBackend
+from standfast.store.backends.local import LocalBackend
+from standfast.store.schema.decoder import decode, decode_head
 from tests.store.faults.damage import (
     HELD,
     NEWEST,

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from standfast.files import disk
-from standfast.store import Store, names
-from standfast.store.doctor import examine
-from standfast.store.restoring import restore
-from standfast.store.trash import Trash
+from standfast.store import Store
+from standfast.store.maintenance.doctor import examine
+from standfast.store.retention.restoring import restore
+from standfast.store.retention.trash import Trash
+from standfast.store.schema import names
 from tests.store.faults.states import UnsyncedDisk, check_next_save, contents, is_same
 from tests.store.faults.test_power_loss import Logged
 from tests.store.faults.trash_changes import SHARED, TRASH_CHANGES

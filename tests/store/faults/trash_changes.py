@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 from standfast.files import disk, ring
-from standfast.store import Store, planning
-from standfast.store.restoring import restore
-from standfast.store.trash import Trash
+from standfast.store import Store
+from standfast.store.retention.restoring import restore
+from standfast.store.retention.trash import Trash
+from standfast.store.save import planning
 from tests.store.faults import killed
 from tests.store.faults.changes import CHANGES, THREE, Change, saved
 from tests.store.faults.states import SMALL_BLOCK, SMALL_PART, Contents, UnsyncedDisk

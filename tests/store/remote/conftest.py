@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from standfast.store import manifest, writers
+from standfast.store.index import manifest
 from standfast.store.remote import client
-from tests.store.remote.workers import Worker
+from standfast.store.save import writers
+from tests.store.remote.faults.workers import Worker
 
 
 @pytest.fixture(scope="session")

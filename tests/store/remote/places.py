@@ -12,10 +12,10 @@ from obstore.store import S3Store
 
 from standfast import Run, Store
 from standfast.files import ring
-from standfast.store import names
-from standfast.store.opening import INSIDE
+from standfast.store.backends.address import INSIDE
 from standfast.store.remote import new_file
 from standfast.store.remote.backend import RemoteBackend
+from standfast.store.schema import names
 from tests.object_store.messages import Request
 from tests.object_store.server import Server
 from tests.store.stores import MIB, random_bytes, same

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from standfast.store.backend import Backend
+from standfast.store.backends.backend import Backend
 from standfast.store.remote.backend import RemoteBackend
-from tests.store.backend_suite import BackendSuite
+from tests.store.backends.backend_suite import BackendSuite
 
 
 class TestRemoteBackend(BackendSuite):

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from standfast.errors import BadOption
-from standfast.files import range_cache
 from standfast.files.disk import Disk
+from standfast.files.input import cache as range_cache
 from standfast.store.remote.cache import Cache
 from standfast.tensors.sources import Bytes
 

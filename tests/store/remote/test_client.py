@@ -17,7 +17,7 @@ from standfast.errors import (
     WriteFailed,
 )
 from standfast.store.remote.client import Client
-from standfast.store.remote.connecting import timeout
+from standfast.store.remote.connection import timeout
 from standfast.store.remote.reasons import reason
 from tests.object_store.faults import Answer, CutAnswer, DropAnswer, DropRequest, HoldAnswer
 from tests.object_store.messages import Request

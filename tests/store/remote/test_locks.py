@@ -17,19 +17,19 @@ from obstore.store import S3Store
 
 from standfast import Run, Store
 from standfast.errors import RunBusy, WriteFailed
-from standfast.store import tree
-from standfast.store.pins import pinned_steps
-from standfast.store.planning import Plan, plan_leaves
 from standfast.store.remote import locks
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.remote.locks import Note
-from standfast.store.saving import Wanted
+from standfast.store.retention.pins import pinned_steps
+from standfast.store.save.planning import Plan, plan_leaves
+from standfast.store.save.saving import Wanted
+from standfast.store.tree import tree
 from tests.object_store.faults import Answer, DropAnswer, HoldAnswer
 from tests.object_store.messages import Request
 from tests.object_store.proxy import Proxy
 from tests.object_store.server import Server
+from tests.store.remote.faults.workers import Worker
 from tests.store.remote.places import check, fresh, state, straight
-from tests.store.remote.workers import Worker
 
 LEASE = 1.0
 FOREIGN = Note("another", "0", "elsewhere", "another boot", 1, "1", LEASE)

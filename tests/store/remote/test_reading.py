@@ -19,9 +19,9 @@ from standfast.errors import (
     MissingFile,
     TruncatedFile,
 )
-from standfast.store import names
-from standfast.store.doctor import examine
+from standfast.store.maintenance.doctor import examine
 from standfast.store.remote.backend import RemoteBackend
+from standfast.store.schema import names
 from tests.object_store.faults import Call, CutAnswer, ReplaceInAnswer
 from tests.object_store.messages import Request
 from tests.object_store.proxy import Proxy

@@ -14,7 +14,7 @@ import pytest
 
 from standfast import Store
 from standfast.errors import BadOption, FileError, StandfastError, UnreadableFile, WriteFailed
-from standfast.store.remote.connecting import checked_url
+from standfast.store.remote.connection import checked_url
 from standfast.store.remote.versions import UNTRUSTED
 from tests.object_store.faults import Answer
 from tests.object_store.proxy import Proxy

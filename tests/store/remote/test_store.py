@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 import standfast
 from standfast.cli.app import app
 from standfast.errors import BadOption, NotAStore
-from standfast.store.collection import carry_out, plan
-from standfast.store.local import LocalBackend
-from standfast.store.memory import MemoryBackend
+from standfast.store.backends.local import LocalBackend
+from standfast.store.backends.memory import MemoryBackend
 from standfast.store.remote.backend import RemoteBackend
+from standfast.store.retention.collection import carry_out, plan
 from tests.store import remote
-from tests.store.rank_threads import ThreadRanks, on_ranks
+from tests.store.save.rank_threads import ThreadRanks, on_ranks
 
 STATE = {"model": {"w": torch.arange(70_000.0), "b": torch.ones(3)}, "step": 7}
 

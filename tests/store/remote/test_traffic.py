@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.store import names
+from standfast.store.schema import names
 from tests.object_store.proxy import Proxy
 
 MIB = 1 << 20

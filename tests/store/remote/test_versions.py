@@ -16,16 +16,16 @@ import pytest
 
 from standfast import Store
 from standfast.errors import StandfastError
-from standfast.store import names
-from standfast.store.opening import INSIDE
+from standfast.store.backends.address import INSIDE
 from standfast.store.remote import versions
 from standfast.store.remote.backend import RemoteBackend
+from standfast.store.schema import names
 from tests.object_store.faults import Answer, Call
 from tests.object_store.messages import Disconnected, Request
 from tests.object_store.proxy import Proxy
 from tests.object_store.server import Server
+from tests.store.remote.faults.workers import Worker
 from tests.store.remote.places import Forgetful, fresh, is_record, objects, orphans, state, straight
-from tests.store.remote.workers import Worker
 
 
 class Cached(RemoteBackend):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import standfast
-from standfast import randomness
+from standfast.tensors import randomness
 
 GENERATORS = ("python", "numpy", "torch")
 

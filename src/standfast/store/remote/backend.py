@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from blake3 import blake3
 
 from standfast.errors import AlreadyExists, FileError, MissingFile, WriteFailed
-from standfast.files.source_ranges import SourceRanges
-from standfast.store.backend import Entry, Unfinished, Version, checked
-from standfast.store.local import user_cache
+from standfast.files.input.ranges import SourceRanges
+from standfast.store.backends.backend import Entry, Unfinished, Version, checked
+from standfast.store.backends.local import user_cache
 from standfast.store.remote.cache import Cache
 from standfast.store.remote.client import Client, Meta
 from standfast.store.remote.locks import LEASE, Lease, Locks

@@ -16,7 +16,7 @@ import numpy as np
 from blake3 import blake3
 
 from standfast.errors import BadOption
-from standfast.files import range_cache
+from standfast.files.input import cache
 from standfast.tensors.sources import Bytes
 
 _STEP: Final = 8
@@ -50,17 +50,17 @@ class Cache:
         name = _name(key)
         path = self._path(name)
         try:
-            data = range_cache.read(path, name)
+            data = cache.read(path, name)
         except OSError:
             return None
         if data is None:
-            range_cache.remove(path)
+            cache.remove(path)
         return data
 
     def put(self, key: str, data: bytes | bytearray | memoryview | Bytes) -> None:
         """Keep some bytes, if there is a place for them."""
         content = np.frombuffer(data, np.uint8)
-        size = content.size + range_cache.OVERHEAD
+        size = content.size + cache.OVERHEAD
         if size > self._limit:
             return
         name = _name(key)
@@ -68,7 +68,7 @@ class Cache:
         with suppress(OSError):
             # A file that is there was put by another process just now.
             if not path.exists() and self._make_room(size):
-                range_cache.write(path, name, content)
+                cache.write(path, name, content)
 
     def _path(self, name: bytes) -> Path:
         return self._folder / name.hex()[:2] / name.hex()
@@ -88,14 +88,14 @@ class Cache:
 
     def _shrink(self, size: int) -> int:
         """Delete the oldest files if `size` bytes more are too many; returns how many are left."""
-        files = list(range_cache.scan(self._folder))
+        files = list(cache.scan(self._folder))
         total = sum(file.size for file in files)
         if total + size > self._limit:
             goal = min(int(self._limit * _FULL), self._limit - size)
             for file in sorted(files, key=lambda file: file.used):
                 if total <= goal:
                     break
-                if range_cache.remove(file.path):
+                if cache.remove(file.path):
                     total -= file.size
         return total
 

@@ -27,10 +27,10 @@ from standfast.errors import (
     WriteFailed,
     shortened,
 )
-from standfast.store.remote.connecting import BY_VERSION, S3, checked_url, connect, timeout
+from standfast.store.remote.connection import BY_VERSION, S3, checked_url, connect, timeout
 from standfast.store.remote.credentials import s3_options
 from standfast.store.remote.reasons import BROKEN, LATE, REASONS, number_of, reason
-from standfast.store.remote.waiting import heard
+from standfast.store.remote.wait import heard
 from standfast.tensors.sources import Bytes
 
 Buffer = bytes | bytearray | memoryview | Bytes

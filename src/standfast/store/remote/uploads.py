@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 from standfast.errors import FileError, MissingFile, UnreadableFile, WriteFailed
 from standfast.store.remote.credentials import Options, aws_endpoint
 from standfast.store.remote.keys import Keys
-from standfast.store.remote.signing import encoded, query_string, signed_headers
+from standfast.store.remote.signature import encoded, query_string, signed_headers
 
 _PATIENCE: Final = 30.0
 """How many seconds a server may be silent."""

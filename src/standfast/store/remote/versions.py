@@ -22,7 +22,7 @@ from typing import Final
 from blake3 import blake3
 
 from standfast.errors import AlreadyExists, StandfastError
-from standfast.store.backend import Version
+from standfast.store.backends.backend import Version
 from standfast.store.remote.client import Client, Meta
 
 FOLDER: Final = ".standfast/versions"

@@ -1,0 +1,1 @@
+"""Ghost layers: the sites and links around a block, taken from its neighbours."""

@@ -1,0 +1,1 @@
+"""Saved trees as `show`, `diff` and `verify --logical` see them."""

@@ -1,0 +1,1 @@
+"""The mesh: blocks, keys, fields and links, and kernels that update them."""

@@ -1,0 +1,1 @@
+"""Refining and coarsening blocks."""

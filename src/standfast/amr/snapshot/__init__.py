@@ -1,0 +1,1 @@
+"""Snapshots: the state of a simulation in a store, restored exactly."""

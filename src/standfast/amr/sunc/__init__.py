@@ -1,0 +1,1 @@
+"""`.sunc` checkpoints, byte for byte those of the original."""

@@ -1,0 +1,1 @@
+"""`standfast diff`: of files, of runs and checkpoints, of trees of blocks."""

@@ -1,0 +1,1 @@
+"""`standfast show`: a file, a checkpoint, a package, a tree of blocks."""

@@ -1,0 +1,1 @@
+"""`standfast train`: the LeNet trainer and its display."""

@@ -1,0 +1,1 @@
+"""Folders that torch.distributed.checkpoint wrote, read without torch.distributed."""

@@ -1,0 +1,133 @@
+"""The experiments of a store."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from standfast.errors import MissingFile, NotVerified, RefNotFound, UnstableValue
+from standfast.experiments.reader import Entry, Loaded, parts_of
+from standfast.experiments.steps import closest_step
+from standfast.identity import identify
+from standfast.store import Checkpoint, Store
+from standfast.store.schema import names
+from standfast.store.schema.run_file import now
+from standfast.store.v3.companions import read_data_state
+
+
+class StoredExperiments:
+    """The runs of a store, as experiments: see `reading.Experiments`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def entries(self) -> list[Entry]:
+        """All runs, the one with the latest checkpoint first."""
+        self._store.write_manifest()  # whoever looks at the file after this sees the same
+        listed = []
+        for run in self._store.index.runs():
+            created = run.created or run.used or now()
+            listed.append(Entry(run.run, created, run.used or created))
+        return listed
+
+    def latest(self) -> str | None:
+        """The run of the latest commit."""
+        self._store.write_manifest()
+        newest = next(self._store.index.newest(), None)
+        return newest.run if newest else None
+
+    def find(self, exp_hash: str) -> str:
+        """The run that goes by the beginning of a hash."""
+        return self._store.find_run(exp_hash).hash
+
+    def config(self, exp_hash: str) -> Any:
+        """The hyperparameters in its run file, which is sealed by a digest."""
+        return self._store.open_run(exp_hash).hyperparameters
+
+    def data_state(self, exp_hash: str) -> Any:
+        """The samples in its file, with a NotVerified warning if they are not those it was made of.
+
+        The file is for people too, who may change it; and what YAML has not is text in it.
+        """
+        digest = self._store.open_run(exp_hash).file.identity["data"]
+        if digest is None:
+            return None
+        try:
+            found = read_data_state(self._store.backend, exp_hash)
+        except MissingFile as error:
+            raise MissingFile(
+                error.errno, f"{error.strerror}: load_data=False loads the rest"
+            ) from error
+        if not _has_digest(found, digest):
+            warnings.warn(
+                f"{self._path(names.data_state_file(exp_hash))} is not what the experiment was "
+                "made of: it was changed, or the samples have uids or tags that YAML has not",
+                NotVerified,
+                stacklevel=3,
+            )
+        return found
+
+    def architecture(self, exp_hash: str) -> Path:
+        """Where its model would lie, pickled."""
+        return self._path(names.architecture_file(exp_hash, ".pkl"))
+
+    def load(self, exp_hash: str, target_step: int | None = None) -> Loaded:
+        """A checkpoint, every byte of it verified; only `latest` falls back to an older one."""
+        if target_step is None:
+            return self._store.with_latest(_loaded, exp_hash)
+        self._store.index.refresh()
+        steps = self._store.index.steps(exp_hash)
+        if not steps:
+            raise RefNotFound(f"experiment {exp_hash} has no checkpoint yet")
+        return _loaded(self._store.checkpoint(exp_hash, closest_step(steps, target_step)))
+
+    def info(self, exp_hash: str) -> dict[str, Any]:
+        """What its run file and the heads of its records say."""
+        run = self._store.open_run(exp_hash)
+        checkpoints = run.checkpoints()  # in the order of their commits
+        best = self._store.index.best(exp_hash)
+        return {
+            **parts_of(exp_hash),
+            "name": run.name,
+            "created": run.file.created,
+            "last_used": checkpoints[-1].head.time if checkpoints else run.file.created,
+            "parent": f"{run.parent.run}@{run.parent.step}" if run.parent else None,
+            "config": run.hyperparameters,
+            "steps": self._store.index.steps(exp_hash),
+            "latest_step": checkpoints[-1].step if checkpoints else None,
+            "best_step": best.step if best else None,
+            "nbytes": sum(each.nbytes for each in checkpoints),
+            "checkpoints": [self._described(each) for each in checkpoints],
+        }
+
+    def _described(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        path = self._path(names.whole_file(checkpoint.head.run, checkpoint.step))
+        return {
+            "step": checkpoint.step,
+            "time": checkpoint.head.time,
+            "metrics": checkpoint.metrics,
+            "nbytes": checkpoint.nbytes,
+            "path": path if path.exists() else None,  # others may save in other forms
+        }
+
+    def _path(self, name: str) -> Path:
+        path = self._store.backend.path(name)
+        assert path is not None  # a manager's store is a folder
+        return path
+
+
+def _loaded(checkpoint: Checkpoint) -> Loaded:
+    return Loaded(checkpoint.state(), checkpoint)
+
+
+def _has_digest(data_state: dict[str, Any], digest: str) -> bool:
+    """Whether an experiment of this digest was made of these samples."""
+    try:  # what is no data state has a place of its own in the file
+        return digest in (identify(data=data_state).data, _digest_of(data_state.get("data")))
+    except UnstableValue:
+        return False
+
+
+def _digest_of(data: Any) -> str | None:
+    return None if data is None else identify(data=data).data

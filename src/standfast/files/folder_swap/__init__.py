@@ -1,0 +1,1 @@
+"""A folder of files replaced by another in one atomic step."""

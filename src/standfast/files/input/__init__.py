@@ -1,0 +1,1 @@
+"""Files open for reading: local, in memory, fetched by range, cached or streamed."""

@@ -1,0 +1,1 @@
+"""Staging: shared memory that holds a copy of the state while it is written."""

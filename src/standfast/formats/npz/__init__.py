@@ -1,0 +1,1 @@
+"""NumPy's `.npz` and the `.npy` headers in it."""

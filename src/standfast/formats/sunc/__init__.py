@@ -1,0 +1,1 @@
+"""The `.sunc` format: snapshots of AMR trees and lattice gauge fields."""

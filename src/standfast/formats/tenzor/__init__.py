@@ -1,0 +1,1 @@
+"""The `.tenzor` format."""

@@ -1,0 +1,1 @@
+"""torch's `.pt`, `.pth` and `.ckpt`, read and written without torch and without pickle."""

@@ -1,0 +1,1 @@
+"""Zip archives as torch and NumPy write them, read strictly."""

@@ -1,0 +1,72 @@
+"""The parameters of a model by their names, saved and loaded in place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from standfast.errors import StateMismatch, shortened
+from standfast.packages.remote.places import as_tensors, written_here
+from standfast.tensorfile.open import TensorFile
+from standfast.tensorfile.save import save
+from standfast.tensors import fill, source_of, why_not_fillable
+
+
+class VarMap(Mapping[str, Any]):
+    """Name → parameter, of a model or of any mapping; the parameters are the model's own.
+
+    >>> state = VarMap(model)
+    >>> state.save("before.safetensors")
+    >>> state.load("before.safetensors")  # the model has its old weights again
+    """
+
+    def __init__(self, parameters: Any) -> None:
+        if not isinstance(parameters, Mapping):
+            parameters = parameters.named_parameters()
+        self._parameters: dict[str, Any] = dict(parameters)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save all parameters to a file, durably."""
+        with written_here(path) as target:
+            save(target, self._parameters)
+
+    def load(self, path: str | os.PathLike[str], *, verify: bool = True) -> None:
+        """Fill all parameters from a file, every byte verified; if this raises, none is changed."""
+        with TensorFile(as_tensors(path), verify=verify) as file:
+            _check(file, self._parameters)
+            arrays = file.arrays()
+            for name, parameter in self._parameters.items():
+                fill(parameter, arrays[name], file.spec(name))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._parameters[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __repr__(self) -> str:
+        return f"<VarMap of {len(self):,} parameters>"
+
+
+def _check(file: TensorFile, parameters: Mapping[str, Any]) -> None:
+    """Raise StateMismatch unless the file holds these parameters and no others."""
+    problems = [f"{shortened(name)!r} is in the file alone" for name in file.keys() - parameters]
+    for name, parameter in parameters.items():
+        if name not in file:
+            problems.append(f"{shortened(name)!r} is not in the file")
+            continue
+        have, found = source_of(parameter).spec, file.spec(name)
+        if have != found:
+            problems.append(
+                f"{shortened(name)!r} is {found.dtype} {list(found.shape)} in the file and "
+                f"{have.dtype} {list(have.shape)} here"
+            )
+        elif why := why_not_fillable(parameter):
+            problems.append(f"{shortened(name)!r}: {why}")
+    if problems:
+        more = "" if len(problems) <= 5 else f", and {len(problems) - 5:,} more"
+        raise StateMismatch(f"{file.path} is of another model: {'; '.join(problems[:5])}{more}")

@@ -1,0 +1,1 @@
+"""Where a store keeps its objects: the interface, a local folder, memory."""

@@ -1,0 +1,1 @@
+"""Checkpoints that enter or leave a store: push and pull, export, import."""

@@ -1,0 +1,1 @@
+"""Loading a checkpoint: which one, which bytes, and into which tensors."""

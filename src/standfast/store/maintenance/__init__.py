@@ -1,0 +1,1 @@
+"""Checking a store: verify, repair, and a digest that does not depend on the ranks."""

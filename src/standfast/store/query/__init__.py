@@ -1,0 +1,1 @@
+"""Questions about a store: lists, filters, lineage, differences, locations."""

@@ -1,0 +1,1 @@
+"""What is kept and what is deleted: verdicts, deletion, the trash, space."""

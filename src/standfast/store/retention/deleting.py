@@ -1,0 +1,114 @@
+"""Checkpoints and runs that somebody asks to be deleted, rather than a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+from standfast.errors import Protected, RefNotFound, WriteFailed
+from standfast.store.retention.history import Deletion, note_deletions
+from standfast.store.retention.pins import pinned_steps
+from standfast.store.retention.removal import delete_checkpoints, delete_run
+from standfast.store.retention.retaining import intact_before, intact_step
+from standfast.store.retention.space import Space
+from standfast.store.retention.trash import Trash
+from standfast.store.retention.verdicts import IN_USE, protections
+from standfast.store.save.changing import PATIENCE, change_of
+from standfast.store.schema.run_file import now
+
+if TYPE_CHECKING:
+    from standfast.store.store import Store
+
+Command = Literal["rm", "gc"]
+"""The commands that put what they delete into the trash."""
+
+_ASKED: Final = "somebody asked for it"
+
+
+def check_delete(store: Store, run: str, steps: Sequence[int]) -> int:
+    """Raise what `delete` would, and delete nothing; returns an intact step that is left."""
+    _check(store, run, steps)
+    return intact_step(store, run, set(store.index.steps(run)) - set(steps))
+
+
+def delete(
+    store: Store, run: str, steps: Sequence[int], trash: Command | None = None, why: str = ""
+) -> None:
+    """Delete checkpoints, or put them into the trash; raises RefNotFound or Protected."""
+    kept = check_delete(store, run, steps)
+    with change_of(store.backend, run):
+        _check(store, run, steps, kept)
+        if trash is not None:
+            Trash(store.backend).put(run, steps, trash, why or _ASKED)
+        _note(store, run, steps, trash, why)
+        delete_checkpoints(store.backend, store.index, run, steps)
+
+
+def collect(
+    store: Store, run: str, steps: Collection[int], why: str, wait: float = PATIENCE
+) -> dict[int, str]:
+    """Put checkpoints into the trash, as far as they may go; returns why the others stay.
+
+    Raises Protected if no intact one would be left, and RunBusy if somebody changes the run.
+    """
+    store.index.refresh()
+    intact_before(store, run, set(store.index.steps(run)) - set(steps))
+    with change_of(store.backend, run, wait):
+        store.index.refresh()
+        known = set(store.index.steps(run))
+        protected = protections(store, run)
+        stay = {step: "; ".join(protected[step]) for step in steps if step in protected}
+        going = [step for step in steps if step in known and step not in stay]
+        intact_before(store, run, known - set(going))
+        if going:
+            Trash(store.backend).put(run, going, "gc", why)
+            _note(store, run, going, "gc", why)
+            delete_checkpoints(store.backend, store.index, run, going)
+    return stay
+
+
+def _check(store: Store, run: str, steps: Sequence[int], kept: int | None = None) -> None:
+    store.index.refresh()
+    used = pinned_steps(store.backend, run)
+    protected = dict.fromkeys(used, f"is {IN_USE}") | store.index.protected(run)
+    known = set(store.index.steps(run))
+    for step in steps:
+        if step not in known:
+            raise RefNotFound(f"run {run} has no checkpoint of step {step}")
+        if step in protected:
+            raise Protected(f"step {step} of run {run} {protected[step]}")
+    if kept is not None and kept not in known:
+        raise Protected(f"run {run}: step {kept}, which would be left, was deleted this moment")
+
+
+def _note(store: Store, run: str, steps: Sequence[int], by: Command | None, why: str) -> None:
+    space = Space(store.backend, store.index, [run])
+    sequences = {each.step: each.head.sequence for each in store.index.newest(run)}
+    deletions = [
+        Deletion(
+            now(),
+            step,
+            sequences.get(step, 0),
+            by or "program",
+            why or _ASKED,
+            space.delete(run, step) if by is None else 0,
+        )
+        for step in steps
+    ]
+    try:
+        note_deletions(store, run, deletions)
+    except WriteFailed:  # a full disk is what deleting is for
+        return
+
+
+def delete_all(store: Store, run: str, trash: Command | None = None) -> None:
+    """Delete a run with all its checkpoints; the caller holds its lock. Raises Protected."""
+    with change_of(store.backend, run):
+        store.index.refresh()
+        for step, why in store.index.protected(run).items():
+            raise Protected(f"step {step} of run {run} {why}")
+        for step in pinned_steps(store.backend, run):
+            raise Protected(f"step {step} of run {run} is {IN_USE}")
+        if trash is not None:
+            Trash(store.backend).put(run, None, trash, _ASKED)
+        delete_run(store.backend, store.index, run)

@@ -1,0 +1,1 @@
+"""Saving a checkpoint: plan, data files, ranks, and the commit."""

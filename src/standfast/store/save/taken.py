@@ -1,0 +1,44 @@
+"""Whether a step may be saved: it is free, or its checkpoint may be replaced."""
+
+from __future__ import annotations
+
+import errno
+
+from standfast.errors import DamagedFile, Protected, StandfastError, StepExists
+from standfast.store.backends.backend import Backend
+from standfast.store.index.index import Index
+from standfast.store.load.reading import Data, read_record
+from standfast.store.schema import names
+
+
+def is_taken(backend: Backend, index: Index, run: str, step: int, replace: bool) -> bool:
+    """Whether the step has a record, which may be replaced; raises StepExists, Protected.
+
+    One that is damaged may be: whoever fell back to an older step comes by here again.
+    """
+    if not backend.exists(names.record_file(run, step)):
+        return False
+    if not replace and not _is_damaged(backend, index, run, step):
+        raise StepExists(
+            errno.EEXIST,
+            f"run {run} has a checkpoint of step {step} already: load it and go on, save "
+            "another step, or pass replace=True",
+        )
+    why = index.protected(run).get(step)
+    if why is not None:
+        raise Protected(f"step {step} of run {run} {why}")
+    return True
+
+
+def _is_damaged(backend: Backend, index: Index, run: str, step: int) -> bool:
+    """Whether a checkpoint cannot be loaded; it is read if a file of it is under suspicion."""
+    try:
+        record = read_record(backend, run, step)
+        with Data(backend, record) as data:
+            if index.distrusted(run) & {file.name for file in record.head.files}:
+                data.check()
+    except DamagedFile:
+        return True
+    except StandfastError:
+        return False
+    return False

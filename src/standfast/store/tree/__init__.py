@@ -1,0 +1,1 @@
+"""A state as data: plain values as JSON, tensors by reference, aliases."""

@@ -1,0 +1,1 @@
+"""Files that layout V3 of weightslab has and Standfast keeps up to date."""

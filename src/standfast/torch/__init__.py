@@ -1,0 +1,1 @@
+"""torch: its tensors, devices, modules, optimizers, random states and data loader."""

@@ -1,0 +1,1 @@
+"""The JSON API of the dashboard; docs/api.md describes it."""

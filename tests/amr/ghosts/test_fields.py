@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import time
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from standfast.amr import (
+    AMRTree,
+    FieldArena,
+    OpenTopology,
+    PeriodicTopology,
+    ScalarFrontend,
+    ShardContext,
+)
+from standfast.amr.migration import move_blocks, repartition
+from standfast.errors import BadBlock, BadOption, GhostsInUse, RanksDisagree
+from tests.amr.meshes import (
+    beyond,
+    empty_mesh,
+    face_sites,
+    give_fields,
+    merged,
+    random_mesh,
+    sites_by_place,
+)
+from tests.amr.thread_ranks import on_threads
+
+MESHES = [
+    ({"nd": 1, "base": 4, "topology": "open"}, 6),
+    ({"nd": 1, "base": 2, "topology": "periodic"}, 6),
+    ({"nd": 2, "base": 3, "topology": "open"}, 10),
+    ({"nd": 2, "base": 1, "topology": "periodic"}, 9),
+    ({"nd": 2, "base": 2, "topology": "periodic", "dtype": np.int32}, 8),
+    ({"nd": 2, "base": 2, "topology": "periodic", "gauge": 3}, 8),
+    ({"nd": 3, "base": 2, "topology": "open", "dtype": np.float32}, 8),
+    ({"nd": 3, "base": 2, "topology": "periodic", "dtype": np.complex64}, 8),
+]
+
+
+def expected_layer(tree: Any, sites: Any, index: int, face: int) -> Any:
+    """The layer beyond a face site by site, and whether it comes from a coarser block, or None."""
+    level, nd = int(tree.blocks[index]["level"]), tree.frontend.nd
+    values, coarser = [], False
+    for place in face_sites(tree, index, face):
+        at = beyond(tree, level, place)
+        if at is None:
+            return None
+        up = level - 1, tuple(x // 2 for x in at)
+        if (level, at) in sites:
+            values.append(sites[level, at])
+        elif up in sites:
+            values.append(sites[up])
+            coarser = True
+        else:
+            finer = {
+                corner: sites.get(
+                    (level + 1, tuple(2 * x + c for x, c in zip(at, corner, strict=True)))
+                )
+                for corner in product((0, 1), repeat=nd)
+            }
+            if any(value is None for value in finer.values()):
+                return None
+            values.append(mean(finer, nd, tree.frontend.dtype))
+    return np.array(values, tree.frontend.dtype), coarser
+
+
+def mean(finer: dict[tuple[int, ...], Any], nd: int, dtype: Any) -> Any:
+    """Sums of pairs along the last dimension, then the one before it, and so on."""
+    for d in reversed(range(nd)):
+        finer = {
+            corner[:d]: finer[corner] + finer[(*corner[:d], 1)] for corner in finer if not corner[d]
+        }
+    return (finer[()] / 2**nd).astype(dtype)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("of", "changes"), MESHES)
+def test_ghosts_are_those_found_site_by_site(of: Any, changes: int, seed: int) -> None:
+    tree, arena = random_mesh(seed, changes, **of)
+    ghosts = tree.fill_ghosts(arena)
+    sites = sites_by_place(tree, arena)
+    assert ghosts.blocks.tolist() == tree.live.tolist()
+    for row, index in enumerate(tree.live.tolist()):
+        for face in range(2 * tree.frontend.nd):
+            expected = expected_layer(tree, sites, index, face)
+            layer = ghosts.layers[row, face]
+            assert ghosts.valid[row, face] == (expected is not None)
+            if expected is None:
+                assert not layer.any()
+            else:
+                assert layer.tobytes() == expected[0].tobytes()
+                assert ghosts.coarser[row, face] == expected[1]
+
+
+def test_a_random_mesh_has_all_kinds_of_neighbours() -> None:
+    tree, arena = random_mesh(1, 10, nd=2, base=3, topology="open")
+    ghosts = tree.fill_ghosts(arena)
+    levels = tree.blocks["level"][tree.live]
+    assert 0 < ghosts.valid.sum() < ghosts.valid.size
+    assert ghosts.coarser.any()
+    assert len(set(levels.tolist())) > 2
+
+
+def test_a_layer_of_finer_blocks_is_that_of_the_parent_they_would_make() -> None:
+    tree, arena = empty_mesh(base=2)
+    for place in ((0, 0), (4, 0)):
+        tree.insert_block(place, 0)
+    tree.refine_block(1)
+    give_fields(tree, arena, np.random.default_rng(0))
+    finer = tree.fill_ghosts(arena).layers[0, 0]
+    tree.coarsen_blocks([2, 3, 4, 5], arena)
+    assert finer.tobytes() == tree.fill_ghosts(arena).layers[0, 0].tobytes()
+
+
+def test_blocks_two_levels_apart_are_no_neighbours() -> None:
+    tree, arena = empty_mesh(base=2)
+    for place in ((0, 0), (4, 0)):
+        tree.insert_block(place, 0)
+    tree.refine_block(tree.refine_block(1)[0])
+    give_fields(tree, arena, np.random.default_rng(0))
+    assert not tree.fill_ghosts(arena).valid[0].any()
+
+
+def test_a_place_too_far_out_for_a_key_is_no_other_place() -> None:
+    tree, arena = empty_mesh(base=65)
+    for place in ((0, 0), (4 * 63, 0)):
+        tree.insert_block_with_field(place, 0, arena)
+    # One more block to the right, 64 would need a seventh bit: its number is that of 0.
+    assert not tree.fill_ghosts(arena).valid.any()
+
+
+def test_ghosts_follow_fields_blocks_and_slots() -> None:
+    tree, arena = random_mesh(2, 4, holes=False)
+    before = tree.fill_ghosts(arena)
+    arena.storage[:] *= 2
+    moved = tree.fill_ghosts(arena)
+    assert np.array_equal(moved.layers[moved.valid], 2 * before.layers[before.valid])
+    tree.reorder()
+    arena.grow()
+    arena.defragment(tree)
+    assert tree.live.tolist() == list(range(len(tree)))
+    assert sorted(map(bytes, tree.fill_ghosts(arena).layers)) == sorted(map(bytes, moved.layers))
+    tree.invalidate_block(0)
+    assert tree.fill_ghosts(arena).valid.sum() < moved.valid.sum()
+
+
+def test_a_live_block_without_a_field_is_refused() -> None:
+    tree, arena = random_mesh(0)
+    tree.insert_block((28, 28), 0)
+    with pytest.raises(BadBlock, match="has no field"):
+        tree.fill_ghosts(arena)
+
+
+def test_a_slot_of_another_arena_is_refused() -> None:
+    tree, _ = random_mesh(0)
+    with pytest.raises(BadBlock, match="that this arena has not"):
+        tree.fill_ghosts(FieldArena(tree.frontend, 2))
+    with pytest.raises(BadOption, match="another frontend"):
+        tree.fill_ghosts(empty_mesh(nd=3)[1])
+
+
+def test_a_periodic_box_of_no_whole_blocks_is_refused() -> None:
+    frontend = ScalarFrontend(2, 4, PeriodicTopology(2, (4.0, 3.0)))
+    tree, arena = AMRTree(frontend, 0.5, 4, 1), FieldArena(frontend, 1)
+    tree.insert_block_with_field((0, 0), 0, arena)
+    with pytest.raises(BadOption, match="6 sites along dimension 1"):
+        tree.fill_ghosts(arena)
+
+
+def test_a_tree_without_blocks_has_no_ghosts() -> None:
+    tree, arena = empty_mesh()
+    assert tree.fill_ghosts(arena).layers.shape == (0, 4, 4)
+
+
+def test_ghosts_are_not_filled_inside_a_kernel() -> None:
+    tree, arena = random_mesh(0)
+    with pytest.raises(GhostsInUse):
+        tree.apply(lambda patch: tree.fill_ghosts(arena), arena)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "of", [MESHES[2][0], MESHES[5][0], MESHES[7][0]], ids=["2-D", "gauge", "3-D"]
+)
+def test_ghosts_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
+    def by_key(tree: Any, arena: Any) -> Any:
+        ghosts = tree.fill_ghosts(arena)
+        rows = zip(ghosts.layers, ghosts.valid, ghosts.coarser, strict=True)
+        return {key: tuple(map(bytes, row)) for key, row in zip(tree.keys(), rows, strict=True)}
+
+    def program(comm: Any) -> Any:
+        tree, arena = random_mesh(5, 9, **of)
+        weights = np.random.default_rng(comm.size).random(len(tree.live))
+        repartition(tree, arena, comm, weights)
+        return by_key(tree, arena)
+
+    assert merged(on_threads(size, program)) == by_key(*random_mesh(5, 9, **of))
+
+
+def test_a_tree_that_changed_without_its_shard_is_refused_on_all_ranks() -> None:
+    def program(comm: Any) -> Any:
+        tree, arena = random_mesh(5)
+        shard = repartition(tree, arena, comm)
+        if comm.rank == 1:
+            block = int(tree.live[0])
+            arena.free(int(tree.field_slots[block]))
+            tree.invalidate_block(block)
+        with pytest.raises(RanksDisagree, match=r"rank 1 of 2: .*shard\.refresh"):
+            tree.fill_ghosts(arena)
+        shard.refresh(tree)
+        move_blocks(tree, arena, shard)
+        return tree.fill_ghosts(arena).valid.shape
+
+    shapes = on_threads(2, program)
+    assert sum(shape[0] for shape in shapes) == len(random_mesh(5)[0].live) - 1
+
+
+def test_ghosts_follow_the_blocks_of_other_ranks() -> None:
+    def program(comm: Any) -> Any:
+        tree, arena = empty_mesh(base=2)
+        tree.insert_block_with_field((4 * comm.rank, 0), 0, arena)
+        shard = ShardContext.from_tree(tree, comm, "manual")
+        tree.attach_shard(shard)
+        before = tree.fill_ghosts(arena).valid.sum()
+        if comm.rank == 1:
+            tree.invalidate_block(0)
+        shard.refresh(tree)
+        return before, tree.fill_ghosts(arena).valid.sum()
+
+    assert on_threads(2, program) == [(1, 0), (1, 0)]
+
+
+def test_ten_thousand_blocks_take_no_loop_over_blocks() -> None:
+    frontend = ScalarFrontend(2, 16, OpenTopology(2, (1600.0, 1600.0)))
+    tree, arena = AMRTree(frontend, 1.0, 8, 2), FieldArena(frontend, 10_000)
+    for number in range(10_000):
+        tree.insert_block_with_field((number % 100 * 16, number // 100 * 16), 0, arena)
+    start = time.perf_counter()
+    ghosts = tree.fill_ghosts(arena)
+    seconds = time.perf_counter() - start
+    assert ghosts.valid.sum() == 4 * 100 * 99
+    assert seconds < 2.0  # about 0.1 s on an idle machine

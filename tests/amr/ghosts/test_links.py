@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from standfast.amr import LinkExchangeSpec
+from standfast.amr.ghosts.links import link_halo
+from standfast.amr.migration import repartition
+from standfast.errors import BadBlock, BadOption, RanksDisagree
+from tests.amr.meshes import beyond, empty_mesh, give_fields, merged, random_mesh
+from tests.amr.thread_ranks import on_threads
+
+MESHES: list[dict[str, Any]] = [
+    {"nd": 1, "base": 3, "topology": "open", "gauge": 2},
+    {"nd": 2, "base": 3, "topology": "open", "gauge": 1},
+    {"nd": 2, "base": 1, "topology": "periodic", "gauge": 2},
+    {"nd": 2, "base": 3, "topology": "periodic", "gauge": 3},
+    {"nd": 3, "base": 2, "topology": "periodic", "gauge": 1},
+]
+
+
+def expected_halo(tree: Any, spec: LinkExchangeSpec) -> Any:
+    """The links of each halo, site by site."""
+    nd, size, group = tree.frontend.nd, tree.frontend.block_size, tree.frontend.n_gauge
+    links: dict[Any, Any] = {}
+    for index in tree.live.tolist():
+        origin = tree.blocks[index]["origin"].tolist()
+        for site in range(size**nd):
+            place = tuple(origin[d] + site // size**d % size for d in range(nd))
+            links[place] = tree.links[index, site * nd : (site + 1) * nd]
+    identities = np.broadcast_to(np.eye(group), (nd, group, group))
+    halos = []
+    for index in tree.live.tolist():
+        origin = tree.blocks[index]["origin"].tolist()
+        for x in product(range(-spec.depth, size + spec.depth), repeat=nd):
+            along = x[::-1]  # dimension 0 is the fastest
+            away = sum(not 0 <= each < size for each in along)
+            at = beyond(tree, 0, [a + b for a, b in zip(origin, along, strict=True)])
+            reached = at is not None and (away < 2 or spec.corners)
+            halos.append(links.get(at, identities) if reached else identities)
+    width = size + 2 * spec.depth
+    return np.array(halos).reshape(len(tree.live), *(width,) * nd, nd, group, group)
+
+
+@pytest.mark.parametrize("holes", [False, True])
+@pytest.mark.parametrize(
+    "spec",
+    [LinkExchangeSpec(), LinkExchangeSpec(3), LinkExchangeSpec(2, False), LinkExchangeSpec(0)],
+)
+@pytest.mark.parametrize("of", MESHES)
+def test_a_halo_is_the_one_found_site_by_site(of: Any, spec: Any, holes: bool) -> None:
+    tree, _ = random_mesh(4, 0, holes=holes and of["base"] > 1, **of)
+    halo = link_halo(tree, spec)
+    assert halo.tobytes() == expected_halo(tree, spec).tobytes()
+
+
+def test_a_halo_follows_links_and_blocks() -> None:
+    tree, _ = random_mesh(4, 0, **MESHES[1])
+    first = link_halo(tree)
+    tree.links[:] *= 2
+    assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec()))
+    assert not np.array_equal(link_halo(tree), first)
+    tree.invalidate_block(int(tree.live[3]))
+    tree.reorder()
+    assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec()))
+
+
+def test_a_halo_is_as_deep_as_the_tree_says() -> None:
+    tree, _ = random_mesh(4, 0, **MESHES[3])
+    tree.link_exchange_spec = LinkExchangeSpec(2)
+    assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec(2)))
+
+
+def test_a_plaquette_is_the_same_for_every_site_of_a_pure_gauge() -> None:
+    """Links U(x, d) = g(x) · g(x + d)* give plaquettes of 1, over borders and corners too."""
+    tree, _ = random_mesh(4, 0, holes=False, nd=2, base=2, topology="periodic", gauge=1)
+    phases = np.exp(1j * np.random.default_rng(0).random((8, 8)))
+    for index in tree.live.tolist():
+        x, y = tree.blocks[index]["origin"].tolist()
+        for site in range(16):
+            i, j = (x + site % 4) % 8, (y + site // 4) % 8
+            for d, ahead in enumerate((((i + 1) % 8, j), (i, (j + 1) % 8))):
+                tree.links[index, 2 * site + d] = phases[i, j] * phases[ahead].conj()
+    u = link_halo(tree)[..., 0, 0]
+    x_links, y_links = u[..., 0], u[..., 1]
+    plaquettes = (
+        x_links[:, :-1, :-1]
+        * y_links[:, :-1, 1:]
+        * x_links[:, 1:, :-1].conj()
+        * y_links[:, :-1, :-1].conj()
+    )
+    assert plaquettes.shape == (4, 5, 5)
+    assert np.max(np.abs(plaquettes - 1)) < 1e-12
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("of", [MESHES[1], MESHES[3], MESHES[4]])
+def test_halos_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
+    def by_key(tree: Any) -> Any:
+        return dict(zip(tree.keys(), map(bytes, link_halo(tree)), strict=True))
+
+    def program(comm: Any) -> Any:
+        tree, arena = random_mesh(4, 0, **of)
+        rng = np.random.default_rng(9)
+        repartition(tree, arena, comm, rng.random(len(tree.live)))
+        first = by_key(tree)
+        assert by_key(tree) == first
+        return first
+
+    assert merged(on_threads(size, program)) == by_key(random_mesh(4, 0, **of)[0])
+
+
+def test_ranks_with_other_specs_are_refused() -> None:
+    def program(comm: Any) -> None:
+        tree, arena = random_mesh(4, 0, **MESHES[3])
+        repartition(tree, arena, comm)
+        with pytest.raises(RanksDisagree, match="same spec"):
+            link_halo(tree, LinkExchangeSpec(1 + comm.rank))
+
+    assert on_threads(2, program) == [None, None]
+
+
+def test_neighbours_of_another_level_are_refused() -> None:
+    tree, arena = empty_mesh(base=2, gauge=1)
+    for place in ((0, 0), (4, 0)):
+        tree.insert_block(place, 0)
+    tree.refine_block(1)
+    give_fields(tree, arena, np.random.default_rng(0))
+    with pytest.raises(BadBlock, match="neighbour of another level"):
+        link_halo(tree)
+
+
+def test_a_halo_deeper_than_a_block_is_refused() -> None:
+    tree, _ = random_mesh(4, 0, **MESHES[1])
+    with pytest.raises(BadOption, match="depth=5"):
+        link_halo(tree, LinkExchangeSpec(5))
+
+
+def test_a_tree_without_blocks_has_no_halos() -> None:
+    tree, _ = empty_mesh(gauge=3)
+    assert link_halo(tree).shape == (0, 6, 6, 2, 3, 3)

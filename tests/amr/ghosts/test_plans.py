@@ -1,0 +1,101 @@
+"""What is kept about a mesh is forgotten when the mesh, or who owns it, changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from standfast.amr import ShardContext
+from standfast.amr.ghosts.links import link_halo
+from standfast.amr.ghosts.plans import partition_of
+from standfast.amr.migration import move_blocks
+from standfast.errors import BadOption, RanksDisagree
+from tests.amr.meshes import empty_mesh
+from tests.amr.thread_ranks import on_threads
+
+FIRST, SECOND = np.array([0, 1, 0, 2]), np.array([0, 2, 0, 1])
+"""Each rank has as many blocks before and after, and as many neighbours on each other rank."""
+
+
+def ring() -> Any:
+    """Four blocks in a circle, each with a field and links of its own."""
+    tree, arena = empty_mesh(nd=1, base=4, topology="periodic", gauge=1)
+    for number in range(4):
+        index = tree.insert_block_with_field((4 * number,), 0, arena)
+        arena.storage[int(tree.field_slots[index])] = number + 1
+        tree.links[index] = number + 1
+    return tree, arena
+
+
+def around(tree: Any, arena: Any) -> dict[int, Any]:
+    """The ghosts and the halo of each block, by where it begins."""
+    ghosts, halo = tree.fill_ghosts(arena), link_halo(tree)
+    origins = tree.blocks["origin"][ghosts.blocks, 0].tolist()
+    rows = zip(ghosts.layers.tolist(), halo.tolist(), strict=True)
+    return dict(zip(origins, rows, strict=True))
+
+
+def another(shard: Any, owners: Any) -> Any:
+    return ShardContext(shard.comm, "manual", shard.places, owners)
+
+
+def assigned(shard: Any, owners: Any) -> Any:
+    shard.owners = owners.copy()
+    return shard
+
+
+def written(shard: Any, owners: Any) -> Any:
+    shard.owners[:] = owners
+    return shard
+
+
+@pytest.mark.parametrize("changed", [another, assigned, written])
+def test_ghosts_are_those_of_the_owners_that_there_are_now(changed: Any) -> None:
+    def program(comm: Any) -> dict[int, Any]:
+        tree, arena = ring()
+        places = ShardContext.from_tree(tree, comm, "morton_contiguous").places
+        shard = ShardContext(comm, "manual", places, FIRST.copy())
+        move_blocks(tree, arena, shard)
+        tree.attach_shard(shard)
+        before = around(tree, arena)
+        shard = changed(shard, SECOND)
+        move_blocks(tree, arena, shard)
+        tree.attach_shard(shard)
+        after = around(tree, arena)
+        assert before.keys() == after.keys() or comm.rank
+        return after
+
+    whole = around(*ring())
+    ranks = on_threads(3, program)
+    assert [sorted(rank) for rank in ranks] == [[0, 8], [12], [4]]
+    assert {origin: each for rank in ranks for origin, each in rank.items()} == whole
+
+
+def test_owners_that_are_written_to_without_a_move_are_noticed() -> None:
+    def program(comm: Any) -> None:
+        tree, arena = ring()
+        shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
+        move_blocks(tree, arena, shard)
+        tree.attach_shard(shard)
+        tree.fill_ghosts(arena)
+        shard.owners[:] = shard.owners[::-1].copy()
+        with pytest.raises(RanksDisagree, match="not the 2 that the shard gives"):
+            tree.fill_ghosts(arena)
+        shard.owners[:] = 7
+        with pytest.raises(BadOption, match="none of the 2 ranks"):
+            tree.fill_ghosts(arena)
+
+    assert on_threads(2, program) == [None, None]
+
+
+def test_what_is_known_of_owners_does_not_change_with_them() -> None:
+    tree, arena = ring()
+    shard = ShardContext.from_tree(tree, None, "manual")
+    tree.attach_shard(shard)
+    tree.fill_ghosts(arena)
+    partition = partition_of(tree)
+    assert partition_of(tree) is partition
+    shard.owners[:] = 5
+    assert partition.owners.tolist() == [0, 0, 0, 0]

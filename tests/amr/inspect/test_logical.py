@@ -1,0 +1,228 @@
+"""The digest that does not depend on the partition."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+import standfast
+from standfast.amr.inspect.logical import digest_of, logical_digest
+from standfast.amr.inspect.trees import opened
+from standfast.amr.snapshot.snapshot import Snapshot
+from standfast.errors import (
+    BadField,
+    BadOption,
+    BadRange,
+    DigestMismatch,
+    IncompatibleCheckpoint,
+    RanksDisagree,
+)
+from tests.amr.saved_states import GAUGE, SCALAR, State, divided, empty, refined, save, snapshot
+
+FRONTENDS = pytest.mark.parametrize("frontend", [SCALAR, GAUGE], ids=["scalar", "gauge"])
+
+
+def by_hand(state: State) -> str:
+    """The digest as its page has it, written down once more."""
+    tree, arena = state
+    frontend = tree.frontend
+    links = getattr(tree, "links", None)
+    group = 0 if links is None else links.shape[-1]
+    entries = []
+    for index in tree.live.tolist():
+        record = tree.blocks[index]
+        place = [int(record["level"]), *record["origin"].tolist()]
+        entry = struct.pack("<3Qd", *place, float(record["spacing"]))
+        slot = int(tree.field_slots[index])
+        has_field = slot < arena.max_blocks
+        entry += blake3(arena.storage[slot].tobytes()).digest() if has_field else bytes(32)
+        entry += bytes(32) if links is None else blake3(links[index].tobytes()).digest()
+        entries.append((place, entry))
+    head = struct.pack("<4QdQ", 2, 4, frontend.field_bytes, group, 1.0, len(entries))
+    text = b"".join(entry for _, entry in sorted(entries))
+    return blake3(b"standfast logical 1\n" + head + text).hexdigest()
+
+
+@FRONTENDS
+def test_the_digest_is_the_one_of_its_page(frontend: Any, tmp_path: Path) -> None:
+    state = refined(frontend)
+    state[0].insert_block((8, 8), 1)  # without a field
+    assert logical_digest(save(tmp_path / "a.sunc", state)) == by_hand(state)
+
+
+@FRONTENDS
+def test_files_snapshots_and_memory_have_one_digest_however_they_are_divided(
+    frontend: Any, tmp_path: Path
+) -> None:
+    whole = refined(frontend)
+    expected = logical_digest(whole)
+    assert logical_digest(save(tmp_path / "bare.sunc", whole, extras=False)) == expected
+    with standfast.Store(tmp_path / "store").run("heat") as run:
+        for count in (1, 2, 3):
+            ranks = divided(whole, count)
+            files = [save(tmp_path / f"{count}_{n}.sunc", r) for n, r in enumerate(ranks)]
+            assert logical_digest(*files) == expected
+            assert logical_digest(*reversed(files)) == expected
+            assert logical_digest(run.save(count, snapshot(*ranks))) == expected
+
+
+def test_slots_order_dead_blocks_and_free_lists_do_not_count() -> None:
+    tree, arena = state = refined(GAUGE)
+    expected = logical_digest(state)
+    arena.storage[0] = 7.0  # that of the dead block
+    arena.storage[15] = 7.0  # free
+    tree.links[0] = 7.0
+    arena.free_slots[15] = 3
+    assert logical_digest(state) == expected
+    tree.reorder()
+    assert logical_digest(state) == expected
+    arena.defragment(tree)
+    assert logical_digest(state) == expected
+
+
+def change_field(state: State) -> None:
+    state[1].storage[7, 3, 1] += 1e-16j
+
+
+def change_link(state: State) -> None:
+    state[0].links[7, 31, 1, 1] *= -1  # type: ignore[attr-defined]
+
+
+def swap_fields(state: State) -> None:
+    state[0].field_slots[[6, 7]] = state[0].field_slots[[7, 6]]
+
+
+def drop_field(state: State) -> None:
+    state[0].field_slots[7] = (1 << 64) - 1
+
+
+def kill(state: State) -> None:
+    state[0].invalidate_block(7)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [change_field, change_link, swap_fields, drop_field, kill],
+    ids=lambda change: change.__name__,
+)
+def test_every_bit_of_a_live_block_counts(change: Any) -> None:
+    state = refined(GAUGE)
+    before = logical_digest(state)
+    change(state)
+    assert logical_digest(state) != before
+
+
+def test_a_field_in_another_unit_of_length_is_another_state() -> None:
+    tree, arena = refined()
+    other = type(tree).restored(SCALAR, 2.0, 6, 4, tree.blocks.copy(), tree.field_slots.copy())
+    other.blocks["spacing"] *= 2
+    assert logical_digest((other, arena)) != logical_digest((tree, arena))
+
+
+def test_a_block_of_two_ranks_counts_once_if_it_is_the_same_in_both() -> None:
+    whole, again = refined(), refined()
+    assert logical_digest(whole, again) == logical_digest(whole)
+    again[1].storage[7, 0] += 1
+    with pytest.raises(RanksDisagree, match=r"the block of level 1 at \(4, 4\)"):
+        logical_digest(whole, again)
+
+
+def test_trees_of_two_kinds_are_not_one_state() -> None:
+    with pytest.raises(IncompatibleCheckpoint, match="field_bytes is 32, and 8"):
+        logical_digest(refined(SCALAR), refined(GAUGE))
+
+
+def test_an_unsound_tree_has_no_digest(tmp_path: Path) -> None:
+    state = refined()
+    slots = state[0].field_slots.copy()
+    slots[6] = 99
+    with pytest.raises(BadRange, match="block 6"):
+        logical_digest(save(tmp_path / "bad.sunc", state, field_slots=slots))
+
+
+def flip_storage(path: Path, blocks: int) -> Path:
+    data = bytearray(path.read_bytes())
+    data[92 + blocks * 48] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def test_what_is_read_is_verified(tmp_path: Path) -> None:
+    path = flip_storage(save(tmp_path / "tree.sunc", refined()), blocks=8)
+    with pytest.raises(DigestMismatch, match="storage"):
+        logical_digest(path)
+
+
+def test_what_is_not_read_is_verified_when_it_is_asked_for(tmp_path: Path) -> None:
+    tree, arena = empty()
+    tree.insert_block((0, 0), 0)
+    path = flip_storage(save(tmp_path / "tree.sunc", (tree, arena)), blocks=1)
+    with opened(path) as state:
+        assert digest_of(state) == logical_digest((tree, arena))
+        with pytest.raises(DigestMismatch, match="storage"):
+            state.check_rest()
+
+
+def test_a_checkpoint_that_is_no_snapshot_is_refused(tmp_path: Path) -> None:
+    with standfast.Store(tmp_path).run("gpt") as run:
+        checkpoint = run.save(1, {"weight": np.ones(3)})
+    with pytest.raises(BadOption, match="no snapshot of a simulation"):
+        logical_digest(checkpoint)
+    with pytest.raises(BadOption, match="one snapshot of a store, or one or more"):
+        logical_digest(checkpoint, checkpoint)
+
+
+@FRONTENDS
+def test_snapshots_and_their_exported_files_have_one_digest(frontend: Any, tmp_path: Path) -> None:
+    state = refined(frontend)
+    with standfast.Store(tmp_path / "store").run("heat") as run:
+        saved = Snapshot.save(run, 1, *state, random={"kicks": np.random.default_rng(1)})
+    expected = logical_digest(state)
+    assert logical_digest(saved.checkpoint) == expected
+    assert logical_digest(*saved.export(tmp_path)) == expected
+
+
+def broken(**changes: Any) -> dict[str, Any]:
+    saved = snapshot(refined(GAUGE))
+    saved["rank0"] |= changes
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        (snapshot(refined(), ranks=2), "not those of 2 ranks"),
+        (broken(storage=[np.zeros((3, 5))]), "storage"),
+        (broken(header=snapshot(refined())["rank0"]["header"] | {"bits_per_dim": 60}), "header"),
+    ],
+    ids=["ranks", "storage", "header"],
+)
+def test_a_snapshot_that_is_not_what_it_says_is_damaged(
+    saved: Any, message: str, tmp_path: Path
+) -> None:
+    with standfast.Store(tmp_path).run("heat") as run:
+        checkpoint = run.save(1, saved)
+    with pytest.raises(BadField, match=message):
+        logical_digest(checkpoint)
+
+
+def test_slots_are_hashed_across_chunks_of_the_file(tmp_path: Path) -> None:
+    from standfast.amr.mesh.arena import FieldArena
+    from standfast.amr.mesh.frontends import GaugeFrontend
+    from standfast.amr.mesh.gauge import GaugeTree
+    from standfast.amr.mesh.topology import OpenTopology
+
+    # 144 · 2 · 64 · 64 bytes of links a block: no whole number of them fills a chunk of 16 MiB.
+    frontend = GaugeFrontend(3, 1, 2, 64, OpenTopology(2, (64.0, 64.0)))
+    tree, arena = GaugeTree(frontend, 1.0, 6, 2), FieldArena(frontend, 2)
+    for n in range(17):
+        tree.insert_block((64 * n, 0), 0)
+    tree.links[:] = np.arange(tree.links.size).reshape(tree.links.shape)
+    expected = logical_digest((tree, arena))
+    for extras in (True, False):
+        assert logical_digest(save(tmp_path / "su3.sunc", (tree, arena), extras)) == expected

@@ -1,0 +1,83 @@
+"""Means and injections, against loops over sites."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from standfast.amr import GaugeFrontend, OpenTopology, ScalarFrontend
+from standfast.amr.mesh.restriction import inject, restrict
+
+
+def scalar(nd: int, dtype: Any = np.float64) -> ScalarFrontend:
+    return ScalarFrontend(nd, 4, OpenTopology(nd, (8.0,) * nd), dtype)
+
+
+def site(place: tuple[int, ...]) -> int:
+    """The number of a site of a block of 4; dimension 0 runs fastest."""
+    return sum(value * 4**d for d, value in enumerate(place))
+
+
+def fine_sites(place: tuple[int, ...]) -> list[tuple[int, int]]:
+    """The child and the site of each of the 2^nd that a site of the parent covers."""
+    found = []
+    for steps in itertools.product((0, 1), repeat=len(place)):
+        fine = [2 * value + step for value, step in zip(place, steps, strict=True)]
+        child = sum((value // 4) << d for d, value in enumerate(fine))
+        found.append((child, site(tuple(value % 4 for value in fine))))
+    return found
+
+
+@pytest.mark.parametrize("nd", [1, 2, 3])
+def test_the_parent_has_the_mean_of_what_it_covers(nd: int) -> None:
+    children = np.random.default_rng(nd).integers(-999, 999, (2**nd, 4**nd)).astype(np.float64)
+    parent = restrict(children, scalar(nd))
+    for place in itertools.product(range(4), repeat=nd):
+        covered = [children[each] for each in fine_sites(place)]
+        assert parent[site(place)] == sum(covered) / 2**nd
+
+
+@pytest.mark.parametrize("nd", [1, 2, 3])
+def test_the_children_have_what_covers_them(nd: int) -> None:
+    parent = np.random.default_rng(nd).standard_normal(4**nd)
+    children = inject(parent, scalar(nd))
+    for place in itertools.product(range(4), repeat=nd):
+        for each in fine_sites(place):
+            assert children[each] == parent[site(place)]
+
+
+def test_a_restriction_undoes_an_injection() -> None:
+    frontend = GaugeFrontend(2, 2, 2, 4, OpenTopology(2, (8.0, 8.0)))
+    random = np.random.default_rng(0)
+    parent = random.standard_normal((16, 4)) + 1j * random.standard_normal((16, 4))
+    assert restrict(inject(parent, frontend), frontend).tobytes() == parent.tobytes()
+
+
+def test_signs_of_zero_and_infinities_survive() -> None:
+    frontend = scalar(1, np.complex128)
+    children = np.full((2, 4), complex(-0.0, np.inf))
+    assert restrict(children, frontend).tobytes() == children[0].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64"])
+def test_the_mean_of_whole_numbers_does_not_overflow(dtype: str) -> None:
+    most = np.iinfo(dtype).max
+    children = np.full((4, 16), most, dtype)
+    children[0, 0] = most - 3
+    parent = restrict(children, scalar(2, dtype))
+    assert parent.dtype == np.dtype(dtype)
+    assert parent[0] == most - 1  # 3/4 less, rounded down
+    assert (parent[1:] == most).all()
+
+
+def test_the_mean_of_negative_whole_numbers_is_rounded_down_too() -> None:
+    children = np.array([[-1, -2, -5, -6], [3, 4, 3, 3]], np.int8)
+    assert restrict(children, scalar(1, np.int8)).tolist() == [-2, -6, 3, 3]
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    children = np.full((4, 16), 60000, np.float16)
+    assert restrict(children, scalar(2, np.float16)).tolist() == children[0].tolist()

@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from standfast.amr import INVALID, GaugeTree, ShardContext
+from standfast.amr.mesh.restriction import inject, restrict
+from standfast.amr.migration import repartition
+from standfast.amr.regrid.adapt import Adapted, gradients
+from standfast.errors import BadBlock, BadOption, RanksDisagree
+from tests.amr.ghosts.test_fields import expected_layer
+from tests.amr.meshes import (
+    beyond,
+    empty_mesh,
+    fields_by_key,
+    give_fields,
+    merged,
+    random_mesh,
+    sites_by_place,
+)
+from tests.amr.thread_ranks import on_threads
+
+Mesh = set[tuple[int, tuple[int, ...]]]
+"""Blocks as their levels and the coordinates of their origins in blocks."""
+
+
+def mesh_of(tree: Any) -> Mesh:
+    size = tree.frontend.block_size
+    return {
+        (int(block["level"]), tuple(x // size for x in block["origin"].tolist()))
+        for block in tree.blocks[tree.live]
+    }
+
+
+def neighbour_places(tree: Any, level: int, place: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The places of a level beyond the faces of a block."""
+    size, found = tree.frontend.block_size, []
+    for d in range(len(place)):
+        for step in (1, -1):
+            origin = [size * (x + step * (k == d)) for k, x in enumerate(place)]
+            at = beyond(tree, level, origin)
+            if at is not None:
+                found.append(tuple(x // size for x in at))
+    return found
+
+
+def finer_by(tree: Any, mesh: Mesh, least: int) -> Mesh:
+    """The blocks that have a neighbour over a face that is finer by `least` or more."""
+    found = set()
+    for level, place in mesh:
+        for other in neighbour_places(tree, level, place):
+            for up in range(least, level + 1):
+                ancestor = level - up, tuple(x >> up for x in other)
+                if ancestor in mesh:
+                    found.add(ancestor)
+    return found
+
+
+def children_of(level: int, place: tuple[int, ...]) -> list[Any]:
+    nd = len(place)
+    return [
+        (level + 1, tuple(2 * x + (child >> d & 1) for d, x in enumerate(place)))
+        for child in range(2**nd)
+    ]
+
+
+def gradient_of(tree: Any, arena: Any, sites: Any, index: int) -> float:
+    """The steepest difference of a block, site by site."""
+    nd, size = tree.frontend.nd, tree.frontend.block_size
+    field = arena.storage[int(tree.field_slots[index])].astype(
+        np.result_type(arena.storage, np.float64)
+    )
+    spacing, steepest = float(tree.blocks[index]["spacing"]), 0.0
+    for site in range(size**nd):
+        for d in range(nd):
+            if site // size**d % size < size - 1:
+                steepest = max(steepest, magnitude(field[site + size**d] - field[site]))
+    for face in range(2 * nd):
+        layer = expected_layer(tree, sites, index, face)
+        if layer is not None:
+            d, minus = divmod(face, 2)
+            edge = [s for s in range(size**nd) if s // size**d % size == (0 if minus else size - 1)]
+            for site, value in zip(edge, layer[0].astype(field.dtype), strict=True):
+                difference = magnitude(value - field[site])
+                steepest = max(steepest, difference / 1.5 if layer[1] else difference)
+    return steepest / spacing
+
+
+def magnitude(values: Any) -> float:
+    values = np.atleast_1d(values)
+    if np.iscomplexobj(values):
+        return float(np.sqrt(max(float(v.real) ** 2 + float(v.imag) ** 2 for v in values)))
+    return float(np.max(np.abs(values)))
+
+
+def adapted_mesh(tree: Any, gradient: dict[Any, float], threshold: float, low: float) -> Any:
+    """The mesh that follows, and how many blocks were refined and families coarsened."""
+    mesh, start = mesh_of(tree), mesh_of(tree)
+    chosen = {block for block in mesh if gradient[block] > threshold and block[0] < tree.max_level}
+    refined = 0
+    while chosen:
+        refined += len(chosen)
+        mesh = mesh - chosen | {child for block in chosen for child in children_of(*block)}
+        chosen = finer_by(tree, mesh, 2)
+    coarsened = 0
+    for level in range(tree.max_level, 0, -1):
+        blocked = finer_by(tree, mesh, 1)
+        parents = {tuple(x // 2 for x in place) for depth, place in mesh if depth == level}
+        for parent in parents:
+            family = set(children_of(level - 1, parent))
+            if family <= mesh & start - blocked and all(gradient[child] < low for child in family):
+                mesh = mesh - family | {(level - 1, parent)}
+                coarsened += 1
+    return mesh, Adapted(refined, coarsened)
+
+
+MESHES: list[dict[str, Any]] = [
+    {"nd": 1, "base": 4},
+    {"nd": 2, "base": 3},
+    {"nd": 2, "base": 2, "topology": "periodic"},
+    {"nd": 2, "base": 2, "gauge": 2},
+    {"nd": 2, "base": 2, "dtype": np.uint8},
+    {"nd": 3, "base": 2, "topology": "periodic", "max_level": 2},
+]
+SEEDS = (0, 4, 6)
+
+
+def bumpy_mesh(seed: int, of: Any) -> Any:
+    """A balanced mesh with some steep blocks and many flat ones."""
+    tree, arena = random_mesh(seed, 8, holes=False, fields=False, **of)
+    while violated := sorted(finer_by(tree, mesh_of(tree), 2)):
+        for level, place in violated:
+            tree.refine_block(tree.find([4 * x for x in place], level))
+    give_fields(tree, arena, np.random.default_rng(seed))
+    scale = np.random.default_rng(seed + 1).random(len(arena.storage)) < 0.04
+    arena.storage[~scale] = arena.storage[~scale] * 0 + 3
+    return tree, arena
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("of", MESHES)
+def test_the_mesh_is_the_one_found_block_by_block(of: Any, seed: int) -> None:
+    tree, arena = bumpy_mesh(seed, of)
+    sites = sites_by_place(tree, arena)
+    found = gradients(tree, arena, tree.fill_ghosts(arena))
+    size = tree.frontend.block_size
+    gradient = {
+        (
+            int(tree.blocks[i]["level"]),
+            tuple(x // size for x in tree.blocks[i]["origin"].tolist()),
+        ): gradient_of(tree, arena, sites, i)
+        for i in tree.live.tolist()
+    }
+    assert found.tolist() == [
+        gradient_of(tree, arena, sites, index) for index in tree.live.tolist()
+    ]
+    threshold = float(np.quantile(found, 0.8))
+    expected, report = adapted_mesh(tree, gradient, threshold, 0.5 * threshold)
+    assert tree.adapt_mesh(arena, threshold) == report
+    assert mesh_of(tree) == expected
+    assert not finer_by(tree, expected, 2)
+
+
+@pytest.mark.parametrize("of", MESHES)
+def test_the_meshes_of_the_test_above_are_refined_and_coarsened(of: Any) -> None:
+    reports = []
+    for seed in SEEDS:
+        tree, arena = bumpy_mesh(seed, of)
+        found = gradients(tree, arena, tree.fill_ghosts(arena))
+        reports.append(tree.adapt_mesh(arena, float(np.quantile(found, 0.8))))
+    assert sum(report.refined for report in reports) > 0
+    assert sum(report.coarsened for report in reports) > 0
+
+
+@pytest.mark.parametrize("of", MESHES)
+def test_children_get_injected_fields_and_parents_means(of: Any) -> None:
+    tree, arena = bumpy_mesh(6, of)
+    before = {
+        tuple(key): (
+            tree.blocks[i]["origin"].tolist(),
+            arena.storage[int(tree.field_slots[i])].copy(),
+        )
+        for key, i in zip(tree.keys(), tree.live.tolist(), strict=True)
+    }
+    found = gradients(tree, arena, tree.fill_ghosts(arena))
+    tree.adapt_mesh(arena, float(np.quantile(found, 0.8)))
+    size, frontend = tree.frontend.block_size, tree.frontend
+    kinds = set()
+    for key, index in zip(tree.keys(), tree.live.tolist(), strict=True):
+        field = arena.storage[int(tree.field_slots[index])]
+        origin, level = tree.blocks[index]["origin"].tolist(), key[1]
+        parent = [x // (2 * size) * size for x in origin]
+        if key in before:
+            expected = before[key][1]
+            kinds.add("kept")
+        elif (up := tree.key(parent, level - 1) if level else None) in before:
+            child = sum((x // size & 1) << d for d, x in enumerate(origin))
+            expected = inject(before[up][1], frontend)[child]
+            kinds.add("refined")
+        else:
+            children = [tree.key(each, level + 1) for each in tree.child_origins(origin)]
+            expected = restrict(np.stack([before[child][1] for child in children]), frontend)
+            kinds.add("coarsened")
+        assert field.tobytes() == expected.tobytes()
+    assert kinds == {"kept", "refined", "coarsened"}
+
+
+def test_blocks_are_refined_in_the_order_of_the_list() -> None:
+    tree, arena = empty_mesh(base=2)
+    for place in ((4, 4), (0, 0), (4, 0)):
+        tree.insert_block_with_field(place, 0, arena)
+    arena.storage[int(tree.field_slots[0]), 5] = 9.0
+    arena.storage[int(tree.field_slots[2]), 5] = 9.0
+    assert tree.adapt_mesh(arena, 1.0) == Adapted(2, 0)
+    origins = [tuple(origin) for origin in tree.blocks["origin"].tolist()]
+    assert origins[3:7] == [(8, 8), (12, 8), (8, 12), (12, 12)]
+    assert origins[7:] == [(8, 0), (12, 0), (8, 4), (12, 4)]
+    # Block 0 gave back slot 0, which its first child took; the arena doubled for the others.
+    assert tree.field_slots.tolist() == [INVALID, 1, INVALID, 0, 3, 4, 5, 2, 6, 7, 8]
+    assert arena.max_blocks == 16
+
+
+def test_families_are_coarsened_in_the_order_of_the_list() -> None:
+    tree, arena = empty_mesh(base=2)
+    for place in ((4, 4), (0, 0), (4, 0)):
+        tree.insert_block(place, 0)
+    for block in (2, 0, 1):
+        tree.refine_block(block)
+    give_fields(tree, arena, np.random.default_rng(0))
+    arena.storage[:] = 1.0
+    assert tree.adapt_mesh(arena, 1.0) == Adapted(0, 3)
+    assert tree.blocks["origin"][15:].tolist() == [[4, 0], [4, 4], [0, 0]]
+
+
+def test_a_mesh_that_nothing_is_done_to_is_left_as_it_is() -> None:
+    tree, arena = bumpy_mesh(0, MESHES[1])
+    before = tree.blocks.tobytes(), tree.field_slots.tobytes(), arena.storage.tobytes()
+    assert tree.adapt_mesh(arena, 1e9, 0.0) == Adapted(0, 0)
+    assert (tree.blocks.tobytes(), tree.field_slots.tobytes(), arena.storage.tobytes()) == before
+
+
+def test_a_flat_mesh_becomes_as_coarse_as_it_can_be() -> None:
+    tree, arena = bumpy_mesh(0, MESHES[1])
+    arena.storage[:] = 1.0
+    while tree.adapt_mesh(arena, 1.0).coarsened:
+        pass
+    assert set(tree.blocks["level"][tree.live].tolist()) == {0}
+    assert len(tree.live) == 9
+    assert arena.free_count == arena.max_blocks - 9
+
+
+def test_a_ramp_is_as_steep_at_a_coarser_neighbour_as_elsewhere() -> None:
+    tree, arena = empty_mesh(nd=1, base=2)
+    tree.insert_block((0,), 0)
+    tree.insert_block((4,), 0)
+    tree.refine_block(0)
+    give_fields(tree, arena, np.random.default_rng(0))
+    tree.apply(lambda patch: 3.0 * patch.positions(0), arena)
+    assert gradients(tree, arena, tree.fill_ghosts(arena)).tolist() == [3.0, 3.0, 3.0]
+
+
+def test_not_a_number_is_neither_steep_nor_flat() -> None:
+    tree, arena = empty_mesh()
+    tree.insert_block((0, 0), 0)
+    tree.refine_block(0)
+    give_fields(tree, arena, np.random.default_rng(0))
+    arena.storage[:] = 0.0
+    arena.storage[int(tree.field_slots[1]), 3] = np.nan
+    assert tree.adapt_mesh(arena, 1.0) == Adapted(0, 0)
+
+
+def test_an_unbalanced_mesh_is_balanced() -> None:
+    tree, arena = empty_mesh(base=2, max_level=3)
+    for place in ((0, 0), (4, 0)):
+        tree.insert_block(place, 0)
+    tree.refine_block(tree.refine_block(tree.refine_block(1)[0])[0])
+    give_fields(tree, arena, np.random.default_rng(0))
+    tree.adapt_mesh(arena, 1e9, 0.0)
+    assert not finer_by(tree, mesh_of(tree), 2)
+    assert (0, (0, 0)) not in mesh_of(tree)
+
+
+def test_new_blocks_of_a_gauge_tree_have_identities() -> None:
+    tree, arena = bumpy_mesh(1, {"nd": 2, "base": 2, "gauge": 3})
+    old = len(tree)
+    links = tree.links.copy()
+    assert tree.adapt_mesh(arena, 1.0).refined
+    assert isinstance(tree, GaugeTree)
+    assert np.array_equal(tree.links[:old], links)
+    assert np.all(tree.links[old:] == np.eye(3))
+
+
+def test_a_block_too_far_out_to_be_refined_changes_nothing() -> None:
+    tree, arena = empty_mesh(base=64)
+    tree.insert_block_with_field((0, 0), 0, arena)
+    tree.insert_block_with_field((40 * 4, 0), 0, arena)
+    arena.storage[:, 3] = 9.0
+    before = tree.blocks.tobytes(), arena.storage.tobytes(), arena.free_count
+    with pytest.raises(BadBlock, match=r"\(160, 0\) of level 0 is too far out"):
+        tree.adapt_mesh(arena, 1.0)
+    assert (tree.blocks.tobytes(), arena.storage.tobytes(), arena.free_count) == before
+
+
+def test_blocks_in_blocks_are_refused() -> None:
+    tree, arena = empty_mesh(base=2)
+    tree.insert_block_with_field((0, 0), 0, arena)
+    tree.insert_block_with_field((4, 12), 2, arena)
+    with pytest.raises(BadBlock, match=r"\(4, 12\) of level 2 lies in one of level 0"):
+        tree.adapt_mesh(arena, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "hysteresis"),
+    [(float("nan"), 0.5), (-1.0, 0.5), ("steep", 0.5), (1.0, 1.5), (1.0, -0.1), (1.0, None)],
+)
+def test_a_threshold_that_is_none_is_refused(threshold: Any, hysteresis: Any) -> None:
+    tree, arena = random_mesh(0)
+    with pytest.raises(BadOption, match=r"threshold=|hysteresis="):
+        tree.adapt_mesh(arena, threshold, hysteresis)
+
+
+def walk(tree: Any, arena: Any, spread: Any = None) -> list[Any]:
+    """Let a bump wander over the mesh, and the mesh follow it; what there is after each step."""
+    states = []
+    for step in range(4):
+        centre = 1.0 + step
+
+        def bump(patch: Any, centre: float = centre) -> Any:
+            squares = sum((patch.positions(d) - centre) ** 2 for d in range(patch.nd))
+            field: Any = 4.0 * np.exp(-2.0 * squares) + 0.01 * patch.field
+            return field.astype(patch.field.dtype)
+
+        tree.apply(bump, arena)
+        report = tree.adapt_mesh(arena, 1.5)
+        if spread is not None and step == 1:
+            spread()
+        states.append((report, fields_by_key(tree, arena)))
+    return states
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "of", [{"nd": 2, "base": 3}, {"nd": 2, "base": 3, "topology": "periodic", "gauge": 2}]
+)
+def test_meshes_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
+    def program(comm: Any) -> Any:
+        tree, arena = random_mesh(3, 4, holes=False, **of)
+        rng = np.random.default_rng(comm.size)
+        repartition(tree, arena, comm, rng.random(len(tree.live)))
+
+        def spread() -> None:
+            weights = np.random.default_rng(comm.rank).random(len(tree.live))
+            repartition(tree, arena, weights=weights)
+
+        states = walk(tree, arena, spread)
+        assert tree.shard.kind == "manual"
+        shared = [tuple(key) for key in tree.shard.owned_by(comm.rank).tolist()]
+        assert sorted(tree.keys()) == shared
+        return states
+
+    alone = walk(*random_mesh(3, 4, holes=False, **of))
+    assert sum(report.refined for report, _ in alone) > 3
+    assert sum(report.coarsened for report, _ in alone) > 3
+    ranks = on_threads(size, program)
+    for step, (report, fields) in enumerate(alone):
+        assert {rank[step][0] for rank in ranks} == {report}
+        assert merged([rank[step][1] for rank in ranks]) == fields
+
+
+def test_a_mesh_that_has_grown_on_one_rank_is_shared_out_by_hand() -> None:
+    def program(comm: Any) -> Any:
+        tree, arena = empty_mesh(base=2)
+        tree.insert_block_with_field((4 * comm.rank, 0), 0, arena)
+        shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
+        tree.attach_shard(shard)
+        tree.adapt_mesh(arena, 1.0)
+        kinds = [shard.kind]
+        if comm.rank == 0:
+            arena.storage[0, 5] = 9.0
+        assert tree.adapt_mesh(arena, 1.0) == Adapted(1, 0)
+        kinds.append(shard.kind)
+        again = ShardContext.from_tree(tree, comm, "manual")
+        assert again.owners.tolist() == shard.owners.tolist()
+        return kinds, len(tree.live)
+
+    kinds = ["morton_contiguous", "manual"]
+    assert on_threads(2, program) == [(kinds, 4), (kinds, 1)]
+
+
+def test_ranks_must_agree_on_the_threshold() -> None:
+    def program(comm: Any) -> None:
+        tree, arena = random_mesh(3)
+        repartition(tree, arena, comm)
+        with pytest.raises(RanksDisagree, match="threshold"):
+            tree.adapt_mesh(arena, 1.0 + comm.rank)
+
+    assert on_threads(2, program) == [None, None]

@@ -1,0 +1,98 @@
+"""Snapshots on other numbers of ranks, which are threads here, than saved them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from standfast import Store
+from standfast.amr import Snapshot
+from standfast.errors import DuplicateKey, RanksDisagree
+from standfast.store.backends.memory import MemoryBackend
+from tests.amr.meshes import empty_mesh, fields_by_key, merged, random_mesh
+from tests.amr.snapshot.snapshots import saved_by_threads
+from tests.amr.thread_ranks import on_threads
+
+
+@pytest.fixture
+def run() -> Any:
+    return Store(MemoryBackend()).run("heat")
+
+
+def _loaded_by_threads(run: Any, size: int) -> Any:
+    """What each of some ranks has of step 1: its blocks, their owners, and its free slots."""
+
+    def program(comm: Any) -> Any:
+        found = Snapshot.load(Store(run.store.backend).run("heat"), 1, comm=comm, reshard=True)
+        assert found.shard is not None
+        return (
+            fields_by_key(found.tree, found.arena),
+            found.shard.owners.tolist(),
+            found.arena.free_count,
+        )
+
+    return on_threads(size, program)
+
+
+def _part(rank: int, size: int, **of: Any) -> Any:
+    """The share of a rank of one mesh, every block on one rank."""
+    tree, arena = random_mesh(5, **of)
+    for number, index in enumerate(tree.live.tolist()):
+        if number % size != rank:
+            tree.invalidate_block(index)
+    return tree, arena
+
+
+@pytest.mark.parametrize("of", [{}, {"gauge": 2}], ids=["scalar", "gauge"])
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (1, 2)])
+def test_blocks_are_shared_out_anew(before: int, after: int, of: Any, run: Any) -> None:
+    saved_by_threads(run, before, lambda rank: _part(rank, before, **of), "manual")
+    found = _loaded_by_threads(run, after)
+    expected = fields_by_key(*random_mesh(5, **of))
+    assert merged([blocks for blocks, _, _ in found]) == expected
+    assert all(owners == found[0][1] for _, owners, _ in found)
+    counts = [len(blocks) for blocks, _, _ in found]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_there_may_be_more_ranks_than_blocks(run: Any) -> None:
+    tree, arena = empty_mesh(gauge=1)
+    tree.insert_block_with_field((0, 0), 0, arena)
+    Snapshot.save(run, 1, tree, arena)
+    found = _loaded_by_threads(run, 3)
+    assert [len(blocks) for blocks, _, _ in found] == [1, 0, 0]
+    assert [free for _, _, free in found] == [1, 2, 2]
+
+
+def test_of_copies_that_ranks_hold_the_owners_counts(run: Any) -> None:
+    def made(rank: int) -> Any:
+        tree, arena = empty_mesh()
+        for place in ((0, 0), (4, 0)):
+            tree.insert_block_with_field(place, 0, arena)
+        arena.storage[:] = rank
+        return tree, arena
+
+    saved_by_threads(run, 2, made, "morton_contiguous")  # and the blocks are not moved
+    found = Snapshot.load(run, 1, reshard=True)
+    assert found.arena.storage[:2, 0].tolist() == [0.0, 1.0]
+    assert found.shard is None
+
+
+def test_different_blocks_of_one_key_on_two_ranks_are_refused(run: Any) -> None:
+    def made(rank: int) -> Any:
+        tree, arena = empty_mesh()
+        tree.insert_block_with_field((0, 0), 0, arena)
+        if rank:
+            tree.blocks["origin"][0] = (4 * 64, 0)  # too far out for a key of its own
+        return tree, arena
+
+    saved_by_threads(run, 2, made)
+    with pytest.raises(DuplicateKey, match=r"\[0, 0\] and \[256, 0\], on two ranks, have one key"):
+        Snapshot.load(run, 1, reshard=True)
+
+
+def test_meshes_of_their_own_are_not_shared_out_as_one(run: Any) -> None:
+    saved_by_threads(run, 2, lambda rank: random_mesh(rank))
+    with pytest.raises(RanksDisagree, match="was saved by several ranks, and nobody owns it"):
+        Snapshot.load(run, 1, reshard=True)

@@ -1,0 +1,493 @@
+"""Checkpoints of trees in streams and files: the same state, bit for bit, or an error."""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import tracemalloc
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast.amr import (
+    AMRTree,
+    FieldArena,
+    GaugeFrontend,
+    GaugeTree,
+    LinkExchangeSpec,
+    OpenTopology,
+    PeriodicTopology,
+    ScalarFrontend,
+    TreeCheckpoint,
+)
+from standfast.errors import (
+    BadBlock,
+    BadField,
+    BadHeader,
+    BadOption,
+    BadRange,
+    DigestMismatch,
+    IncompatibleCheckpoint,
+    LimitExceeded,
+    NothingToVerify,
+    SizeMismatch,
+    StandfastError,
+    TruncatedFile,
+    UnsupportedFile,
+)
+from tests.amr.sunc.streams import Trickle, trickle
+from tests.amr.tree_states import SCALAR, SU2, U1, loaded, saved, worn
+
+KINDS = ["scalar", "u1", "su2"]
+TORUS = PeriodicTopology(2, (4.0, 4.0))
+
+
+def payload_size(data: bytes) -> int:
+    """Where the payload of a checkpoint ends, by its header."""
+    volume, block, field, _, blocks, slots, arena = struct.unpack_from("<QIIIQQQ", data, 14)
+    return int(92 + blocks * block + slots * 8 + arena * volume * field + arena * 8)
+
+
+# The same state
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_loaded_and_saved_again_gives_the_same_bytes(kind: str) -> None:
+    tree, arena = worn(kind)
+    for change in (lambda: None, tree.reorder, lambda: arena.defragment(tree), arena.grow):
+        change()
+        data = saved(tree, arena)
+        state = loaded(data, tree)
+        assert type(state.tree) is type(tree)
+        assert saved(state.tree, state.arena) == data
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_state_goes_on_as_the_other_would_have(kind: str) -> None:
+    tree, arena = worn(kind)
+    state = loaded(saved(tree, arena), tree)
+    for each, memory in ((tree, arena), (state.tree, state.arena)):
+        block = each.insert_block_with_field((20, 4), 1, memory)
+        for child in each.refine_block(block):
+            each.field_slots[child] = memory.alloc()
+        each.coarsen_blocks(range(len(each) - 4, len(each)), memory)
+        memory.grow()
+        each.reorder()
+        each.insert_block_with_field((24, 4), 1, memory)
+    assert saved(state.tree, state.arena) == saved(tree, arena)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    "float64 float32 float16 complex128 complex64 int64 int32 int16 int8 uint64 uint8".split(),
+)
+def test_fields_of_any_dtype_come_back(dtype: str) -> None:
+    frontend = ScalarFrontend(1, 4, OpenTopology(1, (8.0,)), dtype)
+    tree, arena = AMRTree(frontend, 1.0, 4, 2), FieldArena(frontend, 3)
+    tree.insert_block_with_field((4,), 0, arena)
+    random = np.random.default_rng(0)
+    bits = random.integers(0, 256, arena.storage.nbytes, np.uint8)  # not a number, among others
+    arena.storage[:] = bits.view(dtype).reshape(arena.storage.shape)
+    state = loaded(saved(tree, arena), tree)
+    assert state.arena.storage.dtype == arena.storage.dtype
+    assert state.arena.storage.shape == arena.storage.shape
+    assert state.arena.storage.tobytes() == arena.storage.tobytes()
+
+
+@pytest.mark.parametrize("kind", [AMRTree, GaugeTree])
+@pytest.mark.parametrize("slots", [0, 2])
+def test_an_empty_tree_comes_back(kind: Any, slots: int, tmp_path: Path) -> None:
+    tree, arena = kind(SU2, 1.0, 4, 2), FieldArena(SU2, slots)
+    data = saved(tree, arena)
+    state = loaded(data, tree)
+    assert (len(state.tree), state.arena.max_blocks) == (0, slots)
+    assert saved(state.tree, state.arena) == data
+    path = tmp_path / "empty.sunc"
+    path.write_bytes(data)
+    if kind is GaugeTree:
+        assert GaugeTree.read_checkpoint_from_file(path, frontend=SU2).tree.links.shape[0] == 0
+    assert len(TreeCheckpoint(SU2).read_from_file(path).tree) == 0
+
+
+def test_padding_out_of_a_file_means_nothing_and_is_written_as_zeros() -> None:
+    tree, arena = worn()
+    data = bytearray(saved(tree, arena))
+    clean = bytes(data)
+    for block in range(len(tree)):
+        data[92 + 40 * block + 33 : 92 + 40 * block + 40] = b"padding"
+    state = loaded(bytes(data), tree)
+    assert saved(state.tree, state.arena) == clean
+
+
+def test_what_is_read_is_aligned_and_may_be_changed(tmp_path: Path) -> None:
+    tree, arena = worn("u1")
+    path = tmp_path / "state.sunc"
+    tree.write_checkpoint_to_file(arena, path)
+    before = path.read_bytes()
+    file = GaugeTree.read_checkpoint_from_file(path, frontend=U1)
+    stream = loaded(saved(tree, arena), tree)
+    for state in (file, stream):
+        parts = (state.tree.blocks, state.tree.field_slots, state.tree.links)
+        for array in (*parts, state.arena.storage, state.arena.free_slots):
+            assert array.flags.aligned
+            array[:1] = np.zeros((), array.dtype)
+    assert path.read_bytes() == before
+
+
+# Streams
+
+
+@pytest.mark.parametrize("most", [1, 7, 4096])
+@pytest.mark.parametrize("kind", KINDS)
+def test_streams_that_give_little_are_read_exactly_to_the_end_of_the_state(
+    kind: str, most: int
+) -> None:
+    tree, arena = worn(kind)
+    data = saved(tree, arena)
+    stream = trickle(data + data + b"rest", most)
+    for _ in range(2):
+        if isinstance(tree, GaugeTree):
+            state: Any = GaugeTree.read_checkpoint(stream, frontend=tree.frontend)
+        else:
+            state = TreeCheckpoint(SCALAR).read(stream)
+        assert saved(state.tree, state.arena) == data
+    assert stream.read(9) == b"rest"[:most]
+
+
+def test_a_tree_checkpoint_stops_before_the_links() -> None:
+    tree, arena = worn("u1")
+    stream = io.BytesIO(saved(tree, arena))
+    state = TreeCheckpoint(U1).read(stream)
+    assert type(state.tree) is AMRTree
+    assert state.tree.blocks.tobytes() == tree.blocks.tobytes()
+    assert stream.read(4) == b"LINK"
+
+
+def test_a_stream_may_be_one_that_can_only_be_written() -> None:
+    class Sink:
+        def __init__(self) -> None:
+            self.data = b""
+
+        def write(self, data: Any) -> int:
+            self.data += bytes(data[:100])
+            return len(data[:100])
+
+    tree, arena = worn()
+    sink = Sink()
+    TreeCheckpoint(SCALAR).write(tree, arena, sink)  # type: ignore[arg-type]
+    assert sink.data == saved(tree, arena)
+
+
+@pytest.mark.parametrize("kind", ["scalar", "u1"])
+def test_a_stream_that_ends_anywhere_is_truncated(kind: str) -> None:
+    tree, arena = worn(kind)
+    data = saved(tree, arena)
+    end = payload_size(data)
+    cuts = {
+        *range(93),
+        *range(93, len(data), 97),
+        *range(end - 3, end),
+        *range(end + 1, end + 24),
+    }
+    for cut in sorted(cut for cut in cuts if cut < len(data)):
+        with pytest.raises(
+            TruncatedFile, match=r"the stream: .*bytes expected, but the stream ended"
+        ):
+            loaded(data[:cut], tree)
+
+
+def test_memory_grows_with_what_has_come_and_not_with_what_is_claimed() -> None:
+    data = bytearray(saved(*worn()))
+    struct.pack_into("<QQQQ", data, 34, 2**30, 2**30, 2**40, 0)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TruncatedFile, match="section 'blocks'"):
+            TreeCheckpoint(SCALAR).read(io.BytesIO(bytes(data)))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_stream_is_read_in_bounded_pieces() -> None:
+    data = bytearray(saved(*worn()))
+    struct.pack_into("<QQ", data, 34, 2**30, 2**30)
+    stream = Trickle(bytes(data), 1 << 20)
+    with pytest.raises(TruncatedFile):
+        TreeCheckpoint(SCALAR).read(stream)  # type: ignore[arg-type]
+    assert stream.largest <= 16 << 20
+
+
+# Links
+
+
+def test_options_are_kept_on_the_tree_and_never_saved() -> None:
+    tree, arena = worn("u1")
+    spec = LinkExchangeSpec(depth=2, corners=False)
+    data = saved(tree, arena)
+    state = GaugeTree.read_checkpoint_with_options(
+        io.BytesIO(data), frontend=U1, link_exchange_spec=spec
+    )
+    assert state.tree.link_exchange_spec == spec
+    assert saved(state.tree, state.arena) == data
+    assert loaded(data, tree).tree.link_exchange_spec == LinkExchangeSpec()
+
+
+@pytest.mark.parametrize("rest", [b"", b"SUNC", b"HFDG", b"other things"])
+def test_a_checkpoint_without_links_is_not_one_of_a_gauge_tree(rest: bytes) -> None:
+    tree, arena = worn("u1")
+    data = saved(tree, arena)
+    data = data[: payload_size(data)] + rest
+    with pytest.raises(IncompatibleCheckpoint, match="expected a LINK section"):
+        GaugeTree.read_checkpoint(io.BytesIO(data), frontend=U1)
+
+
+def test_a_file_without_links_is_not_one_of_a_gauge_tree(tmp_path: Path) -> None:
+    tree, arena = worn("u1")
+    data = saved(tree, arena)
+    path = tmp_path / "state.sunc"
+    for rest in (b"", b"other things"):
+        path.write_bytes(data[: payload_size(data)] + rest)
+        with pytest.raises(IncompatibleCheckpoint, match=r"state.sunc: links: expected a LINK"):
+            GaugeTree.read_checkpoint_from_file(path, frontend=U1)
+
+
+def test_links_of_another_group_are_seen_in_a_file(tmp_path: Path) -> None:
+    tree, arena = worn("su2")
+    path = tmp_path / "state.sunc"
+    tree.write_checkpoint_to_file(arena, path)
+    lookalike = GaugeFrontend(1, 2, 2, 4, TORUS)  # its fields are as large
+    assert lookalike.field_bytes == SU2.field_bytes
+    with pytest.raises(
+        IncompatibleCheckpoint, match="1 × 1 by the frontend's n_gauge, found 2 × 2"
+    ):
+        GaugeTree.read_checkpoint_from_file(path, frontend=lookalike)
+
+
+@pytest.mark.parametrize(("at", "name"), [(4, "num_blocks"), (12, "links_per_block")])
+def test_links_are_counted_as_the_tree_says(at: int, name: str, tmp_path: Path) -> None:
+    tree, arena = worn("u1")
+    data = bytearray(saved(tree, arena))
+    struct.pack_into("<Q", data, payload_size(data) + at, 1)
+    with pytest.raises(BadField, match=f"LINK field {name}"):
+        loaded(bytes(data), tree)
+    path = tmp_path / "state.sunc"
+    path.write_bytes(data)
+    with pytest.raises(BadField, match=f"LINK field {name}"):
+        GaugeTree.read_checkpoint_from_file(path, frontend=U1)
+
+
+# Files
+
+
+def test_a_file_has_no_digests_unless_they_are_asked_for(tmp_path: Path) -> None:
+    tree, arena = worn()
+    path = tmp_path / "state.sunc"
+    checkpoint = TreeCheckpoint(SCALAR)
+    checkpoint.write_to_file(tree, arena, path)
+    assert path.read_bytes() == saved(tree, arena)
+    with pytest.raises(NothingToVerify, match="extras=True"):
+        checkpoint.read_from_file(path, verify="require")
+    checkpoint.write_to_file(tree, arena, path, extras=True)
+    assert path.read_bytes().startswith(saved(tree, arena) + b"HFDG")
+    state = checkpoint.read_from_file(path, verify="require")
+    assert saved(state.tree, state.arena) == saved(tree, arena)
+
+
+def test_a_file_without_digests_is_read_without_a_word(tmp_path: Path) -> None:
+    tree, arena = worn("u1")
+    path = tmp_path / "state.sunc"
+    tree.write_checkpoint_to_file(arena, path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        state = GaugeTree.read_checkpoint_from_file(path, frontend=U1)
+    assert saved(state.tree, state.arena) == path.read_bytes()
+
+
+@pytest.mark.parametrize("section", ["blocks", "field_slots", "storage", "free_slots", "links"])
+def test_a_flipped_bit_is_found_by_the_digests(section: str, tmp_path: Path) -> None:
+    tree, arena = worn("u1")
+    path = tmp_path / "state.sunc"
+    tree.write_checkpoint_to_file(arena, path, extras=True)
+    with standfast.open(path) as file:
+        part = file[section].tobytes()
+    data = bytearray(path.read_bytes())
+    # The last bit of a section is one that the tree itself has no reason to refuse.
+    at = data.index(part) + len(part) - 1
+    data[at] ^= 128
+    path.write_bytes(data)
+    with pytest.raises(DigestMismatch, match=f"tensor '{section}'") as caught:
+        GaugeTree.read_checkpoint_from_file(path, frontend=U1)
+    assert str(caught.value).count("state.sunc") == 1
+    if section == "storage":
+        state = GaugeTree.read_checkpoint_from_file(path, frontend=U1, verify=False)
+        assert saved(state.tree, state.arena) == bytes(data[: len(saved(tree, arena))])
+
+
+def test_an_unknown_extension_is_left_alone(tmp_path: Path) -> None:
+    tree, arena = worn()
+    path = tmp_path / "state.sunc"
+    path.write_bytes(saved(tree, arena) + b"what another program knows")
+    state = TreeCheckpoint(SCALAR).read_from_file(path)
+    assert saved(state.tree, state.arena) == saved(tree, arena)
+
+
+def test_the_tree_in_a_file_of_a_gauge_tree_is_read_without_its_links(tmp_path: Path) -> None:
+    tree, arena = worn("u1")
+    path = tmp_path / "state.sunc"
+    tree.write_checkpoint_to_file(arena, path)
+    state = TreeCheckpoint(U1).read_from_file(path)
+    assert type(state.tree) is AMRTree
+    assert saved(state.tree, state.arena) == path.read_bytes()[: payload_size(path.read_bytes())]
+
+
+def test_a_file_needs_no_suffix(tmp_path: Path) -> None:
+    tree, arena = worn()
+    path = tmp_path / "state"
+    TreeCheckpoint(SCALAR).write_to_file(tree, arena, path)
+    assert len(TreeCheckpoint(SCALAR).read_from_file(path).tree) == len(tree)
+
+
+def test_a_file_of_another_format_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    standfast.save(path, {"a": np.zeros(3)})
+    with pytest.raises(BadHeader, match="expected a sunc file, found a safetensors file"):
+        TreeCheckpoint(SCALAR).read_from_file(path)
+
+
+def test_a_refused_write_leaves_the_old_file(tmp_path: Path) -> None:
+    tree, arena = worn()
+    path = tmp_path / "state.sunc"
+    TreeCheckpoint(SCALAR).write_to_file(tree, arena, path)
+    before = path.read_bytes()
+    arena.free(int(tree.field_slots[0]))
+    with pytest.raises(BadBlock, match="do not fit: section 'field_slots', block 0"):
+        TreeCheckpoint(SCALAR).write_to_file(tree, arena, path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["state.sunc"]
+
+
+def test_a_file_is_written_and_read_without_copies_of_the_fields(tmp_path: Path) -> None:
+    frontend = ScalarFrontend(2, 64, OpenTopology(2, (64.0, 64.0)))
+    tree, arena = AMRTree(frontend, 1.0, 4, 2), FieldArena(frontend, 1000)
+    tree.insert_block_with_field((0, 0), 0, arena)
+    arena.storage[:] = 1.0
+    size = arena.storage.nbytes
+    path = tmp_path / "state.sunc"
+    tracemalloc.start()
+    try:
+        TreeCheckpoint(frontend).write_to_file(tree, arena, path)
+        assert tracemalloc.get_traced_memory()[1] < size // 2
+        tracemalloc.reset_peak()
+        state = TreeCheckpoint(frontend).read_from_file(path)
+        assert size <= tracemalloc.get_traced_memory()[1] < 1.5 * size
+    finally:
+        tracemalloc.stop()
+    assert np.array_equal(state.arena.storage, arena.storage)
+
+
+# What is refused
+
+
+OTHERS: dict[str, tuple[Any, str]] = {
+    "nd": (ScalarFrontend(3, 4, OpenTopology(3, (8.0,) * 3)), "field nd: expected 3"),
+    "block_size": (
+        ScalarFrontend(2, 8, OpenTopology(2, (8.0,) * 2)),
+        "field block_size: expected 8",
+    ),
+    "dtype": (
+        ScalarFrontend(2, 4, OpenTopology(2, (8.0,) * 2), np.float32),
+        "field field_bytes: expected 4 by the frontend, found 8",
+    ),
+    "components": (U1, "field field_bytes: expected 16 by the frontend, found 8"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_state_of_another_kind_of_tree_is_incompatible(name: str, tmp_path: Path) -> None:
+    data = saved(*worn())
+    path = tmp_path / "state.sunc"
+    path.write_bytes(data)
+    frontend, message = OTHERS[name]
+    stream = io.BytesIO(data)
+    with pytest.raises(IncompatibleCheckpoint, match=f"the stream: {message}"):
+        TreeCheckpoint(frontend).read(stream)
+    assert stream.tell() == 92  # nothing but the header was read
+    with pytest.raises(IncompatibleCheckpoint, match=f"state.sunc: {message}"):
+        TreeCheckpoint(frontend).read_from_file(path)
+
+
+HEADERS: dict[str, tuple[int, str, Any, type[StandfastError]]] = {
+    "InvalidMagic": (0, "4s", b"CNUS", BadHeader),
+    "UnsupportedVersion": (4, "I", 3, UnsupportedFile),
+    "UnsupportedEndian": (8, "B", 2, UnsupportedFile),
+    "IncompatibleCheckpoint of block_volume": (14, "Q", 15, BadField),
+    "IncompatibleCheckpoint of usize_bytes": (30, "I", 4, UnsupportedFile),
+    "InvalidTreeLayout": (42, "Q", 1, BadField),
+    "CorruptCheckpoint": (58, "Q", 99, BadField),
+    "LengthOverflow": (50, "Q", 2**63, LimitExceeded),
+    "bits_per_dim": (74, "B", 29, BadField),
+    "base_spacing": (66, "d", -0.5, BadField),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_the_errors_of_the_original_have_names_of_ours(name: str, tmp_path: Path) -> None:
+    offset, letter, value, error = HEADERS[name]
+    data = bytearray(saved(*worn()))
+    struct.pack_into(f"<{letter}", data, offset, value)
+    with pytest.raises(error, match=r"^the stream: ") as caught:
+        TreeCheckpoint(SCALAR).read(io.BytesIO(data))
+    assert type(caught.value) is error
+    path = tmp_path / "state.sunc"
+    path.write_bytes(data)
+    with pytest.raises(error, match=r"state\.sunc: ") as caught:
+        TreeCheckpoint(SCALAR).read_from_file(path)
+    assert type(caught.value) is error
+    assert str(caught.value).count("state.sunc") == 1
+
+
+def test_an_unsound_tree_is_refused(tmp_path: Path) -> None:
+    tree, arena = worn()
+    data = bytearray(saved(tree, arena))
+    struct.pack_into("<Q", data, 92 + 40 * len(tree), int(arena.free_slots[0]))
+    with pytest.raises(BadRange, match="the stream: section 'field_slots', block 0"):
+        loaded(bytes(data), tree)
+    path = tmp_path / "state.sunc"
+    path.write_bytes(data)
+    with pytest.raises(BadRange, match=f"^{re.escape(str(path))}: section 'field_slots', block 0"):
+        TreeCheckpoint(SCALAR).read_from_file(path)
+
+
+def test_a_cut_file_is_truncated(tmp_path: Path) -> None:
+    tree, arena = worn("u1")
+    data = saved(tree, arena)
+    path = tmp_path / "state.sunc"
+    path.write_bytes(data[: payload_size(data) - 1])
+    with pytest.raises(TruncatedFile):
+        TreeCheckpoint(U1).read_from_file(path)
+    path.write_bytes(data[:-1])
+    with pytest.raises(SizeMismatch):
+        GaugeTree.read_checkpoint_from_file(path, frontend=U1)
+
+
+def test_a_tree_of_another_frontend_is_not_written() -> None:
+    tree, arena = worn()
+    other = ScalarFrontend(2, 4, OpenTopology(2, (8.0, 8.0)))
+    with pytest.raises(BadOption, match="and the checkpoint"):
+        TreeCheckpoint(other).write(tree, arena, io.BytesIO())
+    with pytest.raises(BadOption, match="and the arena"):
+        TreeCheckpoint(SCALAR).write(tree, FieldArena(other, 15), io.BytesIO())
+
+
+def test_links_are_not_left_out_silently(tmp_path: Path) -> None:
+    tree, arena = worn("u1")
+    with pytest.raises(BadOption, match="write_checkpoint"):
+        TreeCheckpoint(U1).write(tree, arena, io.BytesIO())
+    with pytest.raises(BadOption, match="write_checkpoint"):
+        TreeCheckpoint(U1).write_to_file(tree, arena, tmp_path / "state.sunc")
+    assert list(tmp_path.iterdir()) == []

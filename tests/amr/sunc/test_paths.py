@@ -1,0 +1,67 @@
+"""Names of files, and one step for all ranks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from standfast.amr import Schedule, broadcast_checkpoint_step, format_path, format_ranked_path
+from standfast.errors import BadOption
+from standfast.parallel import SingleRank
+from tests.parallel.ranks import run_ranks
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "checkpoint_steps.py"
+
+
+def test_paths_are_the_originals() -> None:
+    assert format_path("checkpoints", "run", 100) == "checkpoints/run_step100.sunc"
+    assert format_ranked_path("checkpoints", "run", 100, 0) == "checkpoints/run_step100_rank0.sunc"
+    assert format_ranked_path(Path("a/b"), "x", 7, 12) == "a/b/x_step7_rank12.sunc"
+
+
+@pytest.mark.parametrize("step", [-1, 1.0, "1", None, True, 2**64])
+def test_a_step_and_a_rank_are_whole_numbers(step: Any) -> None:
+    with pytest.raises(BadOption, match="step="):
+        format_path("checkpoints", "run", step)
+    with pytest.raises(BadOption, match="rank="):
+        format_ranked_path("checkpoints", "run", 0, step)
+
+
+@pytest.mark.parametrize("prefix", [f"..{os.sep}run", "/run", "a\0b", 3])
+def test_a_prefix_does_not_leave_the_folder(prefix: Any) -> None:
+    with pytest.raises(BadOption, match="prefix="):
+        format_path("checkpoints", prefix, 1)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_rank_alone_has_its_own_step(strict: bool) -> None:
+    assert broadcast_checkpoint_step(None, 0, 300, strict=strict) == 300
+    assert broadcast_checkpoint_step(SingleRank(), 0, 300, strict=strict) == 300
+
+
+def test_the_step_decides_whether_a_checkpoint_is_due() -> None:
+    schedule = Schedule(100, start=0)
+    assert schedule.should_checkpoint(broadcast_checkpoint_step(None, 0, 300))
+    assert not schedule.should_checkpoint(broadcast_checkpoint_step(None, 0, 301))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_step_that_is_none_is_refused(strict: bool) -> None:
+    with pytest.raises(BadOption, match="step="):
+        broadcast_checkpoint_step(None, 0, -5, strict=strict)
+
+
+def test_a_rank_that_is_none_has_no_step() -> None:
+    with pytest.raises(BadOption, match="no rank 1"):
+        broadcast_checkpoint_step(None, 1, 5)
+
+
+def test_all_ranks_get_the_step_of_the_root_or_all_are_told_that_they_disagree() -> None:
+    finished = run_ranks(2, PROGRAM)
+    assert sorted(finished.stdout.splitlines()) == [
+        "rank 0: [7, 8, 5, 'RanksDisagree', 'BadOption']",
+        "rank 1: [7, 8, 5, 'RanksDisagree', 'BadOption']",
+    ]

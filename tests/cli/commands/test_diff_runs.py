@@ -1,0 +1,146 @@
+"""`diff` inside a store: what differs between two runs, and between their checkpoints."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import standfast
+from standfast.display.output import hash_text
+from standfast.store.schema import names
+from tests.cli.experiments import HP, make_experiments, make_run
+from tests.cli.stores import call
+from tests.cli.test_cli import run_in_terminal
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
+    return make_experiments(tmp_path_factory.mktemp("diff") / "store")
+
+
+def at(store: standfast.Store) -> tuple[str, str]:
+    return "--store", str(Path(store.url).parent)
+
+
+def section(lines: list[str], title: str) -> list[str]:
+    """The lines under a title."""
+    if title not in lines:
+        return []
+    rest = lines[lines.index(title) + 1 :]
+    inside = [line.startswith("  ") for line in rest]
+    return [line.strip() for line in rest[: inside.index(False) if False in inside else None]]
+
+
+def test_the_group_of_the_hash_that_differs_is_marked(store: standfast.Store) -> None:
+    base, wide = (hash_text(store.find_run(name).hash) for name in ("base", "wide"))
+    done = call("diff", "base@300", "wide", *at(store))
+    assert done.code == 3
+    assert done.lines[:3] == [f"base@300  {base}", f"wide@300  {wide}", f"{'':19}^^^^^^^^"]
+    shown = run_in_terminal("diff", "base@300", "wide", *at(store))
+    assert f"\x1b[31m{base[9:17]}\x1b[0m" in shown
+    assert f"\x1b[32m{wide[9:17]}\x1b[0m" in shown
+    assert "^" not in shown
+
+
+def test_each_kind_of_change_has_a_section(store: standfast.Store) -> None:
+    lines = call("diff", "base@400", "low@400", *at(store)).lines
+    assert section(lines, "hyperparameters") == ["lr: 0.1 → 0.01"]
+    assert lines[5:] == ["2 tensors are the same by the digests in both (verify reads them)"]
+    lines = call("diff", "base@300", "wide", *at(store)).lines
+    assert section(lines, "layers") == ["layer.weight: float32 3×4 → 5×4"]
+    assert section(lines, "hyperparameters") == []
+    assert lines[-2].split()[:2] == ["model.layer.weight", "shape"]
+    lines = call("diff", "low@400", "less", *at(store)).lines
+    assert section(lines, "samples") == [
+        "2 added: 20, 21",
+        "5 removed: 0, 1, 2, 3, 4",
+        "1 discarded: 9",
+        "1 with other tags: 5 (+dog)",
+    ]
+    assert section(lines, "metrics") == ["loss: 0.25 → 0.2", "accuracy: 0.975 → 0.98"]
+    assert section(lines, "values") == ["step: 400 → 500"]
+
+
+def test_checkpoints_of_one_run_differ_in_nothing_but_themselves(store: standfast.Store) -> None:
+    lines = call("diff", "base@300", "base@400", *at(store)).lines
+    assert [line for line in lines if not line.startswith(" ")][2:] == [
+        "metrics",
+        "values",
+        "2 tensors are the same by the digests in both (verify reads them)",
+    ]
+
+
+def test_a_run_without_a_checkpoint_can_be_compared(store: standfast.Store) -> None:
+    done = call("diff", "empty", "base", *at(store))
+    assert done.code == 3
+    assert done.lines[0].startswith("empty, no checkpoint  ")
+    assert section(done.lines, "hyperparameters")[0] == "lr: 5 → 0.1"
+    assert section(done.lines, "layers") == ["only base@400 was given a model"]
+    assert section(done.lines, "samples") == ["only base@400 was given data"]
+    assert done.lines[-1] == "no tensors to compare: empty without a checkpoint"
+    assert call("diff", "empty", "empty", *at(store)).code == 0
+    assert call("diff", "empty@latest", "base", *at(store)).code == 2
+    assert call("diff", "nobody", "base", *at(store)).code == 2
+
+
+def test_scripts_get_everything(store: standfast.Store) -> None:
+    found = call("diff", "low@400", "less", "--json", *at(store)).json
+    less = store.find_run("less")
+    assert (found["before"], found["runs"][1]["run"]) == ("low@400", less.hash)
+    assert found["runs"][1]["data"] == less.hash[16:]
+    assert found["identity"] == ["data"]
+    assert found["samples"]["removed"] == [0, 1, 2, 3, 4]
+    assert found["samples"]["tags"] == {"5": {"before": ["hard"], "after": ["hard", "dog"]}}
+    assert found["metadata"]["metrics"]["after"]["loss"] == 0.2
+    found = call("diff", "empty", "base@300", "--json", *at(store)).json
+    assert found["hyperparameters"]["version"] == {"after": "1.0", "counts": True}
+    assert found["layers"] is None
+    found = call("diff", "base@300", "wide", "--json", *at(store)).json
+    assert found["layers"]["tensors"]["layer.weight"]["after"]["shape"] == [5, 4]
+
+
+def test_layers_that_nobody_described_are_those_of_the_tensors(
+    store: standfast.Store, tmp_path: Path
+) -> None:
+    shutil.copytree(Path(store.url).parent, tmp_path / "copy")
+    copy = standfast.Store(tmp_path / "copy")
+    copy.backend.delete([names.architecture_file(copy.find_run("base").hash)])
+    lines = call("diff", "base", "wide", *at(copy)).lines
+    assert section(lines, "layers") == ["layer.weight: float32 3×4 → 5×4"]
+    copy.backend.delete([names.data_state_file(copy.find_run("less").hash)])
+    lines = call("diff", "low", "less", *at(copy)).lines
+    assert section(lines, "samples") == ["not the same, and not described"]
+
+
+def test_what_is_not_in_the_hash_is_said_to_be_so(tmp_path: Path) -> None:
+    store = standfast.Store(tmp_path / "store")
+    make_run(store, "one", range(1, 2), {**HP, "root_log_dir": "a"})
+    make_run(store, "two", range(1, 2), {**HP, "root_log_dir": "b", "lr": 1})
+    lines = call("diff", "one", "two", *at(store)).lines
+    assert section(lines, "hyperparameters") == [
+        "lr: 0.1 → 1",
+        "root_log_dir: 'a' → 'b' (not in the hash)",
+    ]
+    store.run("three", HP, data=1, trial=2)
+    for name, steps in (("four", 10), ("five", 20)):
+        store.run(name, {"steps": steps}, data=name, volatile=["steps"])
+    assert section(call("diff", "four", "five", *at(store)).lines, "hyperparameters") == [
+        "steps: 10 → 20 (not in the hash)"
+    ]
+    lines = call("diff", "one", "three", *at(store)).lines
+    assert section(lines, "hyperparameters")[-1] == "trial: — → 2"
+
+
+def test_metrics_that_look_the_same_have_all_their_digits(tmp_path: Path) -> None:
+    store = standfast.Store(tmp_path / "store")
+    with store.run("one") as run:
+        run.save(1, {}, {"loss": 0.1, "seen": 1})
+        run.save(2, {}, {"loss": 0.1 + 1e-12, "new\x1b[2J": 2.0})
+    lines = call("diff", "one@1", "one@2", *at(store)).lines
+    assert section(lines, "metrics") == [
+        "loss: 0.1 → 0.10000000000100001",
+        "seen: 1 → —",
+        r"new\x1b[2J: — → 2.0",
+    ]

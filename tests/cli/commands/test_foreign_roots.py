@@ -1,0 +1,271 @@
+"""`ls`, `show` and `import` of roots that weightslab wrote; all else refuses them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import standfast
+from tests import WEIGHTSLAB
+from tests.cli.stores import call
+from tests.tensorfile.importers.weightslab_roots import (
+    FIRST,
+    SECOND,
+    WRITTEN,
+    Writer,
+    everything_in,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Writer:
+    writer = Writer(tmp_path / "their root", short=False)
+    writer.experiment(SECOND, 7, created="2026-01-21T08:00:00", experiment_name="bert")
+    writer.experiment(FIRST, 100, 1_000_000, created="2026-01-21T09:00:00")
+    writer.config(FIRST, {"lr": 0.1})
+    return writer
+
+
+def test_ls_of_what_weightslab_wrote() -> None:
+    before = everything_in(WEIGHTSLAB)
+    done = call("ls", "--store", WEIGHTSLAB)
+    assert done.code == 0
+    assert [line.split()[:4] for line in done.lines[:3]] == [
+        ["run", "hash", "step", "size"],
+        ["wl-jade-tide", WRITTEN, "200", "25.5"],
+        ["wl-jade-tide", WRITTEN, "100", "25.5"],
+    ]
+    assert [line.endswith("latest") for line in done.lines[1:3]] == [True, False]
+    assert done.lines[3] == (
+        f"written by weightslab, read only; `standfast import {WEIGHTSLAB} --store STORE` "
+        "takes it over"
+    )
+    assert len(done.lines) == 4
+    assert everything_in(WEIGHTSLAB) == before
+
+
+def test_ls_for_scripts(root: Writer) -> None:
+    done = call("ls", "--json", "--store", root.path)
+    assert [entry["ref"] for entry in done.json] == [
+        f"{FIRST}@1000000",
+        f"{FIRST}@100",
+        f"{SECOND}@7",
+    ]
+    assert [entry["marks"] for entry in done.json] == [["latest"], [], []]
+    entry = done.json[2]
+    path = root.weights(SECOND, 7)
+    assert entry["time"].startswith("20")
+    del entry["time"]
+    assert entry == {
+        "ref": f"{SECOND}@7",
+        "run": SECOND,
+        "name": "bert",
+        "step": 7,
+        "marks": [],
+        "writer": "weightslab",
+        "path": str(path),
+        "bytes": path.stat().st_size,
+    }
+
+
+def test_ls_of_one_experiment_or_of_a_few_checkpoints(root: Writer) -> None:
+    refs = {
+        (FIRST[:8],): [1_000_000, 100],
+        (f"{FIRST[:8]}_{FIRST[8:]}",): [1_000_000, 100],
+        ("bert",): [7],
+        ("-n", "1"): [1_000_000],
+        ("--all",): [1_000_000, 100, 7],
+    }
+    for arguments, steps in refs.items():
+        done = call("ls", *arguments, "--json", "--store", root.path)
+        assert [entry["step"] for entry in done.json] == steps
+    assert call("ls", "nothing", "--store", root.path).code == 2
+    refused = call("ls", "--hp", "lr=0.1", "--store", root.path)
+    assert refused.code == 2
+    assert "standfast import" in refused.err
+
+
+def test_ls_says_what_it_could_not_read(root: Writer) -> None:
+    root.manifest.write_bytes(b"\x1b[2J: [")
+    done = call("ls", "--store", root.path)
+    assert done.code == 0
+    assert done.lines[0].startswith("problem     ")
+    assert "manifest.yaml" in done.lines[0]
+    assert "\x1b" not in done.out
+    assert len(done.lines) == 6
+
+
+def test_ls_where_nothing_was_saved_yet(tmp_path: Path) -> None:
+    Writer(tmp_path, short=True).experiment(FIRST)
+    done = call("ls", "--store", tmp_path)
+    assert done.lines[0] == "no checkpoints yet"
+    assert call("ls", "--json", "--store", tmp_path).json == []
+    assert call("show", "latest", "--store", tmp_path).code == 2
+
+
+def test_show_is_what_show_of_the_file_is_and_the_configuration() -> None:
+    before = everything_in(WEIGHTSLAB)
+    file = WEIGHTSLAB / "checkpoints" / "models" / "b5a79a78" / f"{WRITTEN}_step_000200.pt"
+    done = call("show", "latest", "--store", WEIGHTSLAB)
+    assert done.code == 0
+    assert done.lines[0] == "wl-jade-tide@200"
+    assert f"  run: {WRITTEN}" in done.lines
+    assert '  hyperparameters: {"batch": 8, "lr": 0.001}' in done.lines
+    assert done.out.endswith(call("show", file).out)
+    json = call("show", "latest", "--json", "--store", WEIGHTSLAB).json
+    alone = call("show", file, "--json").json
+    assert json["hyperparameters"] == {"batch": 8, "lr": 0.001}
+    assert json["ref"] == f"{WRITTEN}@200"
+    assert {key: json[key] for key in alone} == alone
+    assert everything_in(WEIGHTSLAB) == before
+
+
+def test_show_finds_what_is_meant(root: Writer) -> None:
+    meant = {
+        "latest": f"{FIRST}@1000000",
+        FIRST: f"{FIRST}@1000000",
+        FIRST[:6]: f"{FIRST}@1000000",
+        f"{FIRST[:4]}@latest": f"{FIRST}@1000000",
+        f"{FIRST[:4]}@100": f"{FIRST}@100",
+        "bert": f"{SECOND}@7",
+        "bert@7": f"{SECOND}@7",
+    }
+    for ref, expected in meant.items():
+        assert call("show", ref, "--json", "--store", root.path).json["ref"] == expected
+
+
+@pytest.mark.parametrize(
+    ("ref", "words"),
+    [
+        ("bert@8", "no checkpoint of step 8; it has 7"),
+        ("bert@007", "no checkpoint of step 007"),
+        ("nothing", "no experiment goes by 'nothing'"),
+        ("a1b", "no experiment goes by"),
+        ("dead", "2 experiments go by 'dead'"),
+        ("dead1", "has no checkpoint"),
+    ],
+)
+def test_show_of_what_is_not_there(root: Writer, ref: str, words: str) -> None:
+    root.experiment(f"dead1{FIRST[5:]}")
+    root.experiment(f"dead2{FIRST[5:]}")
+    done = call("show", ref, "--store", root.path)
+    assert done.code == 2
+    assert words in done.err
+
+
+def test_latest_is_the_last_that_has_a_checkpoint(root: Writer) -> None:
+    root.experiment(f"dead1{FIRST[5:]}", last_used="2026-02-01T00:00:00")
+    done = call("show", "latest", "--json", "--store", root.path)
+    assert done.json["ref"] == f"{FIRST}@1000000"
+
+
+def test_show_of_weights_whose_configuration_is_damaged(root: Writer) -> None:
+    root.config(FIRST, {}).write_bytes(b"{")
+    done = call("show", FIRST, "--store", root.path)
+    assert done.code == 0
+    assert "config.yaml" in done.out
+    assert "model_state_dict.0.weight" in done.out
+    assert call("show", FIRST, "--json", "--store", root.path).json["hyperparameters"] is None
+
+
+def test_show_of_damaged_weights(root: Writer) -> None:
+    path = root.weights(FIRST, 100)
+    path.write_bytes(path.read_bytes()[:300])
+    assert call("show", f"{FIRST}@100", "--store", root.path).code == 1
+
+
+def test_a_root_around_the_current_folder(root: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STANDFAST_STORE", raising=False)
+    monkeypatch.chdir(root.checkpoints)
+    assert len(call("ls", "--json").json) == 3
+    assert call("du").code == 2
+
+
+COMMANDS = [
+    ["verify", "--all"],
+    ["verify", FIRST],
+    ["diff", FIRST, SECOND],
+    ["export", FIRST, "out.npz"],
+    ["tag", FIRST, "paper"],
+    ["tag", "--delete", "paper"],
+    ["note", FIRST, "text"],
+    ["rename", FIRST, "name"],
+    ["rm", FIRST, "--yes"],
+    ["log"],
+    ["log", FIRST],
+    ["gc", "--yes"],
+    ["gc", "--to", "1KB", "--yes"],
+    ["restore", FIRST],
+    ["du"],
+    ["doctor", "--yes"],
+    ["import", "anything"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_other_command_leaves_a_root_alone(
+    root: Writer, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = everything_in(root.path)
+    done = call(*command, "--store", root.path)
+    assert done.code == 2
+    said = done.err + done.out
+    assert "was written by weightslab" in said
+    assert f"`standfast import '{root.path}' --store STORE` takes it over" in said
+    assert everything_in(root.path) == before
+
+
+def test_import_takes_a_root_over(root: Writer, tmp_path: Path) -> None:
+    before = everything_in(root.path)
+    target = tmp_path / "store"
+    done = call("import", root.path, "--store", target)
+    store = standfast.Store(target)
+    first, second = store.find_run(FIRST), store.find_run("bert")
+    assert done.code == 0
+    assert [line[:21] for line in done.lines] == [
+        "imported    step 7: f",
+        "weightslab, experimen",
+        "imported    step 100:",
+        "imported    step 1000",
+        "weightslab, experimen",
+    ]
+    assert done.lines[1] == (
+        f"weightslab, experiment {SECOND}: 1 checkpoint into run {second.hash} (bert)"
+    )
+    assert done.lines[4] == (
+        f"weightslab, experiment {FIRST}: 2 checkpoints into run {first.hash} ({FIRST})"
+    )
+    assert everything_in(root.path) == before
+    again = call("import", root.path, "--json", "--store", target)
+    assert again.code == 0
+    assert [run["experiment"] for run in again.json["runs"]] == [SECOND, FIRST]
+    assert [run["run"] for run in again.json["runs"]] == [second.hash, first.hash]
+    assert [run["skipped"] for run in again.json["runs"]] == [[7], [100, 1_000_000]]
+    assert again.json["ignored"] == []
+    assert f"experiment {FIRST}" in call("show", FIRST, "--store", target).out
+
+
+def test_import_of_a_damaged_root_takes_the_rest(root: Writer, tmp_path: Path) -> None:
+    root.weights(FIRST, 100).write_bytes(b"")
+    done = call("import", root.path, "--store", tmp_path / "store")
+    assert done.code == 1
+    assert f"ignored     {root.weights(FIRST, 100)}: " in done.out
+    again = call("import", root.path, "--json", "--store", tmp_path / "store")
+    assert again.code == 1
+    ignored = again.json["runs"][1]["ignored"]
+    assert [entry["path"] for entry in ignored] == [str(root.weights(FIRST, 100))]
+
+
+def test_import_of_a_root_that_can_only_be_read(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(WEIGHTSLAB, root)
+    for path in [root, *root.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    done = call("import", root, "--store", tmp_path / "store")
+    for path in [root, *root.rglob("*")]:
+        path.chmod(0o755)
+    assert done.code == 0
+    assert len(standfast.Store(tmp_path / "store").runs()) == 1

@@ -1,0 +1,318 @@
+"""`gc` and `restore`: what goes to the trash, what comes back, and what is freed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import standfast
+from standfast.display.output import size_text
+from standfast.policies import KeepBest, KeepLast, Retention
+from standfast.store.retention.trash import Trash
+from tests.cli.commands.test_space import at, files, on_disk
+from tests.cli.stores import call, flip, make_store, put, record_of
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> standfast.Store:
+    """`gpt` has the steps 100 to 300, of which 200 is the best; `bert` has one."""
+    return make_store(tmp_path / "store")
+
+
+def steps(store: standfast.Store, run: str) -> list[int]:
+    return [each.step for each in store.find_run(run).checkpoints()]
+
+
+def test_without_yes_it_shows_what_would_go(store: standfast.Store) -> None:
+    there = files(store)
+    done = call("gc", "--keep-last", "1", *at(store))
+    assert done.code == 0
+    gpt = store.find_run("gpt").hash
+    assert done.lines == [
+        f"gpt {gpt[:8]}: not among those that are kept: the last",
+        "  100  268 kB",
+        "total  268 kB",
+        "268 kB would go to the trash, to be freed after 7 days, "
+        "or by `standfast gc --empty --yes`",
+        "--yes does it",
+    ]
+    assert files(store) == there
+    assert Trash(store.backend).entries() == []
+
+
+def test_gc_frees_what_it_said_once_the_trash_is_emptied(store: standfast.Store) -> None:
+    before = on_disk(store)
+    promised = call("gc", "--keep-last", "1", "--json", *at(store)).json
+    assert (promised["done"], promised["total_before"]) == (False, before)
+    done = call("gc", "--keep-last", "1", "--yes", "--json", *at(store)).json
+    assert done["done"] is True
+    assert done["bytes"] == promised["bytes"] == promised["to_trash"]
+    assert [line["step"] for line in done["lines"]] == [100]
+    emptied = call("gc", "--empty", "--yes", "--json", *at(store)).json
+    assert emptied["bytes"] == done["in_trash"]
+    assert before - on_disk(store) == promised["bytes"] > 0
+    assert call("verify", "--all", *at(store)).code == 0
+
+
+def test_a_second_time_there_is_nothing_to_do(store: standfast.Store) -> None:
+    done = call("gc", "--keep-last", "1", "--yes", *at(store))
+    assert done.code == 0
+    assert done.lines[3:] == [
+        "1 checkpoint deleted",
+        "the trash holds 268 kB, to be freed after 7 days, or by `standfast gc --empty --yes`",
+    ]
+    total = size_text(on_disk(store))
+    for _ in range(2):
+        done = call("gc", "--keep-last", "1", "--yes", *at(store))
+        assert (done.code, done.lines) == (
+            0,
+            [f"nothing to do: the store takes {total}, 268 kB of it in the trash"],
+        )
+
+
+def test_what_a_run_keeps_by_itself_counts(store: standfast.Store) -> None:
+    total = size_text(on_disk(store))
+    assert call("gc", *at(store)).lines == [f"nothing to do: the store takes {total}"]
+    store.find_run("gpt").set_retention(Retention((KeepLast(2),)))
+    assert [line["step"] for line in call("gc", "--json", *at(store)).json["lines"]] == [100]
+    assert call("gc", "bert", "--json", *at(store)).json["lines"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "going"),
+    [
+        (["--keep-best", "loss:max"], []),
+        (["--keep-best", "loss"], [100]),
+        (["--keep-every", "100"], []),
+        (["--keep-every", "150"], [100]),
+        (["--keep-tagged"], [100]),
+        (["--keep-tagged", "--keep-best", "loss:max"], []),
+    ],
+    ids=["best", "less is better", "every", "every other", "tagged", "tagged or best"],
+)
+def test_what_is_kept_can_be_said(
+    store: standfast.Store, options: list[str], going: list[int]
+) -> None:
+    found = call("gc", *options, "--json", *at(store)).json
+    assert [line["step"] for line in found["lines"]] == going
+
+
+def test_wrong_options_are_refused(store: standfast.Store) -> None:
+    for options in (
+        ["--keep-best", "loss:up"],
+        ["--keep-best", ":max"],
+        ["--keep-last", "0"],
+        ["--to", "lots"],
+        ["--empty", "--keep-last", "1"],
+        ["nobody"],
+    ):
+        done = call("gc", *options, "--yes", *at(store))
+        assert (done.code, done.out) == (2, ""), options
+    assert steps(store, "gpt") == [100, 200, 300]
+
+
+def test_a_store_is_brought_down_to_a_number_of_bytes(store: standfast.Store) -> None:
+    done = call("gc", "--to", "300kB", *at(store))
+    assert done.lines[0].endswith("the space is needed, and the oldest go first")
+    assert done.lines[3:] == [
+        "the trash would be emptied for the space: what goes does not come back",
+        done.lines[4],
+        "--yes does it",
+    ]
+    promised = done.lines[4]
+    done = call("gc", "--to", "300kB", "--yes", *at(store))
+    assert done.code == 0
+    total = size_text(on_disk(store))
+    assert done.lines[3:] == [
+        "1 checkpoint deleted, 268 kB freed",
+        f"the store takes {total}, the trash included",
+    ]
+    assert promised == f"the store would take {total}, the trash included"
+    assert on_disk(store) <= 300_000
+    assert call("gc", "--to", "300kB", "--yes", *at(store)).lines == [
+        f"nothing to do: the store takes {total}"
+    ]
+
+
+def test_what_cannot_be_reached_is_said(store: standfast.Store) -> None:
+    call("rm", "gpt@100", "--yes", *at(store))
+    done = call("gc", "--to", "1kB", "--yes", *at(store))
+    assert done.code == 2
+    assert done.lines[-3:] == [
+        f"short       {size_text(on_disk(store) - 1000)} over 1 kB",
+        "            2 checkpoints stay: the latest of its run",
+        "            1 checkpoint stays: the best of its run",
+    ]
+    assert Trash(store.backend).entries() == []
+    again = call("gc", "--to", "1kB", "--json", *at(store))
+    assert (again.code, again.json["lines"]) == (2, [])
+    assert again.json["short"] == again.json["total_before"] - 1000
+
+
+def test_what_goes_stands_under_its_run_and_the_reason(store: standfast.Store) -> None:
+    gpt, bert = store.find_run("gpt"), store.find_run("bert")
+    gpt.save(1000, {"step": 1000})
+    bert.save(8, {"step": 8})
+    lines = call("gc", "--keep-last", "1", *at(store)).lines
+    why = "not among those that are kept: the last"
+    shown = [re.sub("  +[0-9.]+ k?B", "  size", line) for line in lines]
+    assert shown[:6] == [
+        f"bert {bert.hash[:8]}: {why}",
+        "    7  size",
+        f"gpt {gpt.hash[:8]}: {why}",
+        "  100  size",
+        "  300  size",
+        "total  size",
+    ]
+
+
+def test_the_budget_of_the_store_counts(store: standfast.Store) -> None:
+    store.budget = 300_000
+    before = size_text(on_disk(store))
+    done = call("gc", *at(store))
+    assert done.lines[0] == f"the store takes {before}, its budget is 300 kB"
+    assert done.lines[1].endswith("the space is needed, and the oldest go first")
+    assert call("gc", "--json", *at(store)).json["to"] == 300_000
+    assert call("gc", "--to", "1MB", *at(store)).lines[0].startswith("nothing ")
+    assert call("gc", "--yes", *at(store)).code == 0
+    assert on_disk(store) <= 300_000
+    assert call("gc", *at(store)).lines[1].startswith("nothing to do")
+    store.budget = 1000
+    done = call("gc", "--yes", *at(store))
+    assert done.code == 2
+    assert done.lines[1].startswith("nothing goes: the store takes ")
+    assert done.lines[2].endswith("over 1 kB")
+
+
+def test_runs_that_are_named_do_not_pay_for_the_others(store: standfast.Store) -> None:
+    store.budget = 1000
+    done = call("gc", "gpt", "--yes", *at(store))
+    assert done.code == 0
+    assert done.lines[0].endswith(
+        ", its budget is 1 kB: `standfast gc` without a run brings it down to that"
+    )
+    assert done.lines[1].startswith("nothing goes")
+    assert steps(store, "gpt") == [100, 200, 300]
+
+
+def test_a_budget_that_cannot_be_read_is_named(store: standfast.Store) -> None:
+    put(Path(store.url, "store.json"), b"nothing")
+    done = call("gc", "--keep-last", "1", *at(store))
+    assert done.code == 1
+    assert done.lines[0].startswith("let be      the budget of the store: store.json: ")
+    assert "  100  268 kB" in done.lines
+    assert call("gc", "--to", "1MB", *at(store)).code == 0
+
+
+def test_a_metric_that_no_checkpoint_has_is_a_typing_error(store: standfast.Store) -> None:
+    gpt, bert = store.find_run("gpt"), store.find_run("bert")
+    done = call("gc", "gpt", "--keep-best", "los", "--to", "1kB", "--yes", *at(store))
+    assert done.code == 2
+    assert done.lines[0].startswith(
+        f"in doubt    {gpt.hash}: nobody knows which is the best: no checkpoint has the metric "
+        "'los'; there are accuracy, loss"
+    )
+    assert done.lines[1].startswith("nothing goes")
+    assert steps(store, "gpt") == [100, 200, 300]
+    assert call("gc", "gpt", "--keep-best", "los", *at(store)).code == 2
+    bert.save(8, {}, {"los": 1})
+    bert.save(9, {}, {"los": 2})
+    found = call("gc", "--keep-best", "los", "--json", *at(store))
+    assert found.code == 0
+    assert list(found.json["problems"]) == [gpt.hash]
+    assert [line["step"] for line in found.json["lines"]] == [7]
+
+
+def test_a_metric_that_is_yet_to_come_is_none(store: standfast.Store) -> None:
+    store.find_run("gpt").set_retention(Retention((KeepBest(1, "bleu"),)))
+    done = call("gc", *at(store))
+    assert (done.code, done.lines[0][:8]) == (0, "in doubt")
+    found = call("gc", "--to", "300kB", "--json", *at(store)).json
+    assert [line["step"] for line in found["lines"]] == [100]
+
+
+def test_a_run_that_is_let_be_is_named(store: standfast.Store) -> None:
+    put(record_of(store, "gpt@100"), b"nothing")
+    done = call("gc", "--keep-last", "1", "--yes", *at(store))
+    assert done.code == 1
+    run = store.find_run("gpt").hash
+    assert done.lines[0].startswith(f"let be      {run}: its record of step 100 cannot be read")
+
+
+# restore
+
+
+def test_what_rm_deleted_is_restored(store: standfast.Store) -> None:
+    there = files(store)
+    gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
+    call("rm", "gpt@100", "bert", "--yes", *at(store))
+    done = call("restore", "gpt@100", "bert", *at(store))
+    assert done.code == 0
+    assert done.lines == [f"restored    {gpt}@100", f"restored    {bert}@7"]
+    assert files(store) == there
+    assert call("verify", "--all", *at(store)).code == 0
+    assert call("restore", *at(store)).lines == ["the trash is empty"]
+
+
+def test_restore_lists_the_trash(store: standfast.Store) -> None:
+    call("rm", "gpt@100", "--yes", *at(store))
+    call("rm", "bert", "--yes", *at(store))
+    lines = call("restore", *at(store)).lines
+    assert lines[0].split() == "run hash steps holds age by goes in why".split()
+    gpt = store.find_run("gpt").hash
+    nbytes = Trash(store.backend).nbytes()
+    assert lines[1].split()[0] == "bert"
+    assert "the run, 1 checkpoint" in lines[1]
+    assert lines[2].split()[:5] == ["gpt", gpt[:8], "100", "268", "kB"]
+    assert " rm  7 d " in lines[2]
+    assert lines[3] == (
+        f"{size_text(nbytes)} in all: `standfast restore RUN@STEP` brings it back, "
+        "`standfast gc --empty --yes` frees it"
+    )
+    found = call("restore", "--json", *at(store)).json
+    assert [entry["steps"] for entry in found["entries"]] == [[7], [100]]
+    assert [entry["whole_run"] for entry in found["entries"]] == [True, False]
+    assert found["bytes"] == nbytes
+    report = call("du", "--json", *at(store)).json
+    assert report["trash"] == found["bytes"]
+    assert call("du", *at(store)).lines[-1] == (
+        f"the trash holds {size_text(nbytes)} more: `standfast restore` lists it, "
+        "`standfast gc --empty --yes` frees it"
+    )
+
+
+def test_restore_refuses_what_it_does_not_have(store: standfast.Store) -> None:
+    call("rm", "gpt@100", "--yes", *at(store))
+    for ref in ("bert", "gpt@200", "gpt@latest", "gpt@²", "nobody", "gpt@" + "9" * 50):
+        done = call("restore", ref, *at(store))
+        assert (done.code, done.out) == (2, ""), ref
+    assert steps(store, "gpt") == [200, 300]
+
+
+def test_a_damaged_checkpoint_stays_in_the_trash(store: standfast.Store) -> None:
+    call("rm", "gpt", "--yes", *at(store))
+    (entry,) = Trash(store.backend).entries()
+    flip(Path(store.url, entry.path, f"{entry.run}_step_000100.json"), 30)
+    done = call("restore", "gpt", *at(store))
+    assert done.code == 1
+    assert done.lines[:2] == [f"restored    {entry.run}@{step}" for step in (200, 300)]
+    assert done.lines[2].startswith(f"in the trash {entry.run}@100: ")
+    assert call("restore", "gpt@100", *at(store)).code == 1
+    assert steps(store, "gpt") == [200, 300]
+
+
+def test_the_trash_is_emptied_when_that_is_meant(store: standfast.Store) -> None:
+    assert call("gc", "--empty", "--yes", *at(store)).lines == ["the trash is empty"]
+    call("rm", "gpt@100", "--yes", *at(store))
+    assert call("gc", "--empty", *at(store)).lines == [
+        "would go    1 deletion in the trash",
+        "            268 kB would be freed; --yes empties it",
+    ]
+    assert len(Trash(store.backend).entries()) == 1
+    assert call("gc", "--empty", "--yes", *at(store)).lines == [
+        "emptied     the trash: 268 kB freed"
+    ]
+    assert Trash(store.backend).entries() == []
+    assert call("restore", "gpt@100", *at(store)).code == 2

@@ -1,0 +1,284 @@
+"""`rm`, `du` and `doctor`: what a store takes, and what may go."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import standfast
+from standfast.policies import Retention
+from standfast.store.backends.local import LocalBackend
+from standfast.store.retention.pins import pinned
+from tests.cli.stores import call, data_files, flip_in, make_store, put
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> standfast.Store:
+    return make_store(tmp_path / "store")
+
+
+def at(store: standfast.Store) -> tuple[str, str]:
+    return "--store", str(Path(store.url).parent)
+
+
+def on_disk(store: standfast.Store) -> int:
+    """The bytes of all files of runs and of the trash, each once."""
+    found = {}
+    for top in ("models", "HP", "data", ".standfast/trash"):
+        for path in Path(store.url, top).rglob("*"):
+            status = path.stat()
+            if path.is_file():
+                found[status.st_ino] = status.st_size
+    return sum(found.values())
+
+
+def files(store: standfast.Store) -> set[str]:
+    return {str(path) for path in Path(store.url, "models").rglob("*")}
+
+
+# rm
+
+
+@pytest.mark.parametrize(
+    "refs",
+    [["gpt@100"], ["gpt@300"], ["gpt@100", "gpt@200"], ["bert"], ["gpt"], ["gpt", "bert"]],
+    ids=" ".join,
+)
+def test_rm_frees_what_it_said_once_the_trash_is_emptied(
+    store: standfast.Store, refs: list[str]
+) -> None:
+    before, there = on_disk(store), files(store)
+    promised = call("rm", *refs, "--json", *at(store)).json
+    assert promised["deleted"] is False
+    assert files(store) == there
+    done = call("rm", *refs, "--yes", "--json", *at(store))
+    assert done.code == 0
+    assert done.json["deleted"] is done.json["in_trash"] is True
+    assert on_disk(store) > before
+    assert call("gc", "--empty", "--yes", *at(store)).code == 0
+    assert before - on_disk(store) == promised["bytes"] == done.json["bytes"] > 0
+    assert call("verify", "--all", *at(store)).code == (2 if refs == ["gpt", "bert"] else 0)
+
+
+def test_rm_shows_what_would_go(store: standfast.Store) -> None:
+    gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
+    done = call("rm", "gpt@100", "gpt@200", "bert", *at(store))
+    assert done.code == 0
+    assert done.lines == [
+        f"would go    {gpt}@100 (gpt)",
+        f"would go    {gpt}@200 (gpt): the best of its run",
+        f"would go    run {bert} (bert) with 1 checkpoint",
+        done.lines[-1],
+    ]
+    assert done.lines[-1].endswith("would be free once the trash is emptied; --yes moves it there")
+    done = call("rm", "gpt@100", "--yes", *at(store))
+    assert done.lines[0] == f"deleted     {gpt}@100 (gpt)"
+    assert done.lines[1].startswith(
+        "            moved to the trash; `standfast restore gpt@100` brings it back; "
+        "the whole trash holds 26"
+    )
+    assert done.lines[1].endswith(" kB, which `standfast gc --empty --yes` frees")
+    assert [c.step for c in store.find_run("gpt").checkpoints()] == [200, 300]
+
+
+def test_a_file_with_another_name_elsewhere_is_not_freed(
+    store: standfast.Store, tmp_path: Path
+) -> None:
+    first, *_ = data_files(store, "gpt")
+    before = call("rm", "gpt@100", "--json", *at(store)).json["bytes"]
+    os.link(first, tmp_path / "backup")
+    after = call("rm", "gpt@100", "--json", *at(store)).json["bytes"]
+    assert before - after == first.stat().st_size
+
+
+def test_rm_refuses_what_is_protected(store: standfast.Store) -> None:
+    store.resolve("gpt@200").tag("paper")
+    there = files(store)
+    for ref in ("gpt@200", "paper", "gpt", "bert@7"):
+        done = call("rm", ref, "--yes", *at(store))
+        assert (done.code, done.out) == (2, "")
+        why = done.err.removeprefix("standfast: ")
+        assert ("intact" if ref == "bert@7" else "'paper'") in why
+        foretold = call("rm", ref, *at(store))
+        assert (foretold.code, foretold.out) == (2, f"refused     {why}")
+    assert files(store) == there
+
+
+def test_rm_foretells_where_it_stops(store: standfast.Store) -> None:
+    gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
+    store.resolve("gpt@200").tag("paper")
+    done = call("rm", "bert", "gpt@300", "gpt@200", *at(store))
+    assert done.code == 2
+    assert done.lines == [
+        f"would go    run {bert} (bert) with 1 checkpoint",
+        f"refused     step 200 of run {gpt} is tagged 'paper': remove the tag first",
+        f"would stay  {gpt}@300 (gpt)",
+        f"would stay  {gpt}@200 (gpt)",
+        done.lines[-1],
+    ]
+    found = call("rm", "bert", "gpt@300", "gpt@200", "--json", *at(store))
+    assert (found.code, [each["run"] for each in found.json["what"]]) == (2, [bert])
+    assert found.json["refused"] == [done.lines[1].removeprefix("refused     ")]
+    alone = call("rm", "bert", "--json", *at(store)).json
+    assert (alone["bytes"], alone["refused"]) == (found.json["bytes"], [])
+    turned = call("rm", "gpt@200", "bert", *at(store))
+    assert turned.lines[1:] == [
+        f"would stay  {gpt}@200 (gpt)",
+        f"would stay  run {bert} (bert) with 1 checkpoint",
+    ]
+    call("rm", "bert", "gpt@300", "gpt@200", "--yes", *at(store))
+    assert [run.hash for run in store.runs()] == [gpt]
+    assert len(store.find_run("gpt").checkpoints()) == 3
+
+
+def test_rm_says_if_the_latest_or_the_best_would_go(store: standfast.Store) -> None:
+    gpt = store.find_run("gpt").hash
+    done = call("rm", "gpt@300", *at(store))
+    assert (done.code, done.lines[0]) == (0, f"would go    {gpt}@300 (gpt): the latest of its run")
+    hints = call("rm", "gpt@100", "gpt@200", "--json", *at(store)).json["what"][0]["hints"]
+    assert hints == {"200": ["the best of its run"]}
+
+
+def test_rm_of_a_run_that_somebody_writes_into_is_refused(store: standfast.Store) -> None:
+    with store.find_run("gpt") as run:
+        for options in ((), ("--yes",)):
+            done = call("rm", "gpt", *options, *at(store))
+            assert done.code == 2
+            assert f"run {run.hash}: " in done.out + done.err
+            assert "writes into it; end that first" in done.out + done.err
+    assert call("rm", "gpt", *at(store)).code == 0
+
+
+def test_rm_of_what_is_being_read_is_refused(store: standfast.Store) -> None:
+    run = store.find_run("gpt").hash
+    with pinned(store.backend, run, 100):
+        for ref in ("gpt", "gpt@100"):
+            for options in ((), ("--yes",)):
+                done = call("rm", ref, *options, *at(store))
+                assert done.code == 2
+                assert f"step 100 of run {run} is in use" in done.out + done.err
+
+
+def test_rm_says_what_is_gone_when_a_later_one_is_refused(store: standfast.Store) -> None:
+    store.resolve("gpt@200").tag("paper")
+    done = call("rm", "bert", "gpt@200", "--yes", *at(store))
+    assert done.code == 2
+    assert len(done.lines) == 2
+    assert done.lines[0].startswith("deleted     run")
+    assert "`standfast restore bert`" in done.lines[1]
+
+
+def test_rm_says_so_where_there_is_no_trash(
+    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
+    promised = call("rm", "gpt@100", "--json", *at(store)).json["bytes"]
+    before = on_disk(store)
+    done = call("rm", "gpt@100", "--yes", *at(store))
+    assert done.lines[1].endswith(" freed: without hard links there is no trash here")
+    assert before - on_disk(store) == promised
+
+
+def test_rm_wants_runs_and_steps(store: standfast.Store) -> None:
+    there = files(store)
+    for ref in ("latest", "gpt@latest", "gpt@best", "gpt@999", "nobody", "gpt@", "gpt@²"):
+        done = call("rm", ref, "--yes", *at(store))
+        assert (done.code, done.out) == (2, ""), ref
+    assert files(store) == there
+    assert call("rm", *at(store)).code == 2
+
+
+# du
+
+
+def test_du_counts_every_file_once(store: standfast.Store) -> None:
+    report = call("du", "--json", *at(store)).json
+    bert, gpt = report["runs"]
+    total = report["total"]
+    assert total["on_disk"] == on_disk(store)
+    assert bert["on_disk"] + gpt["on_disk"] > total["on_disk"]
+    assert (gpt["name"], gpt["checkpoints"], total["checkpoints"]) == ("gpt", 3, 4)
+    weight = 128 * 256 * 4
+    assert gpt["logical"] == 3 * (2 * weight + 16)
+    assert gpt["saved"] == 2 * weight
+    assert total["saved"] == 3 * weight
+    assert report["orphans"] == {}
+
+
+def test_du_prints_a_table_and_what_has_no_record(store: standfast.Store) -> None:
+    first, *_ = data_files(store, "gpt")
+    orphan = first.with_name(first.name.replace("000100", "000999"))
+    orphan.write_bytes(bytes(1000))
+    lines = call("du", *at(store)).lines
+    assert lines[0].split() == ["run", "hash", "checkpoints", "logical", "disk", "saved"]
+    assert lines[3].split()[:4] == ["total", "4", "918", "kB"]
+    assert lines[4] == "1 file without a record, 1 kB: `standfast doctor` lists them"
+
+
+def test_du_shows_budgets_where_there_are_any(store: standfast.Store) -> None:
+    store.find_run("bert").set_retention(Retention(budget=2_000_000))
+    lines = call("du", *at(store)).lines
+    assert lines[0].split()[-1] == "budget"
+    assert lines[1].split()[-2:] == ["2", "MB"]
+    assert len(lines[2]) < len(lines[1])
+    store.budget = "5GB"
+    assert call("du", *at(store)).lines[3].endswith("5 GB")
+    report = call("du", "--json", *at(store)).json
+    assert [run["budget"] for run in report["runs"]] == [2_000_000, None]
+    assert (report["total"]["budget"], report["problem"]) == (5_000_000_000, None)
+
+
+def test_a_budget_that_cannot_be_read_does_not_hide_the_rest(store: standfast.Store) -> None:
+    put(Path(store.url, "store.json"), b"nothing")
+    done = call("du", *at(store))
+    assert done.code == 1
+    assert done.lines[3].startswith("total")
+    assert done.lines[4].startswith("damaged     the budget of the store: store.json: ")
+    assert call("du", "--json", *at(store)).json["problem"].startswith("store.json")
+
+
+# doctor
+
+
+def test_doctor_of_a_sound_store(store: standfast.Store) -> None:
+    done = call("doctor", *at(store))
+    assert done.code == 0
+    assert done.lines == [
+        "4 checkpoints of 2 runs, 655 kB read; index and manifest were made again"
+    ]
+
+
+def test_doctor_lists_what_it_finds_and_deletes_what_is_ours(store: standfast.Store) -> None:
+    first, *_ = data_files(store, "gpt")
+    orphan = first.with_name(first.name.replace("000100", "000999"))
+    orphan.write_bytes(bytes(1000))
+    foreign = first.with_name("notes.txt")
+    foreign.write_text("mine")
+    done = call("doctor", *at(store))
+    assert done.code == 0
+    assert f"no record   models/{first.parent.name}/{orphan.name}: 1 kB" in done.lines
+    name = f"models/{first.parent.name}/notes.txt"
+    assert f"foreign     {name}: it is not ours, and was let be" in done.lines
+    assert done.lines[-1] == "--yes deletes the files without a record, 1 kB"
+    assert orphan.exists()
+    done = call("doctor", "--yes", "--json", *at(store))
+    assert list(done.json["deleted"]) == [f"models/{first.parent.name}/{orphan.name}"]
+    assert not orphan.exists()
+    assert foreign.exists()
+
+
+def test_doctor_reports_what_it_restored_and_what_it_could_not(store: standfast.Store) -> None:
+    path = flip_in(store, "gpt@100", "model.bias")
+    run = path.parent.name
+    put(path.with_name(f"{run}_run.json"), b"{}")
+    done = call("doctor", *at(store))
+    assert done.code == 1
+    assert any(line.startswith(f"restored    models/{run}/{run}_run.json") for line in done.lines)
+    (damaged,) = (line for line in done.lines if line.startswith("damaged"))
+    assert damaged.startswith(f"damaged     {run}@100: ")
+    assert "'model.bias'" in damaged
+    report = call("doctor", "--json", *at(store)).json
+    assert report["sound"] is False
+    assert list(report["damaged"]) == [f"{run}@100"]

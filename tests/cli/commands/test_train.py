@@ -1,0 +1,367 @@
+"""`standfast train`: it saves, is killed, and goes on with the same bits."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+import standfast
+from standfast.cli.commands.train import lines as train_lines
+from standfast.cli.commands.train.terminal import LiveDisplay
+from standfast.display.curves import Axes, Curve, plot
+from standfast.tensors import randomness
+from standfast.tenzor import Checkpoint, CheckpointMetadata
+from standfast.tenzor.program import Program
+from tests.cli.stores import Done, call
+from tests.cli.test_cli import STANDFAST
+from tests.tenzor.digits_files import write_digits
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch_as_it_was() -> Iterator[None]:
+    """Before all that is made for this module: a run that is trained for it leaves torch so."""
+    threads = torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    states = randomness.capture()
+    yield
+    randomness.restore(states)
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(deterministic)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_digits(tmp_path_factory.mktemp("mnist"))
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoints of a training that was never stopped."""
+    folder = tmp_path_factory.mktemp("trained")
+    done = train("--checkpoint", folder, "-d", data, "-e", 4, "-b", 8)
+    assert done.code == 0, done.err
+    return folder
+
+
+def train(*arguments: object) -> Done:
+    return call("train", *map(str, arguments))
+
+
+def content(path: Path) -> dict[str, Any]:
+    """Dtype, shape and bytes of every tensor of a checkpoint."""
+    tensors = standfast.load(path)
+    return {name: (a.dtype, a.shape, a.tobytes()) for name, a in tensors.items()}
+
+
+def copied(trained: Path, name: str, folder: Path) -> Path:
+    folder.mkdir()
+    return Path(shutil.copy(trained / name, folder))
+
+
+# Training and resuming
+
+
+def test_a_training_writes_its_epochs_and_the_best(trained: Path) -> None:
+    names = sorted(path.name for path in trained.iterdir())
+    assert names == ["best.tenzor", *(f"epoch_{n}.tenzor" for n in range(1, 5))]
+    for path in trained.iterdir():
+        assert standfast.verify(path).tensors == len(standfast.load(path))
+    with Checkpoint.load(trained / "epoch_4.tenzor") as last:
+        assert (last.metadata.epoch, last.metadata.global_step) == (4, 48)
+        assert last.metadata.model_name == "lenet"
+        best = last.metadata.best_epoch
+    with Checkpoint.load(trained / "best.tenzor") as checkpoint:
+        assert checkpoint.metadata.epoch == best
+    weights = standfast.load(trained / "epoch_1.tenzor")
+    assert "optim/conv1.weight/v" in weights
+    assert weights["fc3.bias"].shape == (10,)
+
+
+@pytest.mark.parametrize("start", [1, 3])
+def test_a_resumed_training_ends_with_the_same_bits(
+    start: int, trained: Path, tmp_path: Path
+) -> None:
+    path = copied(trained, f"epoch_{start}.tenzor", tmp_path / "again")
+    torch.rand(5)
+    done = train("--resume", path)
+    assert (done.code, done.err) == (0, "")
+    for epoch in range(start + 1, 5):
+        name = f"epoch_{epoch}.tenzor"
+        assert content(path.parent / name) == content(trained / name)
+
+
+def test_a_training_killed_in_the_middle_ends_with_the_same_bits(
+    data: Path, trained: Path, tmp_path: Path
+) -> None:
+    command = [STANDFAST, "train", "--checkpoint", tmp_path, "-d", data, "-e", "4", "-b", "8"]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("epoch 2/4"):
+                process.send_signal(signal.SIGKILL)
+                break
+        assert process.wait() == -signal.SIGKILL
+    newest = max(tmp_path.glob("epoch_*.tenzor"))
+    assert newest.name in ("epoch_2.tenzor", "epoch_3.tenzor")
+    # In a process of its own, which knows nothing but the file.
+    resumed = [STANDFAST, "train", "--resume", str(newest)]
+    done = subprocess.run(resumed, check=True, capture_output=True, text=True)
+    assert f"resumed from {newest}" in done.stdout
+    assert content(tmp_path / "epoch_4.tenzor") == content(trained / "epoch_4.tenzor")
+    assert content(tmp_path / "best.tenzor") == content(trained / "best.tenzor")
+
+
+def test_without_a_folder_nothing_is_saved(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = train("-d", data, "-e", 1, "--no-tui")
+    assert done.code == 0
+    assert done.lines[0] == f"LeNet-5 on MNIST in {data}: 96 samples, 32 more to validate"
+    assert done.lines[1].startswith("epoch 1/1  loss ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_mnist_the_small_digits_are_learnt(tmp_path: Path) -> None:
+    done = train("-d", tmp_path / "nowhere", "-e", 2)
+    assert done.lines[0].startswith("LeNet-5 on the digits of scikit-learn: 1,437 samples")
+    accuracy = float(done.lines[-1].split("accuracy ")[1].split(" %")[0])
+    assert accuracy > 70
+
+
+def test_a_longer_training_says_what_becomes_of_the_cosine(trained: Path, tmp_path: Path) -> None:
+    path = copied(trained, "epoch_4.tenzor", tmp_path / "again")
+    done = train("--resume", path, "-e", 6)
+    assert done.code == 0
+    assert "note: --epochs was 4 and is now 6" in done.lines
+    assert any("the cosine, which was to end after 4 epochs, ends after 6" in x for x in done.lines)
+    again = copied(trained, "epoch_4.tenzor", tmp_path / "once more")
+    train("--resume", again, "-e", 6)
+    name = "epoch_6.tenzor"
+    assert content(path.parent / name) == content(again.parent / name)
+
+
+@pytest.mark.parametrize("scheduler", ["constant", "step"])
+def test_without_a_cosine_a_longer_training_is_one_that_was_never_short(
+    scheduler: str, data: Path, tmp_path: Path
+) -> None:
+    flags = ("-d", data, "-b", 16, "--scheduler", scheduler, "--warmup", 8)
+    train("--checkpoint", tmp_path / "whole", "-e", 3, *flags)
+    train("--checkpoint", tmp_path / "parts", "-e", 1, *flags)
+    train("--resume", tmp_path / "parts" / "epoch_1.tenzor", "-e", 3)
+    parts, whole = (tmp_path / each / "epoch_3.tenzor" for each in ("parts", "whole"))
+    assert content(parts) == content(whole)
+
+
+def test_another_release_of_torch_is_told_of(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = copied(trained, "epoch_4.tenzor", tmp_path / "again")
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    done = train("--resume", path)
+    assert any(line.endswith("and is now 99.0: the bits may differ") for line in done.lines)
+
+
+def test_a_training_that_is_done_says_so(trained: Path, tmp_path: Path) -> None:
+    path = copied(trained, "epoch_4.tenzor", tmp_path / "again")
+    done = train("--resume", path)
+    assert done.code == 0
+    assert any(line.startswith("nothing left to do: epoch 4 of 4 is done") for line in done.lines)
+    assert [each.name for each in path.parent.iterdir()] == ["epoch_4.tenzor"]
+
+
+def test_patience_stops_and_more_of_it_goes_on(data: Path, tmp_path: Path) -> None:
+    flags = ("-d", data, "-e", 9, "-b", 96, "-l", 1e-12, "--patience", 1)
+    done = train("--checkpoint", tmp_path, *flags)
+    assert any("stopped after epoch 2: no better accuracy in 1 epoch" in x for x in done.lines)
+    done = train("--resume", tmp_path / "epoch_2.tenzor", "--patience", 2)
+    assert any("stopped after epoch 3: no better accuracy in 2 epochs" in x for x in done.lines)
+
+
+def test_an_interrupt_leaves_the_last_checkpoint(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Any) -> None:
+        if self._program.trainer.state.epoch == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_lines.PlainLines, "batch_done", interrupted)
+    done = train("--checkpoint", tmp_path, "-d", data, "-e", 4)
+    last = tmp_path / "epoch_2.tenzor"
+    assert done.code == 130
+    assert done.err == (
+        f"standfast: interrupted; {last} is intact, and `standfast train --resume {last}` goes on "
+        "from there\n"
+    )
+    assert standfast.verify(last).tensors > 0
+
+
+# Refusals
+
+
+def test_a_folder_with_checkpoints_is_refused_untouched(
+    data: Path, trained: Path, tmp_path: Path
+) -> None:
+    before = {path: path.read_bytes() for path in trained.iterdir()}
+    done = train("--checkpoint", trained, "-d", data)
+    assert done.code == 2
+    assert f"resume from {trained / 'epoch_4.tenzor'}, or name another folder" in done.err
+    assert {path: path.read_bytes() for path in trained.iterdir()} == before
+    other = copied(trained, "epoch_1.tenzor", tmp_path / "other")
+    assert train("--resume", other, "--checkpoint", trained).code == 2
+    assert {path: path.read_bytes() for path in trained.iterdir()} == before
+
+
+def test_checkpoints_go_to_another_folder_on_request(trained: Path, tmp_path: Path) -> None:
+    done = train("--resume", trained / "epoch_3.tenzor", "--checkpoint", tmp_path / "new")
+    assert done.code == 0
+    name = "epoch_4.tenzor"
+    assert content(tmp_path / "new" / name) == content(trained / name)
+
+
+def test_what_will_be_replaced_is_said(trained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    shutil.copytree(trained, folder)
+    done = train("--resume", folder / "epoch_2.tenzor")
+    replaced = "these are there already and will be replaced: epoch_3.tenzor, epoch_4.tenzor"
+    assert f"note: {replaced}" in done.lines
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("-b", 16), "was trained with --batch-size 8; with --batch-size 16 it would not"),
+        (("-s", 1, "-l", 0.5), "was trained with --lr 0.01, --seed 42; with --lr 0.5, --seed 1"),
+        (("--scheduler", "step"), "was trained with --scheduler cosine"),
+    ],
+)
+def test_a_resume_that_would_not_be_exact_is_refused(
+    flags: tuple[object, ...], message: str, trained: Path, tmp_path: Path
+) -> None:
+    path = copied(trained, "epoch_2.tenzor", tmp_path / "again")
+    done = train("--resume", path, *flags)
+    assert done.code == 2
+    assert message in done.err
+    assert [each.name for each in path.parent.iterdir()] == ["epoch_2.tenzor"]
+
+
+def test_other_data_are_refused(trained: Path, tmp_path: Path) -> None:
+    path = copied(trained, "epoch_2.tenzor", tmp_path / "again")
+    done = train("--resume", path, "-d", write_digits(tmp_path / "other", validation=31))
+    assert done.code == 2
+    assert "trained on other data than MNIST in" in done.err
+
+
+def test_the_same_data_may_lie_elsewhere(trained: Path, tmp_path: Path) -> None:
+    path = copied(trained, "epoch_3.tenzor", tmp_path / "again")
+    done = train("--resume", path, "-d", write_digits(tmp_path / "moved"))
+    assert done.code == 0
+    assert content(path.parent / "epoch_4.tenzor") == content(trained / "epoch_4.tenzor")
+
+
+def test_a_checkpoint_of_another_program_is_refused(trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.tenzor"
+    Checkpoint.save(path, standfast.load(trained / "best.tenzor"), None, CheckpointMetadata())
+    done = train("--resume", path)
+    assert done.code == 2
+    assert "was not written by `standfast train`" in done.err
+
+
+def test_a_damaged_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:
+    path = copied(trained, "epoch_2.tenzor", tmp_path / "again")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    done = train("--resume", path)
+    assert done.code == 1
+    assert "is damaged" in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("-e", 0), "--epochs: expected 1 or more, found 0"),
+        (("-b", -3), "--batch-size: expected 1 or more, found -3"),
+        (("-b", 97), "--batch-size: 97 is more than all 96 samples"),
+        (("-l", 0), "--lr: expected a number above 0, found 0.0"),
+        (("--lr", "nan"), "--lr: expected a number above 0, found nan"),
+        (("--momentum", 1), "--momentum: expected 0 or more and less than 1"),
+        (("--scheduler", "linear"), "--scheduler: expected one of constant, step, cosine"),
+        (("--checkpoint-every", 0), "--checkpoint-every: expected 1 or more"),
+        (("-s", -1), "--seed: expected 0 or more"),
+    ],
+)
+def test_flags_that_cannot_be_are_refused(
+    flags: tuple[object, ...], message: str, data: Path, tmp_path: Path
+) -> None:
+    done = train("--checkpoint", tmp_path / "new", "-d", data, *flags)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_without_torch_the_extra_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: Any = None
+    monkeypatch.setitem(sys.modules, "torch", gone)
+    monkeypatch.delitem(sys.modules, "standfast.tenzor.lenet", raising=False)
+    done = train("-d", data)
+    assert done.code == 2
+    assert "pip install torch scikit-learn" in done.err
+
+
+def test_other_commands_do_not_wait_for_it() -> None:
+    program = """if True:
+        import sys, standfast.cli
+        loaded = [n for n in ("torch", "sklearn", "rich.live", "standfast.cli.commands.train.train",
+                              "standfast.tenzor.trainer") if n in sys.modules]
+        print(loaded)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+# What a terminal shows
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_display_has_progress_curves_and_checkpoints(
+    width: int, data: Path, tmp_path: Path
+) -> None:
+    program = Program({"epochs": 6, "data_dir": str(data)}, folder=tmp_path / "checkpoints")
+    screen = io.StringIO()
+    console = Console(file=screen, width=width, height=60, force_terminal=True)
+    with LiveDisplay(program, console) as display:
+        program.run(display)
+    page = Console(file=io.StringIO(), width=width, record=True)
+    page.print(display)
+    lines = page.export_text().splitlines()
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= width
+    assert "epoch 6/6" in text
+    assert "loss  training  validation" in text
+    assert "accuracy  training  validation" in text
+    assert "✓ epoch_6.tenzor" in text
+    assert "★ best.tenzor" in text
+    assert "epoch_1.tenzor" not in text  # only the newest are listed
+    assert "\x1b[" in screen.getvalue()
+
+
+def test_a_curve_goes_from_corner_to_corner() -> None:
+    lines = plot([Curve([(0, 0.0), (1, 1.0)], "cyan")], Axes(0, 1, 0.0, 1.0), 4, 2)
+    assert [line.plain for line in lines] == ["  ⡠⠊", "⡠⠊  "]
+
+
+def test_a_curve_leaves_out_what_is_no_number() -> None:
+    points = [(0.0, float("nan")), (1.0, float("inf"))]
+    lines = plot([Curve(points, "cyan")], Axes(0, 1, 0.0, 1.0), 4, 2)
+    assert [line.plain for line in lines] == ["    ", "    "]

@@ -1,0 +1,343 @@
+"""Trees of blocks on the command line: `.sunc` files, and snapshots in a store."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast.amr.inspect.logical import logical_digest
+from tests.amr.saved_states import GAUGE, State, divided, refined, save, snapshot
+from tests.cli.stores import call, flip_in
+from tests.cli.test_cli import run_in_terminal
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Files of a gauge field: whole, bare, unsound, of three ranks, and a few updates later."""
+    state = refined(GAUGE)
+    save(tmp_path / "a.sunc", state)
+    save(tmp_path / "bare.sunc", state, extras=False)
+    slots = state[0].field_slots.copy()
+    slots[5] = slots[6]
+    save(tmp_path / "unsound.sunc", state, field_slots=slots)
+    for number, rank in enumerate(divided(state, 3)):
+        save(tmp_path / f"rank{number}.sunc", rank)
+    save(tmp_path / "b.sunc", update(state))
+    return tmp_path
+
+
+def update(state: State) -> State:
+    tree, arena = state
+    arena.storage[2, 5] += 0.25
+    arena.storage[2, 7] += 0.125
+    tree.links[3, 9] *= 2  # type: ignore[attr-defined]
+    tree.invalidate_block(1)
+    tree.insert_block_with_field((8, 0), 1, arena)
+    return state
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> standfast.Store:
+    """Snapshots of one state on 3, 2 and 1 ranks, then of a later one; and no snapshot."""
+    store = standfast.Store(tmp_path / "store")
+    state = refined(GAUGE)
+    with store.run("su2") as run:
+        run.save(1, snapshot(*divided(state, 3)))
+        run.save(2, snapshot(*divided(state, 2), time=0.75))
+        run.save(3, snapshot(state))
+        run.save(4, snapshot(update(state)))
+        run.save(5, {"weight": np.ones(3)})
+    return store
+
+
+def inside(store: standfast.Store) -> tuple[str, Path]:
+    return "--store", Path(store.url).parent
+
+
+TREE = """\
+2 dimensions, blocks of 4×4 sites, 32 bytes a site
+level  spacing  live  dead  with field  sites  volume
+0            1     3     1           3     48   75.0%
+1          0.5     4     0           4     64   25.0%
+all                7     1           7    112
+16 slots: 7 taken, 8 free, 1 named by dead blocks alone
+  next to be taken: 8, 9, 10, 11, 12, 13, 14, 15
+links of SU(2), 32 a block: 224 of live blocks, 32 of dead ones
+the tree is sound
+"""
+
+
+def test_show_tells_the_tree_of_a_file(folder: Path) -> None:
+    done = call("show", folder / "a.sunc")
+    assert done.code == 0
+    assert done.out.endswith("\n\n" + TREE)
+
+
+def test_show_reads_all_fields_if_it_is_asked_to(folder: Path) -> None:
+    lines = call("show", folder / "a.sunc", "--all").lines
+    at = lines.index("level  least |field|     mean  greatest  not finite")
+    assert re.fullmatch(r"0 +0\.228147  1\.39549 +3\.12026 +0", lines[at + 1])
+    assert any(re.search(r"unitary to \d\.\de-16$", line) for line in lines)
+
+
+def test_show_prints_the_tree_as_json(folder: Path) -> None:
+    tree = call("show", folder / "a.sunc", "--json").json["tree"]
+    assert tree["levels"][1]["live"] == 4
+    assert tree["slots"]["next"] == [8, 9, 10, 11, 12, 13, 14, 15]
+    assert tree["links"]["name"] == "SU(2)"
+    assert (tree["problems"], tree["fields"], tree["simulation"]) == ([], None, None)
+    scanned = call("show", folder / "a.sunc", "--json", "--all").json["tree"]["fields"]
+    assert scanned["of_moduli"] is True
+    assert scanned["levels"]["0"]["not_finite"] == 0
+
+
+def test_show_goes_as_far_as_an_unsound_tree_goes(folder: Path) -> None:
+    done = call("show", folder / "unsound.sunc", "--all")
+    assert done.code == 1
+    assert "0            1     3     1           3     48   75.0%" in done.lines
+    assert done.lines[-2] == "the tree is not sound:"
+    assert "blocks 5 and 6" in done.lines[-1]
+    shown = call("show", folder / "unsound.sunc", "--json")
+    assert shown.code == 1
+    assert len(shown.json["tree"]["problems"]) == 1
+
+
+def test_show_of_a_file_whose_blocks_are_damaged_says_so(folder: Path) -> None:
+    path = folder / "a.sunc"
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+    done = call("show", path)
+    assert done.code == 1
+    assert done.lines[-1].startswith("the tree cannot be read: ")
+    assert "'blocks'" in done.lines[-1]
+    assert call("show", path, "--json").code == 1
+
+
+def test_show_tells_the_simulation_of_a_snapshot(store: standfast.Store) -> None:
+    done = call("show", "su2@1", *inside(store))
+    assert done.code == 0
+    for line in (
+        "  step: 1",
+        "  time: 0.5",
+        "  ranks: 3, sharding manual",
+        "  frontend: gauge, 1 spinor component, 2 colours each, complex128",
+        "  topology: periodic, 8 × 8",
+        "  random states: kicks, global (numpy), on each rank",
+        "  value beta: 2.5",
+        "48 slots: 7 taken, 41 free",
+        "rank  live  by level  dead  slots  taken  free  links",
+        "0        3  1 + 2        0     16      3    13     96",
+    ):
+        assert line in done.lines
+    assert "rank0.storage.0" not in done.out
+    assert "rank0.storage.0" in call("show", "su2@1", "--all", *inside(store)).out
+
+
+def test_show_prints_a_snapshot_as_json(store: standfast.Store) -> None:
+    shown = call("show", "su2@1", "--json", *inside(store)).json
+    assert shown["step"] == 1
+    assert shown["tree"]["simulation"]["ranks"] == 3
+    assert [rank["live"] for rank in shown["tree"]["ranks"]] == [3, 2, 2]
+
+
+def test_show_of_a_snapshot_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with standfast.Store(tmp_path).run("heat") as run:
+        run.save(1, snapshot(refined(), ranks=2))
+    done = call("show", "heat", "--store", tmp_path)
+    assert done.code == 1
+    assert "the tree cannot be read: " in done.out
+
+
+def test_a_terminal_of_80_columns_has_room_for_the_tables(folder: Path) -> None:
+    for arguments in (("show", folder / "a.sunc"), ("diff", folder / "a.sunc", folder / "b.sunc")):
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", run_in_terminal(*arguments))
+        assert max(len(line) for line in shown.splitlines() if str(folder) not in line) <= 80
+
+
+def test_verify_says_that_a_tree_is_sound(folder: Path, store: standfast.Store) -> None:
+    done = call("verify", folder / "a.sunc")
+    assert done.code == 0
+    assert done.out.endswith(", every byte; a sound tree of 7 live blocks\n")
+    assert call("verify", folder / "a.sunc", "--json").json[0]["live_blocks"] == 7
+    done = call("verify", "su2@1", *inside(store))
+    assert done.out.endswith(", every byte; a sound tree of 7 live blocks\n")
+
+
+def test_verify_finds_an_unsound_tree_behind_right_digests(folder: Path) -> None:
+    done = call("verify", folder / "unsound.sunc")
+    assert done.code == 1
+    assert done.out.startswith("damaged ")
+    assert "blocks 5 and 6" in done.out
+
+
+def test_verify_of_a_file_without_digests_looks_at_its_tree(folder: Path) -> None:
+    done = call("verify", folder / "bare.sunc")
+    assert done.code == 2
+    assert done.out.endswith("its tree is sound\n")
+    state = refined(GAUGE)
+    state[0].blocks["block_index"][3] = 5
+    assert call("verify", save(folder / "odd.sunc", state, extras=False)).code == 1
+
+
+def test_verify_logical_prints_one_digest_however_ranks_divide_a_state(
+    folder: Path, store: standfast.Store
+) -> None:
+    digest = logical_digest(refined(GAUGE))
+    ranks = [folder / f"rank{n}.sunc" for n in range(3)]
+    done = call("verify", "--logical", *ranks)
+    assert done.code == 0
+    assert done.lines == [
+        f"intact      {', '.join(map(str, ranks))}: 7 live blocks of 3 ranks, every byte",
+        f"logical     {digest}",
+    ]
+    refs = ["su2@1", "su2@2", "su2@3"]
+    done = call("verify", "--logical", folder / "a.sunc", *refs, *inside(store))
+    assert [line for line in done.lines if line.startswith("logical")] == [
+        f"logical     {digest}"
+    ] * 4
+    later = call("verify", "--logical", "su2@4", "--json", *inside(store)).json
+    assert later[0]["status"] == "intact"
+    assert later[0]["logical"] != digest
+
+
+def test_verify_logical_of_a_file_without_digests_says_so(folder: Path) -> None:
+    done = call("verify", "--logical", folder / "bare.sunc")
+    assert done.code == 0
+    assert done.lines[0].startswith("sound       ")
+    assert done.lines[0].endswith("without digests to verify its bytes against")
+    assert done.lines[1] == f"logical     {logical_digest(refined(GAUGE))}"
+
+
+def test_verify_logical_refuses_what_is_no_state(folder: Path, store: standfast.Store) -> None:
+    mixed = call("verify", "--logical", folder / "a.sunc", folder / "b.sunc")
+    assert mixed.code == 2
+    assert "both have the block of level 0 at (0, 4), and not the same" in mixed.out
+    assert call("verify", "--logical", "--all", *inside(store)).code == 2
+
+
+def test_verify_logical_checks_every_byte(folder: Path, store: standfast.Store) -> None:
+    flip_in(store, "su2@3", "rank0.random.own.kicks")
+    done = call("verify", "--logical", "su2@3", "--json", *inside(store))
+    assert done.code == 1
+    assert done.json[0]["error"] == "DigestMismatch"
+    path = folder / "a.sunc"
+    data = bytearray(path.read_bytes())
+    data[92 + 8 * 48] ^= 1
+    path.write_bytes(data)
+    assert call("verify", "--logical", path).code == 1
+
+
+DIFF = """\
+metadata blocks_len: 8 → 9
+metadata field_slots_len: 8 → 9
+metadata arena_free_count: 8 → 7
+block  level  origin  what         first    worst       by  how many
+3          0  4,4     links        4,5 μ=1  4,5 μ=1  0.985      1/32
+2          0  0,4     field        1,5      1,5       0.25      2/16
+1          0  4,0     only before
+8          1  8,0     only after
+4 blocks are the same, bit for bit
+  1 dead block differs
+  1 free list differs
+"""
+
+
+def test_diff_names_blocks_and_sites_the_worst_first(folder: Path) -> None:
+    done = call("diff", folder / "a.sunc", folder / "b.sunc")
+    assert done.code == 3
+    assert done.out == DIFF
+
+
+def test_diff_prints_blocks_and_sites_as_json(folder: Path) -> None:
+    tree = call("diff", folder / "a.sunc", folder / "b.sunc", "--json").json["tree"]
+    assert tree["same_blocks"] is False
+    links, field = tree["changed"]
+    assert links["worst"] == {"number": 4, "coordinates": [4, 5], "direction": 1}
+    assert (f"{field['by']:.6g}", field["count"], field["of"]) == ("0.25", 2, 16)
+    assert tree["removed"] == [{"level": 0, "origin": [4, 0], "rank": 0, "index": 1}]
+    assert tree["layout"]["dead"] == 1
+
+
+def test_diff_says_if_only_the_places_differ(folder: Path) -> None:
+    tree, arena = state = refined(GAUGE)
+    tree.reorder()
+    arena.defragment(tree)
+    done = call("diff", folder / "a.sunc", save(folder / "c.sunc", state))
+    assert done.code == 3
+    assert "7 blocks are the same, bit for bit; what differs is where they lie" in done.lines
+    assert "  4 blocks are in other slots" in done.lines
+    assert "  1 list of blocks is in another order" in done.lines
+
+
+def test_diff_of_equal_trees_finds_nothing(folder: Path, store: standfast.Store) -> None:
+    done = call("diff", folder / "a.sunc", folder / "bare.sunc")
+    assert (done.code, done.out) == (0, "7 blocks are the same, bit for bit\n")
+    done = call("diff", "su2@3", folder / "a.sunc", *inside(store))
+    assert done.code == 0
+    assert done.out == (
+        "7 blocks are the same; 14 fields and links by the digests in both (verify reads them)\n"
+    )
+
+
+def test_diff_of_snapshots_of_several_ranks_names_ranks(store: standfast.Store) -> None:
+    done = call("diff", "su2@2", "su2@4", *inside(store))
+    assert done.code == 3
+    assert "  simulation.time: 0.75 → 0.5" in done.lines
+    assert any(re.match(r"1:2 → 0:2 +0  0,4 +field +1,5 ", line) for line in done.lines)
+    assert "  lists and slots are not compared, since the ranks are not as many" in done.lines
+    assert "storage" not in done.out
+    found = call("diff", "su2@1", "su2@2", "--json", *inside(store)).json
+    assert found["tree"]["same_blocks"] is True
+    assert list(found["removed"]) == ["rank2.random.own.kicks"]
+
+
+def test_diff_of_an_unsound_tree_compares_its_sections(folder: Path) -> None:
+    done = call("diff", folder / "a.sunc", folder / "unsound.sunc")
+    assert done.code == 1
+    assert done.lines[1].startswith("field_slots  changed")
+    assert "blocks cannot be compared:" in done.lines
+    assert call("diff", folder / "a.sunc", folder / "unsound.sunc", "--json").code == 1
+
+
+def test_diff_of_trees_of_two_kinds(folder: Path) -> None:
+    done = call("diff", folder / "a.sunc", save(folder / "heat.sunc", refined()))
+    assert done.code == 3
+    assert done.lines[-1] == "blocks cannot be compared: they are of another kind"
+
+
+def test_a_terminal_shows_the_worst_blocks_unless_asked_for_all(tmp_path: Path) -> None:
+    from tests.amr.saved_states import empty
+
+    tree, arena = state = empty(max_blocks=50)
+    for n in range(50):
+        tree.insert_block_with_field((4 * n, 0), 0, arena)
+    before = save(tmp_path / "a.sunc", state)
+    arena.storage[:, 3] = np.arange(1, 51)[:, np.newaxis].ravel()
+    after = save(tmp_path / "b.sunc", state)
+    shown = run_in_terminal("diff", before, after)
+    assert "and 10 more; --all lists them" in shown
+    assert re.search(r"\b49 +0 +196,0 +field", shown)
+    assert not re.search(r"\b9 +0 +36,0 +field", shown)
+    assert re.search(r"\b9 +0 +36,0 +field", run_in_terminal("diff", before, after, "--all"))
+
+
+def test_a_snapshot_is_exported_as_the_files_of_its_ranks(store: standfast.Store) -> None:
+    folder = Path(store.url).parent / "exported"
+    folder.mkdir()
+    code, out, _ = call("export", "su2@1", folder / "a.sunc", *inside(store))
+    files = [folder / f"a_rank{rank}.sunc" for rank in range(3)]
+    assert code == 0
+    assert [line.split(": ")[0] for line in out.splitlines()] == [f"exported    {f}" for f in files]
+    assert logical_digest(*files) == logical_digest(store.resolve("su2@1"))
+    code, _, error = call("export", "su2@1", folder / "a.sunc", *inside(store))
+    assert (code, f"{files[0]} is there already" in error) == (2, True)
+    assert call("export", "su2@1", folder / "a.sunc", "--yes", *inside(store))[0] == 0
+    code, _, error = call("export", "su2@5", folder / "b.sunc", *inside(store))
+    assert (code, "is no snapshot" in error) == (2, True)
+    assert call("export", "su2@1", folder, "--format", "sunc", *inside(store))[0] == 0
+    assert (folder / "su2_step1_rank2.sunc").is_file()

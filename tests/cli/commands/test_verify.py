@@ -1,0 +1,136 @@
+"""`verify` inside a store."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast.store.maintenance.verify import verify_store
+from tests.cli.stores import call, data_files, flip, flip_in, make_store, put, record_of
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> standfast.Store:
+    return make_store(tmp_path / "store")
+
+
+def at(store: standfast.Store) -> tuple[str, str]:
+    return "--store", str(Path(store.url).parent)
+
+
+def test_verify_says_what_was_verified(store: standfast.Store, tmp_path: Path) -> None:
+    standfast.save(tmp_path / "model.pt", {"w": np.ones(2)})
+    done = call("verify", "gpt@100", "latest", tmp_path / "model.pt", *at(store))
+    gpt, bert = store.resolve("gpt@100").ref, store.resolve("bert").ref
+    assert done.code == 0
+    assert done.lines == [
+        f"intact      gpt@100 ({gpt}): 3 tensors, 262 kB, every byte",
+        f"intact      latest ({bert}): 1 tensor, 131 kB, every byte",
+        f"intact      {tmp_path}/model.pt: 1 tensor, 16 B, every byte",
+    ]
+    (result,) = call("verify", "gpt@100", "--json", *at(store)).json
+    assert result == {
+        "ref": "gpt@100",
+        "status": "intact",
+        "checkpoint": gpt,
+        "verified_tensors": 3,
+        "verified_bytes": 262_160,
+    }
+
+
+def test_verify_names_the_damaged_tensor(store: standfast.Store) -> None:
+    flip_in(store, "gpt@100", "model.bias")
+    done = call("verify", "gpt@100", "gpt@200", "--json", *at(store))
+    broken, intact = done.json
+    assert done.code == 1
+    assert (broken["status"], broken["tensors"]) == ("damaged", ["model.bias"])
+    assert intact["status"] == "intact"
+    assert call("verify", "gpt@200", *at(store)).code == 0
+
+
+def test_a_damaged_latest_is_not_passed_over(store: standfast.Store) -> None:
+    for path in data_files(store, "bert"):
+        path.unlink()
+    done = call("verify", "latest", *at(store))
+    assert done.code == 1
+    assert done.out.startswith("damaged     ")
+    assert "fell back to" in done.out
+
+
+def test_verify_wants_something_to_verify(store: standfast.Store, tmp_path: Path) -> None:
+    for arguments in ([], ["gpt", "--all"]):
+        done = call("verify", *arguments, *at(store))
+        assert done.code == 2
+        assert "--all" in done.err
+    (tmp_path / "empty" / "checkpoints" / "models").mkdir(parents=True)
+    done = call("verify", "--all", "--store", tmp_path / "empty")
+    assert done.code == 2
+    assert "nothing to verify" in done.err
+
+
+def test_verify_all_reads_what_is_shared_once(store: standfast.Store) -> None:
+    done = call("verify", "--all", *at(store))
+    assert (done.code, done.out) == (
+        0,
+        "intact      4 checkpoints, every byte: 524 kB were read\n",
+    )
+    held = sum(
+        {
+            file.name: file.held
+            for c in store.find_run("gpt").checkpoints()
+            for file in c.head.files
+        }.values()
+    )
+    report = call("verify", "--all", "--json", *at(store)).json
+    assert report["verified_bytes"] == held
+    assert len(report["intact"]) == 4
+    assert report["damaged"] == []
+
+
+def test_verify_all_names_every_checkpoint_that_is_hit(store: standfast.Store) -> None:
+    gpt, bert = store.resolve("gpt").head, store.resolve("bert").head
+    flip_in(store, "bert", "model.weight")
+    done = call("verify", "--all", *at(store))
+    assert done.code == 1
+    damaged = [line.split()[1] for line in done.lines if line.startswith("damaged")]
+    assert damaged == [f"{bert.run}@7:", f"{gpt.run}@200:", f"{gpt.run}@300:"]
+    assert "tensor 'model.weight' is damaged" in done.lines[0]
+    assert done.lines[-1].startswith("intact      1 checkpoint,")
+    report = call("verify", "--all", "--json", *at(store)).json
+    assert {tuple(each["tensors"]) for each in report["damaged"]} == {("model.weight",)}
+
+
+def test_verify_all_finds_every_kind_of_damage(store: standfast.Store, tmp_path: Path) -> None:
+    def damaged(name: str) -> dict[str, str]:
+        copy = standfast.Store(tmp_path / "copy")
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        first, *_, last = data_files(copy, "gpt")
+        run = Path(copy.url, "models", copy.find_run("gpt").hash)
+        if name == "missing":
+            last.unlink()
+        elif name == "short":
+            last.write_bytes(last.read_bytes()[:-1])
+        elif name == "header":
+            flip(first, 20)
+        elif name == "record":
+            put(record_of(copy, "gpt@100"), b"{}")
+        elif name == "tail":
+            record = record_of(copy, "gpt@100")
+            record.write_bytes(record.read_bytes()[:-50])
+        elif name == "run":
+            put(run / f"{run.name}_run.json", b"{}")
+        found = verify_store(standfast.Store(tmp_path / "copy"))
+        assert len(found.intact) == (4 if name == "run" else 3)
+        return {what.partition("@")[2]: each.message for what, each in found.damaged.items()}
+
+    assert "is not there" in damaged("missing")["300"]
+    assert damaged("short").keys() == {"300"}
+    assert damaged("header").keys() == {"100"}
+    assert damaged("record").keys() == {"100"}
+    assert damaged("tail").keys() == {"100"}
+    assert damaged("run").keys() == {""}

@@ -1,0 +1,189 @@
+"""`verify --logical` of checkpoints that are no simulations, and `show` of what ranks saved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast.store.maintenance.logical import logical
+from standfast.store.tree.per_rank import per_rank
+from tests.amr.saved_states import GAUGE, refined, snapshot
+from tests.cli.stores import call, flip_in
+from tests.store.save.cut import Cut, cut_framework
+from tests.store.save.rank_threads import ThreadRanks, on_ranks
+from tests.store.save.test_shared import columns, opened, rows
+
+pytestmark = pytest.mark.usefixtures("cut_framework")
+__all__ = ["cut_framework"]
+
+WEIGHT = np.arange(40, dtype=np.float32).reshape(4, 10)
+
+
+def state_of(layout: Any, rank: int, size: int, plus: int = 0) -> dict[str, Any]:
+    weight = Cut(WEIGHT + plus, layout(WEIGHT.shape, rank, size), same="weight")
+    return {
+        "model": {"weight": weight, "tied": weight, "bias": np.ones(3)},
+        "lr": 0.5 - plus / 4,
+        "mine": per_rank({"seen": rank, "drawn": np.arange(2)}),
+    }
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> standfast.Store:
+    """One state of 4, 2 and 2 ranks, then another one."""
+    for step, size, layout, plus in (
+        (1, 4, rows, 0),
+        (2, 2, columns, 0),
+        (3, 2, rows, 0),
+        (4, 2, columns, 1),
+    ):
+
+        def save(comm: ThreadRanks, what: Any = (step, layout, plus)) -> None:
+            step, layout, plus = what
+            with opened(tmp_path, comm) as run:
+                run.save(step, state_of(layout, comm.rank, comm.size, plus), comm=comm)
+
+        on_ranks(size, save)
+    return standfast.Store(tmp_path)
+
+
+def at(store: standfast.Store) -> Sequence[str]:
+    return "--store", str(Path(store.url).parent)
+
+
+def test_one_state_of_two_numbers_of_ranks_is_the_same(store: standfast.Store) -> None:
+    one, other = (logical(store.resolve(f"run@{step}")) for step in (1, 2))
+    done = call("verify", "--logical", "run@1", "run@2", *at(store))
+    run = store.find_run("run").hash
+    assert done.code == 0
+    assert done.lines == [
+        f"intact      run@1 ({run}@1): 7 tensors, 248 B, every byte",
+        f"logical     {one.digest}",
+        f"own         {one.own}, of 4 ranks",
+        f"intact      run@2 ({run}@2): 5 tensors, 216 B, every byte",
+        f"logical     {one.digest}",
+        f"own         {other.own}, of 2 ranks",
+        "same        run@1 and run@2 hold the same state",
+        "            what is the ranks' own differs: 4 ranks / 2 ranks",
+    ]
+
+
+def test_nothing_is_said_of_what_is_the_same(store: standfast.Store) -> None:
+    done = call("verify", "--logical", "run@2", "run@3", *at(store))
+    assert done.lines[-1] == "same        run@2 and run@3 hold the same state"
+
+
+def test_what_differs_is_named(store: standfast.Store) -> None:
+    done = call("verify", "--logical", "run@1", "run@4", *at(store))
+    assert done.code == 0
+    assert done.lines[6:] == [
+        "different   run@1 and run@4 hold different states:",
+        "            model.weight: other bytes",
+        "            model.tied: other bytes",
+        "            lr: 0.5 → 0.25",
+        "            what is the ranks' own differs: 4 ranks / 2 ranks",
+    ]
+
+
+def test_scripts_get_all_of_it(store: standfast.Store) -> None:
+    states = [logical(store.resolve(f"run@{step}")) for step in (2, 3, 4)]
+    first, same, other = call(
+        "verify", "--logical", "--json", "run@2", "run@3", "run@4", *at(store)
+    ).json
+    assert "compared" not in first
+    assert first["status"] == "intact"
+    assert [each["logical"] for each in (first, same, other)] == [s.digest for s in states]
+    assert (first["own"], first["own_ranks"]) == (states[0].own, 2)
+    assert first["tensors"] == {name: each.digest for name, each in states[0].tensors.items()}
+    assert same["compared"] == {
+        "with": "run@2",
+        "same": True,
+        "differences": [],
+        "same_own": True,
+        "own_ranks": [2, 2],
+    }
+    assert other["compared"]["same"] is False
+    assert other["compared"]["differences"][-1] == {"name": "lr", "what": "0.5 → 0.25"}
+
+
+def test_only_the_first_differences_are_printed(tmp_path: Path) -> None:
+    store = standfast.Store(tmp_path)
+    with store.run("run") as run:
+        run.save(1, {f"x{n}": n for n in range(15)})
+        run.save(2, {f"x{n}": -n for n in range(15)})
+    done = call("verify", "--logical", "run@1", "run@2", *at(store))
+    assert done.lines[-2:] == [
+        "            x10: 10 → -10",
+        "            and 4 more; --json lists them all",
+    ]
+    assert not any(line.startswith("own") for line in done.lines)
+
+
+@pytest.mark.parametrize("tensor", ["model.weight", "mine.rank1.drawn"])
+def test_damage_is_found_and_the_rest_is_verified(store: standfast.Store, tensor: str) -> None:
+    flip_in(store, "run@1", tensor)
+    done = call("verify", "--logical", "run@1", "run@4", *at(store))
+    assert done.code == 1
+    assert done.lines[0].startswith("damaged     ")
+    assert tensor in done.lines[0]
+    assert [line[:8] for line in done.lines[1:]] == ["intact  ", "logical ", "own     "]
+
+
+def test_a_damaged_header_is_no_state(store: standfast.Store) -> None:
+    for path in sorted(Path(store.url).rglob("*_step_000004*.safetensors")):
+        data = bytearray(path.read_bytes())
+        data[20] ^= 1
+        path.write_bytes(data)
+    assert call("verify", "--logical", "run@4", *at(store)).code == 1
+
+
+def test_a_snapshot_is_not_compared_with_what_is_none(store: standfast.Store) -> None:
+    with store.run("su2") as run:
+        run.save(1, snapshot(refined(GAUGE)))
+    done = call("verify", "--logical", "run@2", "su2@1", "run@3", *at(store))
+    assert done.code == 0
+    assert [line[:9].strip() for line in done.lines] == [
+        *("intact", "logical", "own"),
+        *("intact", "logical"),
+        *("intact", "logical", "own", "same"),
+    ]
+
+
+def test_show_tells_boxes_and_ranks(store: standfast.Store) -> None:
+    done = call("show", "run@2", *at(store))
+    assert "  written by: 2 ranks" in done.lines
+    table = [line.split() for line in done.lines[-6:]]
+    assert table == [
+        ["tensor", "dtype", "shape", "size", "boxes"],
+        ["model.weight", "float32", "4×10", "160", "B", "2"],
+        ["model.tied", "float32", "4×10", "160", "B", "2"],
+        ["model.bias", "float64", "3", "24", "B"],
+        ["mine.rank0.drawn", "int64", "2", "16", "B"],
+        ["mine.rank1.drawn", "int64", "2", "16", "B"],
+    ]
+    found = call("show", "run@2", "--json", *at(store)).json["tensors"]
+    assert [each.get("boxes") for each in found[1:3]] == [
+        [{"offsets": [0, 0], "shape": [4, 5]}, {"offsets": [0, 5], "shape": [4, 5]}],
+        None,
+    ]
+
+
+def test_show_tells_whose_a_plain_value_is(store: standfast.Store) -> None:
+    done = call("show", "run@1", *at(store))
+    assert [line for line in done.lines if ".seen: " in line] == [
+        f"  mine.rank{rank}.seen: {rank}" for rank in range(4)
+    ]
+
+
+def test_show_of_one_process_speaks_of_neither(tmp_path: Path) -> None:
+    store = standfast.Store(tmp_path)
+    with store.run("run") as run:
+        run.save(1, {"model-rank1": {"w": np.ones((600, 600))}})
+    done = call("show", "run@1", *at(store))
+    assert "boxes" not in done.out
+    assert "written by" not in done.out

@@ -1,0 +1,226 @@
+"""`export`, `tag`, `note`, `rename` and `import`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast.store.copies.imports import import_folder
+from tests.cli.stores import call, make_store, weights
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> standfast.Store:
+    return make_store(tmp_path / "store")
+
+
+def at(store: standfast.Store) -> tuple[str, str]:
+    return "--store", str(Path(store.url).parent)
+
+
+# export
+
+
+def test_export_to_a_file(store: standfast.Store, tmp_path: Path) -> None:
+    target = tmp_path / "whole.safetensors"
+    done = call("export", "gpt@200", target, *at(store))
+    ref = store.resolve("gpt@200").ref
+    assert done.code == 0
+    assert done.out == (
+        f"exported    {target}: {ref}, 3 tensors, 262 kB, each verified when it was read\n"
+    )
+    assert call("verify", target).code == 0
+    assert call("diff", target, "gpt@200", *at(store)).code == 0
+
+
+def test_export_replaces_nothing_unasked(store: standfast.Store, tmp_path: Path) -> None:
+    target = tmp_path / "model.npz"
+    target.write_bytes(b"precious")
+    done = call("export", "gpt@200", target, "--part", "model", *at(store))
+    assert done.code == 2
+    assert "--yes replaces it" in done.err
+    assert target.read_bytes() == b"precious"
+    done = call("export", "gpt@200", target, "--part", "model", "--yes", "--json", *at(store))
+    assert done.json == {
+        "ref": store.resolve("gpt@200").ref,
+        "files": [str(target)],
+        "tensors": 2,
+        "bytes": 131_088,
+    }
+    assert list(standfast.load(target)) == ["weight", "bias"]
+
+
+def test_export_to_a_folder(store: standfast.Store, tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    done = call("export", "gpt@200", target, *at(store))
+    assert [line.strip() for line in done.lines[1:]] == [
+        str(target / name)
+        for name in ("model.safetensors", "optimizer.safetensors", "checkpoint.json")
+    ]
+    assert json.loads((target / "checkpoint.json").read_text())["step"] == 200
+    assert call("export", "gpt@200", target, *at(store)).code == 2
+
+
+def test_export_errors(store: standfast.Store, tmp_path: Path) -> None:
+    target = tmp_path / "model.oxck"
+    unknown = call("export", "gpt@200", target, "--part", "nothing", *at(store))
+    assert unknown.code == 2
+    assert "it has model, optimizer" in unknown.err
+    assert call("export", "gpt@200", target, "--format", "nothing", *at(store)).code == 2
+    assert call("export", "gpt@200", tmp_path / "no" / "folder", *at(store)).code == 2
+    assert not target.exists()
+
+
+def test_convert_of_a_checkpoint_is_left_to_export(store: standfast.Store, tmp_path: Path) -> None:
+    target = tmp_path / "model.pt"
+    done = call("convert", "gpt@200", target, *at(store))
+    assert done.code == 2
+    assert f"standfast export gpt@200 {target}" in done.err
+    assert not target.exists()
+
+
+# tag, note, rename
+
+
+def test_tags_are_given_and_taken_away(store: standfast.Store) -> None:
+    ref = store.resolve("gpt@100").ref
+    assert call("tag", "gpt@100", "paper", *at(store)).out == f"tagged      {ref}: paper\n"
+    assert store.resolve("paper").step == 100
+    refused = call("tag", "gpt@200", "paper", *at(store))
+    assert refused.code == 2
+    assert f"'paper' is on {ref}" in refused.err
+    assert "`standfast tag --delete paper`" in refused.err
+    assert call("tag", "--delete", "paper", *at(store)).out == "untagged    paper\n"
+    assert store.resolve("gpt@100").tags == []
+    assert call("tag", "gpt@200", "other", "--json", *at(store)).json["tag"] == "other"
+    assert call("tag", "--delete", "other", "--json", *at(store)).json == {"deleted": "other"}
+
+
+def test_tag_errors(store: standfast.Store) -> None:
+    for arguments in (
+        ["gpt"],
+        [],
+        ["gpt", "latest"],
+        ["gpt", "a/b"],
+        ["nobody", "name"],
+        ["--delete", "nothing"],
+        ["gpt", "name", "--delete", "name"],
+    ):
+        done = call("tag", *arguments, *at(store))
+        assert (done.code, done.out) == (2, ""), arguments
+
+
+def test_notes_are_written(store: standfast.Store) -> None:
+    done = call("note", "gpt@100", "diverged here", *at(store))
+    assert done.out == f"noted       {store.resolve('gpt@100').ref}\n"
+    done = call("note", "gpt@100", "or not", "--json", *at(store))
+    assert done.json["note"] == "or not"
+    assert [note.text for note in store.resolve("gpt@100").notes] == ["diverged here", "or not"]
+    assert call("note", "gpt@100", " ", *at(store)).code == 2
+
+
+def test_runs_are_renamed(store: standfast.Store) -> None:
+    run = store.find_run("gpt").hash
+    done = call("rename", "gpt", "gpt small", *at(store))
+    assert done.out == f"renamed     {run}: gpt → gpt small\n"
+    assert store.find_run("gpt small").hash == run
+    done = call("rename", run[:8], "gpt", "--json", *at(store))
+    assert done.json == {"run": run, "before": "gpt small", "name": "gpt"}
+    for arguments in (["gpt", "a@b"], ["nobody", "name"], ["gpt"]):
+        assert call("rename", *arguments, *at(store)).code == 2
+
+
+# import
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    import torch
+
+    folder = tmp_path / "old run"
+    folder.mkdir()
+    for step in (10, 20):
+        content = {
+            "model": {"weight": torch.from_numpy(weights(step))},
+            "step": step,
+            "loss": 1 / step,
+            "arguments": argparse.Namespace(lr=1),
+        }
+        torch.save(content, folder / f"step_{step}.pt")
+    (folder / "junk.pt").write_bytes(b"nothing")
+    return folder
+
+
+def test_import_makes_a_run_of_a_folder(folder: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new store"
+    (folder / "junk.pt").unlink()
+    done = call("import", folder, "--store", new)
+    assert done.code == 0, done.err
+    store = standfast.Store(new)
+    run = store.find_run("old run")
+    assert done.lines == [
+        "imported    step 10: step_10.pt, 131 kB",
+        "            left out    arguments: a argparse.Namespace",
+        "imported    step 20: step_20.pt, 131 kB",
+        "            left out    arguments: a argparse.Namespace",
+        f"torch: 2 checkpoints into run {run.hash} (old run)",
+    ]
+    assert [checkpoint.step for checkpoint in run.checkpoints()] == [10, 20]
+    loaded = run.load(10)
+    assert np.array_equal(np.asarray(loaded["model"]["weight"]), weights(10))
+    assert store.resolve("latest").metrics == {"loss": 0.05}
+
+
+def test_import_can_be_repeated(folder: Path, store: standfast.Store) -> None:
+    (folder / "junk.pt").unlink()
+    first = call("import", folder, "--name", "taken", "--json", *at(store)).json
+    assert [each["step"] for each in first["taken"]] == [10, 20]
+    assert first["taken"][0]["left_out"] == {"arguments": "argparse.Namespace"}
+    assert (first["name"], first["kind"], first["skipped"]) == ("taken", "torch", [])
+    (folder / "step_20.pt").rename(folder / "step_30.pt")
+    again = call("import", folder, "--name", "taken", *at(store))
+    assert "skipped     step 10: the run has it already" in again.lines
+    assert again.lines[-1].startswith("torch: 0 checkpoints")
+    assert call("import", folder, "--name", "taken", "--json", *at(store)).json["skipped"] == [
+        10,
+        20,
+    ]
+
+
+def test_an_imported_run_can_be_gone_on_with(folder: Path, store: standfast.Store) -> None:
+    (folder / "junk.pt").unlink()
+    imported = import_folder(store, folder)
+    with store.find_run("old run") as run:
+        run.save(30, imported.taken[-1].checkpoint.state())
+    assert [checkpoint.step for checkpoint in imported.run.checkpoints()] == [10, 20, 30]
+
+
+def test_import_says_what_it_ignored(folder: Path, store: standfast.Store) -> None:
+    for path in folder.glob("*.pt"):
+        path.rename(path.with_suffix(".bin") if path.stem == "junk" else path)
+    (folder / "model.safetensors").symlink_to(folder / "gone")
+    done = call("import", folder, *at(store))
+    assert done.code == 0, done.err
+    (ignored,) = (line for line in done.lines if line.startswith("ignored"))
+    assert "model.safetensors: a link to nothing" in ignored
+
+
+def test_import_errors(folder: Path, store: standfast.Store, tmp_path: Path) -> None:
+    damaged = call("import", folder, *at(store))
+    assert damaged.code == 1
+    assert "junk.pt" in damaged.err
+    (tmp_path / "empty").mkdir()
+    assert call("import", tmp_path / "empty", *at(store)).code == 2
+    assert call("import", tmp_path / "none", *at(store)).code == 2
+    bad = tmp_path / "a@b"
+    folder.rename(bad)
+    (bad / "junk.pt").unlink()
+    done = call("import", bad, *at(store))
+    assert done.code == 2
+    assert "--name" in done.err
+    assert {run.name for run in store.runs()} == {"gpt", "bert"}

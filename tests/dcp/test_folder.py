@@ -1,0 +1,816 @@
+"""Folders that torch.distributed.checkpoint wrote, on four ranks or on one, come back in full.
+
+As a program, this file is the four ranks: `python test_folder.py FOLDER`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import multiprocessing
+import os
+import pickle
+import random
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint._extension import StreamTransformExtension
+from torch.distributed.checkpoint.filesystem import SerializationFormat
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from standfast.dcp.boxes import check_filled
+from standfast.dcp.folder import contents, items
+from standfast.dcp.folder import folder as dcp_folders
+from standfast.dcp.folder.folder import DCPFolder
+from standfast.errors import (
+    BadField,
+    BadIndex,
+    BadRange,
+    ClosedFile,
+    DigestMismatch,
+    DuplicateKey,
+    LimitExceeded,
+    MissingData,
+    MissingFile,
+    NotVerified,
+    RefusedPickle,
+    SizeMismatch,
+    StandfastError,
+    TensorNotFound,
+    TruncatedFile,
+    UnsupportedFile,
+)
+from standfast.tensors import TensorSpec
+from standfast.tensors.shards import Box
+
+RANKS = 4
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
+]
+
+
+# What four ranks save
+
+
+def save_on_ranks(folder: Path) -> None:
+    """Four processes save one state into `folder`, and what it is as a whole beside it."""
+    context = multiprocessing.get_context("fork")  # torch is imported once
+    ranks = [context.Process(target=_save_on_rank, args=(rank, folder)) for rank in range(RANKS)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    sys.exit(max(abs(rank.exitcode or 0) for rank in ranks))
+
+
+def _save_on_rank(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}.rendezvous", rank=rank, world_size=RANKS
+    )
+    state = _sharded_state()
+    dcp.save(state, checkpoint_id=folder)
+    whole = _whole(state)  # which all ranks gather
+    if rank == 0:
+        torch.save(whole, f"{folder}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _sharded_state() -> dict[str, Any]:
+    line = init_device_mesh("cpu", (RANKS,))
+    grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Linear(5, 3), torch.nn.LayerNorm(3))
+    fully_shard(model[0], mesh=line)
+    fully_shard(model, mesh=line)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(2):
+        model(torch.randn(4, 7)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    weights, moments = get_state_dict(model, optimizer)
+    return {
+        "model": weights,
+        "optimizer": moments,
+        "tensors": {
+            "rows": distribute_tensor(torch.randn(6, 5), line, [Shard(0)]),
+            "columns": distribute_tensor(torch.randn(3, 10), line, [Shard(1)]),
+            "blocks": distribute_tensor(torch.randn(5, 7), grid, [Shard(0), Shard(1)]),
+            "halves": distribute_tensor(torch.randn(9, 2), grid, [Replicate(), Shard(0)]),
+            "copies": distribute_tensor(torch.randn(4), line, [Replicate()]),
+            "few": distribute_tensor(torch.randn(2, 3), line, [Shard(0)]),
+            "brief": distribute_tensor(torch.randn(5, 3).bfloat16(), line, [Shard(0)]),
+            "turned": torch.arange(12.0).reshape(3, 4).t(),
+            "whole": torch.arange(7),
+        },
+        "values": {"step": 7, "name": "run", "betas": (0.9, 0.99), "none": None, "flags": [True]},
+    }
+
+
+def _whole(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _whole(member) for key, member in state.items()}
+    if isinstance(state, list):
+        return [_whole(member) for member in state]
+    return state.full_tensor() if isinstance(state, DTensor) else state
+
+
+@pytest.fixture(scope="module")
+def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks") / "checkpoint"
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", __file__, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return folder
+
+
+def bits(tensor: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], bytes]:
+    """All that makes a tensor what it is."""
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return tensor.dtype, tuple(tensor.shape), data
+
+
+def same(found: Any, expected: Any, path: str = "") -> None:
+    """Asserts that two trees are the same in types, order and bits."""
+    if isinstance(expected, torch.Tensor):
+        assert type(found) is torch.Tensor, path
+        assert bits(found) == bits(expected), path
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected), path
+        for key, member in expected.items():
+            same(found[key], member, f"{path}.{key}")
+    elif isinstance(expected, list | tuple):
+        assert type(found) is type(expected), path
+        assert len(found) == len(expected), path
+        for i, member in enumerate(expected):
+            same(found[i], member, f"{path}.{i}")
+    else:
+        assert (type(found), found) == (type(expected), expected), path
+
+
+# Four ranks
+
+
+def test_the_state_of_four_ranks_comes_back_bit_for_bit(four_ranks: Path) -> None:
+    expected = torch.load(f"{four_ranks}.pt", weights_only=True)
+    assert expected["optimizer"]["state"]["0.weight"]["step"].item() == 2
+    with pytest.warns(NotVerified, match="only its CRC-32 sums were checked"):
+        same(dcp_folders.read(four_ranks), expected)
+    with pytest.warns(NotVerified, match="nothing was verified"):
+        same(dcp_folders.read(four_ranks, verify=False, mapped=False), expected)
+
+
+def test_a_folder_tells_its_names_specs_and_values(four_ranks: Path) -> None:
+    with DCPFolder(four_ranks) as folder:
+        assert folder.names[:2] == ["model.0.weight", "model.0.bias"]
+        assert folder.specs["tensors.blocks"] == TensorSpec("float32", (5, 7))
+        assert folder.specs["tensors.brief"] == TensorSpec("bfloat16", (5, 3))
+        assert list(folder.specs) == folder.names
+        assert folder.values["values.betas"] == (0.9, 0.99)
+        assert folder.values["optimizer.param_groups.0.lr"] == 0.01
+        assert not folder.values.keys() & set(folder.names)
+        assert repr(folder) == f"<DCP folder {str(four_ranks)!r} with {len(folder.names)} tensors>"
+
+
+def test_few_files_are_open_at_once(four_ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.descriptors import open_files  # the ranks, which run this file, have no tests
+
+    monkeypatch.setattr(items, "MAX_OPEN", 1)
+    expected = torch.load(f"{four_ranks}.pt", weights_only=True)
+    with DCPFolder(four_ranks, mapped=False) as folder:
+        for name in ("blocks", "columns", "rows"):
+            assert bits(folder.tensor(f"tensors.{name}")) == bits(expected["tensors"][name])
+            assert len(open_files(four_ranks)) in (1, 2)  # one, and its direct twin
+    assert open_files(four_ranks) == []
+
+
+BOXES = {
+    "tensors.blocks": [((0, 0), (5, 7)), ((2, 3), (2, 2)), ((4, 0), (1, 4)), ((0, 6), (3, 1))],
+    "tensors.columns": [((1, 2), (2, 5)), ((0, 9), (3, 1)), ((0, 0), (1, 1)), ((3, 10), (0, 0))],
+    "tensors.few": [((0, 1), (2, 2)), ((1, 0), (1, 3)), ((2, 0), (0, 3))],
+    "tensors.turned": [((1, 1), (3, 2))],
+    "tensors.brief": [((1, 0), (3, 2))],
+    "optimizer.state.0.weight.step": [((), ())],
+}
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_a_box_reads_the_items_that_it_touches_and_no_others(
+    name: str, four_ranks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = pickle.loads((four_ranks / ".metadata").read_bytes())
+    read: list[Any] = []
+    whole_item = items.ItemFiles._bytes
+    monkeypatch.setattr(
+        items.ItemFiles,
+        "_bytes",
+        lambda files, item: (read.append((item.file, item.start)), whole_item(files, item))[1],
+    )
+    with DCPFolder(four_ranks) as folder:
+        whole = folder.tensor(name)
+        for offsets, shape in BOXES[name]:
+            read.clear()
+            found = folder.box(name, Box(offsets, shape))
+            index = tuple(slice(a, a + n) for a, n in zip(offsets, shape, strict=True))
+            assert bits(found) == bits(whole[index])
+            touched = []
+            for chunk in described.state_dict_metadata[name].chunks:
+                ends = zip(offsets, shape, chunk.offsets, chunk.sizes, strict=True)
+                if all(max(a, b) < min(a + n, b + m) for a, n, b, m in ends):
+                    info = described.storage_data[MetadataIndex(name, chunk.offsets)]
+                    touched.append((info.relative_path, info.offset))
+            assert sorted(read) == sorted(touched)
+
+
+def test_a_mapped_chunk_is_not_copied_for_the_sake_of_a_box(tmp_path: Path) -> None:
+    weight = torch.arange(4_000_000, dtype=torch.float32).reshape(4000, 1000)
+    path = save({"step": 1, "weight": weight}, tmp_path / "checkpoint")
+    with DCPFolder(path, verify=False, mapped=True) as folder:
+        assert folder.box("weight", Box((3, 2), (1, 2))).tolist() == [[3002, 3003]]
+        tracemalloc.start()
+        try:
+            folder.box("weight", Box((2000, 2), (1, 2)))
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_what_is_no_box_of_the_tensor_is_refused(four_ranks: Path) -> None:
+    with DCPFolder(four_ranks) as folder:
+        for offsets, shape in [((0,), (1,)), ((0, 0), (6, 7)), ((-1, 0), (1, 1)), ((0, 5), (1, 3))]:
+            with pytest.raises(BadIndex, match=r"'tensors.blocks' has the shape \[5, 7\]"):
+                folder.box("tensors.blocks", Box(offsets, shape))
+        with pytest.raises(TensorNotFound, match=r"no tensor 'tensors.block'"):
+            folder.tensor("tensors.block")
+    with pytest.raises(ClosedFile, match="the folder was closed"):
+        folder.tensor("tensors.blocks")
+
+
+def test_neither_torch_nor_a_process_group_is_needed(four_ranks: Path) -> None:
+    program = """if True:
+        import sys
+        sys.modules["torch"] = None
+        from standfast.dcp.folder.folder import DCPFolder
+        with DCPFolder(sys.argv[1], framework="numpy") as folder:
+            tree = folder.tree()
+        print(type(tree["tensors"]["rows"]), tree["tensors"]["rows"].tobytes().hex())
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(four_ranks)], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    rows = torch.load(f"{four_ranks}.pt", weights_only=True)["tensors"]["rows"]
+    assert ran.stdout.split(" ", 2)[2].split() == [bits(rows)[2].hex()]
+
+
+# One rank
+
+
+def save(state: dict[str, Any], folder: Path, **options: Any) -> Path:
+    """A folder that one process writes."""
+    planner = options.pop("planner", None)
+    writer = dcp.FileSystemWriter(folder, sync_files=False, **options)
+    dcp.save(state, storage_writer=writer, planner=planner)
+    return folder
+
+
+def some_state() -> dict[str, Any]:
+    """Small, and with names of at least two parts: no byte of `.metadata` renames a leaf."""
+    torch.manual_seed(5)
+    return {
+        "model": {"a": torch.randn(4, 3), "b": torch.randn(5).bfloat16()},
+        "more": {"rate": 0.5, "list": [torch.arange(3), {"c": torch.tensor(True)}], "n": [1, 2]},
+    }
+
+
+DTYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"thread_count": 2}, {"single_file_per_rank": False}],
+    ids=["default", "threads", "many files"],
+)
+def test_every_dtype_and_shape_comes_back(options: dict[str, Any], tmp_path: Path) -> None:
+    data = torch.arange(96, dtype=torch.uint8)
+    state = {
+        "dtypes": {str(d): (data % 2 if d is torch.bool else data).view(d) for d in DTYPES},
+        "empty": torch.zeros(0, 4),
+        "number": torch.tensor(3.5),
+        "ones": torch.ones(1, 1, 1, 1, 1),
+        "expanded": torch.tensor([1.0, 2.0]).expand(3, 2),
+        "part": torch.arange(100)[10:20:3],
+        "grad": torch.nn.Parameter(torch.randn(3)),
+    }
+    folder = save(state, tmp_path / "checkpoint", **options)
+    with DCPFolder(folder) as opened:
+        tree = opened.tree()
+        same(tree.pop("grad"), torch.Tensor(state.pop("grad").detach()))
+        same(tree, state)
+        tree["number"].add_(1)  # what is handed out is the caller's
+        assert opened.tensor("number").item() == 3.5
+
+
+def test_pairs_of_float4_are_counted_one_by_one(tmp_path: Path) -> None:
+    pairs = torch.arange(12, dtype=torch.uint8).reshape(3, 4).view(torch.float4_e2m1fn_x2)
+    with DCPFolder(save({"pairs": pairs}, tmp_path / "checkpoint")) as folder:
+        assert folder.specs == {"pairs": TensorSpec("float4_e2m1fn", (3, 8))}
+        found = folder.tensor("pairs")
+        assert found.dtype == pairs.dtype
+        assert torch.equal(found.view(torch.uint8), pairs.view(torch.uint8))
+        part = folder.box("pairs", Box((1, 2), (2, 4))).view(torch.uint8)
+        assert torch.equal(part, pairs.view(torch.uint8)[1:3, 1:3])
+        with pytest.raises(BadIndex, match="lie in pairs"):
+            folder.box("pairs", Box((1, 1), (2, 4)))
+
+
+def test_the_tree_has_its_lists_again(tmp_path: Path) -> None:
+    state = {
+        "z": [torch.ones(1), {}, {"a": [torch.zeros(2), [torch.ones(3)]]}],
+        "a": {"b": {"c": 1}, 5: torch.ones(2)},
+        "nothing": {},
+    }
+    with DCPFolder(save(state, tmp_path / "checkpoint")) as folder:
+        expected = {"z": state["z"], "a": {"b": {"c": 1}, "5": torch.ones(2)}}
+        same(folder.tree(), expected)
+
+
+def test_a_state_that_was_not_flattened_is_flat(tmp_path: Path) -> None:
+    planner = dcp.DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    state = {"w": torch.ones(2), "rest": {1: [2, {"x": 3}]}}
+    with DCPFolder(save(state, tmp_path / "checkpoint", planner=planner)) as folder:
+        same(folder.tree(), state)
+        assert list(folder.tree()) == ["w", "rest"]
+
+
+def test_tensors_inside_of_values_share_what_they_shared(tmp_path: Path) -> None:
+    base = torch.arange(6.0)
+    state = {"pair": (base, base[2:4], np.arange(3), torch.Size([2, 3]), torch.float16)}
+    with DCPFolder(save(state, tmp_path / "checkpoint")) as folder:
+        whole, part, array, size, dtype = folder.tree()["pair"]
+    assert torch.equal(whole, base)
+    whole[2] = 9
+    assert part.tolist() == [9, 3]
+    assert (array.tolist(), size, dtype) == ([0, 1, 2], (2, 3), "torch.float16")
+
+
+class Config:
+    """What no reader of data has."""
+
+
+def test_an_object_is_refused_by_name_or_left_out(tmp_path: Path) -> None:
+    state = {"model": {"w": torch.ones(2)}, "config": Config(), "pair": (1, Config())}
+    folder = save(state, tmp_path / "checkpoint")
+    with DCPFolder(folder) as opened:
+        assert opened.tensor("model.w").tolist() == [1, 1]
+        with pytest.raises(RefusedPickle, match=r"item 'config' .*test_folder.Config"):
+            opened.tree()
+    with DCPFolder(folder, tensors_only=True) as opened:
+        assert opened.tree()["model"]["w"].tolist() == [1, 1]
+        assert opened.left_out == {
+            "config": f"{__name__}.Config",
+            "pair.1": f"{__name__}.Config",
+        }
+
+
+# What is not read
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="no folder of DCP's"):
+        DCPFolder(tmp_path)
+    (tmp_path / "__0.metadata").touch()
+    with pytest.raises(UnsupportedFile, match="use_collectives=True"):
+        DCPFolder(tmp_path)
+
+
+class Flipped(StreamTransformExtension):
+    """Stands for a compressor."""
+
+    @staticmethod
+    def from_descriptor(version: str) -> Flipped:
+        return Flipped()
+
+    @staticmethod
+    def registry_name() -> str:
+        return "stream.flipped"
+
+    def get_descriptor(self) -> str:
+        return "stream.flipped/1"
+
+    def transform_to(self, output: IO[bytes]) -> IO[bytes]:
+        return output
+
+    def transform_from(self, input: IO[bytes]) -> IO[bytes]:
+        return input
+
+
+def test_other_ways_to_write_items_are_refused_by_name(tmp_path: Path) -> None:
+    state = some_state()
+    transformed = save(state, tmp_path / "a", _extensions=[Flipped()])
+    with pytest.raises(UnsupportedFile, match=r"transformed \(stream.flipped/1\): load"):
+        DCPFolder(transformed)
+    form = SerializationFormat.SAFETENSORS
+    with pytest.raises(UnsupportedFile, match=r"SAFETENSORS.*save it again with the default"):
+        DCPFolder(save(state, tmp_path / "b", serialization_format=form))
+
+
+# What is hostile or damaged
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save(some_state(), tmp_path / "checkpoint")
+
+
+def described_again(folder: Path, change: Callable[[Any], Any]) -> Path:
+    """The folder, with another `.metadata`."""
+    path = folder / ".metadata"
+    metadata = pickle.loads(path.read_bytes())
+    path.write_bytes(pickle.dumps(change(metadata) or metadata))
+    return folder
+
+
+A, B, RATE = "model.a", "model.b", "more.rate"
+
+
+def item_of(metadata: Any, name: str) -> Any:
+    return next(info for key, info in metadata.storage_data.items() if key.fqn == name)
+
+
+def cut(metadata: Any, *boxes: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    """Have A in these chunks, each with an item, of which all but the first are B's."""
+    infos = [item_of(metadata, A), item_of(metadata, B)]
+    chunks = metadata.state_dict_metadata[A].chunks
+    first = chunks[0]
+    chunks[:] = [
+        dataclasses.replace(first, offsets=torch.Size(offsets), sizes=torch.Size(sizes))
+        for offsets, sizes in boxes
+    ]
+    for key in [key for key in metadata.storage_data if key.fqn in (A, B)]:
+        del metadata.storage_data[key]
+    for (offsets, _), info in zip(boxes, infos, strict=False):
+        metadata.storage_data[MetadataIndex(A, offsets)] = info
+    del metadata.state_dict_metadata[B], metadata.planner_data[B]
+
+
+def with_path(metadata: Any, name: str, path: tuple[Any, ...]) -> None:
+    """Give RATE, a leaf, another name and place."""
+    for kept in (metadata.state_dict_metadata, metadata.planner_data):
+        kept[name] = kept.pop(RATE)
+    metadata.planner_data[name] = path
+    metadata.storage_data[MetadataIndex(name)] = metadata.storage_data.pop(MetadataIndex(RATE))
+
+
+def size(*lengths: int) -> Callable[[Any], None]:
+    return lambda m: setattr(m.state_dict_metadata[A], "size", torch.Size(lengths))
+
+
+def at(name: str, field: str, value: Any) -> Callable[[Any], None]:
+    return lambda m: setattr(item_of(m, name), field, value)
+
+
+HOSTILE: dict[str, tuple[Callable[[Any], Any], type[StandfastError], str]] = {
+    "above the folder": (at(A, "relative_path", "../x"), BadField, r"'../x' is not the plain"),
+    "absolute": (at(A, "relative_path", "/etc/passwd"), BadField, "is not the plain name"),
+    "backslash": (at(A, "relative_path", "..\\x"), BadField, "is not the plain name"),
+    "dots": (at(A, "relative_path", ".."), BadField, "is not the plain name"),
+    "no name": (at(A, "relative_path", ""), BadField, "is not the plain name"),
+    "itself": (at(A, "relative_path", ".metadata"), BadField, "is not the plain name"),
+    "zero byte": (at(A, "relative_path", "a\0b"), BadField, "is not the plain name"),
+    "no text": (at(A, "relative_path", 5), BadField, "relative_path: expected a str"),
+    "no such file": (at(A, "relative_path", "__9_0.distcp"), MissingData, "__9_0.distcp: the file"),
+    "long name": (at(A, "relative_path", "ä" * 250), MissingData, "is not there"),
+    "negative": (at(A, "offset", -1), BadField, "offset: expected a count, found a negative"),
+    "huge": (at(A, "length", 1 << 60), LimitExceeded, "length: a number over"),
+    "behind the end": (at(A, "offset", 1 << 40), TruncatedFile, "but the file has"),
+    "short item": (at(A, "length", 47), SizeMismatch, "has 48 bytes, but its item has 47"),
+    "overlapping items": (
+        lambda m: setattr(item_of(m, A), "offset", item_of(m, B).offset),
+        BadRange,
+        "overlaps one at",
+    ),
+    "item of another": (
+        lambda m: m.storage_data.update(
+            {MetadataIndex(A, (0, 0)): item_of(m, B), MetadataIndex(B, (0,)): item_of(m, A)}
+        ),
+        BadField,
+        r"it is TensorSpec.*but .metadata has TensorSpec",
+    ),
+    "value for a tensor": (
+        lambda m: m.storage_data.update(
+            {MetadataIndex(A, (0, 0)): item_of(m, RATE), MetadataIndex(RATE): item_of(m, A)}
+        ),
+        BadField,
+        "it is not one tensor",
+    ),
+    "no item": (lambda m: m.storage_data.pop(MetadataIndex(RATE)) and None, BadField, "no item"),
+    "item of nothing": (
+        lambda m: m.storage_data.update({MetadataIndex("x"): item_of(m, A)}),
+        BadField,
+        "'x': an item at None",
+    ),
+    "too large": (size(5, 3), BadRange, "do not fill its shape"),
+    "too small": (size(3, 3), BadRange, r"\[4, 3\] at \[0, 0\] reaches outside of \[3, 3\]"),
+    "other dimensions": (size(12), BadRange, "of other dimensions"),
+    "overlapping chunks": (
+        lambda m: cut(m, ((0, 0), (3, 3)), ((2, 0), (2, 3))),
+        BadRange,
+        "its 2 chunks overlap or do not fill",
+    ),
+    "a hole": (
+        lambda m: cut(m, ((0, 0), (1, 3)), ((2, 0), (2, 3))),
+        BadRange,
+        "its 2 chunks overlap or do not fill",
+    ),
+    "chunk twice": (
+        lambda m: cut(m, ((0, 0), (4, 3)), ((0, 0), (4, 3))),
+        DuplicateKey,
+        "two chunks begin at the same place",
+    ),
+    "more chunks than items": (
+        lambda m: m.state_dict_metadata[A].chunks.extend(m.state_dict_metadata[A].chunks * 99),
+        BadField,
+        "100 chunks, but",
+    ),
+    "sparse": (
+        lambda m: setattr(m.state_dict_metadata[A].properties, "layout", torch.sparse_coo),
+        UnsupportedFile,
+        r"'model.a': the layout 'torch.sparse_coo', which has no plain bytes",
+    ),
+    "quantized": (
+        lambda m: setattr(m.state_dict_metadata[A].properties, "dtype", torch.qint8),
+        UnsupportedFile,
+        r"'model.a': torch.qint8, a dtype that Standfast does not have",
+    ),
+    "another dtype": (
+        lambda m: setattr(m.state_dict_metadata[A].properties, "dtype", torch.int32),
+        BadField,
+        r"it is TensorSpec\(dtype='float32'.*has TensorSpec\(dtype='int32'",
+    ),
+    "no chunk": (lambda m: m.state_dict_metadata[A].chunks.clear(), BadRange, "0 chunks"),
+    "version": (lambda m: setattr(m, "version", "2.0"), UnsupportedFile, "version '2.0'"),
+    "no path": (lambda m: m.planner_data.pop(A) and None, BadField, "the same names: 'model.a'"),
+    "another path": (
+        lambda m: m.planner_data.update({A: ("model", "c")}),
+        BadField,
+        "is not its name",
+    ),
+    "deep path": (
+        lambda m: with_path(m, "a" + ".a" * 100, ("a",) * 101),
+        LimitExceeded,
+        "over 100",
+    ),
+    "through a leaf": (lambda m: with_path(m, "model.a.x", ("model", "a", "x")), BadField, "leaf"),
+    "dict that is a list": (
+        lambda m: with_path(m, "model.0", ("model", 0)),
+        BadField,
+        "also a dict",
+    ),
+    "list of a billion": (
+        lambda m: with_path(m, "more.list.1000000000", ("more", "list", 10**9)),
+        LimitExceeded,
+        "more holes than members",
+    ),
+    "negative place": (
+        lambda m: with_path(m, "more.list.-1", ("more", "list", -1)),
+        BadField,
+        "found a negative number",
+    ),
+    "root is a list": (lambda m: with_path(m, "0", (0,)), BadField, "is not its name"),
+    "not a Metadata": (
+        lambda m: m.storage_meta,
+        BadField,
+        "expected a Metadata, found StorageMeta",
+    ),
+    "no storage_data": (lambda m: setattr(m, "storage_data", None), BadField, "expected a dict"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_metadata_that_lies_is_refused(case: str, folder: Path) -> None:
+    change, error, message = HOSTILE[case]
+    described_again(folder, change)
+    with pytest.raises(error, match=message) as caught:
+        DCPFolder(folder).tree()
+    assert type(caught.value) is error
+    assert str(folder) in str(caught.value)
+
+
+def test_a_path_of_long_parts_is_not_put_together(folder: Path) -> None:
+    described_again(folder, lambda m: m.planner_data.update({A: ("x" * 100_000,) * 99}))
+    data = (folder / ".metadata").read_bytes()
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadField, match="is not its name"):
+            contents.read_contents(data)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_name_in_metadata_is_called(folder: Path, tmp_path: Path) -> None:
+    class Call:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {tmp_path}/was_called",)
+
+    described_again(folder, lambda m: setattr(m.storage_meta, "load_id", Call()))
+    assert not (tmp_path / "was_called").exists()
+    with pytest.raises(RefusedPickle, match=r"posix.system is none of the names.*ever called$"):
+        DCPFolder(folder)
+    assert not (tmp_path / "was_called").exists()
+
+
+def test_mutated_metadata_gives_the_same_or_an_error(folder: Path) -> None:
+    path, expected = folder / ".metadata", some_state()
+    original = path.read_bytes()
+    draw = random.Random(11)
+    outcomes = {"same": 0, "refused": 0}
+    for number in range(600):
+        mutated = bytearray(original)
+        place = draw.randrange(len(mutated))
+        match number % 4:
+            case 0:
+                mutated[place] ^= 1 << draw.randrange(8)
+            case 1:
+                mutated[place] = draw.randrange(256)
+            case 2:
+                del mutated[place : place + draw.randrange(1, 9)]
+            case 3:
+                start = draw.randrange(len(mutated))
+                mutated[place:place] = mutated[start : start + draw.randrange(1, 40)]
+        path.write_bytes(mutated)
+        try:
+            with DCPFolder(folder) as opened:
+                same(opened.tree(), expected)
+            outcomes["same"] += 1
+        except StandfastError:
+            outcomes["refused"] += 1
+    assert outcomes["same"] > 5  # in the path and the id that were saved, which nobody reads
+    assert outcomes["refused"] > 400
+
+
+def test_a_file_that_is_missing_or_cut_is_named(folder: Path) -> None:
+    data = folder / "__0_0.distcp"
+    content = data.read_bytes()
+    data.write_bytes(content[:-1])
+    with pytest.raises(
+        TruncatedFile, match=rf"__0_0.distcp: its items end at {len(content):,}, but"
+    ):
+        DCPFolder(folder)
+    data.write_bytes(content + b"behind all items")
+    with DCPFolder(folder) as opened:
+        same(opened.tree(), some_state())
+        data.unlink()
+        same(opened.tensor(A), some_state()["model"]["a"])  # it is open
+    with pytest.raises(MissingData, match=r"__0_0.distcp: the file is not there"):
+        DCPFolder(folder)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_flipped_bit_of_a_tensor_is_found(mapped: bool, folder: Path) -> None:
+    data = folder / "__0_0.distcp"
+    values = some_state()["model"]["a"].numpy().tobytes()
+    content = bytearray(data.read_bytes())
+    content[content.index(values) + 3] ^= 1
+    data.write_bytes(content)
+    with DCPFolder(folder, mapped=mapped) as opened:
+        with pytest.raises(
+            DigestMismatch, match=r"item 'model.a' .*CRC-32.*verify=False"
+        ) as caught:
+            opened.tensor(A)
+        assert caught.value.tensors == (A,)
+        same(opened.tensor(B), some_state()["model"]["b"])
+    with DCPFolder(folder, mapped=mapped, verify=False) as opened:
+        assert opened.tensor(A).shape == (4, 3)
+
+
+def test_a_folder_without_checksums_opens_when_told_so(tmp_path: Path) -> None:
+    torch.serialization.set_crc32_options(False)
+    try:
+        folder = save(some_state(), tmp_path / "checkpoint")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    with DCPFolder(folder) as opened, pytest.raises(DigestMismatch):
+        opened.tree()
+    with DCPFolder(folder, verify=False) as opened:
+        same(opened.tree(), some_state())
+
+
+def test_mutated_items_give_the_same_or_an_error(folder: Path) -> None:
+    path, expected = folder / "__0_0.distcp", some_state()
+    original = path.read_bytes()
+    draw = random.Random(12)
+    refused = 0
+    for _ in range(60):
+        mutated = bytearray(original)
+        mutated[draw.randrange(len(mutated))] ^= 1 << draw.randrange(8)
+        path.write_bytes(mutated)
+        try:
+            with DCPFolder(folder) as opened:
+                same(opened.tree(), expected)
+        except StandfastError:
+            refused += 1
+    assert refused > 30
+
+
+def test_a_foreign_name_in_a_value_is_not_called(folder: Path, tmp_path: Path) -> None:
+    class Call:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {tmp_path}/was_called",)
+
+    buffer = io.BytesIO()
+    torch.save(Call(), buffer)
+
+    def change(metadata: Any) -> None:
+        info = item_of(metadata, RATE)
+        info.relative_path, info.offset, info.length = "other", 0, len(buffer.getvalue())
+
+    (described_again(folder, change) / "other").write_bytes(buffer.getvalue())
+    with (
+        DCPFolder(folder) as opened,
+        pytest.raises(RefusedPickle, match=r"'more.rate'.*posix.system"),
+    ):
+        _ = opened.values
+    assert not (tmp_path / "was_called").exists()
+
+
+# Boxes that fill a tensor
+
+
+def test_boxes_fill_a_tensor_exactly_when_each_element_is_in_one() -> None:
+    draw = random.Random(2)
+    filled = 0
+    for _ in range(3000):
+        shape = tuple(draw.randrange(1, 4) for _ in range(draw.randrange(4)))
+        boxes = [Box((0,) * len(shape), shape)]
+        for _ in range(draw.randrange(5) if shape else 0):  # cut one of them in two
+            box, axis = boxes.pop(draw.randrange(len(boxes))), draw.randrange(len(shape))
+            middle = draw.randrange(box.shape[axis] + 1)
+            for start, length in ((0, middle), (middle, box.shape[axis] - middle)):
+                offsets, lengths = list(box.offsets), list(box.shape)
+                offsets[axis], lengths[axis] = offsets[axis] + start, length
+                boxes.append(Box(tuple(offsets), tuple(lengths)))
+        if draw.random() < 0.6:  # and spoil it
+            box = boxes.pop(draw.randrange(len(boxes)))
+            for _ in range(draw.randrange(3)):
+                offsets = [draw.randrange(n + 1) for n in shape]
+                lengths = [draw.randrange(n - a + 1) for a, n in zip(offsets, shape, strict=True)]
+                boxes.append(Box(tuple(offsets), tuple(lengths)))
+        count = np.zeros(shape, int)
+        for box in boxes:
+            count[tuple(slice(a, a + n) for a, n in zip(*box, strict=True))] += 1
+        try:
+            check_filled(shape, boxes, "it")
+            assert (count == 1).all()
+            filled += 1
+        except BadRange:
+            assert (count != 1).any()
+    assert 500 < filled < 2500
+
+
+def test_a_tensor_cut_along_too_many_dimensions_is_refused_at_once() -> None:
+    shape = (2,) * 64
+    halves = [Box((0,) * 64, (1,) * 64), Box((1,) * 64, (1,) * 64)]
+    with pytest.raises(LimitExceeded, match="2 chunks, cut along 64 dimensions"):
+        check_filled(shape, halves, "it")
+
+
+if __name__ == "__main__":
+    save_on_ranks(Path(sys.argv[1]))

@@ -1,0 +1,461 @@
+"""DCP writes into a store and reads from it: on several ranks, and what one process can show."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlanner
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
+
+import standfast
+from standfast import dcp as standfast_dcp
+from standfast.dcp import Reader, Writer
+from standfast.dcp.runs import step_of
+from standfast.errors import (
+    BadOption,
+    DigestMismatch,
+    FellBack,
+    RefNotFound,
+    RefusedState,
+    StandfastError,
+    StateMismatch,
+)
+from standfast.store.backends.memory import MemoryBackend
+from tests import ROOT
+from tests.dcp.programs import checks as dcp_checks
+from tests.dcp.programs.checks import same
+from tests.parallel.ranks import run_torchrun
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
+
+PROGRAMS = Path(__file__).with_name("programs")
+ON_RANKS = [
+    (count, check.__name__)
+    for count, checks in (
+        (4, dcp_checks.ON_FOUR),
+        (2, dcp_checks.ON_TWO),
+        (1, dcp_checks.ALONE),
+    )
+    for check in checks
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, str]]]:
+    """How the checks ended, of four ranks, of two and of one, rank by rank."""
+    folder = tmp_path_factory.mktemp("ranks")
+    subprocess.run(
+        [sys.executable, str(PROGRAMS / "jobs.py"), str(folder)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        timeout=240,
+        capture_output=True,
+    )
+    return {
+        count: [
+            json.loads((folder / f"outcomes-{count}-{rank}.json").read_text())
+            for rank in range(count)
+        ]
+        for count in (4, 2, 1)
+    }
+
+
+@pytest.mark.parametrize(("count", "name"), ON_RANKS, ids=[name for _, name in ON_RANKS])
+def test_on_ranks(outcomes: dict[int, list[dict[str, str]]], count: int, name: str) -> None:
+    ended = [each.get(name, "it was not reached") for each in outcomes[count]]
+    assert ended == [""] * count, "\n".join(ended)
+
+
+@pytest.mark.long
+def test_a_save_in_another_process(tmp_path: Path) -> None:
+    finished = run_torchrun(2, PROGRAMS / "process.py", str(tmp_path), timeout=150)
+    assert finished.returncode == 0, "its own assertions hold"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def _run(store: Path) -> standfast.Run:
+    return standfast.Store(store).find_run("gpt")
+
+
+def _loaded(store: Path, ref: int | str = "latest") -> dict[str, Any]:
+    """All of a checkpoint, as DCP makes a state dict of it."""
+    return _load_state_dict_from_keys(storage_reader=Reader(store, "gpt", ref))
+
+
+def _cause(error: pytest.ExceptionInfo[CheckpointException]) -> BaseException:
+    (found,) = [each for each, _ in error.value.failures.values()]
+    return found
+
+
+STATE: dict[str, Any] = {
+    "model": {"weight": torch.arange(12.0).reshape(3, 4), "half": torch.ones(5).bfloat16()},
+    "empty": torch.empty(0, 4),
+    "number": torch.tensor(3.5),
+    "turned": torch.arange(6).reshape(2, 3).t(),
+    "plain": {"text": "ä$", "none": None, "bytes": b"\0\1", "pair": (1, 2.5), "nan": float("inf")},
+    "list": [1, [2, 3]],
+    "tensors": [torch.zeros(2), {"deep": torch.ones(1)}],
+    "tuple": (torch.arange(3), {"n": 1}),
+    "array": np.arange(4, dtype=np.int16),
+    "$tag": {"$tensor": torch.ones(2), "a.b": 1},
+    "flags": torch.tensor([True, False]),
+}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and bool(np.array_equal(one, other))
+    if isinstance(one, torch.Tensor):
+        return (
+            isinstance(other, torch.Tensor)
+            and (one.dtype, one.shape) == (other.dtype, other.shape)
+            and bool(torch.equal(one, other))
+        )
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(_equal, one, other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def test_what_is_saved_comes_back_by_both_ways(store: Path) -> None:
+    dcp.save(STATE, storage_writer=Writer(store, "gpt", 1))
+    assert _equal(_run(store).load(), STATE)
+    assert _equal(_loaded(store), STATE)
+    assert _run(store).checkpoint().verify().tensors == 11
+
+
+def test_the_files_have_the_names_of_the_tensors(store: Path) -> None:
+    dcp.save({"model": {"0.weight": torch.ones(3)}}, storage_writer=Writer(store, "gpt", 1))
+    head = _run(store).checkpoint().head
+    (file,) = head.files
+    assert file.name.endswith(".model-rank0.safetensors")
+    assert [*standfast.load(store / "checkpoints" / "models" / head.run / file.name)] == [
+        "0.weight"
+    ]
+
+
+def test_the_run_is_let_go_of_by_a_writer_that_lives_on(store: Path) -> None:
+    backend = standfast.Store(store).backend
+
+    def check_free() -> None:
+        for name in (_run(store).hash, f"{_run(store).hash}.change"):
+            lock = backend.lock(name, 0)
+            assert lock is not None
+            lock.release()
+
+    writer = Writer(store, "gpt", 1)
+    dcp.save({"a": torch.ones(1)}, storage_writer=writer)
+    check_free()
+    with pytest.raises(CheckpointException) as error:  # the step exists
+        dcp.save({"a": torch.ones(1)}, storage_writer=writer)
+    check_free()
+    again = Writer(store, "gpt", 2)
+    with pytest.raises(CheckpointException) as other:
+        dcp.save({"a": {1}}, storage_writer=again)
+    check_free()
+    assert error.value is not other.value
+
+
+def test_a_planner_that_does_not_flatten(store: Path) -> None:
+    planner = DefaultSavePlanner(flatten_state_dict=False)
+    dcp.save(STATE, storage_writer=Writer(store, "gpt", 1), planner=planner)
+    assert _equal(_run(store).load(), STATE)
+
+
+def test_the_run_is_one_of_a_store(store: Path) -> None:
+    run = standfast.Store(store).run("other", hp={"lr": 1})
+    dcp.save({"a": 1}, storage_writer=Writer(run.store, run, 1, epoch=2))
+    dcp.save({"a": 2}, storage_writer=Writer(store, run.hash, 2))
+    assert [c.step for c in run.checkpoints()] == [1, 2]
+    assert run.checkpoint(1).epoch == 2
+    assert run.checkpoint(2).parent == run.checkpoint(1)
+    found: dict[str, Any] = {"a": 0}
+    dcp.load(found, storage_reader=Reader(run.store, run, 1))
+    assert found == {"a": 1}
+
+
+def test_what_run_save_wrote_is_read(store: Path) -> None:
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+    run = standfast.Store(store).run("gpt")
+    run.save(1, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "more": STATE})
+    assert _equal(_loaded(store)["more"], STATE)
+    state = {"model": torch.nn.Linear(4, 3).state_dict(), "more": {"list": None}}
+    dcp.load(state, storage_reader=Reader(store, "gpt"))
+    assert _equal(state["model"], dict(model.state_dict()))
+    assert state["more"] == {"list": [1, [2, 3]]}
+    # DCP makes text of all keys.
+    moments = _loaded(store)["optimizer"]["state"]["0"]["exp_avg"]
+    assert torch.equal(moments, optimizer.state_dict()["state"][0]["exp_avg"])
+
+
+def test_tensors_that_share_memory_are_read(store: Path) -> None:
+    base = torch.arange(24.0).reshape(4, 6)
+    state = {"base": base, "tied": base, "part": base[1:3, 2:], "turned": base.t()}
+    standfast.Store(store).run("gpt").save(1, state)
+    assert _equal(_loaded(store), state)
+
+
+def test_what_each_rank_had_is_a_list(store: Path) -> None:
+    run = standfast.Store(store).run("gpt")
+    run.save(1, {"seen": standfast.per_rank([1, 2]), "a": 1})
+    state = _loaded(store)
+    assert state == {"seen": [[1, 2]], "a": 1}
+    assert type(state["seen"]) is list
+
+
+def test_a_tensor_is_cast_to_the_dtype_that_it_fills(store: Path) -> None:
+    dcp.save({"a": torch.arange(5.0)}, storage_writer=Writer(store, "gpt", 1))
+    state = {"a": torch.zeros(5, dtype=torch.float64)}
+    dcp.load(state, storage_reader=Reader(store, "gpt"))
+    assert torch.equal(state["a"], torch.arange(5.0, dtype=torch.float64))
+
+
+def test_float4_comes_as_a_whole(store: Path) -> None:
+    dtype = getattr(torch, "float4_e2m1fn_x2", None)
+    if dtype is None:
+        pytest.skip("this torch has no float4")
+    packed = torch.arange(6, dtype=torch.uint8).reshape(2, 3).view(dtype)
+    dcp.save({"a": packed}, storage_writer=Writer(store, "gpt", 1))
+    state: dict[str, Any] = {"a": None}
+    dcp.load(state, storage_reader=Reader(store, "gpt"))
+    assert state["a"].dtype == dtype
+    assert torch.equal(state["a"].view(torch.uint8), packed.view(torch.uint8))
+
+
+NESTED = st.recursive(
+    st.one_of(st.integers(0, 3), st.text("ab", max_size=2), st.just(torch.zeros(1))),
+    lambda members: st.one_of(
+        st.lists(members, max_size=3),
+        st.dictionaries(st.sampled_from(["a", "b.c", "0", "$"]), members, max_size=3),
+        st.tuples(members),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.sampled_from(["x", "y", "z"]), NESTED, max_size=3))
+def test_names_and_paths_are_those_that_dcp_gives(state: dict[str, Any]) -> None:
+    try:
+        flat, paths = flatten_state_dict(state)
+    except ValueError:  # two of its names are one
+        return
+    run = standfast.Store(MemoryBackend()).run("gpt")
+    run.save(1, state)
+    metadata = Reader(run.store, run).read_metadata()
+    assert metadata.planner_data == paths
+    found = metadata.state_dict_metadata
+    assert [*found] == [*flat]
+    for name, value in flat.items():
+        kind = TensorStorageMetadata if isinstance(value, torch.Tensor) else BytesStorageMetadata
+        assert isinstance(found[name], kind), name
+
+
+def test_two_leaves_of_one_name_are_refused(store: Path) -> None:
+    run = standfast.Store(store).run("gpt")
+    run.save(1, {"a": {1: 2, "1": 3}})
+    with pytest.raises(StateMismatch, match=r"two of its leaves are 'a\.1' to DCP"):
+        Reader(store, "gpt").read_metadata()
+
+
+def test_a_state_that_is_no_dict_is_refused(store: Path) -> None:
+    standfast.Store(store).run("gpt").save(1, [1, 2])
+    with pytest.raises(StateMismatch, match="is a list, and DCP fills dicts"):
+        Reader(store, "gpt").read_metadata()
+
+
+def test_a_rank_follows_the_coordinator_or_says_why_not(store: Path) -> None:
+    run = standfast.Store(store).run("gpt")
+    run.save(1, {"a": torch.ones(3), "b": 1})
+    coordinator, rank = Reader(store, "gpt"), Reader(store, "gpt")
+    coordinator.read_metadata()
+    run.save(2, {"a": torch.zeros(3), "b": 2, "c": 3})
+
+    def load(state: dict[str, Any]) -> None:
+        planner = DefaultLoadPlanner()
+        planner.set_up_planner(state, rank.read_metadata())
+        (plan,) = coordinator.prepare_global_plan([planner.create_local_plan()])
+        rank.read_data(plan, planner).wait()
+
+    state = {"a": torch.full((3,), 7.0), "b": 0}
+    load(state)
+    assert _equal(state, {"a": torch.ones(3), "b": 1})
+    with pytest.raises(RefNotFound, match="has no such 'c'"):
+        load({"c": 0})
+    run.save(1, {"a": torch.ones(3)}, replace=True)
+    with pytest.raises(RefNotFound, match="was replaced meanwhile"):
+        load({"a": torch.ones(3)})
+
+
+def test_latest_falls_back_if_a_file_is_gone(store: Path) -> None:
+    for step in (1, 2):
+        dcp.save({"a": torch.full((3,), step)}, storage_writer=Writer(store, "gpt", step))
+    head = _run(store).checkpoint(2).head
+    (store / "checkpoints" / "models" / head.run / head.files[0].name).unlink()
+    with pytest.warns(FellBack):
+        state = _loaded(store)
+    assert _equal(state, {"a": torch.full((3,), 1)})
+
+
+def test_damage_is_not_loaded_unless_asked_for(store: Path) -> None:
+    dcp.save({"a": torch.zeros(1000)}, storage_writer=Writer(store, "gpt", 1))
+    head = _run(store).checkpoint().head
+    path = store / "checkpoints" / "models" / head.run / head.files[0].name
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointException) as error:
+        dcp.load({"a": torch.ones(1000)}, storage_reader=Reader(store, "gpt"))
+    assert isinstance(_cause(error), DigestMismatch)
+    state = {"a": torch.ones(1000)}
+    dcp.load(state, storage_reader=Reader(store, "gpt", verify=False))
+    assert int(state["a"].count_nonzero()) == 1
+
+
+def test_only_what_is_asked_for_is_read(store: Path) -> None:
+    # Two parts that are large enough for a file each.
+    state = {"a": {"x": torch.ones(400_000)}, "b": {"x": torch.rand(400_000)}}
+    dcp.save(state, storage_writer=Writer(store, "gpt", 1))
+    head = _run(store).checkpoint().head
+    (b,) = [file.name for file in head.files if ".b-" in file.name]
+    path = store / "checkpoints" / "models" / head.run / b
+    path.write_bytes(bytes(path.stat().st_size))
+    found = {"a": {"x": torch.zeros(400_000)}}
+    dcp.load(found, storage_reader=Reader(store, "gpt"))
+    assert _equal(found, {"a": state["a"]})
+
+
+class _Bare(SavePlanner):
+    """A planner with no more than the interface has."""
+
+    def __init__(self) -> None:
+        self._inner = DefaultSavePlanner()
+
+    def set_up_planner(
+        self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False
+    ) -> None:
+        self._inner.set_up_planner(state_dict, storage_meta, is_coordinator)
+
+    def create_local_plan(self) -> Any:
+        return self._inner.create_local_plan()
+
+    def create_global_plan(self, all_plans: Any) -> Any:
+        return self._inner.create_global_plan(all_plans)
+
+    def finish_plan(self, new_plan: Any) -> Any:
+        return self._inner.finish_plan(new_plan)
+
+    def resolve_data(self, write_item: Any) -> Any:
+        return self._inner.resolve_data(write_item)
+
+
+def _refused(
+    store: Path, state: Any, kind: type[StandfastError], match: str, **options: Any
+) -> None:
+    with pytest.raises(CheckpointException) as error:
+        dcp.save(state, storage_writer=Writer(store, "gpt", 1), **options)
+    assert isinstance(_cause(error), kind)
+    assert match in str(_cause(error))
+    assert standfast.Store(store).find_run("gpt").checkpoints() == []
+
+
+def test_what_cannot_be_saved_is_refused_by_name(store: Path) -> None:
+    _refused(store, {"a": {"b": {1}}}, RefusedState, "a.b: a set would not come back as one")
+    sparse = torch.eye(3).to_sparse()
+    _refused(store, {"a": {"b": sparse}}, RefusedState, "a.b: a tensor of layout")
+    own = standfast.per_rank(1)
+    _refused(store, {"a": own}, RefusedState, "a: ")
+    _refused(store, {"a": 1}, BadOption, "a: a _Bare hands out plain values", planner=_Bare())
+    dcp.save({"a": torch.ones(1)}, storage_writer=Writer(store, "gpt", 1), planner=_Bare())
+    assert torch.equal(_run(store).load()["a"], torch.ones(1))
+
+
+def test_a_checkpoint_of_each_rank_is_refused(store: Path) -> None:
+    with pytest.raises(BadOption, match="use_collectives=False"):
+        dcp.save({"a": 1}, storage_writer=Writer(store, "gpt", 1), use_collectives=False)
+
+
+def test_a_writer_without_a_step_is_refused(store: Path) -> None:
+    writer = Writer(store, "gpt")
+    with pytest.raises(CheckpointException) as error:
+        dcp.save({"a": 1}, storage_writer=writer)
+    assert isinstance(_cause(error), BadOption)
+    for step in (3, 4):
+        dcp.save({"a": step}, storage_writer=writer, checkpoint_id=f"outputs/step-{step}")
+    assert [c.step for c in _run(store).checkpoints()] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_id", "step"),
+    [(100, 100), ("100", 100), ("out/step-7", 7), ("out/step_12/", 12), (Path("ckpt9"), 9)],
+    ids=str,
+)
+def test_the_step_is_what_a_checkpoint_id_ends_in(checkpoint_id: Any, step: int) -> None:
+    assert step_of(checkpoint_id) == step
+    assert Writer.validate_checkpoint_id(checkpoint_id)
+
+
+@pytest.mark.parametrize("checkpoint_id", ["", "latest", "step-1/model", "1" * 17])
+def test_what_has_no_step_at_its_end_is_refused(checkpoint_id: str) -> None:
+    with pytest.raises(BadOption, match="it must end in the number of a step"):
+        step_of(checkpoint_id)
+    assert not Writer.validate_checkpoint_id(checkpoint_id)
+
+
+def test_a_writer_can_be_sent_to_another_process(store: Path) -> None:
+    run = standfast.Store(store).run("gpt")
+    for step, writer in enumerate((Writer(store, "gpt", 0), Writer(run.store, run, 1))):
+        dcp.save({"a": step}, storage_writer=pickle.loads(pickle.dumps(writer)))
+    assert [c.step for c in run.checkpoints()] == [0, 1]
+    in_memory = standfast.Store(MemoryBackend())
+    with pytest.raises(BadOption, match="is in this process alone"):
+        pickle.dumps(Writer(in_memory, "gpt", 1))
+
+
+def test_a_reader_takes_a_ref_as_checkpoint_id(store: Path) -> None:
+    for step in (1, 2):
+        dcp.save({"a": step}, storage_writer=Writer(store, "gpt", step, best=step == 1))
+    reader = Reader(store, "gpt")
+    for checkpoint_id, expected in (("best", 1), ("out/step-2", 2), ("1", 1), ("latest", 2)):
+        state = {"a": 0}
+        dcp.load(state, storage_reader=reader, checkpoint_id=checkpoint_id)
+        assert state == {"a": expected}
+
+
+def test_an_ordered_dict_comes_back_as_a_dict(store: Path) -> None:
+    state = {"model": OrderedDict(b=torch.ones(1), a=torch.zeros(1))}
+    dcp.save(state, storage_writer=Writer(store, "gpt", 1))
+    assert [*_run(store).load()["model"]] == ["b", "a"]
+    assert same(_run(store).load(), {"model": dict(state["model"])})
+
+
+def test_folders_of_dcp_are_read_from_here_too(tmp_path: Path) -> None:
+    dcp.save({"a": {"b": torch.arange(3)}}, checkpoint_id=tmp_path / "folder")
+    with pytest.warns(standfast.errors.NotVerified):
+        state = standfast_dcp.read(tmp_path / "folder")
+    assert _equal(state, {"a": {"b": torch.arange(3)}})

@@ -1,0 +1,305 @@
+"""Which folders may be replaced, what of them stays, and who else may be at it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from standfast.errors import AlreadyExists, WriteFailed
+from standfast.files.disk import LOCAL, Disk
+from standfast.files.folder_swap.swap import replacing_folder
+from standfast.files.lines import replace_bytes
+from tests.files.folder_swap.folder_states import (
+    DISKS,
+    LIST,
+    NEW,
+    OLD,
+    OTHERS,
+    PlainDisk,
+    in_the_way,
+    is_new,
+    is_old,
+    own_files,
+    prepare,
+    save,
+)
+from tests.files.power import LoggingDisk, read_tree, write_tree
+from tests.files.states import leftovers
+
+
+def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    with (
+        pytest.raises(AlreadyExists, match=r"README\.md in it was not written by Standfast"),
+        replacing_folder(path, LOCAL, own_files) as aside,
+    ):
+        (aside / "README.md").write_bytes(b"ours")
+    assert is_old(path)
+    assert leftovers(path) == []
+
+
+def test_a_file_in_the_way_is_found_before_anything_is_written(tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    (path / "theirs.bin").write_bytes(b"theirs")
+    with (
+        pytest.raises(AlreadyExists, match=r"theirs\.bin in it .* save to a new folder"),
+        replacing_folder(path, LOCAL, own_files, in_the_way),
+    ):
+        pytest.fail("it was begun")
+    assert read_tree(path) == OLD | OTHERS | {"theirs.bin": b"theirs"}
+    assert leftovers(path) == []
+
+
+def test_what_is_ours_is_told_by_the_folder_and_not_by_names(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    theirs = {"gone.json": b"mine", "other.json": b"mine"}
+    write_tree(theirs, path)
+    save(path, LOCAL)
+    assert read_tree(path) == NEW | theirs
+
+
+def test_a_list_of_files_that_cannot_be_is_no_hindrance(tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    (path / LIST).write_bytes(b"config.json model.bin gone.json nul\0nul .. . nowhere\n")
+    save(path, LOCAL)
+    assert is_new(path)
+    assert leftovers(path) == []
+
+
+def test_a_folder_that_another_save_exchanges_while_it_is_listed_is_listed_again(
+    tmp_path: Path,
+) -> None:
+    path = prepare(tmp_path / "model")
+    (path / LIST).write_bytes(b"config.json model.bin gone.json old.bin\n")
+    (path / "old.bin").write_bytes(b"only of the old one")
+    asked: list[Path] = []
+
+    def own_files_a_moment_later(folder: Path) -> list[str]:
+        asked.append(folder)
+        if len(asked) == 1:
+            save(path, LOCAL)
+        return own_files(folder)
+
+    with replacing_folder(path, LOCAL, own_files_a_moment_later, in_the_way) as aside:
+        (aside / "first.json").write_bytes(b"1")
+    assert read_tree(path) == OTHERS | {"first.json": b"1"}
+    assert leftovers(path) == []
+
+
+@pytest.mark.parametrize("below", ["", "deep/deeper"])
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_the_current_folder_is_not_replaced(
+    below: str, is_empty: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model"
+    (path / below).mkdir(parents=True)
+    if not is_empty:
+        prepare(path)
+    before = read_tree(path)
+    monkeypatch.chdir(path / below)
+    for name in (".", path):
+        with pytest.raises(WriteFailed, match="go to another folder first"):
+            save(Path(name) if not below else path, LOCAL)
+    assert Path.cwd() == path / below
+    assert read_tree(path) == before
+    assert leftovers(path) == []
+
+
+def test_a_program_whose_folder_is_gone_can_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    path = prepare(tmp_path / "model")
+    save(path, LOCAL)
+    assert is_new(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that is a mount")
+def test_a_mount_is_found_before_anything_is_written() -> None:
+    with pytest.raises(WriteFailed, match=r"cannot replace /proc: it is a mount.*new folder"):
+        save(Path("/proc"), LOCAL)
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EBUSY])
+@pytest.mark.parametrize("disk", DISKS)
+def test_a_folder_that_cannot_be_moved_stays_and_the_error_says_what_it_is(
+    disk: str, code: int, tmp_path: Path
+) -> None:
+    path = prepare(tmp_path / "model")
+
+    class Layered(DISKS[disk]):  # type: ignore[misc]
+        def exchange(self, source: Path, target: Path) -> None:
+            if disk == "exchange":
+                raise OSError(code, os.strerror(code))
+            super().exchange(source, target)
+
+        def rename(self, source: Path, target: Path) -> None:
+            if source == path:
+                raise OSError(code, os.strerror(code))
+            super().rename(source, target)
+
+    with pytest.raises(WriteFailed, match=r"a layer of a container image.*new folder") as caught:
+        save(path, Layered())
+    assert caught.value.errno == code
+    assert is_old(path)
+    assert leftovers(path) == []
+
+
+@pytest.mark.parametrize("disk", DISKS)
+def test_a_file_that_replaces_another_keeps_its_mode(disk: str, tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    path.chmod(0o755)
+    (path / "config.json").chmod(0o600)
+    (path / "model.bin").chmod(0o640)
+    with replacing_folder(path, DISKS[disk](), own_files) as aside:
+        assert stat.S_IMODE(aside.stat().st_mode) == 0o700, "others could read it meanwhile"
+        write_tree(NEW | {"added.json": b""}, aside)
+        usual = stat.S_IMODE((aside / "added.json").stat().st_mode)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()}
+    assert (modes["config.json"], modes["model.bin"]) == (0o600, 0o640)
+    assert (modes["added.json"], modes[LIST]) == (usual, usual)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+
+
+class Crowded(PlainDisk):
+    """No exchange, and others that save to the same path whenever it is free for a moment."""
+
+    def __init__(self, path: Path, others: int, act: Callable[[Path], object]) -> None:
+        self.path = path
+        self.others = others
+        self.act = act
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        if source == self.path and self.others:
+            self.others -= 1
+            self.act(target)
+
+
+def test_a_save_tries_again_if_another_took_the_place(tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    theirs = {LIST: b"their.json\n", "their.json": b"theirs"}
+    crowded = Crowded(path, 3, lambda moved: write_tree(theirs, path))
+    save(path, crowded)
+    assert crowded.others == 0
+    assert is_new(path)
+    assert leftovers(path) == []
+
+
+def test_a_save_tries_again_if_another_put_the_old_folder_back(tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    crowded = Crowded(path, 3, lambda moved: moved.rename(path))
+    save(path, crowded)
+    assert crowded.others == 0
+    assert is_new(path)
+    assert leftovers(path) == []
+
+
+def test_a_save_that_is_never_the_first_says_so(tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    theirs = {LIST: b"their.json\n", "their.json": b"theirs"}
+    with pytest.raises(WriteFailed, match="other programs save to it again and again"):
+        save(path, Crowded(path, 1000, lambda moved: write_tree(theirs, path)))
+    assert read_tree(path) == theirs
+    save(path, LOCAL)
+    (left,) = leftovers(path)  # with the files that are not in their folder
+    assert read_tree(tmp_path / left) == OTHERS
+
+
+def test_a_folder_that_is_moved_away_before_the_exchange_is_waited_for(tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+
+    class Late(Disk):
+        is_first = True
+
+        def exchange(self, source: Path, target: Path) -> None:
+            if self.is_first:
+                self.is_first = False
+                target.rename(tmp_path / "elsewhere")
+            super().exchange(source, target)
+
+    save(path, Late())
+    assert is_new(path)
+    assert leftovers(path) == ["elsewhere"]
+
+
+def test_a_file_that_comes_at_the_last_moment_and_is_in_the_way_is_left_aside(
+    tmp_path: Path,
+) -> None:
+    path = prepare(tmp_path / "model")
+    (path / LIST).write_bytes(b"model.bin gone.json\n")
+    (path / "config.json").unlink()
+
+    class Late(Disk):
+        def exchange(self, source: Path, target: Path) -> None:
+            (path / "late.bin").write_bytes(b"late")
+            (path / "config.json").write_bytes(b"late, of a name that was written")
+            super().exchange(source, target)
+
+    save(path, Late())
+    assert is_new(path)
+    (left,) = leftovers(path)
+    assert read_tree(tmp_path / left) == {
+        "late.bin": b"late",
+        "config.json": b"late, of a name that was written",
+    }
+
+
+def test_what_tells_which_files_are_ours_is_removed_last(tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    disk = LoggingDisk(tmp_path)
+    save(path, disk)
+    *_, sync, last, folder = disk.log
+    assert (sync.kind, last.kind, folder.kind) == ("sync_folder", "remove", "remove")
+    assert last.name == f"{sync.name}/{LIST}"
+    assert folder.name == sync.name
+
+
+def test_files_in_a_folder_that_is_aside_have_their_names_at_once(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    class Counting(Disk):
+        def abandoned(self, folder: Path, prefix: str, suffix: str):  # type: ignore[no-untyped-def]
+            calls.append("abandoned")
+            return super().abandoned(folder, prefix, suffix)
+
+        def sync(self, fd: int) -> None:
+            calls.append("sync")
+            super().sync(fd)
+
+        def sync_folder(self, folder: Path) -> None:
+            calls.append("sync_folder")
+            super().sync_folder(folder)
+
+        def rename(self, source: Path, target: Path) -> None:
+            calls.append("rename")
+            super().rename(source, target)
+
+    disk = Counting()
+    with replacing_folder(tmp_path / "model", disk, own_files) as aside:
+        replace_bytes(aside / "a.json", b"a", disk)
+        replace_bytes(aside / "b.json", b"b", disk)
+        assert calls == ["sync", "sync"]
+        replace_bytes(aside / "a.json", b"again", disk)
+    assert calls[-3:] == ["sync_folder", "rename", "sync_folder"]
+    assert read_tree(tmp_path / "model") == {"a.json": b"again", "b.json": b"b"}
+
+
+def test_a_file_that_fails_in_a_folder_that_is_aside_is_not_there(tmp_path: Path) -> None:
+    class Full(Disk):
+        def write(self, fd: int, data: object, offset: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with replacing_folder(tmp_path / "model", LOCAL, own_files) as aside:
+        with pytest.raises(WriteFailed, match="free some space"):
+            replace_bytes(aside / "a.json", b"a", Full())
+        assert os.listdir(aside) == []

@@ -1,0 +1,570 @@
+"""What is streamed into a device is what was saved, and nothing is under way afterwards."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import standfast
+from standfast.errors import ChangedFile, CopyFailed, DigestMismatch, UnreadableFile
+from standfast.files import blocks, device_reader
+from standfast.files.blocks import BLOCK
+from standfast.files.device_reader import Stretch, stream
+from standfast.files.digests import CHUNK
+from standfast.files.direct import DirectReads
+from standfast.files.input.file import SourceFile
+from standfast.files.input.memory import SourceMemory
+from standfast.files.layout import Index
+from standfast.files.reader import Reader
+from standfast.tensorfile.open import TensorFile
+from standfast.tensors.devices import Copies, Incoming
+from tests.devices import LateDevice
+
+SIZES = {"empty": 0, "one": 1, "few": 1000, "large": 3 * CHUNK + 20, "even": CHUNK, "last": 77}
+"""In bytes: each tensor counts its own."""
+
+WAYS = pytest.mark.parametrize("cached", [True, False], ids=["cached", "direct"])
+
+
+class CountingDevice(LateDevice):
+    """Remembers how many pieces it was given at once."""
+
+    def __init__(self, delay: float = 0.0) -> None:
+        super().__init__("counting:0", delay)
+        self.batches: list[int] = []
+
+    def copy_in(self, pieces: Sequence[Incoming]) -> Copies:
+        self.batches.append(len(pieces))
+        return super().copy_in(pieces)
+
+
+@pytest.fixture(scope="module")
+def state() -> dict[str, np.ndarray[Any, Any]]:
+    random = np.random.default_rng(0)
+    return {name: np.frombuffer(random.bytes(size), np.uint8) for name, size in SIZES.items()}
+
+
+@pytest.fixture(scope="module")
+def saved(state: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("streaming") / "state.safetensors"
+    standfast.save(path, state)
+    return path
+
+
+@pytest.fixture
+def path(saved: Path, tmp_path: Path) -> Path:
+    """A copy that may be damaged."""
+    path = tmp_path / "copy.safetensors"
+    path.write_bytes(saved.read_bytes())
+    return path
+
+
+@pytest.fixture
+def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two blocks, whatever the machine has: one is read into while the other is copied."""
+    monkeypatch.setattr(device_reader, "_thread_count", lambda: 1)
+    monkeypatch.setattr(device_reader, "_COPYING", 1)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No thread after a test, and no blocks for the next one."""
+    kept: dict[Any, Any] = {}
+    monkeypatch.setattr(blocks, "_kept", kept)
+    yield
+    for device in kept:
+        device.incoming.clear()
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("standfast-stream")]
+
+
+def _stretches(file: TensorFile, device: LateDevice, *names: str) -> dict[str, Stretch]:
+    found = {}
+    for name in names or list(file):
+        stretch = file.stretch(name, device.empty(file.spec(name)))
+        assert stretch is not None
+        found[name] = stretch
+    return found
+
+
+def _streamed(device: LateDevice, source: Path | io.BytesIO, **options: Any) -> dict[str, Any]:
+    with TensorFile(source, **options) as file:
+        stretches = _stretches(file, device)
+        stream(device, list(stretches.values()))
+    return {name: stretch.target.numpy() for name, stretch in stretches.items()}
+
+
+def _same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    return list(found) == list(expected) and all(
+        np.array_equal(found[name], expected[name]) for name in expected
+    )
+
+
+def _flip(path: Path, name: str, at: int = 0) -> None:
+    with standfast.open(path) as file:
+        start = int(file._index.starts[file._row(name)])
+    with path.open("r+b") as stream:
+        stream.seek(start + at)
+        byte = stream.read(1)[0]
+        stream.seek(start + at)
+        stream.write(bytes([byte ^ 1]))
+
+
+@WAYS
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
+def test_all_tensors_arrive(
+    saved: Path, state: Any, cached: bool, mapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DirectReads, "_is_cached", lambda self: cached)
+    assert _same(_streamed(LateDevice(), saved, mapped=mapped), state)
+
+
+def test_a_file_in_memory_is_streamed_too(saved: Path, state: Any) -> None:
+    assert _same(_streamed(LateDevice(), io.BytesIO(saved.read_bytes())), state)
+
+
+def test_a_block_is_used_again_only_when_its_copies_are_made(
+    saved: Path, state: Any, few_blocks: None
+) -> None:
+    device = LateDevice(delay=0.02)
+    assert _same(_streamed(device, saved), state)
+    assert sum(device.pinned.values()) == 2 * BLOCK
+
+
+def test_copies_are_made_in_the_order_of_the_files(saved: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    standfast.save(other, {"other": np.arange(5, dtype=np.uint8)})
+    device = LateDevice()
+    with TensorFile(saved) as first, TensorFile(other) as second:
+        stretches = _stretches(first, device)
+        given = [*_stretches(second, device).values(), *reversed(stretches.values())]
+        stream(device, given)
+        rows = first._index.file_order.tolist()
+    targets = [stretch.target for stretch in sorted(stretches.values(), key=lambda s: s.row)]
+    expected = [id(given[0].target), *(id(targets[row]) for row in rows if targets[row].numel())]
+    assert list(dict.fromkeys(id(piece.target) for piece in device.incoming)) == expected
+
+
+def test_one_copy_call_takes_all_small_neighbours(tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    standfast.save(path, {f"tensor {i}": np.full(100, i, np.uint8) for i in range(50)})
+    device = CountingDevice()
+    found = _streamed(device, path)
+    assert device.batches == [50]
+    assert all((found[f"tensor {i}"] == i).all() for i in range(50))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes were read at once, each time."""
+    found: list[int] = []
+    plain = Reader.read_block
+
+    def read_block(self: Reader, block: Any, start: int, size: int) -> Any:
+        found.append(size)
+        return plain(self, block, start, size)
+
+    monkeypatch.setattr(Reader, "read_block", read_block)
+    return found
+
+
+def test_what_lies_between_far_tensors_is_not_read(tmp_path: Path, reads: list[int]) -> None:
+    path = tmp_path / "far.safetensors"
+    between = {"near": 1000, "far": 1 << 20, "last": 10}
+    standfast.save(
+        path, {name: np.full(n, 7, np.uint8) for name, n in {"first": 10, **between}.items()}
+    )
+    device = LateDevice()
+    with TensorFile(path) as file:
+        assert file._index.file_order.tolist() == [file._row(n) for n in ("first", *between)]
+        stretches = _stretches(file, device, "first", "last")
+        stream(device, list(stretches.values()))
+        assert sorted(reads) == [10, 10]
+        stream(device, [*_stretches(file, device, "far").values(), stretches["first"]])
+    assert sorted(reads)[2:] == [10 + 1000 + (1 << 20)]
+    assert stretches["last"].target.tolist() == [7] * 10
+
+
+def test_tensors_that_share_their_bytes_are_read_together(reads: list[int]) -> None:
+    data = np.random.default_rng(0).bytes(5000)
+    spans = {"whole": (0, 5000), "inner": (100, 200), "late": (3000, 1000)}
+    index = Index(
+        "by hand",
+        {},
+        {name: row for row, name in enumerate(spans)},
+        ["uint8"] * 3,
+        [(size,) for _, size in spans.values()],
+        np.array([start for start, _ in spans.values()]),
+        np.array([size for _, size in spans.values()]),
+        5000,
+        None,
+    )
+    reader = Reader(SourceMemory("memory", data), index)
+    device = LateDevice()
+    targets = {name: torch.zeros(size, dtype=torch.uint8) for name, (_, size) in spans.items()}
+    stream(
+        device,
+        [Stretch(reader, row, targets[name], 0, "uint8") for name, row in index.rows.items()],
+    )
+    assert reads == [5000]
+    for name, (start, size) in spans.items():
+        assert targets[name].numpy().tobytes() == data[start : start + size]
+
+
+def test_a_row_may_go_to_several_tensors_and_to_a_part_of_one(saved: Path, state: Any) -> None:
+    device = LateDevice()
+    with TensorFile(saved) as file:
+        large, few = file._row("large"), file._row("few")
+        twice = [torch.zeros(state["large"].size, dtype=torch.uint8) for _ in range(2)]
+        whole = torch.zeros(3000, dtype=torch.uint8)
+        reader = file._reader
+        stream(
+            device,
+            [Stretch(reader, large, target, 0, "uint8") for target in twice]
+            + [Stretch(reader, few, whole, 1500, "uint8")],
+        )
+    assert np.array_equal(twice[0].numpy(), state["large"])
+    assert np.array_equal(twice[1].numpy(), state["large"])
+    assert np.array_equal(whole.numpy()[1500:2500], state["few"])
+    assert not whole[:1500].any()
+    assert not whole[2500:].any()
+
+
+def test_elements_are_cast_to_those_of_the_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    weight = np.random.default_rng(0).standard_normal(CHUNK // 4 + 5).astype(np.float32)
+    standfast.save(path, {"weight": weight})
+    target = torch.zeros(weight.size, dtype=torch.bfloat16)
+    device = LateDevice()
+    with TensorFile(path) as file:
+        stream(device, [Stretch(file._reader, 0, target, 0, "float32")])
+    expected = torch.from_numpy(weight).to(torch.bfloat16)
+    assert torch.equal(target.view(torch.int16), expected.view(torch.int16))
+
+
+def test_progress_counts_all_bytes(saved: Path) -> None:
+    device, told = LateDevice(), list[int]()
+    with TensorFile(saved) as file:
+        stream(device, list(_stretches(file, device).values()), told.append)
+    assert sum(told) == sum(SIZES.values())
+    assert len(told) > 1
+
+
+def test_nothing_to_stream_takes_no_memory() -> None:
+    device = LateDevice()
+    stream(device, [])
+    assert device.most_pinned == 0
+    assert not blocks._kept
+
+
+def test_a_small_load_takes_one_block(tmp_path: Path) -> None:
+    path = tmp_path / "small.safetensors"
+    standfast.save(path, {"small": np.zeros(1000)})
+    device = LateDevice()
+    _streamed(device, path)
+    assert device.most_pinned == BLOCK
+
+
+def test_the_blocks_are_kept_for_the_next_load(saved: Path, tmp_path: Path) -> None:
+    small = tmp_path / "small.safetensors"
+    standfast.save(small, {"small": np.zeros(1000)})
+    device = LateDevice()
+    _streamed(device, small)
+    _streamed(device, saved)
+    grown = dict(device.pinned)
+    assert len(grown) == 1  # in the place of the one that was too small
+    assert sum(grown.values()) > BLOCK
+    _streamed(device, small)
+    _streamed(device, saved)
+    assert device.pinned == grown
+
+
+def test_a_load_within_a_load_has_blocks_of_its_own(saved: Path, state: Any) -> None:
+    device = LateDevice()
+    inner: list[dict[str, Any]] = []
+
+    def progress(count: int) -> None:
+        if not inner:
+            inner.append({})
+            inner.append(_streamed(device, saved))
+
+    with TensorFile(saved) as file:
+        stretches = _stretches(file, device)
+        stream(device, list(stretches.values()), progress)
+    assert _same(inner[1], state)
+    assert _same({n: stretch.target.numpy() for n, stretch in stretches.items()}, state)
+    assert len(device.pinned) == 1  # one of the two was let go
+
+
+def test_a_forked_child_has_no_blocks(saved: Path) -> None:
+    device = LateDevice()
+    _streamed(device, saved)
+    assert blocks._kept
+    child = os.fork()
+    if not child:
+        os._exit(len(blocks._kept))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert blocks._kept
+
+
+def test_the_memory_stays_below_the_promise() -> None:
+    assert (device_reader._MOST_THREADS + device_reader._COPYING) * BLOCK < 512_000_000
+
+
+def test_blocks_that_cannot_be_pinned_do_as_well(saved: Path, state: Any) -> None:
+    device = LateDevice()
+    device.pins_at_most = 0
+    assert _same(_streamed(device, saved), state)
+    assert not device.pinned
+    device.pins_at_most = None
+    _streamed(device, saved)
+    assert device.pinned  # it is tried again
+
+
+def test_all_damaged_tensors_are_named_and_none_of_their_chunks_is_copied(path: Path) -> None:
+    _flip(path, "few", 10)
+    _flip(path, "last")
+    device = LateDevice()
+    with TensorFile(path) as file:
+        stretches = _stretches(file, device)
+        with pytest.raises(DigestMismatch, match=r"copy\.safetensors.*and 1 more") as caught:
+            stream(device, list(stretches.values()))
+    assert set(caught.value.tensors) == {"few", "last"}
+    copied = {id(piece.target) for piece in device.incoming}
+    assert not copied & {id(stretches[name].target) for name in ("few", "last")}
+
+
+def test_nothing_behind_a_damaged_chunk_is_copied(path: Path, few_blocks: None) -> None:
+    _flip(path, "large", CHUNK)
+    device = LateDevice(delay=0.005)
+    with TensorFile(path) as file:
+        large = _stretches(file, device, "large")["large"]
+        with pytest.raises(DigestMismatch) as caught:
+            stream(device, [large])
+    assert caught.value.tensors == ("large",)
+    assert [piece.start for piece in device.incoming] == [0]
+
+
+def test_nothing_more_is_read_after_damage_was_found(
+    path: Path, few_blocks: None, reads: list[int]
+) -> None:
+    _flip(path, "large")
+    device = LateDevice()
+    with TensorFile(path) as file:
+        large = _stretches(file, device, "large")["large"]
+        with pytest.raises(DigestMismatch):
+            stream(device, [large])
+    assert len(reads) == 2  # of four: as many as there are blocks
+
+
+def test_the_files_that_hold_damage_are_told(path: Path, saved: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    standfast.save(other, {"other": np.arange(5, dtype=np.uint8)})
+    _flip(other, "other")
+    _flip(path, "one")
+    device, told = LateDevice(), list[Reader]()
+    with TensorFile(path) as first, TensorFile(saved) as sound, TensorFile(other) as last:
+        stretches = [
+            *_stretches(first, device, "one").values(),
+            *_stretches(sound, device, "one").values(),
+            *_stretches(last, device).values(),
+        ]
+        with pytest.raises(DigestMismatch) as caught:
+            stream(device, stretches, damaged=told.append)
+        assert told == [first._reader, last._reader]
+    assert caught.value.tensors == ("one", "other")
+
+
+def test_without_verifying_the_bytes_come_as_they_are(path: Path, state: Any) -> None:
+    _flip(path, "few")
+    found = _streamed(LateDevice(), path, verify=False)
+    assert found["few"][0] == state["few"][0] ^ 1
+
+
+def test_a_copy_that_fails_ends_the_load(saved: Path, state: Any, few_blocks: None) -> None:
+    device = LateDevice(delay=0.005)
+    device.fails_after = 1
+    with pytest.raises(CopyFailed, match="an illegal memory access"):
+        _streamed(device, saved)
+    device.fails_after = None
+    assert _same(_streamed(device, saved), state)
+
+
+def test_copies_before_one_that_is_refused_are_waited_for(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = LateDevice(delay=0.4)
+    plain = device.copy_in
+    begun: list[Copies] = []
+
+    def copy_in(pieces: Sequence[Incoming]) -> Copies:
+        if begun:
+            raise CopyFailed("late:0: out of memory")
+        begun.append(plain(pieces))
+        return begun[0]
+
+    monkeypatch.setattr(device, "copy_in", copy_in)
+    with pytest.raises(CopyFailed, match="out of memory"):
+        _streamed(device, saved)
+    assert begun[0].is_done()
+
+
+def test_an_interrupt_leaves_no_copy_under_way(saved: Path, few_blocks: None) -> None:
+    device, under_way = CountingDevice(delay=0.05), list[int]()
+
+    def progress(count: int) -> None:
+        raise KeyboardInterrupt
+
+    with TensorFile(saved) as file:
+        stretches = list(_stretches(file, device).values())
+        with pytest.raises(KeyboardInterrupt):
+            stream(device, stretches, progress)
+        under_way.append(sum(device.batches) - len(device.incoming))
+    assert under_way == [0]
+    assert device.incoming
+
+
+def test_a_copy_that_nobody_noted_down_is_waited_for(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = LateDevice(delay=0.4)
+    plain = device.copy_in
+    begun: list[Copies] = []
+
+    def copy_in(pieces: Sequence[Incoming]) -> Copies:
+        begun.append(plain(pieces))
+        if len(begun) == 1:
+            raise KeyboardInterrupt  # as it comes when the call is just over
+        return begun[-1]
+
+    monkeypatch.setattr(device, "copy_in", copy_in)
+    with pytest.raises(KeyboardInterrupt):
+        _streamed(device, saved)
+    assert begun[0].is_done()
+
+
+def test_a_wait_that_is_interrupted_again_and_again_is_taken_up(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = LateDevice(delay=0.05)
+    plain = device.copy_in
+    presses = iter([KeyboardInterrupt] * 5)
+    begun: list[Copies] = []
+
+    def copy_in(pieces: Sequence[Incoming]) -> Copies:
+        copies = plain(pieces)
+        wait = copies.wait
+
+        def interrupted() -> None:
+            for press in presses:
+                raise press
+            wait()
+
+        monkeypatch.setattr(copies, "wait", interrupted)
+        begun.append(copies)
+        return copies
+
+    monkeypatch.setattr(device, "copy_in", copy_in)
+    with pytest.raises(KeyboardInterrupt):
+        _streamed(device, saved)
+    assert begun
+    assert all(copies.is_done() for copies in begun)
+
+
+def test_a_file_that_was_changed_since_it_was_opened_is_refused(path: Path) -> None:
+    device = LateDevice()
+    with TensorFile(path, mapped=False) as file:
+        stretches = list(_stretches(file, device).values())
+        os.truncate(path, 2 * CHUNK)
+        with pytest.raises(ChangedFile, match="open it again"):
+            stream(device, stretches)
+    assert not device.incoming
+
+
+@WAYS
+def test_a_file_that_is_cut_meanwhile_ends_the_load(
+    path: Path, cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DirectReads, "_is_cached", lambda self: cached)
+    monkeypatch.setattr(SourceFile, "check_unchanged", lambda self: None)
+    device = LateDevice()
+    with TensorFile(path, mapped=False) as file:
+        stretches = list(_stretches(file, device).values())
+        os.truncate(path, 2 * CHUNK + 123)
+        with pytest.raises(ChangedFile, match=f"now ends at {2 * CHUNK + 123:,}"):
+            stream(device, stretches)
+
+
+def test_a_disk_that_cannot_read_ends_the_load(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, large = os.preadv, 1 << 20
+
+    def preadv(fd: int, buffers: Any, offset: int, *flags: int) -> int:
+        if offset > CHUNK and len(buffers[0]) >= large:
+            raise OSError(errno.EIO, "Input/output error")
+        return plain(fd, buffers, offset, *flags)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    with pytest.raises(UnreadableFile, match="cannot read at offset"):
+        _streamed(LateDevice(), saved, mapped=False)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("start", "size"),
+    [
+        (0, 0),
+        (0, CHUNK),
+        (1, CHUNK),
+        (4095, CHUNK),
+        (4096, CHUNK),
+        (5000, 1 << 20),
+        (1234, 10),
+        (-CHUNK, CHUNK),
+        (-5000, 5000),
+    ],
+)
+def test_a_block_holds_the_bytes_that_were_asked_for(
+    saved: Path, start: int, size: int, cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DirectReads, "_is_cached", lambda self: cached)
+    block = next(iter(blocks.Blocks(1)))
+    file = SourceFile(saved)
+    start += file.size if start < 0 else 0
+    found = file.read_block(block, start, size)
+    assert found.tobytes() == file.read(start, size)
+    assert np.shares_memory(found, block) or not size
+
+
+@pytest.mark.parametrize("most", [2 * CHUNK, 1 << 20, None], ids=["whole", "short", "refused"])
+def test_a_direct_read_takes_whole_pages_and_is_completed(
+    saved: Path, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, direct = SourceFile(saved), SourceFile(saved)  # the second stands for the direct way
+    expected = file.read(4097, CHUNK)
+    block = next(iter(blocks.Blocks(1)))
+    plain = os.preadv
+    asked = []
+
+    def preadv(fd: int, buffers: Any, offset: int, *flags: int) -> int:
+        if fd != direct.fd:
+            return plain(fd, buffers, offset, *flags)
+        asked.append((offset, len(buffers[0]), buffers[0].obj.ctypes.data % 4096))
+        if most is None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return plain(fd, [buffers[0][:most]], offset, *flags)
+
+    monkeypatch.setattr(DirectReads, "_opened", lambda self: direct.fd)
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert file.read_block(block, 4097, CHUNK).tobytes() == expected
+    assert asked == [(4096, CHUNK + 4096, 0)]

@@ -1,0 +1,180 @@
+"""The lenient metadata of OXCK, rule by rule and against the original's own parser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from standfast.errors import BadField
+from standfast.formats.oxck.metadata import from_text, to_text
+from tests.formats.oxck.builders import (
+    ORIGINAL_WHITE,
+    Case,
+    OriginalError,
+    index_of,
+    original_metadata,
+    original_text,
+)
+from tests.formats.oxck.malformed import METADATA
+from tests.fuzz.limits import memory_limit, processor_limit
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+ACCEPTED = {
+    "no text at all": ("", {}),
+    "white space alone": (" \n\t", {}),
+    "no pairs": ("{}", {}),
+    "no pairs, white space within": ("{ \n }", {}),
+    "no pairs, commas within": ("{,, ,}", {}),
+    "white space around": ('\r\n {"a":"b"}\t ', {"a": "b"}),
+    "white space of all kinds": (
+        f'{ORIGINAL_WHITE}{{{ORIGINAL_WHITE}"a"{ORIGINAL_WHITE}:{ORIGINAL_WHITE}"b"'
+        f"{ORIGINAL_WHITE}}}{ORIGINAL_WHITE}",
+        {"a": "b"},
+    ),
+    "two pairs": ('{"loss":"0.1","step":"3"}', {"loss": "0.1", "step": "3"}),
+    "a missing comma": ('{"a":"b""c":"d"}', {"a": "b", "c": "d"}),
+    "white space for a comma": ('{"a":"b" "c":"d"}', {"a": "b", "c": "d"}),
+    "doubled commas": ('{"a":"b",, ,"c":"d"}', {"a": "b", "c": "d"}),
+    "stray commas": ('{,"a":"b",}', {"a": "b"}),
+    "an escaped quote": ('{"\\"":"\\"\\""}', {'"': '""'}),
+    "an escaped backslash": ('{"a":"\\\\"}', {"a": "\\"}),
+    "a backslash before a quote": ('{"a":"\\\\\\""}', {"a": '\\"'}),
+    "backslashes before letters": ('{"a":"\\\\n\\\\\\n"}', {"a": "\\n\\\n"}),
+    "the other escapes": ('{"a":"\\n\\r\\t"}', {"a": "\n\r\t"}),
+    "raw control characters": ('{"a":"\n\0\x1c\x7f"}', {"a": "\n\0\x1c\x7f"}),
+    "braces, colons and commas in strings": ('{"{:,}":"},{"}', {"{:,}": "},{"}),
+    "empty strings": ('{"":""}', {"": ""}),
+    "a key twice": ('{"a":"b","c":"d","a":"e"}', {"a": "e", "c": "d"}),
+    "a key twice, once escaped": ('{"a\\n":"b","a\n":"c"}', {"a\n": "c"}),
+    "letters beyond ASCII": ('{"重み":"ü😀"}', {"重み": "ü😀"}),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_lenient_text_is_read_as_the_original_reads_it(name: str) -> None:
+    text, expected = ACCEPTED[name]
+    assert from_text(text.encode()) == expected
+    assert original_metadata(text) == expected
+
+
+@pytest.mark.parametrize("case", METADATA, ids=lambda case: case.name)
+def test_what_is_refused_the_original_refuses_too(case: Case) -> None:
+    text = case.data[28:]
+    with pytest.raises(BadField, match=case.message):
+        from_text(text)
+    try:
+        decoded = text.decode()
+    except UnicodeDecodeError:
+        return
+    with pytest.raises(OriginalError, match="MetadataParse"):
+        original_metadata(decoded)
+
+
+@pytest.mark.parametrize(
+    "separator", ["\x1c", "\x1d", "\x1e", "\x1f", "\u200b", "\u180e", "\ufeff"]
+)
+def test_what_is_no_white_space_to_the_original_is_none_here(separator: str) -> None:
+    for text in (f"{separator}{{}}", f"{{{separator}}}", f'{{"a"{separator}:"b"}}'):
+        with pytest.raises(BadField):
+            from_text(text.encode())
+
+
+def outcome(parse: Callable[[], dict[str, str]]) -> dict[str, str] | None:
+    try:
+        return parse()
+    except (BadField, OriginalError):
+        return None
+
+
+pieces = st.lists(
+    st.sampled_from([*'{}[]:,"\\nrtux a0', '"a":"b"', '\\"', "\\\\", "\u2003", "\x1c", "é", "\0"]),
+    max_size=24,
+).map("".join)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.one_of(pieces, pieces.map(lambda inner: f"{{{inner}}}")))
+def test_any_text_is_read_or_refused_as_by_the_original(text: str) -> None:
+    assert outcome(lambda: from_text(text.encode())) == outcome(lambda: original_metadata(text))
+
+
+@st.composite
+def loose(draw: st.DrawFn) -> str:
+    """Pairs with whatever the original allows between them, and now and then more."""
+    white = st.text(st.sampled_from(" \n\t\u3000"), max_size=2)
+    between = st.text(st.sampled_from(", \n\x85\x1d"), max_size=3)
+    body = st.text(st.sampled_from([*"ab{}:,é\\"]), max_size=4)
+    parts = []
+    for _ in range(draw(st.integers(0, 4))):
+        key, value = draw(body), draw(body)
+        parts += [draw(between), f'"{key}"', draw(white), ":", draw(white), f'"{value}"']
+    return draw(white) + "{" + "".join(parts) + draw(between) + "}" + draw(white)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(loose())
+def test_loose_pairs_are_read_or_refused_as_by_the_original(text: str) -> None:
+    assert outcome(lambda: from_text(text.encode())) == outcome(lambda: original_metadata(text))
+
+
+@given(st.dictionaries(texts, texts, max_size=5))
+def test_metadata_is_written_as_the_original_writes_it(metadata: dict[str, str]) -> None:
+    text = to_text(metadata)
+    assert text == original_text(metadata)
+    assert from_text(text.encode()) == original_metadata(text) == metadata
+
+
+def test_keys_are_sorted_by_their_bytes() -> None:
+    given = {"é": "2", "z": "1", "Z": "0", "\U0001f600": "4", "\uffff": "3"}
+    assert to_text(given) == '{"Z":"0","z":"1","é":"2","\uffff":"3","\U0001f600":"4"}'
+
+
+MANY = 3_000_000
+HOSTILE: dict[str, Callable[[], str]] = {
+    "quotes": lambda: '"' * MANY,
+    "quotes in braces": lambda: "{" + '"' * MANY + "}",
+    "backslashes": lambda: '{"' + "\\" * MANY + "}",
+    "an odd number of backslashes": lambda: '{"' + "\\" * (MANY + 1) + '"}',
+    "a string of backslashes": lambda: '{"a":"' + "\\" * MANY + '"}',
+    "a string of quotes": lambda: '{"a":"' + '\\"' * (MANY // 2) + '"}',
+    "a string of newlines": lambda: '{"a":"' + "\\n" * (MANY // 2) + '"}',
+    "a long string": lambda: '{"a":"' + "x" * MANY + '"}',
+    "a string without an end": lambda: '{"a":"' + "x" * MANY + "}",
+    "braces": lambda: "{" * MANY + "}" * MANY,
+    "nested objects": lambda: '{"a":' * (MANY // 5) + "}" * (MANY // 5),
+    "spaces": lambda: "{" + " " * MANY + "}",
+    "spaces around": lambda: " " * MANY + "{}" + " " * MANY,
+    "spaces and text": lambda: " " * MANY + "x",
+    "commas": lambda: "{" + "," * MANY + "}",
+    "commas and spaces and text": lambda: "{" + ", " * (MANY // 2) + "x}",
+    "spaces before no colon": lambda: '{"a"' + " " * MANY + "}",
+    "spaces around a colon": lambda: '{"a"' + " " * MANY + ":" + " " * MANY + "}",
+    "colons": lambda: '{"a"' + ":" * MANY + "}",
+    "one pair very often": lambda: "{" + '"a":"b"' * (MANY // 7) + "}",
+    "an escape in every string": lambda: "{" + '"\\n":"\\t"' * (MANY // 9) + "}",
+    "spaces of every length": lambda: "{" + "".join(f'"a":"b"{" " * i}' for i in range(2400)) + "}",
+    "an error at the end of many pairs": lambda: "{" + '"a":"b",' * (MANY // 8) + "x}",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_megabytes_of_text_take_no_second(name: str) -> None:
+    text = HOSTILE[name]().encode()
+    with memory_limit(512 << 20), processor_limit(1):
+        try:
+            result = str(from_text(text).keys())
+        except BadField as error:
+            result = str(error)
+    assert len(result) < 2000
+
+
+def test_typed_metadata_is_bounded_too() -> None:
+    deep = "[" * 200_000
+    text = to_text({"a": deep, "standfast.json": '["a"]'}).encode()
+    data = b"OXCK\1\0\0\0" + bytes(16) + len(text).to_bytes(4, "little") + text
+    with processor_limit(1), pytest.raises(BadField, match="deeper than 100"):
+        index_of(data)

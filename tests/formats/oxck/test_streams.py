@@ -1,0 +1,243 @@
+"""Streams of OXCK and tenzor: pipes, sockets that stay open, and readers that give little."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast.errors import FileError, TruncatedFile, UnreadableFile
+from standfast.oxck import Checkpoint, CheckpointTensor, Io, TruncatedData
+from tests.formats.oxck import builders as oxck_builders
+from tests.formats.oxck.builders import file_of, floats, tensor
+from tests.formats.tenzor import builders as tenzor_builders
+
+TENSORS = {
+    "layer.0.weight": np.arange(300_000, dtype=np.float32).reshape(3, 100_000),
+    "scalar": np.array(7, np.float32),
+    "empty": np.zeros((0, 3), np.float32),
+    "last": np.arange(5, dtype=np.float32),
+}
+METADATA = {"step": "3", "note": 'a "b"'}
+
+
+def content(read: Any) -> dict[str, Any]:
+    """All that was read, whatever read it."""
+    if isinstance(read, Checkpoint):
+        tensors = [(t.name, tuple(t.shape), t.data.tobytes()) for t in read.tensors]
+        return {"metadata": read.metadata, "tensors": tensors}
+    tensors = [(name, read[name].shape, read[name].tobytes()) for name in read]
+    return {"metadata": read.metadata, "tensors": tensors}
+
+
+EXPECTED = {
+    "metadata": METADATA,
+    "tensors": [(name, array.shape, array.tobytes()) for name, array in TENSORS.items()],
+}
+
+FILES = {
+    "oxck": oxck_builders.saved(TENSORS, METADATA),
+    "oxck without extras": oxck_builders.saved(TENSORS, METADATA, extras=False),
+    "tenzor": tenzor_builders.saved(TENSORS, METADATA),
+}
+READS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "open oxck": ("oxck", standfast.open),
+    "open oxck without extras": ("oxck without extras", standfast.open),
+    "Checkpoint.read_from": ("oxck", Checkpoint.read_from),
+    "Checkpoint.read_from without extras": ("oxck without extras", Checkpoint.read_from),
+    "open tenzor": ("tenzor", standfast.open),
+}
+every_read = pytest.mark.parametrize("read", READS)
+
+
+class Stingy(io.RawIOBase):
+    """Gives at most so many bytes at once, and counts what it gave."""
+
+    def __init__(self, data: bytes, most: int) -> None:
+        self._data = data
+        self._most = most
+        self.given = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        assert size > 0, "it was asked for all there is"
+        piece = self._data[self.given : self.given + min(size, self._most)]
+        self.given += len(piece)
+        return piece
+
+
+@pytest.mark.parametrize("most", [1, 7, 4096, 1 << 30])
+@every_read
+def test_short_reads_are_put_together(read: str, most: int) -> None:
+    file, use = READS[read]
+    data = FILES[file]
+    if most == 1:
+        # A byte at a time, on a smaller file.
+        data = oxck_builders.saved({"x": TENSORS["last"]}, METADATA)
+        if file == "tenzor":
+            data = tenzor_builders.saved({"x": TENSORS["last"]}, METADATA)
+    stream = Stingy(data + b"and more", most)
+    found = content(use(stream))
+    assert found["metadata"] == METADATA
+    assert found["tensors"] == EXPECTED["tensors"] or most == 1
+    assert found["tensors"][-1][2] == TENSORS["last"].tobytes()
+    assert stream.given == len(data)
+
+
+@every_read
+def test_a_pipe_is_read(read: str) -> None:
+    file, use = READS[read]
+    source, target = os.pipe()
+
+    def write() -> None:
+        with open(target, "wb") as pipe:
+            pipe.write(FILES[file])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with open(source, "rb", buffering=0) as pipe:
+        assert content(use(pipe)) == EXPECTED
+        assert pipe.read() == b""
+    writer.join()
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
+    theirs.settimeout(10)
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.mark.parametrize("buffered", [False, True], ids=["raw", "buffered"])
+@every_read
+def test_a_socket_that_stays_open_is_read_to_the_last_tensor(
+    read: str, buffered: bool, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    file, use = READS[read]
+    ours, theirs = sockets
+    # Had it waited for more, the time-out of the socket would say so.
+    with ours.makefile("rb", buffering=-1 if buffered else 0) as stream:
+        for _ in range(2):
+            sender = threading.Thread(target=theirs.sendall, args=(FILES[file],))
+            sender.start()
+            assert content(use(stream)) == EXPECTED
+            sender.join()
+
+
+def test_several_checkpoints_follow_each_other_in_one_stream() -> None:
+    stream = io.BytesIO()
+    for step in range(3):
+        checkpoint = Checkpoint(digests=step == 1)
+        checkpoint.set_metadata("step", str(step))
+        checkpoint.add_tensor(CheckpointTensor("x", [step]))
+        checkpoint.write_to(stream)
+    stream.seek(0)
+    read = [Checkpoint.read_from(stream) for _ in range(3)]
+    assert [each.get_metadata("step") for each in read] == ["0", "1", "2"]
+    assert [each.digests for each in read] == [False, True, False]
+    assert stream.read() == b""
+
+
+def test_what_is_written_to_a_socket_is_what_is_saved(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = sockets
+    with theirs.makefile("wb", buffering=0) as stream:
+        small = {"last": TENSORS["last"]}
+        standfast.save(stream, small, METADATA, format="oxck")  # type: ignore[arg-type]
+    theirs.shutdown(socket.SHUT_WR)
+    with ours.makefile("rb") as stream_in:
+        assert stream_in.read() == oxck_builders.saved(small, METADATA)
+
+
+# Streams that do not do what they should
+
+
+class Broken(io.RawIOBase):
+    """Fails in the way it is told, after some bytes."""
+
+    def __init__(self, data: bytes, then: Any) -> None:
+        self._inner = io.BytesIO(data)
+        self._then = then
+
+    def read(self, size: int = -1) -> Any:
+        piece = self._inner.read(size)
+        if piece:
+            return piece
+        if isinstance(self._then, Exception):
+            raise self._then
+        return self._then
+
+
+HALF = FILES["oxck without extras"][:1000]
+
+
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [
+        (OSError(5, "Input/output error"), "cannot read from the stream"),
+        (ConnectionResetError(104, "reset by peer"), "reset by peer"),
+        (ValueError("I/O operation on closed file"), "closed file"),
+        (None, "does not block"),
+        ("text", "binary mode"),
+    ],
+)
+def test_a_stream_that_fails_is_an_error_of_input(then: Any, message: str) -> None:
+    with pytest.raises(Io, match=message) as refused:
+        Checkpoint.read_from(Broken(HALF, then))  # type: ignore[arg-type]
+    assert isinstance(refused.value, FileError)
+    assert refused.value.errno
+    with pytest.raises(UnreadableFile, match=message):
+        standfast.open(Broken(HALF, then))  # type: ignore[arg-type]
+
+
+def test_a_stream_that_ends_is_truncated() -> None:
+    with pytest.raises(TruncatedData) as refused:
+        Checkpoint.read_from(io.BytesIO(HALF))
+    assert (refused.value.expected, refused.value.got) == (
+        1_200_000,
+        1000 - HALF.index(floats(0, 1)),
+    )
+    with pytest.raises(TruncatedFile, match="it ended after 1,000 bytes"):
+        standfast.open(io.BytesIO(HALF))
+
+
+def test_a_stream_is_asked_for_bounded_pieces() -> None:
+    asked: list[int] = []
+
+    class Listening(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            asked.append(-1 if size is None else size)
+            return super().read(size)
+
+    for use in (Checkpoint.read_from, standfast.open):
+        data = file_of("{}", tensor("x", (2**40,), bytes(100), elements=2**40))
+        with pytest.raises(TruncatedFile):
+            use(Listening(data))
+    assert 0 < max(asked) <= 16 << 20
+    assert min(asked) > 0
+
+
+@pytest.mark.parametrize("data", [b"NOPE", b"OXCK\2\0\0\0"], ids=["magic", "version"])
+def test_a_stream_of_something_else_is_known_by_its_first_bytes(
+    data: bytes, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = sockets
+    theirs.sendall(data)
+    with (
+        ours.makefile("rb", buffering=0) as stream,
+        pytest.raises(standfast.StandfastError) as error,
+    ):
+        Checkpoint.read_from(stream)  # type: ignore[arg-type]
+    assert type(error.value).__name__ in ("InvalidMagic", "UnsupportedVersion")

@@ -1,0 +1,136 @@
+"""Builds safetensors files byte by byte, right ones and wrong ones, for the tests of the reader."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+import standfast
+from standfast.errors import DamagedFile
+from standfast.files.layout import Index
+from standfast.formats.reader import Options
+from standfast.formats.safetensors import file as own_format
+
+CHUNKS_TAG = "blake3:16777216:"
+DIGEST_START = b'{"__metadata__":{"standfast.digest":"'
+"""How the header of a file that Standfast wrote starts, up to the header's own digest."""
+DIGEST_LENGTH = 64
+
+
+@dataclass(frozen=True)
+class Case:
+    """A malformed file, and how it has to be refused."""
+
+    name: str
+    """What is wrong with it."""
+    data: bytes
+    error: type[DamagedFile]
+    """The very class, not a parent of it."""
+    message: str
+    """A regular expression for what follows the path in the message."""
+    stricter: str = ""
+    """Why it is refused although the reference library opens it; empty if that refuses it too."""
+
+
+def file_of(header: str | bytes, data: bytes = b"", length: int | None = None) -> bytes:
+    """A file with this header and this data; `length` is what it claims of its header."""
+    text = header if isinstance(header, bytes) else header.encode("utf-8", "surrogatepass")
+    claimed = len(text) if length is None else length
+    return claimed.to_bytes(8, "little") + text + data
+
+
+def entry(dtype: str = '"U8"', shape: str = "[1]", data_offsets: str = "[0,1]") -> str:
+    """The header entry of one tensor, each field as JSON text; by default of one byte."""
+    return f'{{"dtype":{dtype},"shape":{shape},"data_offsets":{data_offsets}}}'
+
+
+def member(name: str, value: str) -> str:
+    """A member of a JSON object: a name without its quotes, and a value as JSON text."""
+    return f'"{name}":{value}'
+
+
+ONE_BYTE = member("a", entry())
+
+
+def objects(*members: str) -> str:
+    """A JSON object of these members."""
+    return "{" + ",".join(members) + "}"
+
+
+def one_tensor(**fields: str) -> bytes:
+    """A file of the tensor `a`, one byte long; fields that are given replace its own."""
+    return file_of(objects(member("a", entry(**fields))), b"x")
+
+
+def strings_file(strings: Mapping[str, str]) -> bytes:
+    """A file of the tensor `a`, one byte long, and this metadata."""
+    metadata = member("__metadata__", json.dumps(strings))
+    return file_of(objects(metadata, member("a", entry())), b"x")
+
+
+def typed_file(value: str, listed: str = '["key"]') -> bytes:
+    """A file whose metadata says that the string under `key` is JSON."""
+    return strings_file({"key": value, "standfast.json": listed})
+
+
+def chunks_text(*tensors: bytes) -> str:
+    """What `standfast.chunks` holds for these tensors, each of one chunk."""
+    digests = b"".join(blake3(tensor).digest() for tensor in tensors)
+    return CHUNKS_TAG + base64.b64encode(digests).decode()
+
+
+def sealed_file(*strings: str, entries: Sequence[str] = (ONE_BYTE,), data: bytes = b"x") -> bytes:
+    """A file with a digest that matches its header, whatever else stands in it.
+
+    `strings` are the members of its metadata after the digest, `entries` those of its tensors.
+    """
+    digest = member("standfast.digest", '"' + "0" * DIGEST_LENGTH + '"')
+    metadata = member("__metadata__", objects(digest, *strings))
+    return reseal(file_of(objects(metadata, *entries), data))
+
+
+def reseal(file: bytes) -> bytes:
+    """The file with a digest that matches its header again, if it has one where it belongs."""
+    end = 8 + int.from_bytes(file[:8], "little")
+    digest_at = 8 + len(DIGEST_START)
+    if not file.startswith(DIGEST_START, 8) or not digest_at + DIGEST_LENGTH <= end <= len(file):
+        return file
+    zeroed = file[:digest_at] + b"0" * 64 + file[digest_at + 64 : end]
+    digest = blake3(zeroed).hexdigest().encode()
+    return file[:digest_at] + digest + file[digest_at + len(digest) :]
+
+
+def saved_file(tensors: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> bytes:
+    """The bytes that `standfast.save` writes."""
+    stream = io.BytesIO()
+    standfast.save(stream, tensors, metadata)
+    return stream.getvalue()
+
+
+def small_tensors() -> dict[str, np.ndarray[Any, Any]]:
+    """A few tensors of several widths, one of them empty."""
+    return {
+        "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "bias": np.arange(3, dtype=np.float16),
+        "empty": np.zeros((0, 4), np.float64),
+        "mask": np.array([True, False, True]),
+    }
+
+
+def header_end(file: bytes) -> int:
+    """Where the data of a file begins."""
+    return 8 + int.from_bytes(file[:8], "little")
+
+
+def index_of(file: bytes, verify: bool = True) -> Index:
+    """What the reader makes of a file, without a disk."""
+    return own_format.read_index(
+        lambda start, length: file[start : start + length], len(file), Options(verify=verify)
+    )

@@ -1,0 +1,251 @@
+"""Files that look odd and are legal: each must open, with just these tensors and metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tests.formats.safetensors.builders import (
+    chunks_text,
+    entry,
+    file_of,
+    member,
+    objects,
+    one_tensor,
+    saved_file,
+    sealed_file,
+    small_tensors,
+    strings_file,
+    typed_file,
+)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a file should hold: the format's name of the dtype, the shape and the bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+BYTE = Tensor("U8", (1,), b"x")
+
+
+@dataclass(frozen=True)
+class Legal:
+    """A legal file, and what it holds."""
+
+    name: str
+    data: bytes
+    tensors: Mapping[str, Tensor] = field(default_factory=lambda: {"a": BYTE})
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+METADATA = member("__metadata__", '{"key":"value"}')
+TENSOR = member("a", entry())
+FOUR_FLOATS = np.arange(4, dtype="<f8").tobytes()
+
+
+def _named(name: str, escaped: str) -> bytes:
+    """A file of one tensor, whose name is written so."""
+    assert json.loads(f'"{escaped}"') == name
+    return file_of(objects(member(escaped, entry())), b"x")
+
+
+def _floats(padding: int) -> Legal:
+    """A file whose data starts at some offset that is not aligned."""
+    header = objects(member("a", entry('"F64"', "[2,2]", "[0,32]")))
+    return Legal(
+        f"{padding} spaces of padding",
+        file_of(header + " " * padding, FOUR_FLOATS),
+        {"a": Tensor("F64", (2, 2), FOUR_FLOATS)},
+    )
+
+
+def _string(name: str, written: str) -> Legal:
+    """A file with a metadata string that is written so."""
+    file = file_of(objects(member("__metadata__", f'{{"key":"{written}"}}'), TENSOR), b"x")
+    return Legal(name, file, metadata={"key": json.loads(f'"{written}"')})
+
+
+def _by_dtype(dtype: str, bits: int) -> Legal:
+    """Eight elements, which fill whole bytes in any dtype."""
+    file = file_of(objects(member("a", entry(f'"{dtype}"', "[2,4]", f"[0,{bits}]"))), bytes(bits))
+    return Legal(f"dtype {dtype}", file, {"a": Tensor(dtype, (2, 4), bytes(bits))})
+
+
+NAMES = {
+    "quote": ('"', '\\"'),
+    "quotes around a field": ('"dtype"', '\\"dtype\\"'),
+    "newline": ("a\nb", "a\\nb"),
+    "NUL": ("a\0b", "a\\u0000b"),
+    "delete": ("\x7f", "\x7f"),
+    "emoji": ("😀", "😀"),
+    "emoji as two escapes": ("😀", "\\ud83d\\ude00"),
+    "escaped letter": ("a", "\\u0061"),
+    "escaped slash": ("a/b", "a\\/b"),
+    "backslash": ("\\", "\\\\"),
+    "backslash and letter u": ("\\u0061", "\\\\u0061"),
+    "nothing in it": ("", ""),
+    "path": ("../../etc/passwd", "../../etc/passwd"),
+    "field": ("data_offsets", "data_offsets"),
+    "metadata in capitals": ("__METADATA__", "__METADATA__"),
+    "own key": ("standfast.digest", "standfast.digest"),
+    "65,535 bytes": ("n" * 65_535, "n" * 65_535),
+    "combining letters": ("e\u0301", "e\u0301"),
+}
+
+DTYPE_BITS = {
+    **dict.fromkeys("BOOL U8 I8 F8_E4M3 F8_E4M3FNUZ F8_E5M2 F8_E5M2FNUZ F8_E8M0".split(), 8),
+    **dict.fromkeys("U16 I16 F16 BF16".split(), 16),
+    **dict.fromkeys("U32 I32 F32".split(), 32),
+    **dict.fromkeys("U64 I64 F64 C64".split(), 64),
+    **dict.fromkeys("F6_E2M3 F6_E3M2".split(), 6),
+    "F4": 4,
+}
+
+EMPTY = Tensor("F32", (0,), b"")
+
+
+def _entry_at(begin: int, end: int) -> str:
+    if begin == end:
+        return entry('"F32"', "[0]", f"[{begin},{end}]")
+    return entry(shape=f"[{end - begin}]", data_offsets=f"[{begin},{end}]")
+
+
+LEGAL: tuple[Legal, ...] = (
+    Legal("no tensors", file_of("{}"), {}),
+    Legal("no tensors, padded", file_of("{}".ljust(100)), {}),
+    Legal("no tensors, but metadata", file_of(objects(METADATA)), {}, {"key": "value"}),
+    Legal("metadata first", file_of(objects(METADATA, TENSOR), b"x"), metadata={"key": "value"}),
+    Legal("metadata last", file_of(objects(TENSOR, METADATA), b"x"), metadata={"key": "value"}),
+    Legal(
+        "metadata between",
+        file_of(objects(TENSOR, METADATA, member("b", _entry_at(1, 2))), b"xy"),
+        {"a": BYTE, "b": Tensor("U8", (1,), b"y")},
+        {"key": "value"},
+    ),
+    Legal("metadata empty", file_of(objects(member("__metadata__", "{}"), TENSOR), b"x")),
+    Legal("metadata with a tensor's name as a key", strings_file({"a": "b"}), metadata={"a": "b"}),
+    Legal(
+        "metadata called in escapes",
+        file_of(objects(METADATA.replace("m", "\\u006d", 1), TENSOR), b"x"),
+        metadata={"key": "value"},
+    ),
+    Legal(
+        "metadata that looks like tensors",
+        strings_file({"dtype": entry(), "shape": "}{", "data_offsets": '"'}),
+        metadata={"dtype": entry(), "shape": "}{", "data_offsets": '"'},
+    ),
+    Legal(
+        "whitespace everywhere",
+        file_of(
+            "{\n\t"
+            + METADATA.replace(":", " :\r\n ")
+            + " , "
+            + TENSOR.replace(",", "\t,\n")
+            + "\r}",
+            b"x",
+        ),
+        metadata={"key": "value"},
+    ),
+    Legal("all kinds of padding", file_of(objects(TENSOR) + " \t\r\n" * 9, b"x")),
+    Legal("100,000 spaces of padding", file_of(objects(TENSOR).ljust(100_000), b"x")),
+    Legal(
+        "fields in another order",
+        file_of('{"a":{"data_offsets":[0,1],"dtype":"U8","shape":[1]}}', b"x"),
+    ),
+    Legal(
+        "fields in escapes",
+        file_of('{"a":' + entry().replace("dtype", "d\\u0074ype") + "}", b"x"),
+    ),
+    Legal(
+        "tensors in another order than their bytes",
+        file_of(objects(member("a", _entry_at(2, 4)), member("b", _entry_at(0, 2))), b"wxyz"),
+        {"a": Tensor("U8", (2,), b"yz"), "b": Tensor("U8", (2,), b"wx")},
+    ),
+    Legal("scalar", one_tensor(shape="[]"), {"a": Tensor("U8", (), b"x")}),
+    Legal("64 dimensions", one_tensor(shape=str([1] * 64)), {"a": Tensor("U8", (1,) * 64, b"x")}),
+    Legal(
+        "empty tensors at the start, between, and at the end",
+        file_of(
+            objects(
+                member("end", _entry_at(2, 2)),
+                member("a", _entry_at(0, 1)),
+                member("between", _entry_at(1, 1)),
+                member("start", _entry_at(0, 0)),
+                member("b", _entry_at(1, 2)),
+                member("end too", _entry_at(2, 2)),
+            ),
+            b"xy",
+        ),
+        {
+            "end": EMPTY,
+            "a": BYTE,
+            "between": EMPTY,
+            "start": EMPTY,
+            "b": Tensor("U8", (1,), b"y"),
+            "end too": EMPTY,
+        },
+    ),
+    Legal(
+        "empty tensor with a large dimension",
+        file_of(objects(member("a", entry('"F64"', "[0,1000000000000]", "[0,0]")))),
+        {"a": Tensor("F64", (0, 10**12), b"")},
+    ),
+    Legal(
+        "empty packed tensor whose rows end inside a byte",
+        file_of(objects(member("a", entry('"F4"', "[0,3]", "[0,0]")))),
+        {"a": Tensor("F4", (0, 3), b"")},
+    ),
+    Legal(
+        "packed tensor whose rows end inside a byte",
+        file_of(objects(member("a", entry('"F4"', "[2,3]", "[0,3]"))), b"xyz"),
+        {"a": Tensor("F4", (2, 3), b"xyz")},
+    ),
+    *(
+        Legal(f"name: {what}", _named(name, escaped), {name: BYTE})
+        for what, (name, escaped) in NAMES.items()
+    ),
+    *(_by_dtype(dtype, bits) for dtype, bits in DTYPE_BITS.items()),
+    *(_floats(padding) for padding in range(8)),
+    _string("string of 200 backslashes before a quote", "\\" * 200 + '\\"'),
+    _string("string of 202 backslashes at its end", "\\" * 202),
+    _string("string of 64 backslashes at its end", "\\" * 64),
+    _string("string of 62 backslashes and a quote", "\\" * 62 + '\\"'),
+    _string("string of 64 backslashes and a quote", "\\" * 64 + '\\"},\\"a'),
+    _string("string of braces", "}}}{{{"),
+    _string("string that ends the metadata in it", '\\"},\\"a\\":{'),
+    _string("string of all escapes", '\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\\ud83d\\ude00'),
+    Legal(
+        "typed value", typed_file('{"x": [1, 2.5, null]}'), metadata={"key": {"x": [1, 2.5, None]}}
+    ),
+    Legal("typed value of 4,300 digits", typed_file("9" * 4300), metadata={"key": 10**4300 - 1}),
+    Legal(
+        "typed value of 50 arrays in each other",
+        typed_file("[" * 50 + "]" * 50),
+        metadata={"key": json.loads("[" * 50 + "]" * 50)},
+    ),
+    Legal("no typed value", typed_file("3", "[]"), metadata={"key": "3"}),
+    Legal("own key of a later version", strings_file({"standfast.later": "?"})),
+    Legal(
+        "saved by Standfast",
+        saved_file(small_tensors(), {"step": 3, "name": "run"}),
+        {
+            "weight": Tensor("F32", (2, 3), np.arange(6, dtype="<f4").tobytes()),
+            "bias": Tensor("F16", (3,), np.arange(3, dtype="<f2").tobytes()),
+            "empty": Tensor("F64", (0, 4), b""),
+            "mask": Tensor("BOOL", (3,), b"\1\0\1"),
+        },
+        {"step": 3, "name": "run"},
+    ),
+    Legal(
+        "sealed, without padding",
+        sealed_file(member("standfast.chunks", json.dumps(chunks_text(b"x")))),
+    ),
+)

@@ -1,0 +1,600 @@
+"""The `.sunc` format: golden files, what is written and read back, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import struct
+import time
+import tracemalloc
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import standfast
+from standfast.errors import (
+    BadField,
+    DuplicateName,
+    RefusedMetadata,
+    StandfastError,
+    TruncatedFile,
+    UnsupportedDType,
+    UnsupportedShape,
+    UnsupportedTensor,
+)
+from standfast.formats.sunc import file as sunc
+from standfast.formats.sunc.header import Header
+from standfast.tensors import TensorSpec
+from tests.formats.sunc.builders import (
+    PAYLOAD_END,
+    Array,
+    Case,
+    file_of,
+    golden,
+    header,
+    index_of,
+    link_section,
+    own_part,
+    payload,
+    sealed_file,
+    section_bytes,
+    sections_of,
+    small_metadata,
+    small_sections,
+    tree,
+    what_the_original_reads,
+    whole_files,
+    written,
+)
+from tests.formats.sunc.malformed import CASES
+
+INVALID = 2**64 - 1
+
+all_golden = pytest.mark.parametrize("name", ["sunc_scalar_2d", "sunc_u1_2d"])
+
+
+# Golden files
+
+
+def test_the_scalar_golden_file_holds_what_was_saved() -> None:
+    data = golden("sunc_scalar_2d")
+    assert index_of(data).metadata == {
+        "nd": 2,
+        "block_size": 4,
+        "block_volume": 16,
+        "block_bytes": 40,
+        "field_bytes": 8,
+        "blocks_len": 3,
+        "field_slots_len": 3,
+        "arena_max_blocks": 8,
+        "arena_free_count": 5,
+        "base_spacing": 0.5,
+        "bits_per_dim": 4,
+        "max_level": 6,
+    }
+    sections = sections_of(data)
+    assert list(sections) == ["blocks", "field_slots", "storage", "free_slots"]
+    blocks = sections["blocks"]
+    assert blocks["origin"].tolist() == [[0, 0], [4, 0], [8, 0]]
+    assert blocks["level"].tolist() == [0, 1, 1]
+    assert blocks["spacing"].tolist() == [0.5, 0.25, 0.25]
+    assert blocks["block_index"].tolist() == [0, INVALID, 2]
+    assert sections["field_slots"].tolist() == [0, 1, 2]
+    storage = sections["storage"]
+    assert (storage.dtype, storage.shape) == (np.float64, (8, 16, 1))
+    for block in range(3):
+        assert storage[block, :, 0].tolist() == [(1000 * block + i) * 0.1 for i in range(16)]
+    assert storage[3, :, 0].tolist() == [i * 0.25 for i in range(16)]
+    assert sections["free_slots"][:5].tolist() == [7, 6, 5, 4, 3]
+
+
+def test_the_gauge_golden_file_holds_what_was_saved() -> None:
+    sections = sections_of(golden("sunc_u1_2d"))
+    assert list(sections) == ["blocks", "field_slots", "storage", "free_slots", "links"]
+    assert sections["blocks"]["origin"].tolist() == [[0, 0], [4, 0]]
+    for slot in sections["field_slots"]:
+        field = sections["storage"][slot].view(np.complex128)
+        assert field.ravel().tolist() == [i - 0.5j for i in range(16)]
+    links = sections["links"]
+    assert (links.dtype, links.shape) == (np.complex128, (2, 32, 1, 1))
+    assert np.allclose(abs(links), 1)
+    assert len(np.unique(links)) == 64
+
+
+@all_golden
+def test_a_golden_file_is_written_again_byte_for_byte(name: str) -> None:
+    data = golden(name)
+    assert written(sections_of(data), index_of(data).metadata, extras=False) == data
+
+
+@all_golden
+def test_the_original_sees_nothing_of_our_extension(name: str) -> None:
+    data = golden(name)
+    metadata = index_of(data).metadata
+    ours = written(sections_of(data), {**metadata, "step": 3})
+    assert ours.startswith(data)
+    assert what_the_original_reads(ours) == what_the_original_reads(data)
+    assert index_of(ours).metadata == {**metadata, "step": 3}
+    assert section_bytes(ours, index_of(ours)) == section_bytes(data, index_of(data))
+
+
+@all_golden
+def test_a_file_of_another_writer_has_no_digests(name: str) -> None:
+    assert index_of(golden(name)).digests is None
+
+
+def test_it_is_recognised_by_its_first_bytes() -> None:
+    assert sunc.recognises(golden("sunc_u1_2d")[:10], 2288)
+    assert not sunc.recognises(b"SUN", 3)
+
+
+# Written and read back
+
+
+@pytest.mark.parametrize("nd", range(1, 9))
+def test_the_record_of_a_block_has_the_layout_of_the_format(nd: int) -> None:
+    dtype = sunc.block_dtype(nd)
+    assert dtype.itemsize == 8 * (nd + 3)
+    assert dtype.fields is not None
+    offsets = {
+        name: dtype.fields[name][1] for name in ("origin", "spacing", "block_index", "level")
+    }
+    assert offsets == {
+        "origin": 0,
+        "spacing": 8 * nd,
+        "block_index": 8 * nd + 8,
+        "level": 8 * nd + 16,
+    }
+
+
+def test_the_padding_of_blocks_is_kept_through_copies() -> None:
+    sections = small_sections()
+    assert sections["blocks"]["padding"].tobytes() == b"padding" * 2
+    sections["blocks"] = sections["blocks"][::-1].copy()[::-1]
+    assert written(sections, small_metadata(), extras=False) == file_of()
+
+
+def test_no_section_is_a_view_that_is_not_aligned() -> None:
+    for array in sections_of(golden("sunc_u1_2d")).values():
+        assert array.flags.aligned
+    blocks = small_sections()["blocks"]
+    assert all(blocks[name].flags.aligned for name in ("origin", "spacing", "block_index"))
+
+
+def trees() -> st.SearchStrategy[tuple[dict[str, Array], dict[str, Any]]]:
+    return st.builds(
+        tree,
+        seed=st.integers(0, 2**32),
+        nd=st.integers(1, 3),
+        blocks=st.integers(0, 3),
+        slots=st.integers(0, 3),
+        field=st.sampled_from(["f8", "2f8", "f4", "3u1", "7u1", "0f8"]),
+        rest=st.sampled_from(["", "extension", "U(1)", "SU(2)", "SU(3)"]),
+    )
+
+
+@settings(deadline=None)
+@given(trees(), st.booleans(), st.randoms())
+def test_sections_come_back_as_they_were_saved(
+    given: tuple[dict[str, Array], dict[str, Any]], extras: bool, order: random.Random
+) -> None:
+    sections, metadata = given
+    data = written(sections, metadata, extras)
+    shuffled = list(sections.items())
+    order.shuffle(shuffled)
+    assert written(dict(shuffled), metadata, extras) == data
+    back = sections_of(data)
+    assert list(back) == list(sections)
+    for name, array in sections.items():
+        assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
+        assert back[name].tobytes() == array.tobytes()
+    index = index_of(data)
+    assert {key: index.metadata[key] for key in metadata} == metadata
+    assert written(back, index.metadata, extras) == data
+    digests = [blake3(part).digest() for part in section_bytes(data, index).values()]
+    assert index.digests == (b"".join(digests) if extras else None)
+    unchecked = index_of(data, verify=False)
+    assert (unchecked.digests, unchecked.rows) == (None, index.rows)
+
+
+def test_further_metadata_keeps_its_types() -> None:
+    further = {"step": 3, "text": "3", "none": None, "list": [1.5, {"a": True}], "名": "ü"}
+    data = written(small_sections(), {**small_metadata(), **further})
+    for verify in (True, False):
+        metadata = index_of(data, verify).metadata
+        assert {key: metadata[key] for key in further} == further
+        assert not any(key.startswith("standfast.") for key in metadata)
+
+
+def test_our_extension_has_the_bytes_of_its_page() -> None:
+    assert written(small_sections(), {**small_metadata(), "name": "run"}) == sealed_file(name="run")
+
+
+def test_chunks_of_large_sections_follow_the_order_of_the_file() -> None:
+    sections, metadata = tree(0, nd=1, blocks=1, slots=600_000, field="f8", rest="")
+    data = written(dict(reversed(sections.items())), metadata)
+    chunk = 16 << 20
+    expected = [
+        blake3(part[start : start + chunk]).digest()
+        for part in section_bytes(data, index_of(data)).values()
+        for start in range(0, len(part), chunk)
+    ]
+    assert len(expected) == 5
+    assert index_of(data).digests == b"".join(expected)
+
+
+def test_links_of_no_blocks_have_no_group() -> None:
+    sections, metadata = tree(0, nd=2, blocks=0, slots=1, field="f8", rest="SU(2)")
+    assert sections_of(written(sections, metadata))["links"].shape == (0, 32, 1, 1)
+    sections["links"] = np.zeros((0, 32, 2, 2), np.complex128)
+    with pytest.raises(UnsupportedShape, match=r"'links'.*expected \[0, 32, 1, 1\]"):
+        written(sections, metadata)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "uint8", "bfloat16"])
+def test_storage_of_any_dtype_is_saved_once_its_size_is_named(dtype: str) -> None:
+    storage = TensorSpec(dtype, (3, 4, 8))
+    sections = [(name, TensorSpec("uint64", (2,))) for name in ["field_slots"]]
+    sections += [("blocks", TensorSpec("uint8", (2, 32))), ("storage", storage)]
+    sections += [("free_slots", TensorSpec("uint64", (3,)))]
+    site = storage.nbytes // 12
+    layout = sunc.layout(sections, small_metadata(field_bytes=site), extras=False)
+    assert layout.body[0] == header(field_bytes=site)
+    with pytest.raises(UnsupportedDType, match=f"'storage'.*field_bytes={site}"):
+        sunc.layout(sections, small_metadata(), extras=False)
+
+
+def test_of_a_stream_the_payload_alone_is_read() -> None:
+    data = sealed_file()
+    index = index_of(data, size=None)
+    assert (index.end, index.digests) == (PAYLOAD_END, None)
+    assert list(index.rows) == ["blocks", "field_slots", "storage", "free_slots"]
+
+
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
+@all_golden
+def test_a_file_on_the_disk_is_saved_opened_and_verified(
+    name: str, mapped: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "tree.sunc"
+    path.write_bytes(golden(name))
+    with standfast.open(path, mapped=mapped) as file:
+        sections, metadata = dict(file), file.metadata
+    assert sections["blocks"].dtype == sunc.block_dtype(2)
+    standfast.save(path, sections, metadata, extras=False)
+    assert path.read_bytes() == golden(name)
+    standfast.save(path, sections, {**metadata, "step": 3})
+    assert path.read_bytes().startswith(golden(name))
+    assert standfast.verify(path).tensors == len(sections)
+
+
+# What follows the payload
+
+
+@pytest.mark.parametrize("rest", [b"x", b"LIN", b"LINX and more", b"?" * 200, b"HFDh"])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_foreign_extension_is_kept(rest: bytes, own: bool) -> None:
+    sections = small_sections() | {"extension": np.frombuffer(rest, np.uint8)}
+    data = written(sections, small_metadata(), extras=own)
+    assert data.startswith(file_of(rest))
+    assert sections_of(data)["extension"].tobytes() == rest
+
+
+def test_a_foreign_extension_that_starts_as_ours_does_comes_back() -> None:
+    foreign = np.frombuffer(b"HFDG and more", np.uint8)
+    data = written({**small_sections(), "extension": foreign}, small_metadata())
+    assert sections_of(data)["extension"].tobytes() == b"HFDG and more"
+
+
+@pytest.mark.parametrize(
+    "rest", [b"HFDG", b"not ours HFDG", b"HFDG" + bytes(8) + b"{}" + bytes(8) + b"HFDG"]
+)
+def test_a_foreign_extension_that_looks_like_ours_is_opened_unchecked(rest: bytes) -> None:
+    with pytest.raises(StandfastError, match=r"HFDG.*verify=False"):
+        index_of(file_of(rest))
+    sections = sections_of(file_of(rest), verify=False)
+    assert sections["extension"].tobytes() == rest
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 64])
+def test_the_group_is_found_by_the_length_of_the_links(group: int) -> None:
+    links = sections_of(file_of(link_section(group)))["links"]
+    assert links.shape == (2, 4, group, group)
+    assert links.view(np.float64).ravel().tolist() == list(range(16 * group**2))
+
+
+# Damage
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_damaged_file_is_refused_by_its_own_error(case: Case) -> None:
+    with pytest.raises(StandfastError) as refused:
+        index_of(case.data)
+    assert type(refused.value) is case.error
+    assert re.search(case.message, str(refused.value))
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 1000
+    if case.unchecked:
+        assert index_of(case.data, verify=False).digests is None
+    else:
+        with pytest.raises(case.error):
+            index_of(case.data, verify=False)
+
+
+def test_each_case_has_a_name_of_its_own() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("name", ["plain", "linked", "foreign"])
+def test_each_flipped_bit_is_found(name: str) -> None:
+    data = whole_files()[name]
+    whole = index_of(data)
+    digests = {blake3(part).digest() for part in section_bytes(data, whole).values()}
+    missed = []
+    for at in range(len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << bit
+            try:
+                index = index_of(bytes(flipped))
+            except StandfastError:
+                continue
+            parts = section_bytes(bytes(flipped), index).values()
+            if index.digests != whole.digests or {blake3(p).digest() for p in parts} == digests:
+                missed.append((at, bit))
+    assert missed == []
+
+
+def lengths_that_open(data: bytes) -> list[int]:
+    """The lengths at which a file can be cut and still be one."""
+    opened = []
+    for size in range(len(data)):
+        try:
+            index_of(data[:size])
+        except StandfastError:
+            continue
+        opened.append(size)
+    return opened
+
+
+def test_a_file_cut_anywhere_is_refused_unless_only_our_extension_is_gone() -> None:
+    assert lengths_that_open(whole_files()["plain"]) == [PAYLOAD_END]
+
+
+def test_a_cut_among_the_links_is_found_unless_the_format_cannot_tell() -> None:
+    data = whole_files()["linked"]
+    tag_cut = [PAYLOAD_END, *range(PAYLOAD_END + 1, PAYLOAD_END + 4)]
+    links_of_another_group = PAYLOAD_END + 20 + 8 * 16
+    assert lengths_that_open(data) == [*tag_cut, links_of_another_group, data.index(b"HFDG")]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"blocks_len": 1 << 60, "field_slots_len": 1 << 60},
+        {"arena_max_blocks": 1 << 60},
+        {"arena_max_blocks": 1 << 45},
+        {"blocks_len": 1 << 45, "field_slots_len": 1 << 45},
+        {"field_bytes": 0, "arena_max_blocks": 1 << 40},
+    ],
+)
+def test_a_small_file_that_claims_much_is_refused_at_once(changes: dict[str, int]) -> None:
+    data = file_of(**changes)
+    tracemalloc.start()
+    try:
+        begun = time.process_time()
+        with pytest.raises(StandfastError):
+            index_of(data)
+        assert time.process_time() - begun < 0.5
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_our_extension_is_not_read_if_it_is_too_long() -> None:
+    size, reads = 1 << 40, []
+    length = struct.pack("<Q", size - PAYLOAD_END - 24)
+
+    def read(start: int, count: int) -> bytes:
+        reads.append(count)
+        if start == size - 12:
+            return length + b"HFDG"
+        return (file_of(b"HFDG") + length)[start : start + count]
+
+    with pytest.raises(StandfastError, match=r"HFDG.*over 100,000,000"):
+        sunc.read_index(read, size, sunc.Options())
+    assert max(reads) == 92
+
+
+seeds = st.sampled_from([*whole_files().values(), golden("sunc_u1_2d"), file_of(own_part("{}"))])
+
+
+@settings(deadline=None, max_examples=500)
+@given(
+    seeds,
+    st.lists(
+        st.tuples(
+            st.floats(0, 1, exclude_max=True),
+            st.sampled_from([b"", b"\0", b"\xff", b"\x80", b"LINK", b"HFDG", b"\xff" * 8]),
+        ),
+        max_size=4,
+    ),
+    st.integers(-30, 30),
+    st.booleans(),
+)
+def test_no_damage_raises_anything_but_our_errors(
+    data: bytes, changes: list[tuple[float, bytes]], grown: int, verify: bool
+) -> None:
+    damaged = bytearray(data)
+    for place, new in changes:
+        at = int(place * len(damaged))
+        damaged[at : at + len(new)] = new
+    damaged = damaged[:grown] if grown < 0 else damaged + bytes(grown)
+    try:
+        sections = sections_of(bytes(damaged), verify)
+    except StandfastError:
+        return
+    assert sum(array.nbytes for array in sections.values()) < len(damaged)
+
+
+# What is refused before a byte is written
+
+
+def with_section(name: str, array: Array) -> dict[str, Array]:
+    return small_sections() | {name: array}
+
+
+def without(name: str) -> dict[str, Array]:
+    return {key: array for key, array in small_sections().items() if key != name}
+
+
+LINKS = np.zeros((2, 4, 1, 1), np.complex128)
+
+REFUSED_SECTIONS = {
+    "unknown section": (with_section("weight", np.zeros(1)), UnsupportedTensor, "'weight'"),
+    "no blocks": (without("blocks"), UnsupportedTensor, "'blocks' is missing"),
+    "no storage": (without("storage"), UnsupportedTensor, "'storage' is missing"),
+    "signed slots": (
+        with_section("field_slots", np.zeros(2, np.int64)),
+        UnsupportedDType,
+        "'field_slots': int64, .* uint64",
+    ),
+    "another number of slots": (
+        with_section("field_slots", np.zeros(3, np.uint64)),
+        UnsupportedShape,
+        r"'field_slots': shape \[3\], expected \[2\]",
+    ),
+    "slots in two dimensions": (
+        with_section("free_slots", np.zeros((3, 1), np.uint64)),
+        UnsupportedShape,
+        r"'free_slots': shape \[3, 1\], expected \[3\]",
+    ),
+    "blocks of another nd": (
+        with_section("blocks", np.zeros(2, sunc.block_dtype(2))),
+        UnsupportedShape,
+        r"'blocks': shape \[2, 40\], expected \[2, 32\]",
+    ),
+    "flat blocks": (with_section("blocks", np.zeros(64, np.uint8)), UnsupportedShape, "'blocks'"),
+    "blocks as numbers": (with_section("blocks", np.zeros((2, 4))), UnsupportedDType, "'blocks'"),
+    "flat storage": (with_section("storage", np.zeros(12)), UnsupportedShape, "'storage'"),
+    "another volume": (
+        with_section("storage", np.zeros((3, 5, 1))),
+        UnsupportedShape,
+        r"'storage': shape \[3, 5, 1\], expected \[3, 4, 1\]",
+    ),
+    "storage in half precision": (
+        with_section("storage", np.zeros((3, 4, 4), np.float16)),
+        UnsupportedDType,
+        "'storage': float16, .* float64 .*field_bytes=8",
+    ),
+    "real links": (with_section("links", np.zeros((2, 4, 1, 2))), UnsupportedDType, "'links'"),
+    "oblong links": (
+        with_section("links", np.zeros((2, 4, 2, 3), np.complex128)),
+        UnsupportedShape,
+        "'links'",
+    ),
+    "links of 65 × 65": (
+        with_section("links", np.zeros((2, 4, 65, 65), np.complex128)),
+        UnsupportedShape,
+        "'links'",
+    ),
+    "links of another tree": (with_section("links", LINKS[:1]), UnsupportedShape, "'links'"),
+    "extension behind links": (
+        with_section("links", LINKS) | {"extension": np.zeros(1, np.uint8)},
+        UnsupportedTensor,
+        "'extension'",
+    ),
+    "empty extension": (
+        with_section("extension", np.zeros(0, np.uint8)),
+        UnsupportedShape,
+        "'extension'",
+    ),
+    "extension of numbers": (with_section("extension", np.zeros(2)), UnsupportedDType, "'ext"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_SECTIONS)
+def test_sections_that_do_not_fit_are_refused(name: str) -> None:
+    sections, error, message = REFUSED_SECTIONS[name]
+    with pytest.raises(error, match=message) as refused:
+        written(sections, small_metadata())
+    assert type(refused.value) is error
+
+
+def test_a_section_given_twice_is_refused() -> None:
+    spec = TensorSpec("uint64", (2,))
+    with pytest.raises(DuplicateName, match="field_slots"):
+        sunc.layout([("field_slots", spec), ("field_slots", spec)], {}, extras=True)
+
+
+REFUSED_METADATA = {
+    "nothing": (dict.fromkeys(small_metadata()), "needs the keys nd, block_size, arena_free"),
+    "no nd": ({"nd": None}, "needs the keys nd$"),
+    "nd as text": ({"nd": "1"}, r"\['nd'\] is a str"),
+    "nd as truth": ({"nd": True}, r"\['nd'\] is a bool"),
+    "nd of nine": ({"nd": 9}, r"field nd \(offset 9\)"),
+    "nd below zero": ({"nd": -1}, r"field nd \(offset 9\)"),
+    "nd of many digits": ({"nd": 10**5000}, r"field nd \(offset 9\)"),
+    "block size": ({"block_size": 6}, r"field block_size \(offset 10\)"),
+    "spacing as a whole number": ({"base_spacing": 1}, r"\['base_spacing'\] is a int"),
+    "spacing without end": ({"base_spacing": math.inf}, "field base_spacing"),
+    "free slots": ({"arena_free_count": 4}, "field arena_free_count"),
+    "levels": ({"max_level": 61}, "field bits_per_dim"),
+    "volume": ({"block_volume": 5}, r"field block_volume \(offset 14\): expected 4 .* found 5"),
+    "block bytes": ({"block_bytes": 40}, "field block_bytes"),
+    "field bytes": ({"field_bytes": 16}, r"\['field_bytes'\] is 16, but the sections make it 8"),
+    "blocks": ({"blocks_len": 3}, r"\['blocks_len'\] is 3, but the sections make it 2"),
+    "slots": ({"field_slots_len": 3}, r"\['field_slots_len'\] is 3"),
+    "arena": ({"arena_max_blocks": 4}, r"\['arena_max_blocks'\] is 4"),
+    "reserved key": ({"standfast.digest": ""}, "'standfast.digest'.*reserved"),
+    "tuple": ({"size": (1, 2)}, r"\['size'\] is a tuple"),
+    "key that is no text": ({3: "x"}, "the key 3"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_METADATA)
+def test_metadata_that_does_not_fit_is_refused(name: str) -> None:
+    changes, message = REFUSED_METADATA[name]
+    metadata = {k: v for k, v in (small_metadata() | changes).items() if v is not None}
+    with pytest.raises(RefusedMetadata, match=message):
+        written(small_sections(), metadata)
+
+
+def test_all_fields_may_be_given_if_they_are_right() -> None:
+    assert written(small_sections(), index_of(file_of()).metadata, extras=False) == file_of()
+
+
+def test_further_metadata_is_refused_without_our_extension() -> None:
+    with pytest.raises(RefusedMetadata, match="'step': without extras"):
+        written(small_sections(), {**small_metadata(), "step": 3}, extras=False)
+
+
+def test_metadata_that_would_not_be_read_again_is_refused() -> None:
+    with pytest.raises(RefusedMetadata, match="over 100,000,000"):
+        written(small_sections(), {**small_metadata(), "text": "x" * 100_000_000})
+
+
+# The header by itself
+
+
+def test_a_header_comes_back_as_it_was_packed() -> None:
+    parsed = Header.parse(header(base_spacing=-0.0))
+    assert parsed.pack() == header(base_spacing=-0.0)
+    assert Header(**asdict(parsed)) == parsed
+
+
+def test_a_header_that_does_not_fit_is_told_so() -> None:
+    with pytest.raises(BadField, match=r"field max_level .* unsigned number of 8 bits"):
+        replace(Header.parse(header()), max_level=256).validate()
+
+
+def test_a_payload_without_an_end_is_not_looked_into() -> None:
+    with pytest.raises(TruncatedFile, match="'blocks'"):
+        index_of(header() + payload()[:10])

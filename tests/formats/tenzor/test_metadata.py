@@ -1,0 +1,268 @@
+"""The metadata of `.tenzor` files: the text of the original's trainer, bytes, hostile text."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast.errors import DamagedFile, RefusedMetadata
+from standfast.formats.tenzor.file import checkpoint_metadata
+from standfast.formats.tenzor.metadata import parse_metadata
+from tests.formats.tenzor.builders import (
+    file_of,
+    metadata_text,
+    opened,
+    own_text,
+    reseal,
+    saved,
+)
+from tests.fuzz.limits import memory_limit, processor_limit
+
+ONE = {"a": np.ones(1, np.float32)}
+
+
+def trainer_text(loss: str = "0.5", name: str = "lenet", rate: str = "0.00870000") -> str:
+    """What the original's trainer writes, with these parts as they are."""
+    return (
+        f'{{"epoch":5,"global_step":4685,"best_val_loss":{loss},"best_val_acc":0.963000,'
+        f'"best_epoch":3,"learning_rate":{rate},"model_name":"{name}","timestamp":-1}}'
+    )
+
+
+def given(**changes: Any) -> bytes:
+    values: dict[str, Any] = {
+        "epoch": 5,
+        "global_step": 4685,
+        "best_val_loss": 0.198,
+        "best_val_acc": 0.963,
+        "best_epoch": 3,
+        "learning_rate": 0.0087,
+        "model_name": "lenet",
+        "timestamp": 1700000000,
+    }
+    return checkpoint_metadata(**(values | changes))
+
+
+# The text of a training checkpoint
+
+
+def test_the_text_is_the_trainers() -> None:
+    assert given() == (
+        b'{"epoch":5,"global_step":4685,"best_val_loss":0.198000,"best_val_acc":0.963000,'
+        b'"best_epoch":3,"learning_rate":0.00870000,"model_name":"lenet","timestamp":1700000000}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        # These digits are those of the float32 next to the number, not of the number.
+        ({"best_val_loss": 1234.5678901}, b'"best_val_loss":1234.567871,'),
+        ({"best_val_loss": 16777217}, b'"best_val_loss":16777216.000000,'),
+        ({"learning_rate": 0.1}, b'"learning_rate":0.10000000,'),
+        ({"learning_rate": 3e-4}, b'"learning_rate":0.00030000,'),
+        ({"best_val_acc": -0.0}, b'"best_val_acc":-0.000000,'),
+        ({"best_val_loss": math.inf}, b'"best_val_loss":null,'),
+        ({"best_val_loss": -math.inf}, b'"best_val_loss":null,'),
+        ({"best_val_acc": math.nan}, b'"best_val_acc":null,'),
+        ({"best_val_loss": np.float64(0.25)}, b'"best_val_loss":0.250000,'),
+        ({"epoch": np.int64(7)}, b'{"epoch":7,'),
+        ({"model_name": 'a "b" \\ \n ü'}, '"model_name":"a \\"b\\" \\\\ \\n ü",'.encode()),
+    ],
+)
+def test_numbers_are_rounded_and_text_is_escaped(changes: dict[str, Any], part: bytes) -> None:
+    text = given(**changes)
+    assert part in text
+    opens_again = parse_metadata(text)
+    assert opens_again.text == text
+    if "model_name" in changes:
+        assert opens_again.user["model_name"] == changes["model_name"]
+
+
+@pytest.mark.parametrize("extras", [True, False])
+def test_the_text_is_saved_as_it_is(extras: bool) -> None:
+    data = saved(ONE, given(), extras=extras)
+    assert metadata_text(data).endswith(given()[1:])
+    file = opened(data)
+    assert (file.metadata["best_val_loss"], file.metadata_text) == (0.198, given())
+
+
+# What the original writes and is no JSON
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        (trainer_text("inf"), "best_val_loss", math.inf),
+        (trainer_text("-inf"), "best_val_loss", -math.inf),
+        (trainer_text("nan"), "best_val_loss", math.nan),
+        (trainer_text(rate="inf"), "learning_rate", math.inf),
+        (trainer_text("inf", 'my "best" model'), "model_name", 'my "best" model'),
+        (trainer_text(name='"'), "model_name", '"'),
+        (trainer_text(name='"' + "[" * 200), "model_name", '"' + "[" * 200),
+        (trainer_text(name="C:\\dir\\x"), "model_name", "C:\\dir\\x"),
+        (trainer_text(name="two\nlines"), "model_name", "two\nlines"),
+        (trainer_text(name='x","timestamp":7}'), "model_name", 'x","timestamp":7}'),
+        (trainer_text("inf", ""), "model_name", ""),
+        (trainer_text("340282346638528859811704183484516925440.000000"), "best_val_loss", 2**128),
+    ],
+)
+@pytest.mark.parametrize("extras", [True, False])
+def test_bare_numbers_and_names_that_are_not_escaped_are_read(
+    text: str, key: str, value: Any, extras: bool
+) -> None:
+    data = saved(ONE, text.encode(), extras=extras)
+    metadata = opened(data).metadata
+    assert metadata[key] == pytest.approx(value, nan_ok=True)
+    assert (metadata["epoch"], metadata["timestamp"]) == (5, -1)
+    assert len(metadata) == 8
+
+
+def test_we_write_null_for_what_is_not_finite(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.tenzor", tmp_path / "new.tenzor"
+    old.write_bytes(file_of(trainer_text("inf", 'a "b"')))
+    converted = standfast.convert(old, new, extras=False)
+    assert converted.metadata == ["best_val_loss: inf is now None"]
+    assert metadata_text(new.read_bytes()) == (
+        b'{"epoch":5,"global_step":4685,"best_val_loss":null,"best_val_acc":0.963,"best_epoch":3,'
+        b'"learning_rate":0.0087,"model_name":"a \\"b\\"","timestamp":-1}'
+    )
+
+
+# Metadata as bytes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{}",
+        b' {"b": 1,\n "a" : [1.50, "\\u00e9"]} \n',
+        b'{"note":"\\"standfast.digest\\" is a key"}',
+        '{"é":"重み"}'.encode(),
+        b"",
+        b"  ",
+    ],
+)
+def test_bytes_are_written_as_they_are(text: bytes) -> None:
+    bare, full = saved(ONE, text, extras=False), saved(ONE, text)
+    assert metadata_text(bare) == text
+    assert metadata_text(full).endswith(text.strip().removeprefix(b"{").strip() or b"}")
+    assert opened(full).metadata == opened(bare).metadata
+    assert opened(bare).metadata_text == text
+
+
+@pytest.mark.parametrize("text", [b"", b" ", b"{}"])
+@pytest.mark.parametrize("extras", [True, False])
+def test_empty_metadata_is_converted(text: bytes, extras: bool, tmp_path: Path) -> None:
+    old, new = tmp_path / "old.tenzor", tmp_path / "new.tenzor"
+    old.write_bytes(file_of(text))
+    standfast.convert(old, new, names=["a"], extras=extras)
+    with standfast.open(new) as file:
+        assert file.metadata == {}
+    assert extras or new.read_bytes() == old.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[1]", "expected a JSON object"),
+        (b"{garbage}", "not the JSON"),
+        (b'{"a":1,}', "not the JSON"),
+        (b'{"a":NaN}', "NaN is not JSON"),
+        (b"\x0c{}", "not the JSON"),
+        (b'{"a":"\xff"}', "not UTF-8"),
+        (b'{"a":1,"a":2}', "stands twice"),
+        (b'{"standfast.digest":"x"}', "'standfast.digest': keys that start with 'standfast.'"),
+        (b'{"standfast.names":["a"]}', "'standfast.names': keys that start with 'standfast.'"),
+        (b'{"standfast\\u002enames":["a"]}', "'standfast.names': keys that start with"),
+        (b'{"a":' + b"[" * 101 + b"]" * 101 + b"}", "deeper than 100"),
+    ],
+)
+@pytest.mark.parametrize("extras", [True, False])
+def test_bytes_that_could_not_be_read_again_are_refused(
+    text: bytes, message: str, extras: bool
+) -> None:
+    with pytest.raises(RefusedMetadata, match=message):
+        saved(ONE, text, extras=extras)
+
+
+# Hostile text
+
+MANY = 3_000_000
+
+
+def _digest_text(names: str) -> bytes:
+    return own_text(names).encode()
+
+
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "quotes": lambda: b'"' * MANY,
+    "quotes in braces": lambda: b"{" + b'"' * MANY + b"}",
+    "backslashes": lambda: b'{"' + b"\\" * MANY + b"}",
+    "a string of backslashes": lambda: b'{"a":"' + b"\\" * MANY + b'"}',
+    "a string of quotes": lambda: b'{"a":"' + b'\\"' * (MANY // 2) + b'"}',
+    "a string without an end": lambda: b'{"a":"' + b"x" * MANY,
+    "braces": lambda: b"{" * MANY + b"}" * MANY,
+    "nested objects": lambda: b'{"a":' * (MANY // 5),
+    "spaces": lambda: b"{" + b" " * MANY + b"}",
+    "spaces alone": lambda: b" " * MANY,
+    "commas": lambda: b"{" + b"," * MANY + b"}",
+    "one key very often": lambda: b"{" + b'"a":1,' * (MANY // 6) + b'"a":1}',
+    "digits": lambda: b'{"a":' + b"9" * MANY + b"}",
+    "the trainer's text, cut": lambda: trainer_text("inf", "x" * MANY)[:-1].encode(),
+    "the trainer's text, its end again and again": lambda: trainer_text(
+        "inf", '","timestamp":1' * (MANY // 15)
+    )[:-1].encode(),
+    "digits of the trainer": lambda: trainer_text("9" * MANY + "x").encode(),
+    "names in brackets": lambda: _digest_text("[" * MANY),
+    "names in brackets, closed": lambda: _digest_text("[" * MANY + "]" * MANY),
+    "names and brackets": lambda: _digest_text('["a",' + "[" * MANY),
+    "names of digits": lambda: _digest_text("[" + "9" * MANY + "]"),
+    "a long name": lambda: _digest_text('["' + "n" * MANY + '"]'),
+    "one name very often": lambda: _digest_text("[" + '"a",' * (MANY // 4) + '"a"]'),
+    "a name of escapes": lambda: _digest_text('["' + "\\u0041" * (MANY // 6) + '"]'),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_megabytes_of_text_take_no_second(name: str) -> None:
+    text = HOSTILE[name]()
+    data = file_of(text)
+    if text.startswith(b'{"standfast.digest"'):
+        data = reseal(data)
+    with memory_limit(512 << 20), processor_limit(1):
+        try:
+            result = str(opened(data).metadata.keys())
+        except DamagedFile as error:
+            result = str(error)
+    assert len(result) < 1000
+
+
+def test_deep_nesting_does_not_crash_a_process_without_a_recursion_limit(tmp_path: Path) -> None:
+    for i, text in enumerate([_digest_text("[" * 300_000), b'{"a":' + b"[" * 300_000]):
+        path = tmp_path / f"{i}.tenzor"
+        path.write_bytes(file_of(text))
+        program = "import sys, standfast; sys.setrecursionlimit(10**6); standfast.open(sys.argv[1])"
+        result = subprocess.run(
+            [sys.executable, "-c", program, path], capture_output=True, text=True, check=False
+        )
+        assert (result.returncode, "BadField" in result.stderr) == (1, True)
+
+
+def test_long_integers_are_refused_at_once_without_pythons_limit_of_digits() -> None:
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        for text in (_digest_text("[" + "9" * 400_000 + "]"), b'{"a":' + b"9" * 400_000 + b"}"):
+            with processor_limit(1), pytest.raises(DamagedFile):
+                opened(file_of(text))
+    finally:
+        sys.set_int_max_str_digits(limit)

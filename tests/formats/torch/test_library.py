@@ -1,0 +1,187 @@
+"""torch files against torch itself: what it writes opens here, what we write opens there."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import standfast
+from standfast.formats.torch import file as own_format
+
+DTYPES = sorted(own_format.DTYPES - {"float4_e2m1fn"})
+
+
+def tensor_of(dtype: str, *shape: int) -> torch.Tensor:
+    kind = getattr(torch, dtype)
+    count = int(np.prod(shape))
+    if kind == torch.bool:
+        return (torch.arange(count) % 2 == 1).reshape(shape)
+    data = torch.from_numpy(
+        np.random.default_rng(7).integers(0, 120, count * kind.itemsize, np.uint8)
+    )
+    return data.view(kind).reshape(shape) if count else torch.empty(shape, dtype=kind)
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal in dtype, shape and every bit."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    return torch.equal(*bits)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_that_torch_writes_opens_here(dtype: str, tmp_path: Path) -> None:
+    tensors = {
+        "w": tensor_of(dtype, 3, 4),
+        "s": tensor_of(dtype, 1)[0],
+        "e": tensor_of(dtype, 0, 2),
+    }
+    tensors["t"] = tensors["w"].T
+    torch.save(tensors, tmp_path / "theirs.pt")
+    loaded = standfast.load(tmp_path / "theirs.pt", framework="torch", verify=False)
+    assert list(loaded) == list(tensors)
+    assert all(same(loaded[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("extras", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_that_we_write_opens_there(dtype: str, extras: bool, tmp_path: Path) -> None:
+    tensors = {
+        "w": tensor_of(dtype, 3, 4),
+        "s": tensor_of(dtype, 1)[0],
+        "e": tensor_of(dtype, 0, 2),
+    }
+    standfast.save(tmp_path / "ours.pt", tensors, {"step": 1} if extras else None, extras=extras)
+    for mmap in (False, True):
+        loaded = torch.load(tmp_path / "ours.pt", weights_only=True, mmap=mmap)
+        assert type(loaded) is dict
+        assert list(loaded) == list(tensors)
+        assert all(same(loaded[name], tensor) for name, tensor in tensors.items())
+
+
+def test_float4_goes_both_ways(tmp_path: Path) -> None:
+    packed = torch.arange(12, dtype=torch.uint8).reshape(3, 4).view(torch.float4_e2m1fn_x2)
+    torch.save({"w": packed}, tmp_path / "theirs.pt")
+    with standfast.open(tmp_path / "theirs.pt") as file:
+        assert file.spec("w").shape == (3, 8)
+    ours = standfast.load(tmp_path / "theirs.pt", framework="torch", verify=False)["w"]
+    standfast.save(tmp_path / "ours.pt", {"w": ours})
+    back = torch.load(tmp_path / "ours.pt", weights_only=True)["w"]
+    assert back.dtype == packed.dtype
+    assert torch.equal(back.view(torch.uint8), packed.view(torch.uint8))
+
+
+def test_our_entries_have_right_checksums_and_an_unaltered_zip(tmp_path: Path) -> None:
+    standfast.save(tmp_path / "ours.pt", {"w": torch.ones(3)}, {"a": 1})
+    with zipfile.ZipFile(tmp_path / "ours.pt") as archive:
+        assert archive.testzip() is None
+        assert archive.namelist()[0] == "archive/data.pkl"
+        assert all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
+
+
+def training_state() -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model(torch.ones(5, 4)).sum().backward()
+    optimizer.step()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
+
+
+def test_a_training_state_is_seen_flat_and_as_a_tree(tmp_path: Path) -> None:
+    state = training_state()
+    torch.save(state, tmp_path / "state.ckpt")
+    with standfast.open(tmp_path / "state.ckpt") as file:
+        assert torch.equal(
+            torch.from_numpy(file["model.0.weight"].copy()), state["model"]["0.weight"]
+        )
+        assert "optimizer.state.0.exp_avg" in file
+        assert file.metadata["epoch"] == 3
+        assert file.metadata["optimizer.param_groups.0.lr"] == 1e-3
+        assert file.metadata["optimizer.param_groups.0.betas.1"] == 0.999
+        tree = file.tree()
+    assert isinstance(tree["model"], OrderedDict)
+    assert tree["model"]._metadata == state["model"]._metadata
+    assert tree["optimizer"]["param_groups"] == state["optimizer"]["param_groups"]
+    assert list(tree["optimizer"]["state"]) == list(state["optimizer"]["state"])
+    assert np.array_equal(
+        tree["optimizer"]["state"][1]["step"], state["optimizer"]["state"][1]["step"]
+    )
+
+
+def test_tied_tensors_share_memory_and_views_keep_their_strides(tmp_path: Path) -> None:
+    base = torch.arange(24.0).reshape(4, 6)
+    tree = {"base": base, "tied": base, "part": base[1:3, ::2], "column": base[:, 2].expand(3, 4)}
+    torch.save(tree, tmp_path / "views.pt")
+    with standfast.open(tmp_path / "views.pt") as file:
+        for name, tensor in tree.items():
+            assert np.array_equal(file[name], tensor.numpy())
+        assert np.shares_memory(file["base"], file["tied"])
+        assert np.shares_memory(file["base"], file["part"])
+        assert np.array_equal(file.slice("part")[0], tree["part"][0].numpy())
+    standfast.convert(tmp_path / "views.pt", tmp_path / "plain.safetensors")
+    loaded = standfast.load(tmp_path / "plain.safetensors", framework="torch")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tree.items())
+
+
+def test_a_tensor_that_is_the_whole_file(tmp_path: Path) -> None:
+    torch.save(torch.arange(3), tmp_path / "one.pt")
+    with standfast.open(tmp_path / "one.pt") as file:
+        assert list(file) == ["tensor"]
+        assert np.array_equal(file.tree(), [0, 1, 2])
+
+
+@pytest.mark.parametrize("tree", [None, {}, [], 3, "text"])
+def test_a_file_without_tensors_has_a_tree_all_the_same(tree: Any, tmp_path: Path) -> None:
+    torch.save(tree, tmp_path / "none.pt")
+    with standfast.open(tmp_path / "none.pt") as file:
+        assert len(file) == 0
+        assert file.tree() == tree
+
+
+def test_a_list_of_tensors(tmp_path: Path) -> None:
+    torch.save([torch.zeros(1), (torch.ones(1), "x")], tmp_path / "list.pt")
+    with standfast.open(tmp_path / "list.pt") as file:
+        assert list(file) == ["0", "1.0"]
+        assert file.metadata == {"1.1": "x"}
+        assert file.tree()[1][1] == "x"
+
+
+def test_two_leaves_of_one_path_are_refused_by_it(tmp_path: Path) -> None:
+    torch.save({"a": {"b": torch.ones(1)}, "a.b": torch.zeros(1)}, tmp_path / "same.pt")
+    with pytest.raises(standfast.errors.DuplicateKey, match=r"'a\.b'"):
+        standfast.open(tmp_path / "same.pt")
+
+
+def test_files_before_1_6_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(standfast.errors.UnsupportedFile, match=r"before 1\.6"):
+        standfast.open(tmp_path / "old.pt")
+
+
+def test_a_torch_file_without_a_known_suffix_and_as_a_stream(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    torch.save({"w": torch.ones(2)}, content)
+    (tmp_path / "pytorch_model.bin").write_bytes(content.getvalue())
+    assert standfast.open(tmp_path / "pytorch_model.bin").format == "torch"
+    content.seek(0)
+    assert list(standfast.open(content)) == ["w"]
+
+
+def test_files_without_crcs_open(tmp_path: Path) -> None:
+    try:
+        torch.serialization.set_crc32_options(False)
+        torch.save({"w": torch.ones(2)}, tmp_path / "fast.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert np.array_equal(standfast.load(tmp_path / "fast.pt", verify=False)["w"], [1, 1])

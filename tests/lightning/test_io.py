@@ -1,0 +1,182 @@
+"""StandfastIO: ModelCheckpoint and trainer.save_checkpoint over a store."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import standfast
+from standfast import errors
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("lightning.pytorch")
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from standfast.lightning import StandfastIO
+    from tests.lightning.programs.training import Data, Net, fit, trainer_of
+    from tests.lightning.test_callback import differences
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def stored(store: Path) -> list[tuple[str, int]]:
+    """All checkpoints of a store."""
+    runs = standfast.Store(store).runs()
+    return sorted((run.hash, each.step) for run in runs for each in run.checkpoints())
+
+
+def pointed(folder: Path) -> list[tuple[str, int]]:
+    """All checkpoints that the files of a folder lead to."""
+    files = [json.loads(path.read_text()) for path in folder.iterdir()]
+    return sorted((each["run"], each["step"]) for each in files)
+
+
+def checkpoint(step: int = 1, value: float = 1.0) -> dict[str, Any]:
+    return {
+        "global_step": step,
+        "epoch": 0,
+        "state_dict": {"w": torch.full((3,), value), "frozen": torch.ones(40_000)},
+    }
+
+
+def test_modelcheckpoint_writes_into_the_store_and_deletes_from_it(tmp_path: Path) -> None:
+    store, folder = tmp_path / "store", tmp_path / "files"
+    best = ModelCheckpoint(folder, monitor="val", save_top_k=2, save_last=True)
+    _, trainer = fit(best, Net(plateau=False), plugins=[StandfastIO(store, "net")], max_epochs=5)
+    names = {path.name for path in folder.iterdir()}
+    assert len(names) == 3
+    assert "last.ckpt" in names
+    assert stored(store) == pointed(folder)
+    assert all(path.stat().st_size < 500 for path in folder.iterdir())
+
+    other = Net()
+    trainer.validate(other, datamodule=Data(), ckpt_path=best.best_model_path, verbose=False)
+    wanted = StandfastIO(store).load_checkpoint(best.best_model_path)
+    assert differences(dict(wanted["state_dict"]), dict(other.state_dict())) == []
+
+    last = folder / "last.ckpt"
+    further = trainer_of(
+        plugins=[StandfastIO(store, "net")], max_epochs=6, default_root_dir=tmp_path
+    )
+    model = Net(plateau=False)
+    further.fit(model, datamodule=Data(), ckpt_path=str(last))
+    first = json.loads(last.read_text())["step"]
+    assert [each[0] for each in model.seen] == list(range(first, 30))
+
+
+def test_a_file_that_is_written_over_leaves_nothing_behind(tmp_path: Path) -> None:
+    io, path = StandfastIO(tmp_path / "store"), tmp_path / "a" / "last.ckpt"
+    io.save_checkpoint(checkpoint(1), path)
+    io.save_checkpoint(checkpoint(1), tmp_path / "a" / "one.ckpt")  # the same step once more
+    assert len(stored(tmp_path / "store")) == 2
+    io.save_checkpoint(checkpoint(2, 2.0), path)
+    io.save_checkpoint(checkpoint(2, 3.0), path)
+    assert stored(tmp_path / "store") == pointed(tmp_path / "a")
+    assert io.load_checkpoint(path)["state_dict"]["w"].tolist() == [3.0, 3.0, 3.0]
+    io.remove_checkpoint(path)
+    io.remove_checkpoint(tmp_path / "a" / "one.ckpt")
+    io.remove_checkpoint(path)  # it is gone already
+    assert list((tmp_path / "a").iterdir()) == []
+    assert stored(tmp_path / "store") == []
+    io.teardown()
+
+
+def test_what_has_a_tag_stays_in_the_store(tmp_path: Path) -> None:
+    io = StandfastIO(tmp_path / "store")
+    for step in (1, 2):
+        io.save_checkpoint(checkpoint(step), tmp_path / f"{step}.ckpt")
+    standfast.Store(tmp_path / "store").resolve("latest").tag("paper")
+    io.remove_checkpoint(tmp_path / "1.ckpt")
+    io.save_checkpoint(checkpoint(3), tmp_path / "2.ckpt")
+    assert [step for _, step in stored(tmp_path / "store")] == [2, 3]
+    io.remove_checkpoint(tmp_path / "2.ckpt")
+    assert [step for _, step in stored(tmp_path / "store")] == [2]
+    io.teardown()
+
+
+def test_equal_tensors_are_written_once(tmp_path: Path) -> None:
+    io = StandfastIO(tmp_path / "store")
+    for step in range(5):
+        io.save_checkpoint(checkpoint(step, float(step)), tmp_path / f"{step}.ckpt")
+    io.teardown()
+    size = sum(path.stat().st_size for path in (tmp_path / "store").rglob("*.safetensors"))
+    assert 160_000 < size < 200_000
+
+
+def test_a_damaged_or_lost_checkpoint_is_not_loaded(tmp_path: Path) -> None:
+    io, path = StandfastIO(tmp_path / "store"), tmp_path / "one.ckpt"
+    io.save_checkpoint(checkpoint(), path)
+    io.teardown()
+    sound = path.read_text()
+    for wrong in (
+        sound[:-3],
+        sound.replace('"step":1', '"step":-1'),
+        sound.replace('"standfast":1', '"standfast":2'),
+        json.dumps({**json.loads(sound), "run": "../../other"}),
+        json.dumps({**json.loads(sound), "more": 1}),
+    ):
+        path.write_text(wrong)
+        with pytest.raises(errors.BadField):
+            io.load_checkpoint(path)
+    path.write_text(json.dumps({**json.loads(sound), "sequence": 77}))
+    with pytest.raises(errors.RefNotFound, match="saved again"):
+        io.load_checkpoint(path)
+    path.write_text(sound)
+    with pytest.raises(errors.RefNotFound, match="store"):
+        StandfastIO(tmp_path / "other").load_checkpoint(path)
+    with pytest.raises(errors.MissingFile):
+        io.load_checkpoint(tmp_path / "none.ckpt")
+    for file in (tmp_path / "store").rglob("*.safetensors"):
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+    with pytest.raises(errors.DamagedFile):
+        io.load_checkpoint(path)
+
+
+class Code:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("run",)
+
+
+def test_ordinary_files_are_loaded_and_no_code_of_theirs_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    io = StandfastIO("store")
+    torch.save(checkpoint(), "plain.ckpt")
+    assert differences(io.load_checkpoint("plain.ckpt"), checkpoint()) == []
+    torch.save({**checkpoint(), "code": Code()}, "code.ckpt")
+    with pytest.raises(errors.RefusedPickle, match="weights_only=False"):
+        io.load_checkpoint("code.ckpt")
+    Path("old.ckpt").write_bytes(pickle.dumps(Code()))
+    with pytest.raises(errors.RefusedPickle):
+        io.load_checkpoint("old.ckpt")
+    assert not Path("run").exists()
+    io.remove_checkpoint("plain.ckpt")
+    assert not Path("plain.ckpt").exists()
+
+
+def test_what_cannot_be_kept_leaves_the_old_file_as_it_was(tmp_path: Path) -> None:
+    io, path = StandfastIO(tmp_path / "store"), tmp_path / "one.ckpt"
+    io.save_checkpoint(checkpoint(), path)
+    before = path.read_text()
+    with pytest.raises(errors.RefusedState, match=r"hyper_parameters\.odd"):
+        io.save_checkpoint({**checkpoint(2), "hyper_parameters": {"odd": object()}}, path)
+    assert path.read_text() == before
+    assert io.load_checkpoint(path)["global_step"] == 1
+    with pytest.raises(errors.BadOption):
+        io.save_checkpoint(checkpoint(), path, storage_options={})
+    io.teardown()

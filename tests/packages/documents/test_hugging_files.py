@@ -1,0 +1,173 @@
+"""What a tokenizer and a model of Transformers have besides arrives in Transformers again."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from standfast.errors import BadOption, RefusedMetadata, WriteFailed
+from standfast.packages.documents.dataset import DatasetInfo
+from standfast.packages.documents.generation_info import GenerationInfo
+from standfast.packages.documents.hugging_files import generation_files, tokenizer_files
+from standfast.packages.documents.tokenizer import tokenizer_config, tokenizer_text
+from standfast.packages.folder import load_model_folder, save_model_folder
+from standfast.packages.store.export import export
+from standfast.packages.store.packages import save_to_store
+from standfast.packages.verify import verify_package
+from standfast.packages.writer import files_of
+from standfast.store import Store
+from tests.packages import hugging
+
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}½{% endfor %}"
+CONFIG = {"n_positions": 32, "eos_token_id": 0}
+
+
+def dressed(**changes: Any) -> Any:
+    """A tokenizer of Transformers with all that `tokenizer.json` does not hold."""
+    options = {
+        "pad_token": hugging.END,
+        "padding_side": "left",
+        "model_max_length": 24,
+        "chat_template": TEMPLATE,
+    }
+    made = hugging.byte_level_bpe()
+    kind = hugging.transformers().PreTrainedTokenizerFast
+    return kind(tokenizer_object=made, **(options | changes))
+
+
+def generating() -> Any:
+    """A model that says how it is to be sampled."""
+    made = hugging.model(vocab_size=300)
+    made.generation_config.update(do_sample=True, temperature=0.25, max_new_tokens=7)
+    return made
+
+
+def check_tokenizer(folder: Path) -> None:
+    theirs = hugging.transformers().AutoTokenizer.from_pretrained(folder)
+    assert (theirs.pad_token, theirs.padding_side) == (hugging.END, "left")
+    assert theirs.model_max_length == 24
+    assert theirs.chat_template == TEMPLATE
+    ids = theirs(["Take two eggs", "eggs"], padding=True)["input_ids"]
+    assert ids[1][0] == theirs.pad_token_id
+
+
+def check_generation(folder: Path) -> None:
+    theirs = hugging.transformers().GenerationConfig.from_pretrained(folder)
+    assert theirs.to_dict() == generating().generation_config.to_dict()
+    assert (theirs.do_sample, theirs.temperature, theirs.max_new_tokens) == (True, 0.25, 7)
+
+
+def test_a_package_gives_tokenizer_and_generation_back(tmp_path: Path) -> None:
+    made = generating()
+    save_model_folder(made, dressed(), made.config, tmp_path / "gpt")
+    check_tokenizer(tmp_path / "gpt")
+    check_generation(tmp_path / "gpt")
+    assert verify_package(tmp_path / "gpt").uncovered == ()
+    _, tokenizer, _, _ = load_model_folder(tmp_path / "gpt")
+    assert tokenizer.encode("eggs").ids == hugging.byte_level_bpe().encode("eggs").ids
+
+
+def test_another_package_in_its_place_has_nothing_of_it(tmp_path: Path) -> None:
+    made = generating()
+    save_model_folder(made, dressed(), made.config, tmp_path / "gpt")
+    save_model_folder(made.state_dict(), hugging.byte_level_bpe(), made.config, tmp_path / "gpt")
+    theirs = hugging.transformers().AutoTokenizer.from_pretrained(tmp_path / "gpt")
+    assert (theirs.pad_token, theirs.padding_side) == (None, "right")
+    assert theirs.chat_template is None
+    assert not (tmp_path / "gpt" / "generation_config.json").exists()
+
+
+def test_a_store_keeps_them_and_export_gives_them(tmp_path: Path) -> None:
+    made = generating()
+    store = Store(tmp_path / "store")
+    save_to_store(store.run("gpt"), 1, made, dressed(), made.config)
+    export("gpt@1", tmp_path / "gpt", store=store)
+    check_tokenizer(tmp_path / "gpt")
+    check_generation(tmp_path / "gpt")
+
+
+def test_another_tokenizer_for_the_export_has_nothing_of_the_stored_one(tmp_path: Path) -> None:
+    made = generating()
+    store = Store(tmp_path / "store")
+    save_to_store(store.run("gpt"), 1, made, dressed(), made.config)
+    export("gpt@1", tmp_path / "gpt", store=store, tokenizer=hugging.byte_level_bpe())
+    assert not (tmp_path / "gpt" / "chat_template.jinja").exists()
+    theirs = hugging.transformers().AutoTokenizer.from_pretrained(tmp_path / "gpt")
+    assert theirs.padding_side == "right"
+    check_generation(tmp_path / "gpt")
+
+
+def test_a_model_is_exported_with_them(tmp_path: Path) -> None:
+    export(generating(), tmp_path / "gpt", tokenizer=dressed())
+    check_tokenizer(tmp_path / "gpt")
+    check_generation(tmp_path / "gpt")
+
+
+def test_the_files_are_those_that_transformers_writes(tmp_path: Path) -> None:
+    theirs = hugging.save(dressed(), tmp_path)
+    expected = {path.name: path.read_bytes() for path in theirs.iterdir()}
+    assert sorted(expected) == ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"]
+    assert tokenizer_files(dressed()) == expected
+
+
+def test_several_templates_stay_together(tmp_path: Path) -> None:
+    templates = {"default": TEMPLATE, "tools": "{{ tools }}"}
+    for name, content in tokenizer_files(dressed(chat_template=templates)).items():
+        (tmp_path / name).write_bytes(content)
+    theirs = hugging.transformers().AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs.chat_template == templates
+
+
+def test_nothing_is_left_of_the_folder_they_were_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert tokenizer_files(dressed())
+    with pytest.raises(BadOption):
+        tokenizer_files(dressed(chat_template="\ud800"))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(WriteFailed, match="none"):
+        tokenizer_files(dressed())
+
+
+def test_a_plain_tokenizer_has_the_files_it_had() -> None:
+    made = hugging.byte_level_bpe()
+    text = tokenizer_text(made)
+    settings = tokenizer_config(CONFIG, text)
+    for same in (made, text):
+        files = files_of(same, CONFIG)
+        assert list(files) == ["tokenizer.json", "tokenizer_config.json"]
+        assert files["tokenizer.json"] == text
+        assert json.loads(files["tokenizer_config.json"]) == settings
+
+
+def test_a_model_of_nobody_says_nothing_of_generation() -> None:
+    import torch
+
+    assert generation_files(torch.nn.Linear(2, 2)) == {}
+    assert generation_files({}) == {}
+    assert list(generation_files(torch.nn.DataParallel(generating()))) == ["generation_config.json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"dataset": DatasetInfo.of_texts(["a", "\ud800"])}, r"dataset\.json: samples\[1\]\.text"),
+        ({"generation_info": GenerationInfo("\ud800")}, r"generation_info\.json: prompt"),
+        ({"config": {"notes": ["\ud800"]}}, r"notes\[0\]"),
+    ],
+    ids=["dataset", "prompt", "config"],
+)
+def test_half_of_a_character_is_named_before_anything_is_written(
+    tmp_path: Path, options: dict[str, Any], problem: str
+) -> None:
+    made = hugging.model(vocab_size=300)
+    config = made.config.to_dict() | options.pop("config", {})
+    with pytest.raises(RefusedMetadata, match=problem + r" has '\\ud800'"):
+        save_model_folder(made, hugging.byte_level_bpe(), config, tmp_path / "gpt", **options)
+    assert list(tmp_path.iterdir()) == []

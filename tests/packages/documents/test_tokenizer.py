@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from standfast.errors import (
+    BadField,
+    BadOption,
+    LimitExceeded,
+    MissingFile,
+    StandfastError,
+    UnknownFramework,
+)
+from standfast.packages.documents import names, tokenizer
+from tests.packages import hugging
+
+SAMPLES = [
+    "",
+    "Beat the eggs, and don't stop !",
+    "crêpe  ½ Liter\n\tMilch 日本語 🥞",
+    f"one{hugging.END}two {hugging.END} three",
+]
+every_kind = pytest.mark.parametrize(
+    "make", hugging.TOKENIZERS.values(), ids=hugging.TOKENIZERS.keys()
+)
+
+
+def _package(folder: Path, made: Any, **changes: Any) -> Any:
+    """What AutoTokenizer makes of the files that a package has, with a GPT-2 `config.json`."""
+    config = hugging.config(vocab_size=made.get_vocab_size(), **changes)
+    hugging.save(config, folder)
+    text = tokenizer.tokenizer_text(made)
+    (folder / names.TOKENIZER).write_bytes(text)
+    settings = tokenizer.tokenizer_config(config.to_dict(), text)
+    (folder / names.TOKENIZER_CONFIG).write_text(json.dumps(settings))
+    return hugging.transformers().AutoTokenizer.from_pretrained(folder)
+
+
+@every_kind
+def test_transformers_takes_the_tokenizer_as_it_is(tmp_path: Path, make: Callable[[], Any]) -> None:
+    made = make()
+    theirs = _package(tmp_path, made)
+    assert len(theirs) == made.get_vocab_size()
+    assert theirs.get_vocab() == made.get_vocab()
+    for text in SAMPLES:
+        ids = made.encode(text).ids
+        assert theirs(text)["input_ids"] == ids
+        # Transformers shows special tokens unless told not to; the Tokenizers library hides them.
+        assert theirs.decode(ids, skip_special_tokens=True) == made.decode(ids)
+        assert theirs.decode(ids) == made.decode(ids, skip_special_tokens=False)
+
+
+@every_kind
+def test_the_text_loads_to_the_same_tokenizer(make: Callable[[], Any]) -> None:
+    made = make()
+    again = tokenizer.tokenizer_of(tokenizer.tokenizer_text(made))
+    assert _without_scores(again) == _without_scores(made)
+    for text in SAMPLES:
+        assert again.encode(text).ids == made.encode(text).ids
+
+
+def _without_scores(made: Any) -> Any:
+    """All that a tokenizer writes but scores: the library reads their last digit as another."""
+    content = json.loads(made.to_str())
+    if content["model"]["type"] == "Unigram":
+        content["model"]["vocab"] = [token for token, _ in content["model"]["vocab"]]
+    return content
+
+
+@every_kind
+def test_a_tokenizer_that_transformers_loaded_is_taken(
+    tmp_path: Path, make: Callable[[], Any]
+) -> None:
+    made = make()
+    back = tokenizer.tokenizer_of(tokenizer.tokenizer_text(_package(tmp_path, made)))
+    for text in SAMPLES:
+        assert back.encode(text).ids == made.encode(text).ids
+
+
+def test_byte_level_text_comes_back_as_it_was() -> None:
+    made = tokenizer.tokenizer_of(tokenizer.tokenizer_text(hugging.byte_level_bpe()))
+    for text in SAMPLES[:3]:
+        assert made.decode(made.encode(text).ids) == text
+
+
+def test_a_wrapper_of_the_tokenizers_library_is_taken() -> None:
+    from tokenizers import ByteLevelBPETokenizer
+
+    made = ByteLevelBPETokenizer()
+    made.train_from_iterator(hugging.TEXT, vocab_size=280, show_progress=False)
+    again = tokenizer.tokenizer_of(tokenizer.tokenizer_text(made))
+    assert again.encode(SAMPLES[1]).ids == made.encode(SAMPLES[1]).ids
+
+
+def test_a_file_and_a_text_stay_as_they_are(tmp_path: Path) -> None:
+    text = " " + hugging.unigram().to_str() + "\n"
+    path = tmp_path / "any name.json"
+    path.write_text(text)
+    for same in (path, str(path), text, text.encode()):
+        assert tokenizer.tokenizer_text(same) == text.encode()
+
+
+def test_the_settings_name_length_and_special_tokens() -> None:
+    text = tokenizer.tokenizer_text(hugging.byte_level_bpe())
+    config = {"n_positions": 77, "bos_token_id": None, "eos_token_id": [0, 5]}
+    assert tokenizer.tokenizer_config(config, text) == {
+        "clean_up_tokenization_spaces": False,
+        "eos_token": hugging.END,
+        "model_max_length": 77,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+
+
+@pytest.mark.parametrize("number", [50256, 40, 300, None, [], False, "0"])
+def test_a_token_that_is_not_special_does_not_become_so(number: Any) -> None:
+    made = hugging.byte_level_bpe()
+    made.add_tokens(["crêpe"])  # of the id 300
+    text = tokenizer.tokenizer_text(made)
+    found = tokenizer.tokenizer_config({"eos_token_id": number}, text)
+    assert "eos_token" not in found
+    assert "model_max_length" not in found
+
+
+def test_a_common_token_as_the_end_is_not_cut_out_of_texts(tmp_path: Path) -> None:
+    made = hugging.byte_level_bpe()
+    [letter] = made.encode("e").ids
+    theirs = _package(tmp_path, made, eos_token_id=letter)
+    ids = made.encode("eggs").ids
+    assert theirs("eggs")["input_ids"] == ids
+    assert theirs.decode(ids, skip_special_tokens=True) == "eggs"
+
+
+def test_the_length_and_the_end_arrive_in_transformers(tmp_path: Path) -> None:
+    theirs = _package(tmp_path, hugging.byte_level_bpe(), n_positions=48)
+    assert theirs.model_max_length == 48
+    assert (theirs.eos_token, theirs.eos_token_id) == (hugging.END, 0)
+
+
+def _changed(**changes: Any) -> bytes:
+    return json.dumps(json.loads(hugging.byte_level_bpe().to_str()) | changes).encode()
+
+
+NESTED = b'"normalizer":' + b'{"type":"Sequence","normalizers":[' * 50_000
+PADDING = {
+    "strategy": "BatchLongest",
+    "direction": "Right",
+    "pad_to_multiple_of": None,
+    "pad_id": 0,
+    "pad_type_id": 0,
+    "pad_token": "x",
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"\xff\xfe{}",
+        b"{\0}",
+        b"PK\x03\x04",
+        b"[" * 1_000_000,
+        b'{"version":"1.0",' + NESTED,
+        _changed(version="9.0"),
+        _changed(model=None),
+        _changed(model={"type": "BPE", "vocab": {"a": -1}, "merges": []}),
+        _changed(model={"type": "BPE", "vocab": {"a": 1}, "merges": [["b", "c"]]}),
+        _changed(model={"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 7}),
+        _changed(added_tokens=[{"id": 1}]),
+        _changed(added_tokens=5),
+        _changed(pre_tokenizer={"type": "Split", "pattern": {"Regex": "("}}),
+        _changed(pre_tokenizer={"type": "os.system"}),
+        _changed(decoder={"type": "\x1b[2J"}),
+    ],
+    ids=range(19),
+)
+def test_a_text_that_is_no_tokenizer_is_refused(text: bytes) -> None:
+    with pytest.raises(BadField, match=r"Tokenizers library .* takes") as caught:
+        tokenizer.tokenizer_of(text)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+def test_a_panic_of_the_library_is_a_refusal(capfd: pytest.CaptureFixture[str]) -> None:
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    with pytest.raises(BadField, match="Cannot parse precompiled_charsmap") as caught:
+        tokenizer.tokenizer_of(_changed(normalizer=normalizer))
+    assert not isinstance(caught.value.__cause__, Exception)
+    assert "panicked" in capfd.readouterr().err
+
+
+def test_an_interrupt_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        class Tokenizer:
+            @staticmethod
+            def from_buffer(text: bytes) -> None:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokenizer, "_library", lambda: Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer.tokenizer_of(b"{}")
+
+
+@pytest.mark.parametrize(
+    "change", [{"strategy": {"Fixed": 1 << 60}}, {"pad_to_multiple_of": 1 << 60}]
+)
+def test_padding_that_would_take_all_memory_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(BadField, match=r"padding: .* tokens, over 16,777,216"):
+        tokenizer.tokenizer_of(_changed(padding=PADDING | change))
+
+
+def test_padding_and_truncation_of_a_usual_size_are_kept() -> None:
+    made = hugging.byte_level_bpe()
+    made.enable_padding(length=64, pad_to_multiple_of=8)
+    made.enable_truncation(100)
+    assert tokenizer.tokenizer_of(tokenizer.tokenizer_text(made)).to_str() == made.to_str()
+
+
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path) -> None:
+    path = tmp_path / names.TOKENIZER
+    path.write_text("{}")
+    with pytest.raises(BadField, match=r"tokenizer\.json: it is not a tokenizer\.json"):
+        tokenizer.tokenizer_text(path)
+    with pytest.raises(MissingFile):
+        tokenizer.tokenizer_text(tmp_path / "none.json")
+    with pytest.raises(BadField, match=r"tokenizer\.json"):
+        tokenizer.tokenizer_text(tmp_path)  # a package, whose tokenizer it is
+
+
+def test_a_text_or_file_beyond_the_limit_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tokenizer.tokenizer_text(hugging.byte_level_bpe())
+    path = tmp_path / names.TOKENIZER
+    path.write_bytes(text)
+    monkeypatch.setattr(tokenizer, "MAX_TEXT", len(text))
+    assert tokenizer.tokenizer_text(path) == text
+    monkeypatch.setattr(tokenizer, "MAX_TEXT", len(text) - 1)
+    for same in (path, text):
+        with pytest.raises(LimitExceeded, match="more than any tokenizer"):
+            tokenizer.tokenizer_text(same)
+
+
+@pytest.mark.parametrize("value", [None, 5, ["a"], object()])
+def test_what_is_no_tokenizer_is_refused(value: Any) -> None:
+    with pytest.raises(BadOption, match=r"tokenizer is a .*tokenizer\.json"):
+        tokenizer.tokenizer_text(value)
+
+
+def test_a_text_with_half_of_a_character_is_refused() -> None:
+    with pytest.raises(BadField, match=r"tokenizer: it has '\\ud800'"):
+        tokenizer.tokenizer_text('{"version": "\ud800"}')
+
+
+def test_a_tokenizer_with_a_part_in_python_is_refused() -> None:
+    from tokenizers import pre_tokenizers
+
+    made = hugging.byte_level_bpe()
+    made.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(object())
+    with pytest.raises(BadOption, match=r"no tokenizer\.json holds"):
+        tokenizer.tokenizer_text(made)
+
+
+def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UnknownFramework, match=r"pip install tokenizers"):
+        tokenizer.tokenizer_of(b"{}")
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_changed_byte_gives_a_tokenizer_or_a_refusal(data: st.DataObject) -> None:
+    text = bytearray(_SOUND)
+    for _ in range(data.draw(st.integers(1, 4))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        made = tokenizer.tokenizer_of(bytes(text))
+    except StandfastError:
+        return
+    assert made.get_vocab_size() >= 0
+
+
+_SOUND = hugging.word_piece().to_str().encode()

@@ -1,0 +1,186 @@
+"""A model in one file: saved, loaded, mapped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import standfast
+from standfast.errors import (
+    BadField,
+    BadOption,
+    DigestMismatch,
+    MissingFile,
+    RefusedMetadata,
+    StateMismatch,
+)
+from standfast.packages import Config, VarMap, load_model, load_model_mmaped, save_model
+from tests.packages.store.stored_models import TINY, bits, model
+
+
+def test_a_model_comes_back_from_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_model(model(1), path, {"epoch": 3})
+    loaded, config, state = load_model(path)
+    assert bits(loaded) == bits(model(1))
+    assert config.changed(others={}) == TINY
+    assert isinstance(state, VarMap)
+    assert state["ln_f.bias"] is loaded.ln_f.bias
+    with standfast.open(path) as file:
+        assert file.metadata["epoch"] == 3
+    assert f"loaded from {path}, verified" in repr(loaded)
+
+
+def test_parameters_alone_are_a_model_too(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_model(VarMap(model(1)), path, {"config": TINY.as_dict()})
+    assert bits(load_model(path)[0]) == bits(model(1))
+
+
+@pytest.mark.parametrize("beside", ["config.json", "weights.json"])
+def test_the_configuration_may_lie_beside_the_file(tmp_path: Path, beside: str) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_model(model(1).state_dict(), path)
+    with pytest.raises(MissingFile, match=r"config\.json or .*weights\.json"):
+        load_model(path)
+    TINY.save(tmp_path / beside)
+    for load in (load_model, load_model_mmaped):
+        loaded, config, *_ = load(path)
+        assert bits(loaded) == bits(model(1))
+        assert config.n_embd == TINY.n_embd
+
+
+def test_the_configuration_in_the_file_comes_first_and_config_json_second(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    TINY.changed(n_head=4).save(tmp_path / "config.json")
+    TINY.changed(n_head=8).save(tmp_path / "weights.json")
+    save_model(model(1).state_dict(), path)
+    assert load_model(path)[1].n_head == 4
+    save_model(model(1), path)
+    assert load_model(path)[1].n_head == 2
+
+
+def test_a_configuration_that_others_wrote_as_text_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    standfast.save(path, model(1).state_dict(), {"config": json.dumps(TINY.as_dict())})
+    assert bits(load_model(path)[0]) == bits(model(1))
+
+
+@pytest.mark.parametrize("config", [5, "{", [], {"n_layer": -1}], ids=str)
+def test_a_configuration_that_is_none_is_refused(tmp_path: Path, config: Any) -> None:
+    path = tmp_path / "model.safetensors"
+    standfast.save(path, model(1).state_dict(), {"config": config})
+    with pytest.raises(BadField, match=r"model\.safetensors"):
+        load_model(path)
+
+
+def test_damage_is_found_when_it_is_looked_for(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_model(model(1), path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
+        with pytest.raises(DigestMismatch, match=r"ln_f\.bias"):
+            load(path)
+    mapped, _ = load_model_mmaped(path)  # which reads nothing, and says so
+    assert "not verified" in repr(mapped)
+
+
+def test_what_is_no_weight_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    numbers = {name: value.to(torch.int32) for name, value in model(1).state_dict().items()}
+    standfast.save(path, numbers, {"config": TINY.as_dict()})
+    with pytest.raises(StateMismatch, match="int32"):
+        load_model(path)
+
+
+def test_other_precisions_stay_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_model(model(1).to(torch.bfloat16), path)
+    loaded, *_ = load_model(path)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
+    assert loaded(torch.tensor([[1, 2]])).dtype == torch.bfloat16
+
+
+MAPPED = """
+import sys, time, torch
+from pathlib import Path
+from standfast.packages import load_model_mmaped, Config
+from standfast.packages.model.gpt import empty
+
+def resident():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if "Rss" in line}
+
+config = Config.load(sys.argv[2])
+load_model_mmaped(sys.argv[1])  # what is imported is imported
+times = []
+for _ in range(5):
+    start = time.perf_counter()
+    empty(config)
+    built = time.perf_counter()
+    before = resident()
+    model, _ = load_model_mmaped(sys.argv[1])
+    times.append(time.perf_counter() - built - (built - start))
+after = resident()
+touched = float(model.h[0].mlp.c_fc.weight.detach().sum())
+then = resident()
+grown = lambda a, b: sum(b.values()) - sum(a.values())
+print(min(times), grown(before, after), grown(after, then), model.h[0].mlp.c_fc.weight.nbytes)
+"""
+
+
+def test_a_gigabyte_is_mapped_at_once_and_memory_grows_with_what_is_touched(
+    tmp_path: Path,
+) -> None:
+    config = Config(vocab_size=1000, n_positions=64, n_embd=2048, n_layer=5, n_head=16)
+    path = tmp_path / "model.safetensors"
+    torch.manual_seed(0)
+    block = torch.rand(1 << 22)
+    tensors = {
+        name: block.repeat(-(-shape.numel() // block.numel()))[: shape.numel()].view(shape)
+        for name, shape in (
+            (name, value.shape) for name, value in _empty(config).state_dict().items()
+        )
+    }
+    save_model(tensors, path)
+    config.save(tmp_path / "config.json")
+    assert path.stat().st_size > 1_000_000_000
+    done = subprocess.run(
+        [sys.executable, "-c", MAPPED, str(path), str(tmp_path / "config.json")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    seconds, by_loading, by_touching, touched = map(float, done.stdout.split())
+    assert seconds < 0.05
+    assert by_loading < 5_000_000
+    assert touched <= by_touching < 1.5 * touched
+
+
+def _empty(config: Config) -> torch.nn.Module:
+    from standfast.packages.model.gpt import empty
+
+    return empty(config)
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    for metadata in ({"config": "small"}, {"quantization": "none"}):
+        with pytest.raises(RefusedMetadata, match="reserved"):
+            save_model(model(1), tmp_path / "model.safetensors", metadata)
+    with pytest.raises(BadOption, match="torch"):
+        save_model(model(1), tmp_path / "model.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrapped_model_is_saved_with_its_configuration(tmp_path: Path) -> None:
+    save_model(torch.nn.DataParallel(model(1)), tmp_path / "model.safetensors")
+    assert bits(load_model(tmp_path / "model.safetensors")[0]) == bits(model(1))

@@ -1,0 +1,174 @@
+"""The model itself: what it computes, what it generates, how it is built."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from standfast.errors import BadOption
+from standfast.packages import GPT, Config
+from standfast.packages.model import gpt
+from standfast.packages.model.architecture import shapes
+from standfast.packages.model.config import ACTIVATIONS
+from standfast.packages.model.gpt import empty, fill
+
+TINY = Config(vocab_size=61, n_positions=16, n_embd=32, n_layer=2, n_head=4)
+
+
+@pytest.fixture
+def model() -> GPT:
+    generator_state = torch.get_rng_state()
+    torch.manual_seed(1)
+    model = GPT(TINY).eval()
+    torch.set_rng_state(generator_state)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [(Config.small(), 30), (Config.medium(), 51), (Config.large(), 124)],
+    ids=["small", "medium", "large"],
+)
+def test_the_sizes_are_those_that_the_first_users_know(config: Config, parameters: int) -> None:
+    total = sum(parameter.numel() for parameter in empty(config).parameters())
+    assert round(total / 1e6) == parameters
+    assert config.n_embd // config.n_head == 64
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_architecture_names_every_parameter_in_its_order(tied: bool) -> None:
+    config = TINY.changed(tie_word_embeddings=tied, n_inner=100)
+    found = [(name, tuple(value.shape)) for name, value in empty(config).state_dict().items()]
+    assert found == list(shapes(config))
+
+
+def test_every_activation_that_a_configuration_may_name_is_there() -> None:
+    assert sorted(gpt.ACTIVATIONS) == sorted(ACTIVATIONS)
+
+
+def test_an_empty_model_takes_no_memory_until_it_is_filled(model: GPT) -> None:
+    other = empty(TINY)
+    assert all(parameter.is_meta for parameter in other.parameters())
+    fill(other, model.state_dict())
+    ids = torch.tensor([[5, 3, 60]])
+    assert torch.equal(other.eval()(ids), model(ids))
+    assert all(parameter.requires_grad for parameter in other.parameters())
+
+
+def test_the_same_seed_gives_the_same_tokens(model: GPT) -> None:
+    before = torch.get_rng_state()
+    first = model.generate([1, 2, 3], 30, seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.generate([1, 2, 3], 30, seed=5) == first
+    assert model.generate([1, 2, 3], 30, seed=6) != first
+    assert first[:3] == [1, 2, 3]
+    assert len(first) == 33  # beyond the 16 positions that the model has
+
+
+def test_the_ids_may_be_a_tensor(model: GPT) -> None:
+    expected = model.generate([1, 2, 3], 5, seed=5)
+    assert model.generate(torch.tensor([1, 2, 3]), 5, seed=5) == expected
+    assert model.generate(torch.tensor([[1, 2, 3]]), 5, seed=5) == expected
+    for wrong in (torch.tensor([[1, 2], [3, 4]]), torch.tensor([0.5]), torch.tensor(1)):
+        with pytest.raises(BadOption):
+            model.generate(wrong, 5)
+
+
+def test_without_a_seed_the_global_generator_is_used(model: GPT) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        first = model.generate([1], 10)
+        torch.manual_seed(3)
+        assert model.generate([1], 10) == first
+        assert model.generate([1], 10) != first
+
+
+def test_what_was_computed_before_need_not_be_computed_again(model: GPT) -> None:
+    ids = torch.tensor([[4, 8, 15, 16, 23, 42]])
+    with torch.no_grad():
+        past: list[tuple[torch.Tensor, torch.Tensor]] = []
+        parts = [model(ids[:, :3], past), model(ids[:, 3:5], past), model(ids[:, 5:], past)]
+        # In other sizes, the sums of a product are made in another order.
+        torch.testing.assert_close(torch.cat(parts, 1), model(ids))
+
+
+def test_the_likeliest_token_is_the_one_of_the_whole_text(model: GPT) -> None:
+    known = [7]
+    for _ in range(20):
+        with torch.no_grad():
+            known.append(int(model(torch.tensor([known[-16:]]))[0, -1].argmax()))
+    assert model.generate([7], 20, temperature=0) == known
+    assert model.generate([7], 20, top_k=1, seed=9) == known
+
+
+def test_a_text_ends_with_the_end_token(model: GPT) -> None:
+    likeliest = model.generate([7], 1, temperature=0)[-1]
+    for ends in (likeliest, [60, likeliest]):
+        other = GPT(TINY.changed(eos_token_id=ends))
+        other.load_state_dict(model.state_dict())
+        assert other.generate([7], 20, temperature=0) == [7, likeliest]
+
+
+def test_generating_leaves_the_mode_of_the_model_as_it_was(model: GPT) -> None:
+    model.train()
+    assert model.generate([1], 3, seed=1) == model.generate([1], 3, seed=1)  # no dropout
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("ids", "options"),
+    [
+        ([], {}),
+        ([61], {}),
+        ([-1], {}),
+        ([1], {"temperature": -1.0}),
+        ([1], {"temperature": float("nan")}),
+        ([1], {"top_k": 0}),
+        ([1], {"seed": 1 << 70}),
+        ([1], {"max_new_tokens": -1}),
+        ([1], {"max_new_tokens": 2.5}),
+        (["a"], {}),
+        ([[1, 2]], {}),
+        ("ab", {}),
+    ],
+)
+def test_what_nothing_can_be_generated_from_is_refused(
+    model: GPT, ids: list[int], options: dict[str, float]
+) -> None:
+    with pytest.raises(BadOption):
+        model.generate(ids, **options)  # type: ignore[arg-type]
+
+
+def test_it_learns(model: GPT) -> None:
+    text = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(80):
+        logits = model(text[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), text[0, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.2 < 3 < losses[0]
+    assert model.generate([3], 3, temperature=0) == [3, 1, 4, 1]
+
+
+def test_a_model_that_computes_no_numbers_says_so(model: GPT) -> None:
+    with torch.no_grad():
+        model.ln_f.bias.fill_(float("nan"))
+    with pytest.raises(BadOption, match="NaN"):
+        model.generate([1], 3)
+
+
+def test_building_a_model_without_memory_takes_no_time() -> None:
+    code = (
+        "import sys; from standfast.packages import Config;"
+        "from standfast.packages.model.gpt import empty;"
+        "before = len(sys.modules); empty(Config.large()); print(len(sys.modules) - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 20  # modules, of which some torch code would import 800

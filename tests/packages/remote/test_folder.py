@@ -1,0 +1,608 @@
+"""Packages in an object store: all that folders can do, against a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from standfast.errors import (
+    AlreadyExists,
+    BadField,
+    BadOption,
+    DigestMismatch,
+    FileError,
+    MissingData,
+    MissingFile,
+    NotVerified,
+    RefusedPickle,
+    TruncatedFile,
+)
+from standfast.files.reader import Reader
+from standfast.packages import (
+    Config,
+    DatasetInfo,
+    GenerationInfo,
+    VarMap,
+    export,
+    list_saved_models,
+    load_model,
+    load_model_folder,
+    load_model_mmaped,
+    pack,
+    save_model,
+    save_model_folder,
+    save_to_store,
+    unpack,
+    verify_package,
+)
+from standfast.packages.remote import places
+from standfast.packages.remote.folder import RemoteFolder, RemotePath
+from standfast.store import Store
+from standfast.store.remote.client import Client, Meta, Tag
+from tests.object_store.proxy import Answer, Proxy
+from tests.packages import hugging
+from tests.packages.saved_packages import PARAMETERS, make_foreign, make_package
+from tests.packages.store.stored_models import TINY, bits, model
+
+
+@pytest.fixture
+def url(bucket_url: str) -> str:
+    """Where nothing is yet."""
+    return f"{bucket_url}/models/recipes"
+
+
+def save(url: str, seed: int = 1, **options: Any) -> None:
+    save_model_folder(model(seed), hugging.byte_level_bpe(), TINY, url, **options)
+
+
+def put_package(url: str, folder: Path) -> str:
+    """A package of `saved_packages` at a URL, as a copying tool puts it there."""
+    client = Client(url)
+    for path in sorted(folder.iterdir()):
+        client.put(path.name, path.read_bytes())
+    return url
+
+
+def files(url: str) -> dict[str, bytes]:
+    client = Client(url)
+    return {key: bytes(client.get(key)) for key, _ in client.list()[0]}
+
+
+def change(url: str, name: str, changed: Callable[[bytes], bytes]) -> None:
+    client = Client(url)
+    client.put(name, changed(bytes(client.get(name))))
+
+
+# What users do
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"max_shard_size": 20_000}, {"quantize": "int8"}], ids=["one", "shards", "int8"]
+)
+def test_a_package_comes_back_as_from_a_folder(
+    url: str, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    save(url, **options)
+    save(str(tmp_path / "recipes"), **options)
+    loaded, tokenizer, config, state = load_model_folder(url)
+    there, *_ = load_model_folder(tmp_path / "recipes")
+    assert bits(loaded) == bits(there)
+    assert tokenizer.decode(tokenizer.encode("Take two eggs").ids) == "Take two eggs"
+    assert config.changed(others={}) == TINY
+    assert state["ln_f.bias"] is loaded.ln_f.bias
+    assert f"loaded from {url}, verified" in repr(loaded)
+    assert files(url).keys() == {path.name for path in (tmp_path / "recipes").iterdir()}
+    assert verify_package(url) == verify_package(tmp_path / "recipes")
+
+
+def test_weights_that_cannot_be_mapped_are_read(url: str) -> None:
+    save(url)
+    loaded, config = load_model_mmaped(url)
+    assert bits(loaded) == bits(model(1))
+    assert f"read from {url}, not verified" in repr(loaded)
+    assert config.n_embd == TINY.n_embd
+    single, _ = load_model_mmaped(f"{url}/model.safetensors", verify=True)
+    assert bits(single) == bits(model(1))
+
+
+def test_what_is_loaded_may_be_trained_on(url: str) -> None:
+    save(url)
+    loaded, *_ = load_model_folder(url)
+    loaded.ln_f.bias.data.fill_(7.0)
+    assert loaded.ln_f.bias.tolist() == [7.0] * TINY.n_embd
+
+
+def test_a_model_in_one_object_comes_back(url: str) -> None:
+    save_model(model(1), f"{url}.safetensors", {"epoch": 3})
+    loaded, config, _ = load_model(f"{url}.safetensors")
+    assert bits(loaded) == bits(model(1))
+    assert config.changed(others={}) == TINY
+
+
+def test_a_large_object_is_uploaded_in_parts(url: str, proxy: Proxy) -> None:
+    large = model(1, TINY.changed(vocab_size=300_000))
+    save_model(large, f"{url}.safetensors")
+    assert proxy.requests["PUT"] > 1
+    assert bits(load_model(f"{url}.safetensors")[0]) == bits(large)
+
+
+def test_the_configuration_may_lie_beside_the_object(url: str) -> None:
+    save_model(model(1).state_dict(), f"{url}/weights.safetensors")
+    with pytest.raises(MissingFile, match=r"config\.json or .*weights\.json"):
+        load_model(f"{url}/weights.safetensors")
+    TINY.save(f"{url}/weights.json")
+    assert bits(load_model(f"{url}/weights.safetensors")[0]) == bits(model(1))
+
+
+def test_parameters_are_saved_and_filled_in_place(url: str) -> None:
+    made = model(1)
+    VarMap(made).save(f"{url}/before.safetensors")
+    other = model(2)
+    VarMap(other).load(f"{url}/before.safetensors")
+    assert bits(other) == bits(made)
+
+
+def test_the_other_files_are_read_by_their_urls(url: str) -> None:
+    info = GenerationInfo("recipes", "tiny", creation_date="2026-03-01T12:00:00+00:00")
+    dataset = DatasetInfo.of_texts(["one text", "another"])
+    save(url, generation_info=info, dataset=dataset)
+    assert Config.load(f"{url}/config.json").n_embd == TINY.n_embd
+    assert GenerationInfo.load(f"{url}/generation_info.json") == info
+    assert DatasetInfo.load(f"{url}/dataset.json").samples == dataset.samples
+    save_model_folder(model(2), url, url, f"{url}_2")  # its tokenizer, and its configuration
+    assert files(f"{url}_2")["tokenizer.json"] == files(url)["tokenizer.json"]
+
+
+def test_packages_are_listed_the_newest_first(bucket_url: str, tmp_path: Path) -> None:
+    info = GenerationInfo("recipes", "small", creation_date="2026-03-01T12:00:00+00:00")
+    put_package(f"{bucket_url}/new", make_package(tmp_path / "new", info))
+    put_package(f"{bucket_url}/old_20250101_120000", make_package(tmp_path / "old"))
+    Client(bucket_url).put(".hidden/model.safetensors", b"")
+    Client(bucket_url).put("data/config.json", b"{}")
+    new, old = list_saved_models(bucket_url)
+    assert (new.name, new.integrity, new.problem) == ("new", "whole", "")
+    assert new.creation_date == datetime(2026, 3, 1, 12, tzinfo=UTC)
+    assert (new.parameters, new.model_size, new.dtype) == (PARAMETERS, "small", "float32")
+    assert new.files == tuple(sorted(files(f"{bucket_url}/new")))
+    assert new.nbytes == sum(map(len, files(f"{bucket_url}/new").values()))
+    assert (old.name, old.integrity) == ("old_20250101_120000", "whole")
+
+
+def test_the_path_of_a_listed_package_is_taken_by_all(url: str) -> None:
+    save(url)
+    [info] = list_saved_models(f"{url}/..".replace("/recipes/..", ""))
+    [alone] = list_saved_models(url)
+    assert info.path == alone.path == RemotePath(url)
+    assert str(info.path) == url
+    assert bits(load_model_folder(info.path)[0]) == bits(model(1))
+    assert Config.load(info.path / "config.json").n_embd == TINY.n_embd
+
+
+def test_a_foreign_package_is_unverified_and_loads_with_a_warning(url: str, tmp_path: Path) -> None:
+    put_package(url, make_foreign(tmp_path / "gpt2"))
+    [info] = list_saved_models(url)
+    assert (info.integrity, info.parameters) == ("unverified", PARAMETERS)
+    save_model_folder(model(1), hugging.byte_level_bpe(), TINY, f"{url}_own")
+    Client(f"{url}_own").delete(["manifest.json"])
+    with pytest.warns(NotVerified, match="only its weights"):
+        load_model_folder(f"{url}_own")
+
+
+def test_a_checkpoint_is_exported_from_one_url_to_another(bucket_url: str, url: str) -> None:
+    store = Store(bucket_url)
+    run = store.run("gpt", hp={"lr": 1})
+    save_to_store(run, 3, model(1), hugging.byte_level_bpe(), TINY, metrics={"loss": 2.5})
+    manifest = export("gpt@latest", url, store=bucket_url)
+    assert manifest.provenance["checkpoint"]["step"] == 3
+    assert bits(load_model_folder(url)[0]) == bits(model(1))
+
+
+# What is fetched
+
+
+def test_a_list_fetches_small_files_and_headers_only(
+    bucket_url: str,
+    tmp_path: Path,
+    proxy: Proxy,
+) -> None:
+    config = Config(vocab_size=20_000, n_positions=8, n_embd=64, n_layer=1, n_head=2)
+    folder = make_package(tmp_path / "large", config=config)
+    assert (folder / "model.safetensors").stat().st_size > 5_000_000
+    for number in range(4):
+        put_package(f"{bucket_url}/{number}", folder)
+    proxy.reset()
+    assert [info.integrity for info in list_saved_models(bucket_url)] == ["whole"] * 4
+    assert proxy.down < 4 * 80_000
+    assert proxy.requests.total() <= 1 + 4 * 5
+
+
+def test_a_package_is_loaded_with_little_more_than_its_bytes(
+    url: str,
+    tmp_path: Path,
+    proxy: Proxy,
+) -> None:
+    config = TINY.changed(vocab_size=100_000)
+    save_model_folder(model(1, config), hugging.byte_level_bpe(), config, url, max_shard_size=3e6)
+    size = sum(map(len, files(url).values()))
+    proxy.reset()
+    load_model_folder(url)
+    assert proxy.down < size + 400_000
+    assert proxy.requests.total() < 3 * len(files(url))
+    proxy.reset()
+    load_model_mmaped(url)
+    assert proxy.down < size + 400_000
+
+
+def test_verifying_part_by_part_names_all_damaged_tensors(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(url)
+    monkeypatch.setattr("standfast.tensorfile.verify._PART", 5_000)
+    header = int.from_bytes(Client(url).get("model.safetensors", 0, 8), "little") + 8
+    flipped = {header: 0xFF, -1: 0xFF}
+    change(url, "model.safetensors", lambda data: with_flips(data, flipped))
+    with pytest.raises(DigestMismatch, match="2 tensors are damaged in all") as caught:
+        verify_package(url)
+    assert len(caught.value.tensors) == 2
+
+
+def with_flips(data: bytes, flips: dict[int, int]) -> bytes:
+    changed = bytearray(data)
+    for at, bits_of_it in flips.items():
+        changed[at] ^= bits_of_it
+    return bytes(changed)
+
+
+def test_verifying_holds_no_more_than_a_part_of_the_weights(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(url)
+    tensors = Reader.tensors
+    held: list[int] = []
+
+    def watched(self: Reader, *arguments: Any) -> Any:
+        read = tensors(self, *arguments)
+        held.append(sum(each.size for each in read))
+        return read
+
+    monkeypatch.setattr(Reader, "tensors", watched)
+    monkeypatch.setattr("standfast.tensorfile.verify._PART", 5_000)
+    verified = verify_package(url)
+    assert verified.tensors == len(model(1).state_dict())
+    assert sum(held) == verified.nbytes
+    largest = max(tensor.nbytes for tensor in model(1).state_dict().values())
+    assert max(held) == max(largest, 5_000)
+
+
+# What is damaged, missing or hostile
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_missing_file_is_named(url: str, name: str) -> None:
+    save(url)
+    Client(url).delete([name])
+    with pytest.raises((MissingFile, MissingData), match=name):
+        load_model_folder(url)
+    with pytest.raises(MissingData, match=name):
+        verify_package(url)
+    [info] = list_saved_models(url)
+    assert info.integrity == "broken"
+    assert name in info.problem
+
+
+def test_truncated_weights_are_found(url: str) -> None:
+    save(url)
+    change(url, "model.safetensors", lambda data: data[:-100])
+    for look in (load_model_folder, verify_package):
+        with pytest.raises(TruncatedFile, match=r"model\.safetensors"):
+            look(url)
+    [info] = list_saved_models(url)
+    assert (info.integrity, "bytes" in info.problem) == ("broken", True)
+
+
+def test_a_changed_byte_is_found_and_its_tensor_named(url: str) -> None:
+    save(url)
+    change(url, "model.safetensors", lambda data: with_flips(data, {-1: 1}))
+    for look in (load_model_folder, verify_package):
+        with pytest.raises(DigestMismatch) as caught:
+            look(url)
+        assert len(caught.value.tensors) == 1
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [
+        "../other/model-00001-of-00001.safetensors",
+        "/model-00001-of-00001.safetensors",
+        "s3://elsewhere/model-00001-of-00001.safetensors",
+        "..",
+    ],
+)
+def test_an_index_leads_nowhere_else(url: str, shard: str) -> None:
+    save(url, max_shard_size=20_000)
+    client = Client(url)
+    client.delete(["manifest.json"])
+
+    def mislead(text: bytes) -> bytes:
+        index = json.loads(text)
+        index["weight_map"] = dict.fromkeys(index["weight_map"], shard)
+        return json.dumps(index).encode()
+
+    change(url, "model.safetensors.index.json", mislead)
+    with pytest.raises(BadField, match="not the name of a shard"):
+        load_model_folder(url)
+    [info] = list_saved_models(url)
+    assert info.integrity == "broken"
+
+
+def test_a_pickle_is_refused(url: str) -> None:
+    save(url)
+    Client(url).put("notes.txt", b"\x80\x04K\x01.")
+    with pytest.raises(RefusedPickle, match=r"notes\.txt"):
+        load_model_folder(url)
+    load_model_folder(url, ignore_pickles=True)
+
+
+def test_where_nothing_is_nothing_is_found(url: str) -> None:
+    for look in (list_saved_models, load_model_folder, verify_package, load_model_mmaped):
+        with pytest.raises(MissingFile, match="recipes"):
+            look(url)
+    with pytest.raises(MissingFile, match=r"model\.safetensors"):
+        load_model(f"{url}/model.safetensors")
+
+
+def test_wrong_credentials_are_said_and_not_shown(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(url)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-at-all")
+    for look in (list_saved_models, load_model_folder, verify_package, save):
+        with pytest.raises(FileError, match="credentials") as caught:
+            look(url)
+        assert "not-the-secret-at-all" not in str(caught.value)
+        assert not isinstance(caught.value, MissingFile)
+
+
+def test_a_server_that_does_not_answer_breaks_no_package(url: str, proxy: Proxy) -> None:
+    save(url)
+    proxy.rule(Answer(403), lambda request: "config.json" in request.path, times=None)
+    [info] = list_saved_models(url)
+    assert info.integrity == "unverified"
+    assert "403" in info.problem or "allow" in info.problem
+    with pytest.raises(FileError, match=r"config\.json"):
+        load_model_folder(url)
+
+
+def test_names_that_lead_elsewhere_are_not_listed() -> None:
+    class Odd(Client):
+        def list(self, prefix: str = "", deep: bool = True) -> Any:
+            meta = Meta(1, Tag("tag"), 0.0)
+            return [("..", meta), ("x/.", meta), ("config.json", meta)], ["..", "x/", "."]
+
+    folder = RemoteFolder(Odd("s3://bucket/models"))
+    assert list(folder.files) == ["config.json"]
+    assert folder.folders == ["x"]
+
+
+# Saving over what is there
+
+
+def test_a_package_is_replaced_and_what_is_not_of_it_stays(url: str) -> None:
+    save(url, 1, max_shard_size=20_000)
+    Client(url).put("README.md", b"mine")
+    save(url, 2)
+    assert bits(load_model_folder(url)[0]) == bits(model(2))
+    assert Client(url).get("README.md") == b"mine"
+    assert not any("-of-" in name for name in files(url))
+
+
+def test_files_of_others_are_not_overwritten(url: str) -> None:
+    client = Client(url)
+    client.put("config.json", b"{}")
+    client.put("merges.txt", b"a b")
+    with pytest.raises(AlreadyExists, match=r"config\.json"):
+        save(url)
+    assert files(url) == {"config.json": b"{}", "merges.txt": b"a b"}
+
+
+def test_an_unfinished_manifest_deletes_nothing_elsewhere(url: str) -> None:
+    save(f"{url}_other")
+    names = ["../recipes_other/model.safetensors", "..", "", "/etc/passwd", "old.txt", 7]
+    text = json.dumps({"format": "standfast package, unfinished", "files": names})
+    Client(url).put("manifest.json", text.encode())
+    Client(url).put("old.txt", b"of the save before")
+    save(url)
+    assert "old.txt" not in files(url)
+    verify_package(url)
+    verify_package(f"{url}_other")
+
+
+class Killed(BaseException):
+    """The program ends here."""
+
+
+def dying_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let the program end at this change of the bucket, as by a power cut; those before."""
+    done: list[str] = []
+
+    def counted(method: Any) -> Any:
+        def wrapped(self: Client, what: Any, *rest: Any, **options: Any) -> Any:
+            if len(done) >= number:
+                raise Killed
+            done.append(what if isinstance(what, str) else "delete")
+            return method(self, what, *rest, **options)
+
+        return wrapped
+
+    for name in ("put", "upload", "delete"):
+        monkeypatch.setattr(Client, name, counted(getattr(Client, name)))
+    return done
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "replaced"])
+def test_a_save_that_ends_anywhere_leaves_no_mixture(
+    bucket_url: str,
+    is_there: bool,
+) -> None:
+    for number in range(20):
+        url = f"{bucket_url}/{number}"
+        if is_there:
+            save(url, 1, max_shard_size=20_000)
+        with pytest.MonkeyPatch.context() as patch:
+            done = dying_at(number, patch)
+            try:
+                save(url, 2)
+                break
+            except Killed:
+                pass
+        if number == 0 and is_there:
+            assert bits(load_model_folder(url)[0]) == bits(model(1))
+            continue
+        listed = list_saved_models(url) if files(url) else []
+        assert all(info.integrity == "broken" for info in listed)
+        assert all("not saved to its end" in info.problem for info in listed)
+        for load in (load_model_folder, load_model_mmaped):
+            with pytest.raises(
+                (MissingData, MissingFile), match=r"not saved to its end|there is no"
+            ):
+                load(url)
+        save(url, 3)  # the next one cleans up
+        assert bits(load_model_folder(url)[0]) == bits(model(3))
+        assert not any("-of-" in name for name in files(url))
+    assert len(done) == number > 5
+    assert bits(load_model_folder(url)[0]) == bits(model(2))
+
+
+def test_a_save_that_fails_leaves_nothing_where_nothing_was(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: RemoteFolder, name: str, path: Path, upload: Any = RemoteFolder.upload) -> None:
+        if name == "tokenizer.json":
+            raise FileError(5, "no answer")
+        upload(self, name, path)
+
+    monkeypatch.setattr(RemoteFolder, "upload", fail)
+    with pytest.raises(FileError, match="no answer"):
+        save(url)
+    assert files(url) == {}
+
+
+@pytest.mark.parametrize("at", ["model.safetensors", "tokenizer_config.json"])
+def test_of_two_saves_at_once_one_is_refused(
+    url: str, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = RemoteFolder.upload
+    entered: list[str] = []
+
+    def interfere(self: RemoteFolder, name: str, path: Path) -> None:
+        upload(self, name, path)
+        if name == at and not entered:
+            entered.append(name)
+            save(url, 2)
+
+    monkeypatch.setattr(RemoteFolder, "upload", interfere)
+    other = TINY.changed(resid_pdrop=0.5)
+    with pytest.raises(AlreadyExists, match="another program saves there"):
+        save_model_folder(model(1, other), hugging.byte_level_bpe(), other, url)
+    assert bits(load_model_folder(url)[0]) == bits(model(2))
+
+
+@pytest.mark.parametrize("verify", [True, False], ids=["verified", "not verified"])
+def test_a_package_that_is_replaced_while_it_is_read_is_read_again(
+    url: str, verify: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(url, 1, max_shard_size=20_000)
+    replaced = replacing_at("model-00002-of-00003.safetensors", url, monkeypatch)
+    loaded, *_ = load_model_folder(url, verify=verify)
+    assert bits(loaded) == bits(model(2))
+    assert replaced
+
+
+def test_a_package_that_is_replaced_while_it_is_listed_is_looked_at_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(url, 1, max_shard_size=20_000)
+    replaced = replacing_at("config.json", url, monkeypatch)
+    [info] = list_saved_models(url)
+    assert (info.integrity, info.problem) == ("whole", "")
+    assert replaced
+
+
+def replacing_at(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Save another model when this file is read for the first time; says whether it was."""
+    get = RemoteFolder._get
+    replaced: list[str] = []
+
+    def interfere(self: RemoteFolder, wanted: str, *rest: Any) -> Any:
+        if wanted == name and not replaced:
+            replaced.append(name)
+            save(url, 2, max_shard_size=20_000)
+        return get(self, wanted, *rest)
+
+    monkeypatch.setattr(RemoteFolder, "_get", interfere)
+    return replaced
+
+
+# What is refused
+
+
+def test_a_path_does_not_stand_for_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadOption, match="as a text"):
+        save(Path("s3://bucket/models"))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_archives_stay_on_this_machine(url: str, tmp_path: Path) -> None:
+    folder = make_package(tmp_path / "gpt")
+    for action in (
+        lambda: pack(url),
+        lambda: pack(folder, f"{url}/gpt.tar.gz"),
+        lambda: unpack(f"{url}/gpt.tar.gz"),
+        lambda: unpack(pack(folder), url),
+    ):
+        with pytest.raises(BadOption, match="on this machine"):
+            action()
+
+
+SECRETS = (
+    "s3://AKIA:HIDDEN@bucket/models/x.json",
+    "s3://AKIA:1/HIDDEN@bucket/models/x.json",
+    "s3://bucket/models/x.json?token=HIDDEN",
+    "https://somebody:HIDDEN@host/x.json",
+)
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "folder": places.folder_at,
+    "file": places.file_at,
+    "no file": lambda url: places.file_at(f"{url}/"),
+    "either": places.either_at,
+    "file in": lambda url: places.file_in(url, "config.json"),
+    "here": places.check_are_here,
+    "opened": places.opened,
+    "written": lambda url: places.written_here(url).__enter__(),
+    "path": lambda url: places.file_at(Path(url)),
+    "unpack": unpack,
+    "load": load_model,
+}
+
+
+@pytest.mark.parametrize("url", SECRETS, ids=range(len(SECRETS)))
+@pytest.mark.parametrize("name", PLACES)
+def test_a_secret_in_a_url_is_in_no_error(name: str, url: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        PLACES[name](url)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "HIDDEN" not in str(error)
+        error = error.__cause__ or error.__context__
+
+
+def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
+    make_package(tmp_path / "my models" / "gpt")
+    [info] = list_saved_models(f"file://{tmp_path}/my%20models")
+    assert (info.path, info.integrity) == (tmp_path / "my models" / "gpt", "whole")

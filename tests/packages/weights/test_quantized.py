@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import math
+import threading
+import tracemalloc
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as nps
+
+import standfast
+from standfast.errors import BadField, DuplicateName, RefusedTensor, UnsupportedFile
+from standfast.packages.weights import quantized
+from standfast.tensors import Source, TensorSpec, source_of
+
+Array = np.ndarray[Any, Any]
+DTYPES = {
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float32": np.float32,
+    "float64": np.float64,
+}
+MOST = float(np.finfo(np.float32).max)
+
+
+def _sources(arrays: Mapping[str, Array]) -> dict[str, Source]:
+    return {name: source_of(array) for name, array in arrays.items()}
+
+
+def _read(source: Source) -> Array:
+    data = np.empty(source.spec.nbytes, np.uint8)
+    source.copy_to(data, 0)
+    return source.spec.view(data)
+
+
+def _quantized(x: Array) -> tuple[Array, Array, Array]:
+    """The whole numbers and scales of a matrix, and what comes back of them."""
+    made, scheme = quantized.quantized(_sources({"x": x}))
+    arrays = {name: _read(source) for name, source in made.items()}
+    return arrays["x"], arrays["x.scale"], quantized.dequantized(arrays, scheme)["x"]
+
+
+@st.composite
+def matrices(draw: st.DrawFn, *dtypes: str) -> Array:
+    """Matrices of all magnitudes, mixed in one row and across rows, subnormal ones included."""
+    shape = draw(nps.array_shapes(min_dims=2, max_dims=3, min_side=1, max_side=6))
+    shape = (*shape[:-1], shape[-1] + 1)
+    dtype = DTYPES[draw(st.sampled_from(dtypes))]
+    most = min(MOST, float(ml_dtypes.finfo(dtype).max))
+    numbers = st.floats(-most, most, width=64) | st.sampled_from([0.0, -0.0, most, -most, 1e-45])
+    exponents = draw(nps.arrays(np.int64, shape[:1], elements=st.integers(-140, 0)))
+    with np.errstate(under="ignore"):
+        values = draw(nps.arrays(np.float64, shape, elements=numbers))
+        scaled = np.ldexp(values, exponents.reshape(-1, *[1] * (len(shape) - 1)))
+        return np.clip(scaled, -most, most).astype(dtype)
+
+
+def test_a_matrix_becomes_int8_and_a_scale_for_each_row() -> None:
+    x = np.array([[0.5, -1.27, 0.635], [0, 0, -0.0], [254, 1, -3]], np.float32)
+    numbers, scales, back = _quantized(x)
+    assert numbers.dtype == np.int8
+    assert numbers.tolist() == [[50, -127, 64], [0, 0, 0], [127, 0, -2]]
+    assert scales.dtype == np.float32
+    assert scales.tolist() == [np.float32(1.27) / np.float32(127), 1.0, 2.0]
+    assert back.dtype == np.float32
+    assert back.tolist() == (numbers * scales[:, None]).astype(np.float32).tolist()
+
+
+def test_halves_are_rounded_to_even() -> None:
+    x = np.array([[127, 0.5, 1.5, 2.5, -0.5, -1.5, 126.5, -2.5]], np.float32)
+    numbers, scales, _ = _quantized(x)
+    assert scales.tolist() == [1.0]
+    assert numbers.tolist() == [[127, 0, 2, 2, 0, -2, 126, -2]]
+
+
+def test_a_quotient_just_above_a_half_is_not_taken_for_one() -> None:
+    x = np.array([[1.6369616985321045, 1.424285650253296]], np.float32)
+    numbers, scales, _ = _quantized(x)
+    assert x[0, 1] / scales[0] == np.float32(110.5)  # in float32; it is a little more
+    assert numbers.tolist() == [[127, 111]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@settings(deadline=None)
+@given(data=st.data())
+def test_numbers_are_the_nearest_to_the_exact_quotients(dtype: str, data: st.DataObject) -> None:
+    x = data.draw(matrices(dtype))
+    numbers, scales, _ = _quantized(x)
+    expected = [
+        [round(Fraction(float(value)) / Fraction(float(scale))) for value in row.reshape(-1)]
+        for row, scale in zip(x, scales, strict=True)
+    ]
+    assert numbers.reshape(len(x), -1).tolist() == expected
+
+
+def _largest_quotient(x: Array, scales: Array, back: Array) -> Fraction:
+    """The largest error as a multiple of its row's scale, exactly."""
+    return max(
+        abs(Fraction(float(value)) - Fraction(float(other))) / Fraction(float(scale))
+        for row, others, scale in zip(x, back, scales, strict=True)
+        for value, other in zip(row.reshape(-1), others.reshape(-1), strict=True)
+    )
+
+
+@settings(deadline=None)
+@given(matrices("float32", "float64"))
+def test_what_comes_back_is_within_half_a_scale(x: Array) -> None:
+    # The product is rounded to float32: by 127 scales / 2**24 at most.
+    _, scales, back = _quantized(x)
+    assert back.dtype == x.dtype
+    assert _largest_quotient(x, scales, back) <= Fraction(1, 2) + Fraction(1, 1 << 17)
+
+
+@settings(deadline=None)
+@given(matrices("float16", "bfloat16"))
+def test_what_comes_back_of_short_numbers_is_within_one_scale(x: Array) -> None:
+    # Rounding to the dtype takes the nearest, and the weight itself is no farther than half one.
+    _, scales, back = _quantized(x)
+    assert back.dtype == x.dtype
+    assert _largest_quotient(x, scales, back) <= 1 + Fraction(1, 1 << 16)
+
+
+@settings(deadline=None)
+@given(matrices("float32", "float64"))
+def test_what_came_back_has_the_same_numbers_again(x: Array) -> None:
+    numbers, _, back = _quantized(x)
+    again, _, _ = _quantized(back)
+    assert again.tobytes() == numbers.tobytes()
+
+
+@settings(deadline=None)
+@given(matrices(*DTYPES), st.integers(1, 20), st.integers(1, 20))
+def test_blocks_of_any_size_give_the_same_bytes(x: Array, block: int, other: int) -> None:
+    expected = _quantized(x)
+    with pytest.MonkeyPatch.context() as patch:
+        for size in (block, other):
+            patch.setattr(quantized, "BLOCK", size)
+            for before, after in zip(expected, _quantized(x), strict=True):
+                assert after.tobytes() == before.tobytes()
+
+
+@given(st.data())
+def test_any_stretch_of_bytes_can_be_asked_for(data: st.DataObject) -> None:
+    x = np.random.default_rng(1).normal(size=(7, 5)).astype(np.float32)
+    source = quantized.quantized(_sources({"x": x}))[0]["x"]
+    whole = _read(source).reshape(-1).view(np.uint8)
+    start = data.draw(st.integers(0, whole.size))
+    out = np.empty(data.draw(st.integers(0, whole.size - start)), np.uint8)
+    source.copy_to(out, start)
+    assert out.tobytes() == whole[start : start + out.size].tobytes()
+
+
+@pytest.mark.parametrize("value", [MOST, -MOST, 2.0**-126, 2.0**-149, 190 * 2.0**-149])
+def test_the_largest_and_the_smallest_numbers_come_back(value: float) -> None:
+    x = np.array([[value, value / 2, 0]], np.float32)
+    _, scales, back = _quantized(x)
+    assert np.isfinite(back).all()
+    assert _largest_quotient(x, scales, back) <= Fraction(1, 2) + Fraction(1, 1 << 17)
+
+
+def test_everything_but_matrices_stays_as_it_is() -> None:
+    arrays = {
+        "vector": np.ones(8, np.float32),
+        "scalar": np.array(3, np.float32),
+        "column": np.ones((8, 1), np.float32),
+        "whole": np.ones((4, 4), np.int64),
+        "bytes": np.ones((4, 4), np.int8),
+        "complex": np.ones((4, 4), np.complex64),
+        "short": np.ones((4, 4), ml_dtypes.float8_e4m3fn),
+        "wide": np.ones((4, 0), np.float32),
+    }
+    sources = _sources(arrays)
+    made, scheme = quantized.quantized(sources)
+    assert made == sources
+    assert scheme == {"scheme": "int8 per row", "tensors": {}}
+    back = quantized.dequantized(arrays, scheme)
+    assert all(back[name] is array for name, array in arrays.items())
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 2), (2, 3, 4), (2, 1, 2)])
+def test_each_first_index_has_one_scale(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    numbers, scales, back = _quantized(x)
+    assert numbers.shape == back.shape == shape
+    assert scales.shape == shape[:1]
+    flat = np.abs(x.reshape(shape[0], -1)) if x.size else np.zeros((0, 1), np.float32)
+    assert scales.tolist() == (flat.max(axis=1) / np.float32(127)).tolist()
+
+
+def test_a_transposed_matrix_is_quantized_by_its_own_rows() -> None:
+    x = np.random.default_rng(0).normal(size=(5, 9)).astype(np.float32).T
+    for strided, plain in zip(_quantized(x), _quantized(x.copy()), strict=True):
+        assert strided.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e39])
+def test_numbers_that_cannot_be_quantized_are_refused_by_name(value: float) -> None:
+    x = np.ones((4, 3))
+    x[2, 1] = value
+    with pytest.raises(RefusedTensor, match=r"'h\.0\.w' cannot be quantized: .* is in row 2,"):
+        quantized.quantized(_sources({"fine": np.ones((2, 2)), "h.0.w": x}))
+
+
+def test_a_tensor_with_the_name_of_scales_is_refused() -> None:
+    tensors = _sources({"x": np.ones((2, 2)), "x.scale": np.ones(2)})
+    with pytest.raises(DuplicateName, match=r"'x\.scale' has the name"):
+        quantized.quantized(tensors)
+
+
+def test_a_tensor_called_scale_is_no_harm_where_nothing_is_quantized() -> None:
+    arrays = {"norm": np.ones(2, np.float32), "norm.scale": np.ones(2, np.float32)}
+    made, scheme = quantized.quantized(_sources(arrays))
+    assert list(made) == ["norm", "norm.scale"]
+    assert list(quantized.dequantized(arrays, scheme)) == ["norm", "norm.scale"]
+
+
+def test_it_goes_through_a_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    arrays = {
+        "wte.weight": rng.normal(size=(50, 16)).astype(np.float32),
+        "wte.bias": rng.normal(size=16).astype(np.float32),
+        "h.weight": rng.normal(size=(16, 48)).astype(ml_dtypes.bfloat16),
+    }
+    made, scheme = quantized.quantized(_sources(arrays))
+    path = tmp_path / "model.int8.safetensors"
+    standfast.save(path, {n: _read(s) for n, s in made.items()}, {"quantization": scheme})
+    with standfast.open(path) as file:
+        read = {name: file[name] for name in file}
+        back = quantized.dequantized(read, file.metadata["quantization"])
+        specs = quantized.dequantized_specs(
+            {n: file.spec(n) for n in file}, file.metadata["quantization"]
+        )
+    assert set(back) == set(arrays)
+    assert back["wte.bias"].tobytes() == arrays["wte.bias"].tobytes()
+    assert {n: (s.dtype, s.shape) for n, s in specs.items()} == {
+        n: (a.dtype.name, a.shape) for n, a in arrays.items()
+    }
+    assert all(array.flags.writeable for array in (back["wte.weight"], back["h.weight"]))
+
+
+GOOD = {"scheme": "int8 per row", "tensors": {"x": "float32"}}
+NUMBERS = np.ones((2, 3), np.int8)
+SCALES = np.ones(2, np.float32)
+
+
+def test_hostile_cases_begin_from_a_sound_one() -> None:
+    back = quantized.dequantized({"x": NUMBERS, "x.scale": SCALES}, GOOD)
+    assert back["x"].tolist() == [[1, 1, 1]] * 2
+
+
+@pytest.mark.parametrize(
+    ("scheme", "error", "reason"),
+    [
+        (None, BadField, "should be an object"),
+        ("int8 per row", BadField, "should be an object"),
+        ([], BadField, "should be an object"),
+        ({}, BadField, "scheme should be a text"),
+        ({"scheme": 8, "tensors": {}}, BadField, "scheme should be a text"),
+        ({"scheme": "int4", "tensors": {}}, UnsupportedFile, "scheme is 'int4'"),
+        ({"scheme": "\x1b[2J", "tensors": {}}, UnsupportedFile, r"\\x1b"),
+        ({"scheme": "int8 per row"}, BadField, "tensors should be an object"),
+        (GOOD | {"tensors": ["x"]}, BadField, "tensors should be an object"),
+        (GOOD | {"tensors": {"x": "int8"}}, BadField, "dtype of 'x' should be one of"),
+        (GOOD | {"tensors": {"x": ["float32"]}}, BadField, "dtype of 'x' should be one of"),
+        (GOOD | {"tensors": {"x": None}}, BadField, "dtype of 'x' .* found nothing"),
+        (GOOD | {"tensors": {"y": "float32"}}, BadField, "'y' is listed and not in the file"),
+        (
+            GOOD | {"tensors": {"x": "float32", "x.scale": "float32"}},
+            BadField,
+            r"x\.scale' should be a matrix of int8",
+        ),
+    ],
+)
+def test_a_scheme_that_no_writer_wrote_is_refused(
+    scheme: Any, error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        quantized.dequantized({"x": NUMBERS, "x.scale": SCALES}, scheme)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"x": NUMBERS}, "found no such tensor"),
+        ({"x": NUMBERS, "x.scale": np.ones(3, np.float32)}, r"float32 \[2\], found float32 \[3\]"),
+        ({"x": NUMBERS, "x.scale": np.ones((2, 1), np.float32)}, r"found float32 \[2, 1\]"),
+        ({"x": NUMBERS, "x.scale": np.ones(2)}, r"found float64 \[2\]"),
+        ({"x": NUMBERS.view(np.uint8), "x.scale": SCALES}, r"a matrix of int8, found uint8"),
+        ({"x": np.ones(2, np.int8), "x.scale": SCALES}, r"a matrix of int8, found int8 \[2\]"),
+        ({"x": NUMBERS, "x.scale": SCALES * np.float32("nan")}, "finite numbers above 0"),
+        ({"x": NUMBERS, "x.scale": SCALES * 0}, "finite numbers above 0"),
+        ({"x": NUMBERS, "x.scale": -SCALES}, "finite numbers above 0"),
+    ],
+)
+def test_tensors_that_do_not_fit_the_scheme_are_refused(
+    arrays: dict[str, Array], reason: str
+) -> None:
+    with pytest.raises(BadField, match=reason):
+        quantized.dequantized(arrays, GOOD)
+
+
+def test_scales_that_are_listed_as_a_matrix_are_refused() -> None:
+    specs = {
+        "x": TensorSpec("int8", (2, 3)),
+        "x.scale": TensorSpec("int8", (2, 3)),
+        "x.scale.scale": TensorSpec("float32", (2,)),
+    }
+    listed = GOOD | {"tensors": {"x.scale": "float32", "x": "float32"}}
+    with pytest.raises(BadField, match=r"x\.scale"):
+        quantized.dequantized_specs(specs, listed)
+
+
+def test_the_report_is_what_a_plain_computation_gives() -> None:
+    rng = np.random.default_rng(5)
+    arrays = {
+        "a": rng.normal(size=(40, 30)).astype(np.float32),
+        "b": rng.normal(size=(3, 7)).astype(np.float16),
+        "bias": rng.normal(size=30).astype(np.float32),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantized, "BLOCK", 64)
+        report = quantized.measure(_sources(arrays))
+    errors = [arrays[n].astype(np.float64) - _quantized(arrays[n])[2] for n in "ab"]
+    assert report.largest_error == max(float(np.abs(each).max()) for each in errors)
+    squares = sum(float((each**2).sum()) for each in errors)
+    weights = sum(float((arrays[n].astype(np.float64) ** 2).sum()) for n in "ab")
+    assert report.relative_error == pytest.approx(math.sqrt(squares / weights), rel=1e-12)
+    assert 0 < report.relative_error < 0.01
+    assert report.nbytes_before == 40 * 30 * 4 + 3 * 7 * 2 + 30 * 4
+    assert report.nbytes_after == 40 * 30 + 40 * 4 + 3 * 7 + 3 * 4 + 30 * 4
+    assert report.as_dict() == {
+        "scheme": "int8 per row",
+        "largest_error": report.largest_error,
+        "relative_error": report.relative_error,
+        "nbytes_before": report.nbytes_before,
+        "nbytes_after": report.nbytes_after,
+    }
+
+
+def test_what_was_quantized_already_is_measured_without_another_pass_for_the_scales() -> None:
+    tensors = _sources({"a": np.random.default_rng(5).normal(size=(40, 30)), "b": np.ones(3)})
+    written, _ = quantized.quantized(tensors)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantized, "_scales", None)
+        report = quantized.measure(tensors, written)
+    assert report == quantized.measure(tensors)
+
+
+@pytest.mark.parametrize("arrays", [{}, {"x": np.zeros((2, 2))}, {"x": np.ones((0, 4))}])
+def test_weights_of_nothing_have_no_error(arrays: dict[str, Array]) -> None:
+    report = quantized.measure(_sources(arrays))
+    assert (report.largest_error, report.relative_error) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-20, 1e-300, 5e-324])
+def test_the_relative_error_of_tiny_weights_is_not_lost(size: float) -> None:
+    x = np.random.default_rng(4).choice([-1.0, 1.0, 0.3], (50, 40)) * size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantized, "BLOCK", 64)
+        report = quantized.measure(_sources({"x": x, "zero": np.zeros((2, 3))}))
+    back = _quantized(x)[2]
+    exact = [[Fraction(float(value)) for value in each.flat] for each in (x - back, x)]
+    error, weight = (sum(value * value for value in each) for each in exact)
+    assert report.relative_error == pytest.approx(math.sqrt(error / weight), rel=1e-12)
+    assert (report.relative_error == 1.0) == (size < 1e-100)
+
+
+class _MadeUp:
+    """A source of any size that has no memory, and notes which stretch was asked for."""
+
+    sequential = True
+
+    def __init__(self, spec: TensorSpec, note: Callable[[int], None]) -> None:
+        self.spec = spec
+        self._note = note
+
+    def contiguous(self) -> None:
+        return None
+
+    def copy_to(self, out: Array, start: int) -> None:
+        self._note(out.size)
+        out[:] = 0
+        out[3::4] = 0x3F
+
+
+@pytest.mark.parametrize("shape", [(2, 4 << 20), (2 << 20, 4)])
+def test_a_large_matrix_takes_a_few_blocks_of_memory(shape: tuple[int, int]) -> None:
+    asked: list[int] = []
+    spec = TensorSpec("float32", shape)
+    out = np.empty(1 << 20, np.uint8)
+    tracemalloc.start()
+    try:
+        made, _ = quantized.quantized({"x": _MadeUp(spec, asked.append)})
+        assert sum(asked) == spec.nbytes
+        made["x"].copy_to(out, 5)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (out == 127).all()
+    assert max(asked) == quantized.BLOCK * 4
+    assert sum(asked) == spec.nbytes + 4 * out.size
+    assert peak < (8 << 20) + 40 * shape[0]
+
+
+def test_many_threads_read_the_same_bytes() -> None:
+    x = np.random.default_rng(2).normal(size=(300, 700)).astype(np.float32)
+    source = quantized.quantized(_sources({"x": x}))[0]["x"]
+    expected = _read(source).tobytes()
+    barrier = threading.Barrier(4)
+
+    def read(_: int) -> bytes:
+        barrier.wait(timeout=30)
+        return _read(source).tobytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(read, range(4))) == [expected] * 4

@@ -1,0 +1,516 @@
+"""What every backend of a store must do.
+
+A backend's test module has a class derived from `BackendSuite`, with a fixture `backend` that
+gives a fresh, empty one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from standfast.errors import (
+    AlreadyExists,
+    BadLabel,
+    ChangedFile,
+    FileError,
+    MissingFile,
+    WriteFailed,
+)
+from standfast.files.disk import ALIGNMENT
+from standfast.store.backends.backend import Backend, Version
+
+NO_NAMES = [
+    "",
+    "/",
+    "/etc/passwd",
+    "..",
+    "../secret",
+    "models/../../secret",
+    "models/..",
+    ".",
+    "./x",
+    "models//x",
+    "models/",
+    "nul\0x",
+    "half \ud800 a pair",
+]
+RUN = "models/0123"
+
+
+def new_file(backend: Backend, name: str, content: bytes) -> None:
+    """Write a file as a save does: in blocks, placed, and its name made durable."""
+    with backend.new(name) as file:
+        size = -(-len(content) // ALIGNMENT) * ALIGNMENT
+        file.reserve(size)
+        blocks = np.frombuffer(content.ljust(size, b"\0"), np.uint8)
+        for start in range(0, size, ALIGNMENT):
+            file.write(blocks[start : start + ALIGNMENT], start)
+        file.finish(len(content))
+        file.place()
+    backend.sync(name.rpartition("/")[0])
+
+
+def settled(version: Callable[[], Version | None]) -> Version | None:
+    """A version that can be trusted: a change after this gives another one."""
+    deadline = time.monotonic() + 10
+    while True:
+        time.sleep(0.02)
+        found = version()
+        if found is None or found[0] < time.time_ns() - 10_000_000:
+            return found
+        assert time.monotonic() < deadline, "nobody can ever trust it"
+
+
+class BackendSuite:
+    keeps_what_is_open = True
+    """Whether an open file stays readable after it was deleted."""
+
+    @pytest.fixture
+    def backend(self) -> Backend:
+        raise NotImplementedError
+
+    # Files that are written whole
+
+    def test_what_was_created_is_read_back(self, backend: Backend) -> None:
+        backend.create(f"{RUN}/record.json", b"content")
+        assert backend.read(f"{RUN}/record.json") == b"content"
+        assert backend.size(f"{RUN}/record.json") == 7
+        assert backend.exists(f"{RUN}/record.json")
+
+    @pytest.mark.parametrize("length", [0, 1, 4095, 4096, 4097, 100_000])
+    def test_small_files_of_all_lengths_come_back(self, backend: Backend, length: int) -> None:
+        content = bytes(i % 251 for i in range(length))
+        backend.create("created", content)
+        backend.replace("replaced", content)
+        assert backend.read("created") == content
+        assert backend.read("replaced") == content
+        assert backend.size("created") == length
+
+    def test_a_file_in_the_outermost_folder_is_a_file_too(self, backend: Backend) -> None:
+        backend.create("manifest.yaml", b"x")
+        assert [entry.name for entry in backend.list("")] == ["manifest.yaml"]
+        backend.sync("")
+        assert backend.read("manifest.yaml") == b"x"
+
+    def test_the_first_bytes_of_a_file_are_read_alone(self, backend: Backend) -> None:
+        backend.create("a", b"0123456789")
+        assert backend.read("a", 4) == b"0123"
+        assert backend.read("a", 0) == b""
+        assert backend.read("a", 100) == b"0123456789"
+
+    def test_create_refuses_a_name_that_is_taken(self, backend: Backend) -> None:
+        backend.create("a", b"first")
+        with pytest.raises(AlreadyExists, match="exists already"):
+            backend.create("a", b"second")
+        assert backend.read("a") == b"first"
+        assert len(backend.list("")) == 1
+
+    def test_of_many_threads_that_create_one_name_one_wins(self, backend: Backend) -> None:
+        def create(number: int) -> bool:
+            ready.wait(30)
+            try:
+                backend.create("models/a", str(number).encode())
+            except AlreadyExists:
+                return False
+            return True
+
+        ready = threading.Barrier(8)
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(create, range(8)))
+        assert won.count(True) == 1
+        assert backend.read("models/a") == str(won.index(True)).encode()
+
+    def test_replace_makes_a_file_or_replaces_it(self, backend: Backend) -> None:
+        backend.replace("models/a", b"first")
+        before = backend.list("models")
+        backend.replace("models/a", b"the second one")
+        assert backend.read("models/a") == b"the second one"
+        assert backend.list("models") != before, "another file has another stamp"
+
+    def test_a_reader_keeps_a_file_that_is_replaced_or_deleted(self, backend: Backend) -> None:
+        backend.replace("a", b"first")
+        opened = backend.open("a")
+        backend.replace("a", b"second")
+        self._check_first(opened)
+        backend.delete(["a"])
+        self._check_first(opened)
+        opened.close()
+
+    def _check_first(self, opened: Any) -> None:
+        """It is the file that was opened, or says that it is not; never another one."""
+        assert opened.size == 5
+        out = np.zeros(5, np.uint8)
+        if self.keeps_what_is_open:
+            assert opened.read(1, 3) == b"irs"
+            opened.read_into(out, 0)
+            assert out.tobytes() == b"first"
+            return
+        for read in (lambda: opened.read(1, 3), lambda: opened.read_into(out, 0)):
+            with pytest.raises((ChangedFile, MissingFile)):
+                read()
+
+    def test_a_file_cannot_be_in_a_file_nor_in_the_place_of_a_folder(
+        self, backend: Backend
+    ) -> None:
+        backend.create("models/a", b"x")
+        for write in (backend.create, backend.replace, partial(new_file, backend)):
+            with pytest.raises(WriteFailed):
+                write("models/a/b", b"y")
+        with pytest.raises(WriteFailed):
+            backend.replace("models", b"y")
+        with pytest.raises(AlreadyExists):
+            backend.create("models", b"y")
+        assert backend.read("models/a") == b"x"
+
+    # Files that are written in blocks
+
+    @pytest.mark.parametrize("length", [0, 1, ALIGNMENT, 3 * ALIGNMENT + 7])
+    def test_a_new_file_has_what_was_written_and_its_size(
+        self, backend: Backend, length: int
+    ) -> None:
+        content = np.random.default_rng(0).bytes(length)
+        new_file(backend, f"{RUN}/data.safetensors", content)
+        assert backend.read(f"{RUN}/data.safetensors") == content
+        assert backend.size(f"{RUN}/data.safetensors") == length
+
+    def test_blocks_come_in_any_order_and_from_any_thread(self, backend: Backend) -> None:
+        blocks = [np.full(ALIGNMENT, i, np.uint8) for i in range(8)]
+        with backend.new("a") as file:
+            with ThreadPoolExecutor(4) as pool:
+                order = [5, 0, 7, 2, 1, 6, 4, 3]
+                list(pool.map(lambda i: file.write(blocks[i], i * ALIGNMENT), order))
+            file.finish(8 * ALIGNMENT)
+            file.place()
+        assert backend.read("a") == b"".join(block.tobytes() for block in blocks)
+
+    def test_a_file_that_is_not_placed_yet_is_not_there(self, backend: Backend) -> None:
+        with backend.new(f"{RUN}/a") as file:
+            file.write(np.zeros(ALIGNMENT, np.uint8), 0)
+            file.finish(10)
+            assert backend.list(RUN) == []
+            assert not backend.exists(f"{RUN}/a")
+            assert not backend.exists(RUN)
+            assert backend.size(f"{RUN}/a") is None
+            with pytest.raises(MissingFile):
+                backend.open(f"{RUN}/a")
+            file.place()
+            assert backend.exists(f"{RUN}/a")
+        assert backend.read(f"{RUN}/a") == bytes(10)
+
+    def test_a_file_that_is_not_placed_never_comes(self, backend: Backend) -> None:
+        with backend.new("a") as file:
+            file.write(np.zeros(ALIGNMENT, np.uint8), 0)
+            file.finish(ALIGNMENT)
+        file.discard()
+        with pytest.raises(RuntimeError), backend.new("b") as file:
+            raise RuntimeError
+        other = backend.new("c")
+        other.discard()
+        other.discard()
+        assert backend.list("") == []
+        assert not backend.exists("a")
+
+    def test_a_placed_file_stays_when_it_is_discarded_after_that(self, backend: Backend) -> None:
+        with backend.new("a") as file:
+            file.finish(0)
+            file.place()
+            file.discard()
+        assert backend.read("a") == b""
+
+    def test_a_new_file_never_replaces_another(self, backend: Backend) -> None:
+        backend.create("a", b"old")
+        with backend.new("a") as file:
+            file.finish(0)
+            with pytest.raises(AlreadyExists, match="exists already"):
+                file.place()
+        assert backend.read("a") == b"old"
+        assert len(backend.list("")) == 1
+
+    # Looking
+
+    def test_what_is_not_there(self, backend: Backend) -> None:
+        backend.create("models/a", b"x")
+        for name in ("nothing", "models/nothing", "nowhere/at/all"):
+            assert not backend.exists(name)
+            assert backend.size(name) is None
+            with pytest.raises(MissingFile, match="no file"):
+                backend.read(name)
+            with pytest.raises(MissingFile, match="no file"):
+                backend.open(name)
+        assert list(backend.list("nowhere")) == []
+        assert dict(backend.folders("nowhere")) == {}
+        assert backend.version("nowhere") is None
+
+    def test_a_folder_is_there_when_something_is_in_it(self, backend: Backend) -> None:
+        assert not backend.exists("models")
+        backend.create(f"{RUN}/a", b"x")
+        assert backend.exists("models")
+        assert backend.exists(RUN)
+        assert backend.exists("")
+        assert backend.size(RUN) is None
+        with pytest.raises(FileError):
+            backend.read(RUN)
+
+    def test_a_list_has_the_files_of_one_folder(self, backend: Backend) -> None:
+        for name in ("top", "models/a", "models/b", "models/c/d", "models/.hidden"):
+            backend.create(name, b"x")
+        assert sorted(entry.name for entry in backend.list("models")) == ["a", "b"]
+        assert [entry.name for entry in backend.list("models/c")] == ["d"]
+        assert [entry.name for entry in backend.list("")] == ["top"]
+        assert list(backend.list("models/a")) == []
+        assert len({entry.stamp for entry in backend.list("models")}) == 2
+
+    def test_folders_have_the_folders_of_one_folder(self, backend: Backend) -> None:
+        for name in ("top", "models/a/x", "models/b/y/z", "models/.hidden/x", "HP/x"):
+            backend.create(name, b"x")
+        assert sorted(backend.folders("")) == ["HP", "models"]
+        assert sorted(backend.folders("models")) == ["a", "b"]
+        assert list(backend.folders("models/b")) == ["y"]
+        assert dict(backend.folders("models/a")) == {}
+        assert dict(backend.folders("top")) == {}
+        for name, version in backend.folders("models").items():
+            assert version == backend.version(f"models/{name}")
+
+    def test_a_folder_has_another_version_when_its_names_change(self, backend: Backend) -> None:
+        backend.create(f"{RUN}/a", b"x")
+        seen = [settled(lambda: backend.version(RUN))]
+        assert seen[0] == backend.version(RUN), "nothing has changed"
+
+        for change in (
+            lambda: backend.create(f"{RUN}/b", b"x"),
+            lambda: backend.replace(f"{RUN}/b", b"y"),
+            lambda: new_file(backend, f"{RUN}/c", b"z"),
+            lambda: backend.delete([f"{RUN}/b"]),
+            lambda: backend.create(f"{RUN}/folder/d", b"x"),
+        ):
+            change()
+            assert backend.folders("models")["0123"] not in seen
+            seen.append(settled(lambda: backend.version(RUN)))
+        assert len(set(seen)) == 6
+
+    def test_a_change_of_one_folder_leaves_the_versions_of_others(self, backend: Backend) -> None:
+        backend.create("models/a/x", b"x")
+        backend.create("models/b/x", b"x")
+        before = settled(lambda: backend.version("models/a"))
+        backend.create("models/b/y", b"x")
+        assert backend.version("models/a") == before
+
+    # Deleting
+
+    def test_deleted_files_are_gone_and_others_stay(self, backend: Backend) -> None:
+        for name in ("models/a", "models/b", "models/c"):
+            backend.create(name, b"x")
+        backend.delete(["models/a", "models/nothing", "nowhere/at/all", "models/c"])
+        backend.sync("models")
+        assert [entry.name for entry in backend.list("models")] == ["b"]
+        backend.delete([])
+        assert backend.exists("models/b")
+
+    def test_a_folder_is_deleted_if_nothing_is_in_it(self, backend: Backend) -> None:
+        backend.create(f"{RUN}/a", b"x")
+        backend.delete_folder(RUN)
+        assert backend.read(f"{RUN}/a") == b"x"
+        backend.delete([f"{RUN}/a"])
+        backend.delete_folder(RUN)
+        backend.delete_folder(RUN)
+        assert "0123" not in backend.folders("models") or not backend.exists(RUN)
+        assert backend.version(RUN) is None
+        backend.create(f"{RUN}/a", b"y")
+        assert backend.read(f"{RUN}/a") == b"y"
+
+    def test_a_name_that_was_deleted_can_be_created_again(self, backend: Backend) -> None:
+        backend.create("a", b"first")
+        backend.delete(["a"])
+        backend.create("a", b"second")
+        assert backend.read("a") == b"second"
+
+    # Links
+
+    def test_a_linked_file_goes_by_both_names_or_is_refused(self, backend: Backend) -> None:
+        backend.create("models/a/x", b"content")
+        if not backend.link("models/a/x", "models/b/y"):
+            assert not backend.exists("models/b/y")
+            return
+        backend.sync("models/b")
+        assert backend.link("models/a/x", "models/b/y"), "it is that file already"
+        assert backend.list("models/a")[0].stamp == backend.list("models/b")[0].stamp
+        backend.delete(["models/a/x"])
+        assert backend.read("models/b/y") == b"content"
+
+    def test_a_link_never_replaces_another_file(self, backend: Backend) -> None:
+        backend.create("a", b"content")
+        backend.create("b", b"content")
+        assert not backend.link("a", "b")
+        backend.replace("b", b"another")
+        assert not backend.link("a", "b")
+        assert backend.read("b") == b"another"
+
+    def test_a_link_replaces_another_file_if_it_shall(self, backend: Backend) -> None:
+        backend.create("a", b"new")
+        backend.create("b", b"old")
+        if backend.link("a", "b", over=True):
+            assert backend.read("b") == b"new"
+            assert backend.link("a", "b"), "it is that file already"
+        assert sorted(entry.name for entry in backend.list("")) == ["a", "b"]
+
+    def test_a_link_to_nothing_is_an_error(self, backend: Backend) -> None:
+        with pytest.raises(MissingFile, match="there is no file"):
+            backend.link("models/nothing", "models/b/y")
+        assert not backend.exists("models/b")
+
+    # Locks
+
+    def test_a_lock_is_held_once_until_it_is_released(self, backend: Backend) -> None:
+        first = backend.lock("run-0123")
+        assert first is not None
+        assert first.is_held()
+        assert backend.holder("run-0123")
+        assert backend.lock("run-0123") is None
+        other = backend.lock("run-4567")
+        assert other is not None
+        first.release()
+        first.release()
+        assert not first.is_held()
+        assert backend.holder("run-0123") is None
+        with backend.lock("run-0123") as second:  # type: ignore[union-attr]
+            assert second.is_held()
+            assert not first.is_held()
+            first.release()
+            assert second.is_held(), "who released it has no say any more"
+        assert not second.is_held()
+        assert other.is_held()
+        other.release()
+
+    def test_a_lock_is_waited_for(self, backend: Backend) -> None:
+        first = backend.lock("a")
+        assert first is not None
+        began = time.monotonic()
+        assert backend.lock("a", wait=0.1) is None
+        assert 0.1 <= time.monotonic() - began < 5
+        timer = threading.Timer(0.1, first.release)
+        timer.start()
+        second = backend.lock("a", wait=30)
+        assert second is not None
+        timer.join()
+        second.release()
+
+    def test_of_many_threads_one_has_the_lock(self, backend: Backend) -> None:
+        inside = []
+        most = []
+
+        def work(number: int) -> None:
+            lock = backend.lock("a", wait=30)
+            assert lock is not None
+            with lock:
+                inside.append(number)
+                most.append(len(inside))
+                time.sleep(0.001)
+                inside.remove(number)
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(work, range(12)))
+        assert most == [1] * 12
+
+    def test_the_locks_that_are_held_can_be_listed(self, backend: Backend) -> None:
+        assert list(backend.locked("")) == []
+        first, second, other = (
+            backend.lock(name, passing=True) for name in ("a.pin.1", "a.pin.2", "b.pin.1")
+        )
+        assert first is not None
+        assert second is not None
+        assert other is not None
+        assert sorted(backend.locked("a.pin.")) == ["a.pin.1", "a.pin.2"]
+        assert first.is_held(), "it was looked at, not taken"
+        first.release()
+        assert list(backend.locked("a.pin.")) == ["a.pin.2"]
+        assert list(backend.locked("b")) == ["b.pin.1"]
+        second.release()
+        other.release()
+        assert list(backend.locked("")) == []
+
+    def test_locks_are_no_objects(self, backend: Backend) -> None:
+        backend.create("models/a", b"x")
+        lock = backend.lock("a")
+        assert lock is not None
+        assert list(backend.folders("")) == ["models"]
+        assert list(backend.list("")) == []
+        lock.release()
+
+    # The rest
+
+    @pytest.mark.parametrize("name", NO_NAMES, ids=ascii)
+    def test_a_name_that_leaves_the_store_is_refused(self, backend: Backend, name: str) -> None:
+        backend.create("models/x", b"x")
+        refusing: list[Callable[[], object]] = [
+            lambda: backend.path(name),
+            lambda: backend.size(name),
+            lambda: backend.read(name),
+            lambda: backend.open(name),
+            lambda: backend.new(name),
+            lambda: backend.create(name, b""),
+            lambda: backend.replace(name, b""),
+            lambda: backend.delete([name]),
+            lambda: backend.delete_folder(name),
+            lambda: backend.link(name, "models/y"),
+            lambda: backend.link("models/x", name),
+            lambda: backend.lock(name),
+        ]
+        if name:  # which is the outermost folder
+            refusing += [
+                lambda: backend.exists(name),
+                lambda: backend.list(name),
+                lambda: backend.folders(name),
+                lambda: backend.version(name),
+                lambda: backend.sync(name),
+                lambda: backend.sweep(name),
+            ]
+        for call in refusing:
+            with pytest.raises(BadLabel, match="cannot be the name"):
+                call()
+        assert [entry.name for entry in backend.list("models")] == ["x"]
+
+    @pytest.mark.parametrize("name", ["ünïcode 漢字", "a b", "..x", "x..", "a\\b", "-", "%2e"])
+    def test_unusual_names_are_names(self, backend: Backend, name: str) -> None:
+        backend.create(f"models/{name}/{name}", b"x")
+        assert backend.read(f"models/{name}/{name}") == b"x"
+        hidden = name.startswith(".")
+        assert (name in backend.folders("models")) != hidden
+        assert [entry.name for entry in backend.list(f"models/{name}")] == [name] * (not hidden)
+
+    def test_a_sweep_leaves_what_is_placed_and_what_is_on_its_way(self, backend: Backend) -> None:
+        backend.create(f"{RUN}/a", b"x")
+        with backend.new(f"{RUN}/b") as file:
+            file.write(np.ones(ALIGNMENT, np.uint8), 0)
+            assert backend.sweep(RUN) == 0
+            assert backend.sweep("") == 0
+            assert backend.sweep("nowhere") == 0
+            file.finish(3)
+            file.place()
+        assert backend.read(f"{RUN}/a") == b"x"
+        assert backend.read(f"{RUN}/b") == b"\1\1\1"
+
+    def test_it_says_where_it_is_and_how_much_fits(self, backend: Backend) -> None:
+        assert backend.url
+        free = backend.free()
+        assert free is None or free > 0
+
+    def test_the_cache_is_a_folder_that_can_be_written(self, backend: Backend) -> None:
+        backend.create("models/a", b"x")
+        cache = backend.cache
+        if cache is not None:
+            (cache / "index").write_bytes(b"x")
+            assert [entry.name for entry in backend.list("")] == []
+            assert list(backend.folders("")) == ["models"]
+
+    def test_a_path_leads_to_the_content_if_there_is_one(self, backend: Backend) -> None:
+        backend.create("models/a", b"content")
+        path = backend.path("models/a")
+        assert path is None or path.read_bytes() == b"content"

@@ -1,0 +1,515 @@
+"""The backend in a folder: the suite, and what disks add to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from standfast.errors import AlreadyExists, UnreadableFile, WriteFailed
+from standfast.files import disk
+from standfast.files.disk import ALIGNMENT, Disk
+from standfast.store.backends import local
+from standfast.store.backends.backend import Backend
+from standfast.store.backends.local import LocalBackend
+from tests.files.faults import FaultyDisk, raising
+from tests.store.backends.backend_suite import RUN, BackendSuite, new_file
+
+FAULTS = {
+    "ENOSPC": OSError(errno.ENOSPC, "No space left on device"),
+    "EIO": OSError(errno.EIO, "Input/output error"),
+    "Ctrl-C": KeyboardInterrupt(),
+}
+OLD, NEW = b"old content", b"the new content" * 1000
+NAME = f"{RUN}/file"
+
+
+class TestLocalBackend(BackendSuite):
+    @pytest.fixture
+    def backend(self, root: Path) -> Backend:
+        return LocalBackend(root)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where nothing is yet: the backend makes it."""
+    return tmp_path / "store" / "checkpoints"
+
+
+@pytest.fixture
+def backend(root: Path) -> LocalBackend:
+    return LocalBackend(root)
+
+
+def hidden(root: Path) -> list[Path]:
+    """Files that are on their way in, or were left behind."""
+    return [path for path in root.rglob(".*") if path.is_file()]
+
+
+def refusing(name: str, number: int) -> Disk:
+    """A disk on which one operation always fails."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    refused = Disk()
+    setattr(refused, name, refuse)
+    return refused
+
+
+CHANGES: dict[str, Callable[[LocalBackend], None]] = {
+    "new": lambda backend: new_file(backend, NAME, NEW),
+    "create": lambda backend: backend.create(NAME, NEW),
+    "replace": lambda backend: backend.replace(NAME, NEW),
+    "replace an old one": lambda backend: backend.replace(NAME, NEW),
+}
+OPERATIONS = {
+    "new": "make_folder create reserve write truncate sync rename close sync_folder",
+    "create": "make_folder create write sync link remove close sync_folder",
+    "replace": "make_folder create write sync rename close sync_folder",
+    "replace an old one": "create write sync rename close sync_folder",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_fails_at_any_operation_leaves_the_old_file_or_the_new_one(
+    change: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    struck = []
+    for at in range(1, 100):
+        root = tmp_path / str(at) / "checkpoints"
+        old = OLD if "old" in change else None
+        if old:
+            LocalBackend(root).create(NAME, old)
+        faulty = FaultyDisk(at, raising(FAULTS[fault]))
+        caught: BaseException | None = None
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "LOCAL", faulty)
+            try:
+                CHANGES[change](LocalBackend(root))
+            except (WriteFailed, KeyboardInterrupt) as error:
+                caught = error
+        if faulty.struck is None:
+            assert caught is None
+            break
+        struck.append(faulty.struck)
+        again = LocalBackend(root)
+        content = again.read(NAME) if again.exists(NAME) else None
+        assert content in (old, NEW)
+        # What was synced and has its name is whole, whatever a close or a removal says.
+        if caught is None:
+            assert faulty.struck in ("close", "remove")
+            assert content == NEW
+        elif fault == "Ctrl-C":
+            assert isinstance(caught, KeyboardInterrupt)
+        else:
+            assert isinstance(caught, WriteFailed)
+            if content == NEW:
+                assert faulty.struck == "sync_folder"
+            elif fault == "ENOSPC":
+                assert "free some space" in str(caught)
+        if faulty.struck == "remove" and fault != "Ctrl-C":
+            assert len(hidden(root)) == 1
+            assert again.sweep(RUN) == 1
+        assert hidden(root) == []
+        if change != "new":
+            again.replace(NAME, NEW)
+            assert again.read(NAME) == NEW
+    assert set(OPERATIONS[change].split()) <= set(struck)
+    assert at > 8
+
+
+@pytest.mark.parametrize("change", ["create", "replace"])
+def test_a_name_that_may_not_be_durable_is_told(
+    change: str, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.create(f"{RUN}/another", b"x")
+    monkeypatch.setattr(disk, "LOCAL", refusing("sync_folder", errno.EIO))
+    with pytest.raises(WriteFailed, match="is in place and whole, but may not survive a power cut"):
+        CHANGES[change](backend)
+    assert backend.read(NAME) == NEW
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EROFS, "can be read there, not written"),
+        (errno.EACCES, "the right to write"),
+    ],
+)
+def test_the_error_says_what_to_do(
+    number: int, hint: str, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "LOCAL", refusing("create", number))
+    with pytest.raises(WriteFailed, match=f"cannot write .*{NAME}: .*{hint}") as caught:
+        backend.create(NAME, NEW)
+    assert caught.value.errno == number
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK])
+def test_where_there_are_no_links_create_is_still_exclusive(
+    number: int, backend: LocalBackend, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "LOCAL", refusing("link", number))
+    backend.create("a", b"first")
+    with pytest.raises(AlreadyExists):
+        backend.create("a", b"second")
+    assert backend.read("a") == b"first"
+    assert not backend.link("a", "b")
+    assert not backend.exists("b")
+    assert hidden(root) == []
+
+
+def test_a_link_that_was_made_though_the_answer_got_lost_is_one(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Server(Disk):
+        def link(self, source: Path, target: Path) -> None:
+            super().link(source, target)
+            super().link(source, target)
+
+    monkeypatch.setattr(disk, "LOCAL", Server())
+    backend.create("a", b"content")
+    assert backend.read("a") == b"content"
+
+
+def test_a_name_that_is_taken_at_the_last_moment_is_refused(
+    backend: LocalBackend, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Late(Disk):
+        def sync(self, fd: int) -> None:
+            super().sync(fd)
+            (root / "a").write_bytes(b"first")
+
+    monkeypatch.setattr(disk, "LOCAL", Late())
+    with pytest.raises(AlreadyExists):
+        backend.create("a", b"second")
+    assert backend.read("a") == b"first"
+    assert hidden(root) == []
+
+
+RACER = """
+import sys
+from pathlib import Path
+from standfast.errors import AlreadyExists
+from standfast.store.backends.local import LocalBackend
+backend = LocalBackend(Path(sys.argv[1]))
+for line in sys.stdin:
+    try:
+        backend.create(f"models/{line.strip()}", sys.argv[2].encode())
+    except AlreadyExists:
+        print("lost", flush=True)
+    else:
+        print("won", flush=True)
+"""
+
+
+def test_of_two_processes_that_create_one_name_one_wins(root: Path) -> None:
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(root), str(i)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(2)
+    ]
+    wins = [0, 0]
+    for number in range(50):
+        for racer in racers:
+            print(f"name-{number}", file=racer.stdin, flush=True)
+        told = [racer.stdout.readline().strip() for racer in racers]  # type: ignore[union-attr]
+        assert sorted(told) == ["lost", "won"]
+        winner = told.index("won")
+        assert (root / "models" / f"name-{number}").read_text() == str(winner)
+        wins[winner] += 1
+    for racer in racers:
+        racer.communicate()
+    assert sum(wins) == 50
+    assert hidden(root) == []
+
+
+# What lies in the folder
+
+
+def test_links_and_pipes_are_listed_folders_and_names_that_are_no_text_are_not(
+    backend: LocalBackend, root: Path
+) -> None:
+    backend.create("models/run/file", b"x")
+    os.symlink("file", root / "models/run/link")
+    os.symlink("run", root / "models/linked")
+    os.mkfifo(root / "models/run/pipe")
+    (root / "models/run" / os.fsdecode(b"\xff")).write_bytes(b"x")
+    (root / "models/run/folder").mkdir()
+    listed = [entry.name for entry in backend.list("models/run")]
+    assert sorted(listed) == ["file", "link", "pipe"]
+    assert sorted(backend.folders("models")) == ["linked", "run"]
+    with pytest.raises(UnreadableFile, match="not a regular file"):
+        backend.read("models/run/pipe")
+    assert backend.size("models/run/pipe") is None
+    os.symlink("loop", root / "models/loop")
+    assert not backend.exists("models/loop")
+    assert not backend.link("models/run/link", "models/run/second")
+
+
+def test_listing_looks_at_no_file(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(5):
+        backend.create(f"models/{i}", b"x")
+    monkeypatch.setattr(os, "stat", None)
+    monkeypatch.setattr(os, "lstat", None)
+    assert len(backend.list("models")) == 5
+
+
+def test_a_folder_that_cannot_be_opened_is_no_empty_one(
+    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: Any, **__: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    backend.create(NAME, b"x")
+    monkeypatch.setattr(os, "scandir", denied)
+    for look in (backend.list, backend.folders, backend.exists):
+        with pytest.raises(UnreadableFile, match=r"cannot read .*Permission denied"):
+            look(RUN)
+    monkeypatch.setattr(os, "stat", denied)
+    for ask in (backend.exists, backend.size, backend.version):
+        with pytest.raises(UnreadableFile, match=r"cannot read .*Permission denied"):
+            ask(NAME)
+
+
+def test_a_sweep_removes_what_dead_processes_left_and_nothing_else(
+    backend: LocalBackend, root: Path
+) -> None:
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from standfast.store.backends.local import LocalBackend\n"
+        "file = LocalBackend(Path(sys.argv[1])).new('models/0123/x'); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(root)], check=True)
+    left = hidden(root)
+    assert len(left) == 1
+    others = [".notes.standfast", ".0123.standfast", ".01234567.tmp", "01234567.standfast"]
+    for name in others:
+        (root / RUN / name).write_bytes(b"not ours")
+    os.mkfifo(root / RUN / ".01234567.standfast")
+    lock = backend.lock("a")
+    assert lock is not None
+    assert backend.sweep("") == 0, "the folder of the locks is no leftover"
+    assert backend.sweep("models") == 0
+    assert backend.sweep(RUN) == 1
+    assert not left[0].exists()
+    assert sorted(os.listdir(root / RUN)) == sorted([*others, ".01234567.standfast"])
+    assert lock.is_held()
+    lock.release()
+
+
+def test_a_new_file_that_is_dropped_leaves_nothing(backend: LocalBackend, root: Path) -> None:
+    file = backend.new(NAME)
+    assert len(hidden(root)) == 1
+    del file
+    assert hidden(root) == []
+
+
+def test_a_forked_child_does_not_remove_its_parents_file(backend: LocalBackend, root: Path) -> None:
+    with backend.new(NAME) as file:
+        file.write(np.ones(ALIGNMENT, np.uint8), 0)
+        child = os.fork()
+        if child == 0:
+            file.discard()
+            os._exit(0)
+        os.waitpid(child, 0)
+        file.finish(2)
+        file.place()
+    assert backend.read(NAME) == b"\1\1"
+
+
+def test_a_folder_that_was_deleted_by_hand_is_made_again(backend: LocalBackend, root: Path) -> None:
+    backend.create(NAME, b"first")
+    (root / NAME).unlink()
+    (root / RUN).rmdir()
+    backend.create(NAME, b"second")
+    assert backend.read(NAME) == b"second"
+
+
+def test_a_relative_root_stays_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    backend = LocalBackend(Path("store"))
+    monkeypatch.chdir("/")
+    backend.create("a", b"x")
+    assert (tmp_path / "store" / "a").read_bytes() == b"x"
+    assert backend.url == str(tmp_path / "store")
+    assert backend.path("a") == tmp_path / "store" / "a"
+
+
+def test_a_file_has_the_mode_that_umask_gives(backend: LocalBackend, root: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        backend.create("a", b"x")
+        backend.replace("b", b"x")
+        new_file(backend, "c", b"x")
+    finally:
+        os.umask(before)
+    assert {oct((root / name).stat().st_mode & 0o777) for name in "abc"} == {"0o640"}
+
+
+def test_free_space_is_that_of_the_disk_that_the_store_will_be_on(
+    backend: LocalBackend, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Asked(Disk):
+        def free(self, folder: Path) -> int:
+            asked.append(folder)
+            return super().free(folder)
+
+    monkeypatch.setattr(disk, "LOCAL", Asked())
+    assert (backend.free() or 0) > 0
+    backend.create("a", b"x")
+    assert (backend.free() or 0) > 0
+    assert asked == [tmp_path, root]
+    monkeypatch.setattr(disk, "LOCAL", refusing("free", errno.EIO))
+    assert backend.free() is None
+
+
+# A store that can only be read
+
+
+def without_rights(work: Callable[[], None]) -> int:
+    """Do some work as a user who owns nothing; returns 0 if it went well."""
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            work()
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.fixture
+def read_only(backend: LocalBackend, root: Path) -> Iterator[LocalBackend]:
+    backend.create(NAME, b"content")
+    (root / ".standfast").mkdir()
+    folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
+    above = [path for path in root.parents if path.stat().st_uid == os.getuid()]
+    modes = {path: path.stat().st_mode for path in above}
+    for folder in above:
+        if folder != Path("/"):
+            folder.chmod(modes[folder] | 0o011)
+    for folder in folders:
+        folder.chmod(0o555)
+    yield LocalBackend(root)
+    for folder in folders:
+        folder.chmod(0o755)
+    for folder, mode in modes.items():
+        folder.chmod(mode)
+
+
+def test_a_read_only_store_is_read_in_full_and_not_written(
+    read_only: LocalBackend, tmp_path: Path
+) -> None:
+    def work() -> None:
+        os.environ["XDG_CACHE_HOME"] = str(tmp_path / "nowhere")
+        assert read_only.read(NAME) == b"content"
+        assert read_only.open(NAME).size == 7
+        assert [entry.name for entry in read_only.list(RUN)] == ["file"]
+        assert list(read_only.folders("models")) == ["0123"]
+        assert read_only.version(RUN) is not None
+        assert read_only.free() is not None
+        assert read_only.sweep(RUN) == 0
+        assert read_only.cache is None
+        assert read_only.holder("a") is None
+        for change in (
+            lambda: read_only.create(f"{RUN}/b", b"x"),
+            lambda: read_only.create("models/another/b", b"x"),
+            lambda: read_only.replace(NAME, b"x"),
+            lambda: read_only.new(f"{RUN}/b"),
+            lambda: read_only.delete([NAME]),
+            lambda: read_only.lock("a"),
+        ):
+            with pytest.raises(WriteFailed, match=r"Permission denied.*the right to write"):
+                change()
+        with suppress(WriteFailed):  # or it is said to be impossible, because of whose file it is
+            assert not read_only.link(NAME, f"{RUN}/b")
+
+    assert without_rights(work) == 0
+    assert not read_only.exists(f"{RUN}/b")
+    assert read_only.read(NAME) == b"content"
+
+
+# The cache
+
+
+def test_the_cache_lies_in_the_store_and_comes_back(backend: LocalBackend, root: Path) -> None:
+    assert backend.cache is None, "there is no store yet, and looking makes none"
+    assert not root.exists()
+    backend.create("a", b"x")
+    assert backend.cache == root / ".standfast"
+    (root / ".standfast").rmdir()
+    assert backend.cache == root / ".standfast"
+    assert (root / ".standfast").is_dir()
+
+
+def test_the_cache_is_the_users_own_where_the_store_is_on_a_network(
+    backend: LocalBackend, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.create("a", b"x")
+    monkeypatch.setattr(local, "on_network", lambda fd: True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    mine = backend.cache
+    assert mine is not None
+    assert mine.parent == tmp_path / "cache" / "standfast"
+    assert mine.is_dir()
+    assert not (root / ".standfast").exists()
+    (tmp_path / "another way").symlink_to(root)
+    assert LocalBackend(tmp_path / "another way").cache == mine
+    (tmp_path / "other").mkdir()
+    assert LocalBackend(tmp_path / "other").cache not in (None, mine)
+    lock = backend.lock("a")
+    assert lock is not None
+    assert (root / ".standfast" / "locks" / "a.lock").exists(), "locks lie with the store"
+    lock.release()
+
+
+def test_a_cache_folder_that_is_no_path_gives_way_to_the_home(
+    backend: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.create("a", b"x")
+    monkeypatch.setattr(local, "on_network", lambda fd: True)
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    mine = backend.cache
+    assert mine is not None
+    assert mine.parent == tmp_path / "home" / ".cache" / "standfast"
+    (tmp_path / "a file").write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a file"))
+    assert backend.cache is None
+
+
+def test_a_file_in_the_place_of_the_stores_own_folder_costs_the_cache_and_the_locks(
+    backend: LocalBackend, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    backend.create("a", b"x")
+    (root / ".standfast").write_bytes(b"somebody's")
+    assert backend.cache is not None
+    assert backend.cache.parent == tmp_path / "cache" / "standfast"
+    with pytest.raises(WriteFailed, match=r"cannot lock .*a\.lock: Not a directory"):
+        backend.lock("a")
+    assert (root / ".standfast").read_bytes() == b"somebody's"

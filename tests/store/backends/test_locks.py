@@ -1,0 +1,299 @@
+"""Locks between processes: who has them, when they die, and what cannot hurt them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from standfast.errors import WriteFailed
+from standfast.files import disk
+from standfast.files.disk import Disk
+from standfast.store.backends import locks
+from standfast.store.backends.locks import holder, take
+from tests.descriptors import open_files
+
+
+class Holder:
+    """Another process that takes the lock and keeps it until it is told or killed."""
+
+    def __init__(self, path: Path, with_a_worker: bool = False) -> None:
+        heard, tell = os.pipe()
+        hear, told = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            try:
+                os.close(tell)
+                os.close(hear)
+                self._run(path, with_a_worker, heard, told)
+            finally:
+                os._exit(1)
+        os.close(heard)
+        os.close(told)
+        self._tell, self._hear = tell, hear
+        said, worker = os.read(hear, 100).split()
+        self.took_it = said == b"taken"
+        self.worker = int(worker)
+
+    @staticmethod
+    def _run(path: Path, with_a_worker: bool, heard: int, told: int) -> None:
+        lock = take(path)
+        worker = os.fork() if with_a_worker else -1
+        if worker == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.write(told, b"%s %d" % (b"taken" if lock else b"refused", worker))
+        os.read(heard, 1)
+        os.write(told, b"held" if lock and lock.is_held() else b"lost")
+        os._exit(0)
+
+    def end(self) -> str:
+        """Let it go, after it has looked whether it still holds the lock."""
+        os.write(self._tell, b"x")
+        said = os.read(self._hear, 100).decode()
+        self._wait()
+        return said
+
+    def kill(self) -> None:
+        os.kill(self.process, signal.SIGKILL)
+        self._wait()
+
+    def _wait(self) -> None:
+        os.waitpid(self.process, 0)
+        os.close(self._tell)
+        os.close(self._hear)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.lock"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_held() -> Iterator[None]:
+    yield
+    for lock in list(locks._held.values()):
+        lock.release()
+
+
+def test_two_processes_do_not_hold_it_at_once(path: Path) -> None:
+    lock = take(path)
+    assert lock is not None
+    refused = Holder(path)
+    assert not refused.took_it
+    refused.end()
+    lock.release()
+    other = Holder(path)
+    assert other.took_it
+    assert take(path) is None
+    assert other.end() == "held"
+    again = take(path)
+    assert again is not None
+    assert again.is_held()
+
+
+def test_a_killed_holder_loses_it_though_its_worker_lives(path: Path) -> None:
+    other = Holder(path, with_a_worker=True)
+    try:
+        assert other.took_it
+        assert take(path) is None
+        other.kill()
+        os.kill(other.worker, 0)  # it lives
+        began = time.monotonic()
+        lock = take(path, wait=5)
+        assert time.monotonic() - began < 1
+        assert lock is not None
+        assert lock.is_held()
+    finally:
+        os.kill(other.worker, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how", ["exits", "releases", "takes", "asks"])
+def test_a_forked_child_holds_nothing_and_releases_nothing(path: Path, how: str) -> None:
+    lock = take(path)
+    assert lock is not None
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert not lock.is_held()
+            assert take(path) is None
+            if how == "releases":
+                lock.release()
+            elif how == "takes":
+                assert take(path, wait=0.05) is None
+            elif how == "asks":
+                assert holder(path) == f"process {os.getppid()} on {os.uname().nodename}"
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert lock.is_held()
+    other = Holder(path)
+    assert not other.took_it
+    other.end()
+
+
+def test_a_child_takes_it_when_its_parent_has_released_it(path: Path) -> None:
+    lock = take(path)
+    assert lock is not None
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(told, 1)
+        mine = take(path)
+        lock.release()  # its parent's, which it had when it was forked
+        os._exit(0 if mine is not None and mine.is_held() and Holder(path).took_it is False else 1)
+    lock.release()
+    os.write(tell, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(told)
+    os.close(tell)
+
+
+def test_a_lock_whose_file_was_deleted_is_not_held(tmp_path: Path) -> None:
+    path = tmp_path / "locks" / "run.lock"
+    path.parent.mkdir()
+    lock = take(path)
+    assert lock is not None
+    shutil.rmtree(path.parent)
+    assert not lock.is_held()
+    assert not path.exists(), "to look is not to make it"
+    path.parent.mkdir()
+    other = Holder(path)
+    assert other.took_it
+    assert not lock.is_held()
+    lock.release()
+    assert other.end() == "held"
+
+
+def test_a_file_that_is_deleted_while_it_is_locked_is_locked_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+
+    class Late(Disk):
+        def open_lock(self, path: Path) -> int:
+            fd = super().open_lock(path)
+            opened.append(fd)
+            if len(opened) == 1:
+                path.unlink()
+            return fd
+
+    monkeypatch.setattr(disk, "LOCAL", Late())
+    lock = take(path)
+    assert lock is not None
+    assert len(opened) == 2
+    assert lock.is_held()
+    other = Holder(path)
+    assert not other.took_it
+    other.end()
+
+
+def test_two_paths_to_one_file_are_one_lock(path: Path, tmp_path: Path) -> None:
+    lock = take(path)
+    assert lock is not None
+    (tmp_path / "way").symlink_to(tmp_path)
+    assert take(tmp_path / "way" / path.name) is None
+    other = Holder(path)
+    assert not other.took_it, "the second look did not drop it"
+    other.end()
+
+
+def test_a_lock_that_a_backup_dropped_is_taken_again_or_found_lost(
+    path: Path, tmp_path: Path
+) -> None:
+    lock = take(path)
+    assert lock is not None
+    shutil.copy(path, tmp_path / "backup")  # POSIX: whoever closes the file drops its locks
+    assert lock.is_held()
+    refused = Holder(path)
+    assert not refused.took_it
+    refused.end()
+    shutil.copy(path, tmp_path / "backup")
+    other = Holder(path)
+    assert other.took_it
+    assert not lock.is_held()
+    other.kill()
+    assert not lock.is_held(), "somebody was in there meanwhile"
+
+
+def test_the_holder_is_named(path: Path) -> None:
+    assert holder(path) is None
+    with take(path) as lock:  # type: ignore[union-attr]
+        assert holder(path) == f"process {os.getpid()} on {os.uname().nodename}"
+        refused = Holder(path)
+        assert not refused.took_it, "to ask does not drop it"
+        refused.end()
+        assert lock.is_held()
+    assert holder(path) is None
+    other = Holder(path)
+    assert holder(path) == f"process {other.process} on {os.uname().nodename}"
+    assert other.end() == "held"
+    path.write_bytes(b"\x1b[31m" + bytes(300) + b"\xff")
+    assert (holder(path) or "").isprintable()
+
+
+def test_on_a_full_disk_there_are_locks_still(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(Disk):
+        def write(self, *_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(disk, "LOCAL", Full())
+    lock = take(path)
+    assert lock is not None
+    assert lock.is_held()
+    lock.release()
+    assert not lock.is_held()
+
+
+def test_where_there_can_be_no_lock_it_is_said(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(WriteFailed, match=r"cannot lock .*run\.lock: No such file or directory"):
+        take(tmp_path / "nowhere" / "run.lock")
+    (tmp_path / "folder.lock").mkdir()
+    with pytest.raises(WriteFailed, match=r"cannot lock .*folder\.lock: Is a directory"):
+        take(tmp_path / "folder.lock")
+
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", none)
+    with pytest.raises(WriteFailed, match="this file system has no locks"):
+        take(path)
+    assert open_files(path) == []
+
+
+def test_waiting_ends_when_another_process_lets_go(path: Path) -> None:
+    other = Holder(path)
+    timer = threading.Timer(0.2, other.end)
+    timer.start()
+    began = time.monotonic()
+    lock = take(path, wait=20)
+    assert lock is not None
+    assert time.monotonic() - began >= 0.15
+    timer.join()
+
+
+def test_no_descriptor_is_left_open(path: Path) -> None:
+    for _ in range(3):
+        lock = take(path)
+        assert lock is not None
+        assert open_files(path) == [str(path)]
+        assert take(path) is None
+        holder(path)
+        lock.release()
+    other = Holder(path)
+    assert take(path) is None
+    holder(path)
+    other.end()
+    assert open_files(path) == []

@@ -1,0 +1,184 @@
+"""A store works the same on every backend: on a disk, in memory and in an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from standfast import Store
+from standfast.errors import (
+    AmbiguousRef,
+    DamagedFile,
+    FellBack,
+    NotAStore,
+    Protected,
+    RefNotFound,
+    RunBusy,
+    StateMismatch,
+    StepExists,
+)
+from standfast.files.digests import CHUNK
+from standfast.store.backends.memory import MemoryBackend
+from standfast.store.maintenance.doctor import clean, examine
+from standfast.store.schema import names
+from tests.store.stores import MIB, chunks, random_bytes, same
+
+
+@pytest.fixture(params=["disk", "memory", "object store"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "object store":
+        return Store(str(request.getfixturevalue("bucket_url")))
+    return Store(tmp_path) if request.param == "disk" else Store(MemoryBackend())
+
+
+def _again(store: Store) -> Store:
+    """The same store, with an index of its own."""
+    return Store(store.backend)
+
+
+def _held(store: Store, run: str) -> int:
+    """The bytes of all data files in the folder of a run."""
+    folder = names.run_folder(run)
+    return sum(
+        store.backend.size(f"{folder}/{name}") or 0
+        for name, _ in store.backend.list(folder)
+        if name.endswith(".safetensors")
+    )
+
+
+STATE: dict[str, Any] = {
+    "model": {"w": torch.arange(70_000.0), "b": torch.ones(3, dtype=torch.bfloat16)},
+    "numpy": np.arange(5.0),
+    "step": 7,
+}
+
+
+def test_states_come_back(store: Store) -> None:
+    run = store.run("a", hp={"lr": 0.1})
+    run.save(1, STATE, metrics={"loss": 0.5}, epoch=1, best=True)
+    for each in (run, _again(store).run("a", hp={"lr": 0.1})):
+        loaded = each.load()
+        assert same(loaded, STATE)
+        loaded["model"]["w"] += 1
+        assert same(each.load("best"), STATE)
+    checkpoint = _again(store).resolve("latest")
+    assert (checkpoint.metrics, checkpoint.epoch) == ({"loss": 0.5}, 1)
+    assert checkpoint.verify().tensors == 3
+
+
+def test_trees_are_filled(store: Store) -> None:
+    run = store.run("a")
+    run.save(1, {"x": np.arange(3.0), "n": 1})
+    given = {"x": np.zeros(3), "n": 0}
+    assert run.load(into=given) is given
+    assert same(given, {"x": np.arange(3.0), "n": 1})
+    with pytest.raises(StateMismatch):
+        run.load(into={"y": np.zeros(3)})
+
+
+def test_references_mean_the_same(store: Store) -> None:
+    with pytest.raises(NotAStore):
+        store.resolve("latest")
+    a, b = store.run("a"), store.run("b")
+    for step in (1, 2):
+        a.save(step, {"step": step})
+    b.save(7, {"step": 7}).tag("paper")
+    a.checkpoint(1).note("text")
+    for each in (store, _again(store)):
+        assert each.resolve("latest").step == 7
+        assert each.resolve("a").step == 2
+        assert each.resolve(f"{a.hash}@1").notes[0].text == "text"
+        assert each.resolve("paper").ref == f"{b.hash}@7"
+        with pytest.raises(RefNotFound):
+            each.resolve("nobody")
+    with pytest.raises(AmbiguousRef):
+        a.checkpoint(1).tag("paper")
+    with pytest.raises(StepExists):
+        a.save(1, {})
+    a.save(1, {"step": 11}, replace=True)
+    assert _again(store).resolve("a@1").state()["step"] == 11
+    a.rename("c")
+    assert _again(store).find_run("c").hash == a.hash
+
+
+def test_what_is_held_is_not_written_again(store: Store) -> None:
+    run = store.run("a")
+    x = chunks(1, 2)
+    run.save(1, {"x": x})
+    first = _held(store, run.hash)
+    assert first < 2 * CHUNK + 10_000
+    run.save(2, {"y": x})
+    assert _held(store, run.hash) == first
+    x[-1] ^= 1
+    run.save(3, {"x": x})
+    assert _held(store, run.hash) < first + CHUNK + 10_000
+    assert same(run.load(3), {"x": x})
+    assert same(run.load(2), {"y": chunks(1, 2)})
+    other = _again(store).run("b")
+    other.save(1, {"x": x})
+    run.delete_all()
+    assert same(_again(store).run("b").load(), {"x": x})
+
+
+def test_deleting_frees_space(store: Store) -> None:
+    run = store.run("a")
+    for step in (1, 2):
+        run.save(step, {"x": random_bytes(MIB, step)})
+    with pytest.raises(Protected):
+        run.delete(1, 2)
+    run.delete(1)
+    assert _held(store, run.hash) < 1.1 * MIB
+    run.checkpoint(2).tag("paper")
+    with pytest.raises(Protected):
+        run.delete_all()
+
+
+def test_damage_is_found_and_mended(store: Store) -> None:
+    run = store.run("a")
+    run.save(1, {"x": random_bytes(1000), "n": 1})
+    run.save(2, {"x": random_bytes(1000), "n": 2})
+    (file,) = run.checkpoint(2).head.files
+    path = f"{names.run_folder(run.hash)}/{file.name}"
+    data = bytearray(store.backend.read(path))
+    data[-1] ^= 1
+    store.backend.replace(path, bytes(data))
+    with pytest.raises(DamagedFile):
+        run.load(2)
+    with pytest.warns(FellBack):
+        assert run.load()["n"] == 1
+    assert list(examine(store.backend, store.index).restored) == [f"{run.hash}@2"]
+    assert run.load()["n"] == 2
+
+
+def test_what_crashes_left_is_cleaned(store: Store) -> None:
+    run = store.run("a")
+    run.save(1, {})
+    run.close()
+    orphan = names.data_file(run.hash, 9, "0123abcd", "model")
+    store.backend.create(f"{names.run_folder(run.hash)}/{orphan}", b"x")
+    clean(store.backend, store.index)
+    assert not store.backend.exists(f"{names.run_folder(run.hash)}/{orphan}")
+
+
+def test_one_writes_at_a_time(store: Store) -> None:
+    run = store.run("a")
+    lock = store.backend.lock(run.hash)
+    assert lock is not None
+    with pytest.raises(RunBusy):
+        run.save(1, {})
+    lock.release()
+    run.save(1, {})
+
+
+def test_two_stores_in_memory_have_nothing_in_common() -> None:
+    stores = [Store(MemoryBackend()), Store(MemoryBackend())]
+    runs = [store.run("a") for store in stores]
+    for number, run in enumerate(runs):
+        run.save(number, {"number": number})
+    assert [run.load()["number"] for run in runs] == [0, 1]
+    assert runs[0].checkpoint() != runs[1].checkpoint()
+    assert [len(run.checkpoints()) for run in runs] == [1, 1]

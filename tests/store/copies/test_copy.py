@@ -1,0 +1,630 @@
+"""Copies of checkpoints in other stores: the same bytes, verified, and all of one or nothing."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from standfast import Checkpoint, KeepAll, KeepLast, Run, Store
+from standfast.errors import (
+    DamagedFile,
+    DigestMismatch,
+    IndexMismatch,
+    MissingData,
+    NotAStore,
+    NotEnoughSpace,
+    RefNotFound,
+    RunBusy,
+    RunCollision,
+    StandfastError,
+    StepExists,
+    TruncatedFile,
+)
+from standfast.files import disk
+from standfast.store.backends.backend import Backend
+from standfast.store.backends.local import LocalBackend
+from standfast.store.backends.memory import MemoryBackend
+from standfast.store.copies import files
+from standfast.store.retention import collection
+from standfast.store.retention.pins import pinned_steps
+from standfast.store.save import planning
+from standfast.store.save.changing import change_of
+from standfast.store.schema import names
+from standfast.store.schema.marks import read_marks
+from standfast.store.schema.run_file import encode, read_run
+from tests.files.faults import raising
+from tests.store.faults.states import Faulty, UnsyncedDisk
+from tests.store.stores import (
+    chunks,
+    data_files,
+    data_path,
+    flip,
+    folder,
+    overwrite,
+    random_bytes,
+    record_path,
+    same,
+)
+
+NewStore = Callable[[], Store]
+
+
+@pytest.fixture(autouse=True)
+def _files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each part of a small state have a file of its own, as those of large ones do."""
+    monkeypatch.setattr(planning, "TOGETHER", 1024)
+
+
+@pytest.fixture(params=["local", "memory", "bucket"])
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewStore:
+    """Makes empty stores of one kind, which is the other side of a copy."""
+    if request.param == "memory":
+        return lambda: Store(MemoryBackend())
+    place = request.getfixturevalue("bucket_url") if request.param == "bucket" else tmp_path
+    return lambda: Store(f"{place}/{os.urandom(4).hex()}")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Store:
+    return Store(tmp_path / "target")
+
+
+def state(step: int, seed: int = 0) -> dict[str, Any]:
+    return {
+        "model": {"weight": random_bytes(100_000, seed), "bias": torch.full((5,), float(step))},
+        "optimizer": {"moment": random_bytes(70_000, seed + 50)},
+        "step": step,
+    }
+
+
+def saved(store: Store, *steps: int, **options: Any) -> Run:
+    run = store.run("gpt", hp={"lr": 0.1}, model={"layers": 2}, data={"uids": [1, 2]})
+    for step in steps:
+        run.save(step, state(step), metrics={"loss": 1 / step}, **options)
+    return run
+
+
+def files_of(backend: Backend, run: str) -> dict[str, bytes]:
+    """All files of a run that a copy should have, with their bytes."""
+    places = (names.run_folder(run), f"{names.SETTINGS}/{run}", f"{names.SAMPLES}/{run}")
+    return {
+        name: backend.read(f"{place}/{name}") for place in places for name, _ in backend.list(place)
+    }
+
+
+def sizes(checkpoint: Checkpoint) -> int:
+    return sum(file.size for file in checkpoint.head.files)
+
+
+# What a copy is
+
+
+def test_a_copy_is_the_same_in_every_byte(store: Store, new_store: NewStore) -> None:
+    run = saved(store, 1)
+    target = new_store()
+    copied = run.checkpoint().copy_to(target)
+    nbytes = sizes(run.checkpoint())
+    assert (copied.run, copied.step, copied.nbytes, copied.shared) == (run.hash, 1, nbytes, 0)
+    assert not copied.already
+    assert files_of(target.backend, run.hash) == files_of(store.backend, run.hash)
+    assert same(target.resolve("gpt").state(), state(1))
+    assert target.find_run("gpt").hyperparameters == {"lr": 0.1}
+
+
+def test_it_comes_back_the_same(store: Store, new_store: NewStore, target: Store) -> None:
+    run = saved(store, 1)
+    middle = new_store()
+    run.checkpoint().copy_to(middle)
+    middle.resolve("latest").copy_to(target)
+    assert files_of(target.backend, run.hash) == files_of(store.backend, run.hash)
+    assert target.resolve("latest").head == run.checkpoint().head
+
+
+def test_what_is_there_is_not_copied_again(store: Store, new_store: NewStore) -> None:
+    run = saved(store, 1)
+    target = new_store()
+    run.checkpoint().copy_to(target)
+    again = run.checkpoint().copy_to(target)
+    assert (again.nbytes, again.shared, again.already) == (0, sizes(run.checkpoint()), True)
+
+
+def test_of_the_next_checkpoint_only_what_changed_is_copied(
+    store: Store, new_store: NewStore
+) -> None:
+    run = saved(store, 1)
+    target = new_store()
+    run.checkpoint().copy_to(target)
+    new = run.save(2, {**state(1), "optimizer": {"moment": random_bytes(70_000, 9)}})
+    copied = new.copy_to(target)
+    changed = {file.name for file in new.head.files} - {
+        file.name for file in run.checkpoint(1).head.files
+    }
+    assert copied.nbytes == sum(file.size for file in new.head.files if file.name in changed)
+    assert copied.shared == sizes(new) - copied.nbytes > 100_000
+    assert same(target.resolve("gpt@2").state(), new.state())
+
+
+def test_files_of_several_blocks_and_chunks_come_over(
+    store: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BLOCK", 3 << 20)
+    run = store.run("large")
+    run.save(1, {"odd": random_bytes(12_345), "long": chunks(1, 2)[:-99], "w": np.zeros(7)})
+    run.checkpoint().copy_to(target, check=True)
+    assert files_of(target.backend, run.hash) == files_of(store.backend, run.hash)
+
+
+def test_progress_tells_of_every_byte(store: Store, new_store: NewStore) -> None:
+    run = saved(store, 1, 2)
+    target = new_store()
+    run.checkpoint(1).copy_to(target)
+    told: list[int] = []
+    copied = run.checkpoint(2).copy_to(target, told.append)
+    assert sum(told) == sizes(run.checkpoint(2)) == copied.nbytes + copied.shared
+    assert min(copied.shared, copied.nbytes) > 0
+
+
+def test_the_manifest_of_the_target_tells_of_it(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    with target:
+        run.checkpoint().copy_to(target)
+    manifest = Path(target.url, names.MANIFEST).read_text()
+    assert f"latest_hash: '{run.hash}'" in manifest
+
+
+def test_a_whole_torch_file_has_a_second_name_where_there_are_links(
+    store: Store, new_store: NewStore
+) -> None:
+    run = saved(store, 1, format="torch")
+    target = new_store()
+    run.checkpoint().copy_to(target, check=True)
+    second = names.whole_file(run.hash, 1)
+    there, here = files_of(target.backend, run.hash), files_of(store.backend, run.hash)
+    size = here.pop(second.rpartition("/")[2])
+    assert len(size) == sizes(run.checkpoint())
+    if target.backend.links:
+        assert there.pop(second.rpartition("/")[2]) == size
+    assert there == here
+
+
+def test_a_state_without_tensors_is_copied(store: Store, new_store: NewStore) -> None:
+    target = new_store()
+    copied = store.run("plain").save(1, {"step": 1}).copy_to(target)
+    assert (copied.nbytes, copied.shared) == (0, 0)
+    assert target.resolve("plain").state() == {"step": 1}
+
+
+# The run
+
+
+def test_the_run_of_the_target_stays_as_it_is(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    run.checkpoint().copy_to(target)
+    target.find_run("gpt").rename("theirs")
+    run.save(2, state(2)).copy_to(target)
+    assert target.find_run("theirs").hash == run.hash
+
+
+def test_what_is_kept_in_one_store_is_not_what_is_kept_in_another(
+    store: Store, target: Store
+) -> None:
+    run = saved(store, 1)
+    run.retain(KeepLast(1))
+    run.checkpoint().copy_to(target)
+    assert target.find_run("gpt").retention is None
+    assert run.retention is not None
+
+
+def test_another_run_of_the_same_short_hash_is_refused(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    other = msgspec.structs.replace(run.file, identity={**run.file.identity, "hp": "0" * 64})
+    target.backend.create(names.run_file(run.hash), encode(other))
+    with pytest.raises(RunCollision, match=run.hash):
+        run.checkpoint().copy_to(target)
+    assert data_files(target.open_run(run.hash)) == {}
+    assert read_run(target.backend, run.hash) == other
+
+
+def test_the_run_file_is_made_from_the_record_if_it_is_lost(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    checkpoint = run.checkpoint()
+    store.backend.replace(names.run_file(run.hash), b"nonsense")
+    checkpoint.copy_to(target)
+    assert read_run(target.backend, run.hash).identity == checkpoint.head.identity
+
+
+def test_a_root_of_another_program_is_not_written_to(store: Store, tmp_path: Path) -> None:
+    foreign = tmp_path / "theirs" / "checkpoints"
+    (foreign / "models").mkdir(parents=True)
+    (foreign / "manifest.yaml").write_text("experiments: {}\n")
+    with pytest.raises(NotAStore, match="another program"):
+        saved(store, 1).checkpoint().copy_to(Store(tmp_path / "theirs"))
+    assert sorted(path.name for path in foreign.rglob("*")) == ["manifest.yaml", "models"]
+
+
+# Files that runs share
+
+
+def test_a_file_that_another_run_of_the_target_has_is_linked(store: Store, target: Store) -> None:
+    weights = {"model": {"weight": random_bytes(100_000)}}
+    first = store.run("first").save(1, weights)
+    second = store.run("second").save(1, {**weights, "own": {"w": random_bytes(70_000, 5)}})
+    (shared,) = {f.name for f in first.head.files} & {f.name for f in second.head.files}
+    first.copy_to(target)
+    copied = second.copy_to(target)
+    paths = [folder(target.open_run(each.head.run)) / shared for each in (first, second)]
+    assert os.path.samefile(*paths)
+    assert copied.shared == paths[0].stat().st_size
+    assert copied.nbytes == sizes(second) - copied.shared
+
+
+def test_where_there_are_no_links_it_is_copied(
+    store: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = {"model": {"weight": random_bytes(100_000)}}
+    first = store.run("first").save(1, weights)
+    second = store.run("second").save(1, weights)
+    first.copy_to(target)
+    monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
+    assert second.copy_to(target, check=True).nbytes == sizes(second) > 0
+
+
+# What is damaged
+
+
+@pytest.mark.parametrize("format", ["safetensors", "torch"])
+def test_a_damaged_tensor_is_never_copied(store: Store, target: Store, format: str) -> None:
+    run = saved(store, 1, format=format)
+    checkpoint = run.checkpoint()
+    record = checkpoint.record
+    extent = record.first_extents[list(record.names).index("optimizer.moment")]
+    file = checkpoint.head.files[record.files[extent]]
+    flip(folder(run) / file.name, int(record.starts[extent]) + 7)
+    with pytest.raises(DigestMismatch, match=file.name) as damage:
+        checkpoint.copy_to(target)
+    assert damage.value.tensors == ("moment" if format == "safetensors" else "optimizer.moment",)
+    placed = {name for name, _ in target.backend.list(names.run_folder(run.hash))}
+    assert placed == {each.name for each in checkpoint.head.files} - {file.name}
+    assert store.index.distrusted(run.hash) == {file.name}
+
+
+def test_intact_files_stay_for_the_next_attempt(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    path = data_path(run, 1, "optimizer")
+    whole = path.read_bytes()
+    flip(path)
+    with pytest.raises(DigestMismatch):
+        run.checkpoint(1).copy_to(target)
+    overwrite(path, whole)
+    copied = run.checkpoint(1).copy_to(target)
+    assert copied.shared == data_path(run, 1, "model").stat().st_size
+    assert copied.nbytes == len(whole)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_a_damaged_header_is_never_copied(store: Store, target: Store, suffix: str) -> None:
+    run = saved(store, 1, format="torch" if suffix == ".pth" else "safetensors")
+    path = next(folder(run).glob(f"*{suffix}"))
+    flip(path, 200 if suffix == ".safetensors" else -1)
+    with pytest.raises(DamagedFile, match=path.name):
+        run.checkpoint(1).copy_to(target)
+    assert target.index.count() == 0
+
+
+def test_bytes_of_a_torch_file_that_the_record_does_not_refer_to_are_verified(
+    store: Store, target: Store
+) -> None:
+    run = store.run("whole")
+    kept, dropped = random_bytes(100_000), random_bytes(100_000, 1)
+    first = run.save(1, {"kept": kept, "dropped": dropped}, format="torch")
+    second = run.save(2, {"kept": kept})
+    assert [file.name for file in second.head.files] == [file.name for file in first.head.files]
+    start = first.record.starts[list(first.record.names).index("dropped")]
+    flip(folder(run) / first.head.files[0].name, int(start))
+    with pytest.raises(DigestMismatch, match="a part of it"):
+        second.copy_to(target)
+
+
+def test_another_file_in_the_place_of_one_is_never_copied(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    run.save(2, {**state(2), "model": {"weight": random_bytes(100_000, 7), "bias": torch.ones(5)}})
+    first, second = data_path(run, 1, "model"), data_path(run, 2, "model")
+    assert first.stat().st_size == second.stat().st_size
+    overwrite(first, second.read_bytes())
+    with pytest.raises(IndexMismatch, match="another file"):
+        run.checkpoint(1).copy_to(target)
+    assert target.index.count() == 0
+
+
+def test_a_missing_or_cut_file_is_named(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    path = data_path(run, 1, "model")
+    checkpoint = run.checkpoint()
+    overwrite(path, path.read_bytes()[:-1])
+    with pytest.raises(TruncatedFile, match=path.name):
+        checkpoint.copy_to(target)
+    path.unlink()
+    with pytest.raises(MissingData, match=path.name):
+        checkpoint.copy_to(target)
+    assert not Path(target.url, names.MODELS).exists()
+
+
+def test_what_the_target_has_cut_is_copied_again(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    run.checkpoint().copy_to(target)
+    there = folder(target.open_run(run.hash)) / data_path(run, 1, "model").name
+    overwrite(there, there.read_bytes()[:5000])
+    copied = run.checkpoint().copy_to(target)
+    assert copied.already
+    assert copied.nbytes == there.stat().st_size
+    assert target.resolve("gpt").verify().files == 2
+
+
+def test_what_the_target_knows_to_be_damaged_is_copied_again(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    run.checkpoint().copy_to(target)
+    there = folder(target.open_run(run.hash)) / data_path(run, 1, "model").name
+    flip(there)
+    with pytest.raises(DigestMismatch):
+        run.checkpoint().copy_to(target, check=True)
+    assert run.checkpoint().copy_to(target, check=True).nbytes == there.stat().st_size
+    assert target.index.distrusted(run.hash) == set()
+
+
+def test_a_damaged_record_of_the_target_is_replaced(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    run.checkpoint().copy_to(target)
+    there = record_path(target.open_run(run.hash), 1)
+    overwrite(there, there.read_bytes()[:-20])
+    assert not run.checkpoint().copy_to(target).already
+    assert there.read_bytes() == record_path(run, 1).read_bytes()
+
+
+def test_a_damaged_record_is_never_copied(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    checkpoint = run.checkpoint()
+    flip(record_path(run, 1), -30)
+    with pytest.raises(DamagedFile, match=r"_step_000001\.json"):
+        checkpoint.copy_to(target)
+
+
+# What stands in the way
+
+
+def test_another_checkpoint_of_the_step_stays(store: Store, new_store: NewStore) -> None:
+    run, target = saved(store, 1), new_store()
+    theirs = saved(target)
+    theirs.save(1, {"step": "theirs"})
+    with pytest.raises(StepExists, match="another checkpoint as step 1"):
+        run.checkpoint().copy_to(target)
+    assert theirs.load(1) == {"step": "theirs"}
+    assert [n for n, _ in target.backend.list(names.run_folder(run.hash), ".safetensors")] == []
+
+
+def test_the_same_one_with_fewer_parts_stays_too(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    run.checkpoint().copy_to(target)
+    run.save(2, state(2))
+    run.retain(KeepLast(1) | KeepAll(without="optimizer"))
+    assert run.checkpoint(1).head.dropped == ["optimizer"]
+    with pytest.raises(StepExists, match="this checkpoint with other parts"):
+        run.checkpoint(1).copy_to(target)
+    assert same(target.resolve("gpt@1").state(), state(1))
+
+
+def test_one_that_comes_in_between_stays(
+    store: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = saved(store, 1)
+    name = names.record_file(run.hash, 1)
+    create = LocalBackend.create
+
+    def too_late(self: LocalBackend, given: str, data: bytes) -> None:
+        if given == name:
+            create(self, given, b"theirs")
+        create(self, given, data)
+
+    monkeypatch.setattr(LocalBackend, "create", too_late)
+    with pytest.raises(StepExists):
+        run.checkpoint().copy_to(target)
+    assert target.backend.read(name) == b"theirs"
+
+
+def test_one_who_made_the_same_copy_meanwhile_is_no_harm(
+    store: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = LocalBackend.create
+
+    def twice(self: LocalBackend, name: str, data: bytes) -> None:
+        create(self, name, data)
+        create(self, name, data)
+
+    run = saved(store, 1)
+    monkeypatch.setattr(LocalBackend, "create", twice)
+    assert run.checkpoint().copy_to(target).step == 1
+    assert same(target.resolve("latest").state(), state(1))
+
+
+def test_one_that_was_replaced_meanwhile_is_not_taken_for_the_other(
+    store: Store, target: Store
+) -> None:
+    run = saved(store, 1)
+    old = run.checkpoint()
+    run.save(1, {"new": 1}, replace=True)
+    with pytest.raises(RefNotFound, match="replaced meanwhile"):
+        old.copy_to(target)
+    run.save(2, {})
+    run.delete(1)
+    with pytest.raises(RefNotFound, match="deleted meanwhile"):
+        old.copy_to(target)
+
+
+def test_too_little_space_is_found_before_anything_is_written(
+    store: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = saved(store, 1)
+    monkeypatch.setattr(LocalBackend, "free", lambda self: 100_000)
+    with pytest.raises(NotEnoughSpace):
+        run.checkpoint().copy_to(target)
+    assert not Path(target.url, names.MODELS).exists()
+
+
+def test_a_copy_keeps_others_out_and_its_source_in(
+    store: Store, new_store: NewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who deletes what no record refers to waits, and no policy deletes what is being copied."""
+    run, target = saved(store, 1), new_store()
+    seen = []
+
+    def look(nbytes: int) -> None:
+        with pytest.raises(RunBusy), change_of(target.backend, run.hash, wait=0):
+            pass
+        seen.append(pinned_steps(store.backend, run.hash))
+
+    run.checkpoint().copy_to(target, look)
+    assert seen == [{1}] * 3  # at the beginning, and for each file
+    assert pinned_steps(store.backend, run.hash) == set()
+    with change_of(target.backend, run.hash, wait=0):
+        pass
+
+
+# Tags, notes, metrics that came late
+
+
+def test_tags_notes_and_late_metrics_go_along(store: Store, new_store: NewStore) -> None:
+    run, target = saved(store, 1), new_store()
+    checkpoint = run.checkpoint()
+    checkpoint.tag("paper")
+    checkpoint.note("the good one")
+    checkpoint.add_metrics({"score": 2.5}, best=True)
+    assert checkpoint.copy_to(target).left_out == ()
+    copy = target.resolve("paper")
+    assert copy.notes == checkpoint.notes
+    assert copy.metrics == {"loss": 1.0, "score": 2.5}
+    assert target.resolve("gpt@best") == copy
+    assert read_marks(target.backend, run.hash, 1) == read_marks(store.backend, run.hash, 1)
+
+
+def test_a_tag_that_the_target_has_elsewhere_is_left_out(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    run.checkpoint().tag("paper")
+    run.checkpoint().tag("gold")
+    run.checkpoint().tag("called")
+    theirs = target.run("called").save(1, {})
+    theirs.tag("paper")
+    left_out = run.checkpoint().copy_to(target).left_out
+    assert target.resolve(f"{run.hash}@1").tags == ["gold"]
+    assert target.resolve("paper") == theirs
+    assert left_out == (
+        f"the tag 'paper': it is on {theirs.ref} there",
+        f"the tag 'called': run {theirs.head.run} is called so there",
+    )
+
+
+def test_what_the_target_says_of_it_stays(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    run.checkpoint().copy_to(target)
+    target.resolve("gpt").tag("theirs")
+    run.checkpoint().tag("ours")
+    run.checkpoint().copy_to(target)
+    assert target.resolve("gpt").tags == ["theirs"]
+
+
+def test_marks_that_cannot_be_read_are_left_out(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    run.checkpoint().tag("paper")
+    store.backend.replace(names.marks_file(run.hash, 1), b"nonsense")
+    (left_out,) = run.checkpoint().copy_to(target).left_out
+    assert left_out.startswith("its tags and notes, which cannot be read")
+    assert same(target.resolve("gpt").state(), state(1))
+
+
+# Copies that are interrupted
+
+KILLED = """
+import os, signal, sys
+from standfast import Store
+from standfast.store.backends.new_file import Aside
+
+place, count = Aside.place, 0
+
+def killed(self, over=False):
+    global count
+    count += str(self._target).endswith(".safetensors")
+    if count == 2:  # written, and not in place
+        os.kill(os.getpid(), signal.SIGKILL)
+    place(self, over)
+
+Aside.place = killed
+Store(sys.argv[1]).resolve("gpt").copy_to(Store(sys.argv[2]))
+"""
+
+
+def test_a_copy_that_was_killed_goes_on_with_the_next_file(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    run.close()
+    places = [str(Path(each.url).parent) for each in (store, target)]
+    done = subprocess.run([sys.executable, "-c", KILLED, *places], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert target.runs() == []
+    (line,) = collection.plan(target).lines
+    assert (line.kind, line.run) == ("leftovers", run.hash)
+    copied = run.checkpoint().copy_to(target, check=True)
+    assert copied.shared == line.nbytes == data_path(run, 1, "model").stat().st_size
+    assert copied.nbytes == data_path(run, 1, "optimizer").stat().st_size
+    target.index.refresh()
+    assert collection.plan(target).lines == []
+
+
+def test_gc_clears_away_what_a_copy_left(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    flip(data_path(run, 1, "optimizer"))
+    with pytest.raises(DigestMismatch):
+        run.checkpoint(1).copy_to(target)
+    collection.carry_out(target, collection.plan(target))
+    assert not list(Path(target.url, names.run_folder(run.hash)).glob("*.safetensors"))
+
+
+def test_whatever_fails_the_copy_is_whole_or_not_there(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = saved(store, 1)
+    run.checkpoint().tag("paper")
+    checkpoint = run.checkpoint()
+    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
+    outcomes = []
+    for number in itertools.count(1):
+        faulty = Faulty(number, raising(OSError(errno.EIO, "the disk went wrong")))
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "LOCAL", faulty)
+            with suppress(StandfastError):
+                checkpoint.copy_to(Store(tmp_path / str(number)))
+        if faulty.struck is None:
+            break
+        target = Store(tmp_path / str(number))
+        target.index.refresh()
+        outcomes.append(target.index.count())
+        if outcomes[-1]:
+            assert same(target.resolve(f"{run.hash}@1").state(), state(1))
+        checkpoint.copy_to(target)
+        assert same(target.resolve("paper").state(), state(1))
+    assert outcomes.count(0) > 10
+    assert outcomes.count(1) > 3

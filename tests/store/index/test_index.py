@@ -1,0 +1,365 @@
+"""The index is a view: cold, warm, deleted, garbled or stale, it says what the records say."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from standfast import Run, Store
+from standfast.errors import RefNotFound
+from standfast.files import disk
+from standfast.store.index import database, scanning
+from standfast.store.schema import names
+from tests.store.stores import folder, overwrite, random_bytes, record_path, same
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+@pytest.fixture
+def run(store: Store) -> Run:
+    run = store.run("a")
+    for step in (1, 2, 3):
+        run.save(step, {"step": step, "x": np.full(2, step)}, best=step == 2)
+    run.checkpoint(1).tag("paper")
+    run.close()
+    return run
+
+
+def _again(store: Store) -> Store:
+    return Store(Path(store.url).parent)
+
+
+def _file(store: Store) -> Path:
+    path = Path(store.url) / ".standfast" / database.NAME
+    assert path.exists()
+    return path
+
+
+def _says(store: Store) -> Any:
+    """All that an index is asked for."""
+    store.index.refresh()
+    return (
+        [(each.run, each.step, each.head) for each in store.index.newest()],
+        [
+            listed and listed.step
+            for each in store.index.runs()
+            if (listed := store.index.best(each.run))
+        ],
+        store.index.runs(),
+        store.index.highest(),
+        store.index.tagged("paper"),
+        [store.index.files(each.run) for each in store.index.runs()],
+        store.index.problems(),
+    )
+
+
+def _settle(run: Run, seconds: float = 10) -> None:
+    """Let the folder of a run have changed some time ago."""
+    past = time.time_ns() - int(seconds * 1e9)
+    os.utime(folder(run), ns=(past, past))
+
+
+def test_it_says_what_the_records_say(store: Store, run: Run) -> None:
+    newest, best, runs, highest, tagged, (files,), problems = _says(store)
+    assert [step for _, step, _ in newest] == [3, 2, 1]
+    assert best == [2]
+    assert [(each.run, each.name) for each in runs] == [(run.hash, "a")]
+    assert highest == 3
+    assert tagged == [(run.hash, 1)]
+    assert len(files) == 3
+    assert problems == []
+
+
+@pytest.mark.parametrize("what", ["the file", "the folder", "half of it", "garbage", "another"])
+def test_what_becomes_of_it_does_not_matter(store: Store, run: Run, what: str) -> None:
+    expected = _says(store)
+    path = _file(store)
+    store.index.close()
+    if what == "the file":
+        path.unlink()
+    elif what == "the folder":
+        shutil.rmtree(path.parent)
+    elif what == "half of it":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif what == "garbage":
+        path.write_bytes(os.urandom(10_000))
+    else:
+        for name in os.listdir(path.parent):
+            if name.startswith(database.NAME):
+                (path.parent / name).unlink()
+        with sqlite3.connect(path) as other:
+            other.execute("CREATE TABLE records (something TEXT)")
+        other.close()
+    for each in (_again(store), store):
+        assert _says(each) == expected
+    assert store.resolve("paper").step == 1
+    assert store.run("a").load()["step"] == 3
+
+
+def test_rows_that_are_garbled_are_made_again(store: Store, run: Run) -> None:
+    expected = _says(store)
+    with sqlite3.connect(_file(store)) as other:
+        other.execute("UPDATE records SET head = x'00'")
+    other.close()
+    assert _says(_again(store)) == expected
+
+
+def test_it_is_deleted_while_it_is_open(store: Store, run: Run) -> None:
+    expected = _says(store)
+    shutil.rmtree(_file(store).parent)
+    assert _says(store) == expected
+    run.save(4, {"step": 4})
+    assert store.resolve("latest").step == 4
+    assert _again(store).resolve("latest").step == 4
+
+
+def test_where_it_cannot_be_written_it_lives_in_memory(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = _says(store)
+    monkeypatch.setattr("standfast.store.backends.local.LocalBackend.cache", None)
+    assert _says(_again(store)) == expected
+    run = _again(store).run("a")
+    run.save(4, {"step": 4})
+    assert run.load()["step"] == 4
+
+
+def test_a_warm_index_reads_no_record(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = _says(store)
+    _settle(run)
+    assert _says(store) == expected, "once more, because the folder looks changed"
+
+    def scanned(*_: object) -> None:
+        raise AssertionError("a folder that did not change was looked at")
+
+    monkeypatch.setattr(scanning, "_look", scanned)
+    assert _says(store) == expected
+    assert _says(_again(store)) == expected
+
+
+def test_what_another_process_does_is_seen(store: Store, run: Run) -> None:
+    _says(store)
+    other = _again(store)
+    other.run("b").save(1, {"who": "b"})
+    assert store.resolve("latest").state()["who"] == "b"
+    other.run("a").delete(3)
+    assert store.resolve("a").step == 2
+    other.untag("paper")
+    with pytest.raises(RefNotFound):
+        store.resolve("paper")
+    other.find_run("b").delete_all()
+    assert [each.run for each in store.index.runs()] == [run.hash]
+    shutil.rmtree(folder(run))
+    with pytest.raises(RefNotFound):
+        store.run("c").load()
+    assert list(store.index.newest()) == []
+
+
+def test_a_change_within_the_same_tick_of_the_clock_is_not_overlooked(
+    store: Store, run: Run
+) -> None:
+    """The folder's time stays what it was when the index last looked: a coarse clock does that."""
+    _says(store)
+    for step in (4, 5):
+        before = folder(run).stat().st_mtime_ns
+        run.save(step, {"step": step})
+        os.utime(folder(run), ns=(before, before))
+        assert store.resolve("latest").step == step
+        assert _again(store).resolve("latest").step == step
+    run.delete(5)
+    os.utime(folder(run), ns=(before, before))
+    assert store.resolve("latest").step == 4
+
+
+def test_a_clock_that_was_set_back_hides_nothing(store: Store, run: Run) -> None:
+    _says(store)
+    _settle(run, -3600)
+    _says(store)
+    run.save(4, {"step": 4})
+    assert store.resolve("latest").step == 4
+    _settle(run, 3600)
+    assert store.resolve("latest").step == 4
+
+
+def test_a_record_that_was_replaced_is_read_again(store: Store, run: Run) -> None:
+    other = _again(store)
+    other.index.refresh()
+    for count in range(1, 4):
+        run.save(2, {"step": 2, "count": count}, replace=True)
+        assert other.resolve("a@2").state()["count"] == count
+        assert other.resolve("latest").sequence == 3 + count
+
+
+def test_a_record_that_was_replaced_twice_is_read_again(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second may get the inode of the first, and this index saw nothing in between."""
+    monkeypatch.setattr("standfast.store.backends.local.LocalBackend.cache", None)
+    other = _again(store)
+    other.index.refresh()
+    monkeypatch.undo()
+    path = record_path(run, 2)
+    inode = path.stat().st_ino
+    run.save(2, {"count": 1}, replace=True)
+    for count in range(2, 50):
+        run.save(2, {"count": count}, replace=True)
+        if path.stat().st_ino == inode:
+            break
+    else:
+        pytest.skip("this disk does not use inodes again")
+    assert other.resolve("a@2").state()["count"] == count
+
+
+def test_a_damaged_record_is_known_as_such_until_it_is_mended(store: Store, run: Run) -> None:
+    path = record_path(run, 3)
+    good = path.read_bytes()
+    overwrite(path, b"garbage")
+    store.index.refresh()
+    assert [each[:2] for each in store.index.unreadable()] == [(run.hash, 3)]
+    assert store.index.unreadable(run.hash) == store.index.unreadable()
+    assert store.index.unreadable("f" * 24) == []
+    assert [name for name, _ in store.index.problems()] == [names.record_file(run.hash, 3)]
+    overwrite(path, good)
+    store.index.refresh()
+    assert store.index.unreadable() == []
+    assert store.resolve("latest").step == 3
+
+
+def test_foreign_files_and_folders_are_no_part_of_it(store: Store, run: Run) -> None:
+    expected = _says(store)
+    (folder(run) / "notes.txt").write_text("x")
+    (folder(run) / f"{run.hash}_step_000009.json.bak").write_text("x")
+    (folder(run) / f"{'f' * 24}_step_000009.json").write_bytes(record_path(run, 3).read_bytes())
+    (folder(run) / "folder").mkdir()
+    (folder(run).parent / "something else").mkdir()
+    (folder(run).parent / ("f" * 24)).write_text("no folder")
+    assert _says(store) == expected
+
+
+def test_a_long_head_is_read_whole(store: Store) -> None:
+    run = store.run("long")
+    metrics = {f"metric {i}": float(i) for i in range(2000)}
+    run.save(1, {}, metrics=metrics)
+    assert record_path(run, 1).read_bytes().index(b"\n") > 3 * 8192
+    assert _again(store).resolve("long").metrics == metrics
+
+
+def test_many_checkpoints_are_listed_page_by_page(store: Store) -> None:
+    run = store.run("many")
+    for step in range(70):
+        run.save(step, {})
+    store.index.refresh()
+    assert [each.step for each in store.index.newest(run.hash)] == list(range(69, -1, -1))
+    assert store.index.count() == store.index.count(run.hash) == 70
+    assert store.index.steps(run.hash) == list(range(70))
+
+
+def _ask(path: Path, answers: Any) -> None:
+    answers.put(Store(path).resolve("latest").step)
+
+
+def _ask_with(store: Store, answers: Any) -> None:
+    run = store.run("child")
+    run.save(9, {"x": random_bytes(100_000)})
+    answers.put(store.resolve("latest").step)
+
+
+def test_another_process_that_ends_leaves_it_to_those_who_have_it_open(
+    store: Store, run: Run
+) -> None:
+    """Whoever closes a database last deletes its log, and must not take itself for the last."""
+    both = [store, _again(store)]  # the second must not take away the locks of the first
+    expected = [_says(each) for each in both]
+    program = "import sys, standfast; print(standfast.Store(sys.argv[1]).resolve('latest').step)"
+    command = [sys.executable, "-c", program, str(Path(store.url).parent)]
+    assert subprocess.run(command, check=True, capture_output=True).stdout == b"3\n"
+    for suffix in ("-wal", "-shm"):
+        assert _file(store).with_name(f"{database.NAME}{suffix}").exists()
+    assert [_says(each) for each in both] == expected
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_asks_with_the_same_store(store: Store, run: Run) -> None:
+    assert store.resolve("latest").step == 3
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=_ask_with, args=(store, answers))
+    child.start()
+    assert answers.get(timeout=30) == 9
+    child.join(timeout=30)
+    assert child.exitcode == 0
+    assert store.resolve("latest").state()["x"].size == 100_000
+    run.save(10, {})
+    assert store.resolve("latest").step == 10
+
+
+def test_threads_share_an_index(store: Store, run: Run) -> None:
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            mine = store.run(f"thread {number}")
+            for step in range(5):
+                mine.save(step, {"number": number})
+                assert mine.load()["number"] == number
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    sequences = [each.head.sequence for each in store.index.newest()]
+    assert len(sequences) == 23
+    assert sequences == sorted(sequences, reverse=True)
+
+
+def test_the_manifest_is_rebuilt_with_the_next_run(store: Store, run: Run) -> None:
+    path = Path(store.url) / names.MANIFEST
+    for damage in (path.unlink, lambda: path.write_bytes(b"\xff")):
+        damage()
+        store.write_manifest()
+        text = path.read_text()
+        assert f"'{run.hash}'" in text
+        assert "name: 'a'" in text
+    assert same(run.load()["step"], 3)
+
+
+def test_a_file_that_is_given_up_goes_after_its_shared_memory(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Beside a new file, SQLite would cut it under those who have it for the old one: SIGBUS.
+    store.index.refresh()
+    removed: list[str] = []
+    remove = disk.LOCAL.remove
+
+    def noted(path: Path) -> None:
+        removed.append(path.name.removeprefix(database.NAME))
+        remove(path)
+
+    monkeypatch.setattr(disk.LOCAL, "remove", noted)
+    store.index._database._delete()
+    assert removed == ["-shm", "-wal", ""]
+    assert not list(_file_folder(store).glob(f"{database.NAME}*"))
+
+
+def _file_folder(store: Store) -> Path:
+    return Path(store.url) / ".standfast"

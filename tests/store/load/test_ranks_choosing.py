@@ -1,0 +1,156 @@
+"""One checkpoint for all ranks, and what becomes of it when one of them cannot have it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from standfast import KeepBest, Store
+from standfast.errors import DigestMismatch, FellBack, RankFailed, RefNotFound, RunBusy
+from standfast.store.backends.local import LocalBackend
+from standfast.store.checkpoint import Checkpoint
+from standfast.store.load.ranks_choosing import with_checkpoint_together
+from standfast.store.save.changing import change_of
+from standfast.store.save.ranks import save_together
+from tests.store.save.rank_states import part
+from tests.store.save.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
+
+
+class OwnIndex(LocalBackend):
+    """A backend whose index no other rank sees, as on nodes that share a network disk."""
+
+    cache = None
+
+
+def _save(folder: Path, comm: ThreadRanks, *steps: int) -> None:
+    run = Store(folder).run("heat")
+    for step in steps:
+        save_together(run, comm, step, part(comm.rank, step))
+
+
+def _damage(folder: Path, name: str) -> None:
+    (path,) = folder.rglob(name)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def _load(run: Any, comm: ThreadRanks, ref: int | str = "latest") -> int:
+    def load(checkpoint: Checkpoint) -> int:
+        numbers = [
+            n for n, name in enumerate(checkpoint.record.names) if f"rank{comm.rank}" in name
+        ]
+        with checkpoint.data(tensors=numbers) as data:
+            data.check()
+        return checkpoint.step
+
+    return with_checkpoint_together(run, comm, ref, load)
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_the_damaged_step_may_be_saved_again_whichever_rank_found_it(
+    damaged: int, tmp_path: Path
+) -> None:
+    on_ranks(3, lambda comm: _save(tmp_path, comm, 1, 2))
+    _damage(tmp_path, f"*_step_000002.*.rank{damaged}.safetensors")
+
+    def resume(comm: ThreadRanks) -> tuple[int, int]:
+        run = Store(OwnIndex(tmp_path / "checkpoints")).run("heat")
+        found = _load(run, comm)
+        return found, save_together(run, comm, 2, part(comm.rank, 2)).step
+
+    with pytest.warns(FellBack):
+        assert on_ranks(3, resume) == [(1, 2)] * 3
+    run = Store(tmp_path).run("heat")
+    assert run.checkpoint("latest").step == 2
+    run.checkpoint(2).verify()
+
+
+def test_a_step_that_is_damaged_for_one_rank_is_so_for_all(tmp_path: Path) -> None:
+    on_ranks(3, lambda comm: _save(tmp_path, comm, 1, 2))
+    _damage(tmp_path, "*_step_000002.*.rank1.safetensors")
+    outcomes = attempt_on_ranks(3, lambda comm: _load(Store(tmp_path).run("heat"), comm, 2))
+    assert {type(each) for each in outcomes} == {DigestMismatch}
+    assert len({str(each) for each in outcomes}) == 1
+
+
+def test_a_checkpoint_that_is_not_there_is_missed_by_all(tmp_path: Path) -> None:
+    outcomes = attempt_on_ranks(3, lambda comm: _load(Store(tmp_path).run("heat"), comm))
+    assert [type(each) for each in outcomes] == [RefNotFound] * 3
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_is_interrupted_keeps_no_other_waiting(who: int, tmp_path: Path) -> None:
+    on_ranks(2, lambda comm: _save(tmp_path, comm, 1))
+
+    def load(comm: ThreadRanks) -> Any:
+        def interrupted(checkpoint: Checkpoint) -> None:
+            if comm.rank == who:
+                raise KeyboardInterrupt
+
+        run = Store(tmp_path).run("heat")
+        try:
+            with_checkpoint_together(run, comm, "latest", interrupted)
+        except BaseException as error:
+            return type(error), _load(run, comm)  # all ranks are still in step
+
+    start = time.monotonic()
+    outcomes = on_ranks(2, load)
+    assert time.monotonic() - start < 10
+    assert outcomes[who] == (KeyboardInterrupt, 1)
+    assert outcomes[1 - who] == (RankFailed, 1)
+
+
+def test_ranks_on_a_store_that_is_new_share_its_index(tmp_path: Path) -> None:
+    def save(comm: ThreadRanks) -> Path | None:
+        store = Store(tmp_path / "new")
+        run = store.run("heat")
+        run.checkpoints()  # opens the index, before there is a folder for it
+        save_together(run, comm, 1, part(comm.rank, 1))
+        store.index.refresh()
+        (row,) = store.index._database.all("PRAGMA database_list")
+        return Path(row[2]).name if row[2] else None
+
+    assert on_ranks(3, save) == ["index.sqlite"] * 3
+
+
+def test_a_run_that_somebody_is_changing_is_busy_for_all_before_they_give_up(
+    tmp_path: Path,
+) -> None:
+    run = Store(tmp_path).run("heat")
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with change_of(run.store.backend, run.hash):
+            held.set()
+            done.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    start = time.monotonic()
+    outcomes = attempt_on_ranks(2, lambda comm: _save(tmp_path, comm, 1), timeout=2.0)
+    done.set()
+    holder.join()
+    assert [type(each) for each in outcomes] == [RunBusy] * 2
+    assert time.monotonic() - start < 2
+
+
+def test_what_cannot_be_deleted_is_told_to_all_where_warnings_are_errors(tmp_path: Path) -> None:
+    on_ranks(2, lambda comm: _save(tmp_path, comm, 1))
+    Store(tmp_path).run("heat").retain(KeepBest(1, "loss"))  # which nobody has
+
+    def save(comm: ThreadRanks) -> None:
+        _save(tmp_path, comm, 2)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outcomes = attempt_on_ranks(2, save)
+    assert [type(each) for each in outcomes] == [RankFailed] * 2
+    assert "NotDeleted" in str(outcomes[1])
+    assert Store(tmp_path).run("heat").checkpoint("latest").step == 2

@@ -1,0 +1,343 @@
+"""The doctor makes views again, says what is wrong, and mends what another copy can mend."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast import Run, Store
+from standfast.errors import DamagedFile, RefNotFound
+from standfast.files.digests import CHUNK
+from standfast.store.backends.local import LocalBackend
+from standfast.store.maintenance.doctor import Diagnosis, clean, examine
+from standfast.store.schema import names
+from tests.store.stores import (
+    MIB,
+    chunks,
+    data_files,
+    data_path,
+    flip,
+    folder,
+    overwrite,
+    part_by_hand,
+    random_bytes,
+    record_path,
+    same,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+@pytest.fixture
+def run(store: Store) -> Run:
+    return store.run("a")
+
+
+def _examined(store: Store) -> Diagnosis:
+    return examine(store.backend, store.index)
+
+
+def _contents(store: Store) -> dict[str, bytes]:
+    """All files of a store but its views."""
+    root = Path(store.url)
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and ".standfast" not in path.parts and path.name != names.MANIFEST
+    }
+
+
+def test_a_sound_store_is_left_as_it_is(store: Store, run: Run) -> None:
+    run.save(1, {"x": chunks(1, 2), "small": np.ones(3)})
+    run.save(2, {"x": chunks(1, 3)})
+    run.checkpoint(1).tag("paper")
+    before = _contents(store)
+    found = _examined(store)
+    assert found.sound
+    assert (found.runs, found.checkpoints) == (1, 2)
+    assert found.nbytes == 3 * CHUNK + 24, "each chunk once"
+    assert found == Diagnosis(runs=1, checkpoints=2, nbytes=found.nbytes)
+    assert _contents(store) == before
+
+
+def test_views_are_made_again(store: Store, run: Run) -> None:
+    run.save(1, {"x": np.ones(1)})
+    run.checkpoint(1).tag("paper")
+    run.close()
+    shutil.rmtree(Path(store.url) / ".standfast")
+    (Path(store.url) / names.MANIFEST).write_bytes(b"garbage")
+    store = Store(Path(store.url).parent)
+    assert _examined(store).sound
+    assert run.hash in (Path(store.url) / names.MANIFEST).read_text()
+    assert store.resolve("paper").step == 1
+
+
+def test_orphans_torn_and_foreign_files_are_listed_and_let_be(store: Store, run: Run) -> None:
+    run.save(1, {"x": random_bytes(MIB, 1)})
+    run.save(2, {"x": random_bytes(MIB, 2)})
+    run.close()
+    orphan = f"{run.hash}_step_000009.0123abcd.model.safetensors"
+    (folder(run) / orphan).write_bytes(b"x" * 1000)
+    (folder(run) / "notes.txt").write_text("mine")
+    torn = record_path(run, 2)
+    overwrite(torn, torn.read_bytes()[:-10])
+    before = _contents(store)
+    found = _examined(store)
+    prefix = names.run_folder(run.hash)
+    assert found.orphans[f"{prefix}/{orphan}"] == 1000
+    assert found.foreign == [f"{prefix}/notes.txt"]
+    assert list(found.damaged) == [names.record_file(run.hash, 2)]
+    assert not found.sound
+    assert _contents(store) == before
+
+
+def test_damage_without_another_copy_is_named(store: Store, run: Run) -> None:
+    run.save(1, {"model": {"a": random_bytes(MIB, 1), "b": random_bytes(MIB, 2)}})
+    flip(data_path(run, 1), 4096 + 10)
+    before = _contents(store)
+    found = _examined(store)
+    assert list(found.damaged) == [f"{run.hash}@1"]
+    message = found.damaged[f"{run.hash}@1"]
+    assert "'model.a'" in message
+    assert "no other copy" in message
+    assert _contents(store) == before
+
+
+# Restoring
+
+
+def test_a_damaged_small_tensor_is_found_in_another_step(store: Store, run: Run) -> None:
+    run.save(1, {"x": random_bytes(1000), "n": 1})
+    run.save(2, {"x": random_bytes(1000), "n": 2})
+    flip(data_path(run, 1))
+    with pytest.raises(DamagedFile):
+        run.load(1)
+    found = _examined(store)
+    assert found.sound
+    assert list(found.restored) == [f"{run.hash}@1"]
+    assert same(run.load(1), {"x": random_bytes(1000), "n": 1})
+    assert same(run.load(2), {"x": random_bytes(1000), "n": 2})
+    run.checkpoint(1).verify()
+    assert _examined(store).restored == {}
+
+
+def test_a_missing_file_is_found_in_another_step(store: Store, run: Run) -> None:
+    state = {"a": {"x": random_bytes(2000, 1)}, "b": {"x": random_bytes(1000, 2)}}
+    run.save(1, state)
+    before = run.checkpoint(1)
+    run.save(2, state)
+    data_path(run, 1).unlink()
+    assert _examined(store).sound
+    assert same(run.load(1), state)
+    after = run.checkpoint(1)
+    assert after == before, "it is the same checkpoint, at the same place in history"
+    assert (after.head.time, after.head.parent) == (before.head.time, before.head.parent)
+    assert run.checkpoint().step == 2
+
+
+def _separate(store: Store, monkeypatch: pytest.MonkeyPatch, *states: Any) -> list[Run]:
+    """Runs that could not share, as on a disk without links."""
+    runs = []
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalBackend, "link", lambda *_: False)
+        for number, state in enumerate(states):
+            runs.append(store.run(f"run {number}"))
+            runs[-1].save(1, state)
+    return runs
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "short"])
+def test_a_chunk_is_found_in_another_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    x = chunks(1, 2)
+    first, second = _separate(store, monkeypatch, {"x": x}, {"other": {"name": x}})
+    path = data_path(first, 1)
+    if damage == "flipped":
+        flip(path)
+    elif damage == "missing":
+        path.unlink()
+    else:
+        overwrite(path, path.read_bytes()[: CHUNK + 10_000])
+    found = _examined(store)
+    assert found.sound
+    assert list(found.restored) == [f"{first.hash}@1"]
+    assert same(first.load(1), {"x": x})
+    shutil.rmtree(folder(second))
+    assert same(first.load(1), {"x": x}), "its folder has all that it needs"
+
+
+def test_all_records_that_refer_to_a_damaged_chunk_are_mended(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = random_bytes(MIB)
+    first, _ = _separate(store, monkeypatch, {"x": x}, {"x": x})
+    first.save(2, {"x": x, "n": 2})
+    first.save(3, {"y": x, "n": 3})
+    flip(data_path(first, 1))
+    found = _examined(store)
+    assert sorted(found.restored) == [f"{first.hash}@{step}" for step in (1, 2, 3)]
+    for step in (1, 2, 3):
+        first.checkpoint(step).verify()
+
+
+def test_of_two_copies_that_are_damaged_none_is_taken(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = random_bytes(MIB)
+    runs = _separate(store, monkeypatch, {"x": x}, {"x": x})
+    for run in runs:
+        flip(data_path(run, 1))
+    found = _examined(store)
+    assert sorted(found.damaged) == sorted(f"{run.hash}@1" for run in runs)
+    assert found.restored == {}
+
+
+def test_a_file_that_another_run_has_under_the_same_name_is_linked_again(
+    store: Store, run: Run
+) -> None:
+    x = random_bytes(MIB)
+    run.save(1, {"x": x})
+    store.run("b").save(1, {"x": x})
+    data_path(run, 1).unlink()
+    assert _examined(store).sound
+    assert same(run.load(1), {"x": x})
+
+
+def test_a_copy_under_the_same_name_in_another_run_is_found(store: Store, run: Run) -> None:
+    """So it is after a store was copied to a disk, or by a tool, without links."""
+    x = random_bytes(MIB)
+    run.save(1, {"x": x})
+    other = store.run("b")
+    other.save(1, {"x": x})
+    part_by_hand(data_path(run, 1))
+    flip(data_path(run, 1))
+    other.checkpoint(1).verify()
+    assert _examined(store).sound
+    assert same(run.load(1), {"x": x})
+
+
+def test_a_mended_record_refers_to_whole_files_only(store: Store, run: Run) -> None:
+    run.save(1, {"x": random_bytes(1000), "y": random_bytes(2000, 5)})
+    run.save(2, {"x": random_bytes(1000), "y": random_bytes(3000, 6)})
+    flip(data_path(run, 1), 4096)
+    _examined(store)
+    for file in run.checkpoint(1).head.files:
+        assert 0 < file.used <= file.held
+    run.delete(2)
+    assert run.checkpoint(1).state()["x"].size == 1000, "it keeps the file that it was mended with"
+
+
+# Run files
+
+
+def test_a_lost_run_file_is_made_again(store: Store, run: Run) -> None:
+    run.save(1, {"x": np.ones(1)})
+    path = folder(run) / f"{run.hash}_run.json"
+    identity = run.file.identity
+    for damage in (path.unlink, lambda: overwrite(path, b"garbage")):
+        damage()
+        found = _examined(store)
+        assert list(found.restored) == [names.run_file(run.hash)]
+        assert found.sound
+        again = Store(Path(store.url).parent).run("a")
+        assert again.file.identity == identity
+        assert same(again.load(), {"x": np.ones(1)})
+
+
+def test_a_run_file_of_a_newer_release_is_let_be(store: Store, run: Run) -> None:
+    run.save(1, {"x": np.ones(1)})
+    path = folder(run) / f"{run.hash}_run.json"
+    newer = path.read_bytes().replace(b"standfast run 1", b"standfast run 2")
+    overwrite(path, newer)
+    found = _examined(store)
+    assert path.read_bytes() == newer
+    assert "newer" in found.damaged[names.run_file(run.hash)]
+
+
+def test_damaged_marks_are_named(store: Store, run: Run) -> None:
+    run.save(1, {})
+    run.checkpoint(1).tag("paper")
+    marks = names.marks_file(run.hash, 1)
+    overwrite(Path(store.url) / marks, b"garbage")
+    found = _examined(store)
+    assert list(found.damaged) == [marks]
+    assert (Path(store.url) / marks).read_bytes() == b"garbage"
+
+
+def test_a_damaged_header_is_named_and_does_no_harm(store: Store, run: Run) -> None:
+    run.save(1, {"x": random_bytes(1000)})
+    path = data_path(run, 1)
+    flip(path, 300)
+    found = _examined(store)
+    assert list(found.headers) == [f"{names.run_folder(run.hash)}/{path.name}"]
+    assert same(run.load(1), {"x": random_bytes(1000)})
+    with pytest.raises(DamagedFile):
+        standfast.verify(path)
+
+
+# Cleaning
+
+
+def _littered(store: Store, run: Run) -> tuple[Path, Path, Path]:
+    run.save(1, {"x": random_bytes(MIB)})
+    run.close()
+    orphan = folder(run) / f"{run.hash}_step_000009.0123abcd.model.safetensors"
+    aside = folder(run) / ".0123abcd.standfast"
+    foreign = folder(run) / "notes.txt"
+    for path in (orphan, aside, foreign):
+        path.write_bytes(b"x")
+    return orphan, aside, foreign
+
+
+def test_cleaning_deletes_what_crashes_left(store: Store, run: Run) -> None:
+    orphan, aside, foreign = _littered(store, run)
+    clean(store.backend, store.index)
+    assert not orphan.exists()
+    assert not aside.exists()
+    assert foreign.exists()
+    assert same(run.load(), {"x": random_bytes(MIB)})
+
+
+def test_nothing_is_cleaned_while_somebody_writes(store: Store, run: Run) -> None:
+    orphan, aside, _ = _littered(store, run)
+    writer = store.backend.lock(run.hash)
+    assert writer is not None
+    clean(store.backend, store.index)
+    assert orphan.exists()
+    assert aside.exists()
+    writer.release()
+    clean(store.backend, store.index)
+    assert not orphan.exists()
+
+
+def test_no_data_is_cleaned_while_a_record_cannot_be_read(store: Store, run: Run) -> None:
+    orphan, _, _ = _littered(store, run)
+    run.save(2, {"x": random_bytes(MIB, 2)})
+    run.close()
+    orphan.write_bytes(b"x")
+    good = record_path(run, 2).read_bytes()
+    overwrite(record_path(run, 2), b"garbage")
+    clean(store.backend, store.index)
+    assert orphan.exists()
+    overwrite(record_path(run, 2), good)
+    clean(store.backend, store.index)
+    assert not orphan.exists()
+    assert same(run.load(2), {"x": random_bytes(MIB, 2)})
+
+
+def test_a_store_without_runs_is_sound(store: Store) -> None:
+    run = store.run("a")
+    run.delete_all()
+    assert _examined(store).sound
+    with pytest.raises(RefNotFound):
+        run.load()
+    assert data_files(run) == {}

@@ -1,0 +1,423 @@
+"""What is put into the trash stays whole, comes back as it was, and goes when it should."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from standfast import Run, Store
+from standfast.errors import (
+    DamagedFile,
+    MissingData,
+    RefNotFound,
+    RunCollision,
+    StepExists,
+    WriteFailed,
+)
+from standfast.store.backends.local import LocalBackend
+from standfast.store.backends.memory import MemoryBackend
+from standfast.store.maintenance.doctor import clean, examine
+from standfast.store.retention.restoring import restore
+from standfast.store.retention.trash import KEPT, Trash
+from standfast.store.retention.trash_entry import Entry, encode
+from standfast.store.schema import names
+from standfast.store.schema.run_file import encode as encode_run
+from tests.store.retention.test_space import on_disk, renamed
+from tests.store.stores import data_path, flip, folder, overwrite, record_path, same
+
+SHARED = np.random.default_rng(0).random((128, 256))
+
+
+def state(step: int) -> dict[str, Any]:
+    own = np.random.default_rng(step).random((96, 100))
+    return {"base": {"w": SHARED}, "head": {"own": own, "step": step}}
+
+
+@pytest.fixture(params=["local", "memory"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Store(tmp_path) if request.param == "local" else Store(MemoryBackend())
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return filled(Store(tmp_path))
+
+
+def filled(store: Store) -> Run:
+    run = store.run("gpt", hp={"lr": 0.1})
+    for step in (1, 2, 3):
+        run.save(step, state(step), metrics={"loss": 1 / step})
+    run.close()
+    return run
+
+
+def trash_of(run: Run) -> Trash:
+    return Trash(run.store.backend)
+
+
+def steps(run: Run) -> list[int]:
+    return [each.step for each in run.checkpoints()]
+
+
+def only_entry(run: Run) -> Entry:
+    (entry,) = trash_of(run).entries()
+    return entry
+
+
+def path_of(run: Run, entry: Entry, name: str = "") -> Path:
+    path = run.store.backend.path(f"{entry.path}/{name}" if name else entry.path)
+    assert path is not None
+    return path
+
+
+def test_what_was_deleted_comes_back_as_it_was(anywhere: Store) -> None:
+    run = filled(anywhere)
+    run.checkpoint(2).note("the one with the bug")
+    head = run.checkpoint(2).head
+    run.delete(1, 2, trash="rm")
+    assert steps(run) == [3]
+    entry = only_entry(run)
+    assert (entry.run, entry.name, entry.steps, entry.by) == (run.hash, "gpt", [1, 2], "rm")
+    restored = restore(anywhere.backend, run.hash)
+    assert (restored.steps, restored.left) == ([1, 2], {})
+    assert steps(run) == [1, 2, 3]
+    assert same(run.load(1), state(1))
+    assert same(run.load(2), state(2))
+    assert run.checkpoint(2).head == head
+    assert [note.text for note in run.checkpoint(2).notes] == ["the one with the bug"]
+    assert trash_of(run).entries() == []
+    assert examine(anywhere.backend, anywhere.index).orphans == {}
+
+
+def test_a_whole_run_comes_back(anywhere: Store) -> None:
+    run = filled(anywhere)
+    backend = anywhere.backend
+    beside = [
+        names.config_file(run.hash),
+        names.data_state_file(run.hash),
+        names.architecture_file(run.hash),
+    ]
+    for name in beside:
+        backend.replace(name, b"{}")
+    run.delete_all(trash="rm")
+    for name in beside:
+        backend.delete([name])
+    anywhere.index.refresh()
+    assert anywhere.index.runs() == []
+    entry = only_entry(run)
+    assert (entry.whole, entry.steps) == (True, [1, 2, 3])
+    assert restore(backend, run.hash).steps == [1, 2, 3]
+    again = anywhere.find_run("gpt")
+    assert again.hyperparameters == {"lr": 0.1}
+    assert same(again.load(2), state(2))
+    assert [backend.read(name) for name in beside] == [b"{}"] * 3
+    assert trash_of(run).entries() == []
+
+
+def test_a_step_of_a_run_that_is_gone_comes_back_with_the_run(run: Run) -> None:
+    run.delete(1, trash="rm")
+    run.delete_all()
+    assert restore(run.store.backend, run.hash, [1]).steps == [1]
+    again = run.store.find_run(run.hash)
+    assert again.name is None
+    assert same(again.load(1), state(1))
+
+
+def test_an_entry_is_complete_by_itself(run: Run) -> None:
+    run.delete(1, trash="rm")
+    run.delete_all()
+    files = {path.name for path in path_of(run, only_entry(run)).iterdir()}
+    assert f"{run.hash}_step_000001.json" in files
+    assert len([name for name in files if name.endswith(".safetensors")]) >= 1
+    assert trash_of(run).nbytes() > SHARED.nbytes
+
+
+def test_some_of_an_entry_come_back_and_the_others_stay(run: Run) -> None:
+    run.delete(1, 2, trash="gc")
+    before = only_entry(run)
+    assert restore(run.store.backend, run.hash, [1]).steps == [1]
+    entry = only_entry(run)
+    assert (entry.folder, entry.steps, entry.time) == (before.folder, [2], before.time)
+    left = {path.name for path in path_of(run, entry).iterdir()}
+    assert f"{run.hash}_step_000001.json" not in left
+    assert restore(run.store.backend, entry).steps == [2]
+    assert steps(run) == [1, 2, 3]
+    assert trash_of(run).entries() == []
+
+
+def test_what_is_not_in_the_trash_cannot_come_back(run: Run) -> None:
+    with pytest.raises(RefNotFound, match="has nothing of run"):
+        restore(run.store.backend, run.hash)
+    run.delete(1, trash="rm")
+    with pytest.raises(RefNotFound, match=r"no checkpoint of step 2 of run .*; it has 1"):
+        restore(run.store.backend, run.hash, [1, 2])
+    assert steps(run) == [2, 3]
+
+
+def test_a_step_that_was_saved_again_is_not_replaced(run: Run) -> None:
+    run.delete(1, 2, trash="rm")
+    run.save(1, state(11))
+    with pytest.raises(StepExists, match=r"step 1 .* was saved again"):
+        restore(run.store.backend, run.hash, [1])
+    restored = restore(run.store.backend, run.hash)
+    assert restored.steps == [2]
+    assert list(restored.left) == [1]
+    assert same(run.load(1), state(11))
+    assert only_entry(run).steps == [1]
+    with pytest.raises(StepExists):
+        restore(run.store.backend, run.hash)
+
+
+def test_of_two_deletions_of_a_step_the_later_comes_back(run: Run) -> None:
+    run.delete(1, trash="rm")
+    run.save(1, state(11))
+    run.delete(1, trash="rm")
+    assert len(trash_of(run).entries()) == 2
+    restore(run.store.backend, run.hash, [1])
+    assert same(run.load(1), state(11))
+    assert len(trash_of(run).entries()) == 1
+
+
+def test_what_came_back_is_in_no_entry_any_more(run: Run) -> None:
+    trash = trash_of(run)
+    trash.put(run.hash, [1, 2], "rm", "killed after it had deleted the first")
+    run.delete(1)
+    run.delete(2, trash="rm")
+    assert [entry.steps for entry in trash.entries()] == [[1, 2], [2]]
+    assert restore(run.store.backend, run.hash, [2]).steps == [2]
+    assert only_entry(run).steps == [1]
+
+
+def test_another_run_of_the_same_short_hash_is_not_mixed_up(run: Run) -> None:
+    run.delete(1, trash="rm")
+    path = folder(run) / f"{run.hash}_run.json"
+    other = {**run.file.identity, "hp": "0" * 64}
+    overwrite(path, encode_run(msgspec.structs.replace(run.file, identity=other)))
+    with pytest.raises(RunCollision):
+        restore(run.store.backend, run.hash)
+
+
+def _cut(path: Path) -> None:
+    overwrite(path, path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "damage", "error"),
+    [
+        ("*_step_000001.json", flip, DamagedFile),
+        ("*_step_000001.json", Path.unlink, MissingData),
+        ("*_step_000001.*.safetensors", _cut, DamagedFile),
+        ("*_step_000001.*.safetensors", Path.unlink, MissingData),
+    ],
+    ids=["record", "no record", "cut", "no data"],
+)
+def test_a_damaged_entry_is_refused(
+    run: Run, pattern: str, damage: Callable[[Path], None], error: type[Exception]
+) -> None:
+    run.save(4, {"x": np.random.default_rng(9).random((96, 100))})
+    run.delete(1, 2, 3, trash="rm")
+    entry = only_entry(run)
+    damage(next(path_of(run, entry).glob(pattern)))
+    before = {path.name for path in folder(run).iterdir()}
+    with pytest.raises(error):
+        restore(run.store.backend, run.hash, [1])
+    assert {path.name for path in folder(run).iterdir()} == before
+    if pattern.endswith(".safetensors"):  # all three refer to it
+        with pytest.raises(error):
+            restore(run.store.backend, run.hash)
+        return
+    restored = restore(run.store.backend, run.hash)
+    assert (restored.steps, list(restored.left)) == ([2, 3], [1])
+    assert only_entry(run).steps == [1]
+    assert same(run.load(2), state(2))
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"\xff" * 100, b'{"format":"standfast trash 9","seal":"']
+)
+def test_an_entry_that_cannot_be_read_says_so_and_can_be_emptied(run: Run, text: bytes) -> None:
+    run.delete(1, trash="rm")
+    overwrite(path_of(run, only_entry(run), "entry.json"), text)
+    entry = only_entry(run)
+    assert entry.problem is not None
+    with pytest.raises(RefNotFound):
+        restore(run.store.backend, run.hash)
+    later = datetime.now(UTC) + timedelta(days=100)
+    assert trash_of(run).empty(older_than=KEPT, now=later) == 0
+    assert trash_of(run).empty() > 0
+    assert trash_of(run).entries() == []
+
+
+def test_an_entry_of_another_run_is_refused(run: Run) -> None:
+    run.delete(1, trash="rm")
+    entry = only_entry(run)
+    other = Entry(entry.folder, "0" * 24, None, entry.checkpoints, False, entry.time, "rm", "")
+    overwrite(path_of(run, entry, "entry.json"), encode(other))
+    assert "run '000000" in str(only_entry(run).problem)
+
+
+def test_emptying_frees_what_only_the_trash_holds(run: Run) -> None:
+    whole = on_disk(run.store)
+    run.delete(1, 2, trash="rm")
+    deleted = on_disk(run.store)
+    assert deleted - whole == path_of(run, only_entry(run), "entry.json").stat().st_size
+    nbytes = trash_of(run).nbytes()
+    assert nbytes > 96 * 100 * 8
+    assert trash_of(run).empty() == nbytes
+    assert deleted - on_disk(run.store) == nbytes
+    assert trash_of(run).nbytes() == trash_of(run).empty() == 0
+    assert same(run.load(3), state(3))
+
+
+def test_the_oldest_go_first_and_no_more_than_needed(anywhere: Store) -> None:
+    run = filled(anywhere)
+    for step in (1, 2):
+        run.delete(step, trash="rm")
+    first, second = trash_of(run).entries()
+    assert (first.steps, second.steps) == ([1], [2])
+    assert trash_of(run).empty(need=0) == 0
+    assert trash_of(run).empty(need=1) > 0
+    assert trash_of(run).entries() == [second]
+
+
+def test_entries_stay_for_their_time(run: Run) -> None:
+    run.delete(1, trash="rm")
+    now = datetime.now(UTC)
+    assert trash_of(run).empty(older_than=KEPT, now=now + timedelta(days=6.9)) == 0
+    assert trash_of(run).empty(older_than=KEPT, now=now - timedelta(days=100)) == 0
+    assert trash_of(run).empty(older_than=KEPT, now=now + timedelta(days=7.1)) > 0
+    assert trash_of(run).entries() == []
+
+
+def test_putting_it_in_again_makes_no_second_entry(anywhere: Store) -> None:
+    run = filled(anywhere)
+    trash = trash_of(run)
+    first = trash.put(run.hash, [1], "rm", "it was killed then")
+    nbytes = trash.nbytes()
+    second = trash.put(run.hash, [1], "rm", "it came again now.")
+    assert first is not None
+    assert second is not None
+    assert trash.entries() == [second]
+    assert trash.nbytes() == nbytes
+    third = trash.put(run.hash, [1, 2], "gc", "")
+    assert trash.entries() == [third]
+    fourth = trash.put(run.hash, [2], "gc", "")
+    assert trash.entries() == [third, fourth]
+    whole = trash.put(run.hash, None, "rm", "")
+    assert trash.entries() == [whole]
+
+
+def test_folders_without_an_entry_are_swept(run: Run) -> None:
+    left = path_of(run, Entry(f"{run.hash}.{'0' * 8}", run.hash))
+    left.mkdir(parents=True)
+    os.link(record_path(run, 1), left / record_path(run, 1).name)
+    foreign = left.with_name("notes")
+    foreign.mkdir()
+    assert trash_of(run).entries() == []
+    run.delete(2, trash="rm")
+    assert not left.exists()
+    assert foreign.exists()
+    assert only_entry(run).steps == [2]
+
+
+def test_a_checkpoint_that_lacks_a_file_can_be_put_in(run: Run) -> None:
+    run.save(4, {"x": np.random.default_rng(9).random((96, 100))})
+    data_path(run, 2).unlink()
+    run.delete(2, trash="rm")
+    with pytest.raises(MissingData):
+        restore(run.store.backend, run.hash, [2])
+    assert only_entry(run).steps == [2]
+
+
+def test_without_links_there_is_no_trash(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
+    assert trash_of(run).put(run.hash, [1], "rm", "") is None
+    run.delete(1, trash="rm")
+    assert steps(run) == [2, 3]
+    assert trash_of(run).entries() == []
+    assert trash_of(run).nbytes() == 0
+
+
+def test_a_restore_without_links_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.delete(1, trash="rm")
+    monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
+    with pytest.raises(WriteFailed, match="no hard links"):
+        restore(run.store.backend, run.hash)
+    assert only_entry(run).steps == [1]
+
+
+def test_the_trash_is_no_run_and_no_orphan(run: Run) -> None:
+    store = run.store
+    run.delete(1, trash="rm")
+    found = examine(store.backend, store.index)
+    assert (found.runs, found.orphans, found.foreign, found.sound) == (1, {}, [], True)
+    clean(store.backend, store.index)
+    with run:
+        run.save(9, state(9))
+    assert only_entry(run).steps == [1]
+    assert [each.run for each in store.index.runs(empty=True)] == [run.hash]
+
+
+def test_the_second_name_of_a_whole_file_is_made_again(run: Run) -> None:
+    data = data_path(run, 3)
+    whole = folder(run) / names.data_file(run.hash, 3, "0" * 8, "state", ".pth")
+    os.rename(data, whole)
+    overwrite(record_path(run, 3), _resealed(renamed(record_path(run, 3), data.name, whole.name)))
+    second = folder(run) / f"{run.hash}_step_000003.pt"
+    os.link(whole, second)
+    run.save(4, state(4))
+    run.store.index.refresh()
+    run.delete(3, trash="rm")
+    second.unlink(missing_ok=True)
+    restore(run.store.backend, run.hash)
+    assert second.samefile(whole)
+
+
+def _resealed(record: bytes) -> bytes:
+    text, _, _ = record.rpartition(b'{"digest":"')
+    return text + b'{"digest":"' + blake3(text).hexdigest().encode() + b'"}\n'
+
+
+def test_a_link_in_the_trash_leads_nowhere(run: Run, tmp_path: Path) -> None:
+    other = filled(Store(tmp_path / "other"))
+    before = sorted(path.name for path in folder(other).iterdir())
+    run.delete(1, trash="rm")
+    trash = path_of(run, only_entry(run)).parent
+    (trash / f"{other.hash}.00000000").symlink_to(folder(other))
+    run.save(4, state(4))
+    trash_of(run).empty()
+    assert sorted(path.name for path in folder(other).iterdir()) == before
+    assert steps(other) == [1, 2, 3]
+
+
+def test_the_next_who_saves_empties_what_has_had_its_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.delete(1, trash="rm")
+    run.save(4, state(4))
+    run.close()
+    assert len(trash_of(run).entries()) == 1
+    monkeypatch.setattr("standfast.store.retention.removal.KEPT", 0.0)
+    run.save(5, state(5))
+    assert trash_of(run).entries() == []
+
+
+def test_a_trash_that_cannot_be_emptied_fails_no_save(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.delete(1, trash="rm")
+
+    def refused(*_: object, **__: object) -> int:
+        raise WriteFailed(13, "Permission denied")
+
+    monkeypatch.setattr(Trash, "empty", refused)
+    run.save(4, state(4))
+    assert steps(run) == [2, 3, 4]

@@ -1,0 +1,140 @@
+"""The names of files, runs and tags: the grammar, and nothing beside it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from standfast.errors import BadLabel
+from standfast.store.schema import names
+
+RUN = "0123456789abcdef01234xyz"
+OTHER = "f" * 24
+
+
+def test_files_have_the_names_that_the_format_gives_them() -> None:
+    assert names.run_file(RUN) == f"models/{RUN}/{RUN}_run.json"
+    assert names.record_file(RUN, 100) == f"models/{RUN}/{RUN}_step_000100.json"
+    assert names.record_file(RUN, 12345678) == f"models/{RUN}/{RUN}_step_12345678.json"
+    assert names.marks_file(RUN, 0) == f"models/{RUN}/{RUN}_step_000000.marks.json"
+    name = names.data_file(RUN, 7, "0123abcd", "model")
+    assert name == f"{RUN}_step_000007.0123abcd.model.safetensors"
+    assert names.whole_file(RUN, 100) == f"models/{RUN}/{RUN}_step_000100.pt"
+    assert names.config_file(RUN) == f"HP/{RUN}/{RUN}_config.yaml"
+    assert names.data_state_file(RUN) == f"data/{RUN}/{RUN}_data_state.yaml"
+
+
+@given(st.integers(0, 2**53 - 1))
+def test_every_name_that_is_made_is_read_back(step: int) -> None:
+    for kind, path in (
+        ("record", names.record_file(RUN, step)),
+        ("marks", names.marks_file(RUN, step)),
+        ("data", names.data_file(RUN, step, "0123abcd", "model-2_x")),
+        ("data", names.data_file(RUN, step, "0123abcd", "state", ".pth")),
+        ("name", names.whole_file(RUN, step)),
+    ):
+        assert names.parse(path.rpartition("/")[2], RUN) == names.Named(kind, RUN, step)
+    assert names.parse(f"{RUN}_run.json", RUN) == names.Named("run", RUN, 0)
+    for suffix in (".json", ".pkl"):
+        name = names.architecture_file(RUN, suffix).rpartition("/")[2]
+        assert names.parse(name, RUN) == names.Named("architecture", RUN, 0)
+
+
+def test_in_a_folder_only_data_may_be_that_of_another_run() -> None:
+    data = names.data_file(OTHER, 7, "0123abcd", "model")
+    assert names.parse(data, RUN) == names.Named("data", OTHER, 7)
+    for path in (names.run_file, lambda run: names.record_file(run, 1)):
+        assert names.parse(path(OTHER).rpartition("/")[2], RUN) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "notes.txt",
+        f"{RUN}.json",
+        f"{RUN}_run.json.bak",
+        f" {RUN}_run.json",
+        f"{RUN}_run.json\n",
+        f"{RUN.upper()}_run.json",
+        f"{RUN[:-1]}_run.json",
+        f"{RUN}_step_100.json",
+        f"{RUN}_step_0000100.json",
+        f"{RUN}_step_00010a.json",
+        f"{RUN}_step_٠٠٠١٠٠.json",
+        f"{RUN}_step_-00100.json",
+        f"{RUN}_step_{10**20}.json",
+        f"{RUN}_step_000100.pth",
+        f"{RUN}_step_000100.0123abcd.pt",
+        f"{RUN}_step_000100.0123abcd.state.pt",
+        f"{RUN}_step_000100.safetensors",
+        f"{RUN}_step_000100.0123ABCD.model.safetensors",
+        f"{RUN}_step_000100.0123abc.model.safetensors",
+        f"{RUN}_step_000100.0123abcd..safetensors",
+        f"{RUN}_step_000100.0123abcd.Model.safetensors",
+        f"{RUN}_step_000100.0123abcd.a/b.safetensors",
+        f"{RUN}_step_000100.0123abcd.{'x' * 41}.safetensors",
+        f"{RUN}_architecture.yaml",
+        f"{RUN}_step_000100.marks.json.standfast",
+    ],
+)
+def test_any_other_name_is_foreign(name: str) -> None:
+    assert names.parse(name, RUN) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "label"),
+    [
+        ("model", "model"),
+        ("Model.EMA", "model-ema"),
+        ("../x", "x"),
+        ("", "part"),
+        ("绿", "part"),
+        ("---", "part"),
+        ("a\0b", "a-b"),
+    ],
+)
+def test_a_part_has_a_label_that_is_no_path(key: str, label: str) -> None:
+    assert names.label_of(key) == label
+
+
+@given(st.text())
+def test_every_label_fits_the_grammar(key: str) -> None:
+    label = names.label_of(key)
+    assert re.fullmatch("[a-z0-9_-]{1,40}", label)
+    # Numbered, because there may be several parts of one label, it still does.
+    assert names.parse(names.data_file(RUN, 1, "0123abcd", f"{label}-999"), RUN) is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "x" * 200, "GPT 2 (small), 3e-4", "Grün", "绿", "1", "_", "."]
+)
+def test_a_name_may_be_any_text(name: str) -> None:
+    assert names.check_label(name, "a tag") == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "x" * 201, "a/b", "a@b", "@", "latest", "best"),
+        *("a\nb", "\x00", "\x7f", "a\x1b[31m", "\u2028", None, 5, b"a"),
+    ],
+)
+def test_a_name_that_would_mislead_is_refused(name: Any) -> None:
+    with pytest.raises(BadLabel, match="a tag"):
+        names.check_label(name, "a tag")
+
+
+def test_paths_in_trees_are_dotted() -> None:
+    assert names.dotted(("optimizer", "state", 0, "exp_avg")) == "optimizer.state.0.exp_avg"
+    assert names.dotted(()) == "state"
+    assert names.dotted((None, True, 1.5)) == "None.True.1.5"
+
+
+def test_every_key_is_text_that_a_file_can_hold() -> None:
+    for key in ("\udc80", 1 << 20_000, -(1 << 20_000)):
+        assert names.key_text(key).encode()

@@ -1,0 +1,397 @@
+"""A record with boxes and with what is the ranks' own, as an enemy would write it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from blake3 import blake3
+
+import standfast
+from standfast.errors import BadField, DamagedFile, LimitExceeded, StandfastError
+from standfast.files.digests import DIGEST
+from standfast.store.schema.boxes import box_nbytes, count_chunks
+from standfast.store.schema.decoder import decode
+from standfast.store.schema.record import DataFile, Head, Part, Record, encode
+from standfast.store.tree import tree
+from standfast.store.tree.aliases import View
+from standfast.store.tree.nodes import MAX_DEPTH, Ranks
+from standfast.store.tree.per_rank import Rank, own_of
+from standfast.tensors import TensorSpec
+from standfast.tensors.shards import Box
+from tests.fuzz.limits import memory_limit, processor_limit
+from tests.fuzz.properties import check_message
+from tests.fuzz.records import fuzz_records
+
+RUN = "0123456789abcdef01234567"
+STEP = 100
+COLUMNS = ["names", "kinds", "specs", "extents", "digests", "views", "boxes"]
+HUGE = 10**30
+
+
+def record_of(
+    specs: list[TensorSpec], boxes: dict[int, list[Box]], views: dict[int, View] | None = None
+) -> Record:
+    """Tensors one after the other in one file, an extent for each box."""
+    views = views or {}
+    pieces = [
+        [] if n in views else box_nbytes(spec, boxes[n]) if n in boxes else [spec.nbytes]
+        for n, spec in enumerate(specs)
+    ]
+    sizes = np.array([size for each in pieces for size in each], np.int64)
+    starts = np.concatenate(([0], np.cumsum(sizes)))[:-1]
+    total, count = int(sizes.sum()), len(specs)
+    name = f"{RUN}_step_000100.0123abcd.a-rank0.safetensors"
+    chunks = sum(
+        count_chunks(spec, boxes[n]) if n in boxes else 1
+        for n, spec in enumerate(specs)
+        if n not in views
+    )
+    return Record(
+        head=Head(
+            run=RUN,
+            identity={"hp": None, "model": None, "data": None},
+            step=STEP,
+            epoch=None,
+            sequence=1,
+            time="2026-11-16T10:00:00.000000Z",
+            best=False,
+            metrics={},
+            parent=None,
+            software={},
+            tensors=count,
+            nbytes=total,
+            parts=[Part("a", "a", 0, count)],
+            files=[DataFile(name, total + 4096, "ab" * 32, total, total)],
+        ),
+        tree=b"[%b]" % b",".join(b'{"$tensor":%d}' % n for n in range(count)),
+        names=[f"t{n}" for n in range(count)],
+        kinds=["numpy"] * count,
+        specs=specs,
+        counts=np.array([len(each) for each in pieces]),
+        files=np.zeros(len(sizes), np.int64),
+        starts=starts,
+        sizes=sizes,
+        digests=bytes(DIGEST * chunks),
+        views=views,
+        boxes=boxes,
+    )
+
+
+QUARTERS = [Box((i, j), (2, 3)) for i, j in product((0, 2), (0, 3))]
+GOOD = encode(
+    record_of(
+        [
+            TensorSpec("float32", (4, 6)),
+            TensorSpec("float32", (4, 6)),
+            TensorSpec("uint8", (8,)),
+            TensorSpec("float6_e2m3fn", (8,)),
+            TensorSpec("int16", (5,)),
+        ],
+        {0: QUARTERS, 4: [Box((2,), (3,)), Box((0,), (2,))]},
+        {1: View(0, 0, (24, 4))},
+    )
+)
+Change = Callable[[Any], Any]
+
+
+def edited(line: str, change: Change) -> bytes:
+    """The record with one column changed, and a last line that fits."""
+    lines = GOOD.split(b"\n")[:-2]
+    number = 2 + COLUMNS.index(line)
+    column = json.loads(lines[number])[line]
+    lines[number] = msgspec.json.encode({line: change(column)})
+    return ended(lines)
+
+
+def ended(lines: list[bytes]) -> bytes:
+    text = b"".join(line + b"\n" for line in lines)
+    return text + b'{"digest":"%b"}\n' % blake3(text).hexdigest().encode()
+
+
+def put(*path: Any) -> Change:
+    """Put the last of these where the others lead to."""
+    *keys, last, value = path
+
+    def change(node: Any) -> Any:
+        target = node
+        for key in keys:
+            target = target[key]
+        target[last] = value
+        return node
+
+    return change
+
+
+def listed(*boxes: tuple[list[Any], list[Any]]) -> list[Any]:
+    return [[*box] for box in boxes]
+
+
+MALFORMED: dict[str, Change] = {
+    "empty": lambda old: [],
+    "null": lambda old: None,
+    "an object": lambda old: {},
+    "a number": lambda old: 7,
+    "text": lambda old: "boxes",
+    "a row that is a number": put(0, 5),
+    "a row of one": put(0, [0]),
+    "a row of three": lambda old: [[*old[0], 1], *old[1:]],
+    "a tensor that is text": put(0, 0, "0"),
+    "a tensor that is a float": put(0, 0, 0.5),
+    "a tensor that is null": put(0, 0, None),
+    "a tensor that is a bool": put(0, 0, True),
+    "no such tensor": put(0, 0, 5),
+    "a negative tensor": put(0, 0, -5),
+    "a huge tensor": put(0, 0, HUGE),
+    "a tensor twice": lambda old: [*old, old[0]],
+    "a view": put(0, 0, 1),
+    "a packed dtype": lambda old: [*old, [3, listed(([0], [4]), ([4], [4]))]],
+    "no boxes": put(0, 1, []),
+    "boxes that are null": put(0, 1, None),
+    "a box that is null": put(0, 1, 0, None),
+    "a box that is a number": put(0, 1, 0, 3),
+    "a box without a shape": put(0, 1, 0, [[0, 0]]),
+    "a box with more": put(0, 1, 0, [[0, 0], [2, 3], [1, 1]]),
+    "a box as an object": put(0, 1, 0, {"offsets": [0, 0], "shape": [2, 3]}),
+    "a box of fewer dimensions": put(0, 1, 0, [[0], [2]]),
+    "a box of more dimensions": put(0, 1, 0, [[0, 0, 0], [2, 3, 1]]),
+    "offsets and shape that differ": put(0, 1, 0, [[0, 0], [2]]),
+    "an offset that is text": put(0, 1, 0, 0, 0, "0"),
+    "an offset that is a float": put(0, 1, 0, 0, 0, 0.5),
+    "an offset that is null": put(0, 1, 0, 0, 0, None),
+    "a negative offset": put(0, 1, 0, 0, 0, -1),
+    "a huge offset": put(0, 1, 0, 0, 0, HUGE),
+    "an offset of 2^63": put(0, 1, 0, 0, 0, 1 << 63),
+    "an offset of 4,300 digits": put(0, 1, 0, 0, 0, int("9" * 4300)),
+    "a length of 4,300 digits": put(0, 1, 0, 1, 0, int("9" * 4300)),
+    "a tensor of 4,300 digits": put(0, 0, int("9" * 4300)),
+    "a huge length": put(0, 1, 0, 1, 0, HUGE),
+    "a length of 2^64": put(0, 1, 0, 1, 0, 1 << 64),
+    "a length of 2^62": put(0, 1, 0, 1, 0, 1 << 62),
+    "a length of none": put(0, 1, 0, 1, 0, 0),
+    "a negative length": put(0, 1, 0, 1, 0, -2),
+    "a hole": lambda old: [[0, old[0][1][:3]], *old[1:]],
+    "a hole in the middle": put(0, 1, 1, [[0, 3], [1, 3]]),
+    "a box twice": lambda old: [[0, [*old[0][1], old[0][1][0]]], *old[1:]],
+    "an overlap": put(0, 1, 1, [[0, 2], [2, 4]]),
+    "an overlap and a hole": put(0, 1, 1, [[0, 0], [2, 3]]),
+    "a box outside": put(0, 1, 3, [[2, 4], [2, 3]]),
+    "another cut of as many bytes": lambda old: [
+        [0, listed(([0, 0], [1, 6]), ([1, 0], [1, 6]), ([2, 0], [1, 6]), ([3, 0], [1, 6]))],
+        [4, listed(([0], [1]), ([1], [4]))],
+    ],
+    "more boxes than extents": lambda old: [old[0], [4, listed(*(([i], [1]) for i in range(5)))]],
+    "boxes where one extent is": lambda old: [*old, [2, listed(([0], [4]), ([4], [4]))]],
+    "fewer boxes than extents": lambda old: old[:1],
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_line_of_boxes_is_refused(name: str) -> None:
+    text = edited("boxes", MALFORMED[name])
+    assert text != GOOD
+    with pytest.raises(DamagedFile) as caught:
+        decode(text, RUN, STEP)
+    check_message(str(caught.value))
+
+
+def test_an_edit_that_changes_nothing_is_accepted() -> None:
+    assert edited("boxes", lambda old: old) == GOOD
+    assert decode(GOOD, RUN, STEP).boxes[0] == QUARTERS
+
+
+def test_a_record_without_boxes_has_no_line_of_them() -> None:
+    text = encode(record_of([TensorSpec("uint8", (8,))], {}))
+    assert decode(text, RUN, STEP).boxes == {}
+    with pytest.raises(DamagedFile):
+        decode(ended([*text.split(b"\n")[:-2], b'{"boxes":[]}']), RUN, STEP)
+
+
+def test_boxes_in_another_order_are_others() -> None:
+    """The bytes of a tensor are in the order of its boxes, which need not be sorted."""
+    record = decode(edited("boxes", lambda old: [[0, old[0][1][::-1]], old[1]]), RUN, STEP)
+    assert record.boxes[0] == QUARTERS[::-1]
+
+
+@pytest.mark.parametrize("old", [b'"boxes"', b"[[0,[["])
+@pytest.mark.parametrize(
+    "new", [b' "boxes"', b'"views"', b'"boxes":[],"boxes"', b"[[00,[[", b"[ ["]
+)
+def test_a_line_in_another_form_is_refused(old: bytes, new: bytes) -> None:
+    lines = GOOD.split(b"\n")[:-2]
+    assert old in lines[8]
+    lines[8] = lines[8].replace(old, new, 1)
+    with pytest.raises(DamagedFile):
+        decode(ended(lines), RUN, STEP)
+
+
+def test_there_is_one_line_of_boxes_and_it_comes_last() -> None:
+    lines = GOOD.split(b"\n")[:-2]
+    for wrong in (
+        [*lines, lines[8]],
+        [*lines[:7], lines[8], lines[7]],
+        [*lines[:7], lines[8]],
+        [*lines, b'{"more":[]}'],
+        [*lines[:8], b'{"boxes":[]}', lines[8]],
+    ):
+        with pytest.raises(DamagedFile):
+            decode(ended(wrong), RUN, STEP)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [25, 23, 24, 24],
+        [24, 25, 23, 24],
+        [12, 24, 36, 24],
+        [48, 24, 24],
+        [96],
+        [24, 24, 24, 12, 12],
+    ],
+    ids=lambda sizes: "-".join(map(str, sizes)),
+)
+def test_an_extent_ends_where_its_box_does(sizes: list[int]) -> None:
+    """What is shorter than a box must be a multiple of a chunk, unless it is the last of it."""
+
+    def change(old: Any) -> Any:
+        old["counts"][0] = len(sizes)
+        for name in ("files", "starts", "sizes"):
+            old[name][:4] = sizes if name == "sizes" else [0] * len(sizes)
+        return old
+
+    assert sum(sizes) == 96
+    with pytest.raises(DamagedFile):
+        decode(edited("extents", change), RUN, STEP)
+
+
+TREES: dict[str, bytes] = {
+    "empty": b'{"a":{"$ranks":[]}}',
+    "null": b'{"a":{"$ranks":null}}',
+    "an object": b'{"a":{"$ranks":{"0":1}}}',
+    "a number": b'{"a":{"$ranks":2}}',
+    "beside another key": b'{"a":{"$ranks":[1],"b":2}}',
+    "beside itself": b'{"a":{"$ranks":[1],"$ranks":[1]}}',
+    "with metadata": b'{"a":{"$ranks":[1],"$metadata":2}}',
+    "as a key of a dict": b'{"$dict":[[{"$ranks":[1]},2]]}',
+    "as a key of an ordered dict": b'{"$ordered":[[{"$ranks":["a"]},2]]}',
+    "as a pair": b'{"$dict":[{"$ranks":["a",2]}]}',
+    "as the list of a tuple": b'{"$tuple":{"$ranks":[1]}}',
+    "as a part of a complex number": b'{"$complex":{"$ranks":[1.0,2.0]}}',
+    "a tensor that is none": b'{"$ranks":[{"$tensor":5}]}',
+    "another tag": b'{"$rank":[1]}',
+    "too deep": b'{"$ranks":[' * (MAX_DEPTH + 1) + b"1" + b"]}" * (MAX_DEPTH + 1),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_malformed_tree_of_ranks_is_refused(name: str) -> None:
+    with pytest.raises(DamagedFile):
+        tree.decode(TREES[name], 5)
+
+
+def test_a_tree_of_ranks_may_hold_anything_and_comes_back() -> None:
+    """Also what a writer makes of a state that was loaded and is saved again."""
+    text = b'{"a":{"$ranks":[{"$ranks":[1,2]},[{"$tensor":0}]]},"b":[{"$ranks":[null]}]}'
+    found = tree.decode(text, 1)
+    assert type(found["a"]) is type(found["a"][0]) is type(found["b"][0]) is Ranks
+    node, _ = tree.flatten(tree.build(found, lambda number: np.zeros(1)))
+    assert tree.encode(node, [0]) == text
+    assert own_of(tree.decode(text, 1), Rank(1, 2))["a"] == found["a"][1]
+
+
+def deep(depth: int) -> bytes:
+    return b'{"$ranks":[1,' * depth + b"2" + b"]}" * depth
+
+
+def test_ranks_within_ranks_are_as_deep_as_any_tree() -> None:
+    found = tree.decode(deep(MAX_DEPTH), 0)
+    assert own_of(found, Rank(1, 2)) == 2
+    with pytest.raises(LimitExceeded):
+        tree.decode(deep(MAX_DEPTH + 1), 0)
+
+
+def fan(dimensions: int, cuts: int) -> tuple[TensorSpec, list[Box]]:
+    """Few boxes and many cells: each slab is cut along another axis."""
+    shape = [cuts + dimensions - 1] + [cuts] * (dimensions - 1)
+    boxes = [Box((n, *[0] * (dimensions - 1)), (1, *shape[1:])) for n in range(cuts)]
+    for axis, n in product(range(1, dimensions), range(cuts)):
+        offsets, lengths = [0] * dimensions, [*shape]
+        offsets[0], lengths[0] = cuts + axis - 1, 1
+        offsets[axis], lengths[axis] = n, 1
+        boxes.append(Box(tuple(offsets), tuple(lengths)))
+    return TensorSpec("uint8", tuple(shape)), boxes
+
+
+def many(count: int, boxes: list[Box], spec: TensorSpec) -> bytes:
+    return encode(record_of([spec] * count, dict.fromkeys(range(count), boxes)))
+
+
+def a_row(count: int, *, backwards: bool = False) -> bytes:
+    boxes = [Box((n,), (1,)) for n in range(count)]
+    return many(1, boxes[::-1] if backwards else boxes, TensorSpec("uint8", (count,)))
+
+
+def without_extents(count: int) -> bytes:
+    """Boxes alone, that nothing else in the record bears out."""
+    boxes = [[[n], [1]] for n in reversed(range(count))]
+    lines = GOOD.split(b"\n")[:-2]
+    lines[8] = msgspec.json.encode({"boxes": [[0, boxes]]})
+    lines[4] = lines[4].replace(b"[4,6]", b"[%d]" % count, 1)
+    return ended(lines)
+
+
+EXPENSIVE: dict[str, Callable[[], bytes]] = {
+    "a row": lambda: a_row(40_000),
+    "a row backwards": lambda: a_row(40_000, backwards=True),
+    "boxes without extents": lambda: without_extents(100_000),
+    "four axes": lambda: many(20, fan(4, 44)[1], fan(4, 44)[0]),
+    "two axes": lambda: many(3, fan(2, 2000)[1], fan(2, 2000)[0]),
+    "seven axes": lambda: many(50, fan(7, 8)[1], fan(7, 8)[0]),
+    "many tensors": lambda: many(
+        20_000, [Box((0,), (2,)), Box((2,), (2,))], TensorSpec("uint8", (4,))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPENSIVE)
+def test_no_record_takes_long_or_much_memory(name: str) -> None:
+    text = EXPENSIVE[name]()
+    assert len(text) < 4 << 20
+    with processor_limit(3), memory_limit(500 << 20), suppress(BadField, LimitExceeded):
+        decode(text, RUN, STEP)
+
+
+def test_overlaps_are_found_before_they_cost_anything() -> None:
+    """Each box covers nearly all of 4,000,000 cells."""
+    spec, boxes = fan(2, 2000)
+    covering = Box((0, 0), (spec.shape[0], spec.shape[1]))
+    changed = [*boxes[:100], *[covering] * 20_000]
+    with processor_limit(3), pytest.raises(BadField, match=r"overlap|extent"):
+        decode(many(1, changed, spec), RUN, STEP)
+
+
+def test_a_store_says_what_is_wrong_with_its_boxes(tmp_path: Path) -> None:
+    store = standfast.Store(tmp_path)
+    with store.run("a") as run:
+        run.save(1, {"w": np.arange(24.0).reshape(4, 6)})
+    path = next(tmp_path.rglob("*_step_000001.json"))
+    lines = path.read_bytes().split(b"\n")[:-2]
+    path.write_bytes(ended([*lines, b'{"boxes":[[0,[[[0,0],[4,5]]]]]}']))
+    with pytest.raises(StandfastError, match="the boxes leave out a part of the tensor"):
+        standfast.Store(tmp_path).resolve("a@1").state()
+
+
+def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
+    """In its short form: `python -m tests.fuzz --target record --seconds N` runs for longer."""
+    report = fuzz_records(seconds=4, seed=1, folder=tmp_path)
+    assert not report.failures, str(report)
+    assert report.tried >= 500, str(report)
+    assert report.accepted >= 50, str(report)
+    assert len(report.refused) >= 5, str(report)

@@ -1,0 +1,301 @@
+"""The files that layout V3 has of every run: its config, its data state, its architecture."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from standfast import Store
+from standfast.errors import BadField, DamagedFile, LimitExceeded, MissingFile
+from standfast.identity import recorded
+from standfast.store.backends.backend import Backend
+from standfast.store.backends.memory import MemoryBackend
+from standfast.store.schema import names
+from standfast.store.v3 import companions
+from tests.store.stores import same
+
+RUN = "0123456789abcdef01234567"
+
+
+@pytest.fixture
+def backend() -> MemoryBackend:
+    return MemoryBackend()
+
+
+def read_by_others(backend: Backend, name: str) -> Any:
+    """What PyYAML reads, in Python and in C, which must be the same."""
+    text = backend.read(name)
+    found = yaml.safe_load(text)
+    assert same(found, yaml.load(text, Loader=yaml.CSafeLoader))
+    return found
+
+
+HYPERPARAMETERS = {
+    "nothing": None,
+    "floats": {"lr": 1e-4, "tiny": 5e-324, "huge": 1e22, "minus": -0.0, "eps": 1e-08},
+    "integers": {"a": 0, "b": -(2**63), "c": 2**63},
+    "no numbers": {"nan": math.nan, "inf": math.inf, "minus": -math.inf},
+    "words": {"a": "yes", "b": "1", "c": "null", "d": "2026-01-01", "e": "1e-4", "f": "~", "g": ""},
+    "keys that are words": {"yes": 1, "on": 2, "null": 3, "1": 4, "~": 5, "<<": 6, "=": 7, "": 8},
+    "signs": {"a: b": "# no", "- x": "[1]", "&a": "*a", "!t": "%d", '"': "'", "\\": "\\n"},
+    "control characters": {"a": "\0\x07\x1b\t\r\n", "b\n": "\x7f\x80\x9f"},
+    "line breaks of YAML": {"a": "x\u0085y\u2028z\u2029", "b\u2028": 1, "c": "\ufeffx\ufeff"},
+    "emoji": {"😀": "🏳️‍🌈", "noncharacters": "\ufffe\uffff\U0001fffe"},
+    "spaces": {" a ": "  b  ", "long": "word " * 100},
+    "long keys": {"k" * 1500: {"é" * 900: [{"\u2028" * 400: 1}]}, "x" * 1001: "y"},
+    "nested": {"a": {"b": {"c": [1, [2, {"d": {}}], []]}}, "e": {}},
+    "a list": [1, {"a": 2}],
+    "a text": "adam",
+}
+
+
+@pytest.mark.parametrize("name", HYPERPARAMETERS)
+def test_hyperparameters_come_back_as_they_are_recorded(name: str, backend: Backend) -> None:
+    expected = recorded(HYPERPARAMETERS[name])
+    companions.write_config(backend, RUN, HYPERPARAMETERS[name])
+    assert same(read_by_others(backend, names.config_file(RUN))["hyperparameters"], expected)
+    assert same(companions.read_config(backend, RUN).hyperparameters, expected)
+
+
+def test_a_config_is_for_people(backend: Backend) -> None:
+    companions.write_config(backend, RUN, {"lr": 1e-4, "model": {"name": "gpt", "sizes": [1, 2]}})
+    *lines, updated = backend.read(names.config_file(RUN)).decode().splitlines()
+    assert lines == [
+        "hyperparameters:",
+        "  lr: 0.0001",
+        "  model:",
+        '    name: "gpt"',
+        "    sizes: [1, 2]",
+        f'exp_hash: "{RUN}"',
+    ]
+    assert updated.startswith('last_updated: "20')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[1]",
+        b"a: &x [1]\nb: [*x, *x]\n",
+        b"hyperparameters: !!python/object/apply:os.system [ls]\n",
+        b"hyperparameters: {}\nexp_hash: 5\nlast_updated: x\n",
+        b"hyperparameters: {}\nexp_hash: abc\nlast_updated: x\n",
+        b"hyperparameters: {}\n",
+        b"hyperparameters: {\n",
+        b"\xff",
+        b"[" * 5000,
+    ],
+)
+def test_a_config_that_is_none_is_refused(text: bytes, backend: Backend) -> None:
+    backend.replace(names.config_file(RUN), text)
+    with pytest.raises(DamagedFile, match="_config"):
+        companions.read_config(backend, RUN)
+
+
+def uids(count: int) -> list[str]:
+    return [f"sample-{number:06d}" for number in range(count)]
+
+
+EMPTY: dict[str, Any] = {"uids": [], "discarded": [], "tags": {}}
+DATA_STATES = {
+    "text": {"uids": ["a", "yes", "1"], "discarded": ["1"], "tags": {"a": ["cat"], "yes": []}},
+    "integers": {"uids": [3, -1, 2**40], "discarded": [3], "tags": {3: ["cat"], -1: ["no, 5: x"]}},
+    "integers and text": {"uids": [1, "1"], "discarded": [], "tags": {1: ["a"], "1": ["b"]}},
+    "other scalars": {"uids": [2.5e-7, None, True], "discarded": [1e22], "tags": {2.5: ["a"]}},
+    "signs in integers' tags": {**EMPTY, "uids": [1], "tags": {1: ['{7: "x', ",8: "]}},
+    "strange text": {**EMPTY, "uids": ["\u2028\x85", "😀", '"', "\0"], "tags": {"\u2028": ["é"]}},
+    "a long uid": {**EMPTY, "uids": ["k" * 2000], "tags": {"k" * 2000: ["a"], "b": ["c"]}},
+    "many": {"uids": uids(1000), "discarded": uids(10), "tags": {u: ["a"] for u in uids(1000)}},
+    "more keys": {**EMPTY, "split": "train", "sizes": {"a": 1}},
+    "nothing": EMPTY,
+}
+
+
+@pytest.mark.parametrize("name", DATA_STATES)
+def test_a_data_state_comes_back(name: str, backend: Backend) -> None:
+    companions.write_data_state(backend, RUN, DATA_STATES[name])
+    assert same(read_by_others(backend, names.data_state_file(RUN)), DATA_STATES[name])
+    assert same(companions.read_data_state(backend, RUN), DATA_STATES[name])
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (None, EMPTY),
+        ([1, 2], EMPTY | {"data": [1, 2]}),
+        ({"path": Path("a/b")}, EMPTY | {"data": {"path": "a/b"}}),
+        ({"uids": np.arange(3), "discarded": {"b", "a"}}, EMPTY | {
+            "uids": [0, 1, 2], "discarded": ["a", "b"]
+        }),
+        ({"uids": ("a",), "tags": {"a": {"y", "x"}}}, EMPTY | {
+            "uids": ["a"], "tags": {"a": ["x", "y"]}
+        }),
+        ({"uids": ["\ud800"]}, EMPTY | {"uids": ["\\ud800"]}),
+        ({"uids": [(1, 2)]}, EMPTY | {"uids": ["[1, 2]"]}),
+        ({"uids": [2**70]}, EMPTY | {"uids": [2**70]}),
+    ],
+)  # fmt: skip
+def test_data_of_other_types_is_written_plainly(
+    data: Any, expected: dict[str, Any], backend: Backend
+) -> None:
+    companions.write_data_state(backend, RUN, data)
+    assert same(read_by_others(backend, names.data_state_file(RUN)), expected)
+    assert same(companions.read_data_state(backend, RUN), expected)
+
+
+def test_a_data_state_of_v3_is_read(backend: Backend) -> None:
+    state = {"uids": ["a", 2], "discarded": None, "tags": {"a": ["x"]}}
+    backend.replace(names.data_state_file(RUN), yaml.safe_dump(state).encode())
+    assert companions.read_data_state(backend, RUN) == state | {"discarded": []}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"5",
+        b"uids: {}\ndiscarded: []\ntags: {}\n",
+        b"uids: [[1]]\n",
+        b"tags: []\n",
+        b"tags: {a: b}\n",
+        b"tags: {a: [[1]]}\n",
+        b"tags: {1: [1], 1: [2]}\n",
+        b"uids: &a [1]\ndiscarded: *a\n",
+        b"uids: !!set {a}\n",
+        b"uids: [",
+        b"uids: " + b"[" * 10_000,
+        b"\xff\xfe",
+    ],
+)
+def test_a_data_state_that_is_none_is_refused(text: bytes, backend: Backend) -> None:
+    backend.replace(names.data_state_file(RUN), text)
+    with pytest.raises(DamagedFile, match="_data_state"):
+        companions.read_data_state(backend, RUN)
+
+
+def test_a_file_of_any_length_is_not_read(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(companions, "MAX_DATA_STATE", 100)
+    companions.write_data_state(backend, RUN, {"uids": uids(20)})
+    with pytest.raises(LimitExceeded, match="over 100 bytes"):
+        companions.read_data_state(backend, RUN)
+
+
+# The architecture
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(2, 3)
+        self.again = self.first
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.norm.bias = self.first.bias
+
+
+def test_the_architecture_of_a_module_is_described(backend: Backend) -> None:
+    companions.write_architecture(backend, RUN, Tied())
+    found = companions.read_architecture(backend, RUN)
+    linear = "torch.nn.modules.linear:Linear"
+    assert found["modules"]["first"] == linear
+    assert found["modules"]["again"] == {"same": "first"}
+    assert found["parameters"]["first.weight"] == ["float32", [3, 2]]
+    assert found["parameters"]["norm.bias"] == {"same": "first.bias"}
+    assert found["buffers"]["norm.num_batches_tracked"] == ["int64", []]
+
+
+def test_any_other_model_is_what_its_identity_sees(backend: Backend) -> None:
+    model = {"layers": [np.zeros((2, 3)), torch.ones(2)], "kind": dict, 1: "x"}
+    companions.write_architecture(backend, RUN, model)
+    assert companions.read_architecture(backend, RUN) == {
+        "value": {
+            "layers": [["float64", [2, 3]], ["float32", [2]]],
+            "kind": "builtins:dict",
+            "1": "x",
+        }
+    }
+
+
+def test_an_architecture_that_was_changed_is_refused(backend: Backend) -> None:
+    companions.write_architecture(backend, RUN, Tied())
+    path = names.architecture_file(RUN)
+    backend.replace(path, backend.read(path).replace(b"[3,2]", b"[2,3]"))
+    with pytest.raises(DamagedFile, match=r"architecture\.json"):
+        companions.read_architecture(backend, RUN)
+
+
+def test_that_of_another_run_is_refused(backend: Backend) -> None:
+    companions.write_architecture(backend, RUN, {"a": 1})
+    backend.replace(names.architecture_file("f" * 24), backend.read(names.architecture_file(RUN)))
+    with pytest.raises(BadField, match="another run"):
+        companions.read_architecture(backend, "f" * 24)
+
+
+# In a store
+
+
+def test_a_new_run_has_them_all(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run = store.run(hp={"lr": 0.1}, model=torch.nn.Linear(2, 3), data={"uids": ["a"]})
+    assert companions.read_config(store.backend, run.hash).hyperparameters == {"lr": 0.1}
+    assert companions.read_data_state(store.backend, run.hash)["uids"] == ["a"]
+    assert "weight" in companions.read_architecture(store.backend, run.hash)["parameters"]
+    checkpoints = tmp_path / "checkpoints"
+    assert (checkpoints / "HP" / run.hash / f"{run.hash}_config.yaml").is_file()
+    assert (checkpoints / "data" / run.hash / f"{run.hash}_data_state.yaml").is_file()
+    assert (checkpoints / "models" / run.hash / f"{run.hash}_architecture.json").is_file()
+
+
+def test_a_run_of_a_name_alone_has_empty_ones(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run = store.run("plain")
+    assert companions.read_config(store.backend, run.hash).hyperparameters is None
+    assert companions.read_data_state(store.backend, run.hash) == EMPTY
+    with pytest.raises(MissingFile):
+        companions.read_architecture(store.backend, run.hash)
+
+
+def test_they_are_there_before_the_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("the power failed")
+
+    monkeypatch.setattr(type(store.backend), "create", fail)
+    with pytest.raises(RuntimeError):
+        store.run("plain", hp={"lr": 1})
+    assert len(list(tmp_path.rglob("*.yaml"))) == 2
+    assert Store(tmp_path).known_run("plain", hp={"lr": 1}) is None
+
+
+def test_a_run_without_them_opens(tmp_path: Path) -> None:
+    run = Store(tmp_path).run("old", hp={"lr": 1})
+    run.save(1, {"a": 1})
+    run.close()
+    for name in ("HP", "data"):
+        shutil.rmtree(tmp_path / "checkpoints" / name)
+    store = Store(tmp_path)
+    assert [each.hash for each in store.runs()] == [run.hash]
+    assert store.run("old", hp={"lr": 1}).load() == {"a": 1}
+
+
+def test_a_described_run_has_another_config(tmp_path: Path) -> None:
+    run = Store(tmp_path).run(hp={"lr": 1, "steps": 10}, volatile=["steps"])
+    run.describe({"lr": 1, "steps": 20})
+    config = companions.read_config(run.store.backend, run.hash)
+    assert config.hyperparameters == {"lr": 1, "steps": 20}
+
+
+def test_a_deleted_run_leaves_none_of_them(tmp_path: Path) -> None:
+    run = Store(tmp_path).run(hp={"lr": 1}, model={"a": 1})
+    run.save(1, {"a": 1})
+    run.delete_all()
+    left = [path.name for path in tmp_path.rglob("*") if run.hash in path.name]
+    assert [name for name in left if not name.endswith(".lock")] == []

@@ -1,0 +1,481 @@
+"""A checkpoint as one whole torch file, under the name that layout V3 has for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import standfast
+from standfast import Run, Store
+from standfast.errors import (
+    BadOption,
+    DamagedFile,
+    IndexMismatch,
+    NotEnoughSpace,
+    RefNotFound,
+    RefusedState,
+    StandfastError,
+    WriteFailed,
+)
+from standfast.files import disk
+from standfast.store.backends.local import LocalBackend
+from standfast.store.backends.memory import MemoryBackend
+from standfast.store.index.manifest import Manifest
+from standfast.store.maintenance.doctor import examine
+from standfast.store.schema import names
+from standfast.store.v3 import torch_names
+from tests.store.faults.states import Faulty
+from tests.store.stores import MIB, chunks, data_files, flip, folder, overwrite, random_bytes, same
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def run(store: Store) -> Run:
+    return store.run("whole")
+
+
+def named(run: Run, step: int) -> Path:
+    """The V3 name of a step."""
+    return folder(run) / f"{run.hash}_step_{step:06d}.pt"
+
+
+def whole_files(run: Run) -> list[Path]:
+    return sorted(folder(run).glob("*.pth"))
+
+
+def training_state() -> dict[str, Any]:
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.rand(3, 6)).sum().backward()
+    optimizer.step()
+    return {
+        "step": 100,
+        "model_state_dict": model.state_dict(),
+        "optimizer_state_dict": optimizer.state_dict(),
+        "metadata": {1: "one", "list": [1, 2.5, None, True], "tuple": (1, "é"), "raw": b"\0\xff"},
+        "counts": Counter(cat=2),
+        "scalar": torch.tensor(3),
+        "empty": torch.empty(0, 4),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "leaf": torch.ones(2, requires_grad=True),
+    }
+
+
+def weight(value: float) -> dict[str, Any]:
+    return {"weight": torch.full((3,), float(value))}
+
+
+def loaded(path: Path) -> Any:
+    return torch.load(path, weights_only=True)
+
+
+# What comes back
+
+
+def test_torch_reads_the_state_under_the_v3_name(run: Run) -> None:
+    state = training_state()
+    run.save(100, state, format="torch")
+    back = loaded(named(run, 100))
+    assert same(back, state)
+    assert type(back["parameter"]) is torch.nn.Parameter
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4))
+    model.load_state_dict(back["model_state_dict"])
+
+
+def test_the_store_reads_it_with_its_types_and_verifies_it(run: Run) -> None:
+    state = training_state() | {"array": np.arange(6.0).reshape(2, 3).T}
+    checkpoint = run.save(100, state, format="torch")
+    assert same(run.load(100), state)
+    checkpoint.verify()
+    assert same(Store(Path(run.store.url).parent).run("whole").load(), state)
+
+
+def test_arrays_become_tensors_in_the_file(run: Run) -> None:
+    run.save(1, {"a": np.arange(6, dtype=np.int16).reshape(2, 3).T}, format="torch")
+    assert same(loaded(named(run, 1)), {"a": torch.tensor([[0, 3], [1, 4], [2, 5]]).short()})
+
+
+def test_it_holds_our_digests(run: Run) -> None:
+    run.save(1, training_state(), format="torch")
+    assert standfast.verify(named(run, 1)).tensors == 24
+    tensors = standfast.load(named(run, 1))
+    assert np.array_equal(tensors["half"].astype(np.float32), np.ones(3))
+    flip(named(run, 1), named(run, 1).read_bytes().index(np.ones(2, np.float32).tobytes()))
+    with pytest.raises(DamagedFile):
+        standfast.verify(named(run, 1))
+
+
+def test_there_is_no_other_data_file(run: Run) -> None:
+    run.save(1, training_state(), format="torch")
+    assert data_files(run) == {}
+    (path,) = whole_files(run)
+    assert path.stat().st_ino == named(run, 1).stat().st_ino
+    assert [file.name for file in run.checkpoint(1).head.files] == [path.name]
+
+
+@pytest.mark.parametrize("state", [{}, {"a": 1}, 5, [], {"t": torch.empty(0)}])
+def test_a_state_without_any_bytes_is_a_file_too(state: Any, run: Run) -> None:
+    run.save(1, state, format="torch").verify()
+    assert same(loaded(named(run, 1)), state)
+    assert same(run.load(1), state)
+    assert len(run.checkpoint(1).head.files) == 1
+
+
+def test_large_tensors_come_back_bit_by_bit(run: Run) -> None:
+    state = {"a": torch.from_numpy(chunks(1, 2)[: -5 * MIB]), "b": torch.from_numpy(chunks(3))}
+    run.save(1, state, format="torch").verify()
+    assert same(loaded(named(run, 1)), state)
+    assert same(run.load(1), state)
+    assert standfast.verify(named(run, 1)).nbytes == 43 * MIB
+
+
+def test_two_leaves_of_one_path_are_no_damage(run: Run) -> None:
+    state = {"a.b": torch.ones(2), "a": {"b": torch.zeros(2)}, 1: torch.ones(1), "1": 2}
+    run.save(1, state, format="torch").verify()
+    assert same(loaded(named(run, 1)), state)
+    assert examine(run.store.backend, run.store.index).headers == {}
+
+
+# Tensors that share memory
+
+
+def ties(state: dict[str, torch.Tensor]) -> set[int]:
+    return {tensor.untyped_storage().data_ptr() for tensor in state.values()}
+
+
+SHARED = {
+    "the same twice": lambda base: {"a": base, "b": base},
+    "a view of a whole": lambda base: {"a": base, "b": base[100:200]},
+    "transposed": lambda base: {"a": base.view(40, 25), "b": base.view(40, 25).T},
+    "views of what is not there": lambda base: {"a": base[10:20], "b": base[15:60:3]},
+    "with a gap between": lambda base: {"a": base[0:10], "b": base[5:8], "c": base[4:30:12]},
+    "of two dtypes": lambda base: {"a": base, "b": base.view(torch.int32)[3:6]},
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_tied_tensors_stay_tied(name: str, run: Run) -> None:
+    state = SHARED[name](torch.arange(1000.0))
+    run.save(1, state, format="torch").verify()
+    back = loaded(named(run, 1))
+    assert same(back, state)
+    assert len(ties(back)) == 1
+    assert same(run.load(1), state)
+    standfast.verify(named(run, 1))
+
+
+def test_a_byte_between_the_elements_of_a_view_is_verified(run: Run) -> None:
+    base = torch.arange(1000.0)
+    run.save(1, SHARED["with a gap between"](base), format="torch")
+    (path,) = whole_files(run)
+    flip(path, path.read_bytes().index(base[:28].numpy().tobytes()) + 4 * 17)
+    with pytest.raises(DamagedFile):
+        standfast.verify(path)
+
+
+def test_a_view_that_torch_has_not_is_refused(run: Run) -> None:
+    array = np.arange(10.0)
+    with pytest.raises(RefusedState, match=r"^b: .*backwards"):
+        run.save(1, {"a": array, "b": array[::-1]}, format="torch")
+
+
+# What is refused
+
+
+def test_an_unknown_format_is_refused(run: Run) -> None:
+    with pytest.raises(BadOption, match="safetensors and torch"):
+        run.save(1, {}, format="zarr")
+
+
+def test_what_torch_cannot_read_is_refused_before_anything_is_written(run: Run) -> None:
+    before = sorted(os.listdir(folder(run)))
+    with pytest.raises(RefusedState, match=r"^metrics\.0: a numpy\.float32"):
+        run.save(1, {"w": torch.ones(3), "metrics": [np.float32(0.5)]}, format="torch")
+    assert sorted(os.listdir(folder(run))) == before
+
+
+def test_what_does_not_fit_is_not_begun(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalBackend, "free", lambda self: 2 * MIB)
+    run.save(1, {"w": random_bytes(MIB - 4096)}, format="torch")
+    with pytest.raises(NotEnoughSpace):
+        run.save(2, {"w": random_bytes(MIB)}, format="torch")
+    assert len(whole_files(run)) == 1
+
+
+# Together with other checkpoints
+
+
+def test_a_later_save_refers_to_its_chunks(run: Run) -> None:
+    weight = random_bytes(MIB)
+    run.save(1, {"w": weight, "n": random_bytes(100)}, format="torch")
+    run.save(2, {"w": weight})
+    assert data_files(run) == {}
+    assert run.checkpoint(2).head.files[0].name == whole_files(run)[0].name
+    run.checkpoint(2).verify()
+    assert same(run.load(2), {"w": weight})
+    assert not named(run, 2).exists()
+
+
+def test_a_whole_file_is_always_whole(run: Run) -> None:
+    weight = random_bytes(MIB)
+    run.save(1, {"w": weight})
+    run.save(2, {"w": weight}, format="torch")
+    run.save(3, {"w": weight}, format="torch")
+    assert all(path.stat().st_size > MIB for path in whole_files(run))
+    assert len(whole_files(run)) == 2
+
+
+def test_another_run_refers_to_its_chunks_through_a_link(store: Store, run: Run) -> None:
+    weight = random_bytes(MIB)
+    run.save(1, {"w": weight}, format="torch")
+    other = store.run("other")
+    other.save(1, {"w": weight})
+    shutil.rmtree(folder(run))
+    assert same(other.load(1), {"w": weight})
+    assert list(folder(other).glob("*.pt")) == []
+
+
+def test_export_knows_it(run: Run, tmp_path: Path) -> None:
+    run.save(1, weight(1), format="torch")
+    run.checkpoint(1).export(tmp_path / "out.safetensors")
+    assert same(standfast.load(tmp_path / "out.safetensors"), {"weight": np.ones(3, np.float32)})
+
+
+# The V3 name
+
+
+def test_a_replaced_step_has_its_name_on_the_new_file(run: Run) -> None:
+    run.save(1, weight(1), format="torch")
+    run.save(1, weight(2), format="torch", replace=True)
+    assert same(loaded(named(run, 1)), weight(2))
+    assert len(whole_files(run)) == 1
+
+
+def test_a_step_replaced_by_parts_has_no_name(run: Run) -> None:
+    large = {"w": random_bytes(MIB)}
+    run.save(1, large, format="torch")
+    run.save(1, large, replace=True)
+    assert not named(run, 1).exists()
+    assert [file.name for file in run.checkpoint(1).head.files] == [*data_files(run)]
+    assert same(run.load(1), large)
+
+
+def test_a_deleted_checkpoint_has_no_name(run: Run) -> None:
+    for step in (1, 2):
+        run.save(step, weight(step), format="torch")
+    run.delete(1)
+    assert not named(run, 1).exists()
+    assert len(whole_files(run)) == 1
+    assert same(loaded(named(run, 2)), weight(2))
+
+
+def test_a_foreign_file_of_that_name_stays(run: Run) -> None:
+    named(run, 1).write_bytes(b"mine")
+    run.save(1, weight(1), format="torch")
+    assert named(run, 1).read_bytes() == b"mine"
+    assert not torch_names.is_our_name(run.store.backend, run.hash, named(run, 1).name)
+    assert examine(run.store.backend, run.store.index).foreign == [
+        f"{names.run_folder(run.hash)}/{named(run, 1).name}"
+    ]
+    assert named(run, 1).read_bytes() == b"mine"
+
+
+def test_a_copy_by_hand_of_another_step_is_foreign(run: Run) -> None:
+    run.save(1, weight(1), format="torch")
+    shutil.copy(named(run, 1), named(run, 7))
+    assert torch_names.our_names(run.store.backend, run.hash) == {
+        named(run, 1).name: whole_files(run)[0].name
+    }
+
+
+@pytest.mark.parametrize("who", ["the next writer", "doctor"])
+def test_a_name_that_is_gone_is_made_again(who: str, run: Run, tmp_path: Path) -> None:
+    run.save(1, weight(1), format="torch")
+    run.close()
+    named(run, 1).unlink()
+    if who == "doctor":
+        found = examine(run.store.backend, run.store.index)
+        assert names.whole_file(run.hash, 1) in found.restored
+        assert found.sound
+    else:
+        Store(tmp_path / "store").run("whole").save(2, weight(2))
+    assert same(loaded(named(run, 1)), weight(1))
+
+
+def test_a_name_on_the_wrong_file_is_put_right(run: Run) -> None:
+    run.save(1, weight(1), format="torch")
+    run.save(2, weight(2), format="torch")
+    named(run, 1).unlink()
+    os.link(named(run, 2), named(run, 1))
+    examine(run.store.backend, run.store.index)
+    assert same(loaded(named(run, 1)), weight(1))
+    assert same(loaded(named(run, 2)), weight(2))
+
+
+def test_a_name_of_nothing_is_removed(run: Run) -> None:
+    run.save(1, weight(1), format="torch")
+    os.link(named(run, 1), named(run, 5))
+    examine(run.store.backend, run.store.index)
+    assert not named(run, 5).exists()
+    assert named(run, 1).exists()
+
+
+def test_without_links_the_name_is_a_copy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalBackend, "link", lambda self, source, target, over=False: False)
+    state = {"w": torch.from_numpy(random_bytes(20 * MIB + 77))}
+    run.save(1, state, format="torch")
+    assert named(run, 1).stat().st_ino != whole_files(run)[0].stat().st_ino
+    assert same(loaded(named(run, 1)), state)
+    assert torch_names.is_our_name(run.store.backend, run.hash, named(run, 1).name)
+    run.save(1, weight(2), format="torch", replace=True)
+    assert same(loaded(named(run, 1)), weight(2))
+    run.save(1, weight(3), replace=True)
+    assert not named(run, 1).exists()
+
+
+def test_it_works_in_memory() -> None:
+    backend = MemoryBackend()
+    run = Store(backend).run("whole")
+    run.save(1, weight(1), format="torch").verify()
+    assert same(run.load(1), weight(1))
+    assert torch_names.is_our_name(backend, run.hash, f"{run.hash}_step_000001.pt")
+
+
+# Damage
+
+
+def test_another_file_in_its_place_is_found(run: Run) -> None:
+    run.save(1, weight(1), format="torch")
+    run.save(2, weight(2), format="torch")
+    first, second = whole_files(run)
+    overwrite(first, second.read_bytes())
+    with pytest.raises(StandfastError):
+        run.checkpoint(1).verify()
+
+
+@pytest.mark.parametrize("where", ["data.pkl", "standfast.json", "directory"])
+def test_damage_around_the_tensors_is_found(where: str, run: Run) -> None:
+    checkpoint = run.save(1, weight(1), format="torch")
+    (path,) = whole_files(run)
+    data = path.read_bytes()
+    at = {
+        "data.pkl": data.index(b"weight"),
+        "standfast.json": data.index(b"metadata"),
+        "directory": data.index(b"PK\1\2") + 16,  # the first checksum
+    }
+    flip(path, at[where])
+    with pytest.raises(DamagedFile):
+        checkpoint.verify()
+    assert same(run.load(1), weight(1))
+
+
+def test_a_file_without_its_seal_is_found(run: Run) -> None:
+    checkpoint = run.save(1, weight(1), format="torch")
+    standfast.save(named(run, 9), weight(1), extras=False)
+    overwrite(whole_files(run)[0], named(run, 9).read_bytes())
+    with pytest.raises((IndexMismatch, DamagedFile)):
+        checkpoint.verify()
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_failure_at_any_operation_leaves_the_old_file_or_the_new_one(
+    replace: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its thread has operations too, at another moment each time.
+    monkeypatch.setattr(Manifest, "refresh", Manifest.mark)
+    outcomes = set()
+    for at in range(1, 100):
+        store = Store(tmp_path / str(at))
+        run = store.run("whole")
+        if replace:
+            run.save(1, weight(1), format="torch")
+
+        def fail() -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        faulty = Faulty(at, fail)
+        with monkeypatch.context() as patch:
+            patch.setattr(disk, "LOCAL", faulty)
+            with suppress(WriteFailed):
+                run.save(1, weight(2), format="torch", replace=True)
+        run.close()
+        if faulty.struck is None:
+            break
+        if named(run, 1).exists():
+            value = float(loaded(named(run, 1))["weight"][0])
+            assert value in ((1.0, 2.0) if replace else (2.0,))
+            outcomes.add(value)
+        again = Store(tmp_path / str(at)).run("whole")
+        again.save(3, weight(3), format="torch")
+        steps = {each.step: each.state() for each in again.checkpoints()}
+        for step, state in steps.items():
+            assert same(loaded(named(again, step)), state)
+        assert sorted(folder(again).glob("*.pt")) == [named(again, step) for step in sorted(steps)]
+        assert len(whole_files(again)) == len(steps)
+        again.close()
+    assert at > 8
+    assert outcomes == ({1.0, 2.0} if replace else {2.0})
+
+
+@pytest.mark.parametrize("format", ["torch", "safetensors"])
+@pytest.mark.parametrize("then", ["delete", "retain"])
+def test_whoever_deletes_after_a_kill_puts_the_name_right_first(
+    run: Run, tmp_path: Path, format: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2, 3):
+        run.save(step, weight(step), format="torch")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("standfast.store.save.saving.name_whole_file", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run.save(2, weight(22), format=format, replace=True)
+    assert same(loaded(named(run, 2)), weight(2)), "the record is new, and its name old"
+    other = Store(run.store.url.removesuffix("/checkpoints")).run("whole")
+    if then == "delete":
+        other.delete(3)
+    else:
+        other.retain(standfast.KeepLast(2))
+    if format == "torch":
+        assert same(loaded(named(run, 2)), weight(22))
+    else:
+        assert not named(run, 2).exists()
+    assert examine(run.store.backend, run.store.index).foreign == []
+
+
+@pytest.mark.parametrize("format", ["torch", "safetensors"])
+def test_what_is_deleted_while_it_is_verified_is_gone_and_not_damaged(
+    run: Run, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.save(1, weight(1), format=format)
+    run.save(2, weight(2), format=format)
+    checkpoint = run.checkpoint(1)
+    (file,) = (each.name for each in checkpoint.head.files)
+    size = LocalBackend.size
+
+    def deleted_first(self: LocalBackend, name: str) -> int | None:
+        if name.endswith(file) and self.exists(names.record_file(run.hash, 1)):
+            monkeypatch.undo()
+            self.delete([names.record_file(run.hash, 1), name])
+        return size(self, name)
+
+    monkeypatch.setattr(LocalBackend, "size", deleted_first)
+    with pytest.raises(RefNotFound, match="deleted meanwhile"):
+        checkpoint.verify()

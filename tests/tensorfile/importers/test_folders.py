@@ -1,0 +1,317 @@
+"""Folders of files as people write them, and what all kinds of folders have in common."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import standfast
+from standfast.errors import (
+    DamagedFile,
+    LimitExceeded,
+    MissingFile,
+    UnknownFormat,
+    UnknownFramework,
+    UnreadableFile,
+    UnsupportedFile,
+)
+from standfast.tensorfile.importers import Folder, read_folder
+from standfast.tensorfile.importers import values as folder_values
+from tests.tensorfile.importers.builders import same, save_torch, trained
+
+WEIGHTS = {"weight": torch.tensor([math.nan, -0.0, 1e-40]), "bias": torch.ones(2).bfloat16()}
+
+
+def _steps(folder: Folder) -> list[int]:
+    return [found.step for found in folder.found]
+
+
+def test_the_keys_of_a_checkpoint_become_parts(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    written = {
+        "epoch": 7,
+        "model_state_dict": model.state_dict(),
+        "optimizer_state_dict": optimizer.state_dict(),
+        "lr_scheduler_state_dict": {"last_epoch": 3},
+        "loss": 0.25,
+        "args": {"depth": 3},
+    }
+    save_torch(tmp_path / "checkpoint_300.pt", written)
+    folder = read_folder(tmp_path)
+    found = folder.found[0]
+    assert (folder.kind, found.step, found.epoch) == ("torch", 300, 7)
+    assert found.metrics == {"loss": 0.25}
+    state = found.state()
+    assert list(state) == ["epoch", "model", "optimizer", "lr_scheduler", "loss", "args"]
+    assert same(list(state.values()), list(written.values()))
+    assert state["model"]._metadata == model.state_dict()._metadata
+    _, fresh = trained(0)
+    fresh.load_state_dict(state["optimizer"])
+    assert same(fresh.state_dict(), optimizer.state_dict())
+
+
+def test_a_part_keeps_its_key_where_its_name_is_taken(tmp_path: Path) -> None:
+    save_torch(tmp_path / "a.pt", {"model": "resnet", "state_dict": WEIGHTS, "step": 1})
+    state = read_folder(tmp_path).found[0].state()
+    assert same(state, {"model": "resnet", "state_dict": WEIGHTS, "step": 1})
+
+
+def test_a_state_dict_alone_is_the_model(tmp_path: Path) -> None:
+    save_torch(tmp_path / "net_5.pth", WEIGHTS)
+    assert same(read_folder(tmp_path).found[0].state(), {"model": WEIGHTS})
+    model = trained()[0].state_dict()
+    model["_extra_state"] = {"scale": 2.0}
+    save_torch(tmp_path / "net_5.pth", model)
+    assert same(read_folder(tmp_path).found[0].state(), {"model": model})
+
+
+def test_a_bare_value_is_a_state(tmp_path: Path) -> None:
+    save_torch(tmp_path / "step5.pt", torch.arange(3))
+    assert same(read_folder(tmp_path).found[0].state(), {"state": torch.arange(3)})
+    save_torch(tmp_path / "step5.pt", [torch.arange(3), 1])
+    assert same(read_folder(tmp_path).found[0].state(), {"state": [torch.arange(3), 1]})
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "npz", "tenzor", "oxck", "pt"])
+def test_every_format_is_read_with_its_metadata(tmp_path: Path, suffix: str) -> None:
+    weights = {"w": np.array([1.5, math.inf, -0.0], np.float32)}
+    standfast.save(tmp_path / f"any.{suffix}", weights, {"step": 100, "loss": 0.5})
+    found = read_folder(tmp_path).found[0]
+    assert (found.step, found.metrics) == (100, {"loss": 0.5})
+    state = found.state()
+    assert same(state["model"], {"w": torch.tensor([1.5, math.inf, -0.0])})
+    assert state["metadata"] == {"step": 100, "loss": 0.5}
+
+
+def test_who_wrote_a_safetensors_file_is_no_metadata(tmp_path: Path) -> None:
+    standfast.save(tmp_path / "net_1.safetensors", WEIGHTS, {"format": "pt"})
+    assert same(read_folder(tmp_path).found[0].state(), {"model": WEIGHTS})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "step"),
+    [
+        ("a_7.pt", {"step": 100, "global_step": 5, "epoch": 3}, 100),
+        ("a_7.pt", {"global_step": 100, "iter": 5, "epoch": 3}, 100),
+        ("a_7.pt", {"iteration": torch.tensor(100), "epoch": 3}, 100),
+        ("a_7.pt", {"iter": np.int64(100), "epoch": 3}, 100),
+        ("a_7.pt", {"iter_num": 100.0}, 100),
+        ("a_7.pt", {"step": -1, "epoch": 3}, 7),
+        ("a_7.pt", {"step": True, "epoch": 3}, 7),
+        ("a_7.pt", {"step": torch.ones(2), "epoch": 3}, 7),
+        ("a.pt", {"epoch": 3}, 3),
+        ("a.pt", {"other": 3}, 0),
+        ("model_v2_100.pt", {}, 100),
+        ("step=100-epoch=3.pt", {}, 100),
+        ("epoch=3-step=100.pt", {}, 100),
+        ("step_100_loss_0.25.pt", {}, 100),
+        ("net_100_loss_0.25.pt", {}, 100),
+        ("a_1234567890123456789012.pt", {}, 0),
+        ("a_٣.pt", {}, 0),
+    ],
+)
+def test_the_step_is_in_the_content_or_the_name(
+    tmp_path: Path, name: str, content: dict[str, Any], step: int
+) -> None:
+    save_torch(tmp_path / name, {"model": WEIGHTS} | content)
+    assert _steps(read_folder(tmp_path)) == [step]
+
+
+def test_files_of_one_number_are_parts_of_one_checkpoint(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    for number in (100, 20):
+        save_torch(tmp_path / f"model_{number}.pt", model.state_dict())
+        save_torch(tmp_path / f"optimizer_step_{number}.pt", optimizer.state_dict())
+    folder = read_folder(tmp_path)
+    assert _steps(folder) == [20, 100]
+    expected = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    assert same(folder.found[1].state(), expected)
+    assert len(folder.found[1].paths) == 2
+
+
+def test_parts_share_the_step_that_one_of_them_says(tmp_path: Path) -> None:
+    save_torch(tmp_path / "model_3.pt", {"w": WEIGHTS, "step": 1500})
+    save_torch(tmp_path / "optimizer_3.pt", {"param_groups": []})
+    save_torch(tmp_path / "optimizer_4.pt", {"param_groups": []})
+    folder = read_folder(tmp_path)
+    assert _steps(folder) == [4, 1500]
+    assert list(folder.found[1].state()) == ["model", "optimizer"]
+
+
+def test_parts_without_any_number_are_of_step_0(tmp_path: Path) -> None:
+    save_torch(tmp_path / "model.pt", WEIGHTS)
+    save_torch(tmp_path / "optimizer.pt", {"param_groups": []})
+    folder = read_folder(tmp_path)
+    assert _steps(folder) == [0]
+    assert same(folder.found[0].state(), {"model": WEIGHTS, "optimizer": {"param_groups": []}})
+    save_torch(tmp_path / "resnet.pt", WEIGHTS)
+    with pytest.raises(UnsupportedFile, match="a key 'step'"):
+        read_folder(tmp_path)
+
+
+def test_a_file_without_a_step_is_ignored_beside_others(tmp_path: Path) -> None:
+    save_torch(tmp_path / "net_5.pt", WEIGHTS)
+    save_torch(tmp_path / "pretrained.pt", WEIGHTS)
+    folder = read_folder(tmp_path)
+    assert _steps(folder) == [5]
+    assert folder.ignored[0][0].name == "pretrained.pt"
+    assert "says its step" in folder.ignored[0][1]
+
+
+def test_two_different_files_of_one_step_are_refused(tmp_path: Path) -> None:
+    save_torch(tmp_path / "a.pt", {"step": 5, "model": WEIGHTS})
+    save_torch(tmp_path / "b.pt", {"step": 5, "model": {"weight": torch.zeros(3)}})
+    with pytest.raises(UnsupportedFile, match=r"a\.pt and .*b\.pt are both of step 5"):
+        read_folder(tmp_path)
+    save_torch(tmp_path / "b.pt", {"step": 5, "model": WEIGHTS})
+    folder = read_folder(tmp_path)
+    assert _steps(folder) == [5]
+    assert "the same tensors" in folder.ignored[0][1]
+
+
+def test_names_that_differ_in_numbers_alone_are_not_parts(tmp_path: Path) -> None:
+    save_torch(tmp_path / "epoch=3-step=5.pt", {"w": torch.zeros(1)})
+    save_torch(tmp_path / "epoch=4-step=5.pt", {"w": torch.ones(1)})
+    with pytest.raises(UnsupportedFile, match="are both of step 5"):
+        read_folder(tmp_path)
+
+
+def test_best_and_last_are_the_checkpoints_of_their_steps(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save_torch(tmp_path / f"step_{step}.pt", {"step": step, "model": WEIGHTS})
+    save_torch(tmp_path / "best.pt", {"step": 2, "model": WEIGHTS})
+    save_torch(tmp_path / "model_last.pt", {"step": 3, "model": {"other": torch.ones(1)}})
+    folder = read_folder(tmp_path)
+    assert [(found.step, found.best) for found in folder.found] == [
+        *((1, False), (2, True), (3, False))
+    ]
+    assert [found.paths[0].name for found in folder.found] == [
+        "step_1.pt",
+        "step_2.pt",
+        "step_3.pt",
+    ]
+    assert sorted(path.name for path, _ in folder.ignored) == ["best.pt", "model_last.pt"]
+
+
+def test_values_of_other_types_become_plain_ones(tmp_path: Path) -> None:
+    written = {
+        "step": 1,
+        "size": torch.Size([2, 3]),
+        "dtype": torch.float32,
+        "device": torch.device("cuda", 1),
+        "set": {3, 1, 2},
+        "mixed": frozenset({"b", 1}),
+        "buffer": bytearray(b"ab"),
+        "numpy dtype": np.dtype("int16"),
+        "text": np.str_("letters"),
+        "texts": np.array(["one", "two"]),
+        "array": np.arange(3, dtype=np.int16),
+        "scalar": np.float32(0.1),
+        "ordered": OrderedDict(a=(1, [2.5, None])),
+        "keys": {1: "int", 2.5: "float", None: "none", True and "text": "text"},
+        "huge": 1 << 200,
+        "complex": 1 + 2j,
+        "bytes": b"\0\xff",
+    }
+    save_torch(tmp_path / "a.pt", written)
+    found = read_folder(tmp_path).found[0]
+    expected = written | {
+        "size": (2, 3),
+        "dtype": "torch.float32",
+        "device": "cuda:1",
+        "set": [1, 2, 3],
+        "mixed": ["b", 1],
+        "buffer": b"ab",
+        "numpy dtype": "int16",
+        "text": "letters",
+        "texts": ["one", "two"],
+    }
+    state = found.state()
+    assert same(state, expected)
+    assert type(state["scalar"]) is np.float32
+    assert found.left_out == {}
+
+
+def test_keys_that_a_state_cannot_have_are_left_out(tmp_path: Path) -> None:
+    save_torch(tmp_path / "a.pt", {"step": 1, "odd": {(1, 2): 3, "plain": 4, b"b": 5}})
+    found = read_folder(tmp_path).found[0]
+    assert found.state() == {"step": 1, "odd": {"plain": 4}}
+    assert sorted(found.left_out) == ["odd.(1, 2)", "odd.b'b'"]
+    found.state()
+    assert len(found.left_out) == 2
+
+
+def test_a_tree_hidden_beside_the_tree_is_bounded(tmp_path: Path) -> None:
+    model = trained()[0].state_dict()
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"x": deep}
+    model._metadata = deep
+    save_torch(tmp_path / "net_1.pt", model)
+    with pytest.raises(LimitExceeded, match=r"net_1\.pt: a tree of over 110 levels"):
+        read_folder(tmp_path).found[0].state()
+
+
+def test_tied_and_strided_tensors_keep_their_values(tmp_path: Path) -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    written = {"a": base, "b": base, "turned": base.t(), "part": base[1:, ::2]}
+    save_torch(tmp_path / "net_1.pt", written)
+    model = read_folder(tmp_path).found[0].state()["model"]
+    assert same(model, written)
+    assert model["a"].data_ptr() == model["b"].data_ptr()
+
+
+def test_without_torch_tensors_are_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise UnknownFramework(name)
+
+    monkeypatch.setattr(folder_values, "framework", missing)
+    save_torch(tmp_path / "net_1.pt", {"a": torch.arange(3)})
+    model = read_folder(tmp_path).found[0].state()["model"]
+    assert same(model, {"a": np.arange(3)})
+
+
+def test_a_module_is_no_data(tmp_path: Path) -> None:
+    save_torch(tmp_path / "net_1.pt", torch.nn.Linear(1, 1))
+    with pytest.raises(UnknownFormat, match=r"net_1\.pt: it holds no data \(.*Linear"):
+        read_folder(tmp_path)
+
+
+def test_nothing_that_looks_like_a_checkpoint_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("none")
+    with pytest.raises(UnknownFormat, match=r"nothing in .* looks like a checkpoint"):
+        read_folder(tmp_path)
+    with pytest.raises(MissingFile, match="there is no folder"):
+        read_folder(tmp_path / "gone")
+    with pytest.raises(UnreadableFile, match="expected a folder"):
+        read_folder(tmp_path / "notes.txt")
+    with pytest.raises(UnreadableFile):
+        read_folder("a\0b")
+
+
+def test_links_are_followed_and_special_files_are_not_read(tmp_path: Path) -> None:
+    target = save_torch(tmp_path / "elsewhere" / "net.pt", WEIGHTS)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "net_5.pt").symlink_to(target)
+    os.mkfifo(folder / "net_6.pt")
+    (folder / "net_7.pt").symlink_to("nowhere")
+    (folder / "net_8.pt").symlink_to("net_8.pt")
+    read = read_folder(folder)
+    assert same(read.found[0].state(), {"model": WEIGHTS})
+    assert _steps(read) == [5]
+    assert [path.name for path, _ in read.ignored] == ["net_6.pt", "net_7.pt", "net_8.pt"]
+
+
+def test_a_damaged_file_raises_with_its_path(tmp_path: Path) -> None:
+    path = save_torch(tmp_path / "net_5.pt", WEIGHTS)
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(DamagedFile, match=r"net_5\.pt: "):
+        read_folder(tmp_path)

@@ -1,0 +1,292 @@
+"""Folders that the Trainer of Transformers wrote, read back without it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import standfast
+from standfast.errors import (
+    BadField,
+    DamagedFile,
+    DigestMismatch,
+    DuplicateKey,
+    LimitExceeded,
+    MissingData,
+    UnsupportedFile,
+)
+from standfast.tensorfile.importers import read_folder
+from tests.tensorfile.importers.builders import same, trained, write_training, write_transformers
+
+
+def _reasons(folder: Any) -> dict[str, str]:
+    return {path.name: reason for path, reason in folder.ignored}
+
+
+def _shards(folder: Path, suffix: str = ".safetensors") -> dict[str, torch.Tensor]:
+    """The weights of a model in two files, with the index that names them."""
+    folder.mkdir(parents=True)
+    model, optimizer = trained()
+    weights = dict(model.state_dict())
+    names = list(weights)
+    stem = "model" if suffix == ".safetensors" else "pytorch_model"
+    places = {}
+    for i, part in enumerate((names[:3], names[3:]), 1):
+        shard = f"{stem}-{i:05}-of-00002{suffix}"
+        tensors = {name: weights[name] for name in part}
+        if suffix == ".bin":
+            torch.save(tensors, folder / shard)
+        else:
+            standfast.save(folder / shard, tensors)
+        places |= dict.fromkeys(part, shard)
+    index = {"metadata": {"total_size": 1}, "weight_map": places}
+    (folder / f"{stem}{suffix}.index.json").write_text(json.dumps(index))
+    write_training(folder, 500, optimizer)
+    return weights
+
+
+def test_every_part_of_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    model = write_transformers(tmp_path / "checkpoint-500", 500)
+    write_transformers(tmp_path / "checkpoint-1000", 1000)
+    folder = read_folder(tmp_path)
+    assert folder.kind == "transformers"
+    assert [(found.step, found.epoch) for found in folder.found] == [(500, 2), (1000, 5)]
+    state = folder.found[0].state()
+    assert list(state) == [
+        *("model", "optimizer", "scheduler", "scaler", "random", "trainer_state", "config")
+    ]
+    assert same(state["model"], dict(model.state_dict()))
+    here = tmp_path / "checkpoint-500"
+    for part, file in (
+        ("optimizer", "optimizer.pt"),
+        ("scheduler", "scheduler.pt"),
+        ("scaler", "scaler.pt"),
+        ("random", "rng_state.pth"),
+    ):
+        assert same(state[part], torch.load(here / file, weights_only=False)), part
+    assert state["trainer_state"] == json.loads((here / "trainer_state.json").read_text())
+    assert state["config"] == {"model_type": "bert", "hidden_size": 4}
+    assert {path.name for path in folder.found[0].paths} == {
+        *("model.safetensors", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth"),
+        *("trainer_state.json", "config.json"),
+    }
+    assert "not unpickled" in _reasons(folder)["training_args.bin"]
+    assert "no part" in _reasons(folder)["tokenizer.json"]
+
+
+def test_an_optimizer_goes_on_from_what_was_read(tmp_path: Path) -> None:
+    write_transformers(tmp_path / "checkpoint-3", 3)
+    model, optimizer = trained(3 + 1)
+    state = read_folder(tmp_path).found[0].state()
+    fresh_model, fresh = trained(0)
+    fresh_model.load_state_dict(state["model"])
+    fresh.load_state_dict(state["optimizer"])
+    batch = torch.linspace(-1, 1, 8).reshape(2, 4)
+    for each, its_optimizer in ((model, optimizer), (fresh_model, fresh)):
+        its_optimizer.zero_grad()
+        each(batch).square().sum().backward()
+        its_optimizer.step()
+    assert same(fresh_model.state_dict(), model.state_dict())
+    assert same(fresh.state_dict()["state"], optimizer.state_dict()["state"])
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+def test_shards_become_one_model(tmp_path: Path, suffix: str) -> None:
+    weights = _shards(tmp_path / "checkpoint-500", suffix)
+    found = read_folder(tmp_path).found[0]
+    assert same(found.state()["model"], weights)
+    assert sum("-of-00002" in path.name for path in found.paths) == 2
+    assert any(path.name.endswith(".index.json") for path in found.paths)
+
+
+def test_weights_in_a_file_of_torch_are_read_as_data(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-7"
+    folder.mkdir()
+    model, optimizer = trained()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    write_training(folder, 7, optimizer)
+    read = read_folder(tmp_path).found[0].state()["model"]
+    assert same(read, model.state_dict())
+    assert read._metadata == model.state_dict()._metadata
+
+
+def test_a_checkpoint_folder_may_be_given_itself(tmp_path: Path) -> None:
+    write_transformers(tmp_path / "checkpoint-500", 500)
+    (tmp_path / "checkpoint-500" / "trainer_state.json").unlink()
+    folder = read_folder(tmp_path / "checkpoint-500")
+    assert (folder.kind, [found.step for found in folder.found]) == ("transformers", [500])
+    assert folder.found[0].epoch is None
+
+
+def test_an_adapter_is_a_model(tmp_path: Path) -> None:
+    weights = {"lora_A": np.ones((2, 3), np.float32)}
+    standfast.save(tmp_path / "adapter_model.safetensors", weights)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    folder = read_folder(tmp_path)
+    assert (folder.kind, folder.found[0].step) == ("transformers", 0)
+    assert same(folder.found[0].state()["model"], {"lora_A": torch.ones(2, 3)})
+
+
+def test_a_model_alone_is_of_step_0(tmp_path: Path) -> None:
+    standfast.save(tmp_path / "model.safetensors", trained()[0].state_dict())
+    (tmp_path / "config.json").write_text("{}")
+    folder = read_folder(tmp_path)
+    assert (folder.kind, folder.found[0].step) == ("transformers", 0)
+    assert list(folder.found[0].state()) == ["model", "config"]
+
+
+def test_the_final_model_is_ignored_beside_checkpoints(tmp_path: Path) -> None:
+    write_transformers(tmp_path / "checkpoint-500", 500)
+    standfast.save(tmp_path / "model.safetensors", trained()[0].state_dict())
+    folder = read_folder(tmp_path)
+    assert [found.step for found in folder.found] == [500]
+    assert dict(folder.ignored)[tmp_path / "model.safetensors"].startswith("a model that nothing")
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 500}')
+    assert "at the end" in dict(read_folder(tmp_path).ignored)[tmp_path / "model.safetensors"]
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 600}')
+    assert [found.step for found in read_folder(tmp_path).found] == [500, 600]
+
+
+def test_the_random_states_of_ranks_are_kept_apart(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-5"
+    write_transformers(folder, 5)
+    (folder / "rng_state.pth").unlink()
+    for rank in (0, 2, 10):
+        torch.save({"cpu": torch.full((3,), rank)}, folder / f"rng_state_{rank}.pth")
+    read = read_folder(tmp_path).found[0].state()["random"]
+    expected = {rank: {"cpu": torch.full((3,), rank)} for rank in (0, 2, 10)}
+    assert same(read, expected)
+
+
+def test_metrics_are_those_that_were_logged_at_the_step(tmp_path: Path) -> None:
+    history = [
+        {"step": 300, "loss": 9.0, "eval_loss": 8.0},
+        {"step": 480, "loss": 2.5, "learning_rate": 0.1},
+        {"step": 500, "eval_loss": 3.0, "eval_accuracy": 1, "epoch": 2.5, "grad_norm": math.nan},
+        {"step": 600, "loss": 0.0},
+        "no entry",
+    ]
+    write_transformers(tmp_path / "checkpoint-500", 500, log_history=history)
+    found = read_folder(tmp_path).found[0]
+    assert found.metrics == {"loss": 2.5, "eval_loss": 3.0, "eval_accuracy": 1.0}
+    assert math.isnan(found.state()["trainer_state"]["log_history"][2]["grad_norm"])
+
+
+def test_the_best_is_the_one_that_the_newest_names(tmp_path: Path) -> None:
+    for step, best in ((1, "out/checkpoint-1"), (2, r"C:\out\checkpoint-2"), (3, None)):
+        folder = tmp_path / f"checkpoint-{step}"
+        write_transformers(folder, step, best_model_checkpoint=best)
+    assert [found.best for found in read_folder(tmp_path).found] == [False, True, False]
+
+
+def test_folders_of_one_step_are_refused(tmp_path: Path) -> None:
+    write_transformers(tmp_path / "checkpoint-500", 500)
+    write_transformers(tmp_path / "checkpoint-501", 500)
+    with pytest.raises(UnsupportedFile, match=r"checkpoint-500 and .*checkpoint-501 are both"):
+        read_folder(tmp_path)
+
+
+def test_a_checkpoint_folder_without_a_checkpoint_is_ignored(tmp_path: Path) -> None:
+    write_transformers(tmp_path / "checkpoint-500", 500)
+    (tmp_path / "checkpoint-600" / "pytorch_model_fsdp_0").mkdir(parents=True)
+    (tmp_path / "checkpoint-500" / "global_step500").mkdir()
+    (tmp_path / "checkpoint-500" / "gone.pt").symlink_to("nowhere")
+    reasons = _reasons(read_folder(tmp_path))
+    assert "no file in it" in reasons["checkpoint-600"]
+    assert "layout" in reasons["global_step500"]
+    assert "link to nothing" in reasons["gone.pt"]
+
+
+@pytest.mark.parametrize(
+    ("shard", "error"),
+    [
+        ("../model-00001-of-00002.safetensors", BadField),
+        ("/etc/passwd", BadField),
+        ("training_args.bin", BadField),
+        (5, BadField),
+        ("model-00009-of-00002.safetensors", MissingData),
+    ],
+)
+def test_an_index_cannot_name_what_is_no_shard_of_the_folder(
+    tmp_path: Path, shard: Any, error: type[DamagedFile]
+) -> None:
+    folder = tmp_path / "checkpoint-500"
+    _shards(folder)
+    standfast.save(tmp_path / "model-00001-of-00002.safetensors", {"x": np.ones(1)})
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": shard}}))
+    with pytest.raises(error, match=r"index\.json: weight_map\['x'\]"):
+        read_folder(tmp_path)
+
+
+def test_shards_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-500"
+    weights = _shards(folder)
+    index = folder / "model.safetensors.index.json"
+    places = json.loads(index.read_text())["weight_map"]
+    index.write_text(json.dumps({"weight_map": places | {"more": places["0.weight"]}}))
+    with pytest.raises(MissingData, match="no shard has the tensor 'more'"):
+        read_folder(tmp_path).found[0].state()
+    standfast.save(folder / "model-00002-of-00002.safetensors", weights)
+    with pytest.raises(DuplicateKey, match=r"00002-of-00002.*another shard"):
+        read_folder(tmp_path).found[0].state()
+    index.write_text('{"weight_map": []}')
+    with pytest.raises(BadField, match="weight_map should be"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b'{"global_step": 1, "global_step": 2}', DuplicateKey),
+        (b'{"a": ' + b"[" * 100_000 + b"}", BadField),
+        (b'{"a": ' + b"9" * 5000 + b"}", BadField),
+        (b'{"a": "\\ud800"}', BadField),
+        (b'{"a": "\xff"}', BadField),
+        (b"[1]", BadField),
+        (b"", BadField),
+        (b'{"global_step": -1}', BadField),
+        (b'{"global_step": "many"}', BadField),
+    ],
+)
+def test_hostile_json_is_refused_with_its_path(
+    tmp_path: Path, text: bytes, error: type[DamagedFile]
+) -> None:
+    folder = tmp_path / "checkpoint-500"
+    write_transformers(folder, 500)
+    (folder / "trainer_state.json").write_bytes(text)
+    with pytest.raises(error, match=r"checkpoint-500/trainer_state\.json: "):
+        read_folder(tmp_path)
+
+
+def test_endless_json_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    write_transformers(tmp_path / "checkpoint-500", 500)
+    with (tmp_path / "checkpoint-500" / "config.json").open("wb") as file:
+        file.truncate((64 << 20) + 1)
+    with pytest.raises(LimitExceeded, match=r"config\.json: 67,108,865 bytes"):
+        read_folder(tmp_path).found[0].state()
+
+
+def test_damage_in_any_part_is_found_with_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-500"
+    write_transformers(folder, 500)
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(DigestMismatch, match=r"model\.safetensors"):
+        read_folder(tmp_path).found[0].state()
+    weights.unlink()
+    (folder / "optimizer.pt").write_bytes((folder / "optimizer.pt").read_bytes()[:-100])
+    with pytest.raises(DamagedFile, match=r"optimizer\.pt: "):
+        read_folder(tmp_path).found[0].state()
+    (folder / "optimizer.pt").unlink()
+    (folder / "pytorch_model.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(DamagedFile, match=r"pytorch_model\.bin: .* pointer"):
+        read_folder(tmp_path).found[0].state()

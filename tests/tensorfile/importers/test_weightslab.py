@@ -1,0 +1,263 @@
+"""Roots that weightslab wrote, in both layouts, and what a hostile one may hold."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import standfast
+from standfast.errors import BadField, MissingFile, UnreadableFile
+from standfast.tensorfile.importers import Experiment, read_root
+from tests import WEIGHTSLAB
+from tests.tensorfile.importers.weightslab_roots import (
+    FIRST,
+    LAYOUTS,
+    SECOND,
+    WRITTEN,
+    Writer,
+    everything_in,
+)
+
+STATE = {"uids": ["a", "b"], "discarded": ["b"], "tags": {"a": ["cat", "hard"]}}
+
+
+def _only(root: Path) -> Experiment:
+    (experiment,) = read_root(root).experiments.values()
+    return experiment
+
+
+# What weightslab 2.0 wrote
+
+
+def test_the_root_that_weightslab_wrote() -> None:
+    root = read_root(WEIGHTSLAB)
+    assert root.latest == WRITTEN
+    assert root.problems == []
+    experiment = root.experiments[WRITTEN]
+    assert list(root.experiments) == [WRITTEN]
+    assert experiment.name == "wl-jade-tide"
+    assert experiment.created == "2026-11-15T06:46:51.897549"
+    assert experiment.last_used == "2026-11-15T06:46:51.921824"
+    assert experiment.config() == {"batch": 8, "lr": 0.001}
+    assert experiment.data_state() is None
+    folder = WEIGHTSLAB / "checkpoints" / "models" / "b5a79a78"
+    assert experiment.checkpoints == {
+        100: folder / f"{WRITTEN}_step_000100.pt",
+        200: folder / f"{WRITTEN}_step_000200.pt",
+    }
+    assert experiment.file_of(200)[0] == 25_457
+
+
+def test_its_weights_are_what_torch_reads() -> None:
+    experiment = _only(WEIGHTSLAB)
+    for step, path in experiment.checkpoints.items():
+        expected = torch.load(path, weights_only=True)
+        loaded = standfast.load(path, verify=False)
+        state = experiment.found(step).state()
+        assert standfast.open(path).metadata["step"] == state["step"] == step
+        for name, tensor in expected["model_state_dict"].items():
+            assert np.array_equal(loaded[f"model_state_dict.{name}"], tensor.numpy())
+            assert torch.equal(state["model"][name], tensor)
+        moments = expected["optimizer_state_dict"]["state"]
+        assert len(moments) == 4
+        for index, slots in moments.items():
+            for slot, tensor in slots.items():
+                assert torch.equal(state["optimizer"]["state"][index][slot], tensor)
+        groups = expected["optimizer_state_dict"]["param_groups"]
+        assert state["optimizer"]["param_groups"] == groups
+        assert experiment.model(step) == {
+            name: standfast.open(path).spec(f"model_state_dict.{name}")
+            for name in expected["model_state_dict"]
+        }
+
+
+def test_reading_changes_nothing() -> None:
+    before = everything_in(WEIGHTSLAB)
+    experiment = _only(WEIGHTSLAB)
+    experiment.config(), experiment.data_state(), experiment.found(100).state()
+    assert everything_in(WEIGHTSLAB) == before
+
+
+# Both layouts
+
+
+@LAYOUTS
+def test_each_layout(tmp_path: Path, short: bool) -> None:
+    writer = Writer(tmp_path, short)
+    writer.experiment(SECOND, 7, created="2026-01-21T08:00:00", last_used="2026-01-21T08:45:00")
+    writer.experiment(FIRST, 200, 10_000_000, 2_000_000, 30, last_used="2026-01-21T10:30:00")
+    writer.config(FIRST, {"lr": 0.1, "layers": [1, 2]})
+    writer.data_state(FIRST, STATE)
+    root = read_root(tmp_path)
+    assert list(root.experiments) == [FIRST, SECOND]
+    assert root.latest == FIRST
+    assert root.problems == []
+    first, second = root.experiments.values()
+    assert list(first.checkpoints) == [30, 200, 2_000_000, 10_000_000]
+    assert first.config() == {"lr": 0.1, "layers": [1, 2]}
+    assert first.data_state() == STATE
+    assert second.config() is None
+    assert second.data_state() == (STATE if short else None)  # the two share their data
+    assert second.created == "2026-01-21T08:00:00"
+
+
+@LAYOUTS
+def test_without_a_manifest_the_names_of_files_count(tmp_path: Path, short: bool) -> None:
+    writer = Writer(tmp_path, short)
+    writer.experiment(SECOND, 7)
+    writer.experiment(FIRST, 100)
+    os.utime(writer.weights(FIRST, 100), (1, 1))
+    writer.manifest.unlink()
+    root = read_root(tmp_path)
+    assert list(root.experiments) == [SECOND, FIRST]
+    assert root.latest == SECOND
+    assert [path for path, _ in root.problems] == [writer.manifest]
+    assert root.experiments[FIRST].name is None
+
+
+BAD_MANIFESTS = {
+    "torn": b"experiments:\n  a: {hp_hash: 'x",
+    "text": b"hello",
+    "a list": b"[1, 2]",
+    "an alias": b"a: &x [1]\nexperiments: *x",
+    "a bomb": b"a: &a [x, x]\n"
+    + b"".join(b"%c: &%c [*%c, *%c]\n" % (98 + i, 98 + i, 97 + i, 97 + i) for i in range(24)),
+    "an object": b"!!python/object/apply:os.system ['touch /tmp/harmed']",
+    "nested": b"[" * 100_000,
+    "experiments that are a list": b"experiments: [a, b]",
+    "an experiment that is text": b"experiments: {" + FIRST.encode() + b": hello}",
+    "a path for a hash": b"experiments: {../../../etc/passwd: {created: x}}",
+    "numbers": b"experiments: {1: {}, 2.5: []}",
+    "bytes": bytes(range(256)),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MANIFESTS)
+def test_of_a_bad_manifest_the_names_of_files_are_left(tmp_path: Path, name: str) -> None:
+    writer = Writer(tmp_path, short=False)
+    writer.experiment(FIRST, 100)
+    writer.manifest.write_bytes(BAD_MANIFESTS[name])
+    started = time.monotonic()
+    root = read_root(tmp_path)
+    assert time.monotonic() - started < 5
+    assert list(root.experiments) == [FIRST]
+    assert root.latest == FIRST
+    assert {path for path, _ in root.problems} == {writer.manifest}
+
+
+def test_an_empty_manifest_is_a_problem_too(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100)
+    writer.manifest.write_bytes(b"")
+    assert len(read_root(tmp_path).problems) == 1
+
+
+def test_a_manifest_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100)
+    os.truncate(writer.manifest, 1 << 40)
+    root = read_root(tmp_path)
+    assert list(root.experiments) == [FIRST]
+    assert "bytes of YAML" in root.problems[0][1]
+
+
+def test_a_pipe_in_the_place_of_the_manifest_does_not_block(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100)
+    writer.manifest.unlink()
+    os.mkfifo(writer.manifest)
+    assert "not a regular file" in read_root(tmp_path).problems[0][1]
+
+
+def test_values_of_the_wrong_types_are_not_taken(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    entry: dict[str, Any] = {"experiment_name": ["x"], "created": 7, "last_used": "yesterday"}
+    writer.experiment(FIRST, 100, **entry)
+    experiment = _only(tmp_path)
+    assert (experiment.name, experiment.created, experiment.last_used) == (None, None, None)
+
+
+def test_only_names_of_weights_are_weights(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100)
+    folder = writer.weights(FIRST, 100).parent
+    for name in (
+        f"{FIRST}_step_12.pt",
+        f"{FIRST}_step_000100.pth",
+        f"{FIRST[:8]}_step_000300.pt",
+        f"{FIRST}_step_١٢٣٤٥٦.pt",
+        f"{FIRST}_step_9999999999999999.pt",
+        f"{FIRST.upper()}_step_000400.pt",
+        "e5f6g7h8_architecture.pkl",
+    ):
+        (folder / name).write_bytes(b"")
+    other = tmp_path / "checkpoints" / "models" / "latest"
+    other.mkdir()
+    (other / f"{SECOND}_step_000100.pt").write_bytes(b"")
+    root = read_root(tmp_path)
+    assert list(root.experiments) == [FIRST]
+    assert list(root.experiments[FIRST].checkpoints) == [100]
+
+
+def test_a_step_is_taken_once(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100)
+    twice = writer.weights(FIRST, 100).with_name(f"{FIRST}_step_0000100.pt")
+    twice.write_bytes(b"")
+    root = read_root(tmp_path)
+    assert list(root.experiments[FIRST].checkpoints) == [100]
+    assert len(root.problems) == 1
+    assert "of the same step" in root.problems[0][1]
+
+
+def test_links_out_of_the_root_are_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / f"{SECOND}_step_000100.pt").write_bytes(b"")
+    (outside / "secret.yaml").write_text("hyperparameters: {key: secret}\nexperiments: {}")
+    writer = Writer(tmp_path / "root", short=False)
+    writer.experiment(FIRST, 100)
+    models = writer.checkpoints / "models"
+    (models / SECOND).symlink_to(outside)
+    (models / FIRST / f"{FIRST}_step_000200.pt").symlink_to(outside / f"{SECOND}_step_000100.pt")
+    (models / FIRST / f"{FIRST}_step_000300.pt").symlink_to(writer.weights(FIRST, 100))
+    config = writer.config(FIRST, {})
+    config.unlink()
+    config.symlink_to(outside / "secret.yaml")
+    writer.manifest.unlink()
+    writer.manifest.symlink_to(outside / "secret.yaml")
+    root = read_root(tmp_path / "root")
+    assert list(root.experiments) == [FIRST]
+    assert list(root.experiments[FIRST].checkpoints) == [100, 300]
+    assert len(root.problems) == 3
+    assert all("a link out of the root" in why for _, why in root.problems)
+    with pytest.raises(UnreadableFile, match="a link out of the root"):
+        root.experiments[FIRST].config()
+
+
+def test_a_folder_that_is_no_root(tmp_path: Path) -> None:
+    with pytest.raises(MissingFile, match="there is no folder"):
+        read_root(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "models").write_bytes(b"")
+    with pytest.raises(UnreadableFile):
+        read_root(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[1]", b"a: 1", b"hyperparameters: 7", b"hyperparameters: [1]", b"a: *b", b"{"],
+)
+def test_a_damaged_configuration_is_refused(tmp_path: Path, content: bytes) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100)
+    path = writer.config(FIRST, {})
+    path.write_bytes(content)
+    with pytest.raises(BadField, match=r"config\.yaml"):
+        _only(tmp_path).config()

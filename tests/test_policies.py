@@ -1,0 +1,212 @@
+"""Policies: what each keeps, how they go together, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from standfast import KeepAll, KeepBest, KeepEvery, KeepLast, KeepTagged
+from standfast.errors import BadOption
+from standfast.policies import Candidate, Retention, as_bytes, judge, retention
+
+
+def candidates(*steps: int, **more: Any) -> list[Candidate]:
+    """Checkpoints of these steps, a minute apart, the loss falling."""
+    return [
+        Candidate(step, 60.0 * i, {"loss": 1 / (i + 1)}, tagged=step in more.get("tagged", ()))
+        for i, step in enumerate(steps)
+    ]
+
+
+def with_losses(*losses: float | None) -> list[Candidate]:
+    return [
+        Candidate(i + 1, float(i), {} if loss is None else {"loss": loss}, False)
+        for i, loss in enumerate(losses)
+    ]
+
+
+def kept(policy: Any, found: list[Candidate]) -> list[int]:
+    policies = policy if hasattr(policy, "__iter__") else [policy]
+    return sorted(step for step, wish in judge(policies, found).items() if wish.reasons)
+
+
+def test_the_last_are_kept_in_the_order_of_their_commits() -> None:
+    assert kept(KeepLast(2), candidates(300, 100, 200)) == [100, 200]
+    assert kept(KeepLast(9), candidates(1, 2)) == [1, 2]
+    assert kept(KeepLast(1), []) == []
+
+
+def test_the_best_are_kept_and_of_equal_ones_the_earlier() -> None:
+    found = with_losses(0.5, 0.1, 0.3, 0.1, None, math.nan, 0.0)
+    assert kept(KeepBest(1, "loss"), found) == [7]
+    assert kept(KeepBest(2, "loss"), found) == [2, 7]
+    assert kept(KeepBest(3, "loss"), found) == [2, 4, 7]
+    assert kept(KeepBest(1, "loss", "max"), found) == [1]
+    assert kept(KeepBest(9, "loss"), found) == [1, 2, 3, 4, 7]
+    assert kept(KeepBest(1, "accuracy"), found) == []
+
+
+def test_one_in_so_many_steps_is_kept_whether_it_is_a_multiple_or_not() -> None:
+    assert kept(KeepEvery(steps=1000), candidates(100, 900, 1000, 1100, 2000, 3700, 3800)) == [
+        1000,
+        2000,
+        3700,
+    ]
+    assert kept(KeepEvery(steps=10), candidates(0, 5, 10)) == [0, 10]
+
+
+def test_one_in_so_many_seconds_is_kept_also_over_a_clock_that_was_set_back() -> None:
+    found = [Candidate(i, time, {}, False) for i, time in enumerate((0, 50, 100, 150, 210))]
+    assert kept(KeepEvery(seconds=100), found) == [0, 2, 4]
+    back = [Candidate(i, time, {}, False) for i, time in enumerate((1000, 0, 50, 100))]
+    assert kept(KeepEvery(seconds=100), back) == [0, 1, 3]
+
+
+def test_tags_and_everything() -> None:
+    found = candidates(1, 2, 3, tagged=(2,))
+    assert kept(KeepTagged(), found) == [2]
+    assert kept(KeepAll(), found) == [1, 2, 3]
+    assert kept([], found) == [1, 2, 3], "without a policy all are kept"
+
+
+def test_policies_go_together_and_each_says_why() -> None:
+    keep = KeepLast(1) | KeepBest(1, "loss", "max") | (KeepTagged() | KeepEvery(steps=3))
+    wishes = judge(keep, candidates(1, 2, 3, 4, 5, tagged=(2,)))
+    assert {step: wish.reasons for step, wish in wishes.items()} == {
+        1: ("the best by loss, 1",),
+        2: ("tagged",),
+        3: ("the first from step 3 on",),
+        4: (),
+        5: ("the newest",),
+    }
+    assert str(keep) == "the last, the best by loss, the tagged, one every 3 steps"
+    assert len((KeepLast(1) | KeepLast(1)).policies) == 1
+
+
+def test_a_part_is_kept_if_any_policy_keeps_it() -> None:
+    keep = (
+        KeepLast(2)
+        | KeepEvery(steps=2, without=("optimizer", "ema"))
+        | KeepAll(without="optimizer")
+    )
+    wishes = judge(keep, candidates(1, 2, 3, 4))
+    assert {step: sorted(wish.without) for step, wish in wishes.items()} == {
+        1: ["optimizer"],
+        2: ["optimizer"],
+        3: [],
+        4: [],
+    }
+
+
+@given(
+    st.lists(st.integers(0, 400), unique=True, max_size=30),
+    st.integers(1, 5),
+    st.sampled_from(["last", "best", "steps", "seconds"]),
+)
+def test_what_was_kept_is_kept_again_once_the_rest_is_gone(
+    steps: list[int], n: int, kind: str
+) -> None:
+    policy = {
+        "last": KeepLast(n),
+        "best": KeepBest(n, "loss", "max"),
+        "steps": KeepEvery(steps=17 * n),
+        "seconds": KeepEvery(seconds=100.0 * n),
+    }[kind]
+    found = candidates(*steps)
+    first = kept(policy, found)
+    left = [each for each in found if each.step in first]
+    assert kept(policy, left) == first
+
+
+def test_they_are_stored_and_read_again() -> None:
+    keep = (
+        KeepLast(3)
+        | KeepBest(2, "loss", "max", without=("optimizer",))
+        | KeepEvery(steps=10)
+        | KeepEvery(seconds=2.5)
+        | KeepTagged()
+        | KeepAll(without="optimizer")
+    )
+    wanted = retention(keep, "1.5 GB")
+    assert wanted is not None
+    text = msgspec.json.encode(wanted)
+    assert text.startswith(b'{"keep":[{"policy":"last","n":3},{"policy":"best","n":2,')
+    again = msgspec.json.decode(text, type=Retention)
+    assert again == wanted
+    assert again.budget == 1_500_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"keep":[{"policy":"last","n":0}]}',
+        b'{"keep":[{"policy":"last","n":true}]}',
+        b'{"keep":[{"policy":"every"}]}',
+        b'{"keep":[{"policy":"every","steps":1,"seconds":1}]}',
+        b'{"keep":[{"policy":"never"}]}',
+        b'{"keep":[{"policy":"best","n":1,"mode":"most"}]}',
+        b'{"keep":[{"policy":"all","without":[""]}]}',
+        b'{"keeps":[]}',
+    ],
+)
+def test_what_was_stored_by_somebody_else_is_checked(text: bytes) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(text, type=Retention)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: KeepLast(0), "KeepLast takes a whole number of at least 1, not 0"),
+        (lambda: KeepLast(True), "not True"),
+        (lambda: KeepLast(2.5), "not 2.5"),
+        (lambda: KeepBest(-1, "loss"), "KeepBest takes"),
+        (lambda: KeepBest(1, "loss", "least"), "'min' or 'max', not 'least'"),
+        (lambda: KeepBest(1, 7), "the metric is a name, not a int"),
+        (lambda: KeepEvery(), "steps=… or seconds=…"),
+        (lambda: KeepEvery(steps=1, seconds=1), "one of them"),
+        (lambda: KeepEvery(seconds=-1), "a positive number, not -1"),
+        (lambda: KeepEvery(seconds=math.inf), "not inf"),
+        (lambda: KeepAll(without=3), "without is the name of a part"),
+        (lambda: retention([KeepLast(1)]), "keep is a list"),
+        (lambda: retention(KeepBest(1)), "by which metric"),
+        (lambda: retention(None, "50 pounds"), "'50GB', not '50 pounds'"),
+        (lambda: retention(None, -1), "not -1"),
+        (lambda: retention(None, math.nan), "not nan"),
+    ],
+    ids=range(16),
+)
+def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(BadOption) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+def test_the_metric_that_is_monitored_stands_in_for_one_that_is_not_named() -> None:
+    wanted = retention(KeepBest(2), monitor="accuracy", mode="max")
+    assert wanted == Retention((KeepBest(2, "accuracy", "max"),))
+    wanted = retention(KeepBest(2, "loss"), monitor="accuracy", mode="max")
+    assert wanted == Retention((KeepBest(2, "loss", "min"),))
+    assert retention(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("50GB", 50 * 10**9),
+        ("1.5 TB", 1_500_000_000_000),
+        ("512MiB", 512 << 20),
+        ("10k", 10_000),
+        ("7", 7),
+        ("7 B", 7),
+        (5e9, 5_000_000_000),
+        (0, 0),
+    ],
+)
+def test_sizes_are_what_people_write(text: Any, number: int) -> None:
+    assert as_bytes(text) == number

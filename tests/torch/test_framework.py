@@ -1,0 +1,157 @@
+"""Torch tensors of every kind go in and come out as they were, or are refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import standfast
+from standfast.errors import UnknownFramework, UnsupportedTensor
+from standfast.formats.safetensors.file import CODE_OF
+from standfast.tensors import source_of
+
+DTYPES = [getattr(torch, name) for name in CODE_OF if hasattr(torch, name)]
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    b = b.detach().contiguous()
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(_bits(a), _bits(b))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_and_layout_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
+    base = torch.randint(0, 2, (6, 8, 10)).to(dtype)
+    tensors = {
+        "plain": base,
+        "transposed": base.transpose(0, 2),
+        "sliced": base[1:, ::3, 2:],
+        "expanded": base[:1].expand(4, 8, 10),
+        "scalar": base[0, 0, 0],
+        "empty": base[:0],
+    }
+    path = tmp_path / "state.safetensors"
+    standfast.save(path, tensors)
+    loaded = standfast.load(path, framework="torch")
+    assert list(loaded) == list(tensors)
+    assert all(_same(loaded[name], tensor) for name, tensor in tensors.items())
+
+
+def test_lazy_conjugates_and_negatives_are_saved_as_what_they_mean(tmp_path: Path) -> None:
+    values = torch.randn(4, 3, dtype=torch.complex64)
+    tensors = {"conjugate": values.conj(), "negative": values.conj().imag, "both": values.mH}
+    assert tensors["negative"].is_neg()
+    standfast.save(tmp_path / "state.safetensors", tensors)
+    loaded = standfast.load(tmp_path / "state.safetensors", framework="torch")
+    for name, tensor in tensors.items():
+        assert torch.equal(loaded[name], tensor.resolve_conj().resolve_neg())
+
+
+def test_a_model_and_its_parameters_go_in_as_they_are(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    standfast.save(tmp_path / "a.safetensors", model.state_dict())
+    standfast.save(tmp_path / "b.safetensors", model.named_parameters())
+    copy = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    copy.load_state_dict(standfast.load(tmp_path / "a.safetensors", framework="torch"))
+    assert all(_same(a, b) for a, b in zip(copy.parameters(), model.parameters(), strict=True))
+    assert list(standfast.load(tmp_path / "b.safetensors")) == [
+        n for n, _ in model.named_parameters()
+    ]
+
+
+def test_loaded_tensors_are_writable_and_separate(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    standfast.save(path, {"a": torch.zeros(5), "b": torch.zeros(5)})
+    loaded = standfast.load(path, framework="torch")
+    loaded["a"] += 1
+    assert loaded["b"].sum() == 0
+    assert loaded["a"].untyped_storage().nbytes() == 20
+    assert standfast.load(path, framework="torch")["a"].sum() == 0
+
+
+def _freed(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+PLAINLESS = {
+    "to_dense": lambda: torch.eye(3).to_sparse(),
+    "meta device": lambda: torch.empty(3, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+    "complex128": lambda: torch.ones(3, dtype=torch.complex128),
+    "freed": lambda: _freed(torch.randn(3)),
+    "65 dimensions": lambda: torch.zeros((1,) * 65),
+    "lazy module": lambda: torch.nn.LazyLinear(2).weight,
+    "complex32": lambda: torch.ones(3, dtype=torch.complex32),
+}
+
+
+@pytest.mark.parametrize("reason", PLAINLESS)
+@pytest.mark.filterwarnings("ignore")
+def test_what_has_no_plain_bytes_is_refused_by_name(reason: str, tmp_path: Path) -> None:
+    with pytest.raises(standfast.errors.RefusedTensor, match=f"'layer.weight'.*{reason}"):
+        standfast.save(tmp_path / "state.safetensors", {"layer.weight": PLAINLESS[reason]()})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrapper_of_tensors_is_refused(tmp_path: Path) -> None:
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.ones(3)
+    with pytest.raises(UnsupportedTensor, match="FakeTensor"):
+        standfast.save(tmp_path / "state.safetensors", {"x": fake})
+
+
+def test_an_unknown_framework_is_named(tmp_path: Path) -> None:
+    standfast.save(tmp_path / "state.safetensors", {})
+    with pytest.raises(UnknownFramework, match="there are numpy, torch"):
+        standfast.load(tmp_path / "state.safetensors", framework="tensorflow")
+
+
+def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes() -> None:
+    """The way of an accelerator's tensors, walked with tensors on the CPU."""
+    import io
+
+    from standfast.files.writer import write_stream
+    from standfast.formats.safetensors import file as safetensors
+    from standfast.torch import framework as adapter
+
+    tensors = {
+        "plain": torch.randn(300, 7),
+        "transposed": torch.randn(64, 5000).bfloat16().T,
+        "scalar": torch.tensor(3),
+        "empty": torch.ones(0, 4),
+    }
+    direct, piecewise = io.BytesIO(), io.BytesIO()
+    standfast.save(direct, tensors)
+    sources = [adapter.DeviceSource(*adapter._spec_of(tensor), None) for tensor in tensors.values()]
+    specs = [(name, source.spec) for name, source in zip(tensors, sources, strict=True)]
+    write_stream(piecewise, safetensors.layout(specs, {}, True), sources)
+    assert piecewise.getvalue() == direct.getvalue()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a stream is what a GPU has")
+def test_what_another_stream_is_still_writing_is_waited_for() -> None:
+    from standfast.files.staging.staging import SharedStaging
+
+    staging = SharedStaging()
+    busy = torch.randn(8192, 8192, device="cuda")
+    tensor = torch.zeros(64 << 20, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for value in range(1, 6):
+            for _ in range(10):
+                busy = busy @ busy * 1e-3
+            tensor.fill_(value)
+            [copy] = staging.stage([source_of(tensor)])
+            data = copy.contiguous()
+            assert data is not None
+            assert set(data.view(np.float32)[:: 1 << 16]) == {float(value)}
+    staging.close()

@@ -1,0 +1,520 @@
+"""A loader that resumes at the exact next batch, whatever the number of workers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    get_worker_info,
+)
+
+from standfast.errors import RefusedState, StateMismatch
+from standfast.torch.loader import ResumableLoader
+
+# Torch warns of more workers than there are cores, which is nothing to these tests.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+class Augmented(Dataset[torch.Tensor]):
+    """Each sample draws from all three global generators."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.fetched: list[int] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.fetched.append(index)
+        drawn = [random.gauss(0, 1), np.random.normal(), torch.randn((), dtype=torch.float64)]
+        return torch.tensor([index, *drawn], dtype=torch.float64)
+
+
+class Plain(Dataset[int]):
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Failing(Plain):
+    def __getitem__(self, index: int) -> int:
+        random.random()
+        if index == 4:
+            raise LookupError("sample 4 is broken")
+        return index
+
+
+class ByBatch(Plain):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [torch.tensor([index, len(indices)]) for index in indices]
+
+
+class Integers(Dataset[Any]):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
+        drawn = np.random.randint(1 << 30), int(torch.randint(1 << 30, ()))
+        return np.array([index, random.getrandbits(30), *drawn])
+
+
+class Seeds(Plain):
+    def __getitem__(self, index: int) -> int:
+        return get_worker_info().seed  # type: ignore[union-attr]
+
+
+class Pids(Plain):
+    def __getitem__(self, index: int) -> int:
+        return os.getpid()
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def with_noise(samples: list[torch.Tensor]) -> torch.Tensor:
+    drawn = [random.random(), np.random.random(), torch.rand((), dtype=torch.float64)]
+    return torch.cat([torch.stack(samples), torch.tensor([[0, *drawn]], dtype=torch.float64)])
+
+
+def _augmented(length: int = 11, batch_size: int = 3, **options: Any) -> ResumableLoader:
+    options = {"shuffle": True, "seed": 7, "collate_fn": with_noise, **options}
+    return ResumableLoader(Augmented(length), batch_size, **options)
+
+
+def _plain(length: int = 10, batch_size: int = 2, **options: Any) -> ResumableLoader:
+    return ResumableLoader(Plain(length), batch_size, **options)
+
+
+def _bytes(batches: Any) -> list[bytes]:
+    return [batch.numpy().tobytes() for batch in batches]
+
+
+def _lists(batches: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in batches]
+
+
+def _global_states() -> list[bytes]:
+    numpy_state = np.random.get_state(legacy=False)
+    return [
+        repr(random.getstate()).encode(),
+        repr((numpy_state, numpy_state["state"]["key"].tobytes())).encode(),
+        torch.get_rng_state().numpy().tobytes(),
+    ]
+
+
+def _workers() -> list[Any]:
+    return multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_number_of_workers_changes_no_byte(workers: int) -> None:
+    alone, helped = _augmented(), _augmented(num_workers=workers)
+    for _ in range(2):
+        assert _bytes(helped) == _bytes(alone)
+
+
+def test_spawned_workers_give_the_same_batches() -> None:
+    spawned = _augmented(num_workers=1, multiprocessing_context="spawn")
+    assert _bytes(spawned) == _bytes(_augmented())
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    length=st.integers(0, 20),
+    batch_size=st.integers(1, 6),
+    drop_last=st.booleans(),
+    shuffle=st.booleans(),
+    stop=st.integers(0, 30),
+    workers=st.tuples(st.sampled_from([0, 0, 1, 2]), st.sampled_from([0, 0, 1, 2])),
+)
+def test_batches_before_and_after_a_stop_are_those_of_a_run_without(
+    length: int,
+    batch_size: int,
+    drop_last: bool,
+    shuffle: bool,
+    stop: int,
+    workers: tuple[int, int],
+) -> None:
+    options = {"drop_last": drop_last, "shuffle": shuffle}
+    whole = _augmented(length, batch_size, **options)
+    expected = [*_bytes(whole), *_bytes(whole)]
+    stop = min(stop, len(expected))
+
+    first = _augmented(length, batch_size, num_workers=workers[0], **options)
+    before = _bytes(itertools.islice(first.forever(), stop))
+    second = _augmented(length, batch_size, num_workers=workers[1], **options)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    after = _bytes(itertools.islice(second.forever(), len(expected) - stop))
+
+    assert before + after == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", range(5))
+def test_a_for_loop_yields_the_rest_of_a_restored_epoch(stop: int, workers: int) -> None:
+    whole = _augmented()
+    expected = [_bytes(whole), _bytes(whole)]
+    first = _augmented(num_workers=workers)
+    before = _bytes(itertools.islice(first, stop))
+    second = _augmented()
+    second.load_state_dict(first.state_dict())
+
+    assert before + _bytes(second) == expected[0]
+    assert _bytes(second) == expected[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_global_random_states_are_left_alone(workers: int) -> None:
+    np.random.normal()  # so that NumPy keeps a second value for the next call
+    before = _global_states()
+    loader = _augmented(num_workers=workers, persistent_workers=True)
+    assert len(_bytes(loader)) + len(_bytes(loader)) == 8
+    next(loader.forever())
+    assert _global_states() == before
+
+
+def test_the_global_random_states_are_put_back_after_an_error() -> None:
+    before = _global_states()
+    with pytest.raises(LookupError, match="sample 4 is broken"):
+        list(ResumableLoader(Failing(6), 2))
+    assert _global_states() == before
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_the_training_draws_changes_no_batch(workers: int) -> None:
+    expected = _bytes(_augmented())
+    drawn = []
+    for batch in _augmented(num_workers=workers):
+        drawn.append(batch.numpy().tobytes())
+        random.seed(3)
+        np.random.seed(3)
+        torch.manual_seed(3)
+    assert drawn == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_position_counts_what_was_handed_out(workers: int) -> None:
+    loader = _plain(num_workers=workers, prefetch_factor=4)
+    told = [(loader.state_dict()["epoch"], loader.state_dict()["batch"]) for _ in loader]
+    assert told == [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]
+    assert (loader.epoch, loader.batch) == (1, 0)
+
+
+def test_the_state_is_small_and_plain() -> None:
+    loader = _plain(seed=5, shuffle=True)
+    next(iter(loader))
+    assert loader.state_dict() == {
+        "epoch": 0,
+        "batch": 1,
+        "version": 1,
+        "seed": 5,
+        "length": 10,
+        "batch_size": 2,
+        "shuffle": True,
+        "drop_last": False,
+        "sampler": None,
+    }
+
+
+def test_skipped_samples_are_not_loaded() -> None:
+    loader = _augmented(1000, 10)
+    loader.load_state_dict({**loader.state_dict(), "batch": 99})
+    assert len(list(loader)) == 1
+    assert len(loader.dataset.fetched) == 10  # type: ignore[attr-defined]
+
+
+def test_an_epoch_goes_on_until_its_iterator_has_ended() -> None:
+    loader = _plain(4, 2)
+    assert not loader.in_epoch
+    batches = iter(loader)
+    assert not loader.in_epoch
+    assert [loader.in_epoch for _ in range(2) if next(batches) is not None] == [True, True]
+    assert (loader.epoch, loader.batch, len(loader)) == (0, 2, 2)
+    assert next(batches, None) is None
+    assert (loader.epoch, loader.batch, loader.in_epoch) == (1, 0, False)
+
+
+def test_a_position_after_the_last_batch_has_an_empty_rest() -> None:
+    first, second = _plain(), _plain(num_workers=1)
+    state = [first.state_dict() for _ in first][-1]
+    second.load_state_dict(state)
+    assert (second.in_epoch, second.batch) == (True, len(second))
+    assert list(second) == []
+    assert (second.epoch, second.in_epoch) == (1, False)
+    assert len(list(second)) == 5
+
+
+def test_after_a_break_the_next_for_begins_the_next_epoch() -> None:
+    whole, loader = _plain(shuffle=True), _plain(shuffle=True)
+    epochs = [_lists(whole), _lists(whole)]
+    for _ in loader:
+        break
+    assert (loader.epoch, loader.batch, loader.in_epoch) == (0, 1, True)
+    assert _lists(loader) == epochs[1]
+    assert loader.epoch == 2
+
+
+def test_after_a_break_a_restored_loader_continues_once() -> None:
+    loader = _plain()
+    loader.load_state_dict({**loader.state_dict(), "batch": 3})
+    assert next(iter(loader)).tolist() == [6, 7]
+    next(iter(loader))
+    assert (loader.epoch, loader.batch) == (1, 1)
+
+
+def test_an_iterator_that_has_not_begun_follows_a_restore() -> None:
+    loader = _plain()
+    batches = iter(loader)
+    loader.load_state_dict({**loader.state_dict(), "batch": 3})
+    assert _lists(batches) == [[6, 7], [8, 9]]
+
+
+def test_an_iterator_that_has_begun_refuses_to_go_on_after_a_restore() -> None:
+    loader = _plain()
+    batches = iter(loader)
+    next(batches)
+    loader.load_state_dict({**loader.state_dict(), "batch": 3})
+    with pytest.raises(StateMismatch, match="newest iterator"):
+        next(batches)
+    assert _lists(loader) == [[6, 7], [8, 9]]
+
+
+def test_two_iterators_at_once_are_refused() -> None:
+    loader = _plain()
+    with pytest.raises(StateMismatch, match="newest iterator"):
+        list(zip(loader, loader, strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_forever_goes_over_all_epochs(workers: int) -> None:
+    whole = _plain(4, 2, shuffle=True)
+    loader = _plain(4, 2, shuffle=True, num_workers=workers)
+    expected = [*_lists(whole), *_lists(whole), *_lists(whole)]
+    assert _lists(itertools.islice(loader.forever(), 5)) == expected[:5]
+    assert (loader.epoch, loader.batch) == (2, 1)
+    assert next(loader.forever()).tolist() == expected[5]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_forever_follows_a_restore_at_any_time(workers: int) -> None:
+    loader = _plain(num_workers=workers, persistent_workers=True)
+    batches = loader.forever()
+    loader.load_state_dict({**loader.state_dict(), "epoch": 4, "batch": 3})
+    assert _lists(itertools.islice(batches, 3)) == [[6, 7], [8, 9], [0, 1]]
+    assert (loader.epoch, loader.batch) == (5, 1)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 1, "batch": 4})
+    assert next(batches).tolist() == [8, 9]
+    assert (loader.epoch, loader.batch) == (1, 5)
+
+
+def test_forever_ends_where_there_are_no_batches() -> None:
+    assert list(_plain(0).forever()) == []
+
+
+def test_each_epoch_has_every_sample_in_an_order_of_its_own() -> None:
+    loader = _plain(50, 50, shuffle=True)
+    epochs = [next(loader.forever()).tolist() for _ in range(3)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(50))] * 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    other_seed = next(iter(_plain(50, 50, shuffle=True, seed=1))).tolist()
+    assert other_seed != epochs[0]
+
+
+def test_orders_and_random_states_stay_as_they_are_from_release_to_release() -> None:
+    loader = ResumableLoader(Integers(), 10, shuffle=True, seed=7)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 2})
+    (batch,) = loader
+    assert batch[:, 0].tolist() == [4, 7, 2, 6, 9, 8, 0, 5, 3, 1]
+    assert batch[0, 1:].tolist() == [1057068871, 746332339, 290458684]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_without_randomness_it_gives_what_torch_gives(drop_last: bool) -> None:
+    dataset = [{"x": torch.full((2,), i), "y": str(i)} for i in range(7)]
+    theirs = DataLoader(dataset, 3, drop_last=drop_last)  # type: ignore[arg-type]
+    ours = ResumableLoader(dataset, 3, drop_last=drop_last)  # type: ignore[arg-type]
+    assert len(ours) == len(theirs) == (2 if drop_last else 3)
+    assert repr(list(ours)) == repr(list(theirs))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_are_fetched_together_where_the_dataset_can(workers: int) -> None:
+    loader = ResumableLoader(ByBatch(5), 3, num_workers=workers)
+    assert _lists(loader) == [[[0, 3], [1, 3], [2, 3]], [[3, 2], [4, 2]]]
+
+
+def test_persistent_workers_stay_and_follow_order_breaks_and_restores() -> None:
+    whole, loader = _augmented(), _augmented(num_workers=2, persistent_workers=True)
+    expected = [_bytes(whole) for _ in range(4)]
+    assert _bytes(loader) == expected[0]
+    pids = {worker.pid for worker in _workers()}
+    assert _bytes(itertools.islice(loader, 2)) == expected[1][:2]
+    assert _bytes(loader) == expected[2]
+    loader.load_state_dict({**loader.state_dict(), "epoch": 1, "batch": 2})
+    assert _bytes(loader) == expected[1][2:]
+    assert {worker.pid for worker in _workers()} == pids
+    del loader
+    assert _workers() == []
+
+
+def test_workers_end_with_their_iterator() -> None:
+    loader = ResumableLoader(Pids(8), 2, num_workers=2)
+    batches = iter(loader)
+    assert next(batches)[0].item() in {worker.pid for worker in _workers()}
+    del batches
+    assert _workers() == []
+    assert os.getpid() not in set(itertools.chain(*_lists(loader)))
+    assert _workers() == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_in_the_dataset_comes_through_and_counts_no_batch(workers: int) -> None:
+    loader = ResumableLoader(Failing(8), 2, num_workers=workers)
+    with pytest.raises(LookupError, match="sample 4 is broken") as caught:
+        list(loader)
+    assert (loader.epoch, loader.batch) == (0, 2)
+    # Torch's iterator hangs on the traceback, and takes seconds to end its workers in a collection.
+    caught.value.__traceback__ = None
+    del caught
+    assert _workers() == []
+
+
+def test_a_batch_that_was_handed_out_is_not_kept() -> None:
+    batches = iter(_augmented())
+    batch = next(batches)
+    kept = weakref.ref(batch)
+    del batch
+    assert kept() is None
+    assert next(batches) is not None
+
+
+def test_options_for_workers_count_for_nothing_without_workers() -> None:
+    loader = _plain(
+        num_workers=0,
+        prefetch_factor=2,
+        persistent_workers=True,
+        timeout=5,
+        multiprocessing_context="spawn",
+    )
+    assert len(list(loader)) == 5
+
+
+def test_the_seeds_of_workers_follow_from_seed_and_epoch() -> None:
+    first, second = (ResumableLoader(Seeds(2), 1, num_workers=2, seed=4) for _ in range(2))
+    epochs = [_lists(first), _lists(first)]
+    assert len({seed for (seed,) in itertools.chain(*epochs)}) == 4
+    second.load_state_dict({**second.state_dict(), "epoch": 1})
+    assert _lists(second) == epochs[1]
+
+
+def test_an_option_that_torch_does_not_know_is_an_error() -> None:
+    with pytest.raises(TypeError, match="prefetch"):
+        _plain(prefetch=2)
+
+
+def test_a_sampler_that_follows_from_the_epoch_resumes_too() -> None:
+    def sharded() -> ResumableLoader:
+        dataset = Augmented(20)
+        sampler = DistributedSampler(dataset, num_replicas=2, rank=1, shuffle=True, seed=3)
+        return ResumableLoader(dataset, 4, sampler=sampler, collate_fn=with_noise)
+
+    whole, first, second = sharded(), sharded(), sharded()
+    expected = [*_bytes(whole), *_bytes(whole)]
+    assert len(whole) == 3
+    before = _bytes(itertools.islice(first.forever(), 4))
+    second.load_state_dict(first.state_dict())
+    assert before + _bytes(second) == expected
+    epochs = [torch.cat([batch[:-1, 0] for batch in whole]).tolist() for _ in range(2)]
+    assert epochs[0] != epochs[1]
+    with pytest.raises(StateMismatch, match="sampler 'DistributedSampler' instead of None"):
+        ResumableLoader(Plain(10), 4).load_state_dict(first.state_dict())
+
+
+OTHERS = [
+    ("seed", 1, "seed 1 instead of 0"),
+    ("length", 11, "length 11 instead of 10"),
+    ("shuffle", True, "shuffle True instead of False"),
+    ("drop_last", True, "drop_last True instead of False"),
+    ("sampler", "Mine", "sampler 'Mine' instead of None"),
+    ("version", 2, "version 2 instead of 1"),
+    ("seed", False, "seed False instead of 0"),
+    ("seed", 1 << 50_000, "seed 0x1000"),
+    ("seed", np.zeros(3), "seed array"),
+    ("epoch", -1, "epoch -1, batch 0"),
+    ("epoch", -1 << 50_000, "epoch -0x1000"),
+    ("epoch", 1.0, r"epoch 1\.0, batch 0"),
+    ("batch", 6, "epoch 0, batch 6, batch_size 2: expected .* not more .* an epoch's 10 samples"),
+    ("batch", -1, "batch -1"),
+    ("batch", True, "batch True"),
+    ("batch_size", 0, "batch_size 0"),
+    ("batch_size", -2, "batch_size -2"),
+    ("batch_size", 2.0, r"batch_size 2\.0"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "message"), OTHERS, ids=range(len(OTHERS)))
+def test_the_state_of_another_loader_is_refused(field: str, value: Any, message: str) -> None:
+    loader = _plain()
+    with pytest.raises(StateMismatch, match=message):
+        loader.load_state_dict({**loader.state_dict(), field: value})
+    assert (loader.epoch, loader.batch) == (0, 0)
+
+
+@pytest.mark.parametrize("state", [{}, {"epoch": 0, "batch": 1}, None, [1], {1: 2}])
+def test_what_is_no_state_of_a_loader_is_refused(state: Any) -> None:
+    with pytest.raises(
+        StateMismatch, match="a loader's state has the fields epoch, batch, batch_size, version"
+    ):
+        _plain().load_state_dict(state)
+
+
+REFUSED = {
+    "iterable": (lambda: ResumableLoader(Stream()), "a Stream cannot .* StatefulDataLoader"),
+    "a set": (lambda: ResumableLoader({1, 2}), "a set cannot be continued"),  # type: ignore[arg-type]
+    "sampler": (lambda: _plain(sampler=RandomSampler(range(10))), "RandomSampler .* set_epoch"),
+    "both orders": (
+        lambda: _plain(sampler=DistributedSampler(Plain(4), num_replicas=1, rank=0), shuffle=True),
+        "no shuffle beside it",
+    ),
+    "batch_sampler": (
+        lambda: _plain(batch_sampler=BatchSampler(SequentialSampler(range(10)), 2, False)),
+        "takes no batch_sampler: .* StatefulDataLoader",
+    ),
+    "generator": (lambda: _plain(generator=torch.Generator()), "takes no generator: .* seed"),
+    "batch_size 0": (lambda: _plain(batch_size=0), "batch_size is 0: expected"),
+    "batch_size None": (lambda: _plain(batch_size=None), "batch_size is None: expected"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_resume_is_refused(case: str) -> None:
+    build, message = REFUSED[case]
+    with pytest.raises(RefusedState, match=message):
+        build()

@@ -1,0 +1,455 @@
+"""What a mirror lacks of a run, and how it gets there, without a process of its own."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import standfast
+from standfast import KeepBest, KeepEvery, KeepLast
+from standfast.errors import (
+    DigestMismatch,
+    RunCollision,
+    StandfastError,
+    UnreadableFile,
+    WriteFailed,
+)
+from standfast.files.input.file import SourceFile
+from standfast.policies import Retention, retention
+from standfast.store.maintenance.doctor import examine
+from standfast.store.retention.pins import pinned_steps
+from standfast.store.retention.removal import orphans
+from standfast.store.schema import names, run_file
+from standfast.training.mirror import upload
+from standfast.training.mirror.upload import Uploader
+
+SIZE = 1 << 15
+
+
+class Copies:
+    """All that is copied, in its order; what goes wrong on the way is up to a test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[int] = []
+        self.nbytes = 0
+        self.meanwhile: Callable[[int], None] = lambda step: None
+        copy = upload.copy_checkpoint
+
+        def counted(checkpoint: Any, target: Any, progress: Any, *, replace: bool) -> Any:
+            def moved(nbytes: int) -> None:
+                self.meanwhile(checkpoint.step)
+                progress(nbytes)
+
+            copied = copy(checkpoint, target, moved, replace=replace)
+            self.steps.append(copied.step)
+            self.nbytes += copied.nbytes
+            return copied
+
+        monkeypatch.setattr(upload, "copy_checkpoint", counted)
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
+    return Copies(monkeypatch)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> standfast.Store:
+    return standfast.Store(tmp_path / "store")
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> standfast.Store:
+    return standfast.Store(tmp_path / "mirror")
+
+
+def save(store: standfast.Store, *steps: int, **options: Any) -> standfast.Run:
+    run = store.run("gpt")
+    with run:
+        for step in steps:
+            weights = np.random.default_rng(step).random(SIZE)
+            run.save(step, {"model": {"w": weights}}, {"loss": abs(step - 3.0)}, **options)
+    return run
+
+
+def uploader(store: standfast.Store, mirror: standfast.Store, keep: Any = None) -> Uploader:
+    place = str(Path(mirror.url).parent)
+    return Uploader(store, store.run("gpt").hash, place, retention(keep))
+
+
+def catch_up(uploader: Uploader) -> None:
+    while missing := uploader.missing():
+        uploader.copy(missing[0], lambda nbytes: None)
+    uploader.tidy()
+
+
+def steps_in(store: standfast.Store) -> list[int]:
+    return [checkpoint.step for run in store.runs() for checkpoint in run.checkpoints()]
+
+
+def record(store: standfast.Store, step: int) -> bytes:
+    return next(Path(store.url).glob(f"models/*/*_step_{step:06d}.json")).read_bytes()
+
+
+def test_the_newest_go_first_and_arrive_as_they_are(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
+) -> None:
+    run = save(store, 1, 2, 3)
+    catch_up(uploader(store, mirror))
+    assert copies.steps == [3, 2, 1]
+    assert steps_in(mirror) == [1, 2, 3]
+    for step in (1, 2, 3):
+        assert record(mirror, step) == record(store, step)
+        mirror.checkpoint(run.hash, step).verify()
+
+
+def test_what_is_there_is_not_copied_again(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2)
+    catch_up(uploader(store, mirror))
+    save(store, 3)
+    catch_up(uploader(store, mirror))
+    assert copies.steps == [2, 1, 3]
+
+
+def test_a_copy_that_was_interrupted_is_finished_by_the_next(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2, 3)
+
+    def interrupt(step: int) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+
+    copies.meanwhile = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        catch_up(uploader(store, mirror))
+    assert steps_in(mirror) == [3]
+    copies.meanwhile = lambda step: None
+    catch_up(uploader(store, mirror))
+    assert copies.steps == [3, 2, 1]
+    files = [path.stat().st_size for path in Path(store.url).glob("models/*/*.safetensors")]
+    assert copies.nbytes == sum(files)
+
+
+def test_a_newer_one_that_comes_meanwhile_goes_next(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2)
+
+    def meanwhile(step: int) -> None:
+        copies.meanwhile = lambda step: None
+        save(store, 9)
+
+    copies.meanwhile = meanwhile
+    catch_up(uploader(store, mirror))
+    assert copies.steps == [2, 9, 1]
+
+
+def test_retention_here_and_there_are_separate(
+    store: standfast.Store, mirror: standfast.Store
+) -> None:
+    run = save(store, 1, 2, 3, 4)
+    catch_up(uploader(store, mirror, KeepLast(3)))
+    run.retain(KeepLast(1))
+    assert steps_in(store) == [4]
+    assert steps_in(mirror) == [2, 3, 4]
+    catch_up(uploader(store, mirror))
+    assert mirror.runs()[0].retention == retention(KeepLast(3))
+    save(store, 5)
+    catch_up(uploader(store, mirror))
+    assert steps_in(mirror) == [3, 4, 5]
+
+
+def test_a_mirror_that_was_told_nothing_keeps_everything(
+    store: standfast.Store, mirror: standfast.Store
+) -> None:
+    run = save(store, 1)
+    run.retain(KeepLast(1))
+    catch_up(uploader(store, mirror))
+    save(store, 2)
+    catch_up(uploader(store, mirror))
+    assert steps_in(mirror) == [1, 2]
+    assert mirror.runs()[0].retention is None
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [
+        (KeepLast(2), [8, 7]),
+        (KeepBest(2, "loss"), [8, 4, 3]),  # step 4 was before step 2, which is as good
+        (KeepEvery(steps=4), [8, 4]),
+        (KeepBest(2, "accuracy"), [8, 7, 6, 5, 4, 3, 2, 1]),
+    ],
+    ids=["last", "best", "every", "unknown"],
+)
+def test_what_the_mirror_would_delete_at_once_is_not_copied(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies, keep: Any, expected: list[int]
+) -> None:
+    save(store, 1, 4, 2, 3, 5, 6, 7, 8)
+    for _ in range(2):  # nor by the next
+        catch_up(uploader(store, mirror, keep))
+    assert sorted(copies.steps, reverse=True) == expected
+    assert sorted(steps_in(mirror)) == sorted(expected)
+
+
+def test_what_the_mirror_has_no_room_for_is_not_copied_again(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2, 3, 4)
+    one = uploader(store, mirror)
+    one.open()
+    mirror.budget = 3 * SIZE * 8
+    catch_up(one)
+    catch_up(one)
+    assert copies.steps == [4, 3, 2, 1]
+    assert steps_in(mirror) == [3, 4]
+
+
+def test_a_checkpoint_on_its_way_is_not_deleted_and_one_that_is_gone_is_skipped(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
+) -> None:
+    run = save(store, 1, 2, 3)
+    seen = set()
+
+    def retain(step: int) -> None:
+        seen.update(pinned_steps(store.backend, run.hash))
+        run.retain(KeepLast(1))
+
+    copies.meanwhile = retain
+    one = uploader(store, mirror)
+    missing = one.missing()
+    for head in missing[1:]:
+        one.copy(head, lambda nbytes: None)
+    assert copies.steps == [2]
+    assert seen == {2}
+    assert steps_in(store) == [2, 3]
+    catch_up(one)
+    assert steps_in(mirror) == [2, 3]
+    assert one.problem is None
+
+
+def test_a_damaged_checkpoint_holds_no_other_up(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2, 3)
+    path = next(Path(store.url).glob("models/*/*_step_000002.*.safetensors"))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    one = uploader(store, mirror)
+    catch_up(one)
+    assert copies.steps == [3, 1]
+    assert steps_in(mirror) == [1, 3]
+    assert one.problem is not None
+    assert one.problem.startswith("step 2 cannot be copied: ")
+
+
+def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
+) -> None:
+    run = save(store, 1, 2)
+    one = uploader(store, mirror)
+    catch_up(one)
+    run.save(2, {"model": {"w": np.ones(SIZE)}}, replace=True)
+    copies.meanwhile = lambda step: mirror.checkpoint(run.hash, step).verify() and None
+    catch_up(one)  # the old one is there until then
+    assert copies.steps == [2, 1, 2]
+    assert record(mirror, 2) == record(store, 2)
+    again = standfast.Store(Path(mirror.url).parent)
+    assert again.checkpoint(run.hash, 2).state()["model"]["w"].tolist() == [1.0] * SIZE
+    assert orphans(again.backend, again.index, run.hash) == []
+
+
+def test_a_run_that_was_begun_anew_overwrites_nothing(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies, tmp_path: Path
+) -> None:
+    save(store, 1, 3)
+    catch_up(uploader(store, mirror))
+    before = {path: path.read_bytes() for path in Path(mirror.url).glob("models/*/*.json")}
+    other = standfast.Store(tmp_path / "other")
+    save(other, 0, 1, 2, 3)  # by number and time, each of them is later
+    with pytest.raises(RunCollision, match=r"has another run .* choose another place, or delete"):
+        uploader(other, mirror, KeepLast(1)).missing()
+    assert {path: path.read_bytes() for path in before} == before
+    assert copies.steps == [3, 1]
+
+
+def test_a_run_that_another_took_the_place_of_copies_no_more(
+    store: standfast.Store, mirror: standfast.Store
+) -> None:
+    run = save(store, 1, 2)
+    one = uploader(store, mirror)
+    missing = one.missing()
+    file = msgspec.structs.replace(run.file, created=run_file.now())
+    mirror.backend.replace(names.run_file(run.hash), run_file.encode(file))
+    with pytest.raises(RunCollision, match="has another run"):
+        one.copy(missing[0], lambda nbytes: None)
+    store.checkpoint(run.hash, 1).copy_to(mirror)  # which replaces nothing, and is asked for
+    assert steps_in(mirror) == [1]
+
+
+def test_a_run_without_a_checkpoint_in_the_mirror_holds_no_place(
+    store: standfast.Store, mirror: standfast.Store
+) -> None:
+    mirror.run("gpt").set_retention(retention(KeepLast(2)) or Retention())
+    run = save(store, 1, 2, 3)
+    catch_up(uploader(store, mirror))
+    assert steps_in(mirror) == [2, 3]
+    assert mirror.open_run(run.hash).file.created == run.file.created
+
+
+@pytest.mark.parametrize("lost", ["store", "mirror"])
+def test_a_run_file_that_was_made_again_is_that_of_the_same_run(
+    store: standfast.Store, mirror: standfast.Store, lost: str
+) -> None:
+    run = save(store, 1, 2)
+    catch_up(uploader(store, mirror))
+    one = store if lost == "store" else mirror
+    make_run_file_again(one, run)
+    save(store, 3)
+    catch_up(uploader(store, mirror))
+    assert steps_in(mirror) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lost", ["store", "mirror"])
+def test_a_checkpoint_from_before_a_run_was_made_is_of_another(
+    store: standfast.Store, mirror: standfast.Store, lost: str, tmp_path: Path
+) -> None:
+    run = save(store, 1, 2)
+    other = standfast.Store(tmp_path / "other")
+    save(other, 1, 2, 3)
+    old, new = (store, other) if lost == "mirror" else (other, store)
+    catch_up(uploader(old, mirror))
+    make_run_file_again(mirror if lost == "mirror" else store, run)
+    with pytest.raises(RunCollision, match="has another run"):
+        uploader(new, mirror).missing()
+
+
+def make_run_file_again(store: standfast.Store, run: standfast.Run) -> None:
+    Path(store.url, names.run_file(run.hash)).unlink()
+    examine(store.backend, store.index)
+    assert "host" not in store.open_run(run.hash).file.environment
+
+
+def test_one_that_cannot_be_read_here_holds_no_other_up(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(store, 1, 2, 3)
+    read_into = SourceFile.read_into
+
+    def fail(self: SourceFile, out: Any, start: int) -> None:
+        if "_step_000002" in self.path and store.url in self.path:
+            raise UnreadableFile(errno.EIO, f"{self.path}: Input/output error")
+        read_into(self, out, start)
+
+    monkeypatch.setattr(SourceFile, "read_into", fail)
+    one = uploader(store, mirror)
+    catch_up(one)
+    assert copies.steps == [3, 1]
+    assert one.problem is not None
+    assert one.problem.startswith("step 2 cannot be copied: ")
+
+
+def test_a_mirror_that_cannot_be_read_is_no_damage_here(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
+) -> None:
+    save(store, 1)
+
+    def fail(step: int) -> None:
+        raise UnreadableFile(errno.EIO, "no answer in time")
+
+    copies.meanwhile = fail
+    one = uploader(store, mirror)
+    with pytest.raises(UnreadableFile):
+        catch_up(one)
+    assert one.problem is None
+
+
+def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
+    store: standfast.Store, mirror: standfast.Store
+) -> None:
+    run = save(store, 1, 2)
+    one = uploader(store, mirror)
+    catch_up(one)
+    mirror.checkpoint(run.hash, 2).tag("theirs")
+    store.checkpoint(run.hash, 1).add_metrics({"accuracy": 0.5}, best=True)
+    store.checkpoint(run.hash, 2).tag("ours")
+    catch_up(one)
+    there = standfast.Store(Path(mirror.url).parent)
+    assert there.checkpoint(run.hash, 1).metrics["accuracy"] == 0.5
+    assert there.resolve("gpt@best").step == 1
+    assert there.checkpoint(run.hash, 2).tags == ["theirs", "ours"]
+
+
+def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(
+    store: standfast.Store, mirror: standfast.Store
+) -> None:
+    run = save(store, 1, 2)
+    store.checkpoint(run.hash, 1).tag("prod")
+    one = uploader(store, mirror)
+    catch_up(one)
+    assert one.problem is None
+    store.untag("prod")
+    store.checkpoint(run.hash, 2).tag("prod")
+    catch_up(one)
+    assert one.problem is not None
+    assert one.problem.startswith(
+        "the tag 'prod' is on step 2 here, and stays on step 1 in the mirror: `standfast tag"
+    )
+    mirror.untag("prod")
+    another = uploader(store, mirror)
+    catch_up(another)
+    assert another.problem is None
+    assert standfast.Store(Path(mirror.url).parent).resolve("prod").step == 2
+
+
+def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
+) -> None:
+    save(store, 1, 2)
+    Path(mirror.url).parent.write_text("a file where the folder should be")
+    one = uploader(store, mirror)
+    with pytest.raises(StandfastError):
+        one.missing()
+    assert one.count_missing() == 2
+    Path(mirror.url).parent.unlink()
+    catch_up(one)
+    assert copies.steps == [2, 1]
+    assert one.count_missing() == 0
+
+
+def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_written(
+    store: standfast.Store, mirror: standfast.Store, copies: Copies
+) -> None:
+    save(store, 1)
+
+    def fail(step: int) -> None:
+        raise errors.pop()
+
+    copies.meanwhile = fail
+    errors: list[StandfastError] = [DigestMismatch("damage", ()), WriteFailed(28, "no space left")]
+    one = uploader(store, mirror)
+    with pytest.raises(WriteFailed):
+        catch_up(one)
+    assert one.problem is None
+    catch_up(one)
+    assert one.problem == "step 1 cannot be copied: damage"
+
+
+def test_another_run_of_the_same_short_hash_is_refused(
+    store: standfast.Store, mirror: standfast.Store
+) -> None:
+    run = save(store, 1)
+    identity = {**run.file.identity, "hp": "0" * 64}
+    other = msgspec.structs.replace(run.file, identity=identity)
+    mirror.backend.create(names.run_file(run.hash), run_file.encode(other))
+    with pytest.raises(standfast.errors.RunCollision, match="has another run that goes by"):
+        uploader(store, mirror).missing()

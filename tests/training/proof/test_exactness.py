@@ -1,0 +1,143 @@
+"""Real programs, killed and resumed, end with the same bytes as if nobody had touched them.
+
+And, as a proof that cannot fail proves nothing: what happens when a part is not saved.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from standfast.training.proof.comparison import Comparison, compare_stores
+from standfast.training.proof.proof import Proof, prove
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+LENET = {
+    "python": "step 5, metrics.loss",
+    "numpy": "step 5, metrics.loss",
+    "torch": "step 5, metrics.loss",
+    "loader": "step 5, metrics.loss",
+    "scheduler": "step 5, metrics.lr",
+    "momentum": "step 6, metrics.loss",
+}
+"""What is first to differ if a part is not saved, in a run that is resumed after step 4.
+
+Momentum changes the weights in step 5, and so the loss of step 6.
+"""
+GPT = {
+    "python": "step 5, metrics.loss",
+    "numpy": "step 5, metrics.loss",
+    "torch": "step 5, metrics.loss",
+    "sampler": "step 5, metrics.loss",
+    "moments": "step 6, metrics.loss",
+}
+CONTROLS = [(name, part) for name, parts in (("lenet", LENET), ("gpt", GPT)) for part in parts]
+
+Load = Callable[[str], Any]
+
+
+def killed(program: str, steps: int, kills: int, in_saves: int | None = None) -> Proof:
+    """A proof with a new process for each start."""
+    command = [sys.executable, str(PROGRAMS / f"{program}.py"), "--steps", str(steps)]
+    return prove(command, kills=kills, in_saves=in_saves, seed=20, patience=60, say=print)
+
+
+def check(proof: Proof, kills: int, steps: int) -> None:
+    assert proof.exact, proof
+    assert len(proof.kills) == kills
+    assert proof.compared.checkpoints == steps // 5
+    assert proof.compared.lines == steps  # losses, learning rates and the order of the data
+    assert proof.compared.only_whole == proof.compared.only_killed == []
+
+
+# The proof
+
+
+def test_lenet_is_exact_after_three_kills_aimed_at_saves() -> None:
+    proof = killed("lenet", steps=20, kills=3, in_saves=3)
+    check(proof, kills=3, steps=20)
+    assert proof.in_saves >= 1, proof.kills
+
+
+def test_gpt_is_exact_after_two_kills_at_random_moments() -> None:
+    proof = killed("gpt", steps=20, kills=2, in_saves=0)
+    check(proof, kills=2, steps=20)
+    assert proof.unseeded == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", ["lenet", "gpt"])
+def test_a_program_is_exact_after_twenty_kills(program: str) -> None:
+    proof = killed(program, steps=120, kills=20)
+    check(proof, kills=20, steps=120)
+    assert proof.in_saves >= 1, proof.kills
+
+
+# The controls: whole, and stopped in the middle, in this process
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Imports a program, and puts back afterwards what it does to the whole process."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    threads = torch.get_num_threads()
+    monkeypatch.syspath_prepend(str(PROGRAMS))
+
+    def load(name: str) -> Any:
+        monkeypatch.delitem(sys.modules, name, raising=False)  # an example of the same name
+        return importlib.import_module(name)
+
+    yield load
+    torch.set_num_threads(threads)
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+
+
+def stopped(
+    program: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str
+) -> Comparison:
+    """Ten steps in one go, beside four steps and then the other six."""
+    arguments = ["--steps", "10", "--every", "2", "--wait", "--workers", "0", *options]
+    for store, more in (("whole", []), ("killed", ["--stop-at", "4"]), ("killed", [])):
+        monkeypatch.setenv("STANDFAST_STORE", str(folder / store))
+        program.main([*arguments, *more])
+    return compare_stores(folder / "whole", folder / "killed")
+
+
+@pytest.mark.parametrize("name", ["lenet", "gpt"])
+def test_nothing_differs_with_nothing_left_out(
+    name: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = stopped(load(name), tmp_path, monkeypatch)
+    assert found.differences == []
+    assert (found.checkpoints, found.lines) == (5, 10)
+
+
+@pytest.mark.parametrize(("name", "part"), CONTROLS, ids=map("-".join, CONTROLS))
+def test_a_part_that_is_left_out_is_missed(
+    name: str, part: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = stopped(load(name), tmp_path, monkeypatch, "--leave-out", part)
+    expected = (LENET if name == "lenet" else GPT)[part]
+    assert str(found.differences[0]).startswith(f"{expected}: ")
+    first_tensor = next(each for each in found.differences if each.is_tensor)
+    assert (first_tensor.step, first_tensor.what.partition(".")[0]) == (6, "model")
+    # The order of the data is another one if nobody knows how far it was, and only then.
+    orders = [each.step for each in found.differences if each.what == "metrics.order"]
+    assert sorted({*orders}) == ([5, 6, 7, 8, 9, 10] if part in ("loader", "sampler") else [])
+
+
+def test_the_controls_leave_out_every_part_that_there_is(load: Load) -> None:
+    assert tuple(LENET) == load("lenet").PARTS
+    assert tuple(GPT) == load("gpt").PARTS

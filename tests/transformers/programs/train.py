@@ -1,0 +1,93 @@
+"""A small language model trained by a Trainer that saves into a store, killed where it is asked to.
+
+python transformers_train.py FOLDER KILLED_AT
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+
+from standfast.transformers import StandfastCallback
+
+SAMPLES = 24
+"""With two in a batch, an epoch has 12 steps."""
+
+
+class Samples(torch.utils.data.Dataset[dict[str, Any]]):
+    """Sequences that follow from their number."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        tokens = (torch.arange(8) * (number + 3) + number) % 31
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def small_model(width: int = 16) -> GPT2LMHeadModel:
+    set_seed(5)
+    sizes = {"n_layer": 1, "n_embd": width, "n_head": 2, "n_positions": 8, "vocab_size": 31}
+    return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+
+
+def trainer_with(folder: Path, *callbacks: TrainerCallback, **arguments: Any) -> Trainer:
+    chosen = {
+        "num_train_epochs": 2,
+        "save_steps": 5,
+        "logging_steps": 4,
+        "eval_strategy": "steps",
+        "eval_steps": 5,
+        "learning_rate": 0.01,
+    }
+    args = TrainingArguments(
+        output_dir=str(folder / "small"),
+        per_device_train_batch_size=2,
+        per_device_eval_batch_size=8,
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=7,
+        **{**chosen, **arguments},
+    )
+    samples = Samples()
+    return Trainer(
+        model=small_model(),
+        args=args,
+        train_dataset=samples,
+        eval_dataset=torch.utils.data.Subset(samples, range(4)),
+        callbacks=[*callbacks],
+    )
+
+
+class KilledAt(TrainerCallback):
+    """Kills the process once a step is done, and all that was saved before is committed."""
+
+    def __init__(self, step: int, keeper: StandfastCallback) -> None:
+        self._step = step
+        self._keeper = keeper
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self._step:
+            self._keeper.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    keeper = StandfastCallback(folder / "store", quiet=True)
+    trainer = trainer_with(folder, keeper, KilledAt(int(sys.argv[2]), keeper))
+    trainer.train(resume_from_checkpoint=keeper.latest())

@@ -1,0 +1,334 @@
+"""A Trainer that saves into a store: killed, continued, kept, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import numpy as np
+import torch
+from transformers import EarlyStoppingCallback, GPT2LMHeadModel, Trainer, TrainerCallback
+
+from standfast import KeepAll, KeepLast, Run, Store
+from standfast.errors import BadName, BadOption, FellBack, NotOpen, RunExists, StateMismatch
+from standfast.store.load.filling import leaves_of
+from standfast.transformers import StandfastCallback
+from standfast.transformers import folder as transformers_folder
+from tests import ROOT
+from tests.transformers.programs import ranks as transformers_ranks
+from tests.transformers.programs import train as transformers_train
+from tests.transformers.programs.train import small_model, trainer_with
+
+_MEASURED = ("runtime", "per_second")
+"""What a log has of the clock."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run that never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    keeper = StandfastCallback(folder / "store", quiet=True)
+    trainer = trainer_with(folder, keeper)
+    assert keeper.latest() is None
+    trainer.train(resume_from_checkpoint=keeper.latest())
+    assert _steps(keeper.run) == [5, 10, 15, 20, 24]
+    return keeper.run
+
+
+def _steps(run: Run) -> list[int]:
+    return [checkpoint.step for checkpoint in run.checkpoints()]
+
+
+def _bytes(run: Run, step: int) -> dict[str, Any]:
+    """All that a checkpoint holds, but for what the clock says and where the output goes."""
+    state = run.load(step)
+    state["trainer"]["arguments"].pop("output_dir")
+    for entry in state["trainer"]["state"]["log_history"]:
+        for name in [name for name in entry if name.endswith(_MEASURED)]:
+            del entry[name]
+    return {path: _value(leaf) for path, leaf in leaves_of(state).items()}
+
+
+def _value(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor | np.ndarray):
+        array = np.asarray(leaf)
+        return str(array.dtype), array.shape, array.tobytes()
+    return repr(leaf)
+
+
+def _no_folders_of_the_trainer(folder: Path) -> bool:
+    return not list((folder / "small").glob("checkpoint-*"))
+
+
+class _At(TrainerCallback):
+    """Does something once a step is done."""
+
+    def __init__(self, step: int, action: Any) -> None:
+        self._step = step
+        self._action = action
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self._step:
+            self._action()
+
+
+def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, whole: Run) -> None:
+    program = [sys.executable, transformers_train.__file__, tmp_path, "18"]
+    done = subprocess.run(program, capture_output=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    store = Store(tmp_path / "store")
+    assert _steps(store.runs()[0]) == [5, 10, 15]
+
+    keeper = StandfastCallback(tmp_path / "store", quiet=True)
+    trainer = trainer_with(tmp_path, keeper)
+    folder = Path(keeper.latest() or "")
+    assert folder.name == "checkpoint-15"
+    for file in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        torch.load(folder / file, weights_only=True)
+    loaded = GPT2LMHeadModel.from_pretrained(folder).state_dict()
+    saved = whole.load(15, part="model")
+    assert {name: _value(leaf) for name, leaf in loaded.items()} == {
+        name: _value(leaf) for name, leaf in saved.items()
+    }
+
+    random = torch.get_rng_state()
+    trainer.train(resume_from_checkpoint=str(folder))
+    assert not torch.equal(random, torch.get_rng_state())
+    assert _steps(keeper.run) == [5, 10, 15, 20, 24]
+    for step in (20, 24):
+        assert _bytes(keeper.run, step) == _bytes(whole, step)
+    assert not folder.exists()
+    assert _no_folders_of_the_trainer(tmp_path)
+    metrics = [checkpoint.metrics["eval_loss"] for checkpoint in keeper.run.checkpoints()]
+    assert metrics == [checkpoint.metrics["eval_loss"] for checkpoint in whole.checkpoints()]
+    assert keeper.run.hyperparameters["learning_rate"] == 0.01
+
+
+def test_a_signal_saves_the_step_and_stops(tmp_path: Path) -> None:
+    options = {
+        "gradient_accumulation_steps": 2,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "restore_callback_states_from_checkpoint": True,
+        "metric_for_best_model": "loss",
+    }
+
+    def train(folder: Path, stop_at: int) -> tuple[Run, Trainer]:
+        keeper = StandfastCallback(folder / "store", quiet=True)
+        stop = _At(stop_at, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        trainer = trainer_with(folder, stop, keeper, EarlyStoppingCallback(9), **options)
+        trainer.train(resume_from_checkpoint=keeper.latest())
+        return keeper.run, trainer
+
+    before = signal.getsignal(signal.SIGTERM)
+    expected, _ = train(tmp_path / "whole", 99)
+    stopped, trainer = train(tmp_path / "stopped", 8)
+    assert trainer.state.global_step == 8
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert _steps(expected) == [6, 12]
+    assert _steps(stopped) == [6, 8]
+    goes_on, _ = train(tmp_path / "stopped", 99)
+    assert _steps(goes_on) == [6, 8, 12]
+    assert _bytes(goes_on, 12) == _bytes(expected, 12)
+    early = goes_on.load(12)["trainer"]["state"]["stateful_callbacks"]["EarlyStoppingCallback"]
+    assert early["attributes"]["early_stopping_patience_counter"] is not None
+
+
+def test_a_step_that_ends_an_epoch_is_saved_with_its_evaluation(tmp_path: Path) -> None:
+    keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
+    trainer = trainer_with(tmp_path, keeper, eval_strategy="epoch", save_steps=6)
+    trainer.train()
+    assert _steps(keeper.run) == [6, 12, 18, 24]
+    evaluated = [
+        [entry["step"] for entry in history if "eval_loss" in entry]
+        for step in (6, 12, 24)
+        for history in [keeper.run.load(step)["trainer"]["state"]["log_history"]]
+    ]
+    assert evaluated == [[], [12], [12, 24]]
+    assert "eval_loss" in keeper.run.checkpoint(12).metrics
+
+
+def test_the_best_is_kept_and_loaded_at_the_end(tmp_path: Path) -> None:
+    losses = iter([3.0, 1.0, 2.0, 4.0, 5.0])
+    keeper = StandfastCallback(tmp_path / "store", quiet=True)
+    trainer = trainer_with(
+        tmp_path,
+        keeper,
+        save_total_limit=2,
+        load_best_model_at_end=True,
+        metric_for_best_model="score",
+        greater_is_better=False,
+    )
+    trainer.compute_metrics = lambda _: {"score": next(losses)}
+    trainer.train()
+    run = keeper.run
+    assert _steps(run) == [10, 24]
+    assert run.checkpoint("best").step == 10
+    assert trainer.state.best_model_checkpoint == f"{run.hash}@10"
+    best = run.load(10, part="model")
+    mine = trainer.model.state_dict()
+    assert {name: _value(mine[name]) for name in mine} == {
+        name: _value(best[name]) for name in best
+    }
+    last = run.load(24, part="model")
+    assert any(_value(last[name]) != _value(best[name]) for name in best)
+    assert _no_folders_of_the_trainer(tmp_path)
+    folder = Path(keeper.best() or "")
+    assert folder.name == "checkpoint-10"
+    assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 10
+    keeper.close()
+    assert not folder.exists()
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    options = {"every": 6, "quiet": True, "asynchronous": False}
+    first = StandfastCallback(tmp_path / "store", **options)
+    trainer_with(tmp_path, first, save_strategy="no", max_steps=12).train()
+    assert _steps(first.run) == [6, 12]
+    for file in (tmp_path / "store").rglob("*_step_000012.*.safetensors"):
+        content = bytearray(file.read_bytes())
+        content[-9] ^= 1
+        file.write_bytes(content)
+    keeper = StandfastCallback(tmp_path / "store", **options)
+    trainer = trainer_with(tmp_path, keeper, max_steps=14)
+    with pytest.warns(FellBack):
+        folder = keeper.latest()
+    assert Path(folder or "").name == "checkpoint-6"
+    place = Path(folder or "").parent
+    assert [path.name for path in place.iterdir() if path.name != "lock"] == ["checkpoint-6"]
+    trainer.train(resume_from_checkpoint=folder)
+    assert sorted(_steps(keeper.run)) == [6, 12, 14]
+    keeper.run.checkpoint(12).verify()
+
+
+def test_what_would_mix_two_trainings_is_refused(tmp_path: Path) -> None:
+    keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
+    with pytest.raises(NotOpen, match="make the Trainer first"):
+        keeper.latest()
+    trainer_with(tmp_path, keeper, max_steps=10).train()
+    again = StandfastCallback(tmp_path / "store", quiet=True)
+    trainer = trainer_with(tmp_path, again, max_steps=10)
+    with pytest.raises(RunExists, match="up to step 10, and the training begins behind step 0"):
+        trainer.train()
+    with pytest.raises(RunExists, match="behind step 5"):
+        trainer.train(resume_from_checkpoint=again.folder(5))
+    trainer.model = small_model(width=8)
+    with pytest.raises(StateMismatch, match="another model"):
+        again.latest()
+
+    branch = StandfastCallback(tmp_path / "store", name="branch", asynchronous=False, quiet=True)
+    trainer = trainer_with(tmp_path, branch, max_steps=7)
+    trainer.train(resume_from_checkpoint=branch.folder("small@5"))
+    assert _steps(branch.run) == [7]
+    parent = branch.run.parent
+    assert parent is not None
+    assert (parent.run, parent.step) == (keeper.run.hash, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        ({}, {"push_to_hub": True, "hub_token": "none"}, "hub_strategy"),
+        ({}, {"enable_jit_checkpoint": True}, "middle of a step"),
+        (
+            {"every": 5},
+            {"save_strategy": "best", "metric_for_best_model": "loss"},
+            "give one of them",
+        ),
+        ({"keep": KeepLast(1)}, {"save_total_limit": 2}, "give one"),
+    ],
+    ids=["hub", "jit", "best", "keep"],
+)
+def test_what_could_not_be_done_as_expected_is_refused(
+    tmp_path: Path,
+    options: dict[str, Any],
+    arguments: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Trainer, "init_hf_repo", lambda *_: None)
+    keeper = StandfastCallback(tmp_path / "store", quiet=True, **options)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        trainer = trainer_with(tmp_path, keeper, **arguments)
+        with pytest.raises(BadOption, match=message):
+            trainer.train()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_parts_that_were_not_kept_are_not_resumed_from(tmp_path: Path) -> None:
+    keep = KeepLast(1) | KeepAll(without="optimizer")
+    keeper = StandfastCallback(
+        tmp_path / "store", name="parts", keep=keep, asynchronous=False, quiet=True
+    )
+    trainer_with(tmp_path, keeper, max_steps=10).train()
+    assert _steps(keeper.run) == [5, 10]
+    with pytest.raises(StateMismatch, match="optimizer was deleted"):
+        keeper.folder(5)
+    folder = Path(keeper.folder(5, model_only=True))
+    GPT2LMHeadModel.from_pretrained(folder)
+    assert not (folder / "trainer_state.json").exists()
+
+
+@pytest.mark.long
+def test_the_ranks_of_a_training_go_on_with_their_own_random_states(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    both = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    root = ROOT
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, transformers_ranks.__file__, tmp_path],
+            env={**os.environ, **both, "RANK": rank, "LOCAL_RANK": rank, "PYTHONPATH": str(root)},
+            stderr=subprocess.PIPE,
+        )
+        for rank in "01"
+    ]
+    try:
+        errors = [rank.communicate(timeout=150)[1].decode() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)
+    whole, stopped = (Store(tmp_path / name / "store").runs()[0] for name in ("whole", "stopped"))
+    assert _steps(stopped) == _steps(whole) == [5, 10, 12]
+    assert _bytes(stopped, 12) == _bytes(whole, 12)
+    first, second = whole.load(12)["ranks"]
+    assert _value(first["random"]["torch"]["cpu"]) != _value(second["random"]["torch"]["cpu"])
+    best = {name: _value(leaf) for name, leaf in whole.load("best", part="model").items()}
+    for name in ("best_0.pt", "best_1.pt"):
+        mine = torch.load(tmp_path / "stopped" / name, weights_only=True)
+        assert {key: _value(leaf) for key, leaf in mine.items()} == best
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "a/../b", ".hidden", "", "a/b/c/d", "a\0b", 5])
+def test_no_name_out_of_a_checkpoint_leads_elsewhere(name: Any) -> None:
+    with pytest.raises(BadName):
+        transformers_folder._checked_name(name)
+
+
+def test_a_folder_goes_with_its_process(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.run("any").close()
+    living = transformers_folder.Shelter(store)
+    dead = living.path.parent / "dead"
+    (dead / "checkpoint-5").mkdir(parents=True)
+    (dead / "lock").touch()
+    other = transformers_folder.Shelter(store)
+    assert not dead.exists()
+    assert living.path.exists()
+    living.close()
+    other.close()
+    assert list(living.path.parent.iterdir()) == []

@@ -1,0 +1,240 @@
+"""Lists of the API: pages, filters, orders, and how long they take."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+import standfast
+from standfast.errors import RunBusy
+from standfast.store.backends.memory import MemoryBackend
+from standfast.web.api import routes as web_api
+from standfast.web.changes import LONGEST
+from tests.web import stores
+from tests.web.api.client import Api
+
+
+@pytest.fixture
+def api(small: standfast.Store) -> Api:
+    return Api(Path(small.url).parent)
+
+
+def names(told: Any) -> list[str]:
+    return [run["name"] for run in told["runs"]]
+
+
+def test_pages_have_all_runs_each_once(api: Api) -> None:
+    every = [run["run"] for run in api("/runs")["runs"]]
+    pages = [api(f"/runs?per_page=4&page={page}") for page in (1, 2, 3)]
+    assert [len(page["runs"]) for page in pages] == [4, 2, 0]
+    assert [run["run"] for page in pages for run in page["runs"]] == every
+    assert {(page["total"], page["pages"], page["per_page"]) for page in pages} == {(6, 2, 4)}
+
+
+def test_checkpoints_are_paged_too(api: Api, small: standfast.Store) -> None:
+    run = small.find_run("gpt").hash
+    steps = [
+        [each["step"] for each in api(f"/runs/{run}/checkpoints?per_page=4&page={page}")[key]]
+        for page in (1, 2, 3)
+        for key in ("checkpoints",)
+    ]
+    assert steps == [[200, 180, 160, 140], [120, 100, 80, 60], [40, 20]]
+
+
+def test_runs_are_found_by_text_in_name_hash_and_hyperparameters(
+    api: Api, small: standfast.Store
+) -> None:
+    assert names(api("/runs?q=LOW")) == ["low rate"]
+    run = small.find_run("low rate").hash
+    assert names(api(f"/runs?q={run[:12]}")) == ["low rate"]
+    assert names(api(f"/runs?q={run[:8]}_{run[8:16]}")) == ["low rate"]
+    assert "not begun" in names(api("/runs?q=lr%3D5"))
+    assert "gpt" not in names(api("/runs?q=lr%3D5"))
+    assert set(names(api("/runs?q=adamw"))) == {"gpt", "low rate", "wide", "less data"}
+    assert names(api("/runs?q=%00")) == []
+
+
+def test_runs_are_found_by_each_part_of_their_hash(api: Api, small: standfast.Store) -> None:
+    gpt = small.find_run("gpt").hash
+    assert set(names(api(f"/runs?hp={gpt[:8]}"))) == {"gpt", "wide", "less data"}
+    assert set(names(api(f"/runs?model={gpt[8:16]}"))) == {"gpt", "low rate", "less data"}
+    assert set(names(api(f"/runs?data={gpt[16:]}"))) == {"gpt", "low rate", "wide"}
+    assert names(api(f"/runs?hp={gpt[:8]}&model={gpt[8:16]}&data={gpt[16:]}")) == ["gpt"]
+    assert "not begun" not in names(api("/runs?data=00000000")), "it was given no data"
+
+
+def test_runs_are_found_by_the_metric_of_their_best_or_latest(api: Api) -> None:
+    every = api("/runs?metric=loss<1e9")["runs"]
+    values = {run["run"]: (run["best"] or run["latest"])["metrics"]["loss"] for run in every}
+    middle = sorted(values.values())[len(values) // 2]
+    for sign, fits in (
+        ("<", lambda value: value < middle),
+        ("<=", lambda value: value <= middle),
+        (">", lambda value: value > middle),
+        (">=", lambda value: value >= middle),
+        ("=", lambda value: value == middle),
+    ):
+        found = {run["run"] for run in api(f"/runs?metric=loss{sign}{middle!r}")["runs"]}
+        assert found == {run for run, value in values.items() if fits(value)}, sign
+    assert api("/runs?metric=nothing<1")["total"] == 0
+
+
+def test_runs_are_sorted_and_those_without_a_metric_come_last(api: Api) -> None:
+    def losses(told: Any) -> list[float | None]:
+        tops = [run["best"] or run["latest"] for run in told["runs"]]
+        return [top["metrics"].get("loss") if top else None for top in tops]
+
+    for sort, reverse in (("loss", False), ("-loss", True)):
+        found = losses(api(f"/runs?sort={sort}"))
+        having = [loss for loss in found if loss is not None]
+        assert len(having) >= 4
+        assert having == sorted(having, reverse=reverse)
+        assert found == having + [None] * (len(found) - len(having))
+    assert names(api("/runs?sort=name")) == sorted(names(api("/runs")))
+    assert names(api("/runs?sort=-name")) == sorted(names(api("/runs")), reverse=True)
+    counts = [run["checkpoints"] for run in api("/runs?sort=checkpoints")["runs"]]
+    assert counts == sorted(counts, reverse=True)
+    assert names(api("/runs?sort=-time")) == names(api("/runs?sort=time"))[::-1]
+
+
+def test_the_best_counts_and_without_one_the_latest(tmp_path: Path) -> None:
+    store = standfast.Store(tmp_path)
+    for name, best in (("by save", 1), ("by mark", 2), ("none", 0)):
+        with store.run(name) as run:
+            for step, loss in ((1, 0.1), (2, 0.2), (3, 0.3)):
+                run.save(step, {"x": step}, metrics={"loss": loss}, best=best == step == 1)
+        if best == 2:
+            run.checkpoint(2).add_metrics({}, best=True)
+    api = Api(store)
+    for value, name in ((0.1, "by save"), (0.2, "by mark"), (0.3, "none")):
+        assert names(api(f"/runs?metric=loss={value}")) == [name]
+    assert names(api("/runs?sort=loss")) == ["by save", "by mark", "none"]
+    for listed in store.index.runs():
+        best = store.index.best(listed.run) or next(store.index.newest(listed.run))
+        assert store.index.tops()[listed.run] == best
+
+
+def test_a_metric_that_came_late_counts(tmp_path: Path) -> None:
+    store = standfast.Store(tmp_path)
+    for number in range(3):
+        with store.run(f"run {number}") as run:
+            run.save(1, {"x": number}).add_metrics({"score": float(number)}, best=number == 2)
+    api = Api(store)
+    assert names(api("/runs?metric=score>0.5&sort=score")) == ["run 1", "run 2"]
+
+
+def test_a_run_is_live_while_somebody_writes_into_it(tmp_path: Path) -> None:
+    store = standfast.Store(tmp_path)
+    with store.run("a") as run:
+        run.save(1, {"x": 1})
+        api = Api(tmp_path)
+        before = api("/store")["state"]
+        assert api("/runs")["runs"][0]["live"] is True
+        run.save(2, {"x": 2})  # which still holds its lock
+    assert api("/runs")["runs"][0]["live"] is False
+    assert api("/store")["state"] != before
+
+
+KILLED = """
+import os, sys, standfast
+run = standfast.Store(sys.argv[1]).run("killed")
+run.take()
+run.save(1, {"x": 1})
+print("taken", flush=True)
+sys.stdin.read()
+os._exit(9)
+"""
+
+
+def test_a_store_in_a_folder_whose_name_is_no_text_is_shown(tmp_path: Path) -> None:
+    place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    standfast.Store(place).run("a").save(1, {"n": 1})
+    api = Api(place)
+    assert api("/store")["runs"] == 1
+    page = api.client.get("/")
+    assert page.status_code == 200
+    assert "caf" in page.text
+
+
+def test_a_run_whose_process_was_killed_is_not_live(tmp_path: Path) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "taken\n"
+    api = Api(tmp_path)
+    (run,) = api("/runs")["runs"]
+    assert run["live"] is True
+    with pytest.raises(RunBusy):  # to look must not have taken it from its writer
+        standfast.Store(tmp_path).run("killed").take(0)
+    program.communicate("")
+    (run,) = api("/runs")["runs"]
+    assert run["live"] is False
+
+
+def test_a_store_that_lies_in_no_folder_is_told_of_too() -> None:
+    store = standfast.Store(MemoryBackend())
+    with store.run("a") as run:
+        for step in (1, 2):
+            run.save(step, {"model": {"x": step}}, metrics={"loss": 1 / step})
+        api = Api(store)
+        (told,) = api("/runs")["runs"]
+        assert (told["name"], told["live"], told["checkpoints"]) == ("a", True, 2)
+    assert api(f"/runs/{run.hash}/metrics")["metrics"]["loss"]["values"] == [1, 0.5]
+    assert api(f"/runs/{run.hash}")["usage"]["checkpoints"] == 2
+    assert api(f"/checkpoints/{run.hash}/2")["step"] == 2
+    assert api("/storage")["usage"]["total"]["checkpoints"] == 2
+    assert api(f"/store?wait={api('/store')['state']}&seconds=0.1")["runs"] == 1
+    assert api.client.get("/").status_code == 200
+
+
+@pytest.fixture
+def many(shown: Callable[[Any], standfast.Store]) -> standfast.Store:
+    store = shown(stores.many)
+    store.index.refresh()
+    time.sleep(2.1)  # until no folder can change in the tick that it was seen in
+    store.index.refresh()
+    return store
+
+
+def test_the_first_page_of_a_large_store_comes_at_once(many: standfast.Store) -> None:
+    api = Api(many)
+    assert api("/store")["checkpoints"] == 10_000
+    for path in ("/runs", "/runs?metric=loss<0.5", "/runs?q=run+77", "/runs?sort=-loss&page=7"):
+        took = []
+        for _ in range(3):
+            begun = time.process_time()  # of all threads; others may be busy on this machine
+            assert api(path)["total"] > 0
+            took.append(time.process_time() - begun)
+        assert min(took) < 0.3, path
+
+
+def test_no_filter_takes_long(api: Api) -> None:
+    """A page elsewhere can make a browser come here with any text."""
+    began = time.monotonic()
+    for text in ("a" + " " * 120 + "<" + " " * 376 + "<", "<" * 5000, " " * 5000 + "=", "_" * 999):
+        api.client.get("/api/v1/runs", params={"metric": text, "q": text})
+    assert time.monotonic() - began < 2
+
+
+def test_an_underscore_is_found_where_it_is(api: Api) -> None:
+    assert api("/runs?q=_")["total"] < api("/runs")["total"]
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "1e400", "x"])
+def test_nobody_waits_for_ever(seconds: str) -> None:
+    request = Request({"type": "http", "query_string": f"seconds={seconds}".encode()})
+    assert math.isfinite(web_api._seconds(request))
+    assert web_api._seconds(request) <= LONGEST

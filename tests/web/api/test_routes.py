@@ -1,0 +1,234 @@
+"""The API tells what the command line prints with --json, of the same store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import standfast
+from tests.cli.stores import call
+from tests.web import stores
+from tests.web.api.client import Api
+
+
+@pytest.fixture
+def place(small: standfast.Store) -> Path:
+    return Path(small.url).parent
+
+
+@pytest.fixture
+def api(place: Path) -> Api:
+    return Api(place, files=place)
+
+
+@pytest.fixture
+def gpt(small: standfast.Store) -> str:
+    return small.find_run("gpt").hash
+
+
+def printed(place: Path, *arguments: str) -> Any:
+    return call(*arguments, "--json", "--store", place).json
+
+
+def test_the_store_is_told_of_in_figures(api: Api, small: standfast.Store) -> None:
+    told = api("/store")
+    assert told["url"] == small.url
+    assert told["version"] == standfast.__version__
+    assert told["runs"] == len(small.runs()) == 6
+    assert told["checkpoints"] == sum(len(run.checkpoints()) for run in small.runs()) == 18
+    assert (told["damaged"], told["allow_edit"]) == (0, False)
+    assert told["files"] == str(Path(small.url).parent)
+
+
+def test_the_runs_are_those_of_the_log_the_newest_first(api: Api, place: Path) -> None:
+    told = api("/runs")
+    by_run = {each["run"]: each for each in printed(place, "log")}
+    assert told["total"] == len(by_run) == len(told["runs"])
+    for run in told["runs"]:
+        of_log = by_run[run["run"]]
+        for key in ("name", "parent", "checkpoints", "first_step", "last_step", "best"):
+            assert run[key] == of_log[key], key
+    times = [run["time"] for run in told["runs"] if run["time"]]
+    assert times == sorted(times, reverse=True)
+    assert "loss" in told["metrics"]
+
+
+def test_the_hash_is_told_in_its_parts_null_where_one_is_not_given(api: Api, gpt: str) -> None:
+    runs = {run["name"]: run for run in api("/runs")["runs"]}
+    assert (runs["gpt"]["hp"], runs["gpt"]["model"], runs["gpt"]["data"]) == (
+        gpt[:8],
+        gpt[8:16],
+        gpt[16:],
+    )
+    assert runs["not begun"]["model"] is None
+    assert runs["not begun"]["data"] is None
+
+
+def test_the_checkpoints_of_a_run_are_those_of_ls(api: Api, place: Path, gpt: str) -> None:
+    told = api(f"/runs/{gpt}/checkpoints")
+    of_ls = printed(place, "ls", gpt, "--all")
+    kept = {each["step"]: each for each in _retention(place, gpt)["checkpoints"]}
+    assert len(told["checkpoints"]) == told["total"] == len(of_ls) == 10
+    for each, listed in zip(told["checkpoints"], of_ls, strict=True):
+        why = each.pop("kept")
+        assert each == listed
+        assert why == {key: kept[each["step"]][key] for key in ("keep", "why", "protected")}
+
+
+def _retention(place: Path, run: str) -> Any:
+    (found,) = printed(place, "log", run, "--retention")
+    return found
+
+
+def test_a_run_is_told_with_what_it_is_and_takes(api: Api, place: Path, gpt: str) -> None:
+    told = api(f"/runs/{gpt}")
+    usage = next(each for each in printed(place, "du")["runs"] if each["run"] == gpt)
+    assert told["usage"] == {key: usage[key] for key in told["usage"]}
+    assert set(told["usage"]) == {"checkpoints", "logical", "on_disk", "saved", "budget"}
+    assert told["hyperparameters"] == stores.HP
+    assert told["monitor"] == {"metric": "loss", "mode": "min"}
+    assert told["retention"] == _retention(place, gpt)["retention"]
+    assert "python" in told["environment"]
+    assert told["mirror"] is None
+    names = {run["run"]: run["name"] for run in api("/runs")["runs"]}
+    assert {names[child] for child in told["children"]} == {"low rate", "wide"}
+
+
+def test_a_branch_is_told_with_what_it_changed(api: Api, place: Path) -> None:
+    for of_log in printed(place, "log"):
+        assert api(f"/runs/{of_log['run']}")["changes"] == of_log["changes"]
+
+
+def test_the_lineage_is_that_of_the_log(api: Api, place: Path) -> None:
+    assert api("/lineage") == printed(place, "log")
+
+
+def test_a_checkpoint_is_told_as_show_does(api: Api, place: Path, gpt: str) -> None:
+    told = api(f"/checkpoints/{gpt}/100")
+    shown = printed(place, "show", f"{gpt}@100")
+    assert told.pop("integrity")["state"] in ("verified", "unverified")
+    assert told.pop("kept")["keep"]
+    parts = {tensor["name"]: tensor.pop("part") for tensor in told["tensors"]}
+    assert told == shown
+    assert set(parts.values()) >= {"model", "optimizer"}
+    assert all(name.startswith(f"{part}.") for name, part in parts.items() if part)
+
+
+def test_a_snapshot_is_told_with_its_tree(api: Api, place: Path, small: standfast.Store) -> None:
+    heat = small.find_run("heat").hash
+    shown = printed(place, "show", f"{heat}@60")
+    assert api(f"/checkpoints/{heat}/60")["tree"] == shown["tree"]
+
+
+def test_a_verified_checkpoint_is_known_to_be_so(tmp_path: Path) -> None:
+    store = stores.small(tmp_path / "store")
+    run, api = store.find_run("gpt").hash, Api(store)
+    assert api(f"/checkpoints/{run}/20")["integrity"] == {"state": "unverified", "problem": None}
+    verified = api.send(f"/checkpoints/{run}/20/verify")
+    assert verified["intact"] is True
+    assert verified["bytes"] == store.resolve(f"{run}@20").nbytes
+    assert api(f"/checkpoints/{run}/20")["integrity"]["state"] == "verified"
+
+
+def test_the_record_is_told_by_its_head_and_the_sizes_of_its_lines(
+    api: Api, gpt: str, small: standfast.Store
+) -> None:
+    told = api(f"/checkpoints/{gpt}/100/record")
+    assert told["head"]["step"] == 100
+    assert told["bytes"] == small.backend.size(told["file"])
+    assert sum(line["bytes"] for line in told["lines"]) == told["bytes"]
+    assert [line["name"] for line in told["lines"]] == [
+        "head",
+        "tree",
+        "names",
+        "kinds",
+        "specs",
+        "extents",
+        "digests",
+        "views",
+        "digest",
+    ]
+
+
+def test_what_differs_is_what_diff_prints(api: Api, place: Path, gpt: str) -> None:
+    for before, after in ((f"{gpt}@20", f"{gpt}@200"), ("gpt", "low rate"), ("gpt", "not begun")):
+        told = api(f"/compare?before={before}&after={after}")
+        assert told == printed(place, "diff", before, after)
+
+
+def test_storage_is_told_as_du_and_gc_do(api: Api, place: Path, small: standfast.Store) -> None:
+    told = api("/storage")
+    assert told["usage"] == printed(place, "du")
+    assert told["gc"] == printed(place, "gc")
+    assert told["trash"] == told["usage"]["trash"]
+    for run in small.runs():
+        parts = [part for part in told["parts"] if part["run"] == run.hash]
+        files = small.index.files(run.hash)
+        assert sum(part["files"] for part in parts) == len(files)
+        assert sum(part["bytes"] for part in parts) == sum(file.size for file in files.values())
+    assert {part["part"] for part in told["parts"]} == {"several parts"}
+    assert told["kept"]["the latest of its run"] == 5
+
+
+def test_the_parts_of_a_large_state_are_told_apart(tmp_path: Path) -> None:
+    store = standfast.Store(tmp_path)
+    with store.run("a") as run:
+        large = {name: np.zeros(5 << 20, np.uint8) for name in ("x", "y")}
+        run.save(1, {"model": {"x": large["x"]}, "optimizer": {"y": large["y"] + 1}})
+    parts = {part["part"]: part["bytes"] for part in Api(store)("/storage")["parts"]}
+    assert set(parts) == {"model", "optimizer"}
+    assert min(parts.values()) >= 5 << 20
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    store = standfast.Store(tmp_path)
+    with store.run("a") as run:
+        run.save(1, {"x": 1}, metrics={"loss": float("nan"), "top": float("inf"), "ok": 0.5})
+    answer = Api(store).client.get(f"/api/v1/runs/{run.hash}")
+    json.loads(answer.text, parse_constant=pytest.fail)
+    assert answer.json()["latest"]["metrics"] == {"loss": None, "top": None, "ok": 0.5}
+
+
+def test_a_tensor_is_summed_up(api: Api, gpt: str, small: standfast.Store) -> None:
+    checkpoint = small.resolve(f"{gpt}@100")
+    name = next(each for each in checkpoint.tensors if each.startswith("model."))
+    told = api(f"/tensor?ref={gpt}@100&name={name}&bins=16")
+    assert told["name"] == name
+    assert told["shape"] == list(checkpoint.tensors[name].shape)
+    assert len(told["histogram"]["counts"]) == 16
+
+
+def test_what_cannot_be_asked_so_is_an_error_that_says_why(api: Api, gpt: str) -> None:
+    for path, status, kind in (
+        (f"/runs/{'0' * 24}", 404, "RefNotFound"),
+        ("/runs/short", 404, "RefNotFound"),
+        (f"/runs/{'0' * 24}/checkpoints", 404, "RefNotFound"),
+        (f"/checkpoints/{gpt}/21", 404, "RefNotFound"),
+        (f"/checkpoints/{gpt}/99999999999999999999", 404, "RefNotFound"),
+        (f"/checkpoints/{gpt}/-1", 404, "RefNotFound"),
+        ("/runs?per_page=0", 400, "BadOption"),
+        ("/runs?per_page=201", 400, "BadOption"),
+        ("/runs?page=x", 400, "BadOption"),
+        ("/runs?metric=loss", 400, "BadOption"),
+        ("/runs?metric=loss<x", 400, "BadOption"),
+        (f"/runs?q={'x' * 1000}", 400, "BadOption"),
+        (f"/runs/{gpt}/metrics?points=1", 400, "BadOption"),
+        ("/compare?before=gpt", 400, "BadOption"),
+        ("/compare?before=gpt&after=nobody", 404, "RefNotFound"),
+        ("/tensor?name=x", 400, "BadOption"),
+        (f"/tensor?ref={gpt}@100&name=nothing", 404, "TensorNotFound"),
+        (f"/tensor?ref={gpt}@100&name=x&bins=7", 400, "BadOption"),
+        ("/no-such-thing", 404, "RefNotFound"),
+    ):
+        error = api(path, status)["error"]
+        assert error["kind"] == kind, path
+        assert error["message"], path
+
+
+def test_without_a_folder_of_files_none_is_shown(place: Path) -> None:
+    error = Api(place)("/files?path=", 403)["error"]
+    assert "--files" in error["message"]

@@ -1,0 +1,294 @@
+"""The dashboard as people see it: the real server, and a real browser that forgives nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
+
+import standfast
+from tests import ROOT
+
+SCREENS = ROOT / "build" / "screens"
+ELSEWHERE = "attacker.example"
+"""A name that the browser finds on this machine, as after a DNS rebinding."""
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1, MAP * ~NOTFOUND, "
+    "EXCLUDE 127.0.0.1, EXCLUDE localhost",
+]
+DESK = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 844}
+LONGEST_WAIT = 20.0
+_OBSERVED = """
+window.__shift = 0; window.__shifted = []; window.__longest = 0;
+new PerformanceObserver(list => { for (const entry of list.getEntries())
+  if (!entry.hadRecentInput) {
+    window.__shift += entry.value;
+    for (const { node } of entry.sources) window.__shifted.push(
+      node ? `${node.nodeName}.${node.className || node.parentNode?.className || ''}` : '?');
+  }
+}).observe({ type: 'layout-shift', buffered: true });
+new PerformanceObserver(list => { for (const entry of list.getEntries())
+  window.__longest = Math.max(window.__longest, entry.duration);
+}).observe({ type: 'longtask', buffered: true });
+"""
+"""Runs before all else on each page: what people would feel is added up."""
+_NOT_BUSY = """() => ![...document.querySelectorAll('[aria-busy=true]')].some(element => {
+  const box = element.getBoundingClientRect();
+  return box.width && box.bottom > 0 && box.top < innerHeight; })"""
+"""Whether all that can be seen of a page is there."""
+
+
+def chromium() -> str:
+    """The browser; without one the tests fail, since what they show would be unknown."""
+    found = shutil.which("chromium")
+    if found is None:
+        pytest.fail("there is no `chromium` to test the dashboard in: `make chromium` installs it")
+    return found
+
+
+@dataclass
+class Server:
+    """A `standfast ui` that is running."""
+
+    url: str
+    """Without a slash at its end, and without a token."""
+    process: subprocess.Popen[str]
+    log: Path
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start(store: standfast.Store | Path, log: Path, **options: Any) -> Server:
+    """Start the dashboard of a store on a free port; returns when it answers.
+
+    Options are those of the command: `allow_edit=True` is `--allow-edit`. A folder `files` in that
+    of the store is shown too.
+    """
+    place = store if isinstance(store, Path) else Path(store.url).parent
+    files = place / "files"
+    options = {"port": 0, "files": files if files.is_dir() else None, **options}
+    command = [sys.executable, "-c", "from standfast.cli import main; main()", "ui", str(place)]
+    command += ["--no-open", *_as_arguments(options)]
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+    end = time.monotonic() + LONGEST_WAIT
+    while time.monotonic() < end:
+        found = re.search(r"https?://[^\s/]+:\d+", log.read_text())
+        if found:
+            return Server(found[0], process, log)
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    pytest.fail(f"standfast ui did not start: {log.read_text()}")
+
+
+def _as_arguments(options: dict[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            yield option
+        elif value is not None and value is not False:
+            yield from (option, str(value))
+
+
+@dataclass
+class Watch:
+    """What must not happen on a page, unless the test said that it would."""
+
+    origins: set[str] = field(default_factory=set)
+    """Where requests may go."""
+    problems: list[str] = field(default_factory=list)
+    allowed: list[re.Pattern[str]] = field(default_factory=list)
+    pending: set[Any] = field(default_factory=set)
+    """Requests that were not answered yet, but for those that wait for news."""
+
+    def expect(self, pattern: str) -> None:
+        """Let pass what the pattern is found in: `404 .*/runs/none`, `console error: .*refused`."""
+        self.allowed.append(re.compile(pattern))
+
+    def report(self, problem: str) -> None:
+        if not any(pattern.search(problem) for pattern in self.allowed):
+            self.problems.append(problem)
+
+    def is_own(self, url: str) -> bool:
+        parts = urlsplit(url)
+        own = f"{parts.scheme}://{parts.netloc}" in self.origins
+        return own or parts.scheme in ("data", "blob", "about")
+
+    def attach(self, context: BrowserContext) -> None:
+        """Watch all pages of a context.
+
+        Nothing can leave: the browser finds no other machine. Requests are not stopped on their
+        way, since browsers that are stopped so keep nothing, and load everything again.
+        """
+        context.set_default_timeout(LONGEST_WAIT * 1000)
+        context.add_init_script(_OBSERVED)
+        context.on("request", self._on_request)
+        context.on("requestfinished", self._on_end)
+        context.on("requestfailed", self._on_end)
+        context.on("response", self._on_response)
+        context.on("page", self._attach_page)
+
+    def _attach_page(self, page: Page) -> None:
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.report(f"exception: {error}"))
+        page.on("crash", lambda _: self.report("the page crashed"))
+        page.on("dialog", self._on_dialog)
+        page.on("websocket", lambda socket: self.report(f"websocket {socket.url}"))
+        page.on("download", lambda download: self.report(f"download {download.url}"))
+        page.on("popup", lambda popup: self.report(f"popup {popup.url}"))
+
+    def _on_console(self, message: Any) -> None:
+        if message.type in ("error", "warning", "assert"):
+            place = message.location.get("url", "")
+            self.report(f"console {message.type}: {message.text} ({place})")
+
+    def _on_dialog(self, dialog: Any) -> None:
+        self.report(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _on_request(self, request: Any) -> None:
+        if not self.is_own(request.url):
+            self.report(f"request elsewhere: {request.url}")
+        elif "wait=" not in request.url:
+            self.pending.add(request)
+
+    def _on_end(self, request: Any) -> None:
+        self.pending.discard(request)
+
+    def _on_response(self, response: Any) -> None:
+        if response.status >= 400:
+            self.report(f"{response.status} {response.request.method} {response.url}")
+
+
+def settle(page: Page, quiet: float = 0.15) -> None:
+    """Wait until a page has all that it asked for, and has shown it."""
+    watch: Watch = page.watch  # type: ignore[attr-defined]
+    end = time.monotonic() + LONGEST_WAIT
+    since = time.monotonic()
+    while time.monotonic() - since < quiet:
+        if watch.pending:
+            since = time.monotonic()
+        assert time.monotonic() < end, f"still loading: {[each.url for each in watch.pending]}"
+        page.wait_for_timeout(25)
+    page.wait_for_function(_NOT_BUSY)
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+
+
+def visit(page: Page, url: str) -> None:
+    """Go to a page of the dashboard, and wait until all of it is there."""
+    page.goto(url, wait_until="load")
+    settle(page)
+
+
+def shot(page: Page, url: str, name: str) -> None:
+    """Visit a page on a phone and at a desk, which it must fit, and where it must not jump.
+
+    Pictures of it are in `build/screens`, in light and in dark.
+    """
+    SCREENS.mkdir(parents=True, exist_ok=True)
+    for rendering, size in {"phone": PHONE, "light": DESK}.items():
+        page.set_viewport_size(size)
+        visit(page, url)
+        page.screenshot(path=SCREENS / f"{name}-{rendering}.png")
+        check_fit(page, f"{name}-{rendering}")
+        check_shift(page, f"{name}-{rendering}")
+    page.emulate_media(color_scheme="dark")
+    settle(page)
+    page.screenshot(path=SCREENS / f"{name}-dark.png")
+    page.emulate_media(color_scheme="light")
+
+
+def check_fit(page: Page, what: str) -> None:
+    """The document is not wider than the window."""
+    too_wide = page.evaluate(
+        """() => { const root = document.documentElement;
+        if (root.scrollWidth <= root.clientWidth) return [];
+        const is_clipped = element => { for (let e = element.parentElement; e; e = e.parentElement)
+          if (e !== root && e !== document.body && getComputedStyle(e).overflowX !== 'visible')
+            return true; return false; };
+        return [`${root.scrollWidth} > ${root.clientWidth}`, ...[...document.querySelectorAll('*')]
+          .filter(e => e.getBoundingClientRect().right > root.clientWidth + 1 && !is_clipped(e))
+          .map(e => `${e.tagName}.${e.className}#${e.id}`).slice(0, 8)]; }"""
+    )
+    assert not too_wide, f"{what} is wider than its window: {too_wide}"
+
+
+def check_shift(page: Page, what: str, most: float = 0.1) -> None:
+    """What was shown stayed where it was while the rest came."""
+    shift = page.evaluate("window.__shift")
+    assert shift < most, f"{what} jumped by {shift:.2f}: {page.evaluate('window.__shifted')}"
+
+
+class Browsing:
+    """One browser for all tests of a process."""
+
+    def __init__(self) -> None:
+        self._playwright: Playwright | None = None
+        self._browser: Browser | None = None
+        self._loop: Any = None
+
+    @contextmanager
+    def context(self, **options: Any) -> Iterator[BrowserContext]:
+        """A context that knows nothing of others."""
+        with self._at_work():
+            if self._browser is None:
+                self._playwright = sync_playwright().start()
+                self._browser = self._playwright.chromium.launch(
+                    executable_path=chromium(), args=ARGUMENTS
+                )
+                self._loop = asyncio._get_running_loop()
+            context = self._browser.new_context(**options)
+            try:
+                yield context
+            finally:
+                context.close()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """The loop of Playwright stays that of the thread when it is not at work, and nobody else
+        could run one: it is put aside between tests.
+        """
+        asyncio._set_running_loop(self._loop)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(None)
+
+    def close(self) -> None:
+        with self._at_work():
+            if self._browser is not None:
+                self._browser.close()
+            if self._playwright is not None:
+                self._playwright.stop()

@@ -1,0 +1,240 @@
+"""A page elsewhere can neither read the dashboard nor change anything by it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from playwright.sync_api import Page
+
+import standfast
+from tests.web import stores
+from tests.web.browser.browser import ELSEWHERE, Browsing, Watch, visit
+from tests.web.conftest import Serve
+from tests.web.sites import Site
+
+ATTACK = """<!doctype html><link rel="icon" href="data:,"><title>elsewhere</title><script>
+const url = new URLSearchParams(location.search).get('url');
+const run = new URLSearchParams(location.search).get('run');
+window.read = [];
+const note = (how, text) => { if (text) window.read.push([how, String(text).slice(0, 200)]); };
+const tried = (how, promise) => promise.then(text => note(how, text), () => {});
+const paths = ['/', '/api/v1/store', '/api/v1/runs', `/runs/${run}`, `/api/v1/runs/${run}`];
+const body = JSON.stringify({ name: 'pwned', tag: 'pwned', text: 'pwned' });
+const targets = [
+  ['POST', `/api/v1/runs/${run}/name`], ['POST', `/api/v1/checkpoints/${run}/100/tags`],
+  ['POST', `/api/v1/checkpoints/${run}/100/notes`],
+  ['DELETE', `/api/v1/checkpoints/${run}/100/tags/paper`],
+];
+const ways = [];
+for (const path of paths) {
+  for (const mode of ['cors', 'no-cors'])
+    for (const credentials of ['omit', 'include'])
+      ways.push(tried(`fetch ${mode}`, fetch(url + path, { mode, credentials })
+        .then(answer => answer.text())));
+  ways.push(tried('fetch with the header', fetch(url + path, { headers: { 'X-Standfast': '1' } })
+    .then(answer => answer.text())));
+  for (const tag of ['script', 'img', 'iframe', 'embed', 'link', 'video'])
+    ways.push(new Promise(done => {
+      const element = document.createElement(tag);
+      element.onload = element.onerror = () => {
+        try { note(tag, element.contentDocument?.body?.innerText); } catch {}
+        if (tag === 'img') note('img', element.naturalWidth || '');
+        try { if (element.sheet) note('css', element.sheet.cssRules.length || ''); } catch {}
+        done();
+      };
+      element.rel = 'stylesheet';
+      element.src = element.href = url + path;
+      document.documentElement.append(element);
+      setTimeout(done, 1500);
+    }));
+}
+for (const [method, path] of targets) {
+  for (const type of ['text/plain', 'application/json', 'application/x-www-form-urlencoded'])
+    for (const mode of ['cors', 'no-cors'])
+      for (const extra of [{}, { 'X-Standfast': '1' }])
+        try {
+          ways.push(tried(`${method} ${mode}`, fetch(url + path, {
+            method, mode, body, headers: { 'Content-Type': type, ...extra },
+          }).then(answer => answer.text())));
+        } catch {}
+  navigator.sendBeacon(url + path, body);
+  const frame = document.createElement('iframe');
+  frame.name = `frame ${path}`;
+  document.documentElement.append(frame);
+  for (const enctype of ['text/plain', 'application/x-www-form-urlencoded',
+                         'multipart/form-data']) {
+    const form = document.createElement('form');
+    Object.assign(form, { method: 'post', action: url + path, enctype, target: frame.name });
+    const field = document.createElement('input');
+    field.name = '{"name": "pwned", "tag": "pwned", "text": "pwned", "rest": "';
+    field.value = '"}';
+    form.append(field);
+    document.documentElement.append(form);
+    form.submit();
+  }
+}
+Promise.allSettled(ways).then(() => { window.done = true; });
+</script>"""
+
+
+class Target(NamedTuple):
+    """A dashboard that may be written with, and the run to write about."""
+
+    url: str
+    place: Path
+    run: str
+
+    @property
+    def state(self) -> str:
+        """A digest of all that edits would change."""
+        files = sorted(self.place.glob("checkpoints/models/*/*.json"))
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+    @property
+    def port(self) -> str:
+        return self.url.rpartition(":")[2]
+
+
+@pytest.fixture
+def target(shared_folder: Path, shown: Callable[[Any], standfast.Store], served: Serve) -> Target:
+    """The same for all tests: each looks at what it has changed itself."""
+    small = shown(stores.small)
+    place = shared_folder / "target"
+    if not place.exists():
+        shutil.copytree(Path(small.url).parent, place)
+    return Target(served(place, allow_edit=True), place, small.find_run("gpt").hash)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site({"/": ATTACK}) as site:
+        yield site
+
+
+@pytest.fixture
+def victim(browsing: Browsing, watch: Watch) -> Iterator[Page]:
+    """A page that may go anywhere on this machine, and whose errors are expected."""
+    with browsing.context() as context:
+        yield context.new_page()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", ELSEWHERE])
+def test_a_page_elsewhere_reads_and_changes_nothing(
+    host: str, target: Target, site: Site, victim: Page
+) -> None:
+    """By fetch with and without CORS, by tags, frames, forms and beacons; even with edits on."""
+    before = target.state
+    victim.goto(target.url)  # as somebody has who has it open
+    victim.goto(f"http://{host}:{site.port}/?url={target.url}&run={target.run}")
+    victim.wait_for_function("window.done")
+    victim.wait_for_timeout(300)
+    assert victim.evaluate("window.read") == []
+    assert target.state == before
+
+
+def test_the_attack_works_on_a_page_that_does_not_defend_itself(site: Site, victim: Page) -> None:
+    """What the test above tries is real: of its own server, the page reads all it asks for."""
+    site.pages["/api/v1/store"] = "secret"
+    victim.goto(f"{site.url}/?url={site.url}&run={'0' * 24}")
+    victim.wait_for_function("window.done")
+    read = {how for how, text in victim.evaluate("window.read") if text == "secret"}
+    assert {"fetch cors", "fetch with the header", "iframe"} <= read
+    assert any(path.endswith("/tags/paper") for path in site.asked)
+
+
+def test_a_name_that_was_made_to_lead_here_is_refused(target: Target, victim: Page) -> None:
+    """A DNS rebinding: to the browser the dashboard is then the attacker's own origin."""
+    before = target.state
+    for path in ("/", "/api/v1/store", "/api/v1/runs", f"/runs/{target.run}", "/plotly.js"):
+        answer = victim.goto(f"http://{ELSEWHERE}:{target.port}{path}")
+        assert answer is not None
+        assert 400 <= answer.status < 500, path
+        text = answer.text()
+        assert "low rate" not in text
+        assert target.run not in text.replace(path, "")
+        assert str(target.place) not in text
+    status = victim.evaluate(
+        "async run => (await fetch(`/api/v1/runs/${run}/name`, { method: 'POST',"
+        " headers: { 'X-Standfast': '1', 'Content-Type': 'application/json' },"
+        " body: JSON.stringify({ name: 'pwned' }) })).status",
+        target.run,
+    )
+    assert 400 <= status < 500
+    assert target.state == before
+
+
+def test_it_cannot_be_shown_in_a_frame(target: Target, site: Site, victim: Page) -> None:
+    """Nobody can be made to click in it without knowing."""
+    site.pages["/frame"] = f'<link rel="icon" href="data:,"><iframe src="{target.url}/"></iframe>'
+    victim.goto(f"{site.url}/frame")
+    victim.wait_for_timeout(300)
+    (frame,) = [each for each in victim.frames if each != victim.main_frame]
+    assert "low rate" not in frame.content()
+
+
+def test_the_dashboard_itself_may_edit(target: Target, page: Page) -> None:
+    """Else the tests above would show nothing."""
+    visit(page, f"{target.url}/checkpoints/{target.run}/200")
+    status = page.evaluate(
+        "async run => (await fetch(`/api/v1/runs/${run}/name`, { method: 'POST',"
+        " headers: { 'X-Standfast': '1', 'Content-Type': 'application/json' },"
+        " body: JSON.stringify({ name: 'renamed' }) })).status",
+        target.run,
+    )
+    assert status == 200
+    assert standfast.Store(target.place).open_run(target.run).name == "renamed"
+
+
+def test_nothing_can_be_edited_unless_it_was_allowed(
+    small: standfast.Store, served: Serve, page: Page, watch: Watch
+) -> None:
+    watch.expect("^403 (POST|DELETE) ")
+    watch.expect("console error: Failed to load resource.* 403")
+    url, run = served(small), small.find_run("gpt").hash
+    visit(page, f"{url}/checkpoints/{run}/100")
+    for method, path, body in (
+        ("POST", f"runs/{run}/name", {"name": "other"}),
+        ("POST", f"checkpoints/{run}/100/tags", {"tag": "other"}),
+        ("POST", f"checkpoints/{run}/100/notes", {"text": "other"}),
+        ("DELETE", f"checkpoints/{run}/100/tags/paper", None),
+    ):
+        status = page.evaluate(
+            "async ([method, path, body]) => (await fetch(`/api/v1/${path}`, { method, body,"
+            " headers: { 'X-Standfast': '1', 'Content-Type': 'application/json' } })).status",
+            [method, path, body and json.dumps(body)],
+        )
+        assert status == 403, path
+    assert small.checkpoint(run, 100).tags == ["paper"]
+
+
+def test_what_asks_without_a_browser_is_held_to_the_same(target: Target) -> None:
+    """Hosts and origins that look alike."""
+    before = target.state
+    port = target.port
+    for host in (
+        ELSEWHERE, f"127.0.0.1.{ELSEWHERE}:{port}", f"localhost.{ELSEWHERE}", "0.0.0.0",
+        f"127.0.0.1@{ELSEWHERE}", f"127.0.0.1:{port}, {ELSEWHERE}", "", "[::ffff:127.0.0.1]", "*",
+    ):  # fmt: skip
+        answer = httpx.get(f"{target.url}/api/v1/runs", headers={"Host": host})
+        assert 400 <= answer.status_code < 500, host
+        assert "low rate" not in answer.text
+    path = f"{target.url}/api/v1/runs/{target.run}/name"
+    for origin in (
+        f"http://{ELSEWHERE}", "null", f"http://127.0.0.1.{ELSEWHERE}:{port}",
+        f"http://127.0.0.1:{int(port) - 1}", f"https://127.0.0.1:{port}",
+        f"http://{ELSEWHERE}#http://127.0.0.1:{port}", f"http://127.0.0.1:{port}.{ELSEWHERE}",
+    ):  # fmt: skip
+        headers = {"Origin": origin, "X-Standfast": "1"}
+        answer = httpx.post(path, json={"name": "pwned"}, headers=headers)
+        assert answer.status_code == 403, origin
+        answer = httpx.get(f"{target.url}/api/v1/runs", headers={"Origin": origin})
+        assert "access-control-allow-origin" not in answer.headers
+    assert httpx.post(path, json={"name": "pwned"}).status_code == 403
+    assert target.state == before

@@ -1,0 +1,220 @@
+"""What a hostile store says is shown as text, and never done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page
+
+import standfast
+from tests.web import stores
+from tests.web.browser.browser import Watch, settle, visit
+from tests.web.conftest import Serve
+from tests.web.stores import ATTACKS, ODDITIES
+
+Shown = Callable[[Any], standfast.Store]
+TEXTS = (*ATTACKS, *ODDITIES)
+
+
+@pytest.fixture
+def store(shown: Shown) -> standfast.Store:
+    return shown(stores.hostile)
+
+
+def test_names_of_runs_are_text_in_the_list(
+    store: standfast.Store, served: Serve, page: Page
+) -> None:
+    visit(page, served(store))
+    _check_shown(page, ATTACKS)
+    _check_harmless(page)
+
+
+def test_names_of_runs_are_text_in_the_lineage(
+    store: standfast.Store, served: Serve, page: Page
+) -> None:
+    visit(page, f"{served(store)}/lineage")
+    _check_shown(page, ATTACKS)
+    _check_harmless(page)
+
+
+def test_all_that_a_run_says_is_text_on_its_page(
+    store: standfast.Store, served: Serve, page: Page
+) -> None:
+    """Its name, hyperparameters, metrics (in the plots too), tags and notes."""
+    url, runs = served(store), _runs(store)
+    visit(page, f"{url}/runs/{runs[0]}?with={','.join(runs[1:4])}")
+    _check_shown(page, [store.open_run(run).name or "" for run in runs[:4]])
+    _check_harmless(page)
+
+
+def test_all_that_a_checkpoint_says_is_text_on_its_page(
+    store: standfast.Store, served: Serve, page: Page
+) -> None:
+    """The names of its tensors, and each of them when it is chosen; tags, notes and values."""
+    visit(page, f"{served(store)}/checkpoints/{_runs(store)[0]}/2")
+    _open_all(page)
+    _check_shown(page, ATTACKS)
+    _check_harmless(page)
+    for text in ATTACKS:
+        page.get_by_text(text, exact=False).last.click(force=True)
+    settle(page)
+    _check_harmless(page)
+
+
+def test_every_tensor_can_be_looked_at_whatever_its_name(
+    store: standfast.Store, served: Serve, page: Page
+) -> None:
+    url = served(store)
+    page.goto(url)
+    run = _runs(store)[0]
+    for text in TEXTS:
+        answer = page.evaluate(
+            "async ([ref, name]) => { const query = new URLSearchParams({ ref, name });"
+            " const answer = await fetch('/api/v1/tensor?' + query);"
+            " return { status: answer.status, said: await answer.json() }; }",
+            [f"{run}@2", f"model.{text}"],
+        )
+        assert answer["status"] == 200, (text, answer)
+        assert answer["said"]["name"] == f"model.{text}"
+        assert answer["said"]["max"] == 11
+
+
+def test_what_differs_is_text_on_the_page_that_compares(
+    store: standfast.Store, served: Serve, page: Page
+) -> None:
+    first, second, *_ = _runs(store)
+    visit(page, f"{served(store)}/compare?before={first}@2&after={second}@2")
+    _open_all(page)
+    _check_harmless(page)
+
+
+def test_names_are_text_on_the_page_of_the_storage(
+    store: standfast.Store, served: Serve, page: Page
+) -> None:
+    visit(page, f"{served(store)}/storage")
+    _check_harmless(page)
+
+
+def test_names_of_files_and_folders_are_text(
+    store: standfast.Store, served: Serve, page: Page
+) -> None:
+    visit(page, f"{served(store)}/files")
+    _check_shown(page, [text.replace("/", "\u2215") for text in ATTACKS])
+    _check_harmless(page)
+    for name in ("<svg∕onload=window.__pwned=1>", "__proto__", "?q=1&page=2#part"):
+        page.goto(f"{served(store)}/files")
+        settle(page)
+        page.get_by_role("link", name=f"{name}.safetensors").click()
+        settle(page)
+        _open_all(page)
+        _check_shown(page, [ATTACKS[0]])
+        _check_harmless(page)
+
+
+@pytest.mark.parametrize("text", [*ATTACKS[1:3], "../../../etc/passwd\x00"])
+def test_what_is_asked_for_comes_back_as_text(
+    text: str, store: standfast.Store, served: Serve, page: Page, watch: Watch
+) -> None:
+    """A link that somebody sends cannot do anything either."""
+    watch.expect("^4[0-9][0-9] GET ")
+    watch.expect("console error: Failed to load resource.* 4[0-9][0-9]")
+    url, asked = served(store), quote(text, safe="")
+    for path in (
+        f"/?q={asked}&sort={asked}&metric={asked}",
+        f"/runs/{asked}",
+        f"/runs/{_runs(store)[0]}?with={asked}",
+        f"/checkpoints/{asked}/{asked}",
+        f"/checkpoints/{_runs(store)[0]}/2#{asked}",
+        f"/compare?before={asked}&after={asked}",
+        f"/files?path={asked}",
+        f"/{asked}",
+    ):
+        visit(page, f"{url}{path}")
+        _check_harmless(page)
+        assert "Traceback" not in page.content()
+
+
+def test_a_mark_that_turns_text_round_does_not_turn_its_neighbours(
+    store: standfast.Store, served: Serve, page: Page
+) -> None:
+    """Nothing comes after it in its line or box, or the mark is spelled out."""
+    url = served(store)
+    turned = next(run.hash for run in store.runs() if "\u202e" in (run.name or ""))
+    for path in ("/", "/lineage", f"/checkpoints/{turned}/2", f"/runs/{turned}", "/storage"):
+        visit(page, f"{url}{path}")
+        _open_all(page)
+        loose = page.evaluate(
+            """() => { const found = [];
+            const isolated = e => /isolate|plaintext/.test(getComputedStyle(e).unicodeBidi);
+            const inline = e => getComputedStyle(e).display === 'inline';
+            const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+            for (let node; (node = walker.nextNode());) {
+              if (!node.data.includes('\u202e') || node.parentElement.closest('script'))
+                continue;
+              let box = node.parentElement;
+              while (inline(box) && !isolated(box)) box = box.parentElement;
+              const after = new Range();
+              after.setStartAfter(node);
+              after.setEndAfter(box.lastChild);
+              if (after.toString().trim()) found.push(box.outerHTML.slice(0, 300));
+            } return found; }"""
+        )
+        assert loose == [], path
+
+
+def test_a_name_of_the_language_is_a_name_like_any_other(
+    store: standfast.Store, served: Serve, page: Page
+) -> None:
+    """Metrics called __proto__ and constructor have curves."""
+    with_log = next(run.hash for run in store.runs() if run.name == ODDITIES[-1])
+    page.goto(served(store))
+    metrics = page.evaluate(
+        "async run => Object.entries((await (await fetch(`/api/v1/runs/${run}/metrics`)).json())"
+        ".metrics).map(([name, curve]) => [name, curve.all])",
+        with_log,
+    )
+    assert dict(metrics)["constructor"] >= 49
+    assert "__proto__" in dict(metrics)
+    visit(page, f"{served(store)}/runs/{with_log}")
+    _check_shown(page, ["__proto__", "constructor"])
+
+
+def _runs(store: standfast.Store) -> list[str]:
+    return sorted(run.hash for run in store.runs())
+
+
+def _open_all(page: Page) -> None:
+    """Open what can be opened, so that all of the text is there."""
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    settle(page)
+
+
+def _check_shown(page: Page, texts: Any) -> None:
+    shown = page.evaluate(
+        "[document.body.innerText, ...[...document.querySelectorAll('[title], svg text, option')]"
+        ".map(e => `${e.textContent} ${e.getAttribute('title')}`)].join('\\n')"
+    )
+    for text in texts:
+        assert text in shown, f"{text!r} is not shown on {page.url}"
+
+
+def _check_harmless(page: Page) -> None:
+    """Nothing was run, and nothing is there that could be."""
+    assert page.evaluate("window.__pwned === undefined"), page.url
+    page.evaluate(
+        "document.querySelectorAll('*').forEach(e => ['mouseover', 'focus', 'load', 'error']"
+        ".forEach(kind => e.dispatchEvent(new Event(kind))))"
+    )
+    found = page.evaluate(
+        """() => [...document.querySelectorAll('*')].filter(e =>
+          [...e.attributes].some(a => /^on/i.test(a.name)
+            || (/href|src|action|data/.test(a.name) && /^\\s*javascript:/i.test(a.value)))
+          || (e.tagName === 'SCRIPT' && !e.src && e.type !== 'application/json')
+          || (e.tagName === 'IMG' && e.getAttribute('src') === 'x')
+        ).map(e => e.outerHTML.slice(0, 200))"""
+    )
+    assert found == [], page.url
+    assert page.evaluate("window.__pwned === undefined"), page.url

@@ -1,0 +1,83 @@
+"""Nothing leaves the machine: the browser's own log of the network says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, sync_playwright
+
+import standfast
+from tests.web import stores
+from tests.web.browser.browser import ARGUMENTS, Watch, chromium, visit
+from tests.web.conftest import Serve
+
+NAMES = ("run", "checkpoint", "compare", "mesh")
+
+
+def test_no_page_opens_a_connection_to_anywhere_else(
+    small: standfast.Store, served: Serve, tmp_path: Path, watch: Watch
+) -> None:
+    """Below the pages too: connections, by whatever part of the browser."""
+    url, log = served(small), tmp_path / "network.json"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium(), args=[*ARGUMENTS, f"--log-net-log={log}"]
+        )
+        context = browser.new_context()
+        watch.attach(context)
+        page = context.new_page()
+        page.watch = watch
+        for name in NAMES:
+            visit(page, f"{url}{stores.pages(small)[name]}")
+        browser.close()
+    connected, asked = _network(log)
+    assert connected == {url.removeprefix("http://")}
+    assert asked == {url}
+    assert watch.problems == []
+
+
+def test_the_plots_come_out_of_the_installed_package_and_are_kept(
+    small: standfast.Store, served: Serve, page: Page
+) -> None:
+    """They are megabytes: the browser does not ask for them again."""
+    for name in ("run", "runs-together"):
+        visit(page, f"{served(small)}{stores.pages(small)[name]}")
+        page.locator("path.js-line").first.wait_for()
+    assert page.locator("path.js-line").count() >= 4
+    sizes = page.evaluate(
+        "performance.getEntriesByType('resource').filter(each => each.name.endsWith('/plotly.js'))"
+        ".map(each => each.transferSize)"
+    )
+    assert sizes == [0]
+
+
+def test_pages_that_show_no_plot_do_not_load_the_plots(
+    small: standfast.Store, served: Serve, page: Page
+) -> None:
+    visit(page, f"{served(small)}/")
+    loaded = page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
+    assert not any("plotly" in name for name in loaded)
+
+
+def _network(log: Path) -> tuple[set[str], set[str]]:
+    """The addresses that were connected to, and the origins that pages asked.
+
+    The browser has its own reasons to ask its makers; it was told to find no name but ours. To see
+    whether there is IPv6, it makes a UDP socket and sends nothing: that is no connection.
+    """
+    found: dict[str, Any] = json.loads(log.read_text())
+    kinds = {number: name for name, number in found["constants"]["logEventTypes"].items()}
+    connected, asked, datagrams = set(), set(), {}
+    for event in found["events"]:
+        kind, said = kinds[event["type"]], event.get("params", {})
+        if kind == "TCP_CONNECT_ATTEMPT" and "address" in said:
+            connected.add(said["address"])
+        elif kind == "UDP_CONNECT" and "address" in said:
+            datagrams[event["source"]["id"]] = said["address"]
+        elif kind == "UDP_BYTES_SENT":
+            connected.add(datagrams.get(event["source"]["id"], str(said)))
+        elif kind == "URL_REQUEST_START_JOB" and said.get("initiator", "").startswith("http"):
+            asked.add("/".join(said["url"].split("/")[:3]))
+    return connected, asked
