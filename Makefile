@@ -1,4 +1,4 @@
-# Everything a fresh machine needs is Python 3.11+, pip and make; for the tests, Debian's apt-get too.
+# A fresh machine needs Python 3.11 or newer, pip and make; for the tests, also apt-get.
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv

@@ -147,6 +147,13 @@ def test_importing_standfast_imports_nothing_of_simulations() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_windows_is_refused_with_one_clear_error() -> None:
+    code = "import sys; sys.platform = 'win32'; import standfast"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: Standfast does not run on Windows")
+
+
 def _classes() -> list[type[Exception]]:
     found = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, Exception)]
     return [kind for kind in found if kind.__module__ == errors.__name__]

@@ -70,15 +70,16 @@ def trace(action: Callable[[], object]) -> Way:
 
 def ways(folder: str) -> Iterator[tuple[str, Way]]:
     """Each operation, traced the second time it runs, so that imports are not counted."""
-    state = {"model": {f"layer{i}": torch.randn(64, 64) for i in range(4)}, "step": 3}
+    tensors = {f"layer{i}": torch.randn(64, 64) for i in range(4)}
+    state = {"model": tensors, "step": 3}
     run = standfast.Store(f"{folder}/store").run("r", hp={"lr": 1})
     run.save(1, state)
     run.load()
     yield "run.save", trace(lambda: run.save(2, state))
     yield "run.load", trace(lambda: run.load(2))
-    standfast.save(f"{folder}/a.safetensors", state["model"])
+    standfast.save(f"{folder}/a.safetensors", tensors)
     standfast.load(f"{folder}/a.safetensors")
-    yield "save", trace(lambda: standfast.save(f"{folder}/b.safetensors", state["model"]))
+    yield "save", trace(lambda: standfast.save(f"{folder}/b.safetensors", tensors))
     yield "load", trace(lambda: standfast.load(f"{folder}/b.safetensors"))
     model = torch.nn.Linear(8, 8)
     parts = standfast.TrainingState(model=model, optimizer=torch.optim.Adam(model.parameters()))
@@ -86,7 +87,12 @@ def ways(folder: str) -> Iterator[tuple[str, Way]]:
     with standfast.Checkpointer(f"{folder}/t", parts, **options) as ckpt:
         ckpt.step(1)
         ckpt.wait()
-        yield "ckpt.step, wait", trace(lambda: (ckpt.step(2), ckpt.wait()))
+
+        def step() -> None:
+            ckpt.step(2)
+            ckpt.wait()
+
+        yield "ckpt.step, wait", trace(step)
     ckpt = standfast.Checkpointer(f"{folder}/t", parts, **options)
     yield "resume", trace(ckpt.__enter__)
     ckpt.__exit__(None, None, None)

@@ -17,7 +17,14 @@ All that can go wrong is a StandfastError; the tree of them is drawn in `standfa
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError(
+        "Standfast does not run on Windows: it needs the file locks and the durable renames of "
+        "Linux. Run it on Linux, or in WSL 2 (untested)"
+    )
 
 from standfast import errors, oxck
 from standfast.errors import DamagedFile, StandfastError

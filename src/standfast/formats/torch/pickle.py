@@ -1,7 +1,7 @@
 """The pickle inside torch's zip checkpoints, read without torch and without Python's pickle.
 
 A small machine of its own goes through the opcodes that `torch.save` writes, protocols 2 to 5. It
-imports nothing and calls nothing that the bytes name: `torch_globals` has a table of what the names
+imports nothing and calls nothing that the bytes name: `globals.py` has a table of what the names
 stand for. All work is linear in the number of bytes.
 """
 

@@ -79,7 +79,7 @@ class Job(Struct, tag=True, frozen=True):
     staging: int
     """Which of them."""
     summed: list[list[int]]
-    """What was summed up before it was copied: see `files.staged.changed`."""
+    """What was summed up before it was copied: see `files.staging.layout.changed`."""
     shape: Shape | None
     """None if it is that of the last job."""
     tree: bytes
