@@ -18,13 +18,18 @@ help:
 	@echo "make bench-gpu  those of a GPU, ten minutes"
 
 # torch comes first and by its pin, so that nothing that depends on it brings another build.
-$(VENV)/ready: pyproject.toml Makefile
+$(VENV)/core: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[torch,train]"
+	@touch $@
+
+# All that the tests use: other frameworks, MPI, an object store, a browser's driver.
+$(VENV)/ready: $(VENV)/core
 	$(BIN)/python -m pip install --quiet --editable ".[torch,train,dev]"
 	@touch $@
 
-demo: $(VENV)/ready
+demo: $(VENV)/core
 	$(BIN)/python examples/demo.py
 
 s3: $(VENV)/ready

@@ -1,5 +1,6 @@
 """A training program with checkpoints: kill it at any moment, start it again, and it goes on.
 
+pip install ".[torch,examples]"
 python examples/train.py --steps 200
 """
 

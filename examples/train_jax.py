@@ -1,5 +1,6 @@
 """JAX and optax with checkpoints: start it, kill it, start it again.
 
+pip install ".[jax]" optax
 python examples/train_jax.py --steps 1000
 """
 

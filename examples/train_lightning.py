@@ -1,5 +1,6 @@
 """A Lightning training that resumes by itself: start it, kill it, start it again.
 
+pip install ".[lightning,examples]"
 python examples/train_lightning.py --steps 200
 """
 
@@ -23,7 +24,6 @@ class Digits(LightningModule):
     def __init__(self, width: int = 256, lr: float = 1e-3) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.lr = lr
         self.net = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
 
     def training_step(self, batch: list[Tensor], index: int) -> Tensor:  # noqa: D102
@@ -33,7 +33,7 @@ class Digits(LightningModule):
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:  # noqa: D102
-        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+        return torch.optim.AdamW(self.parameters(), lr=self.hparams["lr"])
 
     def train_dataloader(self) -> standfast.ResumableLoader:
         """The loader saves its position, so a resume in the middle of an epoch is exact."""

@@ -1,5 +1,6 @@
 """A Transformers Trainer that saves to a store and resumes: start it, kill it, start it again.
 
+pip install ".[transformers]"
 python examples/train_transformers.py --steps 200
 """
 

@@ -147,6 +147,12 @@ def test_importing_standfast_imports_nothing_of_simulations() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_integrations_are_attributes_of_the_package() -> None:
+    code = "import standfast as s; print(s.dcp.Writer, s.lightning.StandfastCheckpoint)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "standfast.lightning.callback.StandfastCheckpoint" in done.stdout
+
+
 def test_windows_is_refused_with_one_clear_error() -> None:
     code = "import sys; sys.platform = 'win32'; import standfast"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

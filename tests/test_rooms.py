@@ -102,7 +102,6 @@ imported from outside is deleted here.
 ALLOWED: Final = {
     ("cli.commands.ui", "web"),  # the command that starts the dashboard
     ("cli.app", "standfast"),  # prints the version
-    ("web.pages", "standfast"),
     ("web.site", "standfast"),
 }
 """Imports from a room above: a module, and the room."""

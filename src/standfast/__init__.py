@@ -57,10 +57,14 @@ _LATER = {
     "TrainingState": "standfast.training.state",
 }
 """What is imported when it is first asked for: a command that lists a store needs none of it."""
+_PACKAGES = (
+    *("amr", "dcp", "experiments", "jax", "lightning", "orbax", "packages", "parallel", "tenzor"),
+    "transformers",
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("amr", "experiments", "packages", "parallel", "tenzor"):
+    if name in _PACKAGES:
         return importlib.import_module(f"standfast.{name}")
     if name not in _LATER:
         raise AttributeError(f"module 'standfast' has no attribute {name!r}")

@@ -9,6 +9,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import gpt
@@ -116,7 +117,7 @@ def test_it_says_how_it_was_made(whole):
     assert (info.training_params.steps, info.training_params.seed) == (STEPS, 3)
     assert info.training_params.final_loss == checkpoints(whole.store)[STEPS].metrics["loss"]
     assert info.data_stats.vocab_size == config["vocab_size"] <= 300
-    assert info.libraries["torch"] == torch.__version__
+    assert info.libraries["torch"] == version("torch")
 
 
 def test_the_losses_are_in_the_log_and_with_the_checkpoints(whole):

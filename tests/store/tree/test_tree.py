@@ -6,6 +6,7 @@ import enum
 import json
 import math
 import struct
+import warnings
 from collections import Counter, OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +24,16 @@ from standfast.errors import RefusedState, StateMismatch
 from standfast.store.tree.tree import Ref, build, decode, encode, flatten, path_text
 from standfast.tensors import Packed
 
+with warnings.catch_warnings():  # NumPy 2.5 deprecates times without a unit
+    warnings.simplefilter("ignore", DeprecationWarning)
+    TIMES = [np.datetime64("NaT"), np.timedelta64(5)]
 SCALARS = [
     *(getattr(np, name)(1) for name in ("bool", "int8", "uint16", "int32", "uint64", "float16")),
     *(getattr(np, name)(3) for name in ("intc", "long", "longlong", "ulonglong", "uint8")),
     *(np.float64(0.1), np.float32(-0.0), np.complex64(1 - 2j), np.complex128(1j)),
     *(np.longdouble(1) / 3, np.clongdouble(1j) / 3),
-    *(np.datetime64("2024-02-29", "D"), np.datetime64(7, "25s"), np.datetime64("NaT")),
-    *(np.timedelta64(5, "ns"), np.timedelta64(5), np.timedelta64("NaT", "ms")),
+    *(np.datetime64("2024-02-29", "D"), np.datetime64(7, "25s")),
+    *(np.timedelta64(5, "ns"), np.timedelta64("NaT", "ms"), *TIMES),
     *(np.str_("grün"), np.str_(""), np.str_("a\0"), np.str_("\udc80")),
     *(np.bytes_(b"\xff"), np.bytes_(b""), np.bytes_(b"a\0")),
     *(ml_dtypes.bfloat16(1.5), ml_dtypes.int4(-3), ml_dtypes.float8_e4m3fn("nan")),
