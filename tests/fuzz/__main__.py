@@ -39,9 +39,9 @@ def main() -> int:
         for name in names:
             seconds = options.seconds / len(names)
             if name == records.NAME:
-                report = records.fuzz_records(seconds, seed, Path(folder))
+                report = records.fuzz_records(seed, Path(folder), seconds)
             else:
-                report = fuzz(TARGETS[name], seconds, seed, Path(folder))
+                report = fuzz(TARGETS[name], seed, Path(folder), seconds)
             print(report, flush=True)
             failed |= bool(report.failures)
         return 1 if failed else 0

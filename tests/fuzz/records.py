@@ -311,17 +311,19 @@ def _array(record: Record, number: int) -> Any:
 # The loop
 
 
-def fuzz_records(seconds: float, seed: int, folder: Path) -> Report:
-    """Try records for some time; `folder` is for the data files."""
+def fuzz_records(
+    seed: int, folder: Path, seconds: float = math.inf, inputs: float = math.inf
+) -> Report:
+    """Try so many records, or for some time; `folder` is for the data files."""
     backend, random, report = prepare(folder), Random(seed), Report(NAME, seed)
     pool = [random_record(random) for _ in range(50)]
     begun = time.perf_counter()
     with memory_limit(MEMORY_ALL), alarm_clock() as alarm:
-        while (elapsed := time.perf_counter() - begun) < seconds:
+        while report.tried < inputs and report.seconds < seconds:
             text = random.choice(pool) if random.random() < 0.8 else random_record(random)
             text = mutate(random, text, pool) if random.random() < 0.95 else text
             _try(text, backend, random, report, alarm)
-    report.seconds = elapsed
+            report.seconds = time.perf_counter() - begun
     return report
 
 

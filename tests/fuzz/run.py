@@ -1,7 +1,8 @@
-"""The loop: an input after the other, until the time is up."""
+"""The loop: an input after the other, for some time, or so many of them."""
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
@@ -73,15 +74,17 @@ class Report:
         return "\n".join(lines)
 
 
-def fuzz(target: Target, seconds: float, seed: int, folder: Path) -> Report:
-    """Try inputs for some time; `folder` is for the files that are opened from a disk."""
+def fuzz(
+    target: Target, seed: int, folder: Path, seconds: float = math.inf, inputs: float = math.inf
+) -> Report:
+    """Try so many inputs, or for some time; `folder` is for the files opened from a disk."""
     fuzzer = Fuzzer(target, seed, folder)
-    begun = time.perf_counter()
+    report, begun = fuzzer.report, time.perf_counter()
     with memory_limit(MEMORY_ALL), alarm_clock() as alarm:
-        while (elapsed := time.perf_counter() - begun) < seconds:
+        while report.tried < inputs and report.seconds < seconds:
             fuzzer.step(alarm)
-    fuzzer.report.seconds = elapsed
-    return fuzzer.report
+            report.seconds = time.perf_counter() - begun
+    return report
 
 
 def replay(target: Target, path: Path, folder: Path) -> None:

@@ -390,8 +390,7 @@ def test_a_store_says_what_is_wrong_with_its_boxes(tmp_path: Path) -> None:
 
 def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
     """In its short form: `python -m tests.fuzz --target record --seconds N` runs for longer."""
-    report = fuzz_records(seconds=4, seed=1, folder=tmp_path)
+    report = fuzz_records(seed=1, folder=tmp_path, inputs=9000)
     assert not report.failures, str(report)
-    assert report.tried >= 500, str(report)
     assert report.accepted >= 50, str(report)
     assert len(report.refused) >= 5, str(report)
