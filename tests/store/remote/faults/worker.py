@@ -71,8 +71,8 @@ class _Lock:
 
 
 def hold(url: str, number: int) -> None:
-    """Take a lock and a pin, for a second at a time; ends with 10 if it has them when told."""
-    backend = RemoteBackend(url, lease=1.0)
+    """Take a lock and a pin for so many seconds; ends with 10 if it has them when told."""
+    backend = RemoteBackend(url, lease=number)
     lock = backend.lock("a")
     assert lock is not None
     pin = backend.lock("a.pin.1.x", passing=True)
