@@ -18,7 +18,7 @@ def command(name: str, *arguments: object) -> list[str]:
 def run(name: str, *arguments: object) -> str:
     """What a program printed, which ended well."""
     done = subprocess.run(
-        command(name, *arguments), check=False, capture_output=True, text=True, timeout=60
+        command(name, *arguments), check=False, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

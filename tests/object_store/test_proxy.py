@@ -174,7 +174,7 @@ def test_a_slow_line_takes_its_time_both_ways(proxy: Proxy, store: S3Store) -> N
     data = os.urandom(300_000)
     proxy.rule(Slow(1_000_000), times=2)
     for act in (lambda: obstore.put(store, "x", data), lambda: obstore.get(store, "x").bytes()):
-        assert 0.25 < seconds(act) < 3
+        assert 0.25 < seconds(act) < 60
 
 
 def test_a_function_is_called_before_the_request_or_before_its_answer(
@@ -233,8 +233,8 @@ def test_the_proxy_ends_although_clients_wait(server: Server) -> None:
         failures: list[BaseException] = []
         waiting = threading.Thread(target=lambda: failures.append(_failure(store)))
         waiting.start()
-        assert rule.fired.wait(20)
-    waiting.join(20)
+        assert rule.fired.wait(60)
+    waiting.join(60)
     assert len(failures) == 1
 
 

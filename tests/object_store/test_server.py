@@ -169,7 +169,7 @@ def test_the_program_tells_what_to_type_and_ends_by_ctrl_c(tmp_path: Path) -> No
             mode = stat.S_IMODE(exports.stat().st_mode)
             names = [line.split("=")[0] for line in exports.read_text().splitlines()]
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
     keys = (folder / "identities.json").read_text()
     Server(folder)
     assert (folder / "identities.json").read_text() == keys

@@ -179,9 +179,9 @@ def _mixed(tensors: int, ranks: int) -> list[Holding]:
 
 def test_a_hundred_thousand_tensors_on_64_ranks_are_assigned_in_a_moment() -> None:
     holdings = _mixed(100_000, 64)
-    began = time.perf_counter()
+    began = time.thread_time()
     answer = writers(holdings)
-    assert time.perf_counter() - began < 8  # seconds: about a half, on a machine with nothing else
+    assert time.thread_time() - began < 8  # seconds: about a half, on a machine with nothing else
     assert sum(int(mask.sum()) for mask in answer) == 60_000 * 64 + 30_000 + 10_000 * 8
     loads = [int(h.nbytes[mask].sum()) for h, mask in zip(holdings, answer, strict=True)]
     assert max(loads) - min(loads) <= max(loads) // 1000

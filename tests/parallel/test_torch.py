@@ -39,8 +39,8 @@ def test_ranks_of_torch_are_a_communicator(count: int, tmp_path: Path) -> None:
 
 
 ENDED = "rank 1 of 3 has closed its connection: it has ended, or was ended"
-ABSENT = "rank 1 of 3 did not come to make a communicator, within 1.5 seconds"
-HANGING = "rank 1 of 3 did not come to exchange, its call 2, within 1.5 seconds"
+ABSENT = "rank 1 of 3 did not come to make a communicator, within 4.0 seconds"
+HANGING = "rank 1 of 3 did not come to exchange, its call 2, within 4.0 seconds"
 INTERRUPTED = "rank 1 gave up: KeyboardInterrupt"
 
 LOST = {
@@ -66,7 +66,7 @@ def test_the_others_of_a_lost_rank_raise(tmp_path: Path) -> None:
             assert (how, kind) == (how, "RankLost")
             assert told in text
             assert seconds < 30, how  # half of the time that they wait for one that lives
-            assert seconds > 1.5 or how not in ("hang", "absent")
+            assert seconds > 4 or how not in ("hang", "absent")
         # Whoever is left ends as it would with all the others.
         expected = [0, -9 if how == "kill" else 0, 0]
         assert (how, finished.exit_codes[number]) == (how, expected)

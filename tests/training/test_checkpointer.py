@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -787,11 +789,15 @@ def test_a_forked_child_that_leaves_the_with_writes_nothing(tmp_path: Path) -> N
 # When
 
 
-def test_saves_by_the_clock_and_by_a_share_of_the_time(tmp_path: Path) -> None:
+def test_saves_by_the_clock_and_by_a_share_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(monotonic=itertools.count(step=0.01).__next__)
+    monkeypatch.setattr("standfast.training.checkpointer.time", clock)
+    monkeypatch.setattr("standfast.training.saves.time", clock)
     for every in ("60ms", "50%"):
         with checkpointer(tmp_path / every, Walk().state, every=every) as ckpt:
             for step in ckpt.steps(40):
-                time.sleep(0.01)
                 ckpt.step(step)
             steps = _steps(ckpt)
         assert 2 <= len(steps) < 40

@@ -16,7 +16,7 @@ from standfast.errors import RankError, RanksDisagree, StandfastError
 from tests.store.save.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
 
 SIZE = 1 << 18
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)

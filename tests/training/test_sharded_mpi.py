@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).with_name("programs") / "mpi_walk.py"
 def walked(folder: Path, store: Path, steps: int, kill_at: int = 0) -> list[Any]:
     folder.mkdir()
     arguments = (str(store), str(folder), str(steps), str(kill_at))
-    run_ranks(2, PROGRAM, *arguments, timeout=60, check=not kill_at)
+    run_ranks(2, PROGRAM, *arguments, timeout=300, check=not kill_at)
     return [json.loads(file.read_text()) for file in sorted(folder.iterdir())]
 
 

@@ -357,9 +357,9 @@ def test_memory_stays_within_bounds(large: Any) -> None:
 
 def test_a_large_tensor_does_not_take_long(large: Any) -> None:
     summary(view_at(large[1], 0), "w")
-    begun = time.monotonic()
+    begun = time.process_time()
     summary(view_at(large[1], 0), "w")
-    assert time.monotonic() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 # However it lies

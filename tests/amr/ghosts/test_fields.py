@@ -238,8 +238,8 @@ def test_ten_thousand_blocks_take_no_loop_over_blocks() -> None:
     tree, arena = AMRTree(frontend, 1.0, 8, 2), FieldArena(frontend, 10_000)
     for number in range(10_000):
         tree.insert_block_with_field((number % 100 * 16, number // 100 * 16), 0, arena)
-    start = time.perf_counter()
+    start = time.thread_time()
     ghosts = tree.fill_ghosts(arena)
-    seconds = time.perf_counter() - start
+    seconds = time.thread_time() - start
     assert ghosts.valid.sum() == 4 * 100 * 99
     assert seconds < 2.0  # about 0.1 s on an idle machine

@@ -27,7 +27,7 @@ def start(count: int, what: str, store: Path, out: Path, *arguments: Any) -> Non
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
 

@@ -328,11 +328,11 @@ def a_save_in_the_background_is_of_the_state_at_its_call(now: Setting) -> None:
     group = dist.new_group()
     future: Any = dcp.async_save(now.state(), storage_writer=now.writer(9), process_group=group)
     now.train()
-    future.result(timeout=30)
+    future.result(timeout=100)
     assert same(now.run.load("latest"), expected)
     assert not same(whole(now.state()), expected)
     future = dcp.async_save(now.state(), storage_writer=now.writer(9), process_group=group)
-    assert isinstance(failures(lambda: future.result(timeout=30))[0], StepExists)
+    assert isinstance(failures(lambda: future.result(timeout=100))[0], StepExists)
 
 
 @on_four

@@ -182,7 +182,7 @@ def test_close_ends_a_reserve_that_goes_on(
     thread.start()
     began.wait()
     staging.close()
-    thread.join(5)
+    thread.join(60)
     assert len(raised) == 1
     with pytest.raises(ClosedFile):
         staging.reserve(1)
@@ -227,7 +227,7 @@ def test_an_error_is_raised_when_all_threads_are_done(
 
     def during() -> None:
         reading.add(threading.get_ident())
-        together.wait(5)
+        together.wait(60)
         if (threading.get_ident() == main) == (where == "caller"):
             reading.discard(threading.get_ident())
             raise KeyboardInterrupt
@@ -250,7 +250,7 @@ def test_ctrl_c_while_waiting_for_a_thread_waits_for_it_all_the_same(
     together = threading.Barrier(2)
 
     def during() -> None:
-        together.wait(5)
+        together.wait(60)
         if threading.get_ident() != main:
             time.sleep(0.1)
             os.kill(os.getpid(), signal.SIGINT)

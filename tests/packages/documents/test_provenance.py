@@ -123,19 +123,19 @@ def test_a_git_that_hangs_is_given_up_with_all_it_started(
 ) -> None:
     fake = tmp_path / "bin" / "git"
     fake.parent.mkdir()
-    fake.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path / 'child'}\nwait\n")
+    fake.write_text(f"#!/bin/sh\nsleep 600 & echo $! > {tmp_path / 'child'}\nwait\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(module, "_PATIENCE", 0.5)
+    monkeypatch.setattr(module, "_PATIENCE", 3)
     started = time.monotonic()
     assert git_state(tmp_path) is None
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     child = int((tmp_path / "child").read_text())
     assert _ends(child)
 
 
 def _ends(process: int) -> bool:
-    for _ in range(100):
+    for _ in range(1200):
         try:
             state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:

@@ -110,30 +110,25 @@ def test_other_precisions_stay_what_they_are(tmp_path: Path) -> None:
 
 
 MAPPED = """
-import sys, time, torch
+import sys, torch
 from pathlib import Path
-from standfast.packages import load_model_mmaped, Config
-from standfast.packages.model.gpt import empty
+from standfast.packages import load_model_mmaped
+
+def read():
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 def resident():
     lines = Path("/proc/self/status").read_text().splitlines()
     return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if "Rss" in line}
 
-config = Config.load(sys.argv[2])
-load_model_mmaped(sys.argv[1])  # what is imported is imported
-times = []
-for _ in range(5):
-    start = time.perf_counter()
-    empty(config)
-    built = time.perf_counter()
-    before = resident()
+for _ in range(3):  # what is imported is imported
+    before, was_read = resident(), read()
     model, _ = load_model_mmaped(sys.argv[1])
-    times.append(time.perf_counter() - built - (built - start))
-after = resident()
+was_read, after = read() - was_read, resident()
 touched = float(model.h[0].mlp.c_fc.weight.detach().sum())
 then = resident()
 grown = lambda a, b: sum(b.values()) - sum(a.values())
-print(min(times), grown(before, after), grown(after, then), model.h[0].mlp.c_fc.weight.nbytes)
+print(was_read, grown(before, after), grown(after, then), model.h[0].mlp.c_fc.weight.nbytes)
 """
 
 
@@ -154,14 +149,14 @@ def test_a_gigabyte_is_mapped_at_once_and_memory_grows_with_what_is_touched(
     config.save(tmp_path / "config.json")
     assert path.stat().st_size > 1_000_000_000
     done = subprocess.run(
-        [sys.executable, "-c", MAPPED, str(path), str(tmp_path / "config.json")],
+        [sys.executable, "-c", MAPPED, str(path)],
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     )
-    seconds, by_loading, by_touching, touched = map(float, done.stdout.split())
-    assert seconds < 0.05
+    was_read, by_loading, by_touching, touched = map(float, done.stdout.split())
+    assert was_read < 1_000_000
     assert by_loading < 5_000_000
     assert touched <= by_touching < 1.5 * touched
 

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from standfast.parallel import MPIRanks
 
-TIMEOUT = 1.5
+TIMEOUT = 4.0
 NOISE = bytes(1_000_000)
 """A message that MPI sends only when the other side takes it."""
 
@@ -58,7 +58,7 @@ def record(folder: Path, error: BaseException, seconds: float) -> None:
     partial = folder / f"{MPI.COMM_WORLD.rank}.partial"
     partial.write_text(f"{type(error).__name__}\n{seconds}\n{error}")
     partial.rename(partial.with_suffix(".txt"))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while len(list(folder.glob("*.txt"))) < survivors and time.monotonic() < deadline:
         time.sleep(0.01)
 

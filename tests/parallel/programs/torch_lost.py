@@ -18,7 +18,7 @@ import torch.distributed as dist
 from standfast.parallel import TorchRanks
 from tests.parallel.programs import torch_world
 
-TIMEOUT = 1.5
+TIMEOUT = 4.0
 NOISE = bytes(1_000_000)
 
 

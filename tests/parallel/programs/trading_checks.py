@@ -83,7 +83,7 @@ def out_of_step(comm: Communicator, call: Callable[[Communicator], object]) -> N
     ranks.close()
     with pytest.raises(NotOpen):
         ranks.all_gather(b"")
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60
     assert in_step(comm)
 
 
@@ -120,7 +120,7 @@ def who_leaves_by_an_error_keeps_nobody_waiting(comm: Communicator) -> None:
         match = None if comm.rank == 0 else "rank 0 gave up: ZeroDivisionError"
         with pytest.raises(expected, match=match), comm.duplicate() as ranks:
             ranks.all_gather(bytes(1 // ranks.rank))
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < 60
 
 
 @check

@@ -60,7 +60,7 @@ def new_file(backend: Backend, name: str, content: bytes) -> None:
 
 def settled(version: Callable[[], Version | None]) -> Version | None:
     """A version that can be trusted: a change after this gives another one."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         time.sleep(0.02)
         found = version()
@@ -394,7 +394,7 @@ class BackendSuite:
         assert first is not None
         began = time.monotonic()
         assert backend.lock("a", wait=0.1) is None
-        assert 0.1 <= time.monotonic() - began < 5
+        assert 0.1 <= time.monotonic() - began < 30
         timer = threading.Timer(0.1, first.release)
         timer.start()
         second = backend.lock("a", wait=30)

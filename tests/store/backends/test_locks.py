@@ -107,9 +107,7 @@ def test_a_killed_holder_loses_it_though_its_worker_lives(path: Path) -> None:
         assert take(path) is None
         other.kill()
         os.kill(other.worker, 0)  # it lives
-        began = time.monotonic()
-        lock = take(path, wait=5)
-        assert time.monotonic() - began < 1
+        lock = take(path)
         assert lock is not None
         assert lock.is_held()
     finally:
@@ -275,12 +273,13 @@ def test_where_there_can_be_no_lock_it_is_said(
 
 def test_waiting_ends_when_another_process_lets_go(path: Path) -> None:
     other = Holder(path)
-    timer = threading.Timer(0.2, other.end)
+    order: list[str] = []
+    timer = threading.Timer(0.2, lambda: (order.append("let go"), other.end()))
     timer.start()
-    began = time.monotonic()
-    lock = take(path, wait=20)
+    lock = take(path, wait=60)
+    order.append("taken")
     assert lock is not None
-    assert time.monotonic() - began >= 0.15
+    assert order == ["let go", "taken"]
     timer.join()
 
 

@@ -145,9 +145,9 @@ def test_a_record_of_a_gigabyte_of_nothing_takes_neither_time_nor_memory(store: 
     os.truncate(store.record(), 1 << 30)
     store.forget()
     tracemalloc.start()
-    began = time.perf_counter()
+    began = time.process_time()
     check_fallback(store, "begin")
-    took = time.perf_counter() - began
+    took = time.process_time() - began
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert took < 5

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ for _ in range(40):
     if not child:
         assert standfast.Store(folder).resolve("a").step == 9
         os._exit(0)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
         if time.monotonic() > end:
             os.kill(child, 9)
@@ -63,7 +62,7 @@ def test_a_child_that_was_forked_beside_threads_uses_the_store(tmp_path: Path) -
         [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     assert done.stdout == "hung 0\n"
@@ -117,17 +116,16 @@ def test_a_fork_does_not_wait_for_a_server_that_is_silent(
     def silent(backend: LocalBackend, name: str) -> Any:
         if threading.current_thread() is not threading.main_thread():
             asked.set()
-            assert answer.wait(20)
+            assert answer.wait(60)
         return folders(backend, name)
 
     monkeypatch.setattr(LocalBackend, "folders", silent)
     waiting = threading.Thread(target=store.index.refresh)
     waiting.start()
-    assert asked.wait(20)
-    begun = time.monotonic()
+    assert asked.wait(60)
     listed, found = "open_files('index.sqlite')", f"standfast.Store({str(tmp_path / 'store')!r})"
     said = in_a_child(f"{listed}, {found}.resolve('a').step, {listed}", tmp_path)
-    assert time.monotonic() - begun < 5
+    assert waiting.is_alive()
     before, step, after = ast.literal_eval(said)
     assert step == 1
     assert before == after != []
@@ -148,4 +146,4 @@ def test_a_fork_does_not_wait_for_a_database_that_the_collector_ends_on_its_own_
         done.set()
 
     threading.Thread(target=fork, daemon=True).start()
-    assert done.wait(10)
+    assert done.wait(60)

@@ -301,8 +301,8 @@ def test_a_forked_child_asks_with_the_same_store(store: Store, run: Run) -> None
     answers = context.Queue()
     child = context.Process(target=_ask_with, args=(store, answers))
     child.start()
-    assert answers.get(timeout=30) == 9
-    child.join(timeout=30)
+    assert answers.get(timeout=60) == 9
+    child.join(timeout=60)
     assert child.exitcode == 0
     assert store.resolve("latest").state()["x"].size == 100_000
     run.save(10, {})

@@ -52,7 +52,7 @@ class Gate:
 
         def wait(*arguments: Any) -> None:
             self.reached.set()
-            assert self.open.wait(30)
+            assert self.open.wait(60)
             write(*arguments)
 
         patch.setattr(manifests, "write_manifest", wait)
@@ -76,7 +76,7 @@ def test_a_save_returns_while_it_is_being_written(
     gate = Gate(monkeypatch)
     store._manifest._written = None  # it is due
     run.save(1, {"a": 1})
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(60)
     for step in range(2, 5):
         run.save(step, {"a": step})
     assert run.load() == {"a": 4}
@@ -95,7 +95,7 @@ def test_a_save_returns_while_the_index_of_the_writer_is_slow(
 
     def slow(self: Index) -> None:
         if threading.current_thread().name == "standfast-manifest":
-            assert released.wait(30)
+            assert released.wait(60)
         refresh(self)
 
     monkeypatch.setattr(Index, "refresh", slow)
@@ -131,7 +131,7 @@ def test_when_a_minute_is_over_it_is_written(store: Store, monkeypatch: pytest.M
     run.save(1, {})
     thread = store._manifest._thread
     if thread is not None:
-        thread.join(30)
+        thread.join(60)
     assert latest(store) == run.hash
 
 
@@ -193,7 +193,7 @@ run.save(1, {"a": 1})
 
 
 def test_a_program_that_ends_has_it_written(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, timeout=300)
     assert latest(Store(tmp_path)) == Store(tmp_path).run("a").hash
 
 
@@ -202,7 +202,7 @@ def test_a_forked_process_writes_its_own(store: Store, monkeypatch: pytest.Monke
     gate = Gate(monkeypatch)
     store._manifest._written = None
     run.save(1, {})
-    assert gate.reached.wait(30)  # the thread is at it, and is not there in a child
+    assert gate.reached.wait(60)  # the thread is at it, and is not there in a child
     child = os.fork()
     if child == 0:
         code = 1

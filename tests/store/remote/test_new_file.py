@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -117,10 +116,8 @@ def test_an_upload_that_is_refused_ends_at_once_and_leaves_nothing(
     proxy: Proxy, backend: RemoteBackend, client: S3Store
 ) -> None:
     rule = proxy.rule(Answer(403, b"<Error><Code>AccessDenied</Code></Error>"), is_part, times=None)
-    begun = time.monotonic()
     with pytest.raises(WriteFailed, match="do not allow it"):
         write(backend, random_bytes(20 * PART))
-    assert time.monotonic() - begun < 10
     assert 0 < rule.hits < 20
     assert keys(client) == []
     assert backend.unfinished() == []

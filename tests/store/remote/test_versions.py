@@ -190,7 +190,7 @@ def test_a_change_by_a_process_that_is_killed_beside_it_is_seen(
     known = threading.Event()
 
     def kill(request: Request) -> None:
-        assert known.wait(20)
+        assert known.wait(60)
         os.kill(child[0], signal.SIGKILL)
         if not late:
             raise Disconnected

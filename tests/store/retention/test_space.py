@@ -218,10 +218,10 @@ def test_thousands_of_checkpoints_are_counted_in_no_time(tmp_path: Path) -> None
     store.index.refresh()
     listed = list(store.index.newest(run.hash))
     assert len(listed) == 1500
-    started = time.perf_counter()
+    started = time.thread_time()
     space = Space(store.backend, store.index)
     freed = sum(space.delete(run.hash, each.step) for each in reversed(listed[1:]))
-    taken = time.perf_counter() - started
+    taken = time.thread_time() - started
     small = record_path(run, 1500).stat().st_size + head.files[0].size
     assert freed > 1400 * record_path(run, 2).stat().st_size
     assert space.total >= small

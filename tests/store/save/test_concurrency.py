@@ -39,7 +39,7 @@ def _together(*tasks: Callable[[], Any]) -> list[Any]:
     start = threading.Barrier(len(tasks))
 
     def begin(task: Callable[[], Any]) -> Any:
-        start.wait(10)
+        start.wait(60)
         return task()
 
     with ThreadPoolExecutor(len(tasks)) as pool:

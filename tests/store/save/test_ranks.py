@@ -210,7 +210,7 @@ def test_ranks_wait_for_another_change_no_longer_than_for_each_other(tmp_path: P
         with run, run.store.backend.lock(f"{run.hash}.change"):  # type: ignore[union-attr]
             return save_together(run, comm, 1, part(0))
 
-    outcomes = attempt_on_ranks(2, program, timeout=1.0)
+    outcomes = attempt_on_ranks(2, program, timeout=8.0)
     assert "is changing it" in raised(outcomes, RunBusy)
 
 

@@ -527,8 +527,8 @@ def test_100_000_tensors_open_at_once() -> None:
         views={},
     )
     data = encode(record)
-    begun = time.perf_counter()
+    begun = time.thread_time()
     back = decode(data, RUN, STEP)
-    taken = time.perf_counter() - begun
+    taken = time.thread_time() - begun
     assert len(back.names) == count
     assert taken < 2, "half a second on a machine with nothing else to do"

@@ -130,10 +130,10 @@ def test_brackets_in_strings_are_not_nesting() -> None:
 def test_keys_that_were_chosen_to_have_one_hash_are_refused_quickly() -> None:
     keys = [{"$int": str((2**61 - 1) * factor)} for factor in range(8, 20_000)]
     text = json.dumps({"$dict": [[key, 0] for key in keys]}).encode()
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(LimitExceeded, match="same hash"):
         decode(text, 0)
-    assert time.perf_counter() - began < 5
+    assert time.thread_time() - began < 5
 
 
 def test_many_large_keys_come_back() -> None:

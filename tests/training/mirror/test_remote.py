@@ -161,7 +161,7 @@ def test_the_end_waits_for_a_server_that_hangs_as_long_as_a_request_may_take(
         ckpt.step(1)
         wait_for(held.fired.is_set)
         begun = time.monotonic()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
     assert ckpt.mirrored is not None
     assert ckpt.mirrored.step is None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -226,12 +225,10 @@ def test_a_program_that_fails_when_it_is_resumed_is_found() -> None:
 
 
 def test_a_program_that_gets_stuck_when_it_is_resumed_is_ended(tmp_path: Path) -> None:
-    began = time.monotonic()
     note = tmp_path / "process"
-    stuck = f"pathlib.Path({str(note)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    stuck = f"pathlib.Path({str(note)!r}).write_text(str(os.getpid())); time.sleep(600)"
     with pytest.raises(ProofFailed, match=r"committed nothing for \d+ s, and did not end"):
-        prove(pretender(stuck), kills=2, in_saves=2, seed=1, patience=0.5)
-    assert time.monotonic() - began < 20
+        prove(pretender(stuck), kills=2, in_saves=2, seed=1, patience=5)
     assert not Path(f"/proc/{note.read_text()}").exists()
 
 

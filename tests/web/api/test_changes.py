@@ -65,21 +65,24 @@ def test_the_state_is_another_after_each_change(store: standfast.Store) -> None:
     assert len(set(seen)) == len(seen)
 
 
-def test_who_waits_is_answered_when_something_changes(store: standfast.Store) -> None:
+def test_who_waits_is_answered_when_something_changes(
+    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "LONGEST", 600)
     api = Api(Path(store.url).parent)
     time.sleep(2.1)  # until the store has settled
     state = api("/store")["state"]
     begun = time.monotonic()
     assert api(f"/store?wait={state}&seconds=0.6")["state"] == state
-    assert 0.5 < time.monotonic() - begun < 3
+    assert 0.5 < time.monotonic() - begun < 60
     threading.Timer(0.5, save, (store, "b", 1)).start()
     begun = time.monotonic()
-    told = api(f"/store?wait={state}&seconds=20")
+    told = api(f"/store?wait={state}&seconds=600")
     assert told["state"] != state
-    while told["runs"] == 1 and time.monotonic() - begun < 10:  # it came upon an earlier step
-        told = api(f"/store?wait={told['state']}&seconds=20")
+    while told["runs"] == 1 and time.monotonic() - begun < 60:  # it came upon an earlier step
+        told = api(f"/store?wait={told['state']}&seconds=600")
     assert told["runs"] == 2
-    assert 0.4 < time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
 
 
 def test_who_was_told_of_a_change_by_another_page_waits_for_the_next_one(
@@ -101,35 +104,38 @@ def test_who_was_told_of_a_change_by_another_page_waits_for_the_next_one(
 def test_comparisons_that_take_long_hold_up_nothing_else(
     store: standfast.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
     compared = []
 
     def slow(*_: Any) -> dict[str, Any]:
-        compared.append(ended.wait(20))
+        begun.set()
+        compared.append(ended.wait(60))
         return {}
 
     monkeypatch.setattr(checkpoints, "runs_diff_json", slow)
     run = store.find_run("a").hash
     with Api(Path(store.url).parent).client as client, ThreadPoolExecutor(5) as pool:
         asked = [pool.submit(client.get, "/api/v1/compare?before=a&after=a") for _ in range(5)]
-        time.sleep(0.3)
-        begun = time.monotonic()
+        assert begun.wait(60)
+        time.sleep(0.3)  # and the others, if they may
         for path in (
             f"/runs/{run}/metrics",
             f"/checkpoints/{run}/1",
             f"/checkpoints/{run}/1/record",
         ):
             assert client.get(f"/api/v1{path}").status_code == 200
-        assert time.monotonic() - begun < 5
         assert not compared
         ended.set()
         assert [each.result().status_code for each in asked] == [200] * 5
 
 
-def test_who_brings_another_state_need_not_wait(store: standfast.Store) -> None:
+def test_who_brings_another_state_need_not_wait(
+    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "LONGEST", 600)
     begun = time.monotonic()
-    Api(Path(store.url).parent)("/store?wait=another&seconds=20")
-    assert time.monotonic() - begun < 2
+    Api(Path(store.url).parent)("/store?wait=another&seconds=600")
+    assert time.monotonic() - begun < 60
 
 
 def test_a_store_that_is_gone_is_410_and_told_of_again_when_it_is_back(

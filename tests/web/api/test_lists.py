@@ -223,10 +223,10 @@ def test_the_first_page_of_a_large_store_comes_at_once(many: standfast.Store) ->
 
 def test_no_filter_takes_long(api: Api) -> None:
     """A page elsewhere can make a browser come here with any text."""
-    began = time.monotonic()
+    began = time.process_time()
     for text in ("a" + " " * 120 + "<" + " " * 376 + "<", "<" * 5000, " " * 5000 + "=", "_" * 999):
         api.client.get("/api/v1/runs", params={"metric": text, "q": text})
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_an_underscore_is_found_where_it_is(api: Api) -> None:

@@ -106,7 +106,7 @@ def test_a_server_that_is_gone_is_told_of_in_time_and_has_what_it_had_when_it_is
         run.save(2, large(2))
     with pytest.raises(UnreadableFile, match="cannot be reached"):
         run.load()  # and nobody takes it for a damaged one
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 60
     for secret in killable.environment.values():
         assert secret in (killable.endpoint, "us-east-1") or secret not in shown(caught.value)
     killable.start()
@@ -137,7 +137,7 @@ def test_a_request_that_times_out_ends_the_save(
     begun = time.monotonic()
     with pytest.raises(WriteFailed, match="no answer in time"):
         run.save(2, large(2))
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
     proxy.heal()
     if moment is is_record:  # it was served
         check(fresh(bucket_url), state(1), large(2))
@@ -163,7 +163,7 @@ def test_a_record_that_comes_late_is_never_there_without_its_data(
     else:
         proxy.rule(Call(lambda request: (time.sleep(2), late.set())), is_record)
     run.save(1, state(1))  # the record is asked for once more
-    assert late.wait(10)
+    assert late.wait(60)
     check(fresh(bucket_url), state(1))
     run.save(2, state(2))
     check(fresh(bucket_url), state(1), state(2))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -36,10 +35,11 @@ def test_a_save_killed_at_any_request_leaves_the_old_state_or_the_new_one(
         store = fresh(url)
         left += len(orphans(store))
         assert examine(store.backend, store.index).sound
-        begun = time.monotonic()
         with store.run("a") as run:
+            lock = store.backend.lock(run.hash)
+            assert lock is not None, "it is the dead process's until its lease ends"
+            lock.release()
             run.save(3, state(3))
-        assert time.monotonic() - begun < 5, "it waited for the lease of a dead process"
         check(fresh(url), state(1), *([large(2)] if found[-1] else []), state(3))
         assert orphans(fresh(url)) == set()
         left += len(store.backend.unfinished())
@@ -56,7 +56,7 @@ def _killed(worker: Worker, proxy: Proxy, url: str, at: int, late: bool) -> bool
     known = threading.Event()
 
     def kill(request: Request) -> None:
-        assert known.wait(20)
+        assert known.wait(60)
         os.kill(child[0], signal.SIGKILL)
         if not late:
             raise Disconnected
