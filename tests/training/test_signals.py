@@ -36,7 +36,11 @@ with standfast.Checkpointer(sys.argv[1], state, name="walk", every=1000) as ckpt
         state.walk["weights"] += 1
         if "--stuck" in sys.argv and step == 2:
             print("stuck", flush=True)
-            time.sleep(60)
+            while ckpt._preemption.signal is None:
+                time.sleep(0.01)
+            print("asked", flush=True)
+            while True:
+                time.sleep(0.01)
         time.sleep(0.01)
         ckpt.step(step)
     print("stopped", ckpt.should_stop, step, heard, flush=True)
@@ -95,7 +99,7 @@ def test_a_second_signal_ends_the_program_at_once(tmp_path: Path) -> None:
     with _program(tmp_path, "--stuck") as process:
         assert _line(process.stdout) == "stuck"
         process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        assert _line(process.stdout) == "asked"
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == -signal.SIGTERM
