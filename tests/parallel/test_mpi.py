@@ -30,9 +30,9 @@ def _raised(folder: Path, rank: int) -> tuple[str, float, str]:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("kill", "rank 1 of 3 did not come to exchange, its call 2, within 4.0 seconds"),
-        ("hang", "rank 1 of 3 did not come to exchange, its call 2, within 4.0 seconds"),
-        ("absent", "not all 3 ranks came to duplicate their communicator, within 4.0 seconds"),
+        ("kill", "rank 1 of 3 did not come to exchange, its call 2, within 4 seconds"),
+        ("hang", "rank 1 of 3 did not come to exchange, its call 2, within 4 seconds"),
+        ("absent", "not all 3 ranks came to duplicate their communicator, within 4 seconds"),
     ],
     ids=["kill", "hang", "absent"],
 )

@@ -39,8 +39,8 @@ def test_ranks_of_torch_are_a_communicator(count: int, tmp_path: Path) -> None:
 
 
 ENDED = "rank 1 of 3 has closed its connection: it has ended, or was ended"
-ABSENT = "rank 1 of 3 did not come to make a communicator, within 4.0 seconds"
-HANGING = "rank 1 of 3 did not come to exchange, its call 2, within 4.0 seconds"
+ABSENT = "rank 1 of 3 did not come to make a communicator, within 4 seconds"
+HANGING = "rank 1 of 3 did not come to exchange, its call 2, within 4 seconds"
 INTERRUPTED = "rank 1 gave up: KeyboardInterrupt"
 
 LOST = {

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 import standfast
 from tests.web import stores
-from tests.web.browser.browser import settle, visit
+from tests.web.browser.browser import settle, visit, work_of
 from tests.web.conftest import Serve
 
 Shown = Callable[[Any], standfast.Store]
@@ -158,7 +158,7 @@ def test_a_row_changes_in_its_place_while_somebody_is_on_it(
         page.evaluate("document.activeElement.mine = true")
         expect(page.locator("tr", has_text="new").locator(".live")).to_have_count(1)
         new.save(7, {"model": {"weight": np.ones(2)}}, {"loss": 0.25})
-        expect(page.locator("tr", has_text="new")).to_contain_text("0.2500", timeout=15_000)
+        expect(page.locator("tr", has_text="new")).to_contain_text("0.2500")
     assert page.evaluate("document.activeElement.mine === true"), "the focus was lost"
     expect(row).to_contain_text("old")
 
@@ -334,10 +334,9 @@ def test_ten_thousand_tensors_do_not_freeze_the_tree(
     weights = {f"layers.{at}.weight": np.full(1, at, np.float32) for at in range(10_000)}
     with store.run("tall", hp={}) as run:
         run.save(1, {"model": weights})
-    visit(page, f"{served(store)}/checkpoints/{run.hash}/1")
+    assert 0 < work_of(page, f"{served(store)}/checkpoints/{run.hash}/1") < 1
     expect(page.locator(".row.columns")).to_contain_text("10,000 tensors")
     assert page.locator(".row").count() < 400
-    assert page.evaluate("window.__longest") < 1000
     page.locator(".row.group").first.click()
     assert page.locator(".row").count() < 400
     page.locator(".row", has_text="more").first.click()

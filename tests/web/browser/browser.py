@@ -221,6 +221,16 @@ def visit(page: Page, url: str) -> None:
     settle(page)
 
 
+def work_of(page: Page, url: str) -> float:
+    """Visit a page; the seconds of the processor that it took, however busy the machine is."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    visit(page, url)
+    found = session.send("Performance.getMetrics")["metrics"]
+    session.detach()
+    return next(each["value"] for each in found if each["name"] == "TaskDuration")
+
+
 def shot(page: Page, url: str, name: str) -> None:
     """Visit a page on a phone and at a desk, which it must fit, and where it must not jump.
 

@@ -13,8 +13,6 @@ import standfast
 from tests.web.browser.browser import Watch, settle, visit
 from tests.web.conftest import Serve
 
-SLOW = 10_000
-
 
 @pytest.fixture(scope="session")
 def odd(shared_folder: Path) -> standfast.Store:
@@ -109,7 +107,7 @@ def test_what_people_zoomed_to_and_what_they_write_stays_when_the_run_goes_on(
     name.fill("half a na")
     run.save(30, {"n": 30}, {"loss": 0.01})
     page.wait_for_function(
-        "() => document.querySelector('.plot.js-plotly-plot').data[0].x.includes(30)", timeout=SLOW
+        "() => document.querySelector('.plot.js-plotly-plot').data[0].x.includes(30)"
     )
     settle(page)
     assert plot.evaluate("plot => plot.layout.xaxis.range") == [5, 10]

@@ -5,7 +5,6 @@ that goes away and comes back while it is shown.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ from playwright.sync_api import Page, expect
 
 import standfast
 from tests.web import stores
-from tests.web.browser.browser import Watch, shot, start, visit
+from tests.web.browser.browser import Watch, shot, start, visit, work_of
 from tests.web.conftest import Serve
 
 Shown = Callable[[Any], standfast.Store]
-SLOW = 15_000
 
 
 @pytest.mark.parametrize("path", ["/", "/lineage", "/compare", "/storage", "/files"])
@@ -71,10 +69,10 @@ def test_verifying_finds_the_byte_that_is_wrong(
     url, run = served(store), store.find_run("gpt").hash
     visit(page, f"{url}/checkpoints/{run}/60")
     page.get_by_role("button", name="verify").click()
-    expect(page.locator("main")).to_contain_text("model.broken' is damaged", timeout=SLOW)
+    expect(page.locator("main")).to_contain_text("model.broken' is damaged")
     visit(page, f"{url}/checkpoints/{run}/120")
     page.get_by_role("button", name="verify").click()
-    expect(page.locator("main")).to_contain_text("intact", ignore_case=True, timeout=SLOW)
+    expect(page.locator("main")).to_contain_text("intact", ignore_case=True)
 
 
 def test_a_run_whose_own_file_is_lost_is_shown_by_its_hash(
@@ -100,10 +98,10 @@ def test_a_store_that_goes_away_and_comes_back_is_followed(
     page.evaluate("window.__same = true")
     place.rename(aside)
     gone = page.get_by_text("no store").or_(page.get_by_text("gone")).first
-    expect(gone).to_be_visible(timeout=SLOW)
+    expect(gone).to_be_visible()
     aside.rename(place)
-    expect(gone).not_to_be_visible(timeout=SLOW)
-    expect(main).to_contain_text("low rate", timeout=SLOW)
+    expect(gone).not_to_be_visible()
+    expect(main).to_contain_text("low rate")
     assert page.evaluate("window.__same")
 
 
@@ -136,12 +134,12 @@ def test_a_server_that_has_ended_is_told_and_found_again(
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         server.stop()
-        expect(banner).to_be_visible(timeout=SLOW)
+        expect(banner).to_be_visible()
         page.wait_for_timeout(1000)
         assert len(asked) < 10, "the page asks a server that is not there again and again"
         port = server.url.rpartition(":")[2]
         server = start(tmp_path / "store", tmp_path / "second.log", port=port)
-        expect(banner).not_to_be_visible(timeout=SLOW)
+        expect(banner).not_to_be_visible()
     finally:
         server.stop()
 
@@ -152,30 +150,23 @@ def test_a_new_run_appears_by_itself(tmp_path: Path, served: Serve, page: Page) 
     with store.run("fresh", hp={"lr": 1}) as run:
         for step in (1, 2):
             run.save(step, {"model": {"weight": [0.5]}}, {"loss": 1 / step})
-            expect(page.locator("main")).to_contain_text("fresh", timeout=SLOW)
+            expect(page.locator("main")).to_contain_text("fresh")
 
 
 def test_ten_thousand_checkpoints_do_not_hold_anything_up(
     shown: Shown, served: Serve, page: Page
 ) -> None:
-    """The first page comes fast, and no page is ever busy for a second."""
+    """The first page has a few of them, and no page works for a second."""
     store = shown(stores.many)
     url = served(store)
-    assert httpx.get(f"{url}/api/v1/runs", timeout=60).json()["total"] == 1000
-    assert best_of_three(lambda: httpx.get(f"{url}/api/v1/runs")) < 0.3
-
-    def show_first_page() -> None:
-        page.goto(url)
-        page.get_by_text("run 999", exact=True).first.wait_for()
-
-    assert best_of_three(show_first_page) < 2
+    told = httpx.get(f"{url}/api/v1/runs", timeout=60).json()
+    assert (told["total"], len(told["runs"])) == (1000, 50)
+    page.goto(url)
+    page.get_by_text("run 999", exact=True).first.wait_for()
     run = store.find_run("run 5").hash
     visit(page, f"{url}/runs/{run}")  # where the browser reads the megabytes of the plots
     for path in ("/", f"/runs/{run}", "/lineage", "/storage", "/?q=run+77"):
-        visit(page, f"{url}{path}")
-        if page.evaluate("window.__longest") >= 1000:  # others may be at work on this machine
-            visit(page, f"{url}{path}")
-        assert page.evaluate("window.__longest") < 1000, path
+        assert 0 < work_of(page, f"{url}{path}") < 1, path
         assert page.evaluate("document.querySelectorAll('*').length") < 30_000, path
     shot(page, url, "many-runs")
 
@@ -202,7 +193,6 @@ def test_a_tensor_of_a_gigabyte_is_looked_at_within_bounds(
     assert summary["exact"] is False
     assert abs(summary["mean"]) < 0.01
     assert abs(summary["std"] - 1) < 0.01
-    assert best_of_three(lambda: httpx.get(asked, timeout=20)) < 2
 
 
 def test_a_seed_of_64_bits_keeps_its_digits(
@@ -212,13 +202,3 @@ def test_a_seed_of_64_bits_keeps_its_digits(
     visit(page, f"{served(small)}/runs/{small.find_run('gpt').hash}")
     page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
     assert "9223372036854775807" in page.locator("main").inner_text().replace(",", "")
-
-
-def best_of_three(action: Callable[[], object]) -> float:
-    """The seconds that something takes; others may be at work on this machine."""
-    took = []
-    for _ in range(3):
-        began = time.monotonic()
-        action()
-        took.append(time.monotonic() - began)
-    return min(took)
