@@ -100,8 +100,12 @@ def test_a_forked_process_is_told_that_it_cannot_use_the_store(bucket_url: str) 
 PROGRAM = """
 import sys
 from standfast import Store
+from standfast.store.index.manifest import close_manifests
 
-Store(sys.argv[1]).run("a").save(1, {})
+run = Store(sys.argv[1]).run("a")
+run.save(1, {})
+close_manifests()
+run.save(2, {})  # the manifest waits a minute, or for the exit
 print("saved", flush=True)
 sys.stdin.readline()
 """
