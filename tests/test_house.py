@@ -68,7 +68,7 @@ ROOMS: Final = {
     "parallel": Room(14, 1155),
     "policies": Room(1, 211),
     "schedule": Room(1, 175),
-    "standfast": Room(1, 71),
+    "standfast": Room(1, 81),
     "store": Room(112, 14121),
     "tensorfile": Room(22, 2148),
     "tensors": Room(10, 849),
@@ -82,13 +82,14 @@ ROOMS: Final = {
 
 SIZES: Final = {
     "modules": Limit(506),
-    "lines of code": Limit(55069),
+    "lines of code": Limit(55079),
     "names in standfast.__all__": Limit(34),
     "options of the command line": Limit(111),
     "arguments of Checkpointer": Limit(23),
     "error classes": Limit(76),
     "modules with a single importer": Limit(144),
-    "lines of tests": Limit(91832),
+    "bytes of the README": Limit(5613),
+    "lines of tests": Limit(91990),
 }
 
 WAYS: Final = {
@@ -148,6 +149,7 @@ def sizes() -> dict[str, int]:
         "arguments of Checkpointer": len(inspect.signature(standfast.Checkpointer).parameters),
         "error classes": sum(issubclass(kind, Exception) for kind in kinds),
         "modules with a single importer": single_importers(),
+        "bytes of the README": (ROOT / "README.md").stat().st_size,
         "lines of tests": sum(
             len(path.read_text().splitlines()) for path in Path(__file__).parent.rglob("*.py")
         ),
