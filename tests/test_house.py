@@ -88,8 +88,8 @@ SIZES: Final = {
     "arguments of Checkpointer": Limit(23),
     "error classes": Limit(76),
     "modules with a single importer": Limit(144),
-    "bytes of the README": Limit(5613),
-    "lines of tests": Limit(91990),
+    "bytes of the README": Limit(5600),
+    "lines of tests": Limit(92004),
 }
 
 WAYS: Final = {
