@@ -88,8 +88,8 @@ SIZES: Final = {
     "arguments of Checkpointer": Limit(23),
     "error classes": Limit(76),
     "modules with a single importer": Limit(144),
-    "bytes of the README": Limit(5600),
-    "lines of tests": Limit(92004),
+    "bytes of the README": Limit(5598),
+    "lines of tests": Limit(92005),
 }
 
 WAYS: Final = {
@@ -163,7 +163,7 @@ def ways() -> dict[str, list[int]]:
     return found
 
 
-def check(what: str, measured: int, most: int) -> None:
+def check_limit(what: str, measured: int, most: int) -> None:
     assert measured <= most, (
         f"{what}: {measured:,}, over the limit of {most:,}. Make it smaller, or merge or delete "
         "something else. If it has to be larger, say why in a page of docs/decisions/ and name "
@@ -181,13 +181,13 @@ def test_every_room_has_a_row() -> None:
 
 @pytest.mark.parametrize("name", ROOMS)
 def test_a_room_does_not_grow(name: str) -> None:
-    check(f"modules of {name}", rooms()[name].modules, ROOMS[name].modules)
-    check(f"lines of code of {name}", rooms()[name].lines, ROOMS[name].lines)
+    check_limit(f"modules of {name}", rooms()[name].modules, ROOMS[name].modules)
+    check_limit(f"lines of code of {name}", rooms()[name].lines, ROOMS[name].lines)
 
 
 @pytest.mark.parametrize("what", SIZES)
 def test_the_project_does_not_grow(what: str) -> None:
-    check(what, sizes()[what], SIZES[what].most)
+    check_limit(what, sizes()[what], SIZES[what].most)
 
 
 def test_no_operation_runs_through_more_code() -> None:
