@@ -57,10 +57,7 @@ _LATER = {
     "TrainingState": "standfast.training.state",
 }
 """What is imported when it is first asked for: a command that lists a store needs none of it."""
-_PACKAGES = (
-    *("amr", "dcp", "experiments", "jax", "lightning", "orbax", "packages", "parallel", "tenzor"),
-    "transformers",
-)
+_PACKAGES = "amr dcp experiments jax lightning orbax packages parallel tenzor transformers".split()
 
 
 def __getattr__(name: str) -> Any:
