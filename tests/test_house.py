@@ -89,7 +89,7 @@ SIZES: Final = {
     "error classes": Limit(76),
     "modules with a single importer": Limit(144),
     "bytes of the README": Limit(5598),
-    "lines of tests": Limit(92010),
+    "lines of tests": Limit(92011),
 }
 
 WAYS: Final = {
