@@ -88,8 +88,8 @@ SIZES: Final = {
     "arguments of Checkpointer": Limit(23),
     "error classes": Limit(76),
     "modules with a single importer": Limit(144),
-    "bytes of the README": Limit(5598),
-    "lines of tests": Limit(92011),
+    "bytes of the README": Limit(5612),
+    "lines of tests": Limit(92010),
 }
 
 WAYS: Final = {

@@ -92,7 +92,6 @@ PUBLIC: Final = {
     """,
     "web": "app",
 }
-
 """The modules of each room that other rooms import, besides the room's package itself.
 
 A room's interface: make it smaller. A new entry needs a reason; an entry that is no longer
