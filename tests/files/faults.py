@@ -22,6 +22,7 @@ OPERATIONS = (
     "set_mode",
     "sync",
     "rename",
+    "rename_new",
     "exchange",
     "link",
     "close",

@@ -86,6 +86,10 @@ class LoggingDisk(Disk):
         super().rename(source, target)
         self._add("rename", source, target)
 
+    def rename_new(self, source: Path, target: Path) -> None:
+        super().rename_new(source, target)
+        self._add("rename", source, target)
+
     def exchange(self, source: Path, target: Path) -> None:
         super().exchange(source, target)
         self._add("exchange", source, target)

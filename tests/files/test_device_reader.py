@@ -20,7 +20,7 @@ from standfast.files import blocks, device_reader
 from standfast.files.blocks import BLOCK
 from standfast.files.device_reader import Stretch, stream
 from standfast.files.digests import CHUNK
-from standfast.files.direct import DirectReads
+from standfast.files.input.direct import DirectReads
 from standfast.files.input.file import SourceFile
 from standfast.files.input.memory import SourceMemory
 from standfast.files.layout import Index

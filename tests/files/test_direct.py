@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from standfast.errors import ChangedFile
-from standfast.files import direct
-from standfast.files.direct import LARGE, DirectReads
+from standfast.files.input import direct
+from standfast.files.input.direct import LARGE, DirectReads
 from standfast.files.input.file import SourceFile
 from standfast.files.ring import BLOCK
 from tests.descriptors import open_files

@@ -66,6 +66,7 @@ def test_a_save_that_fails_leaves_the_old_file_or_the_new_one_and_nothing_else(
     assert struck.count("write") >= 4
 
 
+@pytest.mark.guarantee("G1")
 def test_a_save_killed_at_any_operation_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     orphans = 0
     for at in range(1, 100):

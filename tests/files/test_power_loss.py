@@ -53,6 +53,7 @@ def logged(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return Save(tmp_path, request.param, monkeypatch)
 
 
+@pytest.mark.guarantee("G2")
 def test_a_power_cut_at_any_moment_leaves_the_old_file_or_the_new_one(logged: Save) -> None:
     kinds = [operation.kind for operation in logged.log]
     assert kinds.count("write") >= 4

@@ -22,6 +22,7 @@ from blake3 import blake3
 
 from standfast.errors import FileError, MissingFile, WriteFailed
 from standfast.files.disk import Disk
+from standfast.files.paths import check_local
 
 SUFFIX: Final = ".standfast"
 NEW_FOLDER: Final = f".new{SUFFIX}"
@@ -62,6 +63,7 @@ def as_write_failed(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def real_target(path: str | os.PathLike[str]) -> Path:
     """Where a new file or folder goes, all links followed, in a folder that is there."""
+    check_local(path)
     try:
         target = Path(os.path.realpath(path))
         if target.parent.is_dir():

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from standfast.files.folder_swap.exchange import exchange
+from standfast.files import libc
 
 ALIGNMENT: Final = 4096
 """Direct writes start and end at multiples of this, in the file and in memory."""
@@ -50,11 +50,11 @@ class Disk:
 
     def reserve(self, fd: int, size: int) -> None:
         """Take the file's space now: writes go faster, and a full disk is found at once."""
-        if hasattr(os, "posix_fallocate") and size:
+        if size:
             try:
-                os.posix_fallocate(fd, 0, size)
+                libc.allocate(fd, size)
             except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+                if error.errno not in libc.MISSING:
                     raise
 
     def write(self, fd: int, data: np.ndarray[Any, np.dtype[np.uint8]], offset: int) -> None:
@@ -102,12 +102,19 @@ class Disk:
         """Put `source` in the place of `target`, at once."""
         os.replace(source, target)
 
-    def exchange(self, source: Path, target: Path) -> None:
-        """Let two folders, or files, change places, at once.
+    def rename_new(self, source: Path, target: Path) -> None:
+        """Rename a file; FileExistsError if the target exists.
 
-        Raises OSError with one of `CANNOT_EXCHANGE` where the file system does not do that.
+        Raises OSError with one of `libc.MISSING` where the file system cannot.
         """
-        exchange(source, target)
+        libc.rename_new(source, target)
+
+    def exchange(self, source: Path, target: Path) -> None:
+        """Exchange two folders, or files, atomically.
+
+        Raises OSError with one of `libc.MISSING` where the file system cannot.
+        """
+        libc.exchange(source, target)
 
     def link(self, source: Path, target: Path) -> None:
         """Let the file `source` go by the name `target` too; FileExistsError if that is taken."""
@@ -224,6 +231,16 @@ class Disk:
     @staticmethod
     def _unset_direct(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~DIRECT)
+
+
+def refuse_links(*paths: Path) -> None:
+    """Raise OSError if one of the paths is a symbolic link: nothing in a store is changed by one.
+
+    What it leads to may be another program's, or another user's.
+    """
+    for path in paths:
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, f"{path} is a link, which is not followed")
 
 
 def is_open_folder(path: Path, fd: int) -> bool:

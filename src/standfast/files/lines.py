@@ -18,9 +18,10 @@ import numpy as np
 
 from standfast.errors import FileError, WriteFailed
 from standfast.files.atomic import replacing
-from standfast.files.disk import Disk
+from standfast.files.disk import Disk, refuse_links
 from standfast.files.folder_swap.swap import make_folders
 from standfast.files.input.file import SourceFile
+from standfast.files.paths import check_local
 
 LONGEST: Final = 1 << 20
 """Bytes of the longest line that is read as it is."""
@@ -47,11 +48,14 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
 def append_lines(path: str | os.PathLike[str], lines: Iterable[bytes], disk: Disk) -> None:
     """Add lines to a file, which is made with its folders if need be; then they are durable.
 
-    If this raises WriteFailed, none of them is there, as far as the disk still obeys.
+    Neither the file nor its folder may be a link. If this raises WriteFailed, none of the lines is
+    there, unless the disk failed to remove them too.
     """
+    check_local(path)
     data = b"".join(line + b"\n" for line in lines)
     try:
-        target = Path(os.path.realpath(path))
+        target = Path(path)
+        refuse_links(target.parent, target)
         make_folders(target.parent, disk)
         fd = disk.open_lock(target)  # one that need not be there yet
         try:

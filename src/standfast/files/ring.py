@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Final, Self
@@ -14,6 +13,7 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from standfast.files.disk import ALIGNMENT
+from standfast.files.threads import Task, Threads
 from standfast.tensors import Source
 from standfast.tensors.sources import Bytes
 
@@ -35,8 +35,8 @@ class Ring:
         self._write = write
         self._blocks = [_take_block() for _ in range(BLOCKS)]
         self._free = [np.frombuffer(block, np.uint8) for block in self._blocks]
-        self._writing: deque[tuple[Future[None], Bytes]] = deque()
-        self._pool = ThreadPoolExecutor(BLOCKS - 1, "standfast-write")
+        self._writing: deque[tuple[Task[None], Bytes]] = deque()
+        self._pool = Threads(BLOCKS - 1)
         self._block = self._free.pop()
         self._filled = 0
         self._offset = 0
@@ -68,7 +68,7 @@ class Ring:
         interrupt = None
         while True:
             try:
-                self._pool.shutdown(cancel_futures=True)
+                self._pool.shutdown(cancel=True)
                 break
             except KeyboardInterrupt as error:
                 interrupt = error

@@ -11,7 +11,6 @@ import errno
 import io
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,13 +25,14 @@ from standfast.files.digests import Digesting, worker_count
 from standfast.files.disk import Disk
 from standfast.files.layout import Layout
 from standfast.files.ring import Ring
+from standfast.files.threads import Threads
 from standfast.tensors import Source
 from standfast.tensors.sources import PIECE, Bytes
 
 _AHEAD: Final = 256 << 20
-"""How far ahead the space of a file is reserved that grows; then as far again as it has come.
+"""How far ahead of its size the space of a growing file is reserved, and as much again as its size.
 
-To reserve more waits for all writes under way, so it is done a few times only.
+A reservation waits for all writes under way, so there are few of them.
 """
 Growing = TypeVar("Growing", bound="GrowingFile")
 
@@ -43,7 +43,7 @@ Check = Callable[[Path, bytes], None]
 class _Sums:
     """The digests, as far as they are asked for, and the CRCs, as they become known."""
 
-    def __init__(self, sources: Sequence[Source], pool: ThreadPoolExecutor, digested: bool) -> None:
+    def __init__(self, sources: Sequence[Source], pool: Threads, digested: bool) -> None:
         self._digesting = Digesting(sources if digested else [], pool)
         self.crcs: dict[int, int] = {}
 
@@ -65,7 +65,7 @@ def write_file(
     with (
         replacing(path, disk) as (aside, fd),
         # One processor is left to the copying: a disk that waits for it costs more than a hash.
-        ThreadPoolExecutor(worker_count(spare=1), "standfast-digest") as hashers,
+        Threads(worker_count(spare=1)) as hashers,
     ):
         sums = _Sums(sources, hashers, layout.digested or check is not None)
         try:
@@ -77,7 +77,7 @@ def write_file(
                 disk.sync(fd)
                 check(aside, sums.digests())
         except BaseException:
-            hashers.shutdown(cancel_futures=True)
+            hashers.shutdown(cancel=True)
             raise
 
 
@@ -141,25 +141,17 @@ def write_growing(
         return None
     file = begin()
     try:
-        size = reserved = room
-        if most <= _AHEAD:  # no thread is needed for that
-            _reserve(file, room + first[2] - first[1], most)
-            reserved = most
-        with ThreadPoolExecutor(1, "standfast-reserve") as pool, Ring(file.write) as ring:
+        size, reserved = room, 0
+        with Ring(file.write) as ring:
             ring.seek(room)
-            reserving: Future[None] | None = None
             for source, start, stop in chain([first], rest):
                 size += stop - start
                 if size > reserved:
-                    if reserving:
-                        reserving.result()
                     reserved = min(most, 2 * size + _AHEAD)
-                    reserving = pool.submit(_reserve, file, size, reserved)
+                    _reserve(file, size, reserved)
                 ring.put(source, start, stop)
             ring.seek(0)
             ring.put_bytes(head())
-            if reserving:
-                reserving.result()
         file.finish(size)
     except BaseException:
         file.discard()
@@ -222,7 +214,7 @@ def write_layout(
     Returns the digests of all chunks of the sources, and then of those `beside`, which are hashed
     and not written.
     """
-    with ThreadPoolExecutor(worker_count(spare=1), "standfast-digest") as hashers:
+    with Threads(worker_count(spare=1)) as hashers:
         sums = _Sums([*sources, *beside], hashers, digested=True)
         try:
             file.reserve(layout.size)
@@ -231,7 +223,7 @@ def write_layout(
             digests = sums.digests()
             file.finish(layout.size)
         except BaseException:
-            hashers.shutdown(cancel_futures=True)
+            hashers.shutdown(cancel=True)
             file.discard()
             raise
     return digests
@@ -242,14 +234,14 @@ def _reserve(file: GrowingFile, needed: int, wanted: int) -> None:
     try:
         file.reserve(wanted)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         file.reserve(needed)
 
 
 def write_stream(stream: BinaryIO, layout: Layout, sources: Sequence[Source]) -> None:
     """Write a file's bytes to a stream; digests take a pass over the tensors of their own."""
-    with ThreadPoolExecutor(worker_count(), "standfast-digest") as hashers:
+    with Threads(worker_count()) as hashers:
         sums = _Sums(sources, hashers, layout.digested)
     scratch = np.empty(PIECE, np.uint8)
     if layout.head:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from standfast import Store
 from standfast.errors import AlreadyExists, UnreadableFile, WriteFailed
 from standfast.files import disk
 from standfast.files.disk import ALIGNMENT, Disk
 from standfast.store.backends import local
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.local import LocalBackend
+from standfast.store.index import scanning
 from tests.files.faults import FaultyDisk, raising
 from tests.store.backends.backend_suite import RUN, BackendSuite, new_file
 
@@ -72,7 +75,7 @@ CHANGES: dict[str, Callable[[LocalBackend], None]] = {
     "replace an old one": lambda backend: backend.replace(NAME, NEW),
 }
 OPERATIONS = {
-    "new": "make_folder create reserve write truncate sync rename close sync_folder",
+    "new": "make_folder create link remove reserve write truncate sync close sync_folder",
     "create": "make_folder create write sync link remove close sync_folder",
     "replace": "make_folder create write sync rename close sync_folder",
     "replace an old one": "create write sync rename close sync_folder",
@@ -206,7 +209,12 @@ from standfast.store.backends.local import LocalBackend
 backend = LocalBackend(Path(sys.argv[1]))
 for line in sys.stdin:
     try:
-        backend.create(f"models/{line.strip()}", sys.argv[2].encode())
+        if sys.argv[2] == "create":
+            backend.create(f"models/{line.strip()}", sys.argv[3].encode())
+        else:
+            with backend.new(f"models/{line.strip()}") as file:
+                file.fill(sys.argv[3].encode())
+                file.place()
     except AlreadyExists:
         print("lost", flush=True)
     else:
@@ -214,10 +222,16 @@ for line in sys.stdin:
 """
 
 
-def test_of_two_processes_that_create_one_name_one_wins(root: Path) -> None:
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("change", ["create", "new"])
+def test_of_two_processes_that_create_one_name_one_wins(
+    change: str, links: bool, tmp_path: Path, mount: Callable[..., Path]
+) -> None:
+    root = (tmp_path if links else mount(links=False)) / "checkpoints"
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", RACER, str(root), str(i)],
+            [sys.executable, "-c", RACER, str(root), change, str(i)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -237,6 +251,31 @@ def test_of_two_processes_that_create_one_name_one_wins(root: Path) -> None:
         racer.communicate()
     assert sum(wins) == 50
     assert hidden(root) == []
+
+
+@pytest.mark.guarantee("G3")
+def test_nothing_is_saved_where_no_name_can_be_exclusive_and_all_can_be_read(
+    tmp_path: Path, mount: Callable[..., Path]
+) -> None:
+    Store(tmp_path / "store").run(name="old").save(1, {"w": OLD})
+    place = shutil.copytree(tmp_path / "store", mount(links=False, rename2=False) / "store")
+    store = Store(place)
+    assert store.run(name="old").load()["w"] == OLD
+    before = _files(place)
+    for name in ("old", "new"):
+        with pytest.raises(WriteFailed) as raised:
+            store.run(name=name).save(2, {"w": NEW})
+        assert raised.value.errno == errno.ENOTSUP
+        with pytest.raises(WriteFailed) as raised:
+            store.backend.new(f"models/{name}/file")  # not only when all is written
+        assert raised.value.errno == errno.ENOTSUP
+    assert _files(place) == before
+    assert Store(place).run(name="old").load()["w"] == OLD
+
+
+def _files(store: Path) -> dict[Path, bytes]:
+    files = (path for path in store.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in files if ".standfast" not in path.parts}
 
 
 # What lies in the folder
@@ -287,6 +326,7 @@ def test_a_folder_that_cannot_be_opened_is_no_empty_one(
             ask(NAME)
 
 
+@pytest.mark.guarantee("G16")
 def test_a_sweep_removes_what_dead_processes_left_and_nothing_else(
     backend: LocalBackend, root: Path
 ) -> None:
@@ -513,3 +553,21 @@ def test_a_file_in_the_place_of_the_stores_own_folder_costs_the_cache_and_the_lo
     with pytest.raises(WriteFailed, match=r"cannot lock .*a\.lock: Not a directory"):
         backend.lock("a")
     assert (root / ".standfast").read_bytes() == b"somebody's"
+
+
+@pytest.mark.guarantee("G7")
+def test_a_change_is_seen_though_the_kernel_remembers_the_folder(
+    mount: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FUSE lets the kernel keep attributes for a second, NFS for a minute."""
+    monkeypatch.setattr(scanning, "_SETTLED", -1)  # other folders have changed since this one
+    folder = mount("fuse")
+    store, elsewhere = Store(folder), Store(folder.with_name(folder.name + ".backing"))
+    run = store.run("a")
+    run.save(1, {"n": 1})
+    run.close()
+    store.index.refresh()
+    os.stat(store.backend.path(f"models/{run.hash}"))
+    with elsewhere.find_run("a") as same:  # as a server does for another client
+        same.save(2, {"n": 2})
+    assert store.resolve("latest").step == 2

@@ -84,6 +84,7 @@ def _nothing_stays_held() -> Iterator[None]:
         lock.release()
 
 
+@pytest.mark.guarantee("G3")
 def test_two_processes_do_not_hold_it_at_once(path: Path) -> None:
     lock = take(path)
     assert lock is not None

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from standfast.errors import AlreadyExists, StandfastError, WriteFailed
+from standfast.files import libc
 from standfast.files.atomic import as_write_failed, real_target
 from standfast.files.disk import Disk, is_open_folder
-from standfast.files.folder_swap.exchange import CANNOT_EXCHANGE, CANNOT_MOVE
 from standfast.files.folder_swap.leftovers import (
     NEW,
     OLD,
@@ -161,7 +161,7 @@ def _put(place: Place, new: _New, mode: int | None) -> None:
         disk.sync_folder(new.path)
         olds = _take_place(place, new)
     except OSError as error:
-        if error.errno not in CANNOT_MOVE or isinstance(error, StandfastError):
+        if error.errno not in libc.CANNOT_MOVE or isinstance(error, StandfastError):
             raise
         raise unmovable(target, error.errno) from error
     # Before that the old folder may still be the one that a power cut leaves.
@@ -211,7 +211,7 @@ def _exchange(place: Place, new: _New) -> bool:
     try:
         place.disk.exchange(whole, place.target)
     except OSError as error:
-        if error.errno not in CANNOT_EXCHANGE:
+        if error.errno not in libc.MISSING:
             raise
         return False
     return True

@@ -7,8 +7,9 @@ import os
 import stat
 
 from standfast.errors import ChangedFile, ClosedFile, MissingFile, UnreadableFile, shortened
-from standfast.files.direct import LARGE, DirectReads
 from standfast.files.disk import ALIGNMENT
+from standfast.files.input.direct import LARGE, DirectReads
+from standfast.files.paths import check_local
 from standfast.tensors.sources import Bytes
 
 _MOST: int = 1 << 30
@@ -27,6 +28,7 @@ class SourceFile:
             self.path = os.fsdecode(path)
         except TypeError as error:
             raise UnreadableFile(errno.EINVAL, f"{path!r} is no path") from error
+        check_local(path)
         try:
             # A pipe at this path would block the open; as a file it is refused below.
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
@@ -25,6 +24,7 @@ from standfast.files.mapping import POPULATE_READ, POPULATE_WRITE, populate
 from standfast.files.staging.device_copies import PINNED_AT_ONCE, Underway, shares
 from standfast.files.staging.host_copies import HostCopies
 from standfast.files.staging.layout import Copy, Summed, laid_out, staged_size, with_sums
+from standfast.files.threads import Threads
 from standfast.tensors import Source, TensorSpec
 from standfast.tensors.devices import Device, device_under
 from standfast.tensors.sources import Bytes
@@ -93,7 +93,7 @@ class SharedStaging:
                 raise _closed()
             _touch(memory[start : start + _STEP])
 
-        with ThreadPoolExecutor(max(1, worker_count() // 4), "standfast-touch") as pool:
+        with Threads(max(1, worker_count() // 4)) as pool:
             for _ in pool.map(touch, range(0, memory.size, _STEP)):
                 pass
 

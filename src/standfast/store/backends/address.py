@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from standfast.errors import BadOption
+from standfast.files.paths import check_local, is_url, shown
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.local import LocalBackend, user_cache
 
-_FLATTENED: Final = re.compile(r"(s3a?|gs|az|azure|abfss?|adl|https?|file):/(?!/)")
-_SECRET: Final = re.compile("[@?#]")
-"""What stands beside a user, a password or a token in a URL."""
 INSIDE: Final = "checkpoints"
 """What a store keeps lies in the folder of this name, beside its logs."""
-
-
-def is_url(place: object) -> bool:
-    """Whether a place is a URL, and no path."""
-    return isinstance(place, str) and "://" in place
-
-
-def shown(url: str) -> str:
-    """A URL for a message, or what a Path has made of one: its scheme, if more may be secret."""
-    return f"{url.partition(':')[0]}:/…" if _SECRET.search(url) else url
-
-
-def checked_path(place: str | os.PathLike[str]) -> Path:
-    """A path; raises BadOption for what a Path has made of a URL."""
-    if _FLATTENED.match(os.fsdecode(place)):
-        raise BadOption(
-            f"{shown(os.fsdecode(place))} is what a Path makes of a URL: give the URL as a text, "
-            "with two slashes"
-        )
-    return Path(place)
 
 
 def opened(place: str | os.PathLike[str] | Backend, cache: int | None = None) -> Backend:
@@ -44,7 +21,8 @@ def opened(place: str | os.PathLike[str] | Backend, cache: int | None = None) ->
     if not isinstance(place, str | os.PathLike):
         return place
     if not is_url(place):
-        return LocalBackend(checked_path(place) / INSIDE)
+        check_local(place)
+        return LocalBackend(Path(place) / INSIDE)
     url = str(place)
     if urlsplit(url).scheme == "file":
         return LocalBackend(_path_in(url) / INSIDE)

@@ -12,7 +12,7 @@ import errno
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from standfast.errors import BadLabel, shortened
 from standfast.files.input.file import SourceFile
@@ -31,6 +31,9 @@ On a disk the first number is the time of that change, in nanoseconds, as coarse
 clock: two changes in the same tick, of a few milliseconds, leave the same version. Take it before
 the list that it stands for, and do not trust one that young.
 """
+
+UNTRUSTED: Final = 1 << 62
+"""The first number of a version that says nothing: the folder may have changed all the same."""
 
 
 class Entry(NamedTuple):

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +16,19 @@ from blake3 import blake3
 from standfast.errors import FileError, MissingFile, UnreadableFile, WriteFailed
 from standfast.files import disk
 from standfast.files.input.file import SourceFile
+from standfast.files.libc import changed
 from standfast.files.mapping import on_network
 from standfast.store.backends import locks
 from standfast.store.backends.backend import Entry, Unfinished, Version, checked
-from standfast.store.backends.new_file import SUFFIX, Aside, aside_name, is_aside, taken, writing
+from standfast.store.backends.new_file import (
+    NO_LINKS,
+    SUFFIX,
+    Aside,
+    aside_name,
+    is_aside,
+    taken,
+    writing,
+)
 from standfast.store.schema.names import is_text
 from standfast.store.v3.foreign import is_foreign_layout
 
@@ -26,21 +36,15 @@ _OWN: Final = ".standfast"
 """The folder for the cache and the locks."""
 _LOCK: Final = ".lock"
 
-_NO_LINKS: Final = frozenset(
-    {
-        errno.EPERM,
-        errno.EXDEV,
-        errno.EMLINK,
-        errno.EOPNOTSUPP,
-        errno.ENOTSUP,
-        errno.ENOSYS,
-    }
-)
 _NOTHING_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
 
 class LocalBackend:
-    """The objects of a store as the files of a folder, which need not be there yet."""
+    """The objects of a store as the files of a folder, which need not be there yet.
+
+    The folder may be a link. A link in it is read through, so that tools can keep data files
+    elsewhere; nothing is written or deleted through one.
+    """
 
     in_order = False
     links = True
@@ -50,6 +54,8 @@ class LocalBackend:
         self._root = Path(os.path.abspath(root))
         self._durable: set[Path] = set()
         """Folders whose names are on the disk for certain, if they are there."""
+        self._exclusive = False
+        """Whether the file system is known to create names exclusively."""
 
     @property
     def url(self) -> str:
@@ -67,8 +73,11 @@ class LocalBackend:
             remote = on_network(root)
         finally:
             os.close(root)
-        here = [] if remote or is_foreign_layout(self._root) else [self._root / _OWN]
-        return next(filter(_is_writable, here), None) or user_cache(os.path.realpath(self._root))
+        own = self._root / _OWN
+        elsewhere = remote or own.is_symlink() or is_foreign_layout(self._root)
+        if not elsewhere and _is_writable(own):
+            return own
+        return user_cache(os.path.realpath(self._root))
 
     def path(self, name: str) -> Path:
         """Where an object lies."""
@@ -124,67 +133,56 @@ class LocalBackend:
     def folders(self, folder: str) -> dict[str, Version]:
         """The folders in a folder, each with its version; a link to one is one too."""
         path = self._folder(folder)
-        versions = {}
+        versions: dict[str, Version] = {}
         with _reading(path):
             for entry in _entries(path):
                 if entry.is_dir():
                     with suppress(FileNotFoundError):  # deleted in between
-                        versions[entry.name] = _version(entry.stat())
+                        versions[entry.name] = changed(path / entry.name)
         return versions
 
     def version(self, folder: str) -> Version | None:
         """The time at which the names in a folder last changed, and its inode."""
-        status = _status(self._folder(folder))
-        return _version(status) if status is not None and stat.S_ISDIR(status.st_mode) else None
+        path = self._folder(folder)
+        with _reading(path), suppress(FileNotFoundError, NotADirectoryError):
+            return changed(path) if path.is_dir() else None
+        return None
 
     def new(self, name: str) -> Aside:
         """Begin a file aside, in the folder that it will be in."""
-        path = self.path(name)
+        path = self._own(name)
         with writing(path):
-            self._make_ready(path.parent)
-            return Aside(path)
+            return self._aside(path)
 
     def create(self, name: str, data: bytes) -> None:
-        """Write a small file, durably and exclusively, by a link that cannot replace another."""
-        path = self.path(name)
+        """Write a small file, durably and exclusively, never over another one."""
+        path = self._own(name)
         with writing(path):
             if os.path.lexists(path):
                 raise taken(path)
-            self._make_ready(path.parent)
-            with Aside(path, direct=False) as aside:
+            with self._aside(path, direct=False) as aside:
                 aside.fill(data)
-                try:
-                    disk.LOCAL.link(aside.path, path)
-                except FileExistsError as error:
-                    # A server whose answer was lost is asked twice, and denies the second time.
-                    if not _is_same(aside.path, path):
-                        raise taken(path) from error
-                except OSError as error:
-                    if error.errno not in _NO_LINKS:
-                        raise
-                    aside.place()
+                aside.place()
         _sync_placed(path)
 
     def replace(self, name: str, data: bytes) -> None:
         """Write a small file, durably, by a rename over the old one."""
-        path = self.path(name)
-        with writing(path):
-            self._make_ready(path.parent)
-            with Aside(path, direct=False) as aside:
-                aside.fill(data)
-                aside.place(over=True)
+        path = self._own(name)
+        with writing(path), self._aside(path, direct=False) as aside:
+            aside.fill(data)
+            aside.place(over=True)
         _sync_placed(path)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; those that are gone already are no error."""
         for name in names:
-            path = self.path(name)
+            path = self._own(name, "delete")
             with writing(path, "delete"), suppress(NotADirectoryError):
                 disk.LOCAL.remove(path)
 
     def delete_folder(self, folder: str) -> None:
         """Delete a folder if nothing is in it; one that is not empty stays."""
-        path = self.path(folder)
+        path = self._own(folder, "delete")
         with writing(path, "delete"):
             try:
                 disk.LOCAL.remove_folder(path)
@@ -200,40 +198,38 @@ class LocalBackend:
 
     def link(self, source: str, target: str, over: bool = False) -> bool:
         """Let a file go by a second name; False where links are impossible or the name is taken."""
-        old, new = self.path(source), self.path(target)
+        old, new = self.path(source), self._own(target)
         status = _status(old, follow=False)
         if status is None:
             raise _nothing_to_link(old, new)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(status.st_mode) or self._has_links(old):
             return False
         with writing(new):
             self._make_ready(new.parent)
             try:
-                disk.LOCAL.link(old, new)
-            except FileExistsError:
-                if over and not _is_same(old, new):
-                    _link_over(old, new)
-                return _is_same(old, new)
+                return _is_linked(old, new, over)
             except FileNotFoundError as error:
                 raise _nothing_to_link(old, new) from error
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if error.errno not in NO_LINKS:
                     raise
                 return False
-        return True
 
     def lock(self, name: str, wait: float = 0.0, *, passing: bool = False) -> locks.FileLock | None:
         """Take the lock of this name; None if somebody has it for `wait` seconds more."""
         path = self._lock_file(name)
         with writing(path, "lock"):
+            self._refuse_links(path)
             self._make_ready(self._root)
             _make_all(path.parent)
         return locks.take(path, wait, passing=passing)
 
     def locked(self, prefix: str) -> Sequence[str]:
         """The names of the locks that somebody holds now; files that dead ones left are deleted."""
-        folder = self._lock_file("any").parent
+        any_lock = self._lock_file("any")
+        folder = any_lock.parent
         with _reading(folder):
+            self._refuse_links(any_lock)
             found = [entry.name for entry in _entries(folder) if entry.name.startswith(prefix)]
         return [
             name.removesuffix(_LOCK)
@@ -260,6 +256,8 @@ class LocalBackend:
         path = self._folder(folder)
         removed = 0
         with writing(path, "clean"), suppress(FileNotFoundError, NotADirectoryError):
+            if folder and (path.is_symlink() or self._has_links(path)):
+                return 0
             for leftover in disk.LOCAL.abandoned(path, ".", SUFFIX):
                 if is_aside(leftover.name):
                     with suppress(PermissionError):  # another user's is not ours to clean up
@@ -281,11 +279,41 @@ class LocalBackend:
     def close(self) -> None:
         """Do nothing: all is done by the calls."""
 
+    def _own(self, name: str, verb: str = "write") -> Path:
+        """Where an object lies that is to be changed; raises WriteFailed if links lead there."""
+        path = self.path(name)
+        with writing(path, verb):
+            self._refuse_links(path)
+        return path
+
+    def _refuse_links(self, path: Path) -> None:
+        disk.refuse_links(*self._above(path))
+
+    def _has_links(self, path: Path) -> bool:
+        return any(folder.is_symlink() for folder in self._above(path))
+
+    def _above(self, path: Path) -> Iterator[Path]:
+        """The folders of the store that lead to a path in it, without the store's own."""
+        return takewhile(lambda folder: folder != self._root, path.parents)
+
     def _folder(self, folder: str) -> Path:
         return self.path(folder) if folder else self._root
 
     def _lock_file(self, name: str) -> Path:
         return self._root / _OWN / "locks" / f"{checked(name)}{_LOCK}"
+
+    def _aside(self, path: Path, direct: bool = True) -> Aside:
+        """A new file for a folder, which is made if need be."""
+        self._make_ready(path.parent)
+        aside = Aside(path, direct)
+        if not self._exclusive:
+            try:
+                aside.check_exclusive()
+            except BaseException:
+                aside.discard()
+                raise
+            self._exclusive = True
+        return aside
 
     def _make_ready(self, folder: Path) -> None:
         """Make a folder and those above it, and let all their names be durable.
@@ -319,6 +347,17 @@ def _sync_placed(path: Path) -> None:
             f"{path} is in place and whole, but may not survive a power cut: its folder could not "
             f"be synced ({error.strerror or error})",
         ) from error
+
+
+def _is_linked(old: Path, new: Path, over: bool) -> bool:
+    """Whether a file has a second name now; a taken name is replaced if `over`."""
+    try:
+        disk.LOCAL.link(old, new)
+    except FileExistsError:
+        if over and not _is_same(old, new):
+            _link_over(old, new)
+        return _is_same(old, new)
+    return True
 
 
 def _link_over(old: Path, new: Path) -> None:
@@ -373,10 +412,6 @@ def _reading(path: Path) -> Iterator[None]:
 def _stamp(status: os.stat_result) -> int:
     """Which content a name has: a disk gives the number of a deleted file to a new one."""
     return hash((status.st_ino, status.st_mtime_ns, status.st_size))
-
-
-def _version(status: os.stat_result) -> Version:
-    return status.st_mtime_ns, status.st_ino
 
 
 def _is_same(a: Path, b: Path) -> bool:

@@ -163,7 +163,7 @@ def _try(path: Path) -> FileLock | None:
         lock = None
         try:
             locked = _lock(fd)
-            # If the file was deleted in between, a lock on it keeps nobody out.
+            # If the file was deleted in between, a lock on it excludes no other process.
             if locked and _identity_at(path) == identity:
                 lock = _held[identity] = FileLock(path, fd, identity)
         finally:

@@ -15,10 +15,23 @@ import numpy as np
 
 from standfast.errors import AlreadyExists, FileError, WriteFailed
 from standfast.files import disk
+from standfast.files.libc import MISSING
 from standfast.tensors.sources import Bytes
 
 SUFFIX: Final = ".standfast"
 _NAME: Final = re.compile(r"\.([0-9a-f]{16}\.)?[0-9a-f]{8}" + re.escape(SUFFIX))
+
+NO_LINKS: Final = frozenset(
+    {
+        errno.EPERM,
+        errno.EXDEV,
+        errno.EMLINK,
+        errno.EOPNOTSUPP,
+        errno.ENOTSUP,
+        errno.ENOSYS,
+    }
+)
+"""What a file system answers that makes no hard link."""
 
 _HINTS: Final = {
     errno.ENOSPC: "; free some space and try again",
@@ -73,21 +86,61 @@ class Aside:
             disk.LOCAL.write(self._fd, np.frombuffer(data, np.uint8), 0)
             disk.LOCAL.sync(self._fd)
 
+    def check_exclusive(self) -> None:
+        """Raise WriteFailed now if `place` cannot be exclusive on this file system."""
+        with writing(self._target):
+            old, new = self.path, self.path.with_name(aside_name())
+            linked = self._add_name(new)
+            self.path = new
+            if linked:
+                self._remove(old)
+
     def place(self, over: bool = False) -> None:
         """Give the file its name; `over` another one, or AlreadyExists if there is one."""
         with writing(self._target):
-            if not over and os.path.lexists(self._target):
-                raise taken(self._target)
-            disk.LOCAL.rename(self.path, self._target)
-            self._is_there = False
+            if over:
+                disk.LOCAL.rename(self.path, self._target)
+                self._is_there = False
+            else:
+                self._is_there = self._add_name(self._target)
         self.discard()
+
+    def _add_name(self, path: Path) -> bool:
+        """Give the file a name that is free; returns whether it keeps the one that it had."""
+        try:
+            disk.LOCAL.link(self.path, path)
+        except FileExistsError as error:
+            # An NFS client that lost the answer asks again, and is told that the name exists.
+            if not os.path.samestat(os.lstat(path), os.fstat(self._fd)):
+                raise taken(path) from error
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            self._rename_to(path)
+            return False
+        return True
+
+    def _rename_to(self, path: Path) -> None:
+        try:
+            disk.LOCAL.rename_new(self.path, path)
+        except FileExistsError as error:
+            raise taken(path) from error
+        except OSError as error:
+            if error.errno not in MISSING:
+                raise
+            raise WriteFailed(
+                errno.ENOTSUP,
+                f"cannot write {self._target}: this file system has neither hard links nor "
+                "renames that fail if the target exists, so two programs could overwrite each "
+                "other's checkpoints; a store on it can be read, not written",
+            ) from error
 
     def discard(self) -> None:
         """Forget the file, if it was not placed. May be called several times."""
         try:
             # A forked child has this object too, but the file is its parent's.
             if self._is_there and self._process == os.getpid():
-                self._remove()
+                self._remove(self.path)
                 self._is_there = False
         finally:
             if self._fd >= 0:
@@ -95,12 +148,13 @@ class Aside:
                 with suppress(OSError):  # what counts was synced
                     disk.LOCAL.close(fd)
 
-    def _remove(self) -> None:
+    @staticmethod
+    def _remove(path: Path) -> None:
         with suppress(OSError):  # a sweep will find it
             try:
-                disk.LOCAL.remove(self.path)
+                disk.LOCAL.remove(path)
             except KeyboardInterrupt:
-                disk.LOCAL.remove(self.path)
+                disk.LOCAL.remove(path)
                 raise
 
     def __del__(self) -> None:

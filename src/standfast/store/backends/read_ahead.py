@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from standfast.errors import FileError
+from standfast.files.threads import Threads
 from standfast.store.backends.backend import Backend, Entry
 
 Key = TypeVar("Key")
@@ -61,5 +61,5 @@ class ReadingAhead:
         keys = list(keys)
         if self._backend.width == 1 or len(keys) < 2:
             return {}
-        with ThreadPoolExecutor(self._backend.width, "standfast-read") as pool:
+        with Threads(self._backend.width) as pool:
             return dict(zip(keys, pool.map(tried, keys), strict=True))

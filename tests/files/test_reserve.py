@@ -1,0 +1,100 @@
+"""Space that is reserved for a file, and file systems that cannot reserve any."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast import Store
+from standfast.errors import WriteFailed
+from standfast.files import libc, writer
+from tests.store.stores import Array, random_bytes
+
+MIB = 1 << 20
+Saves = dict[str, Callable[[Path, dict[str, Array]], object]]
+SAVES: Saves = {
+    "file": lambda folder, state: standfast.save(folder / "state.safetensors", state),
+    "store": lambda folder, state: Store(folder).run(name="run").save(1, state),
+}
+LOADS: dict[str, Callable[[Path], dict[str, Array]]] = {
+    "file": lambda folder: standfast.load(folder / "state.safetensors", verify=False),
+    "store": lambda folder: Store(folder).run(name="run").load(verify=False),
+}
+
+
+def assert_holds(kind: str, folder: Path, state: dict[str, Array]) -> None:
+    found = LOADS[kind](folder)
+    assert [name for name in state if not np.array_equal(found[name], state[name])] == []
+
+
+@pytest.mark.guarantee("G4")
+@pytest.mark.parametrize("kind", SAVES)
+@pytest.mark.parametrize("fallocate", [True, False])
+def test_a_large_save_is_whole_where_no_space_can_be_reserved(
+    fallocate: bool, kind: str, mount: Callable[..., Path]
+) -> None:
+    """Larger than what is reserved before the first write."""
+    folder = mount(fallocate=fallocate)
+    state = {str(n): np.frombuffer(os.urandom(100 * MIB), np.uint8) for n in range(7)}
+    SAVES[kind](folder, state)
+    assert_holds(kind, folder, state)
+
+
+def answering(number: int, calls: list[int], most: int = 0) -> Callable[[int, int], None]:
+    """An `allocate` that fails for more than `most` bytes."""
+
+    def allocate(fd: int, size: int) -> None:
+        calls.append(size)
+        if size > most:
+            raise OSError(number, os.strerror(number))
+
+    return allocate
+
+
+@pytest.mark.parametrize("kind", SAVES)
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+def test_a_file_is_written_where_reserving_is_not_supported(
+    number: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(libc, "allocate", answering(number, calls))
+    monkeypatch.setattr(writer, "_AHEAD", MIB)
+    state = {str(n): random_bytes(8 * MIB, n) for n in range(8)}
+    SAVES[kind](tmp_path, state)
+    assert_holds(kind, tmp_path, state)
+    assert len(calls) >= (3 if kind == "store" else 1)
+
+
+@pytest.mark.guarantee("G5")
+@pytest.mark.parametrize("kind", SAVES)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_reservation_that_fails_fails_the_save(
+    number: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = {"w": random_bytes(MIB, 9)}
+    Store(tmp_path).run(name="run").save(0, old)
+    monkeypatch.setattr(libc, "allocate", answering(number, []))
+    with pytest.raises(WriteFailed) as raised:
+        SAVES[kind](tmp_path, {"w": random_bytes(MIB)})
+    assert raised.value.errno == number
+    assert_holds("store", tmp_path, old)
+    assert [path for path in tmp_path.rglob("*.standfast") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_what_fits_is_saved_though_space_for_all_that_may_come_does_not(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal chunks are written once: it is known late how large the file becomes."""
+    calls: list[int] = []
+    monkeypatch.setattr(libc, "allocate", answering(number, calls, most=20 * MIB))
+    state = {str(n): random_bytes(16 * MIB) for n in range(4)}
+    SAVES["store"](tmp_path, state)
+    assert_holds("store", tmp_path, state)
+    assert max(calls) > 20 * MIB >= min(calls)

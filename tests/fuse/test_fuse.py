@@ -1,0 +1,144 @@
+"""The file systems that other tests mount are what they claim to be, and leave nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import tests.fuse
+from tests.fuse.server import _libc, called
+
+PARENT = """
+import os, signal, sys
+from pathlib import Path
+from tests.fuse import mounted
+
+with mounted(Path(sys.argv[1]), sys.argv[2], size=8 << 20) as folder:
+    (folder / "file").touch()
+    print("mounted", flush=True)
+    signal.pause()
+"""
+
+
+def rename_exclusively(old: Path, new: Path) -> None:
+    called(_libc.renameat2(-100, os.fsencode(old), -100, os.fsencode(new), 1))
+
+
+def allocate(file: Path) -> None:
+    fd = os.open(file, os.O_RDWR)
+    try:
+        called(_libc.fallocate(fd, 0, 0, 1 << 20))
+    finally:
+        os.close(fd)
+
+
+def test_a_file_keeps_its_bytes_names_and_links(mount: Callable[..., Path]) -> None:
+    folder = mount()
+    block = mmap.mmap(-1, 8 << 20)
+    block.write(os.urandom(len(block)))
+    fd = os.open(folder / "file", os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+    assert os.pwrite(fd, block, 4096) == len(block)
+    os.fsync(fd)
+    with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as mapped:
+        assert mapped[4096:] == block[:]
+    os.link(folder / "file", folder / "other")
+    assert os.path.samefile(folder / "file", folder / "other")
+    (folder / "taken").touch()
+    with pytest.raises(FileExistsError):
+        rename_exclusively(folder / "file", folder / "taken")
+    rename_exclusively(folder / "file", folder / "new")
+    allocate(folder / "taken")
+    assert (folder / "taken").stat().st_size == 1 << 20
+    (folder / "new").unlink()
+    (folder / "other").unlink()
+    assert os.fstat(fd).st_nlink == 0
+    assert os.pread(fd, 10, 4096) == block[:10]
+    os.close(fd)
+    (folder / "many").mkdir()
+    for number in range(300):
+        (folder / "many" / str(number)).symlink_to("..")
+    assert len(os.listdir(folder / "many")) == 300
+    assert os.readlink(folder / "many" / "299") == ".."
+    assert sorted(os.listdir(folder)) == ["many", "taken"]
+
+
+def test_a_call_that_is_switched_off_is_refused(mount: Callable[..., Path]) -> None:
+    folder = mount(links=False, rename2=False, fallocate=False)
+    (folder / "file").touch()
+    for call, code in (
+        (lambda: os.link(folder / "file", folder / "other"), errno.EPERM),
+        (lambda: rename_exclusively(folder / "file", folder / "other"), errno.EINVAL),
+        (lambda: allocate(folder / "file"), errno.EOPNOTSUPP),
+    ):
+        with pytest.raises(OSError) as raised:
+            call()
+        assert raised.value.errno == code
+    assert os.listdir(folder) == ["file"]
+
+
+@pytest.mark.parametrize("kind", ["fuse", "tmpfs", "ext4"])
+def test_a_file_system_of_a_given_size_becomes_full(kind: str, mount: Callable[..., Path]) -> None:
+    folder = mount(kind, size=8 << 20)
+    with pytest.raises(OSError) as raised:
+        (folder / "file").write_bytes(bytes(9 << 20))
+    assert raised.value.errno == errno.ENOSPC
+    (folder / "file").unlink()
+    (folder / "file").write_bytes(bytes(4 << 20))
+
+
+@pytest.mark.parametrize("kind", ["fuse", "tmpfs", "ext4"])
+def test_no_mount_outlives_a_parent_that_is_killed(kind: str, tmp_path: Path) -> None:
+    if reason := tests.fuse.why_not(kind):
+        pytest.skip(f"not run: {reason}")
+    place = tmp_path / "place"
+    program = [sys.executable, "-c", PARENT, str(place), kind]
+    with subprocess.Popen(program, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"mounted\n"
+        [keeper] = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        ended = os.pidfd_open(int(keeper))
+        parent.kill()
+    select.select([ended], [], [])
+    os.close(ended)
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+
+
+def test_a_keeper_that_is_killed_is_an_error_and_leaves_no_mount(tmp_path: Path) -> None:
+    if reason := tests.fuse.why_not("fuse"):
+        pytest.skip(f"not run: {reason}")
+    with ExitStack() as stack:
+        stack.enter_context(tests.fuse.mounted(tmp_path / "place"))
+        [keeper] = [
+            child
+            for task in os.listdir("/proc/self/task")
+            for child in Path(f"/proc/self/task/{task}/children").read_text().split()
+            if str(tmp_path) in Path(f"/proc/{child}/cmdline").read_text()
+        ]
+        os.kill(int(keeper), signal.SIGKILL)
+        with pytest.raises(RuntimeError, match="has failed"):
+            stack.close()
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+
+
+def test_tests_that_cannot_run_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
+    (tmp_path / "test_it.py").write_text(
+        "import tests.fuse.fixtures as fixtures\n"
+        "def none(*_):\n    raise fixtures.CannotMount('no FUSE here')\n"
+        "fixtures.mounted = none\n"
+        "def test_it(mount):\n    mount()\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "tests that this machine cannot run" in done.stdout
+    assert "test_it.py::test_it: no FUSE here" in done.stdout
