@@ -10,6 +10,7 @@
     ├── ClosedFile (ValueError)            a file used after it was closed
     ├── UnknownFormat (ValueError)         no format of ours claims these bytes or this name
     ├── UnsupportedFile (ValueError)       a sound file of a version or kind that we do not read
+    │   └── TooNew                         written by a newer version of Standfast
     ├── RefusedPickle (ValueError)         a pickle that asks for code to be run
     ├── UnknownFramework (ValueError)      no adapter of that name, or its library is missing
     ├── NothingToVerify (ValueError)       the file holds no digests
@@ -30,6 +31,7 @@
     ├── NotOpen (RuntimeError)             a Checkpointer outside of its `with`, or nothing to save
     ├── SaveFailed (RuntimeError)          the process that wrote a checkpoint ended in the middle
     │   └── StateChanged                   the state changed while its copy was made
+    ├── OutOfMemory (MemoryError)          no memory, or no thread, can be had
     ├── CopyFailed (RuntimeError)          a device could not copy, or has no memory
     ├── ProofFailed (RuntimeError)         a program of which nothing can be proved
     ├── RankError                          ranks that cannot go on together
@@ -47,6 +49,7 @@
     ├── IncompatibleCheckpoint (ValueError)  a sound state of another kind of tree
     ├── StoreError                         what a store refuses to do
     │   ├── NotAStore (FileNotFoundError)
+    │   ├── UnsupportedStore (ValueError)  a server without conditional writes
     │   ├── RefNotFound (LookupError)      no checkpoint goes by this name
     │   ├── AmbiguousRef (LookupError)     several do
     │   ├── BadLabel (ValueError)          no name for a run or a tag
@@ -77,6 +80,10 @@ NotDeleted, NotMirrored.
 """
 
 from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class StandfastError(Exception):
@@ -122,6 +129,13 @@ class UnknownFormat(StandfastError, ValueError):
 
 class UnsupportedFile(StandfastError, ValueError):
     """The file may be sound; its version or kind is one that Standfast does not read."""
+
+
+class TooNew(UnsupportedFile):
+    """A newer version of Standfast wrote the file, and this one could misread it.
+
+    Such a file is not damaged: nothing falls back from it, and nothing of it is deleted.
+    """
 
 
 class RefusedPickle(StandfastError, ValueError):
@@ -208,6 +222,10 @@ class StateChanged(SaveFailed):
     """Something other than an optimizer changed the state before its copy was made."""
 
 
+class OutOfMemory(StandfastError, MemoryError):
+    """The process can have no more memory, or start no more threads; what was saved is whole."""
+
+
 class CopyFailed(StandfastError, RuntimeError):
     """A device could not copy from or to its memory, or has none left."""
 
@@ -281,6 +299,13 @@ class StoreError(StandfastError):
 
 class NotAStore(StoreError, FileNotFoundError):
     """There is no store at this path."""
+
+
+class UnsupportedStore(StoreError, ValueError):
+    """The object store ignores or refuses conditional writes, so it cannot keep two writers apart.
+
+    Nothing was written. Such a store can still be read.
+    """
 
 
 class RefNotFound(StoreError, LookupError):
@@ -392,7 +417,7 @@ class NotVerified(UserWarning):
 
 
 class FellBack(UserWarning):
-    """The checkpoint that was asked for is damaged: an older one was taken."""
+    """What was asked for is damaged: an older checkpoint, or what is left of a run, was taken."""
 
 
 class NotDeleted(UserWarning):
@@ -405,6 +430,27 @@ class NotMirrored(UserWarning):
 
 class SlowSaves(UserWarning):
     """Checkpoints slow the loop down more than they should; the message says why."""
+
+
+@contextmanager
+def within_memory() -> Iterator[None]:
+    """Raise OutOfMemory in place of the errors by which Python reports that.
+
+    They are MemoryError, an OSError of `mmap`, and a RuntimeError where a thread cannot start.
+    """
+    try:
+        yield
+    except StandfastError:
+        raise
+    except (MemoryError, OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+            raise
+        if isinstance(error, RuntimeError) and "start new thread" not in str(error):
+            raise
+        raise OutOfMemory(
+            f"the process can have no more memory or threads ({error or type(error).__name__}): "
+            "free some memory, or raise the limits (ulimit -v, ulimit -u)"
+        ) from error
 
 
 def printable(text: str) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from blake3 import blake3
 
+from standfast.files.threads import Threads
 from standfast.tensors import Source
 from standfast.tensors.sources import PIECE
 
@@ -83,7 +83,7 @@ class Digesting:
     that the digest covers that copy too.
     """
 
-    def __init__(self, sources: Sequence[Source], pool: ThreadPoolExecutor) -> None:
+    def __init__(self, sources: Sequence[Source], pool: Threads) -> None:
         self._sources = sources
         self._batches = list(batches_of(sources))
         self._futures = [pool.submit(_digest_batch, sources, batch) for batch in self._batches]
@@ -132,7 +132,7 @@ def digests_in_order(sources: Sequence[Source]) -> Iterator[tuple[list[Chunk], b
 
 def digest_all(sources: Sequence[Source]) -> bytes:
     """The digests of all chunks of the sources."""
-    with ThreadPoolExecutor(worker_count(spare=1), "standfast-digest") as pool:
+    with Threads(worker_count(spare=1)) as pool:
         return Digesting(sources, pool).result()
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from standfast.files.deflate import InflatingSource, inflate
+from standfast.files.digests import worker_count
 from standfast.files.layout import Form
+from standfast.files.threads import Threads
 from standfast.tensors import ArraySource, Source, TensorSpec
-from standfast.tensors.sources import Bytes
+from standfast.tensors.sources import Bytes, aligned_bytes
 
 Array = np.ndarray[Any, Any]
 
@@ -79,3 +81,36 @@ def _as_it_lies(data: Bytes, spec: TensorSpec, form: Form) -> Array:
     if not data.size:
         return np.empty(spec.array_shape, dtype)
     return np.ndarray(spec.array_shape, dtype, data.data, 0, form.strides)
+
+
+_PIECE: Final = 4 << 20
+_FEW: Final = 4 << 20
+"""Less than this is copied by the caller alone."""
+
+
+def gathered(parts: Sequence[Bytes]) -> Bytes:
+    """Parts one after the other, in fresh memory that is aligned.
+
+    To touch memory for the first time takes longer than to copy, and threads share it.
+    """
+    ends = np.cumsum([part.size for part in parts]).tolist()
+    memory = aligned_bytes(ends[-1] if ends else 0)
+
+    def copy(piece: tuple[int, int]) -> None:
+        part, start = piece
+        source = parts[part][start : start + _PIECE]
+        at = ends[part] - parts[part].size + start
+        memory[at : at + source.size] = source
+
+    pieces = [
+        (number, start)
+        for number, part in enumerate(parts)
+        for start in range(0, part.size, _PIECE)
+    ]
+    if memory.size < _FEW:
+        for piece in pieces:
+            copy(piece)
+    else:
+        with Threads(worker_count()) as pool:
+            list(pool.map(copy, pieces))
+    return memory

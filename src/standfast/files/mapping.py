@@ -13,12 +13,15 @@ from typing import Final, Self
 import numpy as np
 
 from standfast.errors import ChangedFile, UnreadableFile
+from standfast.files.threads import Task, Threads
 from standfast.tensors.sources import Bytes
 
 _NETWORK: Final = frozenset(
     "9p afs beegfs ceph cifs glusterfs gpfs lustre ncpfs nfs nfs4 smb3 smbfs".split()
 )
 _STEP: Final = 4 << 20
+_PATIENCE: Final = 0.1
+"""How many seconds a thread is given to start."""
 POPULATE_READ: Final = 22
 POPULATE_WRITE: Final = 23
 """Linux 5.14; Python 3.11 has no names for them."""
@@ -82,10 +85,11 @@ class Prefetch:
         self._moved = threading.Condition()
         self.failed = False
         """Whether a part could not be read at all: to touch it would end the process."""
-        self._thread = threading.Thread(target=self._run, name="standfast-prefetch", daemon=True)
+        self._threads = Threads(1)
+        self._task: Task[None] | None = None
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._task = self._threads.submit(self._run)
         return self
 
     def __exit__(
@@ -95,12 +99,15 @@ class Prefetch:
         at: TracebackType | None,
     ) -> None:
         self._stop = 0
-        self._thread.join()
+        self._threads.shutdown()
 
     def wait_for(self, offset: int) -> None:
         """Return when the file is in memory up to `offset`, or will not be."""
-        with self._moved:
-            self._moved.wait_for(lambda: self._reached >= offset)
+        while self._task is not None:
+            with self._moved:
+                if self._moved.wait_for(lambda: self._reached >= offset, _PATIENCE):
+                    return
+            self._task.attempt()  # there may be no thread for it
 
     def _run(self) -> None:
         try:

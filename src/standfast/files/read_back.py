@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from standfast.files.digests import Chunk, batches, chunks_of, worker_count
 from standfast.files.disk import ALIGNMENT, DIRECT
 from standfast.files.layout import Index
 from standfast.files.ring import BLOCK, BLOCKS, borrowed_block
+from standfast.files.threads import Threads
 
 
 def digests_on_disk(path: Path, index: Index) -> bytes:
@@ -29,7 +29,7 @@ def digests_on_disk(path: Path, index: Index) -> bytes:
     ]
     window = _open(path)
     try:
-        with ThreadPoolExecutor(min(BLOCKS, worker_count(spare=-1)), "standfast-read") as pool:
+        with Threads(min(BLOCKS, worker_count(spare=-1))) as pool:
             found = pool.map(lambda batch: list(_digest(window, batch, index)), batches(chunks))
             digests = {chunk: digest for part in found for chunk, digest in part}
     finally:

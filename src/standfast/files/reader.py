@@ -5,9 +5,8 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import chain, repeat
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -30,6 +29,7 @@ from standfast.files.input.ranges import SourceRanges
 from standfast.files.input.stream import SourceStream
 from standfast.files.layout import Index
 from standfast.files.mapping import Prefetch, as_bytes, map_file, on_network
+from standfast.files.threads import Threads
 from standfast.tensors import ArraySource, Source, TensorSpec
 from standfast.tensors.sources import PIECE, Bytes, aligned_bytes
 
@@ -253,9 +253,11 @@ class Reader:
             if isinstance(self._file, SourceRanges):
                 threads = _FETCHING
             with ExitStack() as stack:
-                pool = stack.enter_context(ThreadPoolExecutor(threads, "standfast-read"))
+                pool = stack.enter_context(Threads(threads))
                 prefetch = stack.enter_context(self._prefetch(chunks)) if self._memory else None
-                damaged = list(chain.from_iterable(pool.map(fill, work, repeat(prefetch))))
+                damaged = list(
+                    chain.from_iterable(pool.map(lambda batch: fill(batch, prefetch), work))
+                )
         if damaged:
             raise self.mismatch(list(dict.fromkeys(damaged)))
 
@@ -297,7 +299,7 @@ class Reader:
             return crc32(buffers[row].data, before) != expected
 
         rows = [row for row in buffers if row not in self._index.forms or not self._deflated(row)]
-        with ThreadPoolExecutor(worker_count(), "standfast-read") as pool:
+        with Threads(worker_count()) as pool:
             damaged = [
                 row for row, bad in zip(rows, pool.map(is_damaged, rows), strict=True) if bad
             ]

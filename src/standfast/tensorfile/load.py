@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from standfast.errors import BadOption, NotVerified
+from standfast.errors import BadOption, NotVerified, within_memory
 from standfast.files.device_reader import stream
 from standfast.tensorfile.open import Array, TensorFile
 from standfast.tensors import framework as framework_named
@@ -46,33 +46,34 @@ def load(
     >>> weights = standfast.load("model.safetensors", framework="torch")
     >>> weights = standfast.load("model.safetensors", "torch", device="cuda", cast="bfloat16")
     """
-    adapter = None if framework == "numpy" else framework_named(framework)
-    target = _device(device, adapter)
-    dtype = None if cast is None else castable_dtype(cast)
-    with TensorFile(
-        source,
-        mapped=mapped,
-        writable=True,
-        verify=verify,
-        names=names,
-        tensors_only=tensors_only,
-    ) as file:
-        found = _arrays(file, dtype) if target is None else _on_device(file, target, dtype)
-        if verify and not file.has_digests:
-            checked = (
-                "only its CRC-32 sums were checked" if file.has_crcs else "nothing was verified"
-            )
-            warnings.warn(
-                f"{file.path} holds no digests: it was loaded, but {checked}",
-                NotVerified,
-                stacklevel=2,
-            )
-        if adapter is None or target is not None:
-            return found
-        return {
-            name: adapter.tensor(array, cast_spec(file.spec(name), dtype))
-            for name, array in found.items()
-        }
+    with within_memory():
+        adapter = None if framework == "numpy" else framework_named(framework)
+        target = _device(device, adapter)
+        dtype = None if cast is None else castable_dtype(cast)
+        with TensorFile(
+            source,
+            mapped=mapped,
+            writable=True,
+            verify=verify,
+            names=names,
+            tensors_only=tensors_only,
+        ) as file:
+            found = _arrays(file, dtype) if target is None else _on_device(file, target, dtype)
+            if verify and not file.has_digests:
+                checked = (
+                    "only its CRC-32 sums were checked" if file.has_crcs else "nothing was verified"
+                )
+                warnings.warn(
+                    f"{file.path} holds no digests: it was loaded, but {checked}",
+                    NotVerified,
+                    stacklevel=2,
+                )
+            if adapter is None or target is not None:
+                return found
+            return {
+                name: adapter.tensor(array, cast_spec(file.spec(name), dtype))
+                for name, array in found.items()
+            }
 
 
 def _device(device: Any, adapter: Framework | None) -> Device | None:

@@ -15,9 +15,11 @@ from standfast.errors import (
     UnsupportedDType,
     UnsupportedTensor,
     WriteFailed,
+    within_memory,
 )
 from standfast.files import disk
 from standfast.files.layout import Layout
+from standfast.files.paths import check_local
 from standfast.files.writer import write_file, write_stream
 from standfast.formats import Format, format_for_writing, format_named
 from standfast.tensorfile.portable import portable
@@ -49,17 +51,18 @@ def save(
 
     >>> standfast.save("model.safetensors", model.state_dict(), {"step": 100})
     """
-    if isinstance(target, str | bytes | os.PathLike):
-        path = os.fsdecode(target)
-        kind = chosen_format(path, format)
-        layout, sources = _planned(kind, tensors, metadata, cast=cast, extras=extras)
-        write_file(path, layout, sources, disk.LOCAL)
-    elif hasattr(target, "write"):
-        kind = format_named("safetensors" if format is None else format)
-        layout, sources = _planned(kind, tensors, metadata, cast=cast, extras=extras)
-        write_stream(target, layout, sources)
-    else:
-        raise WriteFailed(errno.EINVAL, f"{target!r} is neither a path nor a stream")
+    with within_memory():
+        if isinstance(target, str | bytes | os.PathLike):
+            path = os.fsdecode(target)
+            kind = chosen_format(path, format)
+            layout, sources = _planned(kind, tensors, metadata, cast=cast, extras=extras)
+            write_file(path, layout, sources, disk.LOCAL)
+        elif hasattr(target, "write"):
+            kind = format_named("safetensors" if format is None else format)
+            layout, sources = _planned(kind, tensors, metadata, cast=cast, extras=extras)
+            write_stream(target, layout, sources)
+        else:
+            raise WriteFailed(errno.EINVAL, f"{target!r} is neither a path nor a stream")
 
 
 def _planned(
@@ -78,7 +81,8 @@ def _planned(
 
 
 def chosen_format(path: str, name: str | None) -> Format:
-    """The format of this name, or else the one that the path's suffix names."""
+    """The format of this name, or the path's suffix; raises BadOption if the path is a URL."""
+    check_local(path)
     return format_for_writing(path) if name is None else format_named(name)
 
 

@@ -25,7 +25,7 @@ from standfast.errors import (
 )
 from standfast.files.digests import DIGEST
 from standfast.files.layout import Late, Layout, Sums
-from standfast.formats.metadata import OWN, check_metadata, from_json
+from standfast.formats.metadata import OWN, check_metadata, check_needs, from_json
 from standfast.formats.reader import Read
 from standfast.formats.seal import (
     CHUNKS_KEY,
@@ -181,12 +181,13 @@ def read_entry(read: Read, entry: Entry) -> bytes:
 
 
 def read_own(read: Read, entry: Entry) -> dict[str, Any]:
-    """Our entry: an object with `standfast.chunks` and `metadata`."""
+    """Our entry: an object with `standfast.chunks` and `metadata`; other members are ignored."""
     data = read_entry(read, entry)
     if zlib.crc32(data) != entry.crc:
         raise BadArchive(f"entry {entry.name!r}: its CRC-32 is not {entry.crc:08x}")
     members = from_json(data, f"entry {entry.name!r}")
-    if set(members) != {CHUNKS_KEY, "metadata"} or not isinstance(members["metadata"], dict):
+    check_needs(members)
+    if not isinstance(members.get("metadata"), dict) or CHUNKS_KEY not in members:
         raise BadField(f"entry {entry.name!r}: expected the keys {CHUNKS_KEY} and metadata")
     for key in members["metadata"]:
         if key.startswith(OWN):

@@ -1,0 +1,146 @@
+"""Threads that help their caller, who goes on without them where none can be started.
+
+`concurrent.futures` waits forever for a thread that ran out of memory before its first line. Here
+a task that no thread has begun is run by the caller who wants its result.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+class Task(Generic[T]):
+    """A call that is made once, by a thread or by the caller."""
+
+    def __init__(self, call: Callable[..., T], *arguments: Any) -> None:
+        self._call = call
+        self._arguments = arguments
+        self._claimed = threading.Lock()
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._value: T
+        self._error: BaseException | None = None
+
+    def attempt(self) -> None:
+        """Run it, unless that was begun already or it was cancelled; raises nothing."""
+        if not self._claimed.acquire(blocking=False):
+            return
+        try:
+            self._value = self._call(*self._arguments)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.release()
+
+    def cancel(self) -> bool:
+        """Keep it from being begun; returns whether it was not begun before."""
+        if not self._claimed.acquire(blocking=False):
+            return False
+        self._done.release()
+        return True
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return not self._done.locked()
+
+    def wait(self) -> None:
+        """Return when it has ended; not for a task that was cancelled."""
+        self.attempt()
+        with self._done:
+            pass
+        if self._error is not None and not isinstance(self._error, Exception):
+            raise self._error  # an interrupt, which is for the caller
+
+    def result(self) -> T:
+        """What it returned; raises what it raised."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class Threads:
+    """A number of threads at most; each ends when nothing is left to do."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._guard = threading.Lock()
+        self._active = 0
+        self._waiting: deque[Task[Any]] = deque()
+        self._running: set[Task[Any]] = set()
+
+    def submit(self, call: Callable[..., T], *arguments: Any) -> Task[T]:
+        """Have it called soon, by a thread if one can be started."""
+        task = Task(call, *arguments)
+        with self._guard:
+            self._waiting.append(task)
+            starts = self._active < self._most
+            self._active += starts
+        if starts:
+            try:
+                _thread.start_new_thread(self._work, ())
+            except (RuntimeError, MemoryError):
+                with self._guard:
+                    self._active -= 1
+        return task
+
+    def map(self, call: Callable[[Item], T], items: Iterable[Item]) -> Iterator[T]:
+        """The results for all items, in their order; all are submitted at once."""
+        tasks = [self.submit(call, item) for item in items]
+
+        def results() -> Iterator[T]:
+            try:
+                for task in tasks:
+                    yield task.result()
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+        return results()
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._guard:
+                    if not self._waiting:
+                        self._active -= 1
+                        return
+                    task = self._waiting[0]
+                    self._running.add(task)
+                    self._waiting.popleft()
+                task.attempt()
+                with self._guard:
+                    self._running.discard(task)
+        except MemoryError:
+            pass  # the caller that wants the results does the work
+
+    def shutdown(self, cancel: bool = False) -> None:
+        """Return when all tasks have ended; those that were not begun may be cancelled instead."""
+        while task := self._left():
+            if not (cancel and task.cancel()):
+                task.wait()
+            with self._guard:
+                self._running.discard(task)
+
+    def _left(self) -> Task[Any] | None:
+        with self._guard:
+            return self._waiting.popleft() if self._waiting else next(iter(self._running), None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.shutdown()
