@@ -12,6 +12,7 @@ from tests.strategies import same_bytes
 SUFFIX = {"safetensors": "safetensors", "torch": "pt", "npz": "npz", "sunc": "sunc"}
 
 
+@pytest.mark.guarantee("G19")
 @pytest.mark.parametrize("name", general_files())
 def test_the_writer_still_writes_these_bytes(name: str) -> None:
     assert general_files()[name] == (FOLDER / name).read_bytes()

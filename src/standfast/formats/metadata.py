@@ -14,12 +14,22 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
-from standfast.errors import BadField, DuplicateKey, RefusedMetadata, printable, shortened
+from standfast.errors import (
+    BadField,
+    DuplicateKey,
+    RefusedMetadata,
+    TooNew,
+    printable,
+    shortened,
+)
 
 OWN: Final = "standfast."
 """Keys that start so are ours: users cannot set them and do not see them."""
 
 TYPED: Final = OWN + "json"
+
+NEEDS: Final = OWN + "needs"
+"""What a reader must know in order to read the file; version 0.1 writes no such key."""
 
 MAX_DEPTH: Final = 100
 """Nesting is bounded by this and not by the stack, which is not the same everywhere."""
@@ -83,6 +93,7 @@ def to_strings(metadata: Mapping[str, Any], typed: bool = True) -> dict[str, str
 
 def from_strings(strings: Mapping[str, str]) -> dict[str, Any]:
     """The metadata that `to_strings` was given, or what another writer wrote, as strings."""
+    check_needs(strings)
     metadata: dict[str, Any] = {k: v for k, v in strings.items() if not k.startswith(OWN)}
     typed = _parse_json(strings.get(TYPED, "[]"), f"metadata key {TYPED!r}")
     if not isinstance(typed, list) or not all(isinstance(key, str) for key in typed):
@@ -96,6 +107,15 @@ def from_strings(strings: Mapping[str, str]) -> dict[str, Any]:
         seen.add(key)
         metadata[key] = _parse_json(strings[key], f"metadata key {shortened(key)!r}")
     return metadata
+
+
+def check_needs(own: Mapping[str, Any]) -> None:
+    """Raise TooNew if the keys of ours in a file say that this version could misread it."""
+    if NEEDS in own:
+        raise TooNew(
+            f"it needs {printable(shortened(str(own[NEEDS])))}, which this version of Standfast "
+            "does not know: install a newer one"
+        )
 
 
 def _parse_json(text: str, where: str) -> Any:

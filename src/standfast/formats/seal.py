@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from blake3 import blake3
 
-from standfast.errors import BadField, IndexMismatch
+from standfast.errors import BadField, IndexMismatch, TooNew, shortened
 from standfast.files.digests import CHUNK, DIGEST, chunk_counts
 
 KEY: Final = "standfast.digest"
@@ -44,6 +44,11 @@ def chunks_size(count: int) -> int:
 def parse_chunks(text: Any, sizes: np.ndarray[Any, Any]) -> bytes:
     """The chunk digests of tensors of these sizes, out of their text."""
     if not isinstance(text, str) or not text.startswith(_TAG):
+        if isinstance(text, str) and (other := re.match(r"[a-z0-9-]+:[0-9]+:", text)):
+            raise TooNew(
+                f"metadata key {CHUNKS_KEY}: digests of the kind {shortened(other[0])!r}, which "
+                "this version of Standfast does not know: install a newer one"
+            )
         raise BadField(f"metadata key {CHUNKS_KEY}: expected text that starts {_TAG!r}")
     try:
         digests = msgspec.convert(text[len(_TAG) :], type=bytes)

@@ -74,7 +74,7 @@ def test_fortran_order_and_big_endian_come_back_with_their_values(tmp_path: Path
             assert file["b"].dtype == np.dtype("<i4")
             assert file["s"] == 5
             assert np.array_equal(file.slice("f")[1, :, ::2], array[1, :, ::2])
-        standfast.convert(tmp_path / "odd.npz", tmp_path / "plain.oxck", cast=True)
+        standfast.convert(tmp_path / "odd.npz", tmp_path / "plain.oxck", cast=True, replace=True)
         assert np.array_equal(standfast.load(tmp_path / "plain.oxck")["f"], array)
 
 

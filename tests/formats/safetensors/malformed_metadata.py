@@ -11,6 +11,8 @@ from standfast.errors import (
     DuplicateKey,
     IndexMismatch,
     SizeMismatch,
+    StandfastError,
+    TooNew,
     TrailingBytes,
     UnknownDType,
 )
@@ -244,10 +246,10 @@ TYPED = (
 )
 
 
-def _chunks(name: str, text: str, message: str) -> Case:
+def _chunks(name: str, text: str, message: str, error: type[StandfastError] = BadField) -> Case:
     """A sealed header in which `standfast.chunks` alone is wrong."""
     file = sealed_file(member("standfast.chunks", json.dumps(text)))
-    return Case(name, file, BadField, f"standfast.chunks.*{message}", OURS)
+    return Case(name, file, error, f"standfast.chunks.*{message}", OURS)
 
 
 RIGHT = chunks_text(b"x")
@@ -256,8 +258,10 @@ RIGHT_MEMBER = member("standfast.chunks", json.dumps(RIGHT))
 CHUNKS = (
     _chunks("chunk digests are empty text", "", "blake3"),
     _chunks("chunk digests without a tag", RIGHT.removeprefix(CHUNKS_TAG), "blake3"),
-    _chunks("chunk digests of another hash", RIGHT.replace("blake3", "sha256"), "blake3"),
-    _chunks("chunk digests of other chunks", RIGHT.replace("16777216", "16777215"), "16777216"),
+    _chunks("chunk digests of another hash", RIGHT.replace("blake3", "sha256"), "sha256", TooNew),
+    _chunks(
+        "chunk digests of other chunks", RIGHT.replace("16777216", "16777215"), "16777215", TooNew
+    ),
     _chunks("chunk digests with the tag in capitals", RIGHT.replace("b", "B", 1), "blake3"),
     _chunks("chunk digests with the tag alone", CHUNKS_TAG, "0 bytes"),
     _chunks("chunk digests with a star", RIGHT[:-3] + "*" + RIGHT[-2:], "base64"),

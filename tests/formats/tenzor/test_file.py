@@ -97,7 +97,7 @@ def test_the_golden_file_is_converted_to_itself_byte_for_byte(tmp_path: Path) ->
     assert bare.read_bytes() == FIRST.read_bytes()
     standfast.convert(FIRST, full, names=NAMES)
     assert full.read_bytes() != FIRST.read_bytes()
-    standfast.convert(full, bare, extras=False)
+    standfast.convert(full, bare, extras=False, replace=True)
     assert bare.read_bytes() == FIRST.read_bytes()
 
 
@@ -264,7 +264,7 @@ def test_a_file_without_names_keeps_its_hashes_when_it_is_written_again(
     standfast.save(tmp_path / "a.tenzor", state, extras=False)
     standfast.convert(tmp_path / "a.tenzor", tmp_path / "b.safetensors")
     for source in ("a.tenzor", "b.safetensors"):
-        standfast.convert(tmp_path / source, tmp_path / "c.tenzor", extras=extras)
+        standfast.convert(tmp_path / source, tmp_path / "c.tenzor", extras=extras, replace=True)
         with standfast.open(tmp_path / "c.tenzor") as file:
             assert list(file) == [f"{tenzor.hash_name(name):#018x}" for name in state]
     if not extras:

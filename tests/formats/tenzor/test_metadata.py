@@ -164,7 +164,7 @@ def test_bytes_are_written_as_they_are(text: bytes) -> None:
 def test_empty_metadata_is_converted(text: bytes, extras: bool, tmp_path: Path) -> None:
     old, new = tmp_path / "old.tenzor", tmp_path / "new.tenzor"
     old.write_bytes(file_of(text))
-    standfast.convert(old, new, names=["a"], extras=extras)
+    standfast.convert(old, new, names=["a"], extras=extras, replace=True)
     with standfast.open(new) as file:
         assert file.metadata == {}
     assert extras or new.read_bytes() == old.read_bytes()

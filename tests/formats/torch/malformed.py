@@ -266,7 +266,6 @@ OURS = (
     Case("entry empty", sealed(b""), BadField, r"not the JSON"),
     Case("no digests", sealed(own_entry(**{"standfast.chunks": None})), BadField, r"the keys"),
     Case("no metadata", sealed(own_entry(metadata=None)), BadField, r"the keys"),
-    Case("a third key", sealed(own_entry(more=1)), BadField, r"the keys"),
     Case("metadata a list", sealed(own_entry(metadata=[])), BadField, r"the keys"),
     Case(
         "metadata with a key of ours",

@@ -135,6 +135,7 @@ def show(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
+@pytest.mark.guarantee("G11")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_that_a_real_file_asks_for_is_run(
     attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

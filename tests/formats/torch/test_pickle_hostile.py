@@ -90,6 +90,7 @@ sys.exit(f"{events} {set(sys.modules) - modules}" if events or set(sys.modules) 
 """
 
 
+@pytest.mark.guarantee("G11")
 def test_python_itself_sees_no_import_and_no_call() -> None:
     """Imports, eval, open, os.system and all of subprocess raise an event of Python's audit."""
     root = ROOT

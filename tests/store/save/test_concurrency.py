@@ -102,6 +102,7 @@ def test_the_writer_lets_go_when_the_last_of_them_is_closed(store: Store) -> Non
         runs[0].save(7, {})
 
 
+@pytest.mark.guarantee("G8")
 def test_loads_during_saves_see_whole_states(store: Store, run: Run) -> None:
     run.save(0, _state(0))
     saving = True
@@ -132,6 +133,7 @@ def test_loads_during_saves_see_whole_states(store: Store, run: Run) -> None:
     assert run.load()["step"] == 14
 
 
+@pytest.mark.guarantee("G8")
 def test_loads_during_replacements_see_the_old_or_the_new(store: Store, run: Run) -> None:
     run.save(1, _state(0))
     saving = True

@@ -54,6 +54,7 @@ def _files(run: Run, step: int) -> set[str]:
 # Within a run
 
 
+@pytest.mark.guarantee("G18")
 def test_an_unchanged_state_writes_no_data(run: Run) -> None:
     _save(run, 1, chunks(1, 2))
     assert _save(run, 2, chunks(1, 2)) == 0
@@ -214,6 +215,7 @@ def test_space_does_not_grow_with_the_number_of_checkpoints(run: Run) -> None:
 # Across runs
 
 
+@pytest.mark.guarantee("G18")
 def test_another_runs_chunks_are_linked_in(store: Store, run: Run) -> None:
     _save(run, 1, chunks(1, 2))
     other = store.run("second")
@@ -231,6 +233,7 @@ def test_a_third_run_links_the_same_file(store: Store, run: Run) -> None:
     assert data_path(run, 1).stat().st_nlink == 3
 
 
+@pytest.mark.guarantee("G18")
 @pytest.mark.parametrize("how", ["by hand", "delete_all", "moved"])
 def test_a_run_outlives_the_one_that_it_shares_with(
     store: Store, run: Run, how: str, tmp_path: Path

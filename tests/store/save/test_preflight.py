@@ -32,6 +32,7 @@ def _names(run: Run) -> set[str]:
     return {path.name for path in folder(run).iterdir()}
 
 
+@pytest.mark.guarantee("G5")
 def test_a_save_that_cannot_fit_writes_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = _names(run)
     written: list[Path] = []

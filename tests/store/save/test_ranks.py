@@ -203,6 +203,8 @@ def test_a_run_that_another_process_writes_is_refused_on_all_ranks(tmp_path: Pat
 
 
 def test_ranks_wait_for_another_change_no_longer_than_for_each_other(tmp_path: Path) -> None:
+    Store(tmp_path).run("heat")  # making it takes the lock that rank 0 holds below
+
     def program(comm: ThreadRanks) -> Any:
         run = Store(tmp_path).run("heat")
         if comm.rank != 0:

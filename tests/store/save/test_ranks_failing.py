@@ -116,6 +116,7 @@ class Faulted:
         self.errors = [each for each in self.outcomes if isinstance(each, BaseException)]
 
 
+@pytest.mark.guarantee("G6")
 @pytest.mark.parametrize("replace", [False, True], ids=["new", "replaced"])
 @pytest.mark.parametrize("rank", range(COUNT))
 @pytest.mark.parametrize(
@@ -167,6 +168,7 @@ def test_an_operation_that_fails_on_one_rank_fails_on_all(
     assert ("saved, and raised" in outcomes) == (what == "done" and rank == 0)
 
 
+@pytest.mark.guarantee("G6")
 @pytest.mark.parametrize("rank", range(1, COUNT))
 def test_a_rank_that_is_lost_leaves_the_old_state_or_the_new_one(rank: int, tmp_path: Path) -> None:
     def kill(comm: ThreadRanks, _: str) -> None:

@@ -66,8 +66,11 @@ def test_marks_without_them_are_as_they_were(tmp_path: Path) -> None:
 
 def test_a_run_can_be_looked_for_without_being_made(tmp_path: Path) -> None:
     store = standfast.Store(tmp_path)
-    assert store.known_run("gpt", hp={"lr": 1}) is None
+    with pytest.raises(errors.NotAStore):
+        store.known_run("gpt", hp={"lr": 1})
     assert not (tmp_path / "checkpoints").exists()
+    store.run("other")
+    assert store.known_run("gpt", hp={"lr": 1}) is None
     made = store.run("gpt", hp={"lr": 1})
     found = store.known_run("gpt", hp={"lr": 1})
     assert found is not None

@@ -109,6 +109,7 @@ def test_a_tag_that_is_no_name_is_refused(run: Run, tag: Any) -> None:
     assert run.checkpoint(1).tags == []
 
 
+@pytest.mark.guarantee("G12")
 def test_a_tagged_checkpoint_is_neither_deleted_nor_replaced(store: Store, run: Run) -> None:
     run.checkpoint(1).tag("paper")
     with pytest.raises(Protected, match="'paper'"):
@@ -127,6 +128,7 @@ def test_a_tagged_checkpoint_is_neither_deleted_nor_replaced(store: Store, run: 
     assert [each.step for each in run.checkpoints()] == [2]
 
 
+@pytest.mark.guarantee("G12")
 def test_a_tag_that_another_process_gave_protects_too(store: Store, run: Run) -> None:
     _again(store).resolve("a@1").tag("paper")
     with pytest.raises(Protected):
@@ -183,11 +185,11 @@ def test_the_marks_of_a_deleted_checkpoint_are_gone(store: Store, run: Run) -> N
     checkpoint = run.checkpoint(1)
     checkpoint.note("text")
     run.delete(1)
-    assert not list(folder(run).glob("*.marks.json"))
+    assert not list(folder(run).glob("*_000001.marks.json"))
     for change in (lambda: checkpoint.tag("late"), lambda: checkpoint.note("late")):
-        with pytest.raises(RefNotFound, match="deleted meanwhile"):
+        with pytest.raises(RefNotFound):
             change()
-    assert not list(folder(run).glob("*.marks.json"))
+    assert not list(folder(run).glob("*_000001.marks.json"))
     run.save(1, {})
     assert run.checkpoint(1).notes == []
 
@@ -213,3 +215,42 @@ def test_of_many_threads_that_give_one_tag_one_succeeds(store: Store, run: Run) 
     assert len(given) == 1
     assert len(refused) == 7
     assert store.resolve("paper").step == given[0]
+
+
+@pytest.mark.guarantee("G12")
+def test_marks_do_not_survive_the_replacement_of_their_checkpoint(store: Store, run: Run) -> None:
+    """The process died after the commit of the new record, before it deleted the old marks."""
+    old = run.checkpoint(1)
+    old.note("diverged")
+    old.add_metrics({"val": 9.0}, best=True)
+    path = folder(run) / names.marks_file(run.hash, 1).rpartition("/")[2]
+    left = path.read_bytes()
+    run.save(1, {"step": 1}, replace=True)
+    run.close()
+    path.write_bytes(left)
+    other = _again(store)
+    new = other.resolve("a@1")
+    assert (new.notes, new.tags, new.metrics) == ([], [], {})
+    assert other.index.best(run.hash) is None
+    assert other.index.late_metrics(run.hash) == {}
+    new.note("its own")
+    assert [note.text for note in new.notes] == ["its own"]
+    path.write_bytes(left)
+    other.find_run("a").save(3, {})  # takes the run, and cleans up
+    assert not path.exists()
+
+
+def test_a_tag_left_by_a_dead_process_neither_protects_nor_refers(store: Store, run: Run) -> None:
+    old = run.checkpoint(1)
+    old.tag("paper")
+    path = folder(run) / names.marks_file(run.hash, 1).rpartition("/")[2]
+    left = path.read_bytes()
+    old.untag("paper")
+    run.save(1, {"step": 1}, replace=True)
+    path.write_bytes(left)
+    other = _again(store)
+    with pytest.raises(RefNotFound):
+        other.resolve("paper")
+    run.checkpoint(2).tag("paper")
+    run.delete(1)
+    assert _again(store).resolve("paper").step == 2

@@ -12,12 +12,15 @@ import pytest
 import torch
 import yaml
 
-from standfast import Store
-from standfast.errors import BadField, DamagedFile, LimitExceeded, MissingFile
+from standfast import KeepLast, Store
+from standfast.errors import BadField, DamagedFile, LimitExceeded, MissingFile, NotAStore
 from standfast.identity import recorded
+from standfast.policies import Retention
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.schema import names
+from standfast.store.schema.record import Place
+from standfast.store.schema.run_file import Monitor, RunFile
 from standfast.store.v3 import companions
 from tests.store.stores import same
 
@@ -27,6 +30,15 @@ RUN = "0123456789abcdef01234567"
 @pytest.fixture
 def backend() -> MemoryBackend:
     return MemoryBackend()
+
+
+def run_file(hp: Any) -> RunFile:
+    """A run file with text in it that YAML does not have, even in a comment."""
+    keep, monitor = Retention((KeepLast(2),)), Monitor("\x7f", "max")
+    place = Place("f" * 24, 3, 7, "0123abcd")
+    return RunFile(
+        RUN, {"hp": "a"}, "\u2028é😀\ufeff", ["\x85\n# "], "now", place, hp, {}, keep, monitor
+    )
 
 
 def read_by_others(backend: Backend, name: str) -> Any:
@@ -59,14 +71,18 @@ HYPERPARAMETERS = {
 @pytest.mark.parametrize("name", HYPERPARAMETERS)
 def test_hyperparameters_come_back_as_they_are_recorded(name: str, backend: Backend) -> None:
     expected = recorded(HYPERPARAMETERS[name])
-    companions.write_config(backend, RUN, HYPERPARAMETERS[name])
+    companions.write_config(backend, run_file(expected))
     assert same(read_by_others(backend, names.config_file(RUN))["hyperparameters"], expected)
+    assert companions.read_config(backend, RUN) == run_file(expected)
     assert same(companions.read_config(backend, RUN).hyperparameters, expected)
 
 
 def test_a_config_is_for_people(backend: Backend) -> None:
-    companions.write_config(backend, RUN, {"lr": 1e-4, "model": {"name": "gpt", "sizes": [1, 2]}})
-    *lines, updated = backend.read(names.config_file(RUN)).decode().splitlines()
+    settings = {"lr": 1e-4, "model": {"name": "gpt", "sizes": [1, 2]}}
+    companions.write_config(backend, run_file(settings))
+    *lines, updated, rest, digest = backend.read(names.config_file(RUN)).decode().splitlines()
+    assert rest.startswith("# {")
+    assert digest.startswith("# digest: ")
     assert lines == [
         "hyperparameters:",
         "  lr: 0.0001",
@@ -272,7 +288,8 @@ def test_they_are_there_before_the_run_is(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(RuntimeError):
         store.run("plain", hp={"lr": 1})
     assert len(list(tmp_path.rglob("*.yaml"))) == 2
-    assert Store(tmp_path).known_run("plain", hp={"lr": 1}) is None
+    with pytest.raises(NotAStore):
+        Store(tmp_path).known_run("plain", hp={"lr": 1})
 
 
 def test_a_run_without_them_opens(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from standfast.errors import BadField, DamagedFile, LimitExceeded, RefusedMetadata
 from standfast.formats.limits import MAX_NAME
-from standfast.formats.metadata import OWN, from_json, to_json
+from standfast.formats.metadata import OWN, check_needs, from_json, to_json
 from standfast.formats.seal import (
     CHUNKS_KEY,
     KEY,
@@ -139,6 +139,7 @@ def parse_metadata(text: bytes) -> Metadata:
         return metadata
     members, strict = _parse_members(text)
     ours = {key: members.pop(key) for key in list(members) if key.startswith(OWN)}
+    check_needs(ours)
     names = ours.get(NAMES_KEY)
     if names is not None:
         _check_names(names)

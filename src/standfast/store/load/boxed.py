@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from standfast.files.blocks import Blocks
 from standfast.files.digests import worker_count
+from standfast.files.threads import Threads
 from standfast.store.load.box_reading import copy_box, parts_of
 from standfast.store.load.landing import RAW
 from standfast.store.load.needed import is_all_of
@@ -76,7 +76,7 @@ class Boxed:
             self._fill(data, *self._wanted[number], own.block)
 
         numbers = [number for number in range(len(self._wanted)) if number not in self._placed]
-        with ThreadPoolExecutor(worker_count(-_WAITING), "standfast-boxes") as pool:
+        with Threads(worker_count(-_WAITING)) as pool:
             for _ in pool.map(fill, numbers):
                 pass
 

@@ -7,7 +7,15 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from standfast.errors import DamagedFile, FellBack, RefNotFound, StateMismatch, UnreadableFile
+from standfast.errors import (
+    DamagedFile,
+    FellBack,
+    RefNotFound,
+    StandfastError,
+    StateMismatch,
+    TooNew,
+    UnreadableFile,
+)
 from standfast.store.checkpoint import Checkpoint
 from standfast.store.schema import names
 
@@ -41,7 +49,7 @@ def with_best(store: Store, action: Callable[[Checkpoint], Result], run: str) ->
                 _fell_back(problems, checkpoint)
             return result
         except (DamagedFile, UnreadableFile) as error:
-            if not _is_damage(error):
+            if not is_damage(error):
                 raise
             problems.insert(0, str(error))
             break
@@ -51,6 +59,15 @@ def with_best(store: Store, action: Callable[[Checkpoint], Result], run: str) ->
 
 
 def _unreadable(store: Store, run: str | None) -> list[str]:
+    """What is wrong with records that cannot be read; raises TooNew if a newer version wrote one.
+
+    That one may be the checkpoint that is asked for, and is not damaged: there is no reason to
+    take another.
+    """
+    newer = set(store.index.too_new(run))
+    for each in store.index.unreadable(run):
+        if each in newer:
+            raise TooNew(f"{names.record_file(*each[:2])}: {each[2]}")
     return [
         f"{names.record_file(damaged, step)}: {problem}"
         for damaged, step, problem in store.index.unreadable(run)
@@ -68,7 +85,7 @@ def _with_newest(
             try:
                 result = action(checkpoint)
             except (DamagedFile, UnreadableFile) as error:
-                if not _is_damage(error):
+                if not is_damage(error):
                     raise
                 found.append(str(error))
                 continue
@@ -89,13 +106,15 @@ def _with_newest(
     raise RefNotFound(f"{where}: its checkpoints come and go faster than they can be read")
 
 
-def _is_damage(error: DamagedFile | UnreadableFile) -> bool:
+def is_damage(error: StandfastError) -> bool:
     """Whether an older checkpoint is better than none: the disk has not what was written.
 
     It fails to read it, or has something else than a file in its place. That there are too many
     open files, or no right to read, says nothing about the checkpoint.
     """
-    return isinstance(error, DamagedFile) or error.errno in (errno.EIO, errno.EINVAL)
+    if isinstance(error, UnreadableFile):
+        return error.errno in (errno.EIO, errno.EINVAL)
+    return isinstance(error, DamagedFile)
 
 
 def _fell_back(problems: list[str], to: Checkpoint) -> None:

@@ -47,12 +47,11 @@ def _lead(
     def attempt(checkpoint: Checkpoint) -> Result:
         nonlocal seen
         place = checkpoint.head.place
-        on_root(comm, lambda: [place.run, place.step, place.sequence])
+        on_root(comm, lambda: list(msgspec.structs.astuple(place)))
         try:
             return together(comm, lambda: action(checkpoint))
         except BaseException as error:
             seen = error
-            _share_distrust(run, comm)
             raise
 
     try:
@@ -76,7 +75,6 @@ def _follow(run: Run, comm: Communicator, action: Callable[[Checkpoint], Result]
             results = [together(comm, partial(_attempt, run, Place(*chosen), action))]
         except BaseException as error:  # Ctrl-C too: rank 0 must hear of it, and says what comes
             seen = error
-            _share_distrust(run, comm)
     return results[0]
 
 
@@ -85,18 +83,6 @@ def _attempt(run: Run, place: Place, action: Callable[[Checkpoint], Result]) -> 
     if checkpoint.head.place != place:
         raise RefNotFound(f"{checkpoint.ref} was replaced meanwhile: resolve it again")
     return action(checkpoint)
-
-
-def _share_distrust(run: Run, comm: Communicator) -> None:
-    """Let rank 0 know which files any rank found damaged: it decides what may be saved again.
-
-    The index is where one rank leaves that for another, but each may have one of its own.
-    """
-    with suppress(RankError):  # whoever is lost is told of by the next call
-        own = msgspec.json.encode(sorted(run.store.index.distrusted(run.hash)))
-        for names in comm.gather(own):
-            for name in msgspec.json.decode(names, type=list[str]):
-                run.store.index.distrust(run.hash, name)
 
 
 def _nothing() -> None:

@@ -18,11 +18,12 @@ from standfast.errors import (
     MissingFile,
     RefNotFound,
     StandfastError,
+    TooNew,
     TruncatedFile,
 )
 from standfast.files.device_reader import Stretch, stream
 from standfast.files.digests import CHUNK, digest
-from standfast.files.gather import gathered
+from standfast.files.forms import gathered
 from standfast.files.reader import Opened, Progress, Reader
 from standfast.store.backends.backend import NO_ANSWER, Backend
 from standfast.store.load.needed import FROM, Extents, bases_of, is_all_of, with_bases
@@ -47,7 +48,7 @@ Item = TypeVar("Item")
 
 
 def read_record(backend: Backend, run: str, step: int) -> Record:
-    """The record of a checkpoint; raises RefNotFound, or a DamagedFile that says what is wrong."""
+    """The record of a checkpoint; raises RefNotFound, TooNew or a DamagedFile."""
     name = names.record_file(run, step)
     try:
         size = backend.size(name)
@@ -56,7 +57,7 @@ def read_record(backend: Backend, run: str, step: int) -> Record:
         return decode(backend.read(name), run, step)
     except MissingFile as error:
         raise RefNotFound(f"run {run} has no checkpoint of step {step}") from error
-    except DamagedFile as error:
+    except (DamagedFile, TooNew) as error:
         error.args = (f"{name}: {error}", *error.args[1:])
         raise
 

@@ -27,13 +27,12 @@ from standfast.store.save.changing import PATIENCE, change_of
 from standfast.store.save.planning import Plan
 from standfast.store.save.saving import Assembler, Commit, Task, Wanted
 from standfast.store.save.shares import Share, write_share
-from standfast.store.save.writing import new_token
 from standfast.store.schema.decoder import decode, decode_head
 from standfast.store.schema.record import Head, Record, encode_head
 from standfast.store.schema.run_file import software
 
-Write = Callable[[Task, str], Share]
-"""Writes a rank's share, into files with this token in their names."""
+Write = Callable[[Task], Share]
+"""Writes a rank's share."""
 
 Join = Callable[[Sequence[Record], Sequence[Share]], Record]
 """On rank 0: the one record of what all ranks have handed over."""
@@ -93,7 +92,7 @@ class Attempt:
             replaces = self._assembler.begin(task.wanted)
             sequence = self._assembler.next_sequence(task.after)
             roomy = self._assembler.has_room(self._most)
-            return msgspec.structs.asdict(_Opening(new_token(), sequence, roomy))
+            return msgspec.structs.asdict(_Opening(task.token, sequence, roomy))
 
         with change_of(self._backend, self._run.hash, self._patience):
             self._is_open = True
@@ -143,6 +142,7 @@ class Attempt:
             file.identity,
             file.parent,
             software(),
+            opening.token,
             after=opening.sequence - 1,
             claim=0,
         )
@@ -152,30 +152,26 @@ class Attempt:
             line = on_root(self._comm, nothing)
         except (RankLost, RanksDisagree):
             # The record may be there, or still come: what it refers to must stay.
-            found = self._found(wanted.step, opening.sequence, share.new)
+            found = self._found(wanted.step, opening.token)
             if found is None:
                 raise
             return found
         return decode_head(line, self._run.hash, wanted.step)
 
-    def _found(self, step: int, least: int, new: list[str]) -> Head | None:
-        """The head of the record that this attempt committed, if it did.
-
-        It has a number that was not used before, and all files that this rank has placed.
-        """
+    def _found(self, step: int, token: str) -> Head | None:
+        """The head of the record that this attempt committed, if it did."""
         try:
             found = read_record(self._backend, self._run.hash, step).head
         except StandfastError:
             return None
-        has_ours = {*new} <= {file.name for file in found.files}
-        return found if found.sequence >= least and has_ours else None
+        return found if found.token == token else None
 
     def _written(self, task: Task, opening: _Opening) -> Share:
         """This rank's share, on the disk; when this returns, the shares of all ranks are."""
         shares: list[Share] = []
 
         def write() -> None:
-            shares.append(self._write(task, opening.token))
+            shares.append(self._write(task))
 
         try:
             if not opening.roomy:
@@ -190,10 +186,10 @@ class Attempt:
             raise
         return shares[0]
 
-    def _write_here(self, task: Task, token: str) -> Share:
+    def _write_here(self, task: Task) -> Share:
         if self._comm.rank != 0:
             self._run.store.index.refresh()
-        return write_share(self._assembler, task, token)
+        return write_share(self._assembler, task)
 
     def _check_space(self, task: Task) -> None:
         """Raise NotEnoughSpace on all ranks if there is none for all of them."""

@@ -35,7 +35,7 @@ class Known:
         self._here = dict(shareable(parent)) if parent else {}
         self.files = index.files(run)
         """What is known of the data files that may be referred to."""
-        self._usable: dict[str, bool] = dict.fromkeys(index.distrusted(run), False)
+        self._usable: dict[str, bool] = dict.fromkeys(index.damaged_files(), False)
         self._give_up_small_files(parent)
         self._given_up: tuple[str, str] | None = None
         self.linked: list[str] = []
@@ -115,8 +115,6 @@ class Known:
         source = f"{names.run_folder(run)}/{name}"
         target = f"{names.run_folder(self._run)}/{name}"
         if file is None or self._backend.size(source) != file.size:
-            return False
-        if name in self._index.distrusted(run):
             return False
         already = self._backend.size(target) is not None
         try:

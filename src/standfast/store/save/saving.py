@@ -13,6 +13,7 @@ from standfast.errors import (
     DamagedFile,
     MissingData,
     NotEnoughSpace,
+    RefusedState,
     StandfastError,
     StepExists,
     WriteFailed,
@@ -26,12 +27,14 @@ from standfast.store.retention.trash import Trash
 from standfast.store.save.changing import change_of
 from standfast.store.save.known import Known, remember
 from standfast.store.save.planning import Plan
-from standfast.store.save.taken import is_taken
+from standfast.store.save.taken import check_writable, is_taken
 from standfast.store.save.writing import Written, bytes_needed, write_data
 from standfast.store.schema import names
+from standfast.store.schema.decoder import encode_checked
 from standfast.store.schema.extents import columns
-from standfast.store.schema.record import DataFile, Head, Place, Record, encode
+from standfast.store.schema.record import DataFile, Head, Place, Record
 from standfast.store.schema.run_file import now
+from standfast.store.schema.settings import NAME as SETTINGS
 from standfast.store.schema.settings import read_settings
 from standfast.store.v3.torch_names import SUFFIX as WHOLE
 from standfast.store.v3.torch_names import name_whole_file
@@ -67,6 +70,8 @@ class Task:
     origin: Place | None
     """The checkpoint that the run came from."""
     software: Mapping[str, str]
+    token: str
+    """Chosen at random for this save, and the same on all ranks; data files are named after it."""
     after: int
     """A sequence number that has been used."""
     claim: int
@@ -108,7 +113,9 @@ class Assembler:
         if task.claim != self._claim:
             self._claim, self._last = task.claim, None
         wanted = task.wanted
-        whole = WholeFile(task.plan, self._run, wanted.step) if wanted.format == TORCH else None
+        whole = None
+        if wanted.format == TORCH:
+            whole = WholeFile(task.plan, self._run, wanted.step, task.token)
         with change_of(self._backend, self._run), ExitStack() as stack:
             replace = self.begin(wanted)
             draft = self.draft(task, stack)
@@ -133,6 +140,7 @@ class Assembler:
         The caller holds the lock of the run's changes, from here to the end of the save.
         """
         self._index.refresh()
+        check_writable(self._index, self._run)
         return is_taken(self._backend, self._index, self._run, wanted.step, wanted.replace)
 
     def draft(self, task: Task, stack: ExitStack) -> Draft:
@@ -150,10 +158,12 @@ class Assembler:
         """A whole file that bears this step is known as its checkpoint: see `whole_of`."""
         known.give_up(f"{self._run}_step_{step:06d}.", WHOLE)
 
-    def write(self, draft: Draft, stack: ExitStack, token: str | None = None) -> Written:
+    def write(self, draft: Draft, stack: ExitStack) -> Written:
         """Write what the store does not hold."""
-        plan, step = draft.task.plan, draft.task.wanted.step
-        return write_data(self._backend, self._run, step, plan, draft.known, stack, token)
+        task = draft.task
+        return write_data(
+            self._backend, self._run, task.wanted.step, task.token, task.plan, draft.known, stack
+        )
 
     def _parent(self) -> Record | None:
         """The newest checkpoint of the run that can be read."""
@@ -214,6 +224,7 @@ class Assembler:
             step=wanted.step,
             epoch=wanted.epoch,
             sequence=self.next_sequence(task.after),
+            token=task.token,
             time=now(),
             best=wanted.best,
             metrics=dict(wanted.metrics),
@@ -239,11 +250,22 @@ class Assembler:
         )
 
     def next_sequence(self, after: int) -> int:
-        """The number of the next commit: one that nobody has used."""
+        """The number of the next commit, which no other has; raises RefusedState if none is left.
+
+        No store gets there by counting: someone has put a made-up record into it.
+        """
         highest = 0
-        with suppress(DamagedFile):  # `doctor` tells of it; no reason to lose a checkpoint
+        with suppress(DamagedFile):  # `doctor` reports it; no reason to lose a checkpoint
             highest = read_settings(self._backend).highest
-        return max(after, self._index.highest(), highest) + 1
+        sequence = max(after, self._index.highest(), highest) + 1
+        if sequence >= names.MAX_SEQUENCE:
+            newest = next(self._index.newest(), None)
+            name = names.record_file(newest.run, newest.step) if newest else SETTINGS
+            raise RefusedState(
+                f"{name}: its sequence number {sequence - 1:,} leaves no higher one for another "
+                "checkpoint of this store; delete it"
+            )
+        return sequence
 
     def place(self, draft: Draft, written: Written, placed: list[str]) -> None:
         """Give the new files their names, durably; `placed` gets all names that are new."""
@@ -259,7 +281,7 @@ class Assembler:
     def confirm(self, record: Record, commit: Commit, replace: bool) -> None:
         """Have a checkpoint committed, if all its files are there."""
         self._check_files(record.head.files)
-        commit(record.head, encode(record), replace)
+        commit(record.head, encode_checked(record), replace)
 
     @contextmanager
     def taking_back(self, head: Head, placed: Collection[str]) -> Iterator[None]:
@@ -314,7 +336,6 @@ class Assembler:
             # Before the old file is deleted, by which its name is known to be ours: if this fails,
             # so must that.
             name_whole_file(self._backend, record.head)
-            if replaced:
-                # What was written about the old one is not true of the new one.
+            if replaced:  # marks of the old one are ignored already
                 self._backend.delete([names.marks_file(self._run, record.head.step)])
                 delete_unused(self._backend, self._index, self._run)

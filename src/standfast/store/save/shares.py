@@ -28,7 +28,6 @@ class Share(msgspec.Struct, frozen=True):
 def write_share(
     assembler: Assembler,
     task: Task,
-    token: str,
     compared: Sequence[Source] = (),
     check: Callable[[], None] = lambda: None,
 ) -> Share:
@@ -40,7 +39,7 @@ def write_share(
     with ExitStack() as stack:
         try:
             draft = assembler.draft(task, stack)
-            written = assembler.write(draft, stack, token)
+            written = assembler.write(draft, stack)
             record = assembler.record(draft, written)
             digests = digest_all(compared) if compared else b""
             check()

@@ -69,13 +69,11 @@ class Shared:
     most: int = 0
     """What all ranks write at most."""
 
-    def write(
-        self, run: Run, task: Task, token: str, check: Callable[[], None] = lambda: None
-    ) -> Share:
+    def write(self, run: Run, task: Task, check: Callable[[], None] = lambda: None) -> Share:
         """Write this rank's share in this process: see `write_share`."""
         run.store.index.refresh()
         compared = compared_in(self.held.plan, self.written)
-        return write_share(run.assembler(), task, token, compared, check)
+        return write_share(run.assembler(), task, compared, check)
 
     def join(self, records: Sequence[Record], shares: Sequence[Share]) -> Record:
         """On rank 0: the record of all."""

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import errno
 
-from standfast.errors import DamagedFile, Protected, StandfastError, StepExists
+from standfast.errors import DamagedFile, Protected, StandfastError, StepExists, TooNew
 from standfast.store.backends.backend import Backend
 from standfast.store.index.index import Index
 from standfast.store.load.reading import Data, read_record
 from standfast.store.schema import names
+
+
+def check_writable(index: Index, run: str) -> None:
+    """Raise TooNew for a run that a newer version has written to: what it needs is unknown."""
+    for _, step, problem in index.too_new(run):
+        raise TooNew(f"{names.record_file(run, step)}: {problem}; nothing is written to this run")
 
 
 def is_taken(backend: Backend, index: Index, run: str, step: int, replace: bool) -> bool:
@@ -35,7 +41,7 @@ def _is_damaged(backend: Backend, index: Index, run: str, step: int) -> bool:
     try:
         record = read_record(backend, run, step)
         with Data(backend, record) as data:
-            if index.distrusted(run) & {file.name for file in record.head.files}:
+            if index.damaged_files() & {file.name for file in record.head.files}:
                 data.check()
     except DamagedFile:
         return True

@@ -16,6 +16,7 @@ from standfast.store.retention.removal import sweep
 from standfast.store.save.changing import PATIENCE, change_of
 from standfast.store.save.planning import Plan
 from standfast.store.save.saving import Assemble, Assembler, Commit, Task, Wanted
+from standfast.store.save.writing import new_token
 from standfast.store.schema import names
 from standfast.store.schema.record import Head
 from standfast.store.schema.run_file import RunFile, software
@@ -84,6 +85,7 @@ class Writer:
                 file.identity,
                 file.parent,
                 software(),
+                new_token(),
                 after=self._sequence,
                 claim=self._claims,
             )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +18,7 @@ from standfast.files.digests import (
     digests_in_order,
     worker_count,
 )
+from standfast.files.threads import Threads
 from standfast.files.writer import write_growing
 from standfast.formats.safetensors.growing_file import Growing
 from standfast.store.backends.backend import Backend, NewFile
@@ -61,23 +61,20 @@ def write_data(
     backend: Backend,
     run: str,
     step: int,
+    token: str,
     plan: Plan,
     known: Known,
     stack: ExitStack,
-    token: str | None = None,
 ) -> Written:
-    """Write what is new; the new files are discarded with the stack, unless they are placed.
-
-    The token is that of their names, if several ranks write into one checkpoint.
-    """
-    return _Writer(backend, run, step, plan, known, stack, token).write()
+    """Write what is new; the new files are discarded with the stack, unless they are placed."""
+    return _Writer(backend, run, step, token, plan, known, stack).write()
 
 
 def bytes_needed(plan: Plan, known: Known) -> int:
     """How many bytes the data files of a save would take; hashes everything to find out."""
-    writer = _Writer(None, "", 0, plan, known, ExitStack())
+    writer = _Writer(None, "", 0, "", plan, known, ExitStack())
     needed = 0
-    with ThreadPoolExecutor(worker_count(spare=1), "standfast-digest") as pool:
+    with Threads(worker_count(spare=1)) as pool:
         chunks = writer.digested(pool)
         for file in plan.files:
             growing = writer.growing(file)
@@ -92,10 +89,10 @@ class _Writer:
         backend: Backend | None,
         run: str,
         step: int,
+        token: str,
         plan: Plan,
         known: Known,
         stack: ExitStack,
-        token: str | None = None,
     ) -> None:
         self._backend = backend
         self._run = run
@@ -103,18 +100,18 @@ class _Writer:
         self._plan = plan
         self._known = known
         self._stack = stack
-        self._token = token or new_token()
+        self._token = token
         self._written = Written()
 
     def write(self) -> Written:
         if self._plan.most < _FEW:  # to start threads would take longer
             self._write_all(self._pieces_of(digests_in_order(self._sources())))
             return self._written
-        with ThreadPoolExecutor(worker_count(), "standfast-digest") as pool:
+        with Threads(worker_count()) as pool:
             try:
                 self._write_all(self.digested(pool))
             except BaseException:
-                pool.shutdown(cancel_futures=True)
+                pool.shutdown(cancel=True)
                 raise
         return self._written
 
@@ -127,7 +124,7 @@ class _Writer:
         numbers = (number for file in self._plan.files for number in file.tensors)
         return [source for number in numbers if (source := tensors[number].source)]
 
-    def digested(self, pool: ThreadPoolExecutor) -> Iterator[Piece]:
+    def digested(self, pool: Threads) -> Iterator[Piece]:
         """All chunks of all tensors, in the order of the files."""
         return self._pieces_of(Digesting(self._sources(), pool).in_order())
 

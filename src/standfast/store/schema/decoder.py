@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,24 +15,28 @@ from blake3 import blake3
 from standfast.errors import (
     BadField,
     BadRange,
+    DamagedFile,
+    DuplicateKey,
     IndexMismatch,
     LimitExceeded,
+    RefusedState,
+    TooNew,
     TruncatedFile,
     printable,
     shortened,
 )
 from standfast.files.digests import CHUNK, DIGEST
 from standfast.formats.limits import MAX_RANK, MAX_SIZE
+from standfast.store.backends.backend import Reads
 from standfast.store.schema import names
 from standfast.store.schema.boxes import box_nbytes, check_boxes, cut_by
-from standfast.store.schema.record import END, FORMAT, TAG, Head, Record
-from standfast.store.schema.seal import unseal
+from standfast.store.schema.record import END, FORMAT, MAX_HEAD, TAG, Head, Place, Record, encode
+from standfast.store.schema.seal import check_needs, check_sealed
+from standfast.store.schema.seal import decode as decode_sealed
+from standfast.store.tree import tree
 from standfast.store.tree.aliases import View, check_view
 from standfast.tensors import DTYPES, TensorSpec
 from standfast.tensors.shards import Box
-
-_LINES: Final = 9
-"""Of a record without boxes; one that has some has a line more."""
 
 
 class _Numbered(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,14 +71,21 @@ _COLUMNS: Final[dict[str, Any]] = {
     "views": dict[str, list[tuple[int, int, int, tuple[int, ...]]]],
     "boxes": dict[str, list[tuple[int, list[Box]]]],
 }
+_OPTIONAL: Final = {"boxes"}
+_NAME: Final = re.compile(rb'"name":"([^"]*)"')
+FIRST: Final = 8192
+"""Most heads are shorter; a longer one is read again."""
 
 
 def decode_head(line: bytes, run: str, step: int) -> Head:
-    """The head of the checkpoint that the record's file name speaks of."""
+    """The head of the checkpoint that the record's file name speaks of.
+
+    It means the same whatever the rest of the record needs. Raises TooNew or a DamagedFile.
+    """
     try:
-        head = msgspec.convert(unseal(line, FORMAT), Head)
-    except msgspec.ValidationError as error:
-        raise BadField(f"the head: {printable(shortened(str(error)))}") from error
+        head = decode_sealed(line, FORMAT, Head)
+    except (BadField, TooNew) as error:
+        raise type(error)(f"the head: {error}") from error
     if (head.run, head.step) != (run, step):
         raise BadField(
             f"the head: it is that of step {head.step!s:.40} of run {head.run!r:.40}, not of step "
@@ -87,9 +99,12 @@ def decode_head(line: bytes, run: str, step: int) -> Head:
 
 
 def _check_head(head: Head) -> None:
-    numbers = (head.sequence - 1, head.tensors, head.nbytes, head.step)
+    numbers = (head.tensors, head.nbytes)
     if min(numbers) < 0 or max(*numbers, abs(head.epoch or 0)) >= 1 << 62:
         raise BadField("the head: a number is out of its range")
+    _check_place(head.place, "the head")
+    if head.parent:
+        _check_place(head.parent, "the head: field parent")
     first = 0
     for part in head.parts:
         if part.first != first or part.count < 0:
@@ -97,11 +112,7 @@ def _check_head(head: Head) -> None:
         first += part.count
     labels = [part.label for part in head.parts]
     if not all(map(names.is_label, labels)) or len(set(labels)) != len(labels):
-        raise BadField("the head: field parts: a label is none, or stands twice")
-    if head.parent and not all(
-        0 <= number < names.MAX_STEP for number in (head.parent.step, head.parent.sequence)
-    ):
-        raise BadField("the head: field parent: a number is out of its range")
+        raise BadField("the head: field parts: a label is not valid, or is a duplicate")
     if first != head.tensors:
         raise BadField(f"the head: its parts have {first} tensors, not {head.tensors}")
     for file in head.files:
@@ -111,41 +122,65 @@ def _check_head(head: Head) -> None:
         if not 0 <= file.used <= file.held <= file.size < 1 << 62:
             raise BadField(f"the head: {file.name}: {file.used:,} of {file.held:,} bytes are used")
     if len({file.name for file in head.files}) != len(head.files):
-        raise BadField("the head: a data file stands twice")
+        raise BadField("the head: field files: a duplicate name")
+
+
+def _check_place(place: Place, where: str) -> None:
+    if not (0 <= place.step < names.MAX_STEP and 0 < place.sequence < names.MAX_SEQUENCE):
+        raise BadField(f"{where}: step or sequence is out of its range")
+    if not names.is_token(place.token):
+        raise BadField(f"{where}: field token: {place.token!r:.40}")
 
 
 def decode(data: bytes, run: str, step: int) -> Record:
-    """The record that the file name speaks of; raises a DamagedFile that says what is wrong."""
-    if not data.endswith(b'"}\n') or len(data) < 256:
+    """The record that the file name speaks of; raises TooNew or a DamagedFile."""
+    end = data.find(b"\n", 0, MAX_HEAD)
+    if end < 0:
+        raise TruncatedFile(f"it ends after {len(data):,} bytes, within the head")
+    head = decode_head(data[:end], run, step)
+    check_needs(head.needs)  # before all else, which may be another way in a newer version
+    if not data.endswith(b'"}\n'):
         raise TruncatedFile(f"it ends after {len(data):,} bytes, and not as a record does")
     body = memoryview(data)[: data.rindex(b"\n", 0, -1) + 1]
     if data[len(body) :] != END + blake3(body).hexdigest().encode() + b'"}\n':
         raise IndexMismatch("it does not match its own digest (the last line)")
     lines = data.split(b"\n")
-    if len(lines) not in (_LINES + 1, _LINES + 2):
-        raise BadField(f"it has {len(lines) - 1} lines, not {_LINES} or {_LINES + 1}")
-    head = decode_head(lines[0], run, step)
-    columns = {name: _column(name, line) for name, line in zip(_COLUMNS, lines[2:-2], strict=False)}
+    columns: dict[str, Any] = {}
+    others: dict[str, bytes] = {}
+    for line in lines[2:-2]:
+        name, values = _column(line)
+        if name in columns or name in others:
+            raise DuplicateKey(f"line {name!r:.80}: a second one of this name")
+        if name in _COLUMNS:
+            columns[name] = values
+        else:
+            others[name] = line
+    if missing := _COLUMNS.keys() - _OPTIONAL - columns.keys():
+        raise BadField(f"it has no line {min(missing)}")
     if columns.get("boxes") == []:
         raise BadField("line boxes: a record in which no tensor is in boxes has no such line")
-    return _checked(head, lines[1], **columns)
+    return _checked(head, lines[1], others, **columns)
 
 
-def _column(name: str, line: bytes) -> Any:
+def _column(line: bytes) -> tuple[str, Any]:
+    """The name of a column and its values."""
+    start = printable(line[2:80].partition(b'"')[0].decode("latin-1"))
     try:
-        column: dict[str, Any] = msgspec.json.decode(line, type=_COLUMNS[name])
+        column: Any = msgspec.json.decode(line, type=_COLUMNS.get(start, Any))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadField(f"line {name}: {printable(shortened(str(error)))}") from error
-    if list(column) != [name]:
-        raise BadField(f"line {name}: expected one key, {name!r}")
+        raise BadField(f"line {start}: {printable(shortened(str(error)))}") from error
+    if not isinstance(column, dict) or len(column) != 1:
+        raise BadField(f"line {start}: expected an object with one key")
     if msgspec.json.encode(column) != line:
-        raise BadField(f"line {name}: a key stands twice, or there is more in it than needed")
-    return column[name]
+        raise BadField(f"line {start}: a duplicate key, or not in its shortest form")
+    ((name, values),) = column.items()
+    return name, values
 
 
 def _checked(
     head: Head,
     tree: bytes,
+    others: dict[str, bytes],
     names: list[str],
     kinds: _Numbered,
     specs: _Specs,
@@ -182,6 +217,7 @@ def _checked(
             digests=_decoded_digests(digests),
             views={tensor: View(base, at, strides) for tensor, base, at, strides in views},
             boxes=dict(boxes),
+            others=others,
         )
     except OverflowError as error:
         raise BadField(f"column extents: {error}") from error
@@ -221,7 +257,7 @@ def _decoded_digests(text: str) -> bytes:
 
 def _check_views(record: Record, count: int) -> None:
     if len(record.views) != count:
-        raise BadField("column views: a tensor stands twice")
+        raise BadField("column views: a duplicate tensor")
     for tensor, view in record.views.items():
         if not (0 <= tensor < len(record.names) and 0 <= view.base < len(record.names)):
             number = shortened(str(max(tensor, view.base)))
@@ -234,7 +270,7 @@ def _check_views(record: Record, count: int) -> None:
 
 def _check_boxes(record: Record, count: int) -> None:
     if len(record.boxes) != count:
-        raise BadField("column boxes: a tensor stands twice")
+        raise BadField("column boxes: a duplicate tensor")
     for tensor, boxes in record.boxes.items():
         if not 0 <= tensor < len(record.names):
             raise BadField(f"column boxes: there is no tensor {shortened(str(tensor))}")
@@ -287,3 +323,45 @@ def _ends_of_boxes(record: Record, tensor: int, boxes: Sequence[Box]) -> list[in
             raise BadField(f"tensor {record.names[tensor]!r:.100}: an extent goes beyond its box")
         ends.append(first + mine[-1])
     return ends
+
+
+def encode_checked(record: Record) -> bytes:
+    """The whole record, which has been read back: one that no reader takes is not committed.
+
+    Raises RefusedState.
+    """
+    text = encode(record)
+    try:
+        decode(text, record.head.run, record.head.step)
+        tree.decode(record.tree, len(record.names))
+    except DamagedFile as error:
+        raise RefusedState(f"the checkpoint could not be loaded again: {error}") from error
+    return text
+
+
+# Heads alone
+
+
+def read_head(backend: Reads, run: str, step: int) -> Head:
+    """The head of a record, as it is in the store; raises MissingFile, TooNew or a DamagedFile."""
+    return decode_head(read_head_line(backend, run, step), run, step)
+
+
+def names_in_head(backend: Reads, run: str, step: int) -> set[str]:
+    """The data files that a record refers to, and maybe more; raises what `read_head` does.
+
+    It takes a fraction of the time, for those who ask all records of a run.
+    """
+    line = read_head_line(backend, run, step)
+    check_sealed(line, FORMAT)
+    return {name.decode("ascii", "replace") for name in _NAME.findall(line)}
+
+
+def read_head_line(backend: Reads, run: str, step: int) -> bytes:
+    """The first line of a record."""
+    name = names.record_file(run, step)
+    for limit in (FIRST, MAX_HEAD):
+        line, end, _ = backend.read(name, limit).partition(b"\n")
+        if end:
+            break
+    return line

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-from standfast.errors import DamagedFile, IndexMismatch, MissingFile
+from standfast.errors import DamagedFile, FileError, IndexMismatch, MissingFile, StandfastError
 from standfast.files.digests import DIGEST
 from standfast.files.input.ranges import SourceRanges
 from standfast.formats.seal import KEY
@@ -27,18 +28,39 @@ def seal_in(header: bytes) -> str:
     return header[_SEAL_AT : _SEAL_AT + 2 * DIGEST].decode("ascii", "replace")
 
 
+@contextmanager
+def written_by_us(path: str) -> Iterator[None]:
+    """Raise a DamagedFile for all that is wrong with a data file, whatever its reader calls it.
+
+    A flipped bit can make a torch file look encrypted, or like one that runs code. Standfast
+    writes neither.
+    """
+    try:
+        yield
+    except FileError:
+        raise
+    except DamagedFile as error:
+        if path not in str(error):
+            error.args = (f"{path}: {error}", *error.args[1:])
+        raise
+    except StandfastError as error:
+        raise IndexMismatch(f"{path}: it is not the file that was written ({error})") from error
+
+
 def check_header(backend: Backend, run: str, file: DataFile) -> None:
     """Check that a data file is sound for other programs too, and the one that was written.
 
     Raises MissingFile, or a DamagedFile that says what is wrong.
     """
     path = f"{names.run_folder(run)}/{file.name}"
-    if file.name.endswith(SUFFIX):
-        seal = _torch_seal(backend, path)
-    else:
-        seal = seal_in(backend.read(path, _SEAL_AT + 2 * DIGEST))
-        with TensorFile(_readable(backend, path), mapped=False):
-            pass
+    with written_by_us(path):
+        if file.name.endswith(SUFFIX):
+            with closing(backend.open(path)) as opened:
+                seal = torch.check(opened.read, opened.size)
+        else:
+            seal = seal_in(backend.read(path, _SEAL_AT + 2 * DIGEST))
+            with TensorFile(_readable(backend, path), mapped=False):
+                pass
     size = backend.size(path)
     if size is None:
         raise MissingFile(errno.ENOENT, f"{path} was deleted this moment")
@@ -53,13 +75,3 @@ def _readable(backend: Backend, path: str) -> Path | SourceRanges | BytesIO:
         return local
     opened = backend.open(path)
     return opened if isinstance(opened, SourceRanges) else BytesIO(backend.read(path))
-
-
-def _torch_seal(backend: Backend, path: str) -> str:
-    """The digest that a torch file has of itself, once all around its tensors was checked."""
-    with closing(backend.open(path)) as opened:
-        try:
-            return torch.check(opened.read, opened.size)
-        except DamagedFile as error:
-            error.args = (f"{path}: {error}", *error.args[1:])
-            raise

@@ -12,9 +12,12 @@ VARIABLE: Final = "STANDFAST_STORE"
 MODELS: Final = "models"
 SETTINGS: Final = "HP"
 SAMPLES: Final = "data"
+DAMAGED: Final = "damaged"
 TRASH: Final = ".standfast/trash"
 MANIFEST: Final = "manifest.yaml"
 MAX_STEP: Final = 1 << 53
+MAX_SEQUENCE: Final = 1 << 53
+"""Steps and sequence numbers are below these, so that any reader of JSON has them exactly."""
 RESERVED: Final = frozenset({"latest", "best"})
 """What refers to a checkpoint by itself, and so is no name."""
 LONGEST: Final = 200
@@ -113,6 +116,11 @@ def parse(name: str, folder: str) -> Named | None:
     if kind != "data" and match["run"] != folder:
         return None
     return Named(kind, match["run"], int(match["step"] or 0))
+
+
+def is_token(text: str) -> bool:
+    """Whether this is what tells one save of a step from another."""
+    return re.fullmatch("[0-9a-f]{8}", text) is not None
 
 
 def is_label(text: str) -> bool:

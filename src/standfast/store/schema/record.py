@@ -20,7 +20,8 @@ from standfast.errors import (
 )
 from standfast.files.digests import CHUNK, DIGEST, chunk_counts
 from standfast.store.schema.boxes import as_columns, count_chunks
-from standfast.store.schema.seal import seal
+from standfast.store.schema.seal import Sealed
+from standfast.store.schema.seal import encode as encode_sealed
 from standfast.store.tree.aliases import View
 from standfast.tensors import TensorSpec
 from standfast.tensors.shards import Box
@@ -38,11 +39,14 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A checkpoint, by its place in the history of the store."""
+    """One save of a step: what tells a checkpoint from all others, in any store."""
 
     run: str
     step: int
     sequence: int
+    """Its number in the history of the store."""
+    token: str
+    """Chosen at random for each save; its data files have it in their names."""
 
 
 class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +70,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
-class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Head(Sealed, frozen=True):
     """All that lists need to know of a checkpoint."""
 
     run: str
@@ -74,6 +78,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: int
     epoch: int | None
     sequence: int
+    token: str
     time: str
     best: bool
     metrics: dict[str, Any]
@@ -84,13 +89,15 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nbytes: int
     parts: list[Part]
     files: list[DataFile]
-    dropped: list[str] = []
-    """The parts that were deleted from it since, by their keys; not there if none was."""
+    dropped: list[str] = msgspec.field(default_factory=list)
+    """The parts that were deleted from it since, by their keys."""
+    needs: list[str] = msgspec.field(default_factory=list)
+    """What a reader of the rest of the record must know; nothing in this version."""
 
     @property
     def place(self) -> Place:
-        """Where it stands in the history of the store."""
-        return Place(self.run, self.step, self.sequence)
+        """What tells it from all other checkpoints."""
+        return Place(self.run, self.step, self.sequence, self.token)
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,8 @@ class Record:
     views: Mapping[int, View]
     boxes: Mapping[int, Sequence[Box]] = field(default_factory=dict)
     """Of each tensor that is in several: its extents and chunks are theirs, box by box."""
+    others: Mapping[str, bytes] = field(default_factory=dict)
+    """The lines of columns that this version does not know, by name."""
 
     @cached_property
     def nbytes(self) -> Numbers:
@@ -172,10 +181,11 @@ def encode(record: Record) -> bytes:
             [[n, view.base, view.offset, view.strides] for n, view in record.views.items()],
         ),
     ]
-    if record.boxes:  # older releases read what has none
+    if record.boxes:
         columns.append(("boxes", as_columns(record.boxes)))
     lines = [encode_head(record.head), record.tree]
     lines += [msgspec.json.encode({name: values}) for name, values in columns]
+    lines += record.others.values()
     text = b"".join(line + b"\n" for line in lines)
     if len(lines[0]) >= MAX_HEAD or len(text) >= MAX_RECORD:
         raise RefusedState(
@@ -188,10 +198,7 @@ def encode(record: Record) -> bytes:
 
 def encode_head(head: Head) -> bytes:
     """The first line, without the line break."""
-    fields = msgspec.structs.asdict(head)
-    if not head.dropped:  # older releases read what is whole
-        del fields["dropped"]
-    return seal(FORMAT, fields)
+    return encode_sealed(FORMAT, head)
 
 
 def _numbered(values: Sequence[str]) -> tuple[list[str], list[int]]:
@@ -202,4 +209,6 @@ def _numbered(values: Sequence[str]) -> tuple[list[str], list[int]]:
 
 def summary(head: Head) -> dict[str, Any]:
     """The head as JSON, for people and scripts."""
-    return {**msgspec.to_builtins(head), "parts": [part.key for part in head.parts]}
+    fields: dict[str, Any] = msgspec.to_builtins(head)
+    fields.pop("others", None)
+    return {**fields, "parts": [part.key for part in head.parts]}

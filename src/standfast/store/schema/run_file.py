@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
-from standfast.errors import BadField, DamagedFile, RefusedState
+from standfast.errors import BadField, RefusedState
 from standfast.policies import Mode, Retention
 from standfast.store.backends.backend import Reads
 from standfast.store.schema import names
 from standfast.store.schema.record import Head, Place
-from standfast.store.schema.seal import seal, unseal
+from standfast.store.schema.seal import Sealed, read
+from standfast.store.schema.seal import encode as encode_sealed
 
 FORMAT: Final = "standfast run 1"
 MAX_SIZE: Final = 64 << 20
@@ -28,7 +29,7 @@ class Monitor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Mode = "min"
 
 
-class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RunFile(Sealed, frozen=True):
     """What a run is."""
 
     run: str
@@ -42,18 +43,14 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hyperparameters: Any
     environment: dict[str, str]
     retention: Retention | None = None
-    """Which of its checkpoints are kept; not in the file of a run that never said."""
+    """Which of its checkpoints are kept; None if it was never set."""
     monitor: Monitor | None = None
-    """What decides on its best; not there if nothing does."""
+    """What decides on its best, if anything does."""
 
 
 def encode(file: RunFile) -> bytes:
     """The whole file."""
-    fields = msgspec.structs.asdict(file)
-    for name in ("retention", "monitor"):
-        if fields[name] is None:  # older releases read what has neither
-            del fields[name]
-    text = seal(FORMAT, fields) + b"\n"
+    text = encode_sealed(FORMAT, file) + b"\n"
     if len(text) > MAX_SIZE:
         raise RefusedState(
             f"the hyperparameters take {len(text):,} bytes as text, over {MAX_SIZE:,}: what is "
@@ -62,30 +59,17 @@ def encode(file: RunFile) -> bytes:
     return text
 
 
-def decode(text: bytes) -> RunFile:
-    """What a run file says; raises a DamagedFile that says what is wrong."""
-    fields = unseal(text.removesuffix(b"\n"), FORMAT)
-    try:
-        return msgspec.convert(fields, RunFile)
-    except msgspec.ValidationError as error:
-        raise BadField(f"{error}") from error
-
-
 def read_run(backend: Reads, run: str) -> RunFile:
-    """What a run is; raises MissingFile, or a DamagedFile that says what is wrong."""
+    """What a run is; raises MissingFile, TooNew or a DamagedFile."""
     path = names.run_file(run)
-    try:
-        file = decode(backend.read(path, MAX_SIZE))
-        if file.run != run:
-            raise BadField(f"it is that of the run {file.run!r:.40}")
-    except DamagedFile as error:
-        error.args = (f"{path}: {error}", *error.args[1:])
-        raise
+    file = read(backend, path, FORMAT, RunFile, MAX_SIZE)
+    if file.run != run:
+        raise BadField(f"{path}: it is that of the run {file.run!r:.40}")
     return file
 
 
 def known_from(head: Head) -> RunFile:
-    """What a record knows of its run, whose own file is lost."""
+    """What a record tells of its run. The rest is unknown: this is never written to a store."""
     return RunFile(head.run, head.identity, None, None, head.time, None, None, head.software)
 
 

@@ -6,17 +6,17 @@ from typing import Final
 
 import msgspec
 
-from standfast.errors import BadField, DamagedFile, MissingFile
+from standfast.errors import MissingFile
 from standfast.store.backends.backend import Backend
 from standfast.store.save.changing import change_of
-from standfast.store.schema.seal import seal, unseal
+from standfast.store.schema.seal import Sealed, encode, read
 
 FORMAT: Final = "standfast store 1"
 NAME: Final = "store.json"
 _MAX_SIZE: Final = 1 << 20
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Settings(Sealed, frozen=True):
     """What was set for a store."""
 
     budget: int | None = None
@@ -26,26 +26,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_settings(backend: Backend) -> Settings:
-    """What was set; raises a DamagedFile that says what is wrong."""
+    """What was set; raises TooNew or a DamagedFile."""
     try:
-        text = backend.read(NAME, _MAX_SIZE)
+        return read(backend, NAME, FORMAT, Settings, _MAX_SIZE)
     except MissingFile:
         return Settings()
-    try:
-        try:
-            return msgspec.convert(unseal(text.removesuffix(b"\n"), FORMAT), Settings)
-        except msgspec.ValidationError as error:
-            raise BadField(f"{error}") from error
-    except DamagedFile as error:
-        error.args = (f"{NAME}: {error}", *error.args[1:])
-        raise
 
 
 def change_settings(backend: Backend, **fields: int | None) -> None:
     """Set some of them, durably."""
     with change_of(backend, NAME):
         settings = msgspec.structs.replace(read_settings(backend), **fields)
-        backend.replace(NAME, seal(FORMAT, msgspec.structs.asdict(settings)) + b"\n")
+        backend.replace(NAME, encode(FORMAT, settings) + b"\n")
 
 
 def remember_highest(backend: Backend, sequence: int) -> None:

@@ -13,7 +13,7 @@ from standfast.identity import recorded
 from standfast.identity.names import qualified_name
 from standfast.store.backends.backend import Backend
 from standfast.store.schema import names
-from standfast.store.schema.seal import seal, unseal
+from standfast.store.schema.seal import line_of, seal, unseal
 from standfast.tensors import Packed, TensorSpec, source_of
 from standfast.tensors.frameworks import describe
 
@@ -39,7 +39,7 @@ def read_architecture(backend: Backend, run: str) -> dict[str, Any]:
         text = backend.read(path, MAX_SIZE + 1)
         if len(text) > MAX_SIZE:
             raise LimitExceeded(f"it has over {MAX_SIZE:,} bytes")
-        fields = unseal(text.removesuffix(b"\n"), FORMAT)
+        fields = unseal(line_of(text), FORMAT)
         if fields.pop("run", None) != run:
             raise BadField("it is that of another run")
         if set(fields) != {"value"} and set(fields) != set(_PARTS):

@@ -1,53 +1,97 @@
 """The files that layout V3 has beside the checkpoints of a run: for people, and for its readers.
 
-They are views of what a run was made with: nothing of ours depends on them.
+The config holds all that the run file does, so that each can be restored from the other. The YAML
+files end with a comment that is the digest of what comes before it: damage is found by it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
+from blake3 import blake3
 
-from standfast.errors import BadField, LimitExceeded
+from standfast.errors import (
+    BadField,
+    FileError,
+    IndexMismatch,
+    LimitExceeded,
+    MissingFile,
+    StandfastError,
+)
 from standfast.files.yaml_text import MAX_BYTES, read_yaml
 from standfast.identity import recorded
-from standfast.store.backends.backend import Backend
+from standfast.store.backends.backend import NO_ANSWER, Backend, Reads
+from standfast.store.save.changing import PATIENCE, change_of
 from standfast.store.schema import names
-from standfast.store.schema.run_file import now
+from standfast.store.schema.run_file import RunFile, encode, now, read_run
 from standfast.store.v3 import data_states
 from standfast.store.v3.architectures import read_architecture, write_architecture
-from standfast.store.v3.yaml_writer import block
+from standfast.store.v3.yaml_writer import block, escaped
 
 __all__ = [
-    "Config",
+    "change_run",
+    "check_data_state",
     "files_beside",
     "read_architecture",
     "read_config",
     "read_data_state",
+    "recover_run",
     "write_architecture",
     "write_beside",
     "write_config",
     "write_data_state",
+    "write_run",
 ]
 
 MAX_DATA_STATE: Final = 2 << 30
+_DIGEST: Final = b"# digest: "
+_LAST_LINE: Final = len(_DIGEST) + 65
 
 
-class Config(msgspec.Struct, frozen=True):
-    """The hyperparameters of a run, as its config has them."""
-
-    hyperparameters: Any
-    exp_hash: str
-    last_updated: str
-
-
-def write_beside(backend: Backend, run: str, hp: Any, model: Any, data: Any) -> None:
+def write_beside(backend: Backend, file: RunFile, model: Any, data: Any) -> None:
     """Write all that V3 has of a run, before its run file lets it exist."""
-    write_config(backend, run, hp)
-    write_data_state(backend, run, data)
+    write_config(backend, file)
+    write_data_state(backend, file.run, data)
     if model is not None:
-        write_architecture(backend, run, model)
+        write_architecture(backend, file.run, model)
+
+
+def write_run(backend: Backend, file: RunFile) -> None:
+    """Replace the run file and its copy, the config; the caller holds the lock of the run."""
+    encoded = encode(file)
+    write_config(backend, file)
+    backend.replace(names.run_file(file.run), encoded)
+
+
+def change_run(
+    backend: Backend,
+    run: str,
+    change: Callable[[RunFile], RunFile],
+    known: RunFile | None = None,
+    wait: float = PATIENCE,
+) -> RunFile:
+    """Replace what a run file says by what `change` makes of it; returns that.
+
+    Every change of a run file is made here, under a lock, so that none undoes another. A file
+    that is not there is made from what is `known`; raises MissingFile if that is nothing.
+    """
+    with suppress(MissingFile):
+        file = read_run(backend, run)
+        if change(file) == file:
+            return file
+    with change_of(backend, run, wait):
+        try:
+            file = read_run(backend, run)
+        except MissingFile:
+            if known is None:
+                raise
+            file = known
+        new = change(file)
+        write_run(backend, new)
+    return new
 
 
 def files_beside(run: str) -> list[str]:
@@ -55,30 +99,54 @@ def files_beside(run: str) -> list[str]:
     return [names.config_file(run), names.data_state_file(run)]
 
 
-def write_config(backend: Backend, run: str, hp: Any) -> None:
-    """Write the hyperparameters of a run, volatile ones too."""
-    fields = {"hyperparameters": recorded(hp), "exp_hash": run, "last_updated": now()}
-    lines = (line for key, value in fields.items() for line in block(key, value))
-    backend.replace(names.config_file(run), "".join(lines).encode())
+def write_config(backend: Backend, file: RunFile) -> None:
+    """Write the hyperparameters of a run, volatile ones too, and in a comment the rest of it."""
+    rest = msgspec.to_builtins(file)
+    fields = {
+        "hyperparameters": recorded(rest.pop("hyperparameters")),
+        "exp_hash": file.run,
+        "last_updated": now(),
+    }
+    lines = [line for key, value in fields.items() for line in block(key, value)]
+    lines.append(f"# {escaped(msgspec.json.encode(rest).decode())}\n")
+    backend.replace(names.config_file(file.run), _with_digest("".join(lines)))
 
 
-def read_config(backend: Backend, run: str) -> Config:
-    """The hyperparameters of a run; raises MissingFile, or a DamagedFile that says why."""
+def read_config(backend: Reads, run: str) -> RunFile:
+    """What a run is, by its config; raises MissingFile, or a DamagedFile that says why."""
     path = names.config_file(run)
-    fields = read_yaml(_read(backend, path, MAX_BYTES), path)
+    text = _checked(_read(backend, path, MAX_BYTES), path)
     try:
-        config = msgspec.convert(fields, Config)
-    except msgspec.ValidationError as error:
+        rest = msgspec.json.decode(text.rsplit(b"\n# ", 1)[-1], type=dict[str, Any])
+        hyperparameters = read_yaml(text, path)["hyperparameters"]
+        file = msgspec.convert({**rest, "hyperparameters": hyperparameters}, RunFile)
+    except (ValueError, KeyError, TypeError) as error:  # the digest was made to fit
         raise BadField(f"{path}: {error}") from error
-    if config.exp_hash != run:
-        raise BadField(f"{path}: it is that of the run {config.exp_hash!r:.40}")
-    return config
+    if file.run != run:
+        raise BadField(f"{path}: it is that of the run {file.run!r:.40}")
+    return file
+
+
+def recover_run(backend: Reads, run: str) -> RunFile | None:
+    """What a run without a sound run file is, by its config; None if that is not sound either."""
+    try:
+        return read_config(backend, run)
+    except StandfastError as error:
+        if isinstance(error, FileError) and error.errno in NO_ANSWER:
+            raise
+        return None
 
 
 def write_data_state(backend: Backend, run: str, data: Any) -> None:
     """Write which samples a run sees, which of them are discarded, and their tags."""
-    text = "".join(data_states.lines_of(data)).encode()
+    text = _with_digest("".join(data_states.lines_of(data)))
     backend.replace(names.data_state_file(run), text)
+
+
+def check_data_state(backend: Backend, run: str) -> None:
+    """Raise MissingFile, or a DamagedFile if the samples of a run are not what was written."""
+    path = names.data_state_file(run)
+    _checked(_read(backend, path, MAX_DATA_STATE), path)
 
 
 def read_data_state(backend: Backend, run: str) -> dict[str, Any]:
@@ -87,11 +155,35 @@ def read_data_state(backend: Backend, run: str) -> dict[str, Any]:
     Raises MissingFile, or a DamagedFile that says what is wrong.
     """
     path = names.data_state_file(run)
-    return data_states.parse(_read(backend, path, MAX_DATA_STATE), path)
+    before, _ = _split(_read(backend, path, MAX_DATA_STATE))
+    return data_states.parse(before, path)
 
 
-def _read(backend: Backend, path: str, most: int) -> bytes:
+def _read(backend: Reads, path: str, most: int) -> bytes:
     text = backend.read(path, most + 1)
     if len(text) > most:
         raise LimitExceeded(f"{path}: it has over {most:,} bytes")
     return text
+
+
+def _with_digest(text: str) -> bytes:
+    encoded = text.encode()
+    return encoded + _digest_line(encoded)
+
+
+def _digest_line(text: bytes) -> bytes:
+    return _DIGEST + blake3(text).hexdigest().encode() + b"\n"
+
+
+def _split(text: bytes) -> tuple[bytes, bytes]:
+    """The text and its last line, the digest; which is empty if another program wrote the text."""
+    at = len(text) - _LAST_LINE
+    return (text[:at], text[at:]) if text[max(0, at) :].startswith(_DIGEST) else (text, b"")
+
+
+def _checked(text: bytes, path: str) -> bytes:
+    """The text before its digest; raises IndexMismatch if it is not what was written."""
+    before, last = _split(text)
+    if last != _digest_line(before):
+        raise IndexMismatch(f"{path}: it does not match its own digest, in its last line")
+    return before

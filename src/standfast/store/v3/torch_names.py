@@ -11,7 +11,7 @@ import os
 from contextlib import closing
 from typing import Final
 
-from standfast.errors import AlreadyExists
+from standfast.errors import AlreadyExists, DigestMismatch
 from standfast.files.ring import BLOCK, Ring
 from standfast.formats.seal import ZEROS
 from standfast.store.backends.backend import Backend
@@ -68,6 +68,26 @@ def our_names(backend: Backend, run: str) -> dict[str, str]:
 def is_our_name(backend: Backend, run: str, name: str) -> bool:
     """Whether a V3 name in a run's folder, such as `{run}_step_000100.pt`, is one of ours."""
     return name in our_names(backend, run)
+
+
+def check_name(backend: Backend, head: Head) -> None:
+    """Raise DigestMismatch if the V3 name of a sound whole file is a copy of it, and damaged.
+
+    A file of another size is foreign, and so is any that is no link where there are links. A
+    missing one is made again by the next writer.
+    """
+    file = whole_of(head)
+    if file is None:
+        return
+    name = names.whole_file(head.run, head.step)
+    path = f"{names.run_folder(head.run)}/{file.name}"
+    if backend.size(name) != file.size or not _may_be_copy(backend, path):
+        return
+    with closing(backend.open(path)) as one, closing(backend.open(name)) as other:
+        for start in range(0, file.size, BLOCK):
+            length = min(BLOCK, file.size - start)
+            if one.read(start, length) != other.read(start, length):
+                raise DigestMismatch(f"{name}: it is not the copy of {file.name} that it was", ())
 
 
 def name_whole_files(backend: Backend, index: Index, run: str) -> list[str]:
@@ -148,15 +168,20 @@ def _copy(backend: Backend, file: str, name: str) -> None:
 
 def _is_copy(backend: Backend, folder: str, name: str, file: str) -> bool:
     """Whether a V3 name is a copy of a data file, made where there are no links."""
-    path = backend.path(f"{folder}/{file}")
-    try:
-        if path is not None and os.stat(path, follow_symlinks=False).st_nlink > 1:
-            return False  # there are links, and this is none
-    except OSError:  # deleted this moment
+    if not _may_be_copy(backend, f"{folder}/{file}"):
         return False
     if backend.size(f"{folder}/{name}") != backend.size(f"{folder}/{file}"):
         return False
     return _seal(backend, f"{folder}/{name}") == _seal(backend, f"{folder}/{file}")
+
+
+def _may_be_copy(backend: Backend, file: str) -> bool:
+    """Whether a second name of a data file is a copy: not where the file has links."""
+    path = backend.path(file)
+    try:
+        return path is None or os.stat(path, follow_symlinks=False).st_nlink == 1
+    except OSError:  # deleted just now
+        return False
 
 
 def _seal(backend: Backend, name: str) -> bytes:

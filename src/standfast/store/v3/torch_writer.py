@@ -6,7 +6,6 @@ their numbers, so that the record's extents can say where they lie.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -36,10 +35,10 @@ from standfast.tensors.sources import Bytes
 class WholeFile:
     """A planned state as one torch file."""
 
-    def __init__(self, plan: Plan, run: str, step: int) -> None:
+    def __init__(self, plan: Plan, run: str, step: int, token: str) -> None:
         """Raises RefusedState, with the path, for what torch would not read."""
         self._run = run
-        self._step = step
+        self._name = names.data_file(run, step, token, LOOSE, SUFFIX)
         self._numbers = [n for n, tensor in enumerate(plan.tensors) if tensor.view is None]
         self._sources = list(_sources(plan))
         storage_of = {number: storage for storage, number in enumerate(self._numbers)}
@@ -62,8 +61,7 @@ class WholeFile:
 
     def write(self, backend: Backend, stack: ExitStack) -> Written:
         """Write it; it has no name yet, and is discarded with the stack unless it is placed."""
-        token = os.urandom(4).hex()
-        name = names.data_file(self._run, self._step, token, LOOSE, SUFFIX)
+        name = self._name
         new = stack.enter_context(backend.new(f"{names.run_folder(self._run)}/{name}"))
         layout, starts, windows = self._layout
         end = _End(layout.body[-1])

@@ -1,0 +1,79 @@
+"""Data files that were found damaged: one small file for each, in one folder of the store.
+
+The name of a data file is unique in a store and never used again, and other runs link to it under
+the same name. So what is found of one is known to all runs, processes and machines: no save
+refers to a file that is listed here.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from standfast.errors import AlreadyExists, WriteFailed
+from standfast.store.backends.backend import Backend
+from standfast.store.schema import names
+from standfast.store.schema.run_file import now
+from standfast.store.schema.seal import Sealed, encode
+
+FORMAT: Final = "standfast damage 1"
+_SUFFIX: Final = ".json"
+
+
+class _Damage(Sealed, frozen=True):
+    file: str
+    problem: str
+    found: str
+
+
+def damaged_files(backend: Backend) -> set[str]:
+    """The names of the data files that were found damaged."""
+    return {name.removesuffix(_SUFFIX) for name, _ in backend.list(names.DAMAGED, _SUFFIX)}
+
+
+def mark_damaged(backend: Backend, name: str, problem: str) -> None:
+    """Remember that a data file is damaged, as far as the store can be written."""
+    text = encode(FORMAT, _Damage(name, problem, now())) + b"\n"
+    with suppress(AlreadyExists, WriteFailed):
+        backend.create(_path(name), text)
+
+
+def trust(backend: Backend, run: str, name: str) -> None:
+    """Forget the damage of a file, now that an intact copy of it is in the folder of a run.
+
+    Not where another run has a copy of its own under that name, which may still be damaged.
+    """
+    mine = backend.path(f"{names.MODELS}/{run}/{name}")
+    for other in backend.folders(names.MODELS):
+        there = f"{names.MODELS}/{other}/{name}"
+        if other != run and backend.size(there) is not None:
+            path = backend.path(there)
+            if mine is None or path is None or not _is_same(mine, path):
+                return
+    backend.delete([_path(name)])
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def forget_deleted(backend: Backend) -> None:
+    """Forget the damage of files that no run and no entry of the trash has any more."""
+    if marked := damaged_files(backend):
+        folders = [
+            f"{above}/{folder}"
+            for above in (names.MODELS, names.TRASH)
+            for folder in backend.folders(above)
+        ]
+        for name in marked:
+            if all(backend.size(f"{folder}/{name}") is None for folder in folders):
+                backend.delete([_path(name)])
+
+
+def _path(name: str) -> str:
+    return f"{names.DAMAGED}/{name}{_SUFFIX}"

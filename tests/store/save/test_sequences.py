@@ -1,0 +1,93 @@
+"""Sequence numbers: one bound for writers and readers, a margin for records from elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from standfast import Run, Store
+from standfast.errors import LimitExceeded, RefusedState
+from standfast.store.schema import decoder, record
+from standfast.store.schema.names import MAX_SEQUENCE
+from standfast.store.schema.record import Record
+from standfast.store.schema.seal import seal, unseal
+from tests.store.stores import folder, overwrite, record_path
+
+STATE = {"w": np.arange(10_000.0)}
+
+
+def numbered(run: Run, step: int, sequence: int) -> None:
+    """Let a record have another sequence number, with all its digests right."""
+    path = record_path(run, step)
+    lines = path.read_bytes().split(b"\n")[:-2]
+    lines[0] = seal(record.FORMAT, unseal(lines[0], record.FORMAT) | {"sequence": sequence})
+    body = b"".join(line + b"\n" for line in lines)
+    overwrite(path, body + b'{"digest":"%b"}\n' % blake3(body).hexdigest().encode())
+
+
+@pytest.mark.parametrize("sequence", [1 << 62, 1 << 53])
+@pytest.mark.guarantee("G7")
+def test_a_record_beyond_the_bound_spoils_no_save_of_others(tmp_path: Path, sequence: int) -> None:
+    """Its folder was copied into the store, as docs/copying.md says one may."""
+    other = Store(tmp_path / "other").run("foreign")
+    other.save(1, STATE)
+    numbered(other, 1, sequence)
+    store = Store(tmp_path / "store")
+    run = store.run("own")
+    run.save(1, STATE)
+    shutil.copytree(folder(other), folder(run).parent / other.hash)
+    run.save(2, STATE)
+    store.index.rebuild()
+    assert run.load("latest")["w"][-1] == 9999
+    assert [each.sequence for each in run.checkpoints()] == [1, 2]
+    assert run.checkpoint(2).parent == run.checkpoint(1)
+
+
+def test_the_last_number_leaves_the_store_readable_and_says_what_to_do(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run, foreign = store.run("own"), store.run("foreign")
+    run.save(1, STATE)
+    foreign.save(1, STATE)
+    numbered(foreign, 1, MAX_SEQUENCE - 1)
+    with pytest.raises(RefusedState, match=f"{foreign.hash}_step_000001.json"):
+        run.save(2, STATE)
+    assert run.load()["w"][-1] == 9999
+    assert store.resolve("latest").run.hash == foreign.hash
+    record_path(foreign, 1).unlink()
+    assert run.save(2, STATE).sequence == 2
+
+
+def test_a_number_without_a_margin_is_not_copied_into_a_store(tmp_path: Path) -> None:
+    source, target = Store(tmp_path / "a"), Store(tmp_path / "b")
+    run = source.run("r")
+    run.save(1, STATE)
+    numbered(run, 1, MAX_SEQUENCE // 2)
+    with pytest.raises(LimitExceeded):
+        run.checkpoint(1).copy_to(target)
+    assert not list((tmp_path / "b").rglob("*.json"))
+    numbered(run, 1, MAX_SEQUENCE // 2 - 1)
+    run.checkpoint(1).copy_to(target)
+    assert target.run("r").save(2, STATE).sequence == MAX_SEQUENCE // 2
+
+
+def test_a_record_that_could_not_be_read_again_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Store(tmp_path).run("r")
+    run.save(1, STATE)
+    before = sorted(folder(run).iterdir())
+
+    def encode(record: Record) -> bytes:
+        return encoded(record).replace(b'"float64"', b'"float65"')
+
+    encoded = decoder.encode
+    monkeypatch.setattr(decoder, "encode", encode)
+    with pytest.raises(RefusedState):
+        run.save(2, {"w": np.arange(20_000.0)})
+    assert sorted(folder(run).iterdir()) == before
+    monkeypatch.undo()
+    assert run.save(2, STATE).sequence == 2

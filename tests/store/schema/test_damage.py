@@ -1,0 +1,139 @@
+"""What was found damaged is known to every run, process and host, until no link to it is left."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from standfast import Run, Store
+from standfast.errors import DamagedFile
+from standfast.store.index.database import NAME
+from standfast.store.maintenance.doctor import examine
+from tests.store.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+@pytest.fixture
+def run(store: Store) -> Run:
+    run = store.run("a")
+    run.save(1, {"frozen": random_bytes(MIB), "n": np.ones(1)})
+    return run
+
+
+def elsewhere(store: Store) -> Store:
+    """The store as another host sees it, which has an index of its own."""
+    return Store(Path(store.url).parent)
+
+
+def without_views(store: Store) -> None:
+    store.close()
+    shutil.rmtree(Path(store.url, ".standfast"))
+
+
+@pytest.mark.guarantee("G9")
+def test_a_rotten_chunk_is_not_referred_to_once_it_was_found(store: Store, run: Run) -> None:
+    flip(data_path(run, 1))
+    with pytest.raises(DamagedFile):
+        run.load(1)
+    run.close()
+    without_views(store)
+    other = elsewhere(store)
+    again = other.run("a")
+    again.save(2, {"frozen": random_bytes(MIB), "n": np.ones(1)})
+    assert again.checkpoint(2).verify().nbytes > MIB
+    assert len(data_files(again)) == 2
+    assert other.index.damaged_files() == {data_path(run, 1).name}
+
+
+def test_another_run_does_not_link_to_it(store: Store, run: Run) -> None:
+    flip(data_path(run, 1))
+    with pytest.raises(DamagedFile):
+        run.checkpoint(1).verify()
+    branch = elsewhere(store).run("b")
+    branch.save(1, {"frozen": random_bytes(MIB), "more": 1})
+    branch.checkpoint(1).verify()
+    assert data_path(run, 1).name not in data_files(branch)
+
+
+def test_what_the_doctor_finds_is_known_too(store: Store, run: Run) -> None:
+    flip(data_path(run, 1))
+    examine(store.backend, store.index)
+    assert store.index.damaged_files() == {data_path(run, 1).name}
+
+
+def test_it_is_forgotten_with_the_last_link(store: Store, run: Run) -> None:
+    branch = store.run("b")
+    branch.save(1, {"frozen": random_bytes(MIB), "more": 1})
+    name = data_path(run, 1).name
+    assert name in data_files(branch)
+    path = data_path(run, 1)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")  # in place: all names are of one file
+    with pytest.raises(DamagedFile):
+        run.load(1)
+    run.delete_all()
+    with branch:
+        branch.save(2, {"more": 2})
+        assert store.index.damaged_files() == {name}
+    branch.delete(1)
+    with branch:
+        branch.save(3, {"more": 3})
+    assert store.index.damaged_files() == set()
+
+
+def test_a_repaired_file_is_trusted_when_all_its_names_are_of_the_intact_one(
+    store: Store, run: Run
+) -> None:
+    """A store that was copied without its links has two files of one name, each on its own."""
+    branch = store.run("b")
+    branch.save(1, {"frozen": random_bytes(MIB), "more": 1})
+    name = data_path(run, 1).name
+    flip(folder(branch) / name, MIB // 2)
+    with pytest.raises(DamagedFile):
+        branch.load(1)
+    assert store.index.damaged_files() == {name}
+    assert examine(store.backend, store.index).sound
+    assert store.index.damaged_files() == set()
+    branch.checkpoint(1).verify()
+
+
+# The index is a view that no unexpected exception deletes
+
+
+@pytest.mark.guarantee("G17")
+@pytest.mark.parametrize("kind", [ValueError, TypeError, RuntimeError, sqlite3.ProgrammingError])
+def test_an_unexpected_exception_leaves_the_file_of_the_index(
+    store: Store, run: Run, kind: type[Exception]
+) -> None:
+    path = Path(store.url, ".standfast", NAME)
+    before = path.stat().st_ino
+
+    def fails(connection: sqlite3.Connection) -> None:
+        raise kind("a defect elsewhere")
+
+    with pytest.raises(kind):
+        store.index._database.do(fails)
+    assert path.stat().st_ino == before
+    other = elsewhere(store)
+    other.index.refresh()
+    assert other.index.steps(run.hash) == [1]
+
+
+def test_a_checkpoint_is_verified_for_every_host(store: Store, run: Run) -> None:
+    assert store.index.verified(run.hash) == {}
+    run.checkpoint(1).verify()
+    run.close()
+    without_views(store)
+    other = elsewhere(store)
+    other.index.refresh()
+    assert [*other.index.verified(run.hash)] == [1]
+    run.save(1, {"x": chunks(1)[:9]}, replace=True)
+    other.index.refresh()
+    assert other.index.verified(run.hash) == {}

@@ -1,0 +1,238 @@
+"""What a newer version wrote is neither damaged nor misread: it is refused, and left as it is."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+import standfast
+from standfast import KeepLast, Run, Store
+from standfast.errors import Protected, StepExists, TooNew
+from standfast.formats import seal as seals
+from standfast.formats.zip.archive import Entry
+from standfast.formats.zip.tensors import read_own
+from standfast.store.maintenance.doctor import examine
+from standfast.store.schema import marks, names, record, run_file, settings
+from standfast.store.schema.seal import seal, unseal
+from tests.store.stores import data_path, folder, overwrite, record_path
+
+STATE = {"model": {"w": np.arange(20_000.0)}}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path)
+    with store.run("a", hp={"lr": 1}) as run:
+        for step in (1, 2, 3):
+            run.save(step, {**STATE, "step": step}, best=step == 3)
+    return store
+
+
+@pytest.fixture
+def run(store: Store) -> Run:
+    return store.find_run("a")
+
+
+def resealed(path: Path, format: str, newer: str | None = None, **members: Any) -> None:
+    """Write a sealed file again with more members, or as one of a newer version."""
+    line, _, rest = path.read_bytes().partition(b"\n")
+    line = seal(newer or format, unseal(line, format) | members)
+    overwrite(path, line + b"\n" + rest)
+
+
+def rewritten(path: Path, change: Callable[[list[bytes]], None], **members: Any) -> None:
+    """Write a record again with other lines, and all its digests right."""
+    lines = path.read_bytes().split(b"\n")[:-2]
+    lines[0] = seal(record.FORMAT, unseal(lines[0], record.FORMAT) | members)
+    change(lines)
+    body = b"".join(line + b"\n" for line in lines)
+    overwrite(path, body + b'{"digest":"%b"}\n' % blake3(body).hexdigest().encode())
+
+
+def needing(path: Path) -> None:
+    rewritten(path, lambda lines: None, needs=["packed"])
+
+
+def of_version_2(path: Path) -> None:
+    resealed(path, record.FORMAT, "standfast record 2", sequence="counted in another way")
+
+
+def files_of(run: Run) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder(run).iterdir()}
+
+
+NEWER = pytest.mark.parametrize("newer", [needing, of_version_2])
+
+
+@NEWER
+@pytest.mark.guarantee("G14")
+def test_a_record_that_is_too_new_is_refused_and_stays(
+    store: Store, run: Run, newer: Callable[[Path], None]
+) -> None:
+    newer(record_path(run, 3))
+    before = files_of(run)
+    for read in (
+        lambda: run.load(3),
+        lambda: run.load("latest"),
+        lambda: run.load("best"),
+        lambda: store.resolve("latest").verify(),
+        lambda: run.save(4, STATE),
+        lambda: run.save(3, STATE, replace=True),
+    ):
+        with pytest.raises(TooNew):
+            read()
+    with pytest.raises((Protected, TooNew, StepExists)):
+        run.delete(3)
+    with pytest.raises((Protected, TooNew)):
+        run.delete_all()
+    run.retain(KeepLast(1))
+    examine(store.backend, store.index)
+    store.index.rebuild()
+    after = files_of(run)
+    assert {name: after[name] for name in before if "_run.json" not in name} == {
+        name: data for name, data in before.items() if "_run.json" not in name
+    }
+    assert run.load(2)["step"] == 2
+
+
+@NEWER
+def test_the_program_that_resumes_is_told_and_saves_nothing(
+    tmp_path: Path, run: Run, newer: Callable[[Path], None]
+) -> None:
+    newer(record_path(run, 3))
+    before = files_of(run)
+    state = standfast.TrainingState(w=np.zeros(3))
+    with (
+        pytest.raises(TooNew),
+        standfast.Checkpointer(tmp_path, state, name="a", hp={"lr": 1}, quiet=True),
+    ):
+        pass
+    assert files_of(run) == before
+
+
+def test_another_run_is_read_and_written_as_ever(store: Store, run: Run) -> None:
+    of_version_2(record_path(run, 3))
+    other = store.run("b")
+    other.save(1, STATE)
+    assert other.load()["model"]["w"][-1] == 19_999
+    with pytest.raises(TooNew):  # one of the two is the latest of the store
+        store.resolve("latest")
+
+
+def test_columns_and_members_that_are_unknown_are_ignored_and_kept(store: Store, run: Run) -> None:
+    line = b'{"origin":{"model.w":"elsewhere"}}'
+    rewritten(record_path(run, 2), lambda lines: lines.append(line), colour="blue")
+    assert run.load(2)["step"] == 2
+    run.retain(KeepLast(1) | standfast.KeepAll(without=["model"]))  # writes the record again
+    assert run.checkpoint(2).head.dropped == ["model"]
+    text = record_path(run, 2).read_bytes()
+    assert line in text.split(b"\n")
+    assert run.checkpoint(2).head.others == {"colour": "blue"}
+
+
+def test_a_run_file_that_is_too_new_is_refused_and_stays(store: Store, run: Run) -> None:
+    path = folder(run) / f"{run.hash}_run.json"
+    resealed(path, run_file.FORMAT, "standfast run 2")
+    before = path.read_bytes()
+    with pytest.raises(TooNew):
+        store.run("a", hp={"lr": 1})
+    with pytest.raises(TooNew):
+        run.rename("b")
+    examine(store.backend, store.index)
+    assert path.read_bytes() == before
+
+
+def test_members_of_a_run_file_that_are_unknown_are_kept(store: Store, run: Run) -> None:
+    path = folder(run) / f"{run.hash}_run.json"
+    resealed(path, run_file.FORMAT, colour="blue")
+    store.run("a", hp={"lr": 1}).rename("b")
+    fields = json.loads(path.read_bytes())
+    assert (fields["name"], fields["colour"]) == ("b", "blue")
+
+
+def test_marks_that_are_too_new_protect_what_they_may_have_tagged(store: Store, run: Run) -> None:
+    run.checkpoint(1).tag("paper")
+    path = folder(run) / names.marks_file(run.hash, 1).rpartition("/")[2]
+    resealed(path, marks.FORMAT, needs=["groups"])
+    before = path.read_bytes()
+    with pytest.raises(TooNew):
+        run.checkpoint(1).note("seen")
+    with pytest.raises(Protected):
+        run.delete(1)
+    run.retain(KeepLast(1))
+    assert path.read_bytes() == before
+    assert run.load(1)["step"] == 1
+
+
+def test_members_of_marks_that_are_unknown_are_kept(run: Run) -> None:
+    run.checkpoint(1).tag("paper")
+    path = folder(run) / names.marks_file(run.hash, 1).rpartition("/")[2]
+    resealed(path, marks.FORMAT, colour="blue")
+    run.checkpoint(1).note("seen")
+    assert json.loads(path.read_bytes())["colour"] == "blue"
+
+
+def test_a_store_whose_settings_are_too_new_is_not_written_to(store: Store, run: Run) -> None:
+    store.budget = 10**9
+    path = Path(store.url) / settings.NAME
+    resealed(path, settings.FORMAT, "standfast store 2")
+    before = path.read_bytes()
+    with pytest.raises(TooNew):
+        run.save(4, STATE)
+    with pytest.raises(TooNew):
+        store.budget = None
+    assert path.read_bytes() == before
+    assert run.load()["step"] == 3
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "tenzor", "oxck", "npz", "pt"])
+def test_a_file_with_digests_of_another_kind_is_too_new(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"a.{suffix}"
+    with monkeypatch.context() as patch:
+        patch.setattr(seals, "_TAG", "blake4:16777216:")
+        standfast.save(path, {"w": np.ones(4, np.float32)})
+    with pytest.raises(TooNew, match="blake4"):
+        standfast.load(path)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "tenzor", "oxck"])
+def test_a_file_that_needs_something_unknown_is_not_misread(tmp_path: Path, suffix: str) -> None:
+    """It may hold packed tensors, which would be read as others, though each byte is right."""
+    path = tmp_path / f"a.{suffix}"
+    standfast.save(path, {"w": np.ones(4, np.float32)}, {"standfast_needs": "packed"})
+    path.write_bytes(path.read_bytes().replace(b"standfast_needs", b"standfast.needs"))
+    with pytest.raises(TooNew, match="packed"):
+        standfast.load(path, verify=False)
+
+
+def test_the_entry_of_a_zip_file_may_have_more_members() -> None:
+    members = {"standfast.chunks": "blake3:16777216:", "metadata": {"a": 1}, "colour": "blue"}
+
+    def entry(**more: str) -> dict[str, Any]:
+        data = json.dumps(members | {f"standfast.{key}": each for key, each in more.items()})
+        text = data.encode()
+        found = Entry("standfast.json", 0, 0, len(text), len(text), zlib.crc32(text), False)
+        return read_own(lambda start, length: text[start : start + length], found)
+
+    assert entry()["metadata"] == {"a": 1}
+    with pytest.raises(TooNew, match="packed"):
+        entry(needs="packed")
+
+
+def test_a_file_with_keys_of_a_later_version_is_read(tmp_path: Path, run: Run) -> None:
+    path = data_path(run, 1, "model")
+    assert b'"standfast.chunks"' in path.read_bytes()
+    standfast.save(tmp_path / "a.safetensors", {"w": np.ones(4)}, {"standfast_colour": "blue"})
+    data = (tmp_path / "a.safetensors").read_bytes()
+    (tmp_path / "a.safetensors").write_bytes(data.replace(b"standfast_colour", b"standfast.colour"))
+    loaded = standfast.load(tmp_path / "a.safetensors", verify=False)
+    assert loaded["w"].tolist() == [1, 1, 1, 1]
