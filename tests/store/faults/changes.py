@@ -106,7 +106,9 @@ def _without_optimizer(each: Contents) -> Contents:
 
 
 def _examine(store: Store) -> None:
-    examine(store.backend, store.index)
+    found = examine(store.backend, store.index)
+    if found.damaged:  # it goes on after an error, and lists it
+        raise WriteFailed(errno.EIO, str(found.damaged))
 
 
 CHANGES = {

@@ -50,6 +50,7 @@ def clock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(folder, monkeypatch)
 
 
+@pytest.mark.guarantee("G7")
 @pytest.mark.parametrize("stamped", [True, False], ids=["files too", "the process alone"])
 @pytest.mark.parametrize(
     "offsets", [(0, -YEAR, -2 * YEAR), (0, YEAR, -YEAR), (YEAR, 0, YEAR)], ids=str
@@ -79,6 +80,7 @@ def test_latest_is_the_last_commit_whatever_the_clock_says(
     assert sorted(sequences) == list(range(1, 10))
 
 
+@pytest.mark.guarantee("G7")
 def test_a_change_is_seen_by_others_whatever_the_clock_says(clock: Clock, folder: Path) -> None:
     other = Store(folder)
     run = Store(folder).run("first")

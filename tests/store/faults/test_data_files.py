@@ -117,6 +117,7 @@ def test_a_file_that_is_gone_or_of_another_size_is_found_before_anything_is_read
     check_others(store)
 
 
+@pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("tensor", TENSORS)
 def test_a_flipped_bit_is_found_and_its_tensor_named(tensor: str, store: Damaged) -> None:
     store.run().checkpoint(NEWEST).tag("paper")

@@ -38,6 +38,7 @@ IN_TURN = "each in turn"
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
+@pytest.mark.guarantee("G1", "G5")
 @pytest.mark.parametrize(
     "faults", [IN_TURN, *(pytest.param(each, marks=pytest.mark.long) for each in FAULTS)]
 )
@@ -101,6 +102,7 @@ def check_error(caught: str | None, kind: str) -> None:
             assert caught == f"{type(fault).__name__}: {fault}"
 
 
+@pytest.mark.guarantee("G5")
 def test_a_run_whose_save_failed_goes_on_saving(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from tests.store.faults.states import (
 )
 
 
+@pytest.mark.guarantee("G1")
 @pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_killed_at_any_operation_leaves_the_old_state_or_the_new_one(

@@ -106,7 +106,10 @@ class Logged:
             if operation.kind == "sync_folder" and above == names.MODELS and names.is_run(name):
                 yield i, "folder"
             if operation.kind == "sync":
-                *_, run, name = targets[asides[operation.file]].split("/")
+                placed = asides[operation.file]
+                while placed in targets:
+                    placed = targets[placed]
+                *_, run, name = placed.split("/")
                 named = names.parse(name, run)
                 if named:  # else it is one of the views, which may be lost
                     yield i, named.kind
@@ -131,7 +134,7 @@ SYNCS = {
     "a save that refers to the one before": "data data folder record folder",
     "a save that links a file of another run": "run -folder data data folder record folder",
     "a save that replaces a step": "data data folder record folder -folder",
-    "a delete": "folder -folder",
+    "a delete": "-marks -folder folder -folder",
     "a delete of a run": "folder -folder",
     "a doctor's repair": "-folder record folder",
     "a tag": "marks folder",
@@ -147,6 +150,7 @@ def logged(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
     return Logged(CHANGES[request.param], folder, monkeypatch)
 
 
+@pytest.mark.guarantee("G2")
 @pytest.mark.parametrize("logged", CHANGES, indirect=True)
 def test_a_power_cut_at_any_moment_leaves_the_old_state_or_the_new_one(logged: Logged) -> None:
     assert list(logged.violations(logged.log)) == []
@@ -163,6 +167,7 @@ def test_after_a_power_cut_the_next_save_works_and_cleans_up(logged: Logged) -> 
         check_next_save(store, logged.change.ever)
 
 
+@pytest.mark.guarantee("G2")
 @pytest.mark.parametrize(("logged", "syncs"), SYNCS.items(), indirect=["logged"], ids=list(SYNCS))
 def test_every_sync_is_needed(logged: Logged, syncs: str) -> None:
     found = list(logged.synced())

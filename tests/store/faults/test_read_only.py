@@ -16,6 +16,8 @@ from standfast.files import disk
 from standfast.files.disk import Disk
 from standfast.store import Store
 from tests.files.power import Tree, read_tree
+from tests.fuse import why_not
+from tests.fuse.fixtures import NOT_RUN
 from tests.store.faults.damage import HELD, Damaged
 from tests.store.faults.states import check_between, check_next_save, state
 
@@ -82,12 +84,10 @@ def mounted(folder: Path) -> Iterator[Damaged]:
     place = folder / "mounted"
     place.mkdir()
     mount = ["mount", "--bind", "-o", "ro", str(store.path), str(place)]
-    done = subprocess.run(mount, check=False, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    if reason := why_not("tmpfs"):
+        pytest.skip(f"{NOT_RUN}{reason}")
+    subprocess.run(mount, check=True)
     try:
-        if os.access(place, os.W_OK):
-            pytest.skip("a mount here is not read-only")
         store.path = place
         yield store
     finally:

@@ -72,6 +72,7 @@ DAMAGES: dict[str, Callable[[Damaged], bytes]] = {
 }
 
 
+@pytest.mark.guarantee("G10")
 @pytest.mark.parametrize("is_known", [True, False], ids=["seen before", "not seen before"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_record_costs_its_own_checkpoint_and_no_other(
@@ -103,6 +104,7 @@ def flipped_heads(record: bytes) -> list[bytes]:
     return found
 
 
+@pytest.mark.guarantee("G9")
 def test_every_byte_of_a_head_counts(store: Damaged) -> None:
     run = store.run().hash
     flipped = flipped_heads(store.record().read_bytes())

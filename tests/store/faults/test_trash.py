@@ -36,6 +36,7 @@ def check_nothing_is_lost(store: Store, emptied: bool) -> None:
     assert Trash(store.backend).entries() == []
 
 
+@pytest.mark.guarantee("G15")
 @pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", TRASH_CHANGES)
 def test_a_kill_at_any_operation_loses_nothing(
@@ -84,6 +85,7 @@ def _is_twice(store: Store) -> bool:
     )
 
 
+@pytest.mark.guarantee("G2", "G15")
 @pytest.mark.parametrize("name", TRASH_CHANGES)
 def test_a_power_cut_at_any_moment_loses_nothing(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch

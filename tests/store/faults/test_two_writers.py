@@ -64,6 +64,7 @@ def workers() -> Iterator[list[Worker]]:
         worker.process.__exit__(None, None, None)
 
 
+@pytest.mark.guarantee("G3")
 def test_into_one_run_one_process_writes(folder: Path, workers: list[Worker]) -> None:
     workers += [Worker("hold", folder, "first", 1)]
     workers[0].until_ready()
@@ -79,6 +80,7 @@ def test_into_one_run_one_process_writes(folder: Path, workers: list[Worker]) ->
     assert leftovers(Store(folder)) == []
 
 
+@pytest.mark.guarantee("G3")
 def test_of_two_that_begin_at_once_one_is_refused(folder: Path, workers: list[Worker]) -> None:
     run = Store(folder).run("first")
     workers += [Worker("save_if_free", folder, "first", step) for step in (1, 2)]
@@ -118,6 +120,7 @@ def test_processes_save_into_runs_of_one_store_at_once(
     assert leftovers(store) == []
 
 
+@pytest.mark.guarantee("G8")
 def test_a_reader_never_sees_half_a_state(folder: Path, workers: list[Worker]) -> None:
     count = 40
     run = Store(folder).run("first")
@@ -134,6 +137,7 @@ def test_a_reader_never_sees_half_a_state(folder: Path, workers: list[Worker]) -
     assert is_same(run.load(), state(count, weight=7))
 
 
+@pytest.mark.guarantee("G7")
 def test_a_reader_that_is_overtaken_sees_the_newest(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

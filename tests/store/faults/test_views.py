@@ -61,6 +61,7 @@ def become_a_link_to_nowhere(path: Path) -> None:
 DAMAGES = [remove, fill_with_garbage, cut, empty, become_a_folder, become_a_link_to_nowhere]
 
 
+@pytest.mark.guarantee("G17")
 @pytest.mark.parametrize("is_open", [False, True], ids=["between runs", "while it is open"])
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -149,6 +150,7 @@ def test_an_index_that_cannot_be_written_is_done_without(
     assert index.read_bytes() == before
 
 
+@pytest.mark.guarantee("G17")
 @pytest.mark.parametrize("how", ["deleted", "a file in its place"])
 def test_all_of_standfasts_own_folder_may_vanish_between_saves(how: str, store: Damaged) -> None:
     own = store.checkpoints / ".standfast"
@@ -179,9 +181,10 @@ def test_if_standfasts_own_folder_vanishes_during_a_save_it_is_refused_or_commit
     store: Damaged,
 ) -> None:
     class Vanishing(UnsyncedDisk):
-        def rename(self, source: Path, target: Path) -> None:
-            shutil.rmtree(store.checkpoints / ".standfast", ignore_errors=True)
-            super().rename(source, target)
+        def link(self, source: Path, target: Path) -> None:
+            if target.suffix == ".safetensors":
+                shutil.rmtree(store.checkpoints / ".standfast", ignore_errors=True)
+            super().link(source, target)
 
     run = store.run()
     with pytest.MonkeyPatch.context() as patch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,18 @@ import pytest
 
 import standfast
 from standfast import Run, Store
-from standfast.errors import DamagedFile, RefNotFound
+from standfast.errors import DamagedFile, MissingFile, RefNotFound
 from standfast.files.digests import CHUNK
+from standfast.store.backends.backend import Backend
 from standfast.store.backends.local import LocalBackend
+from standfast.store.maintenance import doctor
 from standfast.store.maintenance.doctor import Diagnosis, clean, examine
-from standfast.store.schema import names
+from standfast.store.schema import names, run_file
+from standfast.store.schema.damage import damaged_files
+from standfast.store.schema.seal import seal, unseal
 from tests.store.stores import (
     MIB,
+    before_lock,
     chunks,
     data_files,
     data_path,
@@ -51,7 +57,9 @@ def _contents(store: Store) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in root.rglob("*")
-        if path.is_file() and ".standfast" not in path.parts and path.name != names.MANIFEST
+        if path.is_file()
+        and not {".standfast", names.DAMAGED} & {*path.parts}
+        and path.name != names.MANIFEST
     }
 
 
@@ -236,6 +244,50 @@ def test_a_mended_record_refers_to_whole_files_only(store: Store, run: Run) -> N
     assert run.checkpoint(1).state()["x"].size == 1000, "it keeps the file that it was mended with"
 
 
+# What others change between its read and its lock
+
+
+@pytest.mark.guarantee("G14")
+def test_parts_that_retention_drops_meanwhile_stay_dropped(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"x": random_bytes(1000)}
+    run.save(1, {"model": model, "optimizer": {"m": random_bytes(MIB, 1)}})
+    run.save(2, {"model": model, "optimizer": {"m": random_bytes(MIB, 2)}})
+    run.close()
+    flip(data_path(run, 1, "model"))
+    other = Store(Path(store.url).parent)
+
+    def drop() -> None:
+        done = other.open_run(run.hash).retain(standfast.KeepAll(without="optimizer"))
+        assert (done.dropped, done.problems) == ({1: ("optimizer",)}, [])
+
+    before_lock(store, monkeypatch, run.hash, drop)
+    found = _examined(store)
+    assert (found.sound, list(found.restored)) == (True, [f"{run.hash}@1"])
+    assert run.checkpoint(1).head.dropped == ["optimizer"]
+    assert same(run.load(1), {"model": model})
+    assert _examined(store).sound
+
+
+def test_a_run_that_is_renamed_meanwhile_keeps_its_name(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.save(1, {})
+    run.close()
+    path = folder(run) / f"{run.hash}_run.json"
+    sound = path.read_bytes()
+    overwrite(path, b"garbage")
+
+    def mend_and_rename() -> None:
+        overwrite(path, sound)
+        Store(Path(store.url).parent).open_run(run.hash).rename("b")
+
+    before_lock(store, monkeypatch, run.hash, mend_and_rename)
+    assert _examined(store).sound
+    assert store.open_run(run.hash).name == "b"
+
+
 # Run files
 
 
@@ -256,11 +308,12 @@ def test_a_lost_run_file_is_made_again(store: Store, run: Run) -> None:
 def test_a_run_file_of_a_newer_release_is_let_be(store: Store, run: Run) -> None:
     run.save(1, {"x": np.ones(1)})
     path = folder(run) / f"{run.hash}_run.json"
-    newer = path.read_bytes().replace(b"standfast run 1", b"standfast run 2")
+    fields = unseal(path.read_bytes().removesuffix(b"\n"), run_file.FORMAT)
+    newer = seal("standfast run 2", fields) + b"\n"
     overwrite(path, newer)
     found = _examined(store)
     assert path.read_bytes() == newer
-    assert "newer" in found.damaged[names.run_file(run.hash)]
+    assert (list(found.unverified), found.code) == ([names.run_file(run.hash)], 2)
 
 
 def test_damaged_marks_are_named(store: Store, run: Run) -> None:
@@ -278,7 +331,7 @@ def test_a_damaged_header_is_named_and_does_no_harm(store: Store, run: Run) -> N
     path = data_path(run, 1)
     flip(path, 300)
     found = _examined(store)
-    assert list(found.headers) == [f"{names.run_folder(run.hash)}/{path.name}"]
+    assert list(found.damaged) == [f"{names.run_folder(run.hash)}/{path.name}"]
     assert same(run.load(1), {"x": random_bytes(1000)})
     with pytest.raises(DamagedFile):
         standfast.verify(path)
@@ -307,6 +360,7 @@ def test_cleaning_deletes_what_crashes_left(store: Store, run: Run) -> None:
     assert same(run.load(), {"x": random_bytes(MIB)})
 
 
+@pytest.mark.guarantee("G16")
 def test_nothing_is_cleaned_while_somebody_writes(store: Store, run: Run) -> None:
     orphan, aside, _ = _littered(store, run)
     writer = store.backend.lock(run.hash)
@@ -341,3 +395,84 @@ def test_a_store_without_runs_is_sound(store: Store) -> None:
     with pytest.raises(RefNotFound):
         run.load()
     assert data_files(run) == {}
+
+
+@pytest.mark.guarantee("G16")
+def test_a_checkpoint_that_is_deleted_during_an_examination_is_not_mended(
+    store: Store, run: Run
+) -> None:
+    run.save(1, {"x": random_bytes(MIB, 1)})
+    before = data_files(run)
+    run.save(2, {"x": random_bytes(MIB, 2)})
+    store.run("b").save(1, {"x": random_bytes(MIB, 2)})  # of the same file
+    run.save(3, {"x": random_bytes(MIB, 1)})  # so that it is examined first
+    deletions = iter([2])
+
+    def progress(nbytes: int) -> None:
+        for step in deletions:
+            run.delete(step)
+
+    found = examine(store.backend, store.index, progress)
+    assert (found.damaged, found.restored, found.orphans) == ({}, {}, {})
+    assert data_files(run) == before
+
+
+def test_a_run_that_is_deleted_during_an_examination_is_not_made_again(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.save(1, {"x": np.ones(3)})
+    check = doctor.wrong_beside
+
+    def overtaken(backend: Backend, name: str) -> Any:
+        Store(Path(store.url).parent).open_run(name).delete_all()
+        return check(backend, name)
+
+    run.close()
+    monkeypatch.setattr(doctor, "wrong_beside", overtaken)
+    found = _examined(store)
+    assert (found.restored, found.damaged) == ({}, {})
+    assert not folder(run).exists()
+
+
+@pytest.mark.guarantee("G9")
+def test_a_file_that_is_deleted_and_restored_during_an_examination_is_not_damaged(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.save(1, {"x": random_bytes(MIB, 1)})
+    read, gone = LocalBackend.open, iter([1])
+
+    def overtaken(self: LocalBackend, name: str) -> Any:
+        if name.endswith(".safetensors"):
+            for _ in gone:  # as between `rm` and `restore`
+                raise MissingFile(errno.ENOENT, name)
+        return read(self, name)
+
+    monkeypatch.setattr(LocalBackend, "open", overtaken)
+    assert _examined(store).sound
+    assert not damaged_files(store.backend)
+
+
+def test_a_run_that_is_saved_into_after_its_deletion_has_all_its_files(store: Store) -> None:
+    run = store.run("a", hp={"lr": 1})
+    Store(Path(store.url).parent).open_run(run.hash).delete_all()
+    run.save(1, {"x": np.ones(3)})
+    found = _examined(store)
+    assert found.sound
+    assert found.restored == {}
+
+
+@pytest.mark.guarantee("G9")
+def test_a_file_that_is_deleted_after_its_chunks_were_read_is_not_damaged(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.save(1, {"x": random_bytes(MIB, 1)})
+    run.save(2, {"x": random_bytes(MIB, 2)})
+    check, deletions = doctor.check_header, iter([1])
+
+    def overtaken(*arguments: Any) -> None:
+        for step in deletions:
+            run.delete(step)
+        check(*arguments)
+
+    monkeypatch.setattr(doctor, "check_header", overtaken)
+    assert _examined(store).damaged == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 
+from standfast.cli.commands.verify import named
 from standfast.display.output import count_text, print_json, progress_bar, say, size_text
 from standfast.errors import printable
 from standfast.store import Store
@@ -29,17 +30,16 @@ def examine_store(store: Store, *, yes: bool, as_json: bool) -> int:
         print_json({**asdict(found), "deleted": deleted, "sound": found.sound})
     else:
         _print(found, deleted, yes)
-    return 0 if found.sound else 1
+    return found.code
 
 
 def _print(found: Diagnosis, deleted: Mapping[str, int], yes: bool) -> None:
     for what, how in found.restored.items():
         say(("restored    ", "green"), printable(f"{what}: {how}"))
     for what, why in found.damaged.items():
-        say(("damaged     ", "bold red"), printable(f"{what}: {why}"))
-    for what, why in found.headers.items():
-        say(("header      ", "yellow"), printable(f"{what}: {why}"))
-        say("            the store reads its tensors; other programs do not")
+        say(("damaged     ", "bold red"), printable(named(what, why)))
+    for what, why in found.unverified.items():
+        say(("unverified  ", "yellow"), printable(named(what, why)))
     for what, size in found.orphans.items():
         label = "deleted     " if what in deleted else "no record   "
         say((label, "yellow"), printable(f"{what}: {size_text(size)}"))

@@ -26,9 +26,10 @@ from standfast.errors import (
     printable,
     shortened,
 )
+from standfast.schedule import duration
 from standfast.store import Checkpoint, Store
 from standfast.store.maintenance.logical import Logical, differences, logical
-from standfast.store.maintenance.verify import Verification, verify_store
+from standfast.store.maintenance.verify import Verification, verify_oldest, verify_store
 from standfast.tensorfile.open import TensorFile
 from standfast.tensorfile.verify import verify
 
@@ -236,43 +237,49 @@ def _print(result: dict[str, Any]) -> None:
             say(f"            {printable(name)}")
 
 
-def verify_all(store: Store, *, as_json: bool) -> int:
-    """Verify every checkpoint of a store; returns the exit code."""
+def verify_all(store: Store, *, oldest: bool, limit: str | None, as_json: bool) -> int:
+    """Verify a store, or the checkpoints verified longest ago; returns the exit code."""
+    seconds = None if limit is None else duration(limit).total_seconds()
     store.index.refresh()
     total = sum(
         file.used for run in store.index.runs() for file in store.index.files(run.run).values()
     )
     with progress_bar("verifying", total) as report:
-        found = verify_store(store, report)
-    if not found.intact and not found.damaged:
+        found = verify_oldest(store, seconds, report) if oldest else verify_store(store, report)
+    if not found.intact and not found.code:
         raise NothingToVerify(f"{store.url} has no checkpoint yet: there is nothing to verify")
     if as_json:
         print_json(_as_json(found))
     else:
         _print_all(found)
-    return 1 if found.damaged else 0
+    return found.code
 
 
 def _as_json(found: Verification) -> dict[str, Any]:
     return {
         "intact": found.intact,
-        "damaged": [
-            {"what": what, "message": damage.message, "tensors": damage.tensors}
-            for what, damage in found.damaged.items()
-        ],
+        "damaged": [{"what": what, **damage._asdict()} for what, damage in found.damaged.items()],
+        "unverified": found.unverified,
         "verified_bytes": found.nbytes,
     }
 
 
 def _print_all(found: Verification) -> None:
     for what, damage in found.damaged.items():
-        say(("damaged     ", "bold red"), printable(f"{what}: {damage.message}"))
+        say(("damaged     ", "bold red"), printable(named(what, damage.message)))
         if len(damage.tensors) > 1:
             for name in damage.tensors:
                 say(f"            {printable(name)}")
+    for what, why in found.unverified.items():
+        say(("unverified  ", "yellow"), printable(named(what, why)))
     if found.intact:
         say(
             ("intact      ", "green"),
             f"{count_text(len(found.intact), 'checkpoint')}, every byte: {size_text(found.nbytes)} "
             "were read",
         )
+
+
+def named(what: str, message: str) -> str:
+    """What is wrong with something, with its name once."""
+    return message if what in message else f"{what}: {message}"

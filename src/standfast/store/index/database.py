@@ -16,14 +16,16 @@ from standfast.files import disk
 from standfast.store.backends import locks
 from standfast.store.backends.backend import Backend
 from standfast.store.index.forks import connected, inside_sqlite, keep_open
+from standfast.store.index.scanning import forget_all
 
 NAME: Final = "index.sqlite"
 _SCHEMA: Final = """
 CREATE TABLE folders (run TEXT PRIMARY KEY, version TEXT, settled INTEGER) WITHOUT ROWID;
 CREATE TABLE runs (run TEXT PRIMARY KEY, stamp INTEGER, name TEXT, created TEXT, file BLOB,
     problem TEXT) WITHOUT ROWID;
-CREATE TABLE records (run TEXT, step INTEGER, stamp INTEGER, sequence INTEGER, time TEXT,
-    best INTEGER, head BLOB, problem TEXT, PRIMARY KEY (run, step)) WITHOUT ROWID;
+CREATE TABLE records (run TEXT, step INTEGER, stamp INTEGER, sequence INTEGER, token TEXT,
+    time TEXT, best INTEGER, head BLOB, problem TEXT, newer TEXT, PRIMARY KEY (run, step))
+    WITHOUT ROWID;
 CREATE INDEX by_sequence ON records (sequence, run) WHERE problem IS NULL;
 CREATE INDEX of_run ON records (run, sequence) WHERE problem IS NULL;
 CREATE INDEX damaged ON records (run) WHERE problem IS NOT NULL;
@@ -31,37 +33,35 @@ CREATE TABLE files (run TEXT, step INTEGER, name TEXT, size INTEGER, digest TEXT
     used INTEGER);
 CREATE INDEX by_file ON files (run, name);
 CREATE INDEX by_step ON files (run, step);
-CREATE TABLE marks (run TEXT, step INTEGER, stamp INTEGER, tags TEXT, best INTEGER, metrics BLOB,
-    problem TEXT, PRIMARY KEY (run, step)) WITHOUT ROWID;
+CREATE TABLE marks (run TEXT, step INTEGER, stamp INTEGER, sequence INTEGER, token TEXT,
+    tags TEXT, best INTEGER, metrics BLOB, verified TEXT, problem TEXT, PRIMARY KEY (run, step))
+    WITHOUT ROWID;
+CREATE VIEW current AS SELECT marks.* FROM marks JOIN records USING (run, step)
+    WHERE marks.problem IS NOT NULL OR records.problem IS NOT NULL
+    OR (marks.sequence = records.sequence AND marks.token = records.token);
 CREATE TABLE tags (tag TEXT, run TEXT, step INTEGER);
 CREATE INDEX by_tag ON tags (tag);
 CREATE TABLE chunks (digest BLOB PRIMARY KEY, size INTEGER, run TEXT, name TEXT, start INTEGER)
     WITHOUT ROWID;
 CREATE TABLE learned (run TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE distrusted (run TEXT, name TEXT, PRIMARY KEY (run, name)) WITHOUT ROWID;
-CREATE TABLE verified (run TEXT, step INTEGER, sequence INTEGER, PRIMARY KEY (run, step))
-    WITHOUT ROWID;
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 """
 
-# To delete a file that others have open would pull its memory from under them: only what is
-# damaged is deleted, not what is locked, full or not ours to write.
-_NO_DAMAGE: Final = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_CONSTRAINT,  # another process has just put the same there
-    }
-)
+_VERSION: Final = 4
 
-# A row with something else in it than was put there shows in many ways.
-_BROKEN: Final = (sqlite3.Error, DamagedFile, ValueError, TypeError, AttributeError)
+
+class _AnotherVersion(sqlite3.DatabaseError):
+    """The database has other tables than those above."""
+
+
+_NO_DATABASE: Final = frozenset(
+    {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+)
+"""What SQLite says of a file whose structure is broken. To delete a file that others have open
+pulls its memory from under them, so nothing else is a reason to."""
+
+_GARBLED: Final = (DamagedFile, ValueError, TypeError, AttributeError)
+"""How a row shows that holds something else than was put there."""
 
 _PATIENCE: Final = 5.0
 """How many seconds somebody who makes the database is waited for."""
@@ -97,19 +97,27 @@ class Database:
         return self.do(lambda connection: connection.execute(query, arguments).fetchall())
 
     def do(self, action: Action[Result]) -> Result:
-        """Run it; if the database turns out to be broken, make it again and run it once more."""
+        """Run it; if the database turns out to be broken, fill it again and run it once more.
+
+        An error that the action raises again is raised: it has another reason.
+        """
         self._forget_parent()
         with inside_sqlite(), self._guard:
+            garbled = False
             try:
                 with self._opened() as connection:
                     return action(connection)
-            except _BROKEN as error:
+            except sqlite3.Error as error:
                 self.close()
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _NO_DAMAGE:
+                if _is_broken(error):
                     self._delete()
+            except _GARBLED:
+                garbled = True
             try:
                 with self._opened() as connection:
-                    connection.execute("BEGIN IMMEDIATE")  # nobody else fills it meanwhile
+                    connection.execute("BEGIN IMMEDIATE")  # no other process fills it too
+                    if garbled:
+                        forget_all(connection)
                     self._fill(connection)
                     return action(connection)
             except sqlite3.Error:
@@ -192,6 +200,11 @@ class Database:
             self.close()
 
 
+def _is_broken(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(error, _AnotherVersion) or code in _NO_DATABASE
+
+
 _inherited: set[Path | None] = set()
 """Where the process that this one was forked from was using a database: SQLite takes its locks for
 ours."""
@@ -200,6 +213,8 @@ ours."""
 def _prepared_in(cache: Path) -> sqlite3.Connection:
     """The one in a folder. One process at a time makes it: SQLite gives up where two begin."""
     path = cache / NAME
+    if path.is_symlink():  # which SQLite would follow; it gives way to a new one
+        raise sqlite3.DatabaseError(f"{path} is a link")
     found = _made(path)
     if found is not None:
         return found
@@ -226,7 +241,7 @@ def _made(path: Path) -> sqlite3.Connection | None:
     with suppress(sqlite3.Error):
         mode = connection.execute("PRAGMA journal_mode").fetchone()
         version = connection.execute("PRAGMA user_version").fetchone()
-        if (mode, version) == (("wal",), (3,)):
+        if (mode, version) == (("wal",), (_VERSION,)):
             connection.execute("PRAGMA synchronous = NORMAL")
             return connection
     connection.close()
@@ -243,7 +258,7 @@ def _prepared(path: Path | str) -> sqlite3.Connection:
         with suppress(sqlite3.OperationalError):  # somebody else is doing so this moment
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        if connection.execute("PRAGMA user_version").fetchone() != (3,):
+        if connection.execute("PRAGMA user_version").fetchone() != (_VERSION,):
             connection.execute("BEGIN IMMEDIATE")
             _make_tables(connection)
             connection.commit()
@@ -255,9 +270,9 @@ def _prepared(path: Path | str) -> sqlite3.Connection:
 
 def _make_tables(connection: sqlite3.Connection) -> None:
     """Make all tables, unless another process did so meanwhile."""
-    if connection.execute("PRAGMA user_version").fetchone() == (3,):
+    if connection.execute("PRAGMA user_version").fetchone() == (_VERSION,):
         return
     if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-        raise sqlite3.DatabaseError("another version")
+        raise _AnotherVersion("another version")
     for statement in _SCHEMA.split(";"):
         connection.execute(statement)

@@ -15,10 +15,11 @@ import msgspec
 
 from standfast.store.backends.backend import Backend
 from standfast.store.index.database import Database
-from standfast.store.index.scanning import forget_all, take_in
+from standfast.store.index.scanning import DiskClock, forget_all, take_in
 from standfast.store.schema import names
+from standfast.store.schema.damage import damaged_files
 from standfast.store.schema.decoder import decode_head
-from standfast.store.schema.record import DataFile, Head, Place
+from standfast.store.schema.record import DataFile, Head
 from standfast.store.schema.run_file import RunFile
 
 _MOST: Final = 4096
@@ -67,6 +68,7 @@ class Index:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._clock = DiskClock()
         self._database = Database(backend, self._take_in)
 
     def close(self) -> None:
@@ -88,7 +90,7 @@ class Index:
         self._database.do(again)
 
     def _take_in(self, connection: sqlite3.Connection) -> None:
-        take_in(self._backend, connection)
+        take_in(self._backend, connection, self._clock)
 
     # Asking
 
@@ -120,10 +122,10 @@ class Index:
         """The record that was made the best of a run last, by its save or by a metric after it."""
         listed = self._listed(
             "SELECT records.run, records.step, head FROM records "
-            "LEFT JOIN marks ON marks.run = records.run AND marks.step = records.step "
+            "LEFT JOIN current AS marks ON marks.run = records.run AND marks.step = records.step "
             "WHERE records.run = ? AND records.problem IS NULL "
             "AND (records.best OR marks.best IS NOT NULL) "
-            "ORDER BY max(coalesce(marks.best, 0), records.best * sequence) DESC, "
+            "ORDER BY max(coalesce(marks.best, 0), records.best * records.sequence) DESC, "
             "marks.best IS NULL, records.step DESC LIMIT 1",
             run,
         )
@@ -131,7 +133,7 @@ class Index:
 
     def made_best(self, run: str) -> list[int]:
         """The steps of a run that were made its best after their commit."""
-        query = "SELECT step FROM marks WHERE run = ? AND best IS NOT NULL"
+        query = "SELECT step FROM current WHERE run = ? AND best IS NOT NULL"
         return [step for (step,) in self._database.all(query, run)]
 
     def record(self, run: str, step: int) -> Listed | None:
@@ -148,6 +150,16 @@ class Index:
         chosen = [] if run is None else [run]
         where = "problem IS NOT NULL" + (" AND run = ?" if chosen else "")
         query = f"SELECT run, step, problem FROM records WHERE {where} ORDER BY run, step"
+        return self._database.all(query, *chosen)
+
+    def too_new(self, run: str | None = None) -> list[tuple[str, int, str]]:
+        """The records, of a run or of the store, that a newer version wrote, and what they need.
+
+        Where the head cannot be read either, they are `unreadable` too.
+        """
+        chosen = [] if run is None else [run]
+        where = "newer IS NOT NULL" + (" AND run = ?" if chosen else "")
+        query = f"SELECT run, step, newer FROM records WHERE {where} ORDER BY run, step"
         return self._database.all(query, *chosen)
 
     def steps(self, run: str) -> list[int]:
@@ -208,9 +220,10 @@ class Index:
         rows = self._listed(
             "SELECT run, step, head FROM (SELECT records.run, records.step, head, row_number() "
             "OVER (PARTITION BY records.run ORDER BY "
-            "max(coalesce(marks.best, 0), records.best * sequence) DESC, marks.best IS NULL, "
-            "sequence * (NOT records.best AND marks.best IS NULL) DESC, records.step DESC) "
-            "AS place FROM records LEFT JOIN marks ON marks.run = records.run "
+            "max(coalesce(marks.best, 0), records.best * records.sequence) DESC, "
+            "marks.best IS NULL, "
+            "records.sequence * (NOT records.best AND marks.best IS NULL) DESC, records.step DESC) "
+            "AS place FROM records LEFT JOIN current AS marks ON marks.run = records.run "
             "AND marks.step = records.step WHERE records.problem IS NULL) WHERE place = 1"
         )
         return {each.run: each for each in rows}
@@ -227,45 +240,42 @@ class Index:
 
     def tagged(self, tag: str) -> list[tuple[str, int]]:
         """The checkpoints that bear a tag: one, unless two writers gave it at the same moment."""
-        return self._database.all("SELECT run, step FROM tags WHERE tag = ?", tag)
+        return self._database.all(
+            "SELECT run, step FROM tags JOIN current USING (run, step) WHERE tag = ?", tag
+        )
 
     def tags(self, run: str) -> dict[int, list[str]]:
         """The tags of a run's checkpoints, by step."""
-        rows = self._database.all("SELECT step, tags FROM marks WHERE run = ?", run)
+        rows = self._database.all("SELECT step, tags FROM current WHERE run = ?", run)
         return {step: json.loads(tags) for step, tags in rows}
 
     def marked(self, run: str) -> set[int]:
         """The steps of a run that have marks."""
         return {step for (step,) in self._database.all("SELECT step FROM marks WHERE run = ?", run)}
 
+    def stale_marks(self, run: str) -> list[int]:
+        """The steps of a run whose marks belong to no record that is there."""
+        query = "SELECT step FROM marks WHERE run = ? EXCEPT SELECT step FROM current WHERE run = ?"
+        return [step for (step,) in self._database.all(query, run, run)]
+
     def late_metrics(self, run: str) -> dict[int, dict[str, Any]]:
         """The metrics that came after the commits of a run's checkpoints, by step."""
-        rows = self._database.all("SELECT step, metrics FROM marks WHERE run = ?", run)
+        rows = self._database.all("SELECT step, metrics FROM current WHERE run = ?", run)
         return {step: msgspec.json.decode(metrics) for step, metrics in rows}
 
     def protected(self, run: str) -> dict[int, str]:
-        """The steps that must be kept, and why: for a tag, or for marks that nobody can read."""
-        query = "SELECT step, tags, problem FROM marks WHERE run = ?"
-        found = {}
+        """The steps that must be kept, and why.
+
+        They have a tag, or marks that cannot be read, or their record is too new.
+        """
+        query = "SELECT step, tags, problem FROM current WHERE run = ?"
+        found = {step: f"must be kept: {problem}" for _, step, problem in self.too_new(run)}
         for step, tags, problem in self._database.all(query, run):
             if problem is not None:
                 found[step] = f"may be tagged: its marks cannot be read ({problem})"
             elif tags != "[]":
                 found[step] = f"is tagged {json.loads(tags)[0]!r}: remove the tag first"
         return found
-
-    def problems(self) -> list[tuple[str, str]]:
-        """What could not be read when the folders were last looked at, and why."""
-        found = [
-            (name(*row[:-1]), row[-1])
-            for query, name in (
-                ("SELECT run, problem FROM runs", names.run_file),
-                ("SELECT run, step, problem FROM records", names.record_file),
-                ("SELECT run, step, problem FROM marks", names.marks_file),
-            )
-            for row in self._database.all(f"{query} WHERE problem IS NOT NULL")
-        ]
-        return sorted(found)
 
     def references(self, run: str | None = None) -> list[tuple[str, int, str]]:
         """Run, step and the name of each data file that records refer to, of a run or of all."""
@@ -302,44 +312,17 @@ class Index:
         """The runs of which some chunks are remembered."""
         return {run for (run,) in self._database.all("SELECT run FROM learned")}
 
-    def distrust(self, run: str, name: str) -> None:
-        """A data file was found to be damaged: no checkpoint shall refer to it any more."""
+    def damaged_files(self, ask: bool = True) -> set[str]:
+        """The data files that were found damaged; this is read from the store each time.
 
-        def add(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT OR REPLACE INTO distrusted VALUES (?, ?)", (run, name))
-
-        self._database.do(add)
-
-    def trust(self, run: str, name: str) -> None:
-        """A data file is intact again."""
-
-        def remove(connection: sqlite3.Connection) -> None:
-            query = "DELETE FROM distrusted WHERE run = ? AND name = ?"
-            connection.execute(query, (run, name))
-
-        self._database.do(remove)
-
-    def distrusted(self, run: str) -> set[str]:
-        """The data files of a run that were found to be damaged."""
-        return {
-            name for (name,) in self._database.all("SELECT name FROM distrusted WHERE run = ?", run)
-        }
-
-    def set_verified(self, place: Place) -> None:
-        """Every byte of a checkpoint was read and found to be what was saved."""
-        row = (place.run, place.step, place.sequence)
-        self._database.do(
-            lambda connection: connection.execute(
-                "INSERT OR REPLACE INTO verified VALUES (?, ?, ?)", row
-            )
-        )
-
-    def verified(self, run: str) -> dict[int, int]:
-        """The checkpoints of a run that were verified once, by step: the sequence number of each.
-
-        It is another number than the checkpoint has if that was replaced since.
+        Unless `ask`, no server is asked, which may not answer: then none is known.
         """
-        query = "SELECT step, sequence FROM verified WHERE run = ?"
+        is_local = self._backend.path(names.DAMAGED) is not None
+        return damaged_files(self._backend) if ask or is_local else set()
+
+    def verified(self, run: str) -> dict[int, str]:
+        """When each checkpoint of a run was last verified, by step, if it ever was."""
+        query = "SELECT step, verified FROM current WHERE run = ? AND verified IS NOT NULL"
         return dict(self._database.all(query, run))
 
     def _one(self, query: str, *arguments: Any) -> Any:

@@ -75,10 +75,10 @@ class Manifest:
             self._is_old = True
             if self._thread is None:
                 # A daemon: a process that ends early has written it once, at its exit.
-                self._thread = threading.Thread(
-                    target=self._keep, name="standfast-manifest", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._keep, name="standfast-manifest", daemon=True)
+                with suppress(RuntimeError, MemoryError):  # else it is written at the exit
+                    thread.start()
+                    self._thread = thread
 
     def write(self, index: Index) -> None:
         """Write it now."""

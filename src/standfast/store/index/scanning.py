@@ -3,43 +3,58 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
-from standfast.errors import FileError, MissingFile, StandfastError
-from standfast.store.backends.backend import NO_ANSWER, Backend, Reads, Version
+from standfast.errors import FileError, MissingFile, StandfastError, TooNew
+from standfast.store.backends.backend import NO_ANSWER, UNTRUSTED, Backend, Reads, Version
 from standfast.store.backends.read_ahead import ReadingAhead
 from standfast.store.index.forks import outside_sqlite
 from standfast.store.schema import names
-from standfast.store.schema.decoder import decode_head
-from standfast.store.schema.marks import read_marks
-from standfast.store.schema.record import FORMAT, MAX_HEAD, Head
+from standfast.store.schema.decoder import FIRST, decode_head, read_head_line
+from standfast.store.schema.marks import marks_at
 from standfast.store.schema.run_file import read_run
-from standfast.store.schema.seal import check_sealed
+from standfast.store.schema.seal import check_needs
+from standfast.store.v3.companions import recover_run
 
 _SETTLED: Final = 2_000_000_000
 """A folder that changed less than this many nanoseconds ago may change again in the same tick."""
+_FIRST_TIME: Final = 1 << 50
+"""Versions from this on are times, in nanoseconds; those below change with every change."""
 _TABLES: Final = ("folders", "runs", "records", "files", "marks", "tags")
-_NAME: Final = re.compile(rb'"name":"([^"]*)"')
-FIRST: Final = 8192
-"""Most heads are shorter; a longer one is read again."""
 _AT_ONCE: Final = 100
 """How many folders are taken in between two commits."""
 _Stamps = dict[str, dict[int, int]]
 """By table and step."""
 
 
-def take_in(backend: Backend, connection: sqlite3.Connection) -> None:
+class DiskClock:
+    """A lower bound of the time by the clock of a disk, which may be that of another machine."""
+
+    def __init__(self) -> None:
+        self._newest = 0
+        self._seen = 0.0
+
+    def now(self, versions: Iterable[Version]) -> int:
+        """The time of the last change, or what has passed since one that was seen before."""
+        newest = max((v[0] for v in versions if v[0] < UNTRUSTED), default=0)
+        passed = self._newest + int((time.monotonic() - self._seen) * 1e9)
+        if newest > passed or not self._newest:
+            self._newest, self._seen = newest, time.monotonic()
+            return newest
+        return passed
+
+
+def take_in(backend: Backend, connection: sqlite3.Connection, clock: DiskClock) -> None:
     """Take in all folders that have changed since the last time."""
-    now = time.time_ns()
     with outside_sqlite():
         folders = backend.folders(names.MODELS)
     found = {run: version for run, version in folders.items() if names.is_run(run)}
+    now = clock.now(found.values())
     known = {
         run: (version, settled)
         for run, version, settled in connection.execute("SELECT * FROM folders")
@@ -122,24 +137,39 @@ def _look(backend: Reads, connection: sqlite3.Connection, run: str) -> _Scan | N
 
 def _take_record(backend: Reads, db: sqlite3.Connection, run: str, step: int, stamp: int) -> bool:
     try:
-        line = _read_head_line(backend, run, step)
+        line = read_head_line(backend, run, step)
         head = decode_head(line, run, step)
     except StandfastError as error:
         _check_answered(error)
         name = names.record_file(run, step).rpartition("/")[2]
         if isinstance(error, MissingFile) and not _is_listed(backend, run, name):
             return True  # deleted meanwhile
-        problem = (run, step, _stamp(stamp, error), 0, "", 0, None, str(error))
-        db.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", problem)
+        problem = str(error)
+        newer = problem if isinstance(error, TooNew) else None
+        row: tuple[Any, ...]
+        row = (run, step, _stamp(stamp, error), 0, "", "", 0, None, problem, newer)
+        db.execute(f"INSERT INTO records VALUES ({_places(10)})", row)
         return not isinstance(error, FileError)
-    row = (run, step, stamp, head.sequence, head.time, int(head.best), line, None)
-    db.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    newer = None
+    try:
+        check_needs(head.needs)
+    except TooNew as error:
+        newer = str(error)
+    row = (
+        *(run, step, stamp, head.sequence, head.token, head.time, int(head.best), line, None),
+        newer,
+    )
+    db.execute(f"INSERT INTO records VALUES ({_places(10)})", row)
     rows = [(run, step, f.name, f.size, f.digest, f.held, f.used) for f in head.files]
     db.executemany("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
     return True
 
 
 _json = msgspec.json.encode
+
+
+def _places(count: int) -> str:
+    return ", ".join("?" * count)
 
 
 def _stamp(stamp: int, error: StandfastError) -> int | None:
@@ -163,14 +193,19 @@ def _take_marks(backend: Reads, db: sqlite3.Connection, run: str, step: int, sta
     row: tuple[Any, ...]
     whole = True
     try:
-        marks = read_marks(backend, run, step)
+        marks = marks_at(backend, run, step)
         tags = marks.tags
-        row = (run, step, stamp, json.dumps(tags), marks.best, _json(marks.metrics), None)
+        row = (
+            *(run, step, stamp, marks.sequence, marks.token, json.dumps(tags), marks.best),
+            *(_json(marks.metrics), marks.verified, None),
+        )
     except StandfastError as error:
         _check_answered(error)
-        row = (run, step, _stamp(stamp, error), "[]", None, b"{}", str(error))
+        if isinstance(error, MissingFile):
+            return True  # deleted since the folder was listed
+        row = (run, step, _stamp(stamp, error), 0, "", "[]", None, b"{}", None, str(error))
         whole = not isinstance(error, FileError)
-    db.execute("INSERT INTO marks VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    db.execute(f"INSERT INTO marks VALUES ({_places(10)})", row)
     db.executemany("INSERT INTO tags VALUES (?, ?, ?)", [(tag, run, step) for tag in tags])
     return whole
 
@@ -183,7 +218,9 @@ def _take_run(backend: Reads, db: sqlite3.Connection, run: str, _: int, stamp: i
         row = (run, stamp, file.name, file.created, _json(file), None)
     except StandfastError as error:
         _check_answered(error)
-        row = (run, _stamp(stamp, error), None, None, None, str(error))
+        known = recover_run(backend, run)  # it is found by its name all the same
+        name, created = (known.name, known.created) if known else (None, None)
+        row = (run, _stamp(stamp, error), name, created, None, str(error))
         whole = not isinstance(error, FileError)
     db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", row)
     return whole
@@ -215,51 +252,19 @@ def _forget_row(connection: sqlite3.Connection, table: str, run: str, step: int)
 
 
 def forget_all(connection: sqlite3.Connection) -> None:
-    """Forget everything but what was found out about files."""
+    """Forget everything but where chunks may be."""
     for table in _TABLES:
         connection.execute(f"DELETE FROM {table}")
 
 
 def _drop(connection: sqlite3.Connection, run: str) -> None:
-    for table in (
-        "folders",
-        "runs",
-        "records",
-        "files",
-        "marks",
-        "tags",
-        "learned",
-        "distrusted",
-        "verified",
-    ):
+    for table in (*_TABLES, "learned"):
         connection.execute(f"DELETE FROM {table} WHERE run = ?", (run,))
 
 
-def read_head(backend: Backend, run: str, step: int) -> Head:
-    """The head of a record, as it is on the disk."""
-    return decode_head(_read_head_line(backend, run, step), run, step)
-
-
-def names_in_head(backend: Reads, run: str, step: int) -> set[str]:
-    """The data files that a record refers to, and maybe more; raises what `read_head` does.
-
-    It takes a fraction of the time, for those who ask all records of a run.
-    """
-    line = _read_head_line(backend, run, step)
-    check_sealed(line, FORMAT)
-    return {name.decode("ascii", "replace") for name in _NAME.findall(line)}
-
-
-def _read_head_line(backend: Reads, run: str, step: int) -> bytes:
-    """The first line of a record."""
-    name = names.record_file(run, step)
-    for limit in (FIRST, MAX_HEAD):
-        line, end, _ = backend.read(name, limit).partition(b"\n")
-        if end:
-            break
-    return line
-
-
 def _is_settled(version: Version, now: int) -> bool:
-    """Whether a change of the folder from now on gives it another version."""
-    return version[0] < now - _SETTLED
+    """Whether a change of the folder from now on gives it another version.
+
+    The clock of this machine says nothing about that of the disk.
+    """
+    return version[0] < _FIRST_TIME or version[0] < now - _SETTLED

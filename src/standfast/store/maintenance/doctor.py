@@ -1,8 +1,9 @@
 """Examine a store: make its views again, find what is wrong, and mend what can be mended.
 
 A chunk that is damaged or gone is restored from another copy of the same digest: its record is
-committed again, referring to that copy. Nothing is moved or deleted here but a record's own
-place; files that nothing refers to are listed, and `clean` deletes those of them that are ours.
+committed again, referring to that copy. The run file and its config are restored from each other.
+What is written depends only on what was read under the lock of the run's changes. Files that
+nothing refers to are listed, and `clean` deletes those of them that are ours.
 """
 
 from __future__ import annotations
@@ -11,36 +12,43 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from standfast.errors import (
     DamagedFile,
+    DigestMismatch,
     FileError,
     MissingFile,
     RefNotFound,
+    RunBusy,
     StandfastError,
     UnreadableFile,
+    WriteFailed,
 )
 from standfast.files.digests import worker_count
 from standfast.files.reader import Opened
-from standfast.store.backends.backend import NO_ANSWER, Backend
+from standfast.store.backends.backend import Backend
 from standfast.store.index.index import Index
 from standfast.store.index.manifest import write_manifest
 from standfast.store.load.reading import is_intact, read_record
+from standfast.store.maintenance.verify import is_wrong, wrong_beside, wrong_of_all
 from standfast.store.retention.removal import orphans, sweep
+from standfast.store.retention.retaining import said
 from standfast.store.save.changing import change_of
 from standfast.store.schema import names
+from standfast.store.schema.damage import mark_damaged, trust
+from standfast.store.schema.decoder import encode_checked
 from standfast.store.schema.extents import Extent, append, chunks_of, with_extents
 from standfast.store.schema.headers import check_header
-from standfast.store.schema.record import DataFile, Head, Record, encode
-from standfast.store.schema.run_file import encode as encode_run
-from standfast.store.schema.run_file import known_from, read_run
-from standfast.store.schema.settings import NAME as SETTINGS
-from standfast.store.schema.settings import read_settings
+from standfast.store.schema.record import DataFile, Record
+from standfast.store.schema.run_file import RunFile, read_run
+from standfast.store.v3.companions import recover_run, write_run
 from standfast.store.v3.foreign import is_foreign_store
 from standfast.store.v3.torch_names import SUFFIX as WHOLE
-from standfast.store.v3.torch_names import name_whole_files, our_names
+from standfast.store.v3.torch_names import check_name, name_whole_files, our_names, whole_of
 
+_REFUSALS: Final = (RunBusy, WriteFailed)
+"""Why something cannot be mended now."""
 Progress = Callable[[int], None]
 
 
@@ -51,11 +59,11 @@ class Diagnosis:
     runs: int = 0
     checkpoints: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
-    """Checkpoints, run files and marks that are not what they were, and why."""
+    """Checkpoints and files that are not what was written, and why."""
+    unverified: dict[str, str] = field(default_factory=dict)
+    """What is too new or cannot be read, and why. It is no damage, and stays as it is."""
     restored: dict[str, str] = field(default_factory=dict)
     """What was mended, and how."""
-    headers: dict[str, str] = field(default_factory=dict)
-    """Data files whose headers are damaged: the store reads them, other programs do not."""
     orphans: dict[str, int] = field(default_factory=dict)
     """Data files that no record refers to, with their sizes."""
     foreign: list[str] = field(default_factory=list)
@@ -65,8 +73,17 @@ class Diagnosis:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged that could not be mended."""
-        return not self.damaged
+        """Whether everything is what was written, now that some of it was mended."""
+        return self.code == 0
+
+    @property
+    def code(self) -> int:
+        """The exit code that this is reported with."""
+        return 1 if self.damaged else 2 if self.unverified else 0
+
+    def add(self, what: str, error: StandfastError) -> None:
+        """Take in what is wrong; raises the error of a server that does not answer."""
+        (self.damaged if is_wrong(error) else self.unverified).setdefault(what, said(error))
 
 
 def examine(backend: Backend, index: Index, progress: Progress | None = None) -> Diagnosis:
@@ -76,12 +93,8 @@ def examine(backend: Backend, index: Index, progress: Progress | None = None) ->
     for listed in index.runs(empty=True):
         found.runs += 1
         _Examination(backend, index, listed.run, found, progress).run()
-    for name, problem in index.problems():
-        found.damaged.setdefault(name, problem)
-    try:
-        read_settings(backend)
-    except (DamagedFile, FileError) as error:
-        found.damaged[SETTINGS] = str(error)
+    for name, error in wrong_of_all(backend).items():
+        found.add(name, error)
     index.refresh()
     write_manifest(backend, index)
     return found
@@ -93,6 +106,9 @@ def clean(backend: Backend, index: Index) -> None:
         return
     index.refresh()
     for listed in index.runs(empty=True):
+        folder = backend.path(names.run_folder(listed.run))
+        if folder is not None and folder.is_symlink():
+            continue  # nothing is changed through a link
         lock = backend.lock(listed.run)
         if lock is not None:
             with lock, change_of(backend, listed.run):
@@ -124,55 +140,70 @@ class _Examination:
     def run(self) -> None:
         files: dict[str, DataFile] = {}
         chunks: dict[str, set[tuple[Extent, bytes]]] = {}
-        first = None
         for record in self._records(self._run):
-            first = first or record.head
             self._found.checkpoints += 1
             files |= {file.name: file for file in record.head.files}
             for digest_, extent in _chunks(record):
                 chunks.setdefault(extent.file, set()).add((extent, digest_))
-        if first is not None:
-            self._restore_run_file(first)
-        self._name_whole_files()
-        self._list_files()
+        self._check_beside()
         for name, file in files.items():
             found = sorted(chunks.get(name, ()))
-            bad = self._bad_chunks(file, found)
+            bad = self._bad_chunks(file, found) and self._still_bad(file, found)
             if bad and not self._relink(file, found):
-                self._index.distrust(self._run, name)
+                mark_damaged(self._backend, name, next(iter(bad.values())))
                 for (extent, digest_), why in bad.items():
                     self._bad[extent] = why
                     self._lost.setdefault(digest_, [])
         if self._bad:
             self._find_copies()
             for record in self._records(self._run):
-                with change_of(self._backend, self._run):
-                    self._mend(record)
+                if any(extent in self._bad for _, extent in _chunks(record)):
+                    self._mend(record.head.step)
+        self._name_whole_files()
+        self._list_files()
 
     def _records(self, run: str) -> Iterator[Record]:
         for step in self._index.steps(run):
             try:
                 yield read_record(self._backend, run, step)
             except RefNotFound:
-                continue  # deleted this moment
-            except (DamagedFile, FileError) as error:
-                if isinstance(error, FileError) and error.errno in NO_ANSWER:
-                    raise
+                continue  # deleted just now
+            except StandfastError as error:
+                is_wrong(error)  # raises that of a server that does not answer
                 if run == self._run:
-                    self._found.damaged[names.record_file(run, step)] = str(error)
+                    self._found.add(names.record_file(run, step), error)
 
-    def _restore_run_file(self, head: Head) -> None:
-        name = names.run_file(self._run)
-        try:
-            read_run(self._backend, self._run)
-            return
-        except (MissingFile, DamagedFile):
-            pass
-        except StandfastError:  # a newer release may have written it: it is listed as it is
-            return
-        self._backend.replace(name, encode_run(known_from(head)))
+    def _check_beside(self) -> None:
+        """Check the files besides records and data; restore the run file, or its config."""
+        wrong, run = wrong_beside(self._backend, self._run), self._run
+        copies = {names.run_file(run): "its config", names.config_file(run): "the run file"}
+        restored, problem = False, ", and there is no other copy of it"
+        if any(is_wrong(error) for name, error in wrong.items() if name in copies):
+            try:
+                restored = self._write_run()
+            except _REFUSALS as refusal:
+                problem = f"; it was not restored: {said(refusal)}"
+        for name, error in wrong.items():
+            if restored and name in copies:
+                self._found.restored[name] = f"made again from {copies[name]}"
+            elif name in copies and is_wrong(error):
+                self._found.damaged[name] = said(error) + problem
+            else:
+                self._found.add(name, error)
+
+    def _write_run(self) -> bool:
+        """Write the run file and its config again, from the one that is sound, if one is."""
+        with change_of(self._backend, self._run):
+            try:
+                file: RunFile | None = read_run(self._backend, self._run)
+            except (MissingFile, DamagedFile):
+                file = recover_run(self._backend, self._run)
+            except StandfastError:  # a newer release may have written it
+                return False
+            if file is not None:
+                write_run(self._backend, file)
         self._index.refresh()
-        self._found.restored[name] = "made again from a record, without a name"
+        return file is not None
 
     def _list_files(self) -> None:
         for name in orphans(self._backend, self._index, self._run):
@@ -185,11 +216,33 @@ class _Examination:
                 self._found.foreign.append(f"{self._folder}/{name}")
 
     def _name_whole_files(self) -> None:
-        if self._backend.list(self._folder, WHOLE):
+        if not self._backend.list(self._folder, WHOLE):
+            return
+        try:
             with change_of(self._backend, self._run):
                 self._index.refresh()
+                self._delete_damaged_names()
                 for name in name_whole_files(self._backend, self._index, self._run):
                     self._found.restored[name] = "the name of a whole file, put right by its record"
+        except _REFUSALS as error:
+            self._found.unverified[self._folder] = (
+                f"the names of whole files in {self._folder} were not checked: {said(error)}"
+            )
+
+    def _delete_damaged_names(self) -> None:
+        """Delete the V3 names that are damaged copies of sound files; they are made again."""
+        damaged = {extent.file for extent in self._bad}
+        damaged |= {path.rpartition("/")[2] for path in self._found.damaged}
+        for listed in self._index.newest(self._run):
+            file = whole_of(listed.head)
+            if file is None or file.name in damaged:
+                continue
+            try:
+                check_name(self._backend, listed.head)
+            except DigestMismatch:
+                self._backend.delete([names.whole_file(self._run, listed.step)])
+            except FileError as error:
+                is_wrong(error)  # deleted just now, or damaged since it was looked at
 
     # Data files
 
@@ -201,9 +254,10 @@ class _Examination:
         try:
             opened = self._backend.open(path)
         except FileError as error:
-            if error.errno in NO_ANSWER:
-                raise
-            why = "is not there" if isinstance(error, MissingFile) else str(error)
+            if not is_wrong(error):
+                self._found.unverified[path] = said(error)
+                return {}
+            why = "is not there" if isinstance(error, MissingFile) else said(error)
             return dict.fromkeys(chunks, f"{file.name} {why}")
         if opened.size != file.size:
             opened.close()
@@ -211,13 +265,24 @@ class _Examination:
                 chunks, f"{file.name} has {opened.size:,} bytes, not {file.size:,}"
             )
         with closing(opened), ThreadPoolExecutor(worker_count(), "standfast-doctor") as pool:
-            self._check_header(path, file)
             intact = pool.map(lambda chunk: self._is_intact(opened, *chunk), chunks)
-            return {
+            bad = {
                 chunk: f"{file.name} is damaged at offset {chunk[0].start:,}"
                 for chunk, fine in zip(chunks, intact, strict=True)
                 if not fine
             }
+        if not bad:
+            self._check_header(path, file)
+        return bad
+
+    def _still_bad(
+        self, file: DataFile, chunks: list[tuple[Extent, bytes]]
+    ) -> dict[tuple[Extent, bytes], str]:
+        """The same, while no process deletes or restores: a file that is not needed is not bad."""
+        with change_of(self._backend, self._run):
+            self._index.refresh()
+            is_used = file.name in self._index.files(self._run)
+            return self._bad_chunks(file, chunks) if is_used else {}
 
     def _relink(self, file: DataFile, chunks: list[tuple[Extent, bytes]]) -> bool:
         """Put another run's intact file of the same name in the place of a damaged one.
@@ -229,21 +294,33 @@ class _Examination:
             source = f"{names.run_folder(other.run)}/{file.name}"
             if other.run == self._run or self._backend.size(source) != file.size:
                 continue
-            with closing(self._backend.open(source)) as opened:
-                intact = all(
-                    is_intact(opened, extent.start, extent.size, expected)
-                    for extent, expected in chunks
-                )
-            if not intact:
-                continue
-            with change_of(self._backend, self._run):
-                if self._backend.link(source, target, over=True):
-                    self._backend.sync(self._folder)
-                    self._index.trust(self._run, file.name)
-                    self._found.headers.pop(target, None)
+            try:
+                with closing(self._backend.open(source)) as opened:
+                    intact = all(
+                        is_intact(opened, extent.start, extent.size, expected)
+                        for extent, expected in chunks
+                    )
+                if intact and self._link(source, file):
                     self._found.restored[target] = f"linked to that of run {other.run}"
                     return True
+            except MissingFile:
+                continue  # deleted just now
+            except _REFUSALS as error:
+                self._found.damaged[target] = f"it was not restored: {said(error)}"
         return False
+
+    def _link(self, source: str, file: DataFile) -> bool:
+        """Link another run's file into this one, if a record of this one still refers to it."""
+        target = f"{self._folder}/{file.name}"
+        with change_of(self._backend, self._run):
+            self._index.refresh()
+            if file.name not in self._index.files(self._run):
+                return False
+            if not self._backend.link(source, target, over=True):
+                return False
+            self._backend.sync(self._folder)
+            trust(self._backend, self._run, file.name)
+        return True
 
     def _is_intact(self, file: Opened, extent: Extent, expected: bytes) -> bool:
         fine = is_intact(file, extent.start, extent.size, expected)
@@ -254,10 +331,12 @@ class _Examination:
     def _check_header(self, path: str, file: DataFile) -> None:
         try:
             check_header(self._backend, self._run, file)
+        except MissingFile:
+            return  # deleted since its chunks were read
         except StandfastError as error:
-            if isinstance(error, FileError) and error.errno in NO_ANSWER:
-                raise
-            self._found.headers[path] = str(error)
+            self._found.add(path, error)
+            if path in self._found.damaged:
+                self._found.damaged[path] += "; the store reads its tensors, other programs do not"
 
     # Records
 
@@ -271,9 +350,23 @@ class _Examination:
                     if digest_ in self._lost and (run != self._run or extent not in self._bad):
                         self._lost[digest_].append(Copy(run, extent, files[extent.file]))
 
-    def _mend(self, record: Record) -> None:
-        """Let a record refer to other copies of its chunks that are damaged."""
-        ref = f"{self._run}@{record.head.step}"
+    def _mend(self, step: int) -> None:
+        """Let a record refer to other copies of its chunks that are damaged.
+
+        It is read under the lock: what others change before is not undone.
+        """
+        ref = f"{self._run}@{step}"
+        try:
+            with change_of(self._backend, self._run):
+                self._mend_record(ref, read_record(self._backend, self._run, step))
+        except RefNotFound:
+            return  # deleted just now
+        except _REFUSALS as error:
+            self._found.damaged[ref] = f"it was not mended: {said(error)}"
+        except DamagedFile as error:
+            self._found.add(names.record_file(self._run, step), error)
+
+    def _mend_record(self, ref: str, record: Record) -> None:
         files = {file.name: file for file in record.head.files}
         copies: dict[bytes, Extent] = {}
         why = ""
@@ -321,12 +414,9 @@ class _Examination:
                     extents[-1].append(new_extent)
                 else:
                     append(extents[-1], new_extent)
-        step = record.head.step
-        if read_record(self._backend, self._run, step).head.place != record.head.place:
-            return  # replaced meanwhile
         self._backend.sync(self._folder)  # links that were made must be there before it
-        new = encode(with_extents(record, extents, files))
-        self._backend.replace(names.record_file(self._run, step), new)
+        new = encode_checked(with_extents(record, extents, files))
+        self._backend.replace(names.record_file(self._run, record.head.step), new)
 
 
 class Copy(NamedTuple):

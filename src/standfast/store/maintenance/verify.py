@@ -1,23 +1,54 @@
-"""Verify all checkpoints of a store; what many of them refer to is read once."""
+"""Verify all that a store holds; what many checkpoints refer to is read once.
+
+Every file that Standfast wrote and that is not what was written is damage. What is too new, or
+cannot be read for another reason, is unverified.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from standfast.errors import DamagedFile, DigestMismatch, FileError, RefNotFound
+from standfast.errors import (
+    DamagedFile,
+    DigestMismatch,
+    FileError,
+    MissingFile,
+    RefNotFound,
+    StandfastError,
+)
 from standfast.files.layout import Index as FileIndex
 from standfast.files.reader import Progress, Reader
+from standfast.store.backends.backend import NO_ANSWER, Backend
 from standfast.store.checkpoint import Checkpoint
+from standfast.store.load.choosing import is_damage
 from standfast.store.load.reading import read_record
+from standfast.store.query.mirrors import NAME as MIRRORS
+from standfast.store.query.mirrors import read_mirrors
+from standfast.store.retention.retaining import said
 from standfast.store.retention.usage import Inode, status_of
 from standfast.store.schema import names
+from standfast.store.schema.damage import mark_damaged
 from standfast.store.schema.extents import chunks_of
-from standfast.store.schema.record import DataFile, Record
+from standfast.store.schema.marks import marks_at
+from standfast.store.schema.record import DataFile, Head, Record
+from standfast.store.schema.run_file import read_run
+from standfast.store.schema.settings import NAME as SETTINGS
+from standfast.store.schema.settings import read_settings
+from standfast.store.v3.companions import (
+    check_data_state,
+    read_architecture,
+    read_config,
+    recover_run,
+)
+from standfast.store.v3.torch_names import check_name
 
 if TYPE_CHECKING:
     from standfast.store.store import Store
@@ -27,9 +58,11 @@ _AT_ONCE: Final = 1 << 28
 
 
 class Damage(NamedTuple):
-    """What is wrong with a checkpoint, a run file or marks."""
+    """What is wrong with a checkpoint, or with a file that belongs to none."""
 
     message: str
+    files: tuple[str, ...]
+    """The files that are damaged or missing, by their names in the store."""
     tensors: tuple[str, ...] = ()
 
 
@@ -41,8 +74,34 @@ class Verification:
     """The checkpoints of which every byte is right."""
     damaged: dict[str, Damage] = field(default_factory=dict)
     """Checkpoints by `run@step`; other files by their names."""
+    unverified: dict[str, str] = field(default_factory=dict)
+    """What is too new or cannot be read, and why. It is no damage."""
     nbytes: int = 0
     """How many bytes were read."""
+
+    @property
+    def code(self) -> int:
+        """The exit code that this is reported with."""
+        return 1 if self.damaged else 2 if self.unverified else 0
+
+    def add(
+        self, what: str, error: StandfastError, *files: str, tensors: Sequence[str] = ()
+    ) -> None:
+        """Take in what is wrong; raises the error of a server that does not answer."""
+        if is_wrong(error):
+            self.damaged.setdefault(what, Damage(said(error), files or (what,), tuple(tensors)))
+        else:
+            self.unverified.setdefault(what, said(error))
+
+
+def is_wrong(error: StandfastError) -> bool:
+    """Whether a file is damaged or missing, rather than too new or not readable now.
+
+    Raises the error of a server that does not answer: it says nothing about the file.
+    """
+    if isinstance(error, FileError) and error.errno in NO_ANSWER:
+        raise error
+    return isinstance(error, MissingFile) or is_damage(error)
 
 
 class Piece(NamedTuple):
@@ -60,12 +119,97 @@ def verify_store(store: Store, progress: Progress | None = None) -> Verification
     store.index.refresh()
     for listed in store.index.runs():
         _RunCheck(store, listed.run, found, seen, progress).run()
-    for name, problem in store.index.problems():
-        folder, _, file = name.rpartition("/")
-        named = names.parse(file, folder.rpartition("/")[2])
-        if named is None or named.kind != "record":  # records were read themselves
-            found.damaged.setdefault(name, Damage(problem))
+        for name, error in wrong_beside(store.backend, listed.run).items():
+            found.add(name, error)
+    for name, error in wrong_of_all(store.backend).items():
+        found.add(name, error)
     return found
+
+
+def verify_oldest(
+    store: Store, seconds: float | None, progress: Progress | None = None
+) -> Verification:
+    """Check every byte of the checkpoints that were not verified for the longest time.
+
+    One after the other; after that number of seconds no other is begun. Chunks that an earlier one
+    of them refers to as well are not read again. What is known to be damaged comes last.
+    """
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    found = Verification()
+    seen: dict[Inode, dict[Piece, bool]] = {}
+    for number, head in enumerate(_by_age(store)):
+        if number and time.monotonic() >= end:
+            break
+        _RunCheck(store, head.run, found, seen, progress, head.step).run()
+    return found
+
+
+def _by_age(store: Store) -> list[Head]:
+    """All checkpoints, the one that was verified longest ago first, or never."""
+    store.index.refresh()
+    damaged = store.index.damaged_files()
+    verified = {each.run: store.index.verified(each.run) for each in store.index.runs()}
+
+    def age(head: Head) -> tuple[bool, str, int]:
+        is_damaged = bool(damaged & {file.name for file in head.files})
+        return is_damaged, verified[head.run].get(head.step, ""), head.sequence
+
+    return sorted((listed.head for listed in store.index.newest()), key=age)
+
+
+def wrong_of_all(backend: Backend) -> dict[str, StandfastError]:
+    """What is wrong with the files that belong to no run, by their names."""
+    found: dict[str, StandfastError] = {}
+    for name, read in ((SETTINGS, read_settings), (MIRRORS, read_mirrors)):
+        try:
+            read(backend)
+        except StandfastError as error:
+            found[name] = error
+    return found
+
+
+def wrong_beside(backend: Backend, run: str) -> dict[str, StandfastError]:
+    """What is wrong with the files of a run besides its records and data files, by their names.
+
+    They are read, all of them: the index does not see a bit that flips.
+    """
+    folder, found = names.run_folder(run), dict[str, StandfastError]()
+    named = [names.parse(name, run) for name, _ in backend.list(folder, ".json")]
+    checks: dict[str, Callable[[], object]] = {
+        names.run_file(run): lambda: read_run(backend, run),
+        names.config_file(run): lambda: read_config(backend, run),
+        names.data_state_file(run): lambda: check_data_state(backend, run),
+        names.architecture_file(run): lambda: read_architecture(backend, run),
+    }
+    for each in named:
+        if each is not None and each.kind == "marks":
+            step = each.step
+            checks[names.marks_file(run, step)] = partial(marks_at, backend, run, step)
+    for name, check in checks.items():
+        try:
+            check()
+        except StandfastError as error:
+            if not (name.endswith(".marks.json") and isinstance(error, MissingFile)):
+                found[name] = error  # marks come and go
+    if any(isinstance(error, MissingFile) for error in found.values()):
+        _excuse(backend, run, found)
+    return found
+
+
+def _excuse(backend: Backend, run: str, found: dict[str, StandfastError]) -> None:
+    """Forget what is missing because the run has no model, or was deleted just now."""
+    file, described = None, names.architecture_file(run)
+    with suppress(StandfastError):
+        file = read_run(backend, run)
+    known = file or recover_run(backend, run)
+    has_model = known is not None and known.identity["model"] is not None
+    if not has_model and isinstance(found.get(described), MissingFile):
+        del found[described]
+    named = [names.parse(name, run) for name, _ in backend.list(names.run_folder(run), ".json")]
+    # Other files are there before the run file, and that is before a record; and go after it.
+    if file is None and not any(each and each.kind == "record" for each in named):
+        for name in [name for name, error in found.items() if isinstance(error, MissingFile)]:
+            del found[name]
 
 
 class _RunCheck:
@@ -78,15 +222,20 @@ class _RunCheck:
         found: Verification,
         seen: dict[Inode, dict[Piece, bool]],
         progress: Progress | None,
+        step: int | None = None,
     ) -> None:
         self._store = store
         self._run = run
+        self._step = step
+        """The only one that is checked, if one is."""
         self._found = found
         self._seen = seen
-        """The chunks that are known already, of files that go by several names."""
+        """The chunks that were read already, of files that will be asked for again."""
         self._progress = progress
-        self._lost: dict[str, str] = {}
+        self._lost: dict[str, StandfastError] = {}
         """The data files that are not what their records say, and why."""
+        self._heads: dict[int, Head] = {}
+        """Of the records whose files were checked."""
         self._bad: set[tuple[str, int]] = set()
         """The chunks that are not what their digests say, by file and offset."""
 
@@ -95,6 +244,7 @@ class _RunCheck:
         pieces: dict[str, set[Piece]] = {}
         for record in self._records():
             checkpoint = Checkpoint(self._store, record.head)
+            self._heads[record.head.step] = record.head
             for file in record.head.files:
                 files.setdefault(file.name, (checkpoint, file))
             for tensor in range(len(record.names)):
@@ -105,26 +255,33 @@ class _RunCheck:
             try:
                 checkpoint.check_header(file)
                 self._check(name, sorted(pieces.get(name, ())))
-            except (DamagedFile, FileError) as error:
-                self._lost[name] = str(getattr(error, "strerror", None) or error)
+            except StandfastError as error:
+                self._lost[name] = error
+        for name in {*self._lost, *(name for name, _ in self._bad)}:
+            if isinstance(self._lost.get(name, DamagedFile()), DamagedFile):
+                mark_damaged(self._store.backend, name, "found when it was verified")
         for record in self._records():
-            self._judge(record)
+            if self._heads.get(record.head.step) == record.head:
+                self._judge(record)
+            else:
+                self._verify(record.head)
 
     def _records(self) -> Iterator[Record]:
-        for step in self._store.index.steps(self._run):
+        steps = self._store.index.steps(self._run) if self._step is None else [self._step]
+        for step in steps:
             try:
                 yield read_record(self._store.backend, self._run, step)
             except RefNotFound:
-                continue  # deleted this moment
-            except (DamagedFile, FileError) as error:
-                self._found.damaged[f"{self._run}@{step}"] = Damage(str(error))
+                continue  # deleted just now
+            except StandfastError as error:
+                self._found.add(f"{self._run}@{step}", error, names.record_file(self._run, step))
 
     def _check(self, name: str, pieces: list[Piece]) -> None:
-        """Check chunks of one file, but for those that were checked under another name of it."""
+        """Check chunks of one file, except for those that were read already."""
         path = f"{names.run_folder(self._run)}/{name}"
         status = status_of(self._store.backend, path)
         known: dict[Piece, bool] = {}
-        if status is not None and status.links > 1:
+        if status is not None and (status.links > 1 or self._step is not None):
             known = self._seen.setdefault(status.inode, {})
         fresh = [piece for piece in pieces if piece not in known]
         with closing(self._store.backend.open(path)) as file:
@@ -143,23 +300,48 @@ class _RunCheck:
         return []
 
     def _judge(self, record: Record) -> None:
-        ref = f"{self._run}@{record.head.step}"
-        lost = [self._lost[file.name] for file in record.head.files if file.name in self._lost]
+        ref, folder = f"{self._run}@{record.head.step}", names.run_folder(self._run)
+        lost = [file.name for file in record.head.files if file.name in self._lost]
         tensors = {
             name: extent
             for number, name in enumerate(record.names)
             for _, extent in chunks_of(record, number)
             if extent.file in self._lost or extent[:2] in self._bad
         }
+        files = dict.fromkeys([*lost, *(extent.file for extent in tensors.values())])
+        paths = [f"{folder}/{name}" for name in files]
         if lost:
-            self._found.damaged[ref] = Damage(lost[0], tuple(tensors))
+            error = next((e for f in lost if is_wrong(e := self._lost[f])), self._lost[lost[0]])
+            self._found.add(ref, error, *paths, tensors=[*tensors])
         elif tensors:
             name, extent = next(iter(tensors.items()))
             more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
             message = f"tensor {name!r}{more} is damaged: {extent.file} at offset {extent.start:,}"
-            self._found.damaged[ref] = Damage(message, tuple(tensors))
+            self._found.damaged[ref] = Damage(message, tuple(paths), tuple(tensors))
         else:
             self._found.intact.append(ref)
+            Checkpoint(self._store, record.head).mark_verified()
+            self._check_name(record.head)
+
+    def _check_name(self, head: Head) -> None:
+        """Check the name that layout V3 has for a whole file, where that is a copy of it."""
+        try:
+            check_name(self._store.backend, head)
+        except StandfastError as error:
+            self._found.add(names.whole_file(head.run, head.step), error)
+
+    def _verify(self, head: Head) -> None:
+        """Verify a checkpoint that was saved or changed since the others were looked at."""
+        checkpoint = Checkpoint(self._store, head)
+        try:
+            self._found.nbytes += checkpoint.verify().nbytes
+        except RefNotFound:
+            return  # deleted or changed just now
+        except StandfastError as error:
+            folder = names.run_folder(self._run)
+            self._found.add(checkpoint.ref, error, *(f"{folder}/{f.name}" for f in head.files))
+        else:
+            self._found.intact.append(checkpoint.ref)
 
 
 def _index(pieces: list[Piece], end: int) -> FileIndex:
