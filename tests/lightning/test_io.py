@@ -106,6 +106,25 @@ def test_what_has_a_tag_stays_in_the_store(tmp_path: Path) -> None:
     io.teardown()
 
 
+@pytest.mark.guarantee("G14")
+@pytest.mark.parametrize("unreadable", [1, 2])
+def test_a_run_stays_whose_other_record_cannot_be_read(tmp_path: Path, unreadable: int) -> None:
+    io = StandfastIO(tmp_path / "store")
+    for step in (1, 2):
+        io.save_checkpoint(checkpoint(step, step), tmp_path / f"{step}.ckpt")
+    io.teardown()
+    [run] = standfast.Store(tmp_path / "store").runs()
+    record = next((tmp_path / "store").rglob(f"*_step_00000{unreadable}.json"))
+    text = record.read_bytes()
+    record.write_bytes(b"cannot be read at this moment\n")
+    io.remove_checkpoint(tmp_path / f"{3 - unreadable}.ckpt")
+    record.write_bytes(text)
+    state = io.load_checkpoint(tmp_path / f"{unreadable}.ckpt")
+    assert state["state_dict"]["w"].tolist() == [unreadable] * 3
+    assert standfast.Store(tmp_path / "store").resolve(f"{run.hash}@{unreadable}").verify().nbytes
+    io.teardown()
+
+
 def test_equal_tensors_are_written_once(tmp_path: Path) -> None:
     io = StandfastIO(tmp_path / "store")
     for step in range(5):

@@ -161,9 +161,8 @@ class StandfastCheckpoint(Checkpoint):
         name, hp, data, trial, volatile = self._given
         if hp is None and module.hparams:
             hp = dict(module.hparams)
-        if name is None and hp is None and data is None:
-            name = program_name()
-        return Settings(name, hp, module, data, trial, volatile)
+        label = program_name() if hp is None and data is None else None
+        return Settings(name, hp, module, data, trial, volatile, label)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """See which checkpoint is restored: it is another one if `ckpt_path` was given."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from standfast.errors import BadOption, Protected, RefNotFound, RefusedPickle
+from standfast.errors import BadOption, Protected, RefNotFound, RefusedPickle, RunBusy
 from standfast.lightning.library import TorchCheckpointIO
 from standfast.lightning.pointers import (
     Pointer,
@@ -122,9 +122,16 @@ class StandfastIO(TorchCheckpointIO):
         except RefNotFound:
             return  # deleted by somebody, or never in this store
         run = self._runs.get(pointer.run) or self.store.open_run(pointer.run)
-        with suppress(Protected):  # it has a tag, or is in use: somebody wants it
-            if len(run.checkpoints()) > 1:
+        with suppress(Protected, RunBusy):  # it has a tag, or is in use
+            if self._has_others(pointer):
                 run.delete(pointer.step, why="Lightning removed it")
-            else:
+                return
+            run = self._taken(run)  # so that no other process adds a checkpoint now
+            if not self._has_others(pointer):
                 run.delete_all()
                 self._runs.pop(pointer.run, None)
+
+    def _has_others(self, pointer: Pointer) -> bool:
+        """Whether its run has other checkpoints, also such that cannot be read now."""
+        self.store.index.refresh()
+        return any(step != pointer.step for step in self.store.index.steps(pointer.run))

@@ -13,9 +13,17 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from standfast.errors import BadField, DamagedFile, MissingFile, RefNotFound, UnreadableFile
+from standfast.errors import (
+    BadField,
+    DamagedFile,
+    MissingFile,
+    NotAStore,
+    RefNotFound,
+    UnreadableFile,
+)
 from standfast.files import disk
 from standfast.files.lines import replace_bytes
+from standfast.files.paths import check_local
 from standfast.lightning.references import folder_of
 from standfast.store import Checkpoint, Store
 
@@ -40,7 +48,10 @@ class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def checkpoint(self, store: Store) -> Checkpoint:
         """The checkpoint in this store; raises RefNotFound."""
-        found = store.find(self.run, self.step)
+        try:
+            found = store.find(self.run, self.step)
+        except NotAStore:
+            found = None
         if found is None:
             raise RefNotFound(
                 f"{store.url} has no checkpoint {self.run}@{self.step}; the file says that it is "
@@ -63,6 +74,7 @@ def pointer_to(checkpoint: Checkpoint, store: Store) -> Pointer:
 
 def write_pointer(path: str | os.PathLike[str], pointer: Pointer) -> None:
     """Put it in the place of what was at the path, durably."""
+    check_local(path)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     text = msgspec.json.encode(pointer) + b"\n"
     replace_bytes(path, text, disk.LOCAL)
@@ -71,8 +83,9 @@ def write_pointer(path: str | os.PathLike[str], pointer: Pointer) -> None:
 def read_pointer(path: str | os.PathLike[str]) -> Pointer | None:
     """What a file says; None if it is no pointer, but a checkpoint itself, or a folder.
 
-    Raises MissingFile, or BadField for a damaged one.
+    Raises MissingFile, or BadField for a damaged one, and BadOption for a URL.
     """
+    check_local(path)
     try:
         if os.path.isdir(path):
             return None

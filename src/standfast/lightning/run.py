@@ -85,10 +85,8 @@ class TrainerRun:
         beginning = self.beginning = begin(self._store, self._settings, resume)
         run = self.run = beginning.run
         with ExitStack() as undo:
-            self._tenure = Tenure(run)
-            undo.callback(self._tenure.end)
-            if beginning.is_new:
-                undo.callback(run.delete_all)
+            self._tenure = Tenure(run, is_new=beginning.is_new)
+            undo.push(self._tenure.abandon)
             self._tenure.take()
             found = self._found(beginning)
             origin = found.checkpoint if found is not None else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import TracebackType
 
-from standfast.errors import RunBusy
+from standfast.errors import RunBusy, StandfastError
 from standfast.store import Run
 from standfast.store.backends.backend import Lock
 from standfast.store.retention.budgets import after_save
@@ -14,9 +15,13 @@ from standfast.store.retention.pins import pin
 class Tenure:
     """The time in which a Checkpointer saves into a run."""
 
-    def __init__(self, run: Run, commits: bool = True) -> None:
-        """Of several ranks, only the one that `commits` takes the run and deletes from it."""
+    def __init__(self, run: Run, commits: bool = True, is_new: bool = False) -> None:
+        """Of several ranks, only the one that `commits` takes the run and deletes from it.
+
+        A run that `is_new` was made for this, as far as the one who made it knows.
+        """
         self._run = run
+        self._is_new = is_new
         self._commits = commits
         self._pin: Lock | None = None
         """Keeps the checkpoint that the run came from."""
@@ -51,6 +56,22 @@ class Tenure:
         if self._commits and self._run.is_limited():
             for problem in after_save(self._run.store, self._run.hash).problems:
                 say(f"old checkpoints: {problem}")
+
+    def abandon(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """End before anything was saved: a run that was made for nothing is deleted."""
+        try:
+            if self._is_ours and self._is_new:
+                self._run.delete_empty()
+        except StandfastError as failure:  # the run stays, and why it all failed counts
+            if error is not None:
+                error.add_note(f"besides, run {self._run.hash} could not be deleted: {failure}")
+        finally:
+            self.end()
 
     def end(self) -> None:
         """Let others have the run."""

@@ -21,7 +21,7 @@ from standfast.store.retention.trash import Trash
 from standfast.store.retention.trash_entry import encode
 from standfast.store.schema import names
 from tests.store.retention.test_space import on_disk
-from tests.store.stores import folder, overwrite, record_path, same
+from tests.store.stores import before_lock, folder, overwrite, record_path, same
 
 LAST = Retention((KeepLast(1),))
 BASE = np.random.default_rng(0).random((128, 256))
@@ -37,6 +37,13 @@ def filled(store: Store, *runs: str, steps: int = 3) -> Store:
     for step in range(1, steps + 1):
         for number, name in enumerate(runs):
             store.run(name).save(step, state(step, number))
+    return store
+
+
+def verified(store: Store) -> Store:
+    """So that no deletion verifies one, and adds its marks to what the store takes."""
+    for run in store.runs():
+        run.checkpoint().verify()
     return store
 
 
@@ -58,7 +65,7 @@ def going(store: Store, made: Plan) -> list[tuple[str | None, int]]:
 
 
 def test_deleting_all_but_the_last_of_fifty_frees_what_was_announced(tmp_path: Path) -> None:
-    store = filled(Store(tmp_path), "a", steps=50)
+    store = verified(filled(Store(tmp_path), "a", steps=50))
     before = on_disk(store)
     made = plan(store, retention=LAST)
     assert len(made.lines) == 49
@@ -144,6 +151,7 @@ def test_what_is_being_read_stays(store: Store) -> None:
     assert going(store, plan(store, [run.hash], LAST)) == [("a", 1), ("a", 2)]
 
 
+@pytest.mark.guarantee("G16")
 def test_what_a_crash_left_goes_unless_somebody_writes(store: Store) -> None:
     run = store.find_run("a")
     orphan = folder(run) / names.data_file(run.hash, 9, "0" * 8, "x")
@@ -216,7 +224,7 @@ def test_first_the_trash_goes_then_the_oldest(store: Store) -> None:
 
 
 def test_the_store_takes_no_more_than_it_should(store: Store) -> None:
-    store.find_run("a").delete(1, trash="rm")
+    verified(store).find_run("a").delete(1, trash="rm")
     to = int(plan(store).total * 0.75)
     made = plan(store, to=to)
     assert made.short == 0
@@ -246,7 +254,7 @@ def test_what_a_policy_deletes_stays_in_the_trash_if_there_is_room(store: Store)
 
 
 def test_what_cannot_be_reached_says_by_how_much_and_why(store: Store) -> None:
-    store.find_run("a").checkpoint(1).tag("paper")
+    verified(store).find_run("a").checkpoint(1).tag("paper")
     made = plan(store, to=1000)
     assert going(store, made) == [("b", 1), ("a", 2), ("b", 2)]
     assert made.short == made.after - 1000 > 0
@@ -265,7 +273,7 @@ def test_where_there_are_no_links_it_goes_at_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
-    before = on_disk(store)
+    before = on_disk(verified(store))
     made = plan(store, retention=LAST)
     done = carry_out(store, made)
     assert before - on_disk(store) == done.freed == made.trashed
@@ -307,14 +315,14 @@ def test_what_comes_into_use_while_one_is_read_stays(
     assert going(store, made) == [("a", 1), ("a", 2)]
     locks = []
 
-    def slow(store: Store, hash: str, steps: object) -> int:
+    def slow(store: Store, hash: str, steps: object, locked: bool = False) -> int:
         """Reading takes its time, in which somebody reads one and finds another to be best."""
         if not locks:
             locks.append(pin(store.backend, hash, 1))
             run.checkpoint(2).add_metrics({"loss": 0.0}, best=True)
         return 3
 
-    monkeypatch.setattr("standfast.store.retention.deleting.intact_before", slow)
+    monkeypatch.setattr("standfast.store.retention.collection.intact_before", slow)
     done = carry_out(store, made)
     assert done.lines == []
     assert sorted(each.step for each in run.checkpoints()) == [1, 2, 3]
@@ -325,3 +333,43 @@ def test_what_comes_into_use_while_one_is_read_stays(
     for lock in locks:
         assert lock is not None
         lock.release()
+
+
+@pytest.mark.guarantee("G13")
+@pytest.mark.parametrize("change", ["saved again", "kept"])
+def test_what_changes_just_before_the_lock_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    run = store.find_run("a")
+    if change == "kept":
+        run.set_retention(LAST)
+    made = plan(store, [run.hash], None if change == "kept" else LAST)
+    assert going(store, made) == [("a", 1), ("a", 2)]
+    other = Store(Path(store.url).parent).open_run(run.hash)
+
+    def interfere() -> None:
+        if change == "kept":
+            other.set_retention(Retention((KeepLast(3),)))
+        else:
+            for step in (1, 2):
+                other.save(step, {"new": step}, replace=True)
+
+    before_lock(store, monkeypatch, run.hash, interfere)
+    done = carry_out(store, made)
+    assert (done.lines, done.problems) == ([], {})
+    assert steps(run) == ([1, 2, 3] if change == "kept" else [3, 1, 2])
+    other.close()
+
+
+@pytest.mark.guarantee("G13")
+def test_a_retention_that_is_changed_just_before_the_lock_counts(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.find_run("a")
+    run.set_retention(LAST)
+    other = Store(Path(store.url).parent).open_run(run.hash)
+    before_lock(
+        store, monkeypatch, run.hash, lambda: other.set_retention(Retention((KeepLast(3),)))
+    )
+    assert run.retain().deleted == []
+    assert steps(run) == [1, 2, 3]

@@ -54,6 +54,7 @@ def test_deleting_frees_what_only_it_referred_to(run: Run) -> None:
         run.load(1)
 
 
+@pytest.mark.guarantee("G14")
 def test_deleting_keeps_what_others_refer_to(run: Run) -> None:
     run.save(1, _state(1, 2))
     run.save(2, _state(1, 3))
@@ -99,6 +100,7 @@ def test_the_last_checkpoint_is_kept(run: Run) -> None:
     assert _steps(run) == [1, 2]
 
 
+@pytest.mark.guarantee("G13")
 @pytest.mark.parametrize("damage", ["missing", "short", "record"])
 def test_the_last_intact_checkpoint_is_kept(run: Run, damage: str) -> None:
     run.save(1, _state(1))
@@ -122,6 +124,7 @@ def test_a_checkpoint_with_a_flipped_bit_does_not_count_as_intact(run: Run) -> N
         run.delete(1)
 
 
+@pytest.mark.guarantee("G14")
 def test_as_long_as_a_record_cannot_be_read_no_data_is_deleted(run: Run) -> None:
     run.save(1, _state(1, 2))
     run.save(2, _state(1, 3))
@@ -159,6 +162,7 @@ def test_a_run_is_deleted_with_all_that_is_ours(store: Store, run: Run) -> None:
     assert run.hash not in (Path(store.url) / "manifest.yaml").read_text()
 
 
+@pytest.mark.guarantee("G14")
 def test_foreign_files_stay(run: Run) -> None:
     run.save(1, _state(1))
     foreign = {
@@ -203,6 +207,7 @@ def test_a_deleted_run_can_be_saved_into_again(store: Store, run: Run) -> None:
     assert same(store.run("a").load(), _state(2))
 
 
+@pytest.mark.guarantee("G8")
 def test_what_was_opened_before_stays_readable(run: Run) -> None:
     run.save(1, _state(1))
     run.save(2, _state(2))
@@ -228,6 +233,7 @@ def test_a_load_of_what_is_deleted_meanwhile_takes_another(
     assert run.load()["step"] == 1
 
 
+@pytest.mark.guarantee("G16")
 def test_what_a_crash_left_is_deleted_with_the_next_writer(store: Store, run: Run) -> None:
     run.save(1, _state(1))
     run.close()

@@ -77,6 +77,7 @@ def steps(run: Run) -> list[int]:
 
 def test_what_is_not_kept_is_deleted_and_its_bytes_are_free(run: Run) -> None:
     fill(run, 10, 20, 30, 40, 50)
+    run.checkpoint(50).verify()
     before = taken(run)
     done = run.retain(KeepLast(1) | KeepBest(1, "loss"))
     assert done.deleted == [40, 20, 10]
@@ -113,6 +114,7 @@ def test_a_branch_keeps_what_its_parent_keeps(store: Store, run: Run) -> None:
     assert branch.retention is not None
 
 
+@pytest.mark.guarantee("G12", "G13")
 def test_the_latest_the_best_and_the_tagged_stay_whatever_is_said(run: Run) -> None:
     fill(run, 10, 20, 30)
     run.save(40, state(40), best=True)
@@ -156,6 +158,7 @@ def test_an_infinite_metric_is_the_worst_and_not_a_number_is_none(run: Run) -> N
 # The last verified one
 
 
+@pytest.mark.guarantee("G13")
 def test_nothing_is_deleted_unless_one_that_stays_was_verified(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +175,7 @@ def test_nothing_is_deleted_unless_one_that_stays_was_verified(
     assert steps(run) == [7, 8, 9]
     # One of three is read now and then, not every one.
     assert read == [4, 7]
-    assert run.store.index.verified(run.hash)[7] == run.checkpoint(7).sequence
+    assert [*run.store.index.verified(run.hash)] == [7]
 
 
 def test_a_damaged_checkpoint_is_no_reason_to_delete_an_intact_one(run: Run) -> None:
@@ -206,7 +209,8 @@ def test_a_save_warns_if_nothing_could_be_deleted(
 def test_a_replaced_checkpoint_is_not_the_one_that_was_verified(run: Run) -> None:
     fill(run, 10, 20)
     run.retain(KeepLast(1))
-    assert run.store.index.verified(run.hash) == {20: run.checkpoint(20).sequence}
+    run.store.index.refresh()
+    assert [*run.store.index.verified(run.hash)] == [20]
     run.retain(KeepAll())
     fill(run, 30)
     run.save(20, state(21), replace=True)
@@ -218,6 +222,7 @@ def test_a_replaced_checkpoint_is_not_the_one_that_was_verified(run: Run) -> Non
 # In use
 
 
+@pytest.mark.guarantee("G13")
 def test_a_checkpoint_in_use_stays_and_goes_when_it_is_not(run: Run) -> None:
     fill(run, 10, 20, 30)
     lock = pin(run.store.backend, run.hash, 10)
@@ -557,9 +562,11 @@ def test_a_part_that_no_checkpoint_has_is_said(run: Run) -> None:
     )
 
 
+@pytest.mark.guarantee("G13")
 def test_one_that_was_verified_and_is_damaged_by_now_does_not_count(run: Run) -> None:
     fill(run, 10, 20, 30, 40)
     run.retain(KeepLast(3))
+    run.store.index.refresh()
     assert 40 in run.store.index.verified(run.hash)
     run.retain(KeepAll())
     fill(run, 50)
@@ -571,6 +578,7 @@ def test_one_that_was_verified_and_is_damaged_by_now_does_not_count(run: Run) ->
     assert 30 in steps(run), "the only one that is intact"
 
 
+@pytest.mark.guarantee("G7")
 def test_a_number_is_not_used_twice(run: Run, tmp_path: Path) -> None:
     fill(run, 1, 2)
     run.delete(2)
@@ -605,6 +613,7 @@ def test_a_backup_by_links_does_not_make_a_budget_delete_more(
     assert steps(run) == [3, 4, 5, 6, 7, 8, 9, 10]
 
 
+@pytest.mark.guarantee("G14")
 def test_of_a_run_with_a_record_that_cannot_be_read_nothing_is_deleted(run: Run) -> None:
     fill(run, 10, 20, 30, 40)
     flip(record_path(run, 20), 100)

@@ -78,6 +78,7 @@ def path_of(run: Run, entry: Entry, name: str = "") -> Path:
     return path
 
 
+@pytest.mark.guarantee("G15")
 def test_what_was_deleted_comes_back_as_it_was(anywhere: Store) -> None:
     run = filled(anywhere)
     run.checkpoint(2).note("the one with the bug")
@@ -127,10 +128,11 @@ def test_a_step_of_a_run_that_is_gone_comes_back_with_the_run(run: Run) -> None:
     run.delete_all()
     assert restore(run.store.backend, run.hash, [1]).steps == [1]
     again = run.store.find_run(run.hash)
-    assert again.name is None
+    assert again.file == run.file
     assert same(again.load(1), state(1))
 
 
+@pytest.mark.guarantee("G15")
 def test_an_entry_is_complete_by_itself(run: Run) -> None:
     run.delete(1, trash="rm")
     run.delete_all()
@@ -196,6 +198,18 @@ def test_what_came_back_is_in_no_entry_any_more(run: Run) -> None:
     assert only_entry(run).steps == [1]
 
 
+@pytest.mark.guarantee("G12")
+def test_marks_of_a_checkpoint_that_was_never_deleted_stay(run: Run) -> None:
+    run.checkpoint(1).note("before")
+    trash_of(run).put(run.hash, [1], "rm", "killed before it was deleted")
+    run.checkpoint(1).tag("paper")
+    run.checkpoint(1).note("after")
+    assert run.store.restore(run.hash, 1).steps == [1]
+    assert run.checkpoint(1).tags == ["paper"]
+    assert [note.text for note in run.checkpoint(1).notes] == ["before", "after"]
+    assert trash_of(run).entries() == []
+
+
 def test_another_run_of_the_same_short_hash_is_not_mixed_up(run: Run) -> None:
     run.delete(1, trash="rm")
     path = folder(run) / f"{run.hash}_run.json"
@@ -256,6 +270,19 @@ def test_an_entry_that_cannot_be_read_says_so_and_can_be_emptied(run: Run, text:
     assert trash_of(run).entries() == []
 
 
+@pytest.mark.guarantee("G14")
+def test_an_entry_that_cannot_be_read_does_not_go_for_its_space(run: Run) -> None:
+    run.delete(1, trash="rm")
+    run.delete(2, trash="rm")
+    trash = trash_of(run)
+    unreadable, _ = trash.entries()
+    overwrite(path_of(run, unreadable, "entry.json"), b"cannot be read at this moment")
+    run.retain(budget=1)
+    assert [entry.folder for entry in trash.entries()] == [unreadable.folder]
+    assert trash.empty(need=1 << 40) == 0
+    assert [entry.folder for entry in trash.entries()] == [unreadable.folder]
+
+
 def test_an_entry_of_another_run_is_refused(run: Run) -> None:
     run.delete(1, trash="rm")
     entry = only_entry(run)
@@ -265,6 +292,7 @@ def test_an_entry_of_another_run_is_refused(run: Run) -> None:
 
 
 def test_emptying_frees_what_only_the_trash_holds(run: Run) -> None:
+    run.checkpoint(3).verify()
     whole = on_disk(run.store)
     run.delete(1, 2, trash="rm")
     deleted = on_disk(run.store)

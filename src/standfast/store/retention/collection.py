@@ -7,7 +7,7 @@ store down to a number of bytes, the trash is emptied as far as that needs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,9 +18,16 @@ from standfast.policies import Retention
 from standfast.store.backends.backend import Backend
 from standfast.store.retention.deleting import collect
 from standfast.store.retention.removal import sweep
+from standfast.store.retention.retaining import intact_before
 from standfast.store.retention.space import Space
 from standfast.store.retention.trash import KEPT, Trash
-from standfast.store.retention.verdicts import NOBODY_KNOWS, Verdict, stored, verdicts
+from standfast.store.retention.verdicts import (
+    NOBODY_KNOWS,
+    UNKNOWN,
+    Verdict,
+    stored,
+    verdicts,
+)
 from standfast.store.retention.verdicts import judged as verdicts_of
 from standfast.store.save.changing import PATIENCE, change_of
 from standfast.store.schema.names import run_in
@@ -149,6 +156,11 @@ def _plan_run(
         return
     if space.orphans(run) and is_idle(store.backend, run):
         made.lines.append(Line("leftovers", run, LEFT, space.sweep(run)))
+    if not store.index.count(run):
+        return  # what a crash has left, and no run
+    if store.index.run_file(run) is None:
+        made.problems[run] = UNKNOWN
+        return
     # With the index as `plan` has found it: a look at all folders for each run takes its time.
     found = verdicts_of(store, run, made.retention or stored(store, run))
     unknown = (why for each in found for why in each.why if why.startswith(NOBODY_KNOWS))
@@ -167,7 +179,7 @@ def _reach(store: Store, space: Space, made: Plan, judged: Mapping[str, list[Ver
     to = made.to or 0
     gone = {line.entry for line in made.lines}
     for entry in Trash(store.backend).entries():
-        if space.total > to and entry.folder not in gone:
+        if space.total > to and entry.folder not in gone and entry.problem is None:
             made.lines.append(_trash_line(space, entry.run, entry.folder, NEEDED))
     if space.total > to:
         space.empty_put()
@@ -235,19 +247,27 @@ def _carry_out_run(store: Store, run: str, plan: Plan, done: Done, wait: float) 
     for line in lines:
         if line.kind == "leftovers":
             _sweep(store, line, done, wait)
-    now = {each.step: each for each in verdicts(store, run, plan.retention)}
-    going: dict[str, list[Line]] = {}
-    for line in lines:
-        if line.kind == "checkpoint" and line.step in now:  # else somebody was faster
-            why = _reason_to_stay(line, now[line.step])
-            if why is not None:
-                done.stayed[line] = why
-            else:
-                going.setdefault(line.why, []).append(line)
-    for why, chosen in going.items():
-        stayed = collect(store, run, [line.step for line in chosen], why, wait)
-        done.lines += [line for line in chosen if line.step not in stayed]
-        done.stayed |= {line: stayed[line.step] for line in chosen if line.step in stayed}
+    lines = [line for line in lines if line.kind == "checkpoint"]
+    going, stayed = _going(store, run, lines, plan.retention)
+    if going:  # what stays is read before others have to wait
+        intact_before(store, run, set(store.index.steps(run)) - {line.step for line in going})
+        with change_of(store.backend, run, wait):
+            going, stayed = _going(store, run, lines, plan.retention)
+            for why in dict.fromkeys(line.why for line in going):
+                chosen = [line for line in going if line.why == why]
+                collect(store, run, [line.step for line in chosen], why)
+                done.lines += chosen
+    done.stayed |= stayed
+
+
+def _going(
+    store: Store, run: str, lines: Sequence[Line], retention: Retention | None
+) -> tuple[list[Line], dict[Line, str]]:
+    """Which checkpoints still go, and why others that are there stay."""
+    now = {each.step: each for each in verdicts(store, run, retention)}
+    there = [line for line in lines if line.step in now]
+    stayed = {line: why for line in there if (why := _reason_to_stay(line, now[line.step]))}
+    return [line for line in there if line not in stayed], stayed
 
 
 def _reason_to_stay(line: Line, verdict: Verdict) -> str | None:

@@ -12,8 +12,9 @@ from standfast.store.retention.removal import delete_checkpoints, delete_run
 from standfast.store.retention.retaining import intact_before, intact_step
 from standfast.store.retention.space import Space
 from standfast.store.retention.trash import Trash
-from standfast.store.retention.verdicts import IN_USE, protections
-from standfast.store.save.changing import PATIENCE, change_of
+from standfast.store.retention.verdicts import IN_USE
+from standfast.store.save.changing import change_of
+from standfast.store.schema import names
 from standfast.store.schema.run_file import now
 
 if TYPE_CHECKING:
@@ -44,27 +45,16 @@ def delete(
         delete_checkpoints(store.backend, store.index, run, steps)
 
 
-def collect(
-    store: Store, run: str, steps: Collection[int], why: str, wait: float = PATIENCE
-) -> dict[int, str]:
-    """Put checkpoints into the trash, as far as they may go; returns why the others stay.
+def collect(store: Store, run: str, steps: Collection[int], why: str) -> None:
+    """Put checkpoints into the trash; raises Protected if no intact one would be left.
 
-    Raises Protected if no intact one would be left, and RunBusy if somebody changes the run.
+    The caller holds the lock of the run's changes, and chose them under it.
     """
+    intact_before(store, run, set(store.index.steps(run)) - set(steps), locked=True)
+    Trash(store.backend).put(run, steps, "gc", why)
+    _note(store, run, [*steps], "gc", why)
+    delete_checkpoints(store.backend, store.index, run, steps)
     store.index.refresh()
-    intact_before(store, run, set(store.index.steps(run)) - set(steps))
-    with change_of(store.backend, run, wait):
-        store.index.refresh()
-        known = set(store.index.steps(run))
-        protected = protections(store, run)
-        stay = {step: "; ".join(protected[step]) for step in steps if step in protected}
-        going = [step for step in steps if step in known and step not in stay]
-        intact_before(store, run, known - set(going))
-        if going:
-            Trash(store.backend).put(run, going, "gc", why)
-            _note(store, run, going, "gc", why)
-            delete_checkpoints(store.backend, store.index, run, going)
-    return stay
 
 
 def _check(store: Store, run: str, steps: Sequence[int], kept: int | None = None) -> None:
@@ -112,3 +102,14 @@ def delete_all(store: Store, run: str, trash: Command | None = None) -> None:
         if trash is not None:
             Trash(store.backend).put(run, None, trash, _ASKED)
         delete_run(store.backend, store.index, run)
+
+
+def delete_empty(store: Store, run: str) -> bool:
+    """Delete a run that has no record, not even a damaged one; the caller holds its lock."""
+    with change_of(store.backend, run):
+        listed = (names.parse(name, run) for name, _ in store.backend.list(names.run_folder(run)))
+        if any(named is not None and named.kind == "record" for named in listed):
+            return False
+        store.index.refresh()
+        delete_run(store.backend, store.index, run)
+    return True

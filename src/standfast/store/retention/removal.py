@@ -9,9 +9,11 @@ from standfast.errors import DamagedFile, StandfastError
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.read_ahead import ReadingAhead
 from standfast.store.index.index import Index
-from standfast.store.index.scanning import FIRST, names_in_head
 from standfast.store.retention.trash import KEPT, Trash
 from standfast.store.schema import names
+from standfast.store.schema.damage import forget_deleted
+from standfast.store.schema.decoder import FIRST, names_in_head, read_head
+from standfast.store.schema.marks import marks_at
 from standfast.store.schema.settings import remember_highest
 from standfast.store.v3.torch_names import name_whole_files, our_names
 
@@ -41,13 +43,14 @@ def delete_run(backend: Backend, index: Index, run: str) -> None:
     """
     folder = names.run_folder(run)
     _remember_highest(backend, index, run, index.steps(run))
-    ours = [
-        f"{folder}/{name}"
-        for name, _ in backend.list(folder)
-        if (named := names.parse(name, run)) and named.kind not in ("record", "name")
-    ]
+    records: list[str] = []
+    ours: list[str] = []
+    for name, _ in backend.list(folder):
+        named = names.parse(name, run)
+        if named is not None and named.kind != "name":
+            (records if named.kind == "record" else ours).append(f"{folder}/{name}")
     backend.delete([f"{folder}/{name}" for name in our_names(backend, run)])
-    backend.delete(names.record_file(run, step) for step in index.steps(run))
+    backend.delete(records)
     backend.sync(folder)
     backend.delete(ours)
     backend.sweep(folder)
@@ -121,22 +124,31 @@ def sweep(backend: Backend, index: Index, run: str) -> None:
     folder = names.run_folder(run)
     if backend.version(folder) is None:
         return
-    for each in (folder, f"{names.SETTINGS}/{run}", f"{names.SAMPLES}/{run}"):
+    for each in (folder, f"{names.SETTINGS}/{run}", f"{names.SAMPLES}/{run}", names.DAMAGED):
         backend.sweep(each)
     backend.sweep("")  # where the manifest is
     index.refresh()
     backend.delete(_stale_marks(backend, index, run))
     delete_unused(backend, index, run)
+    forget_deleted(backend)
     with suppress(StandfastError):  # what another user put into the trash is for them to empty
         if backend.folders(names.TRASH):
             Trash(backend).empty(older_than=KEPT)
 
 
 def _stale_marks(backend: Backend, index: Index, run: str) -> list[str]:
-    """Marks of checkpoints that are gone: the next of that step must not get them."""
-    steps = set(index.steps(run))
-    listed = backend.list(names.run_folder(run), ".json")
-    found = [names.parse(name, run) for name, _ in listed]
-    steps |= {named.step for named in found if named and named.kind == "record"}
-    stale = {named.step for named in found if named and named.kind == "marks"} - steps
-    return [names.marks_file(run, step) for step in sorted(stale)]
+    """Marks of checkpoints that were replaced or deleted; those that are too new stay."""
+    stale = (step for step in index.stale_marks(run) if _is_stale(backend, run, step))
+    return [names.marks_file(run, step) for step in stale]
+
+
+def _is_stale(backend: Backend, run: str, step: int) -> bool:
+    """Whether marks belong to no record, by the files themselves."""
+    has_record = backend.exists(names.record_file(run, step))
+    try:
+        marks = marks_at(backend, run, step)
+        return not has_record or read_head(backend, run, step).place != marks.place
+    except DamagedFile:
+        return not has_record
+    except StandfastError:
+        return False

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from standfast.errors import (
-    AlreadyExists,
     DamagedFile,
     LimitExceeded,
     MissingData,
@@ -25,7 +24,7 @@ from standfast.store.save.changing import change_of
 from standfast.store.schema import names
 from standfast.store.schema.decoder import decode
 from standfast.store.schema.record import MAX_RECORD, Head
-from standfast.store.schema.run_file import encode, known_from, read_run
+from standfast.store.schema.run_file import read_run
 from standfast.store.v3.torch_names import name_whole_file
 
 
@@ -156,9 +155,6 @@ def _restore_run(backend: Backend, run: str, entries: list[Entry], heads: dict[i
                 backend.sync(name.rpartition("/")[0])
         if backend.exists(names.run_file(run)):
             return
-    if heads:
-        with suppress(AlreadyExists):
-            backend.create(names.run_file(run), encode(known_from(heads[max(heads)])))
 
 
 def _link_files(backend: Backend, entry: Entry, head: Head) -> None:
@@ -166,6 +162,8 @@ def _link_files(backend: Backend, entry: Entry, head: Head) -> None:
     folder = names.run_folder(entry.run)
     for file in head.files:
         _bring(backend, f"{entry.path}/{file.name}", f"{folder}/{file.name}")
+    if backend.exists(names.record_file(entry.run, head.step)):
+        return  # it was never deleted, and has marks of its own
     marks = names.marks_file(entry.run, head.step)
     with suppress(MissingFile):
         backend.link(_within(entry, marks), marks, over=True)

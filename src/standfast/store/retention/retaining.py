@@ -30,10 +30,17 @@ from standfast.store.retention.removal import delete_checkpoints, delete_unused,
 from standfast.store.retention.space import Space
 from standfast.store.retention.trash import Trash
 from standfast.store.retention.usage import freed as bytes_freed
-from standfast.store.retention.verdicts import NOBODY_KNOWS, Verdict, judged, protections, stored
+from standfast.store.retention.verdicts import (
+    NOBODY_KNOWS,
+    UNKNOWN,
+    Verdict,
+    judged,
+    protections,
+    stored,
+)
 from standfast.store.save.changing import change_of
 from standfast.store.schema import names
-from standfast.store.schema.record import encode
+from standfast.store.schema.decoder import encode_checked
 from standfast.store.schema.run_file import now
 
 if TYPE_CHECKING:
@@ -60,22 +67,24 @@ def retain(store: Store, run: str, retention: Retention | None = None) -> Retain
     done = Retained()
     try:
         store.index.refresh()
-        retention = retention or stored(store, run)
-        _refuse_unreadable(store, run, retention)
-        if retention.budget is not None:
-            _empty_trash(store, run, retention.budget)
+        wanted = retention or stored(store, run)
+        _refuse_unreadable(store, run, wanted)
+        if wanted.budget is not None:
+            _empty_trash(store, run, wanted.budget)
         seen = _seen(store, run)
-        found = judged(store, run, retention)
-        done.problems += _doubts(store, run, retention, found)
+        found = judged(store, run, wanted)
+        done.problems += _doubts(store, run, wanted, found)
         if any(_to_do(found)):
             _check_intact(store, run, found)
             with change_of(store.backend, run):
                 store.index.refresh()
-                if _seen(store, run) != seen:  # tags, metrics or readers have come meanwhile
-                    found = judged(store, run, retention)
+                wanted = retention or stored(store, run)
+                _refuse_unreadable(store, run, wanted)
+                if _seen(store, run) != seen:  # saves, tags, readers or another retention
+                    found = judged(store, run, wanted)
                 _carry_out(store, run, found, done)
-        if retention.budget is not None:
-            _check_budget(store, run, retention.budget)
+        if wanted.budget is not None:
+            _check_budget(store, run, wanted.budget)
     except StandfastError as error:
         done.problems.append(said(error))
     return done
@@ -84,11 +93,17 @@ def retain(store: Store, run: str, retention: Retention | None = None) -> Retain
 def _seen(store: Store, run: str) -> tuple[object, ...]:
     """All that a verdict depends on, and that may change."""
     index = store.index
-    return index.sequences(run), index.late_metrics(run), protections(store, run)
+    dropped = {each.step: each.head.dropped for each in index.newest(run)}
+    now = index.sequences(run), index.late_metrics(run), protections(store, run)
+    return *now, dropped, stored(store, run)
 
 
 def _refuse_unreadable(store: Store, run: str, retention: Retention) -> None:
-    """Of a run with a record that nobody can read, nobody knows what it refers to."""
+    """Raise Protected if what a run keeps, or what its records refer to, cannot be read."""
+    if store.index.run_file(run) is None:
+        raise Protected(
+            f"run {run}: {UNKNOWN}; nothing of it is deleted; `standfast doctor` looks into it"
+        )
     for _, step, problem in store.index.unreadable(run):
         if retention != Retention():
             raise Protected(
@@ -105,7 +120,7 @@ def said(error: StandfastError) -> str:
 def _empty_trash(store: Store, run: str, budget: int) -> None:
     """What is in the trash goes before a checkpoint does."""
     trash = Trash(store.backend)
-    entries = sorted(trash.entries(run), key=lambda entry: entry.time)
+    entries = [entry for entry in trash.entries(run) if entry.problem is None]
     while entries and Space(store.backend, store.index, [run]).total > budget:
         trash.remove(entries.pop(0))
 
@@ -139,31 +154,36 @@ def _to_do(found: Sequence[Verdict]) -> Iterator[Verdict]:
     return (each for each in found if not each.keep or each.drop)
 
 
-def _check_intact(store: Store, run: str, found: Sequence[Verdict]) -> None:
-    """See to it that one of those that stay, whole, is known to be intact; raises Protected."""
-    intact_before(store, run, {each.step for each in found if each.keep and not each.drop})
+def _check_intact(
+    store: Store, run: str, found: Sequence[Verdict], *, locked: bool = False
+) -> None:
+    """Make sure that one of those that stay, whole, is known to be intact; raises Protected."""
+    steps = {each.step for each in found if each.keep and not each.drop}
+    intact_before(store, run, steps, locked=locked)
 
 
-def intact_before(store: Store, run: str, steps: Collection[int]) -> int:
-    """One of these steps that was verified before, or else is so now; raises Protected.
+def intact_before(store: Store, run: str, steps: Collection[int], *, locked: bool = False) -> int:
+    """One of these steps that was verified before, or else is verified now; raises Protected.
 
-    Of the last n that are kept, one is thus read now and then.
+    So one of the last n that are kept is read from time to time. `locked` says that the caller
+    holds the lock of the run's changes.
     """
-    sequences = store.index.sequences(run)
-    for step, sequence in store.index.verified(run).items():
-        if step in steps and sequences.get(step) == sequence and _is_trusted(store, run, step):
+    for step in store.index.verified(run):
+        if step in steps and _is_trusted(store, run, step):
             return step
-    return intact_step(store, run, steps)
+    return intact_step(store, run, steps, locked=locked)
 
 
-def intact_step(store: Store, run: str, steps: Collection[int]) -> int:
+def intact_step(store: Store, run: str, steps: Collection[int], *, locked: bool = False) -> int:
     """The newest of these steps whose every byte is what was saved; raises Protected if none is."""
     damage = ""
     for listed in store.index.newest(run):
         if listed.step in steps:
             try:
-                Checkpoint(store, listed.head).verify()
-                store.index.set_verified(listed.head.place)
+                checkpoint = Checkpoint(store, listed.head)
+                checkpoint.verify()
+                if locked:
+                    checkpoint.mark_verified(locked=True)
                 return listed.step
             except (DamagedFile, UnreadableFile, RefNotFound) as error:
                 damage = damage or f" ({error})"
@@ -176,7 +196,7 @@ def intact_step(store: Store, run: str, steps: Collection[int]) -> int:
 def _is_trusted(store: Store, run: str, step: int) -> bool:
     """Whether nothing speaks against a checkpoint that was intact once."""
     listed = store.index.record(run, step)
-    if listed is None or store.index.distrusted(run) & {file.name for file in listed.head.files}:
+    if listed is None or store.index.damaged_files() & {file.name for file in listed.head.files}:
         return False
     with suppress(StandfastError):
         Checkpoint(store, listed.head).check_files()
@@ -186,7 +206,7 @@ def _is_trusted(store: Store, run: str, step: int) -> bool:
 
 def _carry_out(store: Store, run: str, found: Sequence[Verdict], done: Retained) -> None:
     """Delete, with the lock of the run's changes held."""
-    _check_intact(store, run, found)  # of what is there now
+    _check_intact(store, run, found, locked=True)  # of what is there now
     freed = _freed(store, run, [each.step for each in found if not each.keep])
     try:  # before it happens: a kill in between leaves nothing that nobody can explain
         note_deletions(store, run, [_deletion(each, freed) for each in _to_do(found)])
@@ -243,5 +263,5 @@ def _drop(store: Store, run: str, verdict: Verdict) -> bool:
     rest = without_parts(record, verdict.drop)
     if rest is None:
         return False
-    store.backend.replace(names.record_file(run, verdict.step), encode(rest))
+    store.backend.replace(names.record_file(run, verdict.step), encode_checked(rest))
     return True

@@ -16,7 +16,6 @@ from typing import Final
 
 from standfast.errors import MissingFile, StandfastError
 from standfast.store.backends.backend import Backend
-from standfast.store.index.scanning import read_head
 from standfast.store.retention.trash_entry import (
     FILE,
     By,
@@ -30,8 +29,10 @@ from standfast.store.retention.trash_entry import (
 from standfast.store.retention.usage import Inode, freed, statuses
 from standfast.store.save.changing import change_of
 from standfast.store.schema import names
+from standfast.store.schema.decoder import read_head
 from standfast.store.schema.run_file import now as time_now
 from standfast.store.schema.run_file import read_run
+from standfast.store.v3.companions import files_beside
 
 KEPT: Final = 7 * 86400.0
 """How many seconds an entry stays."""
@@ -122,7 +123,7 @@ class Trash:
                 pass  # nobody knows what it refers to, and it cannot be brought back
             kept.append(Kept(step, sequence))
             files |= {names.record_file(run, step): None, names.marks_file(run, step): None}
-        return kept, list(files)
+        return kept, [*files, names.run_file(run), *_beside(run)]
 
     def _link_all(self, files: Iterable[str], folder: str) -> bool:
         for source in files:
@@ -158,7 +159,12 @@ class Trash:
             for entry in self.entries():
                 if need is not None and total >= need:
                     break
-                if older_than is None or (entry.age(now) >= older_than and not entry.problem):
+                if entry.too_new:
+                    continue
+                # The age of one that cannot be read is unknown: only a person deletes it.
+                is_all = older_than is None and need is None
+                is_due = older_than is None or entry.age(now) >= older_than
+                if is_all or (is_due and entry.problem is None):
                     total += self._drop(entry.folder)
         return total
 
@@ -239,11 +245,15 @@ def _run_files(backend: Backend, run: str) -> Iterator[str]:
         named = names.parse(name, run)
         if named is not None and named.kind != "name":
             yield f"{folder}/{name}"
-    yield from (names.config_file(run), names.data_state_file(run))
+    yield from files_beside(run)
+
+
+def _beside(run: str) -> list[str]:
+    """What a run is made again from, if it is gone when its checkpoint comes back."""
+    suffixes = (".json", ".pkl")
+    return [*(names.architecture_file(run, suffix) for suffix in suffixes), *files_beside(run)]
 
 
 def _is_ours(name: str, run: str) -> bool:
-    beside = {
-        path.rpartition("/")[2] for path in (names.config_file(run), names.data_state_file(run))
-    }
+    beside = {path.rpartition("/")[2] for path in files_beside(run)}
     return name == FILE or name in beside or names.parse(name, run) is not None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from standfast.errors import BadField, StandfastError
+from standfast.errors import BadField, StandfastError, TooNew
 from standfast.store.backends.backend import Backend
 from standfast.store.schema import names
-from standfast.store.schema.seal import seal, unseal
+from standfast.store.schema.seal import Sealed, read
+from standfast.store.schema.seal import encode as encode_sealed
 
 FORMAT: Final = "standfast trash 1"
 FILE: Final = "entry.json"
@@ -30,7 +31,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     """That of its commit; 0 if its record cannot be read."""
 
 
-class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Said(Sealed, frozen=True):
     """What the file of an entry says."""
 
     run: str
@@ -59,6 +60,10 @@ class Entry:
     why: str = ""
     problem: str | None = None
     """Why it cannot be read; all else is unknown then."""
+    too_new: bool = False
+    """Whether that is because a newer version wrote it: then it stays."""
+    others: dict[str, Any] = field(default_factory=dict)
+    """Members of its file that this version does not know."""
 
     @property
     def steps(self) -> list[int]:
@@ -93,21 +98,26 @@ def run_of(folder: str) -> str | None:
 def encode(entry: Entry) -> bytes:
     """The file of an entry."""
     fields = {field: getattr(entry, field) for field in _Said.__struct_fields__}
-    return seal(FORMAT, fields) + b"\n"
+    return encode_sealed(FORMAT, _Said(**fields)) + b"\n"
 
 
 def read_entry(backend: Backend, folder: str) -> Entry:
     """The entry in a folder of the trash; one that is damaged says so itself."""
     run = str(run_of(folder))
     try:
-        text = backend.read(file_of(folder), _MAX_SIZE).removesuffix(b"\n")
-        try:
-            said = msgspec.convert(unseal(text, FORMAT), _Said)
-        except msgspec.ValidationError as error:
-            raise BadField(f"{error}") from error
+        said = read(backend, file_of(folder), FORMAT, _Said, _MAX_SIZE)
         if said.run != run:
-            raise BadField(f"it is that of the run {said.run!r:.40}")
+            raise BadField(f"{file_of(folder)}: it is that of the run {said.run!r:.40}")
     except StandfastError as error:
-        return Entry(folder, run, problem=f"{file_of(folder)}: {error}")
-    kept = tuple(said.checkpoints)
-    return Entry(folder, run, said.name, kept, said.whole, said.time, said.by, said.why)
+        return Entry(folder, run, problem=str(error), too_new=isinstance(error, TooNew))
+    return Entry(
+        folder,
+        run,
+        said.name,
+        tuple(said.checkpoints),
+        said.whole,
+        said.time,
+        said.by,
+        said.why,
+        others=said.others,
+    )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from standfast.store.store import Store
 
 IN_USE: Final = "in use: it is being read, or a run that is running came from it"
+UNKNOWN: Final = "what the run keeps is unknown: its run file is damaged or missing"
 NOBODY_KNOWS: Final = "nobody knows which is the best"
 
 
@@ -66,7 +67,8 @@ def protections(store: Store, run: str) -> dict[int, tuple[str, ...]]:
 def verdicts(store: Store, run: str, retention: Retention | None = None) -> list[Verdict]:
     """What becomes of each checkpoint of a run, the newest first.
 
-    Without a retention it is that of the run; a run that has none keeps everything.
+    Without a retention it is that of the run; a run that has none keeps everything. So does one
+    whose run file cannot be read, whatever is given.
     """
     store.index.refresh()
     return judged(store, run, retention or stored(store, run))
@@ -75,6 +77,8 @@ def verdicts(store: Store, run: str, retention: Retention | None = None) -> list
 def judged(store: Store, run: str, retention: Retention) -> list[Verdict]:
     """The same, with the index as it is."""
     listed = list(store.index.newest(run))
+    if store.index.run_file(run) is None:
+        return [Verdict(e.step, e.head.sequence, True, (UNKNOWN,), protected=True) for e in listed]
     candidates = _candidates(store, run, listed)
     wishes = judge(retention.keep, candidates)
     protected = protections(store, run)
@@ -103,7 +107,7 @@ def _unknown_metric(retention: Retention, candidates: Sequence[Candidate]) -> st
 
 
 def stored(store: Store, run: str) -> Retention:
-    """What a run was told to keep."""
+    """What a run was told to keep; everything, if that is unknown."""
     file = store.index.run_file(run)
     return (file.retention if file else None) or Retention()
 
