@@ -47,6 +47,14 @@ class Answer:
 
     status: int
     body: bytes = b""
+    headers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Instead:
+    """A function serves the request, of which it gets the body; the server never hears of it."""
+
+    function: Callable[[Request, bytes], Answer]
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,17 @@ class Call:
     late: bool = False
 
 
-Fault = HoldAnswer | DropRequest | DropAnswer | CutAnswer | ReplaceInAnswer | Answer | Slow | Call
+Fault = (
+    HoldAnswer
+    | DropRequest
+    | DropAnswer
+    | CutAnswer
+    | ReplaceInAnswer
+    | Answer
+    | Instead
+    | Slow
+    | Call
+)
 
 
 class Rule:

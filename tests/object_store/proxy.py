@@ -19,6 +19,7 @@ from tests.object_store.faults import (
     DropRequest,
     Fault,
     HoldAnswer,
+    Instead,
     ReplaceInAnswer,
     Rule,
     Slow,
@@ -121,9 +122,10 @@ class Proxy:
                 head = client.reader.head()
                 fault = self._fault(head.request)
                 self._harm_request(fault, head.request)
-                if isinstance(fault, Answer):
-                    for _ in self._up(client, head, fault):
-                        pass
+                if isinstance(fault, Answer | Instead):
+                    body = b"".join(map(bytes, self._up(client, head, fault)))
+                    if isinstance(fault, Instead):
+                        fault = fault.function(head.request, body)
                     client.answer(fault)
                     continue
                 if server is None or server.gone():
@@ -250,7 +252,8 @@ class Side:
     def answer(self, fault: Answer) -> None:
         """Answer in the server's place."""
         first = f"HTTP/1.1 {fault.status} {HTTPStatus(fault.status).phrase}"
-        head = f"{first}\r\nContent-Length: {len(fault.body)}\r\n\r\n"
+        lines = [first, f"Content-Length: {len(fault.body)}", *fault.headers]
+        head = "\r\n".join(lines) + "\r\n\r\n"
         self._proxy.count(down=len(fault.body))
         self._connection.sendall(head.encode() + fault.body)
 

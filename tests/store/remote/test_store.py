@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import numpy as np
@@ -23,6 +25,7 @@ from standfast.store.remote.backend import RemoteBackend
 from standfast.store.retention.collection import carry_out, plan
 from tests.store import remote
 from tests.store.save.rank_threads import ThreadRanks, on_ranks
+from tests.store.stores import QUERIES
 
 STATE = {"model": {"w": torch.arange(70_000.0), "b": torch.ones(3)}, "step": 7}
 
@@ -45,9 +48,12 @@ def test_a_url_that_is_none_or_has_a_secret_is_refused(url: str) -> None:
     assert "geheim" not in str(refused.value)
 
 
-def test_what_is_no_store_says_so(bucket_url: str) -> None:
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+def test_what_is_no_store_says_so(bucket_url: str, query: Callable[[standfast.Store], Any]) -> None:
+    store = standfast.Store(bucket_url)
     with pytest.raises(NotAStore, match=re.escape(bucket_url)):
-        standfast.Store(bucket_url).resolve("latest")
+        query(store)
+    assert store.backend.list("") == []
 
 
 def test_a_store_is_the_same_for_a_second_machine(

@@ -18,14 +18,14 @@ from blake3 import blake3
 
 from standfast.errors import AlreadyExists, FileError, MissingFile, WriteFailed
 from standfast.files.input.ranges import SourceRanges
-from standfast.store.backends.backend import Entry, Unfinished, Version, checked
+from standfast.store.backends.backend import UNTRUSTED, Entry, Unfinished, Version, checked
 from standfast.store.backends.local import user_cache
 from standfast.store.remote.cache import Cache
 from standfast.store.remote.client import Client, Meta
 from standfast.store.remote.locks import LEASE, Lease, Locks
 from standfast.store.remote.new_file import RemoteFile
 from standfast.store.remote.uploads import Place, Upload, abort, unfinished
-from standfast.store.remote.versions import UNTRUSTED, versions_of
+from standfast.store.remote.versions import versions_of
 
 _LATE: Final = 600.0
 """So many seconds after a request failed, no server carries it out any more."""
@@ -140,6 +140,7 @@ class RemoteBackend:
     def new(self, name: str) -> RemoteFile:
         """Begin a file, which is uploaded while it is written."""
         folder = checked(name).rpartition("/")[0]
+        self._client.check_conditions()
         return RemoteFile(
             self._client,
             name,
@@ -173,6 +174,7 @@ class RemoteBackend:
         """Delete files; those that are gone already are no error."""
         names = [checked(name) for name in names]
         if names:
+            self._client.check_conditions()
             with ExitStack() as stack:
                 for folder in sorted({name.rpartition("/")[0] for name in names}):
                     stack.enter_context(self._versions.change(folder, new=False))
@@ -182,6 +184,7 @@ class RemoteBackend:
         """Forget a folder if nothing is in it; one that is not empty stays."""
         objects, folders = self._client.list(checked(folder), deep=False)
         if not objects and not folders:
+            self._client.check_conditions()
             self._versions.drop(folder)
 
     def sync(self, folder: str) -> None:
@@ -200,6 +203,8 @@ class RemoteBackend:
 
     def lock(self, name: str, wait: float = 0.0, *, passing: bool = False) -> Lease | None:
         """Take the lock of this name; None if somebody has it for `wait` seconds more."""
+        if not passing:  # that is how a reader marks what it reads: it excludes no other process
+            self._client.check_conditions()
         return self._locks.take(checked(name), wait, passing=passing)
 
     def locked(self, prefix: str) -> Sequence[str]:
@@ -256,6 +261,7 @@ class RemoteBackend:
     @contextmanager
     def _changing(self, names: Sequence[str]) -> Iterator[None]:
         folder = checked(names[0]).rpartition("/")[0]
+        self._client.check_conditions()
         self._check_above(folder)
         with self._versions.change(folder):
             yield

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, Self
@@ -24,6 +24,7 @@ from standfast.errors import (
     FileError,
     MissingFile,
     UnreadableFile,
+    UnsupportedStore,
     WriteFailed,
     shortened,
 )
@@ -37,9 +38,17 @@ Buffer = bytes | bytearray | memoryview | Bytes
 _SMALL: Final = 1 << 20
 _SLOWLY: Final = 4
 """How many times as long a request for more than that may take: others go on beside it."""
+PROBES: Final = ".standfast/probes"
+"""The folder of the objects that `check_conditions` writes and deletes."""
 _PAUSE: Final = 0.2
 _AT_ONCE: Final = 8
 """How many parts of one object are on their way."""
+_sound: set[tuple[str, str | None]] = set()
+"""The URLs, each with its endpoint, whose servers honour conditions."""
+_NO_CONDITIONS: Final = (
+    "{}; without conditional writes two processes could both be told that a step is saved, and "
+    "one would be lost: use a server that has them. Nothing was written; reading works"
+)
 _process: int | None = None
 """The one in which obstore has begun its threads."""
 
@@ -147,6 +156,38 @@ class Client:
                     raise
                 # The server may do it yet, and nobody must take it for undone then.
                 return self._put(key, data, mode)
+
+    def check_conditions(self) -> None:
+        """Raise UnsupportedStore if the server does not honour the conditions of `put`.
+
+        It is asked once per process and address, with an object that is deleted again. To be
+        called before anything is written: without conditions no lock keeps anybody out.
+        """
+        address = (self.url, self.options.endpoint if self.options else None)
+        if address in _sound:
+            return
+        key = f"{PROBES}/{os.urandom(8).hex()}"
+        try:
+            first = self.put(key, b"1", create=True)
+            self._check_refused("If-None-Match", key, create=True)
+            self.put(key, b"12", match=first)
+            self._check_refused("If-Match", key, match=first)
+        except WriteFailed as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            raise UnsupportedStore(_NO_CONDITIONS.format(error)) from None
+        finally:
+            with suppress(FileError):  # the server does not answer: `tidy` deletes it
+                self.delete([key])
+        _sound.add(address)
+
+    def _check_refused(self, header: str, key: str, **condition: Any) -> None:
+        """Raise UnsupportedStore if a put is done though its condition does not hold."""
+        try:
+            self.put(key, b"123", **condition)
+        except AlreadyExists:
+            return
+        raise UnsupportedStore(_NO_CONDITIONS.format(f"{self.url}: the server ignores {header}"))
 
     def _mode(self, key: str, create: bool, match: str | None) -> Any:
         """The condition of a put, as obstore takes it."""

@@ -22,7 +22,7 @@ from typing import Final, Self
 import msgspec
 
 from standfast.errors import AlreadyExists, ChangedFile, FileError, MissingFile, printable
-from standfast.store.remote.client import Client, Meta, Tag
+from standfast.store.remote.client import PROBES, Client, Meta, Tag
 
 FOLDER: Final = ".standfast/locks"
 _PASSING: Final = f"{FOLDER}/.passing"
@@ -187,7 +187,7 @@ class Locks:
             tag = self._write(key, token, None)
         except AlreadyExists:
             found = self._found(key)
-            if found is None:  # deleted this moment
+            if found is None:  # deleted just now
                 return None
             note, meta = found
             if note is not None and not self._is_over(note, meta):
@@ -283,10 +283,11 @@ class Locks:
             self._client.delete([key])
 
     def tidy(self) -> None:
-        """Delete what those who asked for the time, and died, have left."""
+        """Delete what processes that died have left of their questions to the server."""
         now = self.now()
-        objects, _ = self._client.list(_CLOCK)
-        self._client.delete(key for key, meta in objects if now - meta.time > _OLD)
+        for folder in (_CLOCK, PROBES):
+            objects, _ = self._client.list(folder)
+            self._client.delete(key for key, meta in objects if now - meta.time > _OLD)
 
     # Renewing
 
@@ -296,13 +297,14 @@ class Locks:
                 self._held, self._thread, self._process = weakref.WeakSet(), None, os.getpid()
             self._held.add(lease)
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=_renew_all,
                     args=(weakref.ref(self),),
                     name="standfast-locks",
                     daemon=True,
                 )
-                self._thread.start()
+                thread.start()
+                self._thread = thread
 
     def drop(self, lease: Lease) -> None:
         """Renew it no more."""

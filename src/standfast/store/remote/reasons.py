@@ -60,5 +60,7 @@ def number_of(error: Exception) -> int:
     text = str(error)
     if name in ("PermissionDeniedError", "UnauthenticatedError") or " 403 " in text[:2000]:
         return errno.EACCES
+    if "<Code>NotImplemented</Code>" in text or " 501 " in text[:2000]:
+        return errno.EOPNOTSUPP
     # Not EIO: that would say that a disk has lost it, and an older checkpoint would be loaded.
     return errno.ETIMEDOUT if LATE.search(text) else errno.ECONNABORTED

@@ -22,7 +22,7 @@ from typing import Final
 from blake3 import blake3
 
 from standfast.errors import AlreadyExists, StandfastError
-from standfast.store.backends.backend import Version
+from standfast.store.backends.backend import UNTRUSTED, Version
 from standfast.store.remote.client import Client, Meta
 
 FOLDER: Final = ".standfast/versions"
@@ -32,8 +32,6 @@ _PATIENCE: Final = 2.0
 """How many seconds a process takes at its end for telling others."""
 _OPEN: Final = 32
 """The size of an object that is open; one that is shut has a byte more."""
-UNTRUSTED: Final = 1 << 62
-"""The first number of a version that stands for nothing: no time is as late."""
 _OLD: Final = 86400.0
 """What others left is forgotten after so many seconds: all that it announced is done or is not."""
 
@@ -108,10 +106,9 @@ class _Announced:
             self._open[each].changes -= 1
             self._open[each].last = time.monotonic()
         if self._thread is None and folders:
-            self._thread = threading.Thread(
-                target=self._shut_all, name="standfast-versions", daemon=True
-            )
-            self._thread.start()
+            thread = threading.Thread(target=self._shut_all, name="standfast-versions", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def drop(self, client: Client, folder: str) -> None:
         """A folder is gone: what was announced of it goes too, and those above it change."""

@@ -170,6 +170,7 @@ def test_a_record_that_comes_late_is_never_there_without_its_data(
     assert orphans(fresh(bucket_url)) == set()
 
 
+@pytest.mark.guarantee("G10")
 def test_a_load_that_times_out_says_so_and_takes_no_older_checkpoint(
     proxy: Proxy, bucket_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

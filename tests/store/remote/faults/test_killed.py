@@ -21,6 +21,7 @@ MOST = 200
 """No save takes more requests."""
 
 
+@pytest.mark.guarantee("G1")
 @pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.long)])
 def test_a_save_killed_at_any_request_leaves_the_old_state_or_the_new_one(

@@ -20,6 +20,7 @@ from tests.store.remote.places import data_keys, fresh, large, orphans, state, s
 from tests.store.stores import same
 
 
+@pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("what", ["race", "race_without_locks"])
 def test_of_those_who_save_one_step_at_once_one_does(
     bucket_url: str, what: str, server: Server, workers: list[Worker]

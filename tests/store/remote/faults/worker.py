@@ -13,7 +13,7 @@ import sys
 import traceback
 
 from standfast import Store
-from standfast.errors import RunBusy, StepExists
+from standfast.errors import RunBusy, StepExists, UnsupportedStore
 from standfast.files import ring
 from standfast.store.remote import new_file
 from standfast.store.remote.backend import RemoteBackend
@@ -39,7 +39,10 @@ def save_many(url: str, number: int) -> None:
 
 
 def race(url: str, number: int) -> None:
-    """Save step 1 of a run, as others do; ends with 3 if another one was faster."""
+    """Save step 1 of a run, as others do; ends with 3 if another one was faster.
+
+    Ends with 4 if the server cannot tell who is.
+    """
     _race(url, number)
 
 
@@ -54,11 +57,13 @@ def race_without_locks(url: str, number: int) -> None:
 
 
 def _race(url: str, number: int) -> None:
-    run = Store(url).run("a")
     try:
+        run = Store(url).run("a")
         run.save(1, {"number": number, **large(1)})
     except (RunBusy, StepExists):
         os._exit(3)
+    except UnsupportedStore:
+        os._exit(4)
 
 
 class _Lock:

@@ -1,0 +1,157 @@
+"""A server that does not honour the conditions of a write is refused before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+import obstore
+import pytest
+
+import standfast
+from standfast.errors import UnsupportedStore
+from standfast.packages.remote.folder import RemoteFolder
+from standfast.packages.remote.upload import uploading
+from standfast.store.remote import client
+from standfast.store.remote.backend import RemoteBackend
+from standfast.store.remote.client import Client
+from tests.object_store.faults import Answer, Fault, Instead
+from tests.object_store.messages import Request
+from tests.object_store.proxy import Proxy
+from tests.object_store.server import Server
+from tests.store.remote.faults.workers import Worker
+from tests.store.remote.places import check, fresh, objects, state, straight
+
+CREATE, REPLACE = "if-none-match", "if-match"
+
+
+def _is_probe(request: Request) -> bool:
+    return f"/{client.PROBES}/" in request.path
+
+
+def _let(proxy: Proxy, fault: Fault, *conditions: str) -> None:
+    """Do this to each put with one of these conditions."""
+
+    def conditional(request: Request) -> bool:
+        return request.method == "PUT" and bool({*conditions} & request.headers.keys())
+
+    proxy.rule(fault, conditional, times=None)
+
+
+@pytest.fixture
+def ignoring(server: Server, proxy: Proxy) -> Callable[..., None]:
+    """Let the server ignore conditions."""
+
+    def put(request: Request, body: bytes) -> Answer:
+        _, bucket, key = request.path.split("/", 2)
+        done = obstore.put(server.client(bucket), key, body)
+        return Answer(200, headers=(f"ETag: {done['e_tag']}",))
+
+    return lambda *conditions: _let(proxy, Instead(put), *conditions)
+
+
+@pytest.mark.guarantee("G3")
+def test_of_three_processes_none_is_told_that_its_step_is_saved(
+    bucket_url: str, server: Server, ignoring: Callable[..., None], workers: list[Worker]
+) -> None:
+    ignoring(CREATE, REPLACE)
+    third = Worker()
+    with closing(third):
+        every = [*workers, third]
+        for number, worker in enumerate(every):
+            worker.begin("race", bucket_url, number)
+        assert [worker.ended() for worker in every] == [4, 4, 4]
+    assert objects(straight(server, bucket_url)) == {}
+
+
+def _new(backend: RemoteBackend) -> None:
+    with backend.new("a/b.x") as file:
+        file.finish(0)
+        file.place()
+
+
+WRITES: dict[str, Callable[[RemoteBackend], object]] = {
+    "create": lambda backend: backend.create("a/b.json", b"1"),
+    "replace": lambda backend: backend.replace("a/b.json", b"1"),
+    "new": _new,
+    "lock": lambda backend: backend.lock("a"),
+    "delete": lambda backend: backend.delete(["a/b.json"]),
+}
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("ignored", [(CREATE,), (REPLACE,), (CREATE, REPLACE)])
+def test_it_is_refused_before_the_first_write(
+    bucket_url: str,
+    server: Server,
+    proxy: Proxy,
+    ignoring: Callable[..., None],
+    ignored: tuple[str, ...],
+    write: str,
+) -> None:
+    ignoring(*ignored)
+    for _ in range(2):
+        with pytest.raises(UnsupportedStore):
+            WRITES[write](RemoteBackend(f"{bucket_url}/checkpoints"))
+    assert _changes(proxy)
+    assert all(map(_is_probe, _changes(proxy)))
+    assert objects(straight(server, bucket_url)) == {}
+
+
+def _changes(proxy: Proxy) -> list[Request]:
+    """The requests that change an object, except the one that deletes what its body names."""
+    return [each for each in proxy.log if each.method in ("PUT", "DELETE")]
+
+
+@pytest.mark.parametrize("status", [400, 501])
+@pytest.mark.parametrize("condition", [CREATE, REPLACE])
+def test_one_that_does_not_know_conditions_is_refused(
+    bucket_url: str, server: Server, proxy: Proxy, condition: str, status: int
+) -> None:
+    _let(proxy, Answer(status, b"<Error><Code>NotImplemented</Code></Error>"), condition)
+    with pytest.raises(UnsupportedStore):
+        fresh(bucket_url).run("a").save(1, state(1))
+    assert objects(straight(server, bucket_url)) == {}
+
+
+def test_it_is_asked_once_for_each_address(bucket_url: str, server: Server, proxy: Proxy) -> None:
+    for place in ("one", "two"):
+        for number in (1, 2):
+            with fresh(f"{bucket_url}/{place}").run(f"run {number}") as run:
+                run.save(number, state(number))
+        probes = [each for each in proxy.log if _is_probe(each)]
+        assert sum(each.method == "PUT" for each in probes) == 4
+        assert len(probes) <= 6
+        proxy.reset()
+    assert not any(client.PROBES in key for key in objects(straight(server, f"{bucket_url}/one")))
+
+
+def test_reading_does_not_ask(
+    bucket_url: str,
+    proxy: Proxy,
+    ignoring: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with standfast.Store(bucket_url) as store:
+        store.run("a").save(1, state(1))
+    monkeypatch.setattr(client, "_sound", set())
+    proxy.reset()
+    ignoring(CREATE, REPLACE)
+    check(fresh(bucket_url), state(1))
+    assert fresh(bucket_url).runs()
+    assert not any(map(_is_probe, proxy.log))
+    # This one would like to write a mark, and does without.
+    assert fresh(bucket_url).resolve("a@1").verify().nbytes
+
+
+def test_a_package_is_not_uploaded_there(
+    bucket_url: str, server: Server, ignoring: Callable[..., None]
+) -> None:
+    ignoring(REPLACE)
+    with (
+        pytest.raises(UnsupportedStore),
+        uploading(RemoteFolder(Client(f"{bucket_url}/model")), lambda _: False) as aside,
+    ):
+        (aside / "config.json").write_text("{}")
+    assert objects(straight(server, bucket_url)) == {}
