@@ -86,10 +86,16 @@ def test_a_run_needs_something_to_tell_it_apart() -> None:
     assert identify(hp={}).hp
 
 
-def test_the_name_counts_only_where_it_is_alone() -> None:
+@pytest.mark.parametrize("given", [{"hp": {"lr": 1}}, {"model": 1}, {"data": 1}], ids=str)
+def test_the_name_is_the_trial_where_none_is_given(given: dict[str, Any]) -> None:
+    assert identify(name="a", **given) == identify(trial="a", **given)
+    assert identify(name="a", **given) != identify(name="b", **given)
+    assert identify(name="a", trial=1, **given) == identify(name="b", trial=1, **given)
+
+
+def test_the_name_stands_for_the_settings_where_none_are_given() -> None:
     assert identify(name="a") != identify(name="b")
-    assert identify(name="a", hp={"lr": 1}) == identify(name="b", hp={"lr": 1})
-    assert identify(name="a", model=1) == identify(model=1)
+    assert identify(name="a", trial=1) != identify(name="b", trial=1)
     assert identify(name="a").hp != identify(hp="a").hp
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,19 @@ from standfast.errors import (
     NotAStore,
     RefNotFound,
 )
+from standfast.store.backends.memory import MemoryBackend
 from standfast.store.schema import names
 from standfast.store.schema.record import encode_head
-from tests.store.stores import data_path, flip, folder, random_bytes, record_path, same
+from tests.store.stores import (
+    QUERIES,
+    before_lock,
+    data_path,
+    flip,
+    folder,
+    random_bytes,
+    record_path,
+    same,
+)
 
 
 @pytest.fixture
@@ -40,6 +51,7 @@ def _saved(store: Store, name: str, *steps: int, **options: Any) -> Run:
 # What each means
 
 
+@pytest.mark.guarantee("G7")
 def test_latest_is_the_last_commit_whatever_the_step_and_the_clock(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,12 +246,20 @@ def test_a_tag_of_another_run_is_not_loaded_from_this_one(store: Store) -> None:
         _saved(store, "b", 1).load("paper")
 
 
-def test_a_folder_that_is_no_store_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
+@pytest.mark.parametrize("kind", ["folder", "memory"])
+def test_a_query_of_what_is_no_store_says_so_and_writes_nothing(
+    kind: str, query: Callable[[Store], Any], tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "nothing" if kind == "folder" else MemoryBackend())
+    with pytest.raises(NotAStore):
+        query(store)
+    assert not (tmp_path / "nothing").exists()
+    assert store.backend.list("") == []
+
+
+def test_a_store_is_made_with_its_first_run(tmp_path: Path) -> None:
     store = Store(tmp_path / "nothing")
-    for ask in (lambda: store.resolve("latest"), store.runs, lambda: store.find_run("a")):
-        with pytest.raises(NotAStore):
-            ask()
-    assert not (tmp_path / "nothing").exists(), "to ask makes no folder"
     store.run("a")
     with pytest.raises(RefNotFound, match="no checkpoint yet"):
         store.resolve("latest")
@@ -248,6 +268,7 @@ def test_a_folder_that_is_no_store_says_so(tmp_path: Path) -> None:
 # What is damaged
 
 
+@pytest.mark.guarantee("G10")
 def test_latest_falls_back_and_says_so(store: Store) -> None:
     run = _saved(store, "a", 1, 2, 3)
     record_path(run, 3).write_bytes(b"garbage")
@@ -267,6 +288,7 @@ def test_latest_falls_back_and_says_so(store: Store) -> None:
         store.resolve("a@3")
 
 
+@pytest.mark.guarantee("G10")
 def test_best_falls_back_to_the_newest_intact(store: Store) -> None:
     run = _saved(store, "a", 1)
     run.save(2, {"x": random_bytes(1000), "step": 2}, best=True)
@@ -276,6 +298,7 @@ def test_best_falls_back_to_the_newest_intact(store: Store) -> None:
         assert run.load("best")["step"] == 3
 
 
+@pytest.mark.guarantee("G10")
 def test_a_tag_does_not_fall_back(store: Store) -> None:
     run = _saved(store, "a", 1, 2)
     run.checkpoint(2).tag("paper")
@@ -375,3 +398,22 @@ def test_a_step_that_is_in_the_trash_says_where_to_look(store: Store) -> None:
     run.delete(1, trash="rm")
     with pytest.raises(RefNotFound, match=r"deleted by rm on 20.*`standfast restore` lists the"):
         store.resolve("a@1")
+
+
+@pytest.mark.guarantee("G12")
+def test_no_marks_are_left_of_one_that_is_deleted_while_its_tag_is_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _saved(store, "a", 1)
+    run.save(2, {})
+    run.checkpoint(1).tag("paper")
+    run.close()
+
+    def delete() -> None:
+        other = Store(Path(store.url).parent)
+        other.checkpoint(run.hash, 1).untag("paper")
+        other.open_run(run.hash).delete(1)
+
+    before_lock(store, monkeypatch, "tags", delete)
+    store.untag("paper")
+    assert not store.backend.exists(names.marks_file(run.hash, 1))

@@ -19,14 +19,16 @@ from standfast.errors import (
     AmbiguousRef,
     BadLabel,
     DamagedFile,
+    FellBack,
     RefNotFound,
     RunBusy,
     RunCollision,
 )
-from standfast.identity import Identity
+from standfast.identity import Identity, identify
 from standfast.store.backends.local import LocalBackend
+from standfast.store.save.writers import Writer
 from standfast.store.schema import names
-from tests.store.stores import folder, same
+from tests.store.stores import before_lock, folder, same
 
 
 @pytest.fixture
@@ -43,10 +45,12 @@ def test_a_run_is_found_by_what_it_is(store: Store) -> None:
     hp = {"lr": 3e-4, "layers": 12}
     run = store.run("gpt", hp=hp)
     assert len(run.hash) == 24
-    for found in (store.run(hp=dict(reversed(hp.items()))), _again(store).run("other", hp=hp)):
-        assert found.hash == run.hash
-        assert found.name == "gpt", "a name is given when a run is made"
-    assert store.run(hp=hp | {"lr": 1.0}).hash != run.hash
+    for name in ("gpt", None):
+        found = _again(store).run(
+            name, hp=dict(reversed(hp.items())), trial=None if name else "gpt"
+        )
+        assert (found.hash, found.name) == (run.hash, "gpt")
+    assert store.run("gpt", hp=hp | {"lr": 1.0}).hash != run.hash
     assert run.hyperparameters == hp
 
 
@@ -55,6 +59,7 @@ def test_a_run_is_found_by_what_it_is(store: Store) -> None:
     [
         {"hp": {"lr": 2}},
         {"hp": {"lr": 1}, "trial": 1},
+        {"hp": {"lr": 1}, "name": "a"},
         {"hp": {"lr": 1}, "data": "train"},
         {"hp": {"lr": 1}, "model": torch.nn.Linear(2, 3)},
         {"model": torch.nn.Linear(2, 2)},
@@ -69,7 +74,7 @@ def test_trials_tell_equal_runs_apart(store: Store) -> None:
     runs = {trial: store.run("a", hp={"lr": 1}, trial=trial) for trial in (None, 0, 1, "x")}
     assert len({run.hash for run in runs.values()}) == 4
     assert store.run("a", hp={"lr": 1}, trial=1).hash == runs[1].hash
-    assert [run.file.trial for run in runs.values()] == [None, 0, 1, "x"]
+    assert [run.file.trial for run in runs.values()] == ["a", 0, 1, "x"]
     assert store.run("alone").hash != store.run("alone", trial=1).hash
 
 
@@ -96,6 +101,17 @@ def test_a_name_alone_finds_the_run_that_was_given_it(store: Store) -> None:
     other.rename("roberta")
     assert store.run("roberta").hash == other.hash
     assert store.run("bert").hash == other.hash, "by what it was made of"
+
+
+def test_a_new_run_names_those_with_its_settings(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "standfast")
+    runs = [store.run(name, hp={"lr": 1}, trial=trial) for name, trial in (("a", None), (None, 2))]
+    store.run("c", hp={"lr": 2})
+    assert [len(caplog.records), runs[0].hash in caplog.text] == [1, True]
+    store.run("b", hp={"lr": 1})
+    assert all(run.hash in caplog.records[-1].getMessage() for run in runs)
 
 
 def test_a_name_of_two_runs_is_not_enough(store: Store) -> None:
@@ -153,7 +169,8 @@ def test_a_collision_is_found_without_the_run_file(
     (folder(run) / f"{run.hash}_run.json").unlink()
     with pytest.raises(RunCollision):
         store.run(hp={"lr": 2})
-    assert store.run(hp={"lr": 1}).hash == run.hash
+    with pytest.warns(FellBack):
+        assert store.run(hp={"lr": 1}).hash == run.hash
     assert (folder(run) / f"{run.hash}_run.json").exists()
 
 
@@ -163,21 +180,57 @@ def test_another_process_that_is_faster_is_found(
 ) -> None:
     if collides:
         _short(monkeypatch)
-    create, others = LocalBackend.create, []
+    others = []
 
-    def late(self: LocalBackend, name: str, data: bytes) -> None:
-        monkeypatch.setattr(LocalBackend, "create", create)
-        others.append(_again(store).run("theirs", hp={"lr": 2 if collides else 1}))
-        create(self, name, data)
+    def faster() -> None:
+        others.append(_again(store).run("theirs", {"lr": 2 if collides else 1}, trial=1))
 
-    monkeypatch.setattr(LocalBackend, "create", late)
+    hash = identify(hp={"lr": 1}, trial=1).hash
+    before_lock(store, monkeypatch, hash, faster)
     if collides:
         with pytest.raises(RunCollision):
-            store.run("mine", hp={"lr": 1})
+            store.run("mine", hp={"lr": 1}, trial=1)
     else:
-        run = store.run("mine", hp={"lr": 1})
+        run = store.run("mine", hp={"lr": 1}, trial=1)
         assert run.hash == others[0].hash
         assert run.name == "theirs"
+
+
+def test_a_run_that_is_deleted_while_all_are_listed_is_not_among_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, gone = store.run("kept"), store.run("gone")
+    _overtake(store, gone.hash, monkeypatch)
+    assert [run.hash for run in store.runs()] == [kept.hash]
+
+
+def _overtake(store: Store, run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run be deleted right after the index has listed it."""
+    listed = store.index.runs
+
+    def overtaken(**wanted: Any) -> list[Any]:
+        found = listed(**wanted)
+        monkeypatch.setattr(store.index, "runs", listed)
+        _again(store).open_run(run).delete_all()
+        return found
+
+    monkeypatch.setattr(store.index, "runs", overtaken)
+
+
+def test_a_run_is_made_with_all_its_files_or_not_at_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion of the run waits until its files are there, and takes all of them."""
+    create, held = LocalBackend.create, []
+
+    def checked(self: LocalBackend, name: str, data: bytes) -> None:
+        run = name.rpartition("/")[2].removesuffix("_run.json")
+        held.append(_again(store).backend.lock(f"{run}.change") is None)
+        create(self, name, data)
+
+    monkeypatch.setattr(LocalBackend, "create", checked)
+    store.run("a", model={"w": 1}, data=[1])
+    assert held == [True]
 
 
 def test_what_is_there_under_the_name_of_the_run_file_is_not_replaced(store: Store) -> None:
@@ -186,23 +239,43 @@ def test_what_is_there_under_the_name_of_the_run_file_is_not_replaced(store: Sto
         store.backend.create(names.run_file(run.hash), b"x")
 
 
+def test_a_run_that_is_deleted_right_before_a_save_takes_it_has_its_file_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.run("mine")
+    claim = Writer.claim
+
+    def overtaken(self: Writer, *patience: float) -> None:
+        monkeypatch.setattr(Writer, "claim", claim)
+        path = folder(run) / f"{run.hash}_run.json"
+        path.unlink()  # as another process does that deletes the run
+        claim(self, *patience)
+
+    monkeypatch.setattr(Writer, "claim", overtaken)
+    run.save(1, {"x": np.ones(1)})
+    assert (folder(run) / f"{run.hash}_run.json").exists()
+
+
 def test_a_run_file_that_is_gone_is_made_again(store: Store) -> None:
     run = store.run("a", hp={"lr": 1})
     run.save(1, {"x": np.ones(1)})
     path = folder(run) / f"{run.hash}_run.json"
     path.unlink()
-    assert same(_again(store).resolve(run.hash).state(), {"x": np.ones(1)})
+    with pytest.warns(FellBack):
+        assert same(_again(store).resolve(run.hash).state(), {"x": np.ones(1)})
     run.save(2, {})
     assert path.exists()
-    assert _again(store).run(hp={"lr": 1}).name == "a"
+    found = _again(store).run("a", hp={"lr": 1})
+    assert (found.hash, found.file.trial) == (run.hash, "a")
 
 
 def test_a_damaged_run_file_is_said_to_be_damaged(store: Store) -> None:
     run = store.run("a", hp={"lr": 1})
     run.save(1, {"x": np.ones(1)})
-    (folder(run) / f"{run.hash}_run.json").write_bytes(b"garbage")
+    for name in (names.run_file(run.hash), names.config_file(run.hash)):
+        Path(store.url, name).write_bytes(b"garbage")
     with pytest.raises(DamagedFile, match=r"_run\.json"):
-        _again(store).run(hp={"lr": 1})
+        _again(store).run("a", hp={"lr": 1})
     assert same(run.load(), {"x": np.ones(1)})
 
 

@@ -165,13 +165,14 @@ def test_a_state_that_is_no_training_state_is_refused(tmp_path: Path) -> None:
         checkpointer(tmp_path, {"weights": np.zeros(3)})
 
 
-def test_the_environment_puts_the_store_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [Path, standfast.Store])
+def test_the_environment_does_not_move_the_store_that_a_program_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
 ) -> None:
     monkeypatch.setenv("STANDFAST_STORE", str(tmp_path / "there"))
-    walk(tmp_path / "here", 10)
-    assert not (tmp_path / "here").exists()
-    assert standfast.Store(tmp_path / "there").resolve("latest").step == 10
+    walk(kind(tmp_path / "here"), 10)
+    assert not (tmp_path / "there").exists()
+    assert standfast.Store(tmp_path / "here").resolve("latest").step == 10
 
 
 def test_a_run_that_nothing_identifies_is_called_as_the_program(
@@ -378,7 +379,8 @@ def test_a_reference_branches_with_its_parent_and_goes_on_when_started_again(
 
 def test_a_branch_with_the_same_settings_is_a_trial_of_its_own(tmp_path: Path) -> None:
     trunk = walk(tmp_path, 30, name="trunk", hp={"lr": 1})
-    with checkpointer(tmp_path, Walk().state, hp={"lr": 1}, resume="trunk@10") as ckpt:
+    options = {"name": "trunk", "hp": {"lr": 1}, "resume": "trunk@10"}
+    with checkpointer(tmp_path, Walk().state, **options) as ckpt:
         assert ckpt.resume_report.branched
         assert ckpt.next_step == 11
         program = Walk()
@@ -434,6 +436,23 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert run.checkpoint(40).verify().tensors > 0
+
+
+@pytest.mark.guarantee("G14")
+def test_a_run_that_cannot_be_read_is_not_taken_for_a_new_one_and_deleted(tmp_path: Path) -> None:
+    walk(tmp_path, 20)
+    [run] = standfast.Store(tmp_path).runs()
+    kept = {path: path.read_bytes() for path in (tmp_path / "checkpoints").rglob("*_step_*.*")}
+    records = [path for path in kept if path.suffix == ".json"]
+    next(tmp_path.rglob(f"{run.hash}_run.json")).unlink()
+    for path in records:
+        path.write_bytes(b"cannot be read at this moment\n")
+    with pytest.raises(errors.StandfastError):
+        walk(tmp_path, 40)
+    for path in records:
+        path.write_bytes(kept[path])
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert standfast.Store(tmp_path).resolve(run.hash).verify().nbytes
 
 
 def test_another_architecture_is_refused_with_the_difference(tmp_path: Path) -> None:

@@ -364,14 +364,15 @@ def test_a_log_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
         _written(tmp_path / "file" / "log.jsonl", 1)
 
 
-def test_a_link_to_a_log_stays(tmp_path: Path) -> None:
+def test_a_log_that_is_a_link_is_neither_extended_nor_cut(tmp_path: Path) -> None:
     real, link = tmp_path / "real.jsonl", tmp_path / "link.jsonl"
-    _written(real, 1)
+    _written(real, 1, 2)
     link.symlink_to(real)
-    _written(link, 2)
-    MetricsLog(link).cut(1)
-    assert link.is_symlink()
-    assert _steps(real) == [1]
+    for change in (lambda: _written(link, 3), lambda: MetricsLog(link).cut(1)):
+        with pytest.raises(WriteFailed) as raised:
+            change()
+        assert raised.value.errno == errno.ELOOP
+    assert _steps(real) == [1, 2]
 
 
 def _each_fault(

@@ -20,7 +20,15 @@ import torch
 from transformers import EarlyStoppingCallback, GPT2LMHeadModel, Trainer, TrainerCallback
 
 from standfast import KeepAll, KeepLast, Run, Store
-from standfast.errors import BadName, BadOption, FellBack, NotOpen, RunExists, StateMismatch
+from standfast.errors import (
+    BadName,
+    BadOption,
+    FellBack,
+    NotOpen,
+    RunExists,
+    StandfastError,
+    StateMismatch,
+)
 from standfast.store.load.filling import leaves_of
 from standfast.transformers import StandfastCallback
 from standfast.transformers import folder as transformers_folder
@@ -209,6 +217,20 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     trainer.train(resume_from_checkpoint=folder)
     assert sorted(_steps(keeper.run)) == [6, 12, 14]
     keeper.run.checkpoint(12).verify()
+
+
+@pytest.mark.guarantee("G14")
+def test_a_run_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
+    trainer_with(tmp_path, keeper, max_steps=5).train()
+    for record in (tmp_path / "store").rglob("*_step_*.json"):
+        record.write_bytes(b"cannot be read at this moment\n")
+    again = StandfastCallback(tmp_path / "store", quiet=True)
+    trainer = trainer_with(tmp_path, again, max_steps=10)
+    with pytest.raises(StandfastError):
+        again.latest()
+    with pytest.raises(RunExists):
+        trainer.train()
 
 
 def test_what_would_mix_two_trainings_is_refused(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from standfast.experiments.registry import watched
 from standfast.experiments.restore import restore
 from standfast.experiments.steps import as_step
 from standfast.experiments.store import StoredExperiments
+from standfast.files.paths import check_local
 from standfast.store import Store
-from standfast.store.backends.address import is_url
 from standfast.store.schema import names
 from standfast.store.v3.foreign import is_foreign
 
@@ -42,11 +42,7 @@ class CheckpointManagerV2:
 
         With `pickle_architectures`, models are pickled beside the description of them.
         """
-        if is_url(root_log_dir):
-            raise BadOption(
-                f"{root_log_dir}: a manager's experiments are in a folder; a store at a URL is "
-                "standfast.Store(url)"
-            )
+        check_local(root_log_dir)
         self.root_log_dir: Final = Path(root_log_dir).absolute()
         self.checkpoints_dir: Final = self.root_log_dir / "checkpoints"
         self.models_dir: Final = self.checkpoints_dir / names.MODELS

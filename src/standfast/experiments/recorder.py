@@ -12,7 +12,7 @@ from standfast.experiments.snapshot import Snapshot, changed_parts, take_snapsho
 from standfast.experiments.steps import as_step
 from standfast.store import Checkpoint, Run, Store
 from standfast.store.schema import names
-from standfast.store.schema.run_file import now
+from standfast.store.schema.run_file import now, read_run
 from standfast.store.v3.companions import files_beside, write_beside
 from standfast.training.parts import part_of
 
@@ -85,7 +85,7 @@ class Recorder:
             run.describe(current.hp)  # settings that do not count may have changed
         is_complete = all(map(backend.exists, files_beside(hash)))
         if force or not is_complete or run.hyperparameters != before:
-            write_beside(backend, hash, current.hp, current.model, current.data)
+            write_beside(backend, read_run(backend, hash), current.model, current.data)
         wants_pickle = self._pickle_architectures and current.model is not None
         if wants_pickle and (force or not backend.exists(names.architecture_file(hash, ".pkl"))):
             pickle_architecture(self._store, hash, current.model)

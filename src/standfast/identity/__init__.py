@@ -4,6 +4,6 @@ The bytes that are hashed are given on the page `docs/identity.md`.
 """
 
 from standfast.identity.description import recorded
-from standfast.identity.identity import IGNORED, Identity, identify
+from standfast.identity.identity import IGNORED, Identity, identify, is_trial
 
-__all__ = ["IGNORED", "Identity", "identify", "recorded"]
+__all__ = ["IGNORED", "Identity", "identify", "is_trial", "recorded"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,28 +49,54 @@ def identify(
 ) -> Identity:
     """The identity of a run with these parts; raises UnstableValue, or BadLabel if none is given.
 
-    `trial` tells equal hyperparameters apart. The name counts only where it is all there is.
-    Hyperparameters named in `volatile` (`max_steps`, `trainer.max_steps`) do not count.
+    `trial` tells equal settings apart; where none is given, the name does. A name alone stands for
+    the settings. Hyperparameters named in `volatile` (`max_steps`, `trainer.max_steps`) do not
+    count.
 
     >>> identify(hp={"lr": 0.1, "root_log_dir": "/a"}) == identify(hp={"lr": 0.1})
+    True
+    >>> identify(name="seed1", hp={"lr": 0.1}) == identify(hp={"lr": 0.1}, trial="seed1")
     True
     """
     named = hp is None and model is None and data is None
     if named and name is None:
         raise BadLabel("a run needs a name, or hp, model or data, and none of them was given")
+    return Identity(
+        hp=_settings_digest(hp, trial, volatile, name)
+        if named
+        else _settings_digest(hp, name if trial is None else trial, volatile),
+        model=None if model is None else _digest({"model": canonical_model(model)}),
+        data=None if data is None else _digest({"data": canonical_data(data)}),
+    )
+
+
+def is_trial(
+    digests: Mapping[str, str | None],
+    trial: Any,
+    like: Identity,
+    hp: Any,
+    volatile: Collection[str] = (),
+) -> bool:
+    """Whether a run of this trial, with these full digests, has the settings of an identity."""
+    return (
+        digests.get("model") == like.model
+        and digests.get("data") == like.data
+        and digests.get("hp") == _settings_digest(hp, trial, volatile)
+    )
+
+
+def _settings_digest(
+    hp: Any, trial: Any, volatile: Collection[str], name: str | None = None
+) -> str | None:
     settings: dict[str, bytes] = {}
     if hp is not None:
         names = [volatile] if isinstance(volatile, str) else volatile
         settings["hp"] = Canonical("hp", skipped=IGNORED.union(names)).encode(hp)
-    if named:
+    if name is not None:
         settings["name"] = Canonical("name").encode(name)
     if trial is not None:
         settings["trial"] = Canonical("trial").encode(trial)
-    return Identity(
-        hp=_digest(settings) if settings else None,
-        model=None if model is None else _digest({"model": canonical_model(model)}),
-        data=None if data is None else _digest({"data": canonical_data(data)}),
-    )
+    return _digest(settings) if settings else None
 
 
 def _digest(entries: dict[str, bytes]) -> str:

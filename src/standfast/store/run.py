@@ -16,14 +16,15 @@ import msgspec
 
 from standfast.conventions import translate
 from standfast.errors import (
-    AlreadyExists,
     BadLabel,
     BadOption,
+    DamagedFile,
     MissingFile,
     NotDeleted,
     Protected,
     RefNotFound,
     StandfastError,
+    within_memory,
 )
 from standfast.identity import recorded
 from standfast.parallel import Communicator, communicator, program_ranks
@@ -53,9 +54,10 @@ from standfast.store.schema import names
 from standfast.store.schema.metrics import checked_metrics
 from standfast.store.schema.record import Head, Place
 from standfast.store.schema.run_file import Monitor, RunFile, encode, read_run
+from standfast.store.schema.settings import read_settings
 from standfast.store.tree import tree
 from standfast.store.tree.per_rank import Rank
-from standfast.store.v3.companions import write_config
+from standfast.store.v3.companions import change_run, write_config, write_data_state
 
 if TYPE_CHECKING:
     from standfast.store.save.sharing import Sharing
@@ -72,9 +74,11 @@ class Run:
     >>> state = run.load("latest")
     """
 
-    def __init__(self, store: Store, file: RunFile) -> None:
+    def __init__(self, store: Store, file: RunFile, *, is_known: bool = True) -> None:
         self._store = store
         self._file = file
+        self._is_known = is_known
+        """Whether the file is all of what the run is; not if only its records can be read."""
         self._writer: Writer | None = None
         self._pin: Lock | None = None
         """Keeps the checkpoint that the run came from, while it is written into."""
@@ -102,7 +106,7 @@ class Run:
 
     @property
     def file(self) -> RunFile:
-        """All that its run file says."""
+        """What its run file said when it was last read."""
         return self._file
 
     def save(
@@ -126,18 +130,20 @@ class Run:
         see docs/ranks.md. `comm` says which ranks, if not all; `SingleRank()` is this one alone.
         """
 
-        def wanted() -> Wanted:
-            return self.wanted(step, metrics, epoch, best, replace, format)
+        with within_memory():
 
-        ranks = program_ranks() if comm is None else communicator(comm)
-        if ranks.size > 1:
-            return Checkpoint(self._store, self._save_shared(ranks, state, wanted))
-        node, leaves = tree.flatten(state)
-        if is_cut_up(leaves):
-            return Checkpoint(self._store, self._save_shared(ranks, state, wanted))
-        head = self.commit(plan_leaves(state, node, leaves), wanted())
-        self.tidy()
-        return Checkpoint(self._store, head)
+            def wanted() -> Wanted:
+                return self.wanted(step, metrics, epoch, best, replace, format)
+
+            ranks = program_ranks() if comm is None else communicator(comm)
+            if ranks.size > 1:
+                return Checkpoint(self._store, self._save_shared(ranks, state, wanted))
+            node, leaves = tree.flatten(state)
+            if is_cut_up(leaves):
+                return Checkpoint(self._store, self._save_shared(ranks, state, wanted))
+            head = self.commit(plan_leaves(state, node, leaves), wanted())
+            self.tidy()
+            return Checkpoint(self._store, head)
 
     def _save_shared(self, comm: Communicator, state: Any, wanted: Callable[[], Wanted]) -> Head:
         from standfast.store.save.ranks import save_shared
@@ -165,7 +171,9 @@ class Run:
     def is_limited(self) -> bool:
         """Whether a save may have something deleted: the run or the store keeps not everything."""
         try:
-            return self._file.retention is not None or self._store.budget is not None
+            if not self._is_known or self.retention is not None:
+                return True
+            return read_settings(self._store.backend).budget is not None
         except StandfastError:  # nobody knows: whoever tries to keep it will say so
             return True
 
@@ -201,8 +209,9 @@ class Run:
 
         `before_commit` is called when all of it is on the disk but its record.
         """
-        writer = self._own_writer()
-        self._make_file()
+        writer = self._own_writer()  # once: another thread may close the run meanwhile
+        writer.claim()
+        self._make_file()  # only now: before, another process may have deleted the run
         head = writer.save(self._file, plan, wanted, assemble, before_commit)
         self._store.will_tell()
         self._has_saved = True
@@ -223,10 +232,16 @@ class Run:
         return self._writer
 
     def _make_file(self) -> None:
-        """The run file, if it is not there: at the first save, or deleted by somebody."""
-        if not self._store.backend.exists(names.run_file(self.hash)):
-            with suppress(AlreadyExists):
-                self._store.backend.create(names.run_file(self.hash), encode(self._file))
+        """The files that say what the run is, if another process has deleted it."""
+        backend, name = self._store.backend, names.run_file(self.hash)
+        if not self._is_known or backend.exists(name):
+            return
+        with change_of(backend, self.hash):
+            if not backend.exists(name):
+                write_config(backend, self._file)
+                if self._file.identity["data"] is None:
+                    write_data_state(backend, self.hash, None)
+                backend.create(name, encode(self._file))
 
     def load(
         self,
@@ -256,25 +271,26 @@ class Run:
         in `into` that are shared out each reads its own part, however they were when they were
         saved. `comm` is that of `save`.
         """
-        ranks = program_ranks() if comm is None else communicator(comm)
+        with within_memory():
+            ranks = program_ranks() if comm is None else communicator(comm)
 
-        def load(checkpoint: Checkpoint) -> Any:
-            return checkpoint.load(
-                into=into,
-                strict=strict,
-                rename=rename,
-                verify=verify,
-                device=device,
-                cast=cast,
-                part=part,
-                ranks=Rank(ranks.rank, ranks.size),
-            )
+            def load(checkpoint: Checkpoint) -> Any:
+                return checkpoint.load(
+                    into=into,
+                    strict=strict,
+                    rename=rename,
+                    verify=verify,
+                    device=device,
+                    cast=cast,
+                    part=part,
+                    ranks=Rank(ranks.rank, ranks.size),
+                )
 
-        if ranks.size > 1:
-            from standfast.store.load.ranks_choosing import with_checkpoint_together
+            if ranks.size > 1:
+                from standfast.store.load.ranks_choosing import with_checkpoint_together
 
-            return with_checkpoint_together(self, ranks, ref, load)
-        return self.with_checkpoint(ref, load)
+                return with_checkpoint_together(self, ranks, ref, load)
+            return self.with_checkpoint(ref, load)
 
     def checkpoint(self, ref: int | str = "latest") -> Checkpoint:
         """The checkpoint of a step, `latest`, `best` or a tag, without its state."""
@@ -319,15 +335,12 @@ class Run:
 
     def describe(self, hp: Any) -> None:
         """Record the hyperparameters as they are now: those that do not count may have changed."""
-        if recorded(hp) == self._file.hyperparameters:
-            return
         self._change_file(hyperparameters=recorded(hp))
-        write_config(self._store.backend, self.hash, hp)
 
     @property
     def retention(self) -> Retention | None:
-        """Which of its checkpoints are kept; None if nobody ever said."""
-        return self._file.retention
+        """Which of its checkpoints are kept, as it is set at the moment; None if it never was."""
+        return self._now().retention
 
     def retain(
         self,
@@ -363,18 +376,15 @@ class Run:
 
     def set_retention(self, wanted: Retention) -> None:
         """Store which checkpoints are kept, and delete none."""
-        if wanted != self._file.retention:
-            self._change_file(retention=wanted)
+        self._change_file(retention=wanted)
 
     def set_monitor(self, metric: str, mode: Mode) -> None:
         """Store which metric decides on the best checkpoint."""
-        wanted = Monitor(metric, mode)
-        if wanted != self._file.monitor:
-            self._change_file(monitor=wanted)
+        self._change_file(monitor=Monitor(metric, mode))
 
     def mark_best(self) -> None:
         """Let the best by the run's metric be its best, now that others have come or gone."""
-        monitor = self._file.monitor
+        monitor = self._now().monitor
         if monitor is None:
             return
         self._store.index.refresh()
@@ -383,14 +393,19 @@ class Run:
             self._store.checkpoint(self.hash, step).add_metrics({}, best=True)
 
     def _change_file(self, **fields: Any) -> None:
-        """Replace some of what the run file says."""
-        with change_of(self._store.backend, self.hash):
-            try:
-                file = read_run(self._store.backend, self.hash)
-            except MissingFile:  # it is made with the first save
-                file = self._file
-            self._file = msgspec.structs.replace(file, **fields)
-            self._store.backend.replace(names.run_file(self.hash), encode(self._file))
+        """Replace some of what the run file says, if it says something else now."""
+        self._file = change_run(
+            self._store.backend,
+            self.hash,
+            lambda file: msgspec.structs.replace(file, **fields),
+            self._file if self._is_known else None,
+        )
+
+    def _now(self) -> RunFile:
+        """What the run file says at this moment, which other processes may have changed."""
+        with suppress(MissingFile, DamagedFile):
+            self._file = read_run(self._store.backend, self.hash)
+        return self._file
 
     def delete(self, *steps: int, trash: Command | None = None, why: str = "") -> None:
         """Delete checkpoints, and what only they refer to.
@@ -420,6 +435,14 @@ class Run:
             deleting.delete_all(self._store, self.hash, trash)
         self.close()
         self._store.write_manifest()
+
+    def delete_empty(self) -> None:
+        """Delete the run, which this object has taken, if it has no record; else do nothing."""
+        if self._writer is None or not self._writer.is_locking():
+            return
+        if deleting.delete_empty(self._store, self.hash):
+            self.close()
+            self._store.write_manifest()
 
     @property
     def parent(self) -> Place | None:
@@ -455,6 +478,7 @@ class Run:
         One that is about to delete from it, or to add to it, is waited for, so many seconds.
         """
         self._own_writer().claim(patience)
+        self._make_file()  # only now: before, another process may have deleted the run
 
     def __enter__(self) -> Self:
         """Take the run for this process; raises RunBusy if another one writes into it.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -13,16 +15,18 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from standfast.errors import (
-    AlreadyExists,
     AmbiguousRef,
     DamagedFile,
+    FellBack,
     MissingFile,
     NotAStore,
     RefNotFound,
+    RunBusy,
     RunCollision,
+    TooNew,
     WriteFailed,
 )
-from standfast.identity import Identity, identify, recorded
+from standfast.identity import Identity, identify, is_trial, recorded
 from standfast.policies import Retention, as_bytes
 from standfast.store.backends.address import opened, place_of
 from standfast.store.backends.backend import Backend
@@ -33,17 +37,19 @@ from standfast.store.load import choosing
 from standfast.store.retention.budgets import keep_within
 from standfast.store.retention.history import why_gone
 from standfast.store.retention.restoring import Restored, restore
-from standfast.store.retention.retaining import Retained
+from standfast.store.retention.retaining import Retained, said
+from standfast.store.retention.trash import Trash
 from standfast.store.run import Run
 from standfast.store.save.changing import change_of
 from standfast.store.schema import names
-from standfast.store.schema.marks import read_marks, write_marks
 from standfast.store.schema.run_file import RunFile, encode, environment, known_from, now, read_run
-from standfast.store.schema.settings import change_settings, read_settings
-from standfast.store.v3.companions import write_beside, write_config
+from standfast.store.schema.settings import Settings, change_settings, read_settings
+from standfast.store.v3.companions import change_run, recover_run, write_beside
 from standfast.store.v3.foreign import is_foreign_store
 
 Result = TypeVar("Result")
+_log: Final = logging.getLogger("standfast")
+_SHOWN: Final = 8
 
 
 class Store:
@@ -86,7 +92,10 @@ class Store:
 
         It holds after every save into the store, until it is set to None: see `retain`.
         """
-        return read_settings(self.backend).budget
+        settings = read_settings(self.backend)
+        if settings == Settings():
+            self.check_exists()
+        return settings.budget
 
     @budget.setter
     def budget(self, budget: int | float | str | None) -> None:
@@ -99,6 +108,8 @@ class Store:
 
     def restore(self, run: str, *steps: int) -> Restored:
         """Bring back from the trash these steps of a run, by its whole hash, or all there is."""
+        if not Trash(self.backend).entries(run):
+            self.check_exists()
         restored = restore(self.backend, run, steps or None)
         self.open_run(run).mark_best()
         self.write_manifest()
@@ -120,14 +131,22 @@ class Store:
         """The run of this identity: found if there is one, else made.
 
         A run is what its hyperparameters, model and data are; `trial` tells apart runs that are
-        equal in these, and the keys in `volatile` do not count. Where none of the three is given,
-        the name stands for them, and a run that was given this name is found as well. Otherwise
-        a name is a label, given when the run is made; so is the parent, the checkpoint that a new
-        run goes on from.
+        equal in these, `name` does if no trial is given, and the keys in `volatile` do not count.
+        A name that no run was made with finds the run that was renamed to it, if that is equal in
+        all three, or if none of the three is given; raises AmbiguousRef if there are several.
+        `parent` is the checkpoint that a new run goes on from.
         """
         identity, found = self._look_up(name, hp, model, data, trial, volatile)
+        if trial is None and not (hp is None and model is None and data is None):
+            trial = name
         if found is not None:
-            return Run(self, self._completed(found, name, hp))
+            if not self.backend.exists(names.run_file(found.run)):
+                with (
+                    suppress(WriteFailed, RunBusy),  # in a store that can only be read
+                    change_of(self.backend, found.run, 0.0),
+                ):
+                    self.backend.create(names.run_file(found.run), encode(found))
+            return Run(self, self._labelled_now(found, name))
         if is_foreign_store(self.backend):
             raise NotAStore(
                 errno.EPERM,
@@ -146,16 +165,17 @@ class Store:
             retention=self._retention_of(parent) if parent else None,
         )
         encoded = encode(file)
-        write_beside(self.backend, file.run, hp, model, data)
-        try:
-            self.backend.create(names.run_file(file.run), encoded)
-        except AlreadyExists:  # another process was faster
+        with change_of(self.backend, file.run):  # against one that makes or deletes it too
             found = self._found(identity)
-            if found is None:
-                raise  # it is there, and cannot be read
-            return Run(self, found)
+            if found is not None:
+                return Run(self, found)
+            write_beside(self.backend, file, model, data)
+            self.backend.create(names.run_file(file.run), encoded)
         self.index.close()  # now there is a folder for its file
         self.write_manifest()
+        if _log.isEnabledFor(logging.INFO):
+            for line in others_like(self.index, identity, hp, volatile):
+                _log.info("run %s is new: %s", name or identity.hash, line)
         return Run(self, file)
 
     def _retention_of(self, parent: Checkpoint) -> Retention | None:
@@ -173,8 +193,10 @@ class Store:
         *,
         volatile: Collection[str] = (),
     ) -> Run | None:
-        """The run that `run` would find; None if it would make one."""
+        """The run that `run` would find; None if it would make one. Raises NotAStore."""
         _, found = self._look_up(name, hp, model, data, trial, volatile)
+        if found is None:
+            self.check_exists()
         return Run(self, found) if found else None
 
     def _look_up(
@@ -192,72 +214,84 @@ class Store:
             name=name, hp=hp, model=model, data=data, trial=trial, volatile=volatile
         )
         found = self._found(identity)
-        if found is None and hp is None and model is None and data is None and trial is None:
-            found = self._labelled(str(name))
+        if found is None and name is not None and trial is None:
+            self.index.refresh()
+            found = labelled(self.index, name, identity, hp, volatile)
         return identity, found
 
     def _found(self, identity: Identity) -> RunFile | None:
         """The run of this identity; raises RunCollision if another goes by the same hash."""
+        problem = ""
+        file: RunFile | None
         try:
             file = read_run(self.backend, identity.hash)
             digests: Mapping[str, str | None] = file.identity
-        except MissingFile:
-            file = None
+        except (MissingFile, DamagedFile) as error:
+            problem = said(error)
             self.index.refresh()
             newest = next(self.index.newest(identity.hash), None)
-            if newest is None:
+            if newest is None and isinstance(error, MissingFile):
                 return None
-            digests = newest.head.identity
+            file = recover_run(self.backend, identity.hash)
+            if file is None and isinstance(error, DamagedFile):
+                raise
+            if file is not None:
+                digests = file.identity
+            elif newest is not None:
+                digests = newest.head.identity
         if digests != _digests(identity):
             raise RunCollision(
                 f"run {identity.hash} has another identity than the one asked for, which has the "
                 "same short hash: give a `trial` to tell them apart"
             )
+        if problem:
+            _fell_back(problem, file)
         return file
 
-    def _completed(self, file: RunFile, name: str | None, hp: Any) -> RunFile:
-        """The run file with what it does not know: it may have been made again from a record."""
-        if (file.name or name is None) and (file.hyperparameters is not None or hp is None):
+    def _labelled_now(self, file: RunFile, name: str | None) -> RunFile:
+        """The run file, with this name if it has none."""
+        if file.name or name is None:
             return file
-        new = msgspec.structs.replace(
-            file,
-            name=file.name or name,
-            hyperparameters=recorded(hp) if file.hyperparameters is None else file.hyperparameters,
-        )
-        with suppress(WriteFailed):  # in a store that can only be read
-            self.backend.replace(names.run_file(file.run), encode(new))
-            if new.hyperparameters != file.hyperparameters:
-                write_config(self.backend, file.run, hp)
-        return new
-
-    def _labelled(self, name: str) -> RunFile | None:
-        self.index.refresh()
-        found = self.index.runs(name=name)
-        if len(found) > 1:
-            raise AmbiguousRef(
-                f"{len(found)} runs are called {name!r}: {', '.join(each.run for each in found)}; "
-                "give hp, model or data too"
+        with suppress(WriteFailed, RunBusy, MissingFile, DamagedFile):  # a label can wait
+            return change_run(
+                self.backend,
+                file.run,
+                lambda now: msgspec.structs.replace(now, name=now.name or name),
+                wait=0.0,
             )
-        return read_run(self.backend, found[0].run) if found else None
+        return msgspec.structs.replace(file, name=name)
 
     def runs(self) -> list[Run]:
         """All runs, the one with the latest checkpoint first."""
         self.check_exists()
         self.index.refresh()
-        return [self.open_run(each.run) for each in self.index.runs()]
+        found = []
+        for each in self.index.runs():
+            with suppress(RefNotFound):  # deleted since it was listed
+                found.append(self.open_run(each.run))
+        return found
 
     def open_run(self, run: str) -> Run:
-        """The run of this hash, all 24 characters of it."""
+        """The run of this hash, all 24 characters of it.
+
+        With a FellBack warning if its run file is damaged or missing: then the run is what its
+        config says, or if that is damaged too, as much as its records do.
+        """
         try:
             return Run(self, read_run(self.backend, run))
         except (MissingFile, DamagedFile) as error:
             newest = next(self.index.newest(run), None)
-            if newest is None and isinstance(error, DamagedFile):
-                raise
-            if newest is None:
+            if newest is None and isinstance(error, MissingFile):
+                self.check_exists()
                 raise RefNotFound(f"{self.url} has no run {run}") from None
-            head = newest.head  # records know what matters, and doctor makes the file again
-            return Run(self, known_from(head))
+            file = recover_run(self.backend, run)
+            if newest is None and file is None:
+                raise
+            _fell_back(said(error), file)
+            if file is None and newest is not None:
+                return Run(self, known_from(newest.head), is_known=False)
+            assert file is not None
+            return Run(self, file)
 
     def find_run(self, ref: str) -> Run:
         """The run that goes by a name or by the beginning of a hash."""
@@ -305,6 +339,8 @@ class Store:
     def tagged(self, tag: str) -> Checkpoint | None:
         """The checkpoint that bears a tag."""
         found = self.index.tagged(tag)
+        if not found:
+            self.check_exists()
         if len(found) > 1:
             raise AmbiguousRef(
                 f"the tag {tag!r} is on {' and '.join(f'{run}@{step}' for run, step in found)}: "
@@ -320,15 +356,15 @@ class Store:
         if not found:
             raise RefNotFound(f"{self.url} has no tag {tag!r}")
         for run, step in found:
-            with change_of(self.backend, "tags"), change_of(self.backend, run):
-                marks = read_marks(self.backend, run, step)
-                left = [each for each in marks.tags if each != tag]
-                write_marks(self.backend, msgspec.structs.replace(marks, tags=left))
+            with suppress(RefNotFound):  # deleted, or untagged, by another process
+                self.checkpoint(run, step).untag(tag)
 
     def find(self, run: str, step: int) -> Checkpoint | None:
         """The checkpoint of a run and a step, if there is one that can be read."""
         self.index.refresh()
         listed = self.index.record(run, step)
+        if listed is None:
+            self.check_exists()
         return Checkpoint(self, listed.head) if listed else None
 
     def checkpoint(self, run: str, step: int) -> Checkpoint:
@@ -336,9 +372,11 @@ class Store:
         found = self.find(run, step)
         if found is not None:
             return found
-        for _, damaged, problem in self.index.unreadable(run):
-            if damaged == step:
-                raise DamagedFile(f"{names.record_file(run, step)}: {problem}")
+        newer = self.index.too_new(run)
+        for each in self.index.unreadable(run):
+            if each[1] == step:
+                kind = TooNew if each in newer else DamagedFile
+                raise kind(f"{names.record_file(run, step)}: {each[2]}")
         steps = self.index.steps(run)
         shown = ", ".join(map(str, steps if len(steps) < 8 else [*steps[:3], "…", *steps[-3:]]))
         raise RefNotFound(
@@ -348,13 +386,19 @@ class Store:
 
     def with_latest(self, action: Callable[[Checkpoint], Result], run: str | None = None) -> Result:
         """Do it with the latest checkpoint, of a run or of the store, that it can be done with."""
-        self.index.refresh()
+        self._refresh_for(run)
         return choosing.with_latest(self, action, run)
 
     def with_best(self, action: Callable[[Checkpoint], Result], run: str) -> Result:
         """Do it with the best checkpoint of a run, or if that is damaged with the latest."""
-        self.index.refresh()
+        self._refresh_for(run)
         return choosing.with_best(self, action, run)
+
+    def _refresh_for(self, run: str | None) -> None:
+        """Let the index know what there is now; raises NotAStore if there is nothing."""
+        self.index.refresh()
+        if not self.index.count(run):
+            self.check_exists()
 
     # Views
 
@@ -407,8 +451,50 @@ def _checked(checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint
 
 
+def _fell_back(problem: str, file: RunFile | None) -> None:
+    """Say that a run is not what its run file says, which cannot be read."""
+    source = "its config has the same" if file else "its name, settings and retention are unknown"
+    warnings.warn(
+        f"{problem}: {source}; `standfast doctor` looks into it",
+        FellBack,
+        stacklevel=1,  # from one place, so that it is shown once
+    )
+
+
 def _day(time: str | None) -> str:
     return time[:19].replace("T", " ") if time else "never"
+
+
+def labelled(
+    index: Index, name: str, identity: Identity, hp: Any, volatile: Collection[str]
+) -> RunFile | None:
+    """The run with this label and these settings, if they are given; raises AmbiguousRef."""
+    files = [file for each in index.runs(name=name) if (file := index.run_file(each.run))]
+    if hp is not None or identity.model is not None or identity.data is not None:
+        files = [f for f in files if is_trial(f.identity, f.trial, identity, hp, volatile)]
+    if len(files) > 1:
+        raise AmbiguousRef(
+            f"{len(files)} runs are called {name!r}: {', '.join(file.run for file in files)}; "
+            "give the `trial`, or hp, model and data, of one of them"
+        )
+    return files[0] if files else None
+
+
+def others_like(
+    index: Index, identity: Identity, hp: Any, volatile: Collection[str]
+) -> Iterator[str]:
+    """One line that names the runs with these settings, if there are others."""
+    index.refresh()
+    files = index.run_files()
+    files.pop(identity.hash, None)
+    found = [
+        f"{file.name!r} ({run})" if file.name else run
+        for run, file in files.items()
+        if is_trial(file.identity, file.trial, identity, hp, volatile)
+    ]
+    if found:
+        more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+        yield f"runs with the same settings are {', '.join(found[:_SHOWN])}{more}"
 
 
 def _digests(identity: Identity) -> dict[str, str | None]:

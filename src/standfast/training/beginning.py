@@ -11,14 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from standfast.errors import BadLabel, NotAStore, RefNotFound, RunBusy, RunExists, StandfastError
+from standfast.errors import (
+    AmbiguousRef,
+    BadLabel,
+    NotAStore,
+    RefNotFound,
+    RunBusy,
+    RunExists,
+    StandfastError,
+)
 from standfast.identity import Identity, identify, recorded
 from standfast.store import Checkpoint, Run, Store
 from standfast.store.schema import names
 from standfast.store.schema.run_file import RunFile
+from standfast.store.store import others_like
 from standfast.training.mirror.recovery import Elsewhere
 
 MODES: Final = ("auto", "never", "must")
+PROOF: Final = "_STANDFAST_PROOF_STORE"
+"""Set by a proof for the program that it runs: where all of its checkpoints go."""
 _LOOKED_AT: Final = 64
 """Of more runs than these, only the newest are looked at for the nearest."""
 _SHOWN: Final = 8
@@ -34,6 +45,8 @@ class Settings:
     data: Any
     trial: Any
     volatile: Collection[str]
+    label: str | None = None
+    """What a run without a name is called; it is no part of the identity."""
 
     def identity(self, trial: Any) -> Identity:
         """The digests of these settings, for a trial of them."""
@@ -47,14 +60,17 @@ class Settings:
         )
 
     def known(self, store: Store, trial: Any) -> Run | None:
-        """The run with these settings, if there is one."""
-        return store.known_run(
-            self.name, self.hp, self.model, self.data, trial, volatile=self.volatile
-        )
+        """The run with these settings, if there is one; the store need not be there yet."""
+        try:
+            return store.known_run(
+                self.name, self.hp, self.model, self.data, trial, volatile=self.volatile
+            )
+        except NotAStore:
+            return None
 
     def run(self, store: Store, trial: Any, parent: Checkpoint | None = None) -> Run:
         """The run with these settings, made if need be."""
-        return store.run(
+        run = store.run(
             self.name,
             self.hp,
             self.model,
@@ -63,6 +79,9 @@ class Settings:
             volatile=self.volatile,
             parent=parent,
         )
+        if self.label is not None and run.name is None:
+            run.rename(self.label)
+        return run
 
 
 @dataclass(frozen=True)
@@ -80,8 +99,8 @@ class Beginning:
 
 
 def store_of(place: str | os.PathLike[str] | Store) -> Store:
-    """The store that a program names, or the one that the environment puts in its place."""
-    elsewhere = os.environ.get(names.VARIABLE)
+    """The store that a program names, or the one that a proof puts in its place."""
+    elsewhere = os.environ.get(PROOF)
     if elsewhere:
         return Store(elsewhere)
     return place if isinstance(place, Store) else Store(place)
@@ -112,23 +131,38 @@ def begin(
         return _new(store, settings, mirror)
     if resume not in MODES:
         return _branch(store, settings, resume, mirror)
-    if mirror is not None:
-        mirror.bring_back(settings.identity(settings.trial).hash)
     run = settings.known(store, settings.trial)
+    if mirror is not None:
+        mirror.bring_back(_sought(settings, settings.trial, run, mirror))
+        run = settings.known(store, settings.trial)
     if run is not None and (_has_checkpoints(store, run) or run.parent):
         return Beginning(run, settings.hp, _parent(store, run))
     if resume == "must":
         wanted = f"run {run.hash} has no checkpoint yet" if run else "no run has this identity"
         lines = [f'{store.url}: {wanted}, and resume="must" was asked for']
         raise RefNotFound("\n".join([*lines, *_nearest(store, settings)]))
-    notes = tuple(_nearest(store, settings)) if run is None else ()
+    notes = () if run else tuple(_others(store, settings)) or tuple(_nearest(store, settings))
     made = settings.run(store, settings.trial)
     return Beginning(made, settings.hp, None, notes, is_new=run is None)
 
 
+def _sought(settings: Settings, trial: Any, known: Run | None, mirror: Elsewhere | None) -> str:
+    """The hash of the run with these settings; of one that is in the mirror alone, too."""
+    if known is not None:
+        return known.hash
+    identity = settings.identity(trial)
+    file = None
+    if mirror is not None and settings.name is not None and trial is None:
+        file = mirror.labelled(settings.name, identity, settings.hp, settings.volatile)
+    return file.run if file else identity.hash
+
+
 def _new(store: Store, settings: Settings, mirror: Elsewhere | None) -> Beginning:
     for trial in _trials(settings):
-        if settings.known(store, trial) is not None:
+        try:
+            if settings.known(store, trial) is not None:
+                continue
+        except AmbiguousRef:  # several have the name as their label
             continue
         if mirror is None or not mirror.may_have(settings.identity(trial).hash):
             run = settings.run(store, trial)
@@ -142,7 +176,7 @@ def _branch(store: Store, settings: Settings, ref: str, mirror: Elsewhere | None
     """A run that goes on from a checkpoint; one that did so before goes on with its own."""
     for trial in _trials(settings):
         known = settings.known(store, trial)
-        file, run = (known.file, known.hash) if known else (None, settings.identity(trial).hash)
+        file, run = known.file if known else None, _sought(settings, trial, known, mirror)
         if file is None and mirror is not None:
             file = mirror.run_file(run)
         if file is not None and not _is_meant(store, ref, file):
@@ -226,6 +260,12 @@ def _taken(settings: Settings) -> RunExists:
     )
 
 
+def _others(store: Store, settings: Settings) -> Iterator[str]:
+    """A line that names the runs with the same settings, if there are any."""
+    identity = settings.identity(settings.trial)
+    return others_like(store.index, identity, settings.hp, settings.volatile)
+
+
 def _nearest(store: Store, settings: Settings) -> Iterator[str]:
     """The run of the store that is most like the one that was not found, and what differs."""
     with suppress(StandfastError):  # it is a courtesy
@@ -248,9 +288,9 @@ def _differences(settings: Settings, file: RunFile) -> Iterator[str]:
         yield "another model"
     if identity.data != file.identity["data"]:
         yield "other data"
-    if recorded(settings.trial) != file.trial:
+    if settings.trial is not None and recorded(settings.trial) != file.trial:
         yield f"trial {file.trial}, and here {settings.trial}"
-    if settings.hp is None and settings.name != file.name:
+    if settings.trial is None and settings.name not in (file.name, file.trial):
         yield f"called {file.name!r}, and here {settings.name!r}"
 
 

@@ -25,10 +25,13 @@ class Best:
         self._sign = 1 if mode == "min" else -1
         self.value: float | None = None
         self.step: int | None = None
+        self.is_known = False
+        """Whether any checkpoint has the metric."""
 
     def is_beaten(self, metrics: Mapping[str, Any]) -> bool:
         """Whether a checkpoint with these metrics would be the best."""
         value = metrics.get(self.monitor) if self.monitor else None
+        self.is_known |= value is not None
         if value is None or math.isnan(value):
             return False
         return self.value is None or self._sign * value < self._sign * self.value

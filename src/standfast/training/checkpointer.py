@@ -173,10 +173,8 @@ class Checkpointer:
                 self._begin,
             )
             run = self._run = beginning.run
-            tenure = self._tenure = Tenure(run, crew.is_first)
-            undo.callback(tenure.end)
-            if beginning.is_new and crew.is_first:
-                undo.callback(run.delete_all)
+            tenure = self._tenure = Tenure(run, crew.is_first, beginning.is_new)
+            undo.push(tenure.abandon)
             crew.together(tenure.take)
             self._resumption = Resumption(self.store, self.state, beginning, self._strict, crew)
             report = self._report = self._resumption.restore()

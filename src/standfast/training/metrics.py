@@ -21,6 +21,7 @@ import numpy as np
 
 from standfast.errors import BadField, RefusedState, UnsupportedTensor, printable, shortened
 from standfast.files import disk
+from standfast.files.atomic import as_write_failed
 from standfast.files.lines import LONGEST, append_lines, read_lines, replace_lines
 from standfast.tensors.frameworks import held
 
@@ -99,11 +100,13 @@ class MetricsLog:
     def cut(self, step: int) -> None:
         """Drop the lines of all later steps from the log, and what a kill left at its end.
 
-        Raises BadField, and leaves the log as it is, for a damaged line before one that stays.
+        Raises BadField, and leaves the log as it is, for a damaged line before one that stays, and
+        WriteFailed.
         """
         if self._path is None or not self._path.exists():
             return
-        with self._writing:
+        with self._writing, as_write_failed(self._path):
+            disk.refuse_links(self._path.parent, self._path)
             kept = sum(len(line) + 1 for line in _lines_up_to(step, self._path))
             if kept != self._path.stat().st_size:
                 replace_lines(self._path, _lines_up_to(step, self._path), disk.LOCAL)

@@ -21,8 +21,7 @@ from standfast.parallel import (
     together,
 )
 from standfast.store import Run, Store
-from standfast.store.schema.run_file import decode as decode_run
-from standfast.store.schema.run_file import encode as encode_run
+from standfast.store.schema.run_file import RunFile
 from standfast.store.tree.per_rank import Rank
 from standfast.training.beginning import Beginning
 
@@ -92,7 +91,7 @@ class Crew:
             found.append(action())
             beginning = found[0]
             parent = beginning.parent and [beginning.parent.head.run, beginning.parent.step]
-            file = encode_run(beginning.run.file)
+            file = msgspec.msgpack.encode(beginning.run.file)
             return [file, parent, [*beginning.notes], beginning.is_new]
 
         file, parent, notes, is_new = on_root(self._comm, on_first)
@@ -100,7 +99,7 @@ class Crew:
             return found[0]
 
         def follow() -> Beginning:
-            run = Run(store, decode_run(file))
+            run = Run(store, msgspec.msgpack.decode(file, type=RunFile))
             return Beginning(
                 run, hp, store.checkpoint(*parent) if parent else None, tuple(notes), is_new
             )

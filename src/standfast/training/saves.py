@@ -77,8 +77,6 @@ class Saves:
         self._metrics: dict[str, Any] = {}
         """The metrics of the newest step that has any."""
         self._metrics_step = 0
-        self._monitored = False
-        """Whether the metric that decides on the best has come with a step that was saved."""
         self._saved_any = False
         self._saving: dict[str, Any] = {}
         """The metrics of the step that is being written."""
@@ -184,7 +182,6 @@ class Saves:
         self._settle(wanted.step)
         metrics = self._metrics if self._metrics_step == wanted.step else {}
         self._saving = metrics
-        self._monitored |= self._best.monitor in metrics
         best = self._best.is_beaten(metrics) or self._best.step == wanted.step
         return dataclasses.replace(wanted, metrics=checked_metrics(metrics), best=best)
 
@@ -300,11 +297,6 @@ class Saves:
 
     def close(self) -> None:
         """Finish everything; raises what went wrong. May be called several times."""
-        if self._best.monitor is not None and self._saved_any and not self._monitored:
-            self._say(
-                f"no step that was saved came with {self._best.monitor!r}, the metric that decides "
-                "on the best: give it to ckpt.step or ckpt.report for such steps"
-            )
         try:
             if self._background:
                 self._background.close()
@@ -313,3 +305,9 @@ class Saves:
             if self._overlap is not None:
                 self._overlap.end()
             self.log_metrics()
+        # Only now are the metrics of all saves known.
+        if self._best.monitor is not None and self._saved_any and not self._best.is_known:
+            self._say(
+                f"no step that was saved came with {self._best.monitor!r}, the metric that decides "
+                "on the best: give it to ckpt.step or ckpt.report for such steps"
+            )

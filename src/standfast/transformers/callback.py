@@ -32,7 +32,7 @@ from standfast.training.beginning import Settings, program_name, store_of
 from standfast.training.checkpointer import VOLATILE
 from standfast.training.saves import SaveSettings
 from standfast.transformers.folder import Shelter, write_folder
-from standfast.transformers.session import Origin, Session, Wishes, run_for
+from standfast.transformers.session import Origin, Session, Wishes, run_for, steps_of
 from standfast.transformers.state import State, arguments, gathered, of_ranks
 from standfast.transformers.trainer import (
     check_fits,
@@ -167,7 +167,7 @@ class StandfastCallback(TrainerCallback):
 
     def _written_if_there(self, ref: str) -> _Made | None:
         known = self._known()
-        if known is None or not known.checkpoints():
+        if known is None or not steps_of(known):
             return None
         with suppress(RefNotFound):  # none is the best
             return self._written(ref, False)

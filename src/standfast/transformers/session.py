@@ -39,13 +39,19 @@ class Origin:
     """Whether it was found as the newest intact one: all that are newer are damaged."""
 
 
+def steps_of(run: Run) -> list[int]:
+    """The steps of a run, also those whose records cannot be read."""
+    run.store.index.refresh()
+    return run.store.index.steps(run.hash)
+
+
 def run_for(store: Store, settings: Settings, step: int, origin: Origin | None) -> Run:
     """The run that a training saves into which has done so many steps; raises RunExists.
 
     One that begins anew, or behind an old checkpoint, is not mixed with what a run has.
     """
     known = settings.known(store, settings.trial)
-    steps = [each.step for each in known.checkpoints()] if known else []
+    steps = steps_of(known) if known else []
     is_own = origin is not None and known is not None and origin.checkpoint.head.run == known.hash
     if is_own and origin is not None:
         in_the_way = [] if origin.is_latest else [each for each in steps if each > step]

@@ -62,6 +62,7 @@ def number(background: Background) -> int:
     return background._helpers.current.number
 
 
+@pytest.mark.guarantee("G4")
 def test_what_was_saved_is_loaded_bit_for_bit(run: Run, background: Background) -> None:
     background.save(state(1), 1, metrics={"loss": 0.5}, epoch=3, best=True)
     background.save(state(2), 2)
@@ -97,6 +98,7 @@ def test_the_same_state_gives_the_same_record_as_a_synchronous_save(
     assert run.checkpoint(3).head.sequence == sync.sequence + 1
 
 
+@pytest.mark.guarantee("G4")
 def test_the_state_may_change_as_soon_as_save_returns(run: Run, background: Background) -> None:
     saved = state(1)
     for step in range(1, 6):

@@ -170,6 +170,7 @@ def test_an_error_of_the_callback_is_raised_as_it_is_and_nothing_committed(
     assert sorted(os.listdir(folder(run))) == before
 
 
+@pytest.mark.guarantee("G5")
 def test_a_disk_that_takes_no_more_is_reported_at_the_next_call(
     run: Run, background: Background
 ) -> None:
@@ -262,6 +263,7 @@ def ends(process: int, within: float = 60.0) -> bool:
     return False
 
 
+@pytest.mark.guarantee("G16")
 def test_a_kill_during_a_large_save_leaves_no_process_no_lock_and_no_file(tmp_path: Path) -> None:
     size = 200 * MIB
     child = start(tmp_path, "once", size)
@@ -276,6 +278,7 @@ def test_a_kill_during_a_large_save_leaves_no_process_no_lock_and_no_file(tmp_pa
     assert ends(helper)
 
 
+@pytest.mark.guarantee("G1")
 def test_a_kill_at_any_moment_leaves_a_sound_store(tmp_path: Path) -> None:
     moments = random.Random(0)
     stores = [tmp_path / str(number) for number in range(5)]

@@ -23,6 +23,7 @@ from standfast.store.backends.memory import MemoryBackend
 from standfast.store.query.mirrors import read_mirrors
 from standfast.store.retention.pins import pinned_steps
 from standfast.store.save.changing import change_of
+from standfast.training.beginning import PROOF
 from standfast.training.mirror import mirror as mirror_module
 from tests.store.save.rank_threads import ThreadRanks, on_ranks
 from tests.training.walk import Walk, checkpointer
@@ -317,12 +318,12 @@ def test_of_many_ranks_the_first_one_copies(tmp_path: Path) -> None:
 def test_a_store_in_the_place_of_the_named_one_has_no_mirror(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STANDFAST_STORE", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv(PROOF, str(tmp_path / "elsewhere"))
     ckpt = train(tmp_path / "store", 1, tmp_path / "mirror")
     assert ckpt.mirrored is None
     assert steps_in(tmp_path / "elsewhere") == [1]
     assert not (tmp_path / "mirror").exists()
-    monkeypatch.setenv("STANDFAST_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv(PROOF, str(tmp_path / "store"))
     assert train(tmp_path / "store", 1, tmp_path / "mirror").mirrored is not None
 
 

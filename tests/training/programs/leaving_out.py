@@ -48,7 +48,7 @@ def checkpointer(
     left_out = arguments.leave_out
     state = {name: part for name, part in parts.items() if name != left_out}
     ckpt = standfast.Checkpointer(
-        os.devnull,  # $STANDFAST_STORE says where
+        os.devnull,  # the proof says where
         standfast.TrainingState(**state),
         hp=hp,
         every=arguments.every,

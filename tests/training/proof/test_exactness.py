@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from standfast.training.beginning import PROOF
 from standfast.training.proof.comparison import Comparison, compare_stores
 from standfast.training.proof.proof import Proof, prove
 
@@ -63,12 +64,14 @@ def check(proof: Proof, kills: int, steps: int) -> None:
 # The proof
 
 
+@pytest.mark.guarantee("G20")
 def test_lenet_is_exact_after_three_kills_aimed_at_saves() -> None:
     proof = killed("lenet", steps=20, kills=3, in_saves=3)
     check(proof, kills=3, steps=20)
     assert proof.in_saves >= 1, proof.kills
 
 
+@pytest.mark.guarantee("G20")
 def test_gpt_is_exact_after_two_kills_at_random_moments() -> None:
     proof = killed("gpt", steps=20, kills=2, in_saves=0)
     check(proof, kills=2, steps=20)
@@ -110,7 +113,7 @@ def stopped(
     """Ten steps in one go, beside four steps and then the other six."""
     arguments = ["--steps", "10", "--every", "2", "--wait", "--workers", "0", *options]
     for store, more in (("whole", []), ("killed", ["--stop-at", "4"]), ("killed", [])):
-        monkeypatch.setenv("STANDFAST_STORE", str(folder / store))
+        monkeypatch.setenv(PROOF, str(folder / store))
         program.main([*arguments, *more])
     return compare_stores(folder / "whole", folder / "killed")
 

@@ -35,7 +35,7 @@ def program(text: str) -> list[str]:
 # A program that uses no store, and yet looks as if: quick to start, and to be killed.
 PRETENDER = f"""
     import os, pathlib, sys, time
-    folder = pathlib.Path(os.environ["STANDFAST_STORE"], "checkpoints", "models", "{RUN}")
+    folder = pathlib.Path(os.environ["_STANDFAST_PROOF_STORE"], "checkpoints", "models", "{RUN}")
     folder.mkdir(parents=True, exist_ok=True)
     done = len(list(folder.glob("*_step_*")))
     {{resumed}}
@@ -54,6 +54,7 @@ def pretender(resumed: str) -> list[str]:
 # What is found
 
 
+@pytest.mark.guarantee("G20")
 def test_a_program_that_resumes_exactly_is_proved_to(tmp_path: Path) -> None:
     lines: list[str] = []
     command = [sys.executable, str(WALK), "--steps", "24"]
@@ -253,7 +254,7 @@ def test_a_program_that_ignores_the_store_is_refused(tmp_path: Path) -> None:
         import standfast
         standfast.Store({str(tmp_path)!r}).run("r").save(1, {{"a": 1}})
     """
-    with pytest.raises(ProofFailed, match="STANDFAST_STORE"):
+    with pytest.raises(ProofFailed, match="committed no checkpoint to the store"):
         prove(program(text))
     assert standfast.Store(tmp_path).resolve("latest").step == 1
 

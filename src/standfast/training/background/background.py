@@ -49,7 +49,7 @@ class Held:
     """What a save cost the caller."""
 
     waited: float
-    """Seconds until the staging was free."""
+    """Seconds until the staging was free, but for those before the helper was ready."""
     copied: float
     """Seconds of planning and copying."""
 
@@ -112,10 +112,9 @@ class Background:
             if self._closing:
                 raise NotOpen(_CLOSED)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="standfast-save", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="standfast-save", daemon=True)
+                thread.start()
+                self._thread = thread
                 atexit.register(self.close)  # no save is lost without a word
 
     def warm(self, plan: Plan) -> None:
@@ -182,7 +181,8 @@ class Background:
                 underway.drain()
             self._reclaim()
             raise
-        return Held(taken - planned, planned - began + copied - taken)
+        waited = max(0.0, taken - max(planned, self._helpers.ready_at))
+        return Held(waited, planned - began + copied - taken)
 
     def _save_uncopied(
         self,
@@ -375,16 +375,16 @@ class Background:
         """Who writes this rank's share of a job: the helper, or this thread."""
         underway, plan = job.underway, job.planned.plan
 
-        def by_helper(task: Task, token: str) -> Share:
+        def by_helper(task: Task) -> Share:
             assert helper is not None
             number = self._stagings.all.index(job.staging)
             whole = dataclasses.replace(task, plan=plan)
             rank, written = self._ranks.rank, shared.written
-            return helper.write(whole, token, number, underway.summed, rank, written)
+            return helper.write(whole, number, underway.summed, rank, written)
 
-        def here(task: Task, token: str) -> Share:
+        def here(task: Task) -> Share:
             with Proof(underway.copies, underway.summed, plan, task.wanted.step) as proof:
-                return shared.write(self._run, task, token, proof.check)
+                return shared.write(self._run, task, proof.check)
 
         return by_helper if helper else here
 

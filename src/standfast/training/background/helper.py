@@ -127,7 +127,7 @@ class Helper:
             self._store.index.refresh()
             with Proof(copies, wanted.job.summed, whole, task.wanted.step) as proof:
                 compared = compared_in(whole, wanted.written)
-                share = write_share(self._assembler, part, wanted.token, compared, proof.check)
+                share = write_share(self._assembler, part, compared, proof.check)
             return Written(share)
         except BaseException as error:
             return failure_of(error)
@@ -159,7 +159,16 @@ class Helper:
         specs = specs_of(shape)
         copies = self._staged[job.staging].copies(specs, job.summed)
         plan = plan_of(shape, job.tree, copies[: len(specs)])
-        task = Task(plan, job.wanted, job.identity, job.origin, job.software, job.after, job.claim)
+        task = Task(
+            plan,
+            job.wanted,
+            job.identity,
+            job.origin,
+            job.software,
+            job.token,
+            job.after,
+            job.claim,
+        )
         return task, copies
 
     def _commit(self, head: Head, record: bytes, replace: bool) -> None:

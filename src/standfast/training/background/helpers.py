@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
+import time
 from collections.abc import Sequence
 
 from standfast.files.staging.staging import SharedStaging
@@ -23,6 +25,8 @@ class Helpers:
         self._possible = is_shared(run.store.backend)
         self._notice: str | None = None
         self.current: HelperProcess | None = None
+        self.ready_at = math.inf
+        """When the last one was ready for its first job, or it was known that there is none."""
 
     def start(self) -> None:
         """Start a helper, which takes its time to be ready; where there can be none, do nothing."""
@@ -38,10 +42,14 @@ class Helpers:
 
     def ready(self) -> HelperProcess | None:
         """A helper that can be given a job; None if there can be none."""
-        if self.current is None or not self.current.is_running():
-            self.start()
-        if self.current is not None and not self.current.wait_until_ready():
-            self._do_without(f"it {self.current.how_it_ended()}")
+        if self.current is not None and self.current.is_ready and self.current.is_running():
+            return self.current
+        if self._possible or self.ready_at == math.inf:
+            if self.current is None or not self.current.is_running():
+                self.start()
+            if self.current is not None and not self.current.wait_until_ready():
+                self._do_without(f"it {self.current.how_it_ended()}")
+            self.ready_at = time.perf_counter()
         return self.current
 
     def _do_without(self, why: str) -> None:

@@ -87,6 +87,7 @@ class Job(Struct, tag=True, frozen=True):
     identity: dict[str, str | None]
     origin: Place | None
     software: dict[str, str]
+    token: str
     after: int
     claim: int
 
@@ -95,7 +96,6 @@ class Write(Struct, tag=True, frozen=True):
     """A rank's share of a checkpoint, to be written of what is in a staging."""
 
     job: Job
-    token: str
     rank: int
     written: list[int]
     """The tensors that this rank writes; the others are compared with what another one has."""

@@ -36,7 +36,8 @@ class HelperProcess:
     def __init__(self, process: subprocess.Popen[bytes], channel: Channel) -> None:
         self._process = process
         self._channel = channel
-        self._ready = False
+        self.is_ready = False
+        """Whether it can be given a job."""
         self._late = False
         self._sent: Sequence[PlannedFile] | None = None
         """The files of the plan whose shape the helper has; the same object, the same shape."""
@@ -60,14 +61,14 @@ class HelperProcess:
 
     def wait_until_ready(self) -> bool:
         """Wait until it can be given a job; False if it ended, or was killed as too slow."""
-        if not self._ready:
+        if not self.is_ready:
             with suppress(Hangup):
                 self._late = not self._channel.wait(_TIME_TO_START)
                 if self._late:
                     self._kill()
                 else:
-                    self._ready = isinstance(self._channel.receive(), Ready)
-        return self._ready
+                    self.is_ready = isinstance(self._channel.receive(), Ready)
+        return self.is_ready
 
     def assemble(self, task: Task, commit: Commit, staging: int = 0, summed: Summed = ()) -> Head:
         """Have it assemble a checkpoint of what is in a staging; `commit` is called here."""
@@ -109,7 +110,6 @@ class HelperProcess:
     def write(
         self,
         task: Task,
-        token: str,
         staging: int,
         summed: Summed,
         rank: int,
@@ -118,7 +118,7 @@ class HelperProcess:
         """Have it write a rank's share of what is in a staging: the tensors of these numbers."""
         job = self._job(task, staging, summed)
         try:
-            answer = self._ask_or_end(messages.Write(job, token, rank, [*written]))
+            answer = self._ask_or_end(messages.Write(job, rank, [*written]))
         except Hangup:
             raise SaveFailed(
                 f"the helper process that wrote step {task.wanted.step} {self.how_it_ended()}; "
@@ -172,6 +172,7 @@ class HelperProcess:
             dict(task.identity),
             task.origin,
             dict(task.software),
+            task.token,
             task.after,
             task.claim,
         )

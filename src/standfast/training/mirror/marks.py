@@ -9,7 +9,8 @@ import msgspec
 from standfast.store import Store
 from standfast.store.query.mirrors import is_same
 from standfast.store.save.changing import change_of
-from standfast.store.schema.marks import Marks, read_marks, write_marks
+from standfast.store.schema.marks import Marks, change_marks, read_marks
+from standfast.store.schema.record import Place
 
 
 class CopiedMarks:
@@ -39,8 +40,9 @@ class CopiedMarks:
             step: self._elsewhere[step] for step in marked if step in self._elsewhere
         }
         for step in marked:
-            if self._is_in(mirror, step):
-                marks = read_marks(self._local.backend, self._run, step)
+            place = self._place_in(mirror, step)
+            if place is not None:
+                marks = read_marks(self._local.backend, place)
                 if marks != self._known.get(step):
                     self._add(mirror, marks)
                     self._known[step], found = marks, True
@@ -48,18 +50,16 @@ class CopiedMarks:
             mirror.index.refresh()
         return found
 
-    def _is_in(self, mirror: Store, step: int) -> bool:
+    def _place_in(self, mirror: Store, step: int) -> Place | None:
+        """The checkpoint of a step, if the mirror has it too."""
         here = self._local.index.record(self._run, step)
         there = mirror.index.record(self._run, step)
-        return here is not None and there is not None and is_same(here.head, there.head)
+        return here.head.place if here and there and is_same(here.head, there.head) else None
 
     def _add(self, mirror: Store, marks: Marks) -> None:
         with change_of(mirror.backend, "tags"), change_of(mirror.backend, self._run):
-            theirs = read_marks(mirror.backend, self._run, marks.step)
             taken = {tag: on for tag in marks.tags if (on := self._bearer(mirror, tag, marks.step))}
-            both = _joined(marks, theirs, taken)
-            if both != theirs:
-                write_marks(mirror.backend, both)
+            change_marks(mirror.backend, marks.place, lambda theirs: _joined(marks, theirs, taken))
         self._elsewhere.pop(marks.step, None)
         for tag, on in taken.items():
             self._elsewhere[marks.step] = (

@@ -21,9 +21,9 @@ from typing import Any, Final
 import msgspec
 
 from standfast.errors import BadOption, NotMirrored
+from standfast.files.paths import is_url
 from standfast.policies import Retention, retention
 from standfast.store import Run, Store
-from standfast.store.backends.address import is_url
 from standfast.store.backends.local import LocalBackend
 from standfast.store.query.mirrors import mirror_place, open_mirror, remember_mirror
 from standfast.store.retention.budgets import after_save

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from standfast.errors import DamagedFile, MissingFile, RefNotFound, StandfastError
+from standfast.files.paths import is_url
+from standfast.identity import Identity
 from standfast.store import Checkpoint, Store
-from standfast.store.backends.address import is_url
 from standfast.store.copies.copy import copy_checkpoint
 from standfast.store.query.locations import Seen, look_at
 from standfast.store.query.mirrors import is_another_run, is_same, open_mirror
-from standfast.store.save.changing import change_of
-from standfast.store.schema import names
 from standfast.store.schema.record import Head
-from standfast.store.schema.run_file import RunFile, encode, known_from, read_run
+from standfast.store.schema.run_file import RunFile, known_from, read_run
+from standfast.store.store import labelled
+from standfast.store.v3.companions import change_run
 
 _HURRY: Final = 10.0
 """So many seconds a mirror has to answer if the run can go on without it."""
@@ -56,6 +57,15 @@ class Elsewhere:
         seen = self._look(_PATIENCE)
         self._check_reached(seen, run)
         return self._known(seen, run)
+
+    def labelled(
+        self, name: str, identity: Identity, hp: Any, volatile: Collection[str]
+    ) -> RunFile | None:
+        """The run with this label and these settings, if none has this identity."""
+        seen = self._look(_PATIENCE)
+        if seen.problem is not None or self._known(seen, identity.hash) is not None:
+            return None
+        return labelled(seen.index, name, identity, hp, volatile)
 
     def _known(self, seen: Seen, run: str) -> RunFile | None:
         if seen.is_missing:
@@ -108,7 +118,7 @@ class Elsewhere:
         """Copy one, if that can be; False if it is damaged, and the one before it may do."""
         mirror = open_mirror(self._place)
         try:
-            if is_needed:
+            if is_needed and not self._store.index.steps(head.run):
                 _adopt(self._store, mirror, head.run)
             copy_checkpoint(Checkpoint(mirror, head), self._store)
         except (DamagedFile, RefNotFound) as error:
@@ -148,7 +158,7 @@ class Elsewhere:
     def _parted(self, seen: Seen, run: str) -> str | None:
         """How the history in the mirror is another than the one here; None if it is not."""
         ours, theirs = self._store.index.run_file(run), seen.index.run_file(run)
-        if ours and theirs and is_another_run(ours, theirs, self._store.index, seen.index):
+        if ours and theirs and is_another_run(ours, theirs):
             return f"of another run, made on {theirs.created[:19].replace('T', ' ')}"
         there = {listed.step: listed.head for listed in seen.index.newest(run)}
         for listed in self._store.index.newest(run):
@@ -159,9 +169,14 @@ class Elsewhere:
 
 def _adopt(store: Store, mirror: Store, run: str) -> None:
     """Let a run that was made here and has no checkpoint be the one that the mirror has."""
-    with suppress(MissingFile, DamagedFile), change_of(store.backend, run):
-        ours, theirs = (read_run(each.backend, run) for each in (store, mirror))
-        if ours.created != theirs.created:
-            kept = {"retention": ours.retention, "monitor": ours.monitor}
-            text = encode(msgspec.structs.replace(theirs, **kept))
-            store.backend.replace(names.run_file(run), text)
+    with suppress(MissingFile, DamagedFile):
+        theirs = read_run(mirror.backend, run)
+        change_run(
+            store.backend,
+            run,
+            lambda ours: (
+                msgspec.structs.replace(theirs, retention=ours.retention, monitor=ours.monitor)
+                if ours.created != theirs.created
+                else ours
+            ),
+        )

@@ -29,10 +29,10 @@ from standfast.store.query.listing import metrics_of
 from standfast.store.query.mirrors import another_run, is_another_run, is_same, open_mirror
 from standfast.store.retention.budgets import after_save
 from standfast.store.retention.retaining import said
-from standfast.store.save.changing import change_of
 from standfast.store.schema import names
 from standfast.store.schema.record import Head
 from standfast.store.schema.run_file import RunFile, encode, read_run
+from standfast.store.v3.companions import change_run
 from standfast.store.v3.foreign import is_foreign_store
 from standfast.training.mirror.marks import CopiedMarks
 
@@ -114,20 +114,25 @@ class Uploader:
                 "another place, or give a `trial`"
             )
         if there.created != here.created:
-            self._take_over(mirror, here, there)
+            self._take_over(mirror, here)
+        if here.name is not None and there.name != here.name:
+            Run(mirror, there).rename(here.name)
         if self._keep is not None:
             Run(mirror, there).set_retention(self._keep)
 
-    def _take_over(self, mirror: Store, here: RunFile, there: RunFile) -> None:
+    def _take_over(self, mirror: Store, here: RunFile) -> None:
         """Let the run there be this one if it has no checkpoint; raise if it is another."""
         self._local.index.refresh()
-        with change_of(mirror.backend, self._run):
+
+        def take_over(there: RunFile) -> RunFile:
             mirror.index.refresh()
             if not mirror.index.steps(self._run):
-                file = msgspec.structs.replace(here, retention=there.retention)
-                mirror.backend.replace(names.run_file(self._run), encode(file))
-            elif is_another_run(here, there, self._local.index, mirror.index):
+                return msgspec.structs.replace(here, retention=there.retention)
+            if is_another_run(here, there):
                 raise another_run(f"the mirror {self._place}", there)
+            return there
+
+        change_run(mirror.backend, self._run, take_over)
 
     # What is missing
 
@@ -209,7 +214,7 @@ class Uploader:
         self._is_untidy = True
         self._resting.pop(_key(head), None)
         mirror.index.refresh()
-        mirror.index.set_verified(head.place)  # on its way, by the digests of every byte
+        Checkpoint(mirror, head).mark_verified()  # on its way, by the digests of every byte
 
     def _is_gone(self, head: Head) -> bool:
         """Whether a checkpoint was deleted here, or replaced, by now."""

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from standfast.errors import BadOption, ProofFailed
+from standfast.files.paths import check_local
 from standfast.training.proof.comparison import Comparison, Difference, compare_stores
 from standfast.training.proof.moments import draw_moments, look_at
 from standfast.training.proof.runs import Kill, Program
@@ -138,7 +139,7 @@ def prove(
 ) -> Proof:
     """Run a program whole, then with kills, and compare all that both have saved.
 
-    It must use a Checkpointer, whose store it is given through $STANDFAST_STORE. `in_saves` of the
+    It must use a Checkpointer, which then saves into a store of the proof. `in_saves` of the
     kills are aimed at saves, a third of them unless it is said; `seed` draws the moments. The two
     stores and all that the program prints are kept in `folder`, if one is given, which must not
     have any of it yet. `patience` is the longest time without a commit, in seconds; without it, the
@@ -147,6 +148,8 @@ def prove(
     """
     if not command:
         raise BadOption("there is no command to run: give a program and its arguments")
+    if folder is not None:
+        check_local(folder)
     if kills < 1:
         raise BadOption(f"{kills} kills prove nothing: give a number from 1")
     tell = say or (lambda text: None)

@@ -15,6 +15,7 @@ from typing import Final
 
 from standfast.errors import ProofFailed
 from standfast.store.schema import names
+from standfast.training.beginning import PROOF
 from standfast.training.proof.moments import Moment, Pace, Seen, look_at
 
 _PAUSE: Final = 0.001
@@ -64,7 +65,7 @@ class Program:
         self._command = [*command]
         self._store = store
         self._log = log
-        self._environment = {**os.environ, **environment, names.VARIABLE: str(store)}
+        self._environment = {**os.environ, **environment, PROOF: str(store)}
 
     def run_whole(self, patience: float | None) -> tuple[float, Pace]:
         """Run it to its end; how long it took, and how fast it saved. Raises ProofFailed."""
@@ -85,8 +86,9 @@ class Program:
         count = len(look_at(self._store).committed)
         if count == 0:
             raise self._failed(
-                "the program ended well and committed no checkpoint to the store that "
-                f"${names.VARIABLE} names, as every Checkpointer does: does it use one?"
+                "the program ended well and committed no checkpoint to the store of the proof, as "
+                "every Checkpointer does in a process that inherits the environment: does it use "
+                "one?"
             )
         if count == 1:
             raise self._failed(

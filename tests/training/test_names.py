@@ -1,0 +1,134 @@
+"""A name tells runs of equal settings apart, whenever and wherever their programs start."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast.errors import AmbiguousRef
+from tests.training.walk import Walk, checkpointer
+
+PROGRAM = """
+import sys
+import numpy as np
+import standfast
+
+store, mirror, name, steps = sys.argv[1:]
+generator = np.random.default_rng(int(name.removeprefix("seed")) if "seed" in name else 9)
+state = standfast.TrainingState(weights=np.zeros(3), generator=generator)
+with standfast.Checkpointer(
+    store, state, name=name, hp={"lr": 0.1}, every=2, mirror=mirror or None
+) as ckpt:
+    print(ckpt.run.hash, ckpt.run.name, ckpt.resume_report.step)
+    for step in ckpt.steps(int(steps)):
+        state.weights += generator.standard_normal(3)
+        ckpt.step(step)
+print(state.weights.tobytes().hex())
+"""
+
+
+class Job:
+    """One job of an array: the program in a process of its own."""
+
+    def __init__(self, store: Path, name: str, steps: int = 4, mirror: Path | str = "") -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(store), str(mirror), name, str(steps)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def done(self) -> tuple[str, str, int, str]:
+        """The run, its label, the step it went on from, and the weights at the end."""
+        out, self.err = self._process.communicate(timeout=120)
+        assert self._process.returncode == 0, self.err
+        run, label, step, weights = out.split()
+        return run, label, int(step), weights
+
+
+def whole(folder: Path, name: str, steps: int) -> str:
+    """The weights of a job that was alone and never stopped."""
+    return Job(folder / f"alone-{name}", name, steps).done()[3]
+
+
+def test_each_seed_of_an_array_is_a_run_of_its_own(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    first, second = Job(store, "seed0"), Job(store, "seed1")
+    ended = [first.done(), second.done()]
+    assert ended[0][0] != ended[1][0]
+    for name, end in zip(("seed0", "seed1"), ended, strict=True):
+        assert end[1:] == (name, 0, whole(tmp_path, name, 4))
+    again = Job(store, "seed1", 6).done()
+    assert again == (ended[1][0], "seed1", 4, whole(tmp_path, "seed1", 6))
+    third = Job(store, "seed2")
+    third.done()
+    [line] = [line for line in third.err.splitlines() if "'seed0'" in line]
+    assert "'seed1'" in line
+
+
+def test_a_seed_goes_on_from_its_own_checkpoint_of_the_mirror(tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    for name in ("seed0", "seed1"):
+        Job(tmp_path / "first", name, mirror=mirror).done()
+    shutil.rmtree(tmp_path / "first")
+    for name in ("seed1", "seed0"):
+        end = Job(tmp_path / "second", name, 6, mirror).done()
+        assert end[1:] == (name, 4, whole(tmp_path, name, 6))
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+@pytest.mark.parametrize("name", ["seed0", "better"])
+def test_a_renamed_run_goes_on_under_the_name_it_began_with_and_its_label(
+    tmp_path: Path, name: str, is_mirrored: bool
+) -> None:
+    store, mirror = tmp_path / "store", tmp_path / "mirror" if is_mirrored else ""
+    run, *_ = Job(store, "seed0", 2, mirror).done()
+    Job(store, "seed1", 2, mirror).done()
+    standfast.Store(store).open_run(run).rename("better")
+    if is_mirrored:
+        Job(store, "seed0", 3, mirror).done()
+        shutil.rmtree(store)
+    assert Job(store, name, 4, mirror).done()[:3] == (run, "better", 3 if is_mirrored else 2)
+
+
+def train(store: Path, **options: Any) -> standfast.Checkpointer:
+    program = Walk()
+    with checkpointer(store, program.state, every=1, **options) as ckpt:
+        ckpt.step(value=program.train())
+    return ckpt
+
+
+def test_a_label_is_followed_only_where_all_else_is_equal(tmp_path: Path) -> None:
+    first = train(tmp_path, name="a", hp={"lr": 1}).run
+    first.rename("b")
+    assert train(tmp_path, name="b", hp={"lr": 2}).run.hash != first.hash
+    assert train(tmp_path, name="b", hp={"lr": 1}).run.hash == first.hash
+    assert train(tmp_path, name="b", hp={"lr": 1}, data=[1]).run.hash != first.hash
+
+
+def test_a_label_of_several_equal_runs_is_ambiguous(tmp_path: Path) -> None:
+    runs = [train(tmp_path, name="a", hp={"lr": 1}, trial=trial).run.hash for trial in (1, 2)]
+    with pytest.raises(AmbiguousRef) as caught:
+        train(tmp_path, name="a", hp={"lr": 1})
+    assert all(run in str(caught.value) for run in runs)
+
+
+def test_a_trial_identifies_whatever_the_name_is(tmp_path: Path) -> None:
+    first = train(tmp_path, name="a", hp={"lr": 1}, trial=7).run
+    again = train(tmp_path, name="b", hp={"lr": 1}, trial=7)
+    assert (again.run.hash, again.run.name, again.resume_report.step) == (first.hash, "a", 1)
+
+
+def test_never_begins_the_next_free_trial_of_a_name(tmp_path: Path) -> None:
+    runs = [train(tmp_path, name="a", hp={"lr": 1}, resume="never").run for _ in range(3)]
+    assert [run.name for run in runs] == ["a"] * 3
+    assert [run.file.trial for run in runs] == ["a", 2, 3]
+    assert train(tmp_path, name="a", hp={"lr": 1}).run.hash == runs[0].hash
+    assert np.isfinite(runs[2].load()["walk"]["weights"]).all()
