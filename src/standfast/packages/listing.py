@@ -117,7 +117,7 @@ def _look(folder: Folder) -> ModelInfo | None:
     """A folder among others as a list shows it; None if it is no package."""
     try:
         entries = entries_of(folder)
-    except MissingFile:  # deleted this moment
+    except MissingFile:  # deleted just now
         return None
     except UnreadableFile as error:
         date = _date_in(folder.name) or _EPOCH

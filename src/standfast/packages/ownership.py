@@ -7,8 +7,8 @@ from typing import Final
 from standfast.errors import StandfastError
 from standfast.packages.documents.manifest import Manifest
 from standfast.packages.documents.names import MANIFEST, OWN_FILES, is_shard
+from standfast.packages.remote.folder import RemoteFolder
 from standfast.packages.remote.places import Folder
-from standfast.packages.remote.unfinished import unfinished_files
 
 _OTHERS: Final = frozenset({"adapter_config.json", "merges.txt", "vocab.json"})
 """What Transformers would read with the new model, beside the files that we write as well."""
@@ -19,9 +19,9 @@ def own_files(folder: Folder) -> list[str]:
 
     Where there is no sound manifest, none is ours, whatever the names are.
     """
-    if (names := unfinished_files(folder)) is not None:
-        return [*sorted(names), MANIFEST]
     try:
+        if isinstance(folder, RemoteFolder) and (pointer := folder.pointer()) is not None:
+            return [*sorted(pointer.replaced), MANIFEST]
         manifest = Manifest.read(folder)
     except StandfastError:
         manifest = None

@@ -12,7 +12,6 @@ from standfast.packages.documents.manifest import Manifest
 from standfast.packages.documents.names import CONFIG, INDEX, MANIFEST, TOKENIZER
 from standfast.packages.model.config import Config
 from standfast.packages.remote.places import Folder
-from standfast.packages.remote.unfinished import check_finished
 from standfast.packages.verify import check_entries, check_file
 from standfast.packages.weights.weights import Weights, find_weights
 
@@ -32,7 +31,6 @@ def opened_package(
     read; a NotVerified warning says what cannot be.
     """
     names = check_entries(home, ignore_pickles)
-    check_finished(home)
     if CONFIG not in names:
         raise MissingFile(errno.ENOENT, f"{home / CONFIG} is missing: a package has one")
     if TOKENIZER not in names and with_tokenizer:

@@ -48,7 +48,8 @@ def test_a_package_is_verified(url: str) -> None:
     done = call("verify", url)
     assert (done.code, done.err) == (0, "")
     assert done.lines[0].startswith(f"intact      {url}: ")
-    Client(url).delete(["config.json"])
+    [place] = {key.rpartition("/")[0] for key, _ in Client(url).list(".standfast")[0]}
+    Client(url).delete([f"{place}/config.json"])
     damaged = call("verify", url)
     assert damaged.code == 1
     assert "config.json is missing" in damaged.out

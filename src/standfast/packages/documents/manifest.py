@@ -30,7 +30,8 @@ from standfast.formats.metadata import from_json
 from standfast.packages.documents import json_text
 from standfast.packages.documents.names import MANIFEST
 from standfast.packages.remote.places import Folder, opened
-from standfast.packages.remote.unfinished import UNFINISHED
+from standfast.packages.remote.pointer import FORMAT as POINTER
+from standfast.packages.remote.pointer import SAVES
 
 FORMAT: Final = "standfast package 1"
 _NO_DIGEST: Final = "0" * 64
@@ -91,8 +92,11 @@ class Manifest:
     @classmethod
     def _of_text(cls, text: bytes) -> Self:
         given = from_json(text, "manifest")
-        if given.get("format") == UNFINISHED:
-            raise MissingData("the package is being saved now, or was not saved to its end")
+        if given.get("format") == POINTER:
+            raise UnsupportedFile(
+                "this is a copy of what an object store has: the package is the folder "
+                f"{SAVES}/{given.get('folder')!s:.80} in it"
+            )
         if given.get("format") != FORMAT:
             raise UnsupportedFile(f"format is {given.get('format')!r:.80}: expected {FORMAT!r}")
         digest = given.get("digest")

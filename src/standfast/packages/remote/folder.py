@@ -1,7 +1,8 @@
 """Folders and files in an object store, which stand where a Path stands.
 
 A folder is read as it was listed: each of its objects by the tag that it had then, so that what
-took its place meanwhile is noticed and not mixed with the rest.
+has replaced it since is noticed and not mixed with the rest. Of a package that was saved here, the
+files are those of its last save: see `pointer.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from standfast.errors import ChangedFile, FileError, MissingFile
 from standfast.files.input.file import SourceFile
 from standfast.files.input.ranges import SourceRanges
+from standfast.packages.documents.names import MANIFEST
+from standfast.packages.remote.pointer import SAVES, Pointer, is_pointer, read_pointer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,10 +63,14 @@ class RemotePath(os.PathLike[str]):
 class RemoteFolder(RemotePath):
     """What lies directly below a URL, as it was when it was listed."""
 
-    def __init__(self, client: Client, key: str = "") -> None:
+    def __init__(self, client: Client, key: str = "", follows: bool = True) -> None:
+        """With `follows`, of a package the files of its last save, wherever they are."""
         super().__init__(f"{client.url.rstrip('/')}/{key}")
         self._client = client
         self._key = key
+        self._follows = follows
+        self._place: str | None = None
+        """Where the files are that are read; None until the manifest was read."""
         self._listed: tuple[dict[str, Meta], list[str]] | None = None
         self._heads: dict[str, memoryview] = {}
         self.met_a_change = False
@@ -75,6 +82,15 @@ class RemoteFolder(RemotePath):
     def folder(self, name: str) -> RemoteFolder:
         """One of the folders in it."""
         return RemoteFolder(self._client, self._key_of(name))
+
+    def as_it_lies(self) -> RemoteFolder:
+        """The same folder, with its own files alone."""
+        return RemoteFolder(self._client, self._key, follows=False)
+
+    def below(self, folder: str) -> list[str]:
+        """The names of all objects in one of the folders in it, as they are now."""
+        above = self._key_of("")
+        return [key.removeprefix(above) for key, _ in self._client.list(self._key_of(folder))[0]]
 
     def look_again(self) -> None:
         """List it anew, and forget what was read of it."""
@@ -101,7 +117,10 @@ class RemoteFolder(RemotePath):
         """An object as it was listed, or, if nobody asked for a list, as it is now."""
         if self._listed is not None:
             return self._listed[0].get(name)
-        return self._client.head(self._key_of(name))
+        if self._place is None:
+            with suppress(MissingFile):
+                self._follow(None)
+        return self._client.head(self._place_of(name))
 
     def source(self, name: str) -> SourceRanges:
         """An object, to be read as far as is asked for."""
@@ -118,6 +137,10 @@ class RemoteFolder(RemotePath):
             return self._heads[name][start : start + length]
 
         return SourceRanges(path, meta.size, fetch)
+
+    def check_conditions(self) -> None:
+        """Raise UnsupportedStore if the server does not honour the conditions of `put`."""
+        self._client.check_conditions()
 
     def put(self, name: str, data: bytes, *, create: bool = False, match: str | None = None) -> str:
         """Write a small object, and return its tag; raises AlreadyExists as the client does."""
@@ -148,6 +171,30 @@ class RemoteFolder(RemotePath):
     def _key_of(self, name: str) -> str:
         return f"{self._key}/{name}" if self._key else name
 
+    def _place_of(self, name: str) -> str:
+        return f"{self._place}/{name}" if self._place else self._key_of(name)
+
+    def pointer(self, tag: str | None = None) -> Pointer | None:
+        """What its manifest says, of this tag if one is given; None if it is a package's own.
+
+        Raises MissingFile, ChangedFile, or a DamagedFile for one that is not sound.
+        """
+        key = self._key_of(MANIFEST)
+        text = self._client.get(key, 0, _HEAD, tag)
+        if not is_pointer(bytes(text)):
+            if tag is not None:
+                self._heads[MANIFEST] = text
+            return None
+        if len(text) == _HEAD:
+            text = self._client.get(key, tag=tag)
+        return read_pointer(bytes(text), str(self / MANIFEST))
+
+    def _follow(self, tag: str | None) -> None:
+        """Find out where the files are, by its manifest."""
+        self._place = self._key
+        if self._follows and (pointer := self.pointer(tag)) is not None:
+            self._place = self._key_of(f"{SAVES}/{pointer.folder}")
+
     def _both(self) -> tuple[dict[str, Meta], list[str]]:
         if self._listed is None:
             self._listed = self._list()
@@ -155,10 +202,20 @@ class RemoteFolder(RemotePath):
 
     def _list(self) -> tuple[dict[str, Meta], list[str]]:
         objects, folders = self._client.list(self._key, deep=False)
+        found = {key.rpartition("/")[2]: meta for key, meta in objects}
+        self._place = self._key
+        if MANIFEST in found:
+            try:
+                self._follow(found[MANIFEST].tag)
+            except (ChangedFile, MissingFile):
+                self.met_a_change = True
+                raise
+            if self._place != self._key:
+                objects, _ = self._client.list(self._place, deep=False)
         files = {key.rpartition("/")[2]: meta for key, meta in objects}
         below = [folder.rstrip("/").rpartition("/")[2] for folder in folders]
         # No key of these could be told from a step out of the folder.
-        odd = ("", ".", "..")
+        odd = ("", ".", "..", ".standfast")  # the last has what tests the server
         return (
             {name: meta for name, meta in files.items() if name not in odd},
             [name for name in below if name not in odd],
@@ -166,7 +223,7 @@ class RemoteFolder(RemotePath):
 
     def _get(self, name: str, start: int, length: int, tag: str) -> memoryview:
         try:
-            return self._client.get(self._key_of(name), start, length, tag)
+            return self._client.get(self._place_of(name), start, length, tag)
         except (ChangedFile, MissingFile):
             self.met_a_change = True
             raise

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from standfast.errors import BadOption, MissingFile, UnreadableFile
 from standfast.files.atomic import as_write_failed
 from standfast.files.input.file import SourceFile
 from standfast.files.input.ranges import SourceRanges
+from standfast.files.paths import check_local
 from standfast.packages.remote.folder import RemoteFile, RemoteFolder, RemotePath, remote_entries
 
 Folder: TypeAlias = Path | RemoteFolder
 File: TypeAlias = Path | RemoteFile
-
-_FLATTENED: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
-"""What a Path makes of a URL."""
 
 
 class _Status(Protocol):
@@ -166,6 +163,8 @@ def check_are_here(*given: str | os.PathLike[str] | None) -> None:
                 f"{_checked(_text(each))}: archives are packed and unpacked on this machine: copy "
                 "what is there to a folder, or the result to it"
             )
+        if each is not None:
+            check_local(each)
 
 
 @contextmanager
@@ -197,10 +196,8 @@ def shown_path(place: Folder) -> Path | RemotePath:
 def _text(given: str | os.PathLike[str]) -> str:
     """A path or a URL as text; raises BadOption for a URL that became a Path and is none now."""
     text = os.fsdecode(given)
-    if isinstance(given, Path) and _FLATTENED.match(text):
-        from standfast.store.backends.address import shown
-
-        raise BadOption(f"{shown(text)}: a Path does not hold a URL: give it as a text")
+    if "://" not in text:
+        check_local(text)
     return text
 
 

@@ -1,32 +1,37 @@
-"""A package goes to an object store, where its manifest decides whether it is there.
+"""A package goes to an object store, where its manifest decides which save is there.
 
-write it aside, on this machine → the manifest that says it is unfinished → the weights
-→ the other files → delete what only the old package had → the manifest
+write it aside, on this machine → upload it into a folder of its own → the manifest that names this
+folder takes the place of the one before → delete what that one named, and what killed saves left
+
+A process that read the manifest before this commit cannot replace it any more: the condition of its
+put does not hold. So every folder that was there before the commit is of a save that is over.
 """
 
 from __future__ import annotations
 
 import errno
-import uuid
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from standfast.errors import AlreadyExists, FileError
+from standfast.errors import AlreadyExists
 from standfast.packages.documents.names import MANIFEST, has_weights
 from standfast.packages.ownership import own_files
 from standfast.packages.remote.folder import RemoteFolder, forget
 from standfast.packages.remote.places import folder_aside
-from standfast.packages.remote.unfinished import unfinished_text
+from standfast.packages.remote.pointer import SAVES, Pointer
 
 
 @contextmanager
-def uploading(home: RemoteFolder, in_the_way: Callable[[str], bool]) -> Iterator[Path]:
+def uploading(package: RemoteFolder, in_the_way: Callable[[str], bool]) -> Iterator[Path]:
     """Give a folder to write a package into; on leaving, upload it.
 
     Of what is there, the files of the old package go and all others stay. Raises AlreadyExists
     before a byte is written for a file that is not ours and is `in_the_way`.
     """
+    home = package.as_it_lies()
+    home.check_conditions()
     home.look_again()
     old = own_files(home)
     for name in sorted(home.files):
@@ -48,46 +53,27 @@ def uploading(home: RemoteFolder, in_the_way: Callable[[str], bool]) -> Iterator
 
 
 def _upload(home: RemoteFolder, aside: Path, old: list[str]) -> None:
-    names = sorted(path.name for path in aside.iterdir() if path.name != MANIFEST)
+    names = sorted(path.name for path in aside.iterdir())
     names.sort(key=lambda name: not has_weights([name]))
     # Names out of a file become keys only if they are those of objects in the folder.
-    gone = sorted((home.files.keys() & set(old)) - {*names, MANIFEST})
-    before = home.files.get(MANIFEST)
-    unfinished = unfinished_text({*names, *old} - {MANIFEST}, uuid.uuid4().hex)
-    tag = _put_manifest(home, unfinished, before and before.tag)
+    replaced = sorted((home.files.keys() & set(old)) - {MANIFEST})
+    folder, before = os.urandom(8).hex(), home.files.get(MANIFEST)
+    uploaded = [f"{SAVES}/{folder}/{name}" for name in names]
     try:
-        for name in names:
-            _check_ours(home, tag)
-            home.upload(name, aside / name)
-        home.delete(gone)
-        _put_manifest(home, (aside / MANIFEST).read_bytes(), tag)
+        for name, target in zip(names, uploaded, strict=True):
+            home.upload(target, aside / name)
+        over = [*replaced, *(name for name in home.below(SAVES) if name not in uploaded)]
     except BaseException:
-        if not old and _is_ours(home, tag):  # nothing is lost: there was no package before
-            forget(home, [*names, MANIFEST])
+        forget(home, uploaded)
         raise
-
-
-def _put_manifest(home: RemoteFolder, text: bytes, before: str | None) -> str:
-    """Put a manifest into the place of the one with the tag `before`; returns its tag."""
+    text = Pointer(folder, tuple(replaced)).text()
     try:
-        return home.put(MANIFEST, text, create=before is None, match=before)
+        home.put(MANIFEST, text, create=before is None, match=before and before.tag)
     except AlreadyExists as error:
-        raise _taken(home) from error
-
-
-def _check_ours(home: RemoteFolder, tag: str) -> None:
-    if home.tag(MANIFEST) != tag:
-        raise _taken(home)
-
-
-def _is_ours(home: RemoteFolder, tag: str) -> bool:
-    try:
-        return home.tag(MANIFEST) == tag
-    except FileError:
-        return False
-
-
-def _taken(home: RemoteFolder) -> AlreadyExists:
-    return AlreadyExists(
-        errno.EEXIST, f"{home}: another program saves there now: save to another place, or again"
-    )
+        forget(home, uploaded)
+        raise AlreadyExists(
+            errno.EEXIST,
+            f"{home}: another program has saved there since: save to another place, or again",
+        ) from error
+    # The package is saved. What cannot be deleted now, the next save deletes.
+    forget(home, over)
