@@ -26,6 +26,7 @@ from standfast.errors import (
     UnknownFramework,
     UnsupportedFile,
 )
+from standfast.files.paths import check_local
 from standfast.files.staging.free_memory import available
 
 _TREE: Final = "_METADATA"
@@ -47,6 +48,7 @@ def read(folder: str | os.PathLike[str]) -> Any:
     tuples and other nodes come as the lists and dicts that Orbax made of them, and random keys as
     their words. Raises UnknownFormat for a folder that is none of these.
     """
+    check_local(folder)
     path = Path(folder)
     if not path.is_dir():
         raise MissingFile(errno.ENOENT, f"there is no folder {path}")

@@ -21,10 +21,11 @@ _UNITS: Final = {
     "d": timedelta(days=1),
     "h": timedelta(hours=1),
     "min": timedelta(minutes=1),
+    "m": timedelta(minutes=1),
     "s": timedelta(seconds=1),
     "ms": timedelta(milliseconds=1),
 }
-_AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|min|s|h|d) ?")
+_AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(ms|min|m|s|h|d) ?")
 _DURATION: Final = re.compile(f"(?:{_AMOUNT.pattern})+")
 _SHARE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
 
@@ -128,11 +129,21 @@ def _from_text(text: str) -> Cadence:
         return _ByBudget(percent)
     if not _DURATION.fullmatch(text.strip()):
         raise _refused(text)
+    return _ByClock(_positive(duration(text), text))
+
+
+def duration(text: str) -> timedelta:
+    """A time as a user writes it: 90s, 10min, 1h30m; raises BadSchedule."""
+    if not _DURATION.fullmatch(text.strip()):
+        raise BadSchedule(
+            f"{_quoted(text)} is not a time: give one such as '90s', '10min' or '1h30min'"
+        )
     try:
-        amounts = _AMOUNT.findall(text)
-        return _ByClock(_positive(sum((float(n) * _UNITS[u] for n, u in amounts), _ZERO), text))
+        return sum((float(n) * _UNITS[u] for n, u in _AMOUNT.findall(text)), _ZERO)
     except OverflowError as error:
-        raise BadSchedule(f"{_quoted(text)} is longer than any run: give {_ACCEPTED}") from error
+        raise BadSchedule(
+            f"{_quoted(text)} is longer than any run: give a time such as '10min'"
+        ) from error
 
 
 _ZERO: Final = timedelta()

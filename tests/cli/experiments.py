@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 import standfast
-from standfast.store.v3.companions import write_beside
 
 HP = {"lr": 0.1, "optimizer": {"name": "adam", "betas": [0.9, 0.99]}, "version": "1.0"}
 DATA = {"uids": list(range(20)), "discarded": [3], "tags": {5: ["hard"]}}
@@ -30,7 +29,6 @@ def make_run(
 ) -> standfast.Run:
     """A run with a loss that falls, and an accuracy that rises, from step to step."""
     run = store.run(name, hp=hp, model=model(width), data=data, parent=parent)
-    write_beside(store.backend, run.hash, hp, model(width), data)
     with run:
         for step in steps:
             state = {"model": model(width), "step": step}

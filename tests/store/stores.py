@@ -6,12 +6,13 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import pytest
 import torch
 
-from standfast import Packed, Run
+from standfast import Packed, Run, Store
 from standfast.files.digests import CHUNK
 from standfast.store.schema import names
 
@@ -58,6 +59,20 @@ def data_path(run: Run, step: int, label: str = "") -> Path:
     pattern = f"{run.hash}_step_{step:06d}.*.{label or '*'}.safetensors"
     (path,) = folder(run).glob(pattern)
     return path
+
+
+def before_lock(
+    store: Store, monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], object]
+) -> None:
+    """Let another process do something just before this one locks changes of this name."""
+    lock, waiting = store.backend.lock, [action]
+
+    def locked(wanted: str, *args: Any, **options: Any) -> Any:
+        if wanted == f"{name}.change" and waiting:
+            waiting.pop()()
+        return lock(wanted, *args, **options)
+
+    monkeypatch.setattr(store.backend, "lock", locked)
 
 
 def flip(path: Path, offset: int = -1) -> None:
@@ -111,3 +126,23 @@ def _bits(value: Any) -> bytes:
     if isinstance(value, Packed):
         return value.data.tobytes()
     return np.asarray(value).astype(value.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+QUERIES: Final[dict[str, Callable[[Store], Any]]] = {
+    "runs": lambda store: store.runs(),
+    "known_run": lambda store: store.known_run("a", hp={"lr": 1}),
+    "open_run": lambda store: store.open_run("0" * 24),
+    "find_run": lambda store: store.find_run("a"),
+    "resolve": lambda store: store.resolve("latest"),
+    "tagged": lambda store: store.tagged("paper"),
+    "untag": lambda store: store.untag("paper"),
+    "find": lambda store: store.find("0" * 24, 1),
+    "checkpoint": lambda store: store.checkpoint("0" * 24, 1),
+    "with_latest": lambda store: store.with_latest(lambda found: found),
+    "with_latest of a run": lambda store: store.with_latest(lambda found: found, "0" * 24),
+    "with_best": lambda store: store.with_best(lambda found: found, "0" * 24),
+    "budget": lambda store: store.budget,
+    "retain": lambda store: store.retain(),
+    "restore": lambda store: store.restore("0" * 24),
+}
+"""All that a store can be asked."""

@@ -131,6 +131,7 @@ def test_invariant_1_a_data_file_is_written_once_and_its_name_never_used_again(
             standfast.verify(path)
 
 
+@pytest.mark.guarantee("G1")
 def test_invariant_2_a_checkpoint_exists_exactly_when_its_record_does(
     store: Store, run: Run, logged: LoggingDisk
 ) -> None:
@@ -138,8 +139,8 @@ def test_invariant_2_a_checkpoint_exists_exactly_when_its_record_does(
     record = record_path(run, 1).name
     (data,) = data_files(run)
     committed = logged.at("link", record)
-    assert logged.at("rename", data) < committed
-    assert ("sync_folder", run.hash) in logged.log[logged.at("rename", data) : committed]
+    assert logged.at("link", data) < committed
+    assert ("sync_folder", run.hash) in logged.log[logged.at("link", data) : committed]
     assert ("sync_folder", run.hash) in logged.log[committed:]
     assert [each for each in logged.log[committed:] if each[1].endswith("safetensors")] == []
     text = record_path(run, 1).read_bytes()
@@ -197,6 +198,7 @@ def test_invariant_3_latest_is_the_highest_sequence_and_falls_back_aloud(
         assert run.load("best")["step"] == 20
 
 
+@pytest.mark.guarantee("G9")
 def test_invariant_4_every_byte_is_checked_by_the_digest_of_its_chunk(run: Run) -> None:
     state = {"big": np.concatenate([chunks(1, 2), random_bytes(100)]), "small": random_bytes(50, 3)}
     run.save(1, state)
@@ -234,6 +236,7 @@ def _audit(event: str, _: Any) -> None:
         _events.append(event)
 
 
+@pytest.mark.guarantee("G11")
 def test_invariant_5_nothing_that_is_loaded_runs_code(run: Run) -> None:
     global _events
     state = {"x": np.ones(3), "code": "__import__('os').system('x')", "pickle": b"cos\nsystem\n."}
@@ -256,6 +259,7 @@ def test_invariant_5_nothing_that_is_loaded_runs_code(run: Run) -> None:
     assert found == []
 
 
+@pytest.mark.guarantee("G17")
 def test_invariant_6_manifest_and_index_are_views(
     store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +294,7 @@ def test_invariant_6_manifest_and_index_are_views(
     assert not (Path(store.url) / names.MANIFEST).exists()
 
 
+@pytest.mark.guarantee("G13", "G14")
 def test_invariant_7_nothing_is_deleted_too_early_or_that_is_needed_or_not_ours(
     store: Store, run: Run, logged: LoggingDisk
 ) -> None:
@@ -326,6 +331,7 @@ def test_invariant_7_nothing_is_deleted_too_early_or_that_is_needed_or_not_ours(
     assert [path.name for path in folder(run).iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.guarantee("G19")
 def test_invariant_8_data_files_are_plain_files_that_say_what_they_leave_out(run: Run) -> None:
     run.save(1, _state(1))
     run.save(2, _state(2))
@@ -340,6 +346,7 @@ def test_invariant_8_data_files_are_plain_files_that_say_what_they_leave_out(run
         standfast.verify(data_path(run, step))
 
 
+@pytest.mark.guarantee("G19")
 def test_invariant_9_saving_the_same_tensors_gives_the_same_bytes(tmp_path: Path) -> None:
     tensors = {"b": np.arange(5.0), "a": random_bytes(100_000), "c": np.ones((0, 3))}
     paths = [tmp_path / name for name in ("one.safetensors", "two.safetensors")]

@@ -265,6 +265,7 @@ def _in_order(state: Any) -> Any:
     return np.array(state, order="C") if isinstance(state, np.ndarray) else state
 
 
+@pytest.mark.guarantee("G4")
 @given(state=states)
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -307,6 +308,7 @@ def test_equal_chunks_within_a_tensor_come_back_separate(run: Run) -> None:
     assert x[0] != x[x.size // 2]
 
 
+@pytest.mark.guarantee("G4")
 def test_tied_tensors_change_together(run: Run) -> None:
     weight = torch.arange(50_000.0)
     base = np.arange(60.0).reshape(6, 10)

@@ -15,6 +15,7 @@ import pytest
 
 import standfast
 from standfast.errors import (
+    AlreadyExists,
     ChangedFile,
     DigestMismatch,
     RefusedMetadata,
@@ -77,7 +78,7 @@ def test_a_damaged_source_is_never_converted(old: Path) -> None:
     new.write_bytes(b"what stood here")
     for cast in (False, True):
         with pytest.raises(DigestMismatch) as damage:
-            standfast.convert(old, new, cast=cast)
+            standfast.convert(old, new, cast=cast, replace=True)
         assert damage.value.tensors == ("layer.bias",)
     assert new.read_bytes() == b"what stood here"
     assert sorted(os.listdir(old.parent)) == [new.name, old.name]
@@ -132,7 +133,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(
 
 def test_a_file_can_be_converted_in_its_own_place(old: Path) -> None:
     before = standfast.load(old)
-    standfast.convert(old, old, format="npz")
+    standfast.convert(old, old, format="npz", replace=True)
     assert standfast.open(old).format == "npz"
     assert all(same_bytes(standfast.load(old)[name], before[name]) for name in STATE)
 
@@ -225,7 +226,7 @@ def test_whatever_lies_strangely_converts_on_any_file_system(
     for save in (np.savez, np.savez_compressed):
         save(tmp_path / "a.npz", **state)
         for target, cast in (("b.safetensors", False), ("b.oxck", True)):
-            standfast.convert(tmp_path / "a.npz", tmp_path / target, cast=cast)
+            standfast.convert(tmp_path / "a.npz", tmp_path / target, cast=cast, replace=True)
             loaded = standfast.load(tmp_path / target)
             assert all(np.array_equal(loaded[name], state[name]) for name in state)
 
@@ -280,3 +281,14 @@ def test_what_tensors_only_leaves_out_is_listed(tmp_path: Path) -> None:
     assert list(done.metadata) == ["layer: a torch.nn.modules.linear.Linear, left out"]
     with standfast.open(tmp_path / "a.pt", tensors_only=True) as file:
         assert file.left_out == {"layer": "torch.nn.modules.linear.Linear"}
+
+
+def test_a_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
+    standfast.save(tmp_path / "a.npz", {"w": np.ones(3)})
+    target = tmp_path / "b.safetensors"
+    target.write_bytes(b"precious")
+    with pytest.raises(AlreadyExists):
+        standfast.convert(tmp_path / "a.npz", target)
+    assert target.read_bytes() == b"precious"
+    standfast.convert(tmp_path / "a.npz", target, replace=True)
+    assert standfast.load(target)["w"].tolist() == [1, 1, 1]

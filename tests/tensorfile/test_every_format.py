@@ -99,7 +99,7 @@ def test_every_pair_of_formats_converts_with_equal_digests(
     state, facts = data.draw(states(source, target)), data.draw(metadata)
     old, new = folder / f"old{SUFFIX[source]}", folder / f"new{SUFFIX[target]}"
     standfast.save(old, state, facts)
-    done = standfast.convert(old, new)
+    done = standfast.convert(old, new, replace=True)
     assert (done.source, done.target, done.verified) == (source, target, True)
     assert list(done.digests) == list(state)
     assert not done.casts

@@ -25,6 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("round-trip")
 
 
+@pytest.mark.guarantee("G4")
 @given(st.dictionaries(names, arrays() | packed(), max_size=6), metadata)
 @settings(max_examples=150, deadline=None)
 def test_tensors_and_metadata_come_back_as_they_were(

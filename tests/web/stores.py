@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import shutil
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from standfast.parallel import SingleRank
 from standfast.policies import retention
 from standfast.store.load.reading import read_record
 from standfast.store.schema import names
-from standfast.store.schema.marks import Marks, Note, write_marks
+from standfast.store.schema.marks import Note, change_marks
 from standfast.store.schema.record import Record, encode
 from standfast.store.schema.run_file import RunFile
 from standfast.store.schema.run_file import encode as encode_run
@@ -140,7 +141,8 @@ def hostile(folder: Path) -> standfast.Store:
             run.save(1, state, metrics)
             run.save(2, state, metrics, best=True)
         notes = [Note("2026-01-02T03:04:05.678901Z", each) for each in (text, "\n".join(texts))]
-        write_marks(store.backend, Marks(run.hash, 2, tags=[text, *texts[:3]], notes=notes))
+        marks = functools.partial(msgspec.structs.replace, tags=[text, *texts[:3]], notes=notes)
+        change_marks(store.backend, run.checkpoint(2).head.place, marks)
         file = msgspec.structs.replace(
             run.file, name=text, trial=text, environment={text: text, "host": text}
         )

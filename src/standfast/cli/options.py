@@ -28,6 +28,7 @@ StorePath = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Every = Annotated[bool, typer.Option("--all", help="List everything.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it.")]
+Replace = Annotated[bool, typer.Option("--yes", help="Replace what is there.")]
 Format = Annotated[
     str | None,
     typer.Option(help="The new format, if the suffix does not name it.", show_default=False),

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from standfast.errors import NotAStore, RefNotFound
+from standfast.files.paths import check_local, is_url
 from standfast.formats import FORMATS
 from standfast.packages.documents import names
-from standfast.store.backends.address import is_url
 from standfast.store.schema.names import VARIABLE
 
 if TYPE_CHECKING:
@@ -23,14 +23,18 @@ _INSIDE: Final = Path("checkpoints", "models")
 
 def is_file(argument: str) -> bool:
     """Whether an argument is a path: it has a `/`, or the suffix of a format."""
+    return "/" in argument or _has_suffix(argument)
+
+
+def _has_suffix(argument: str) -> bool:
     suffixes = tuple(suffix for format in FORMATS for suffix in format.SUFFIXES)
-    return "/" in argument or argument.lower().endswith(suffixes)
+    return argument.lower().endswith(suffixes)
 
 
 def is_package(argument: str) -> bool:
     """Whether an argument is the folder of a model package."""
     if is_url(argument):
-        return True  # nothing else at a URL is shown or verified
+        return not _has_suffix(argument)  # nothing else at a URL is shown or verified
     try:
         return names.is_package(os.listdir(argument))
     except (OSError, ValueError):  # no folder, or none of ours: somebody else will say so
@@ -111,6 +115,7 @@ def _find_folder(given: str | None, new: bool) -> Path:
 
 def _checked(named: str, where: str, new: bool) -> Path:
     """A folder that is a store, or with `new` may become one."""
+    check_local(named)
     folder = Path(named)
     if not new and not (folder / _INSIDE).is_dir():
         raise NotAStore(errno.ENOENT, f"{where}{named} is no store: it has no folder {_INSIDE}")

@@ -134,15 +134,22 @@ class Writer(StorageWriter):
         if not self._attempt:
             run.store.index.refresh()
         assembler, plan, file = run.assembler(), gathered.plan, run.file
+        # Each rank has a token of its own: a planner that caches its plans brings back those of an
+        # earlier save, and with them whatever the coordinator had said then.
         task = Task(
-            plan, self._wanted(run), file.identity, file.parent, software(), after=0, claim=0
+            plan,
+            self._wanted(run),
+            file.identity,
+            file.parent,
+            software(),
+            new_token(),
+            after=0,
+            claim=0,
         )
         if not assembler.has_room(plan.most):
             with ExitStack() as stack:
                 assembler.check_space(assembler.needed(assembler.draft(task, stack)))
-        # Each rank has a token of its own: a planner that caches its plans brings back those of an
-        # earlier save, and with them whatever the coordinator had said then.
-        share = write_share(assembler, task, new_token())
+        share = write_share(assembler, task)
         return Handed(gathered.items, gathered.rows, gathered.values, share)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:

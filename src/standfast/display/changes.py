@@ -40,7 +40,7 @@ def _short_texts(found: RunChanges) -> Iterator[str]:
     if texts:
         more = f" and {len(texts) - _SHORT:,} more" if len(texts) > _SHORT else ""
         yield ", ".join(texts[:_SHORT]) + more
-    elif "hp" in found.identity:
+    elif "hp" in found.identity and not found.is_by_name:
         yield "other hyperparameters"
     if "model" in found.identity:
         layers = found.layers
@@ -117,7 +117,8 @@ def hyperparameter_lines(found: RunChanges) -> Iterator[str]:
         yield f"{key}: {_pair_text(pair)}{'' if _counts(found, key) else UNCOUNTED}"
     if found.trial:
         yield f"trial: {_pair_text(found.trial)}"
-    if "hp" in found.identity and not found.hyperparameters and not found.trial:
+    is_described = found.hyperparameters or found.trial or found.is_by_name
+    if "hp" in found.identity and not is_described:
         yield "not the same, and not described"
 
 

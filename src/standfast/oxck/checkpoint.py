@@ -16,6 +16,7 @@ from standfast.errors import (
     DamagedFile,
     FileError,
     RefusedMetadata,
+    TooNew,
     UnsupportedDType,
     UnsupportedShape,
     shortened,
@@ -209,5 +210,5 @@ def _refuse_metadata(metadata: dict[str, str]) -> None:
             raise RefusedMetadata(f"metadata {key!r}: Standfast writes it; set `digests` instead")
     try:
         from_strings(metadata)
-    except DamagedFile as error:
+    except (DamagedFile, TooNew) as error:
         raise RefusedMetadata(f"{error}: standfast.open would refuse the file") from error

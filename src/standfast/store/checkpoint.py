@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -17,11 +17,12 @@ from standfast.errors import (
     BadLabel,
     MissingFile,
     RefNotFound,
+    StandfastError,
     TruncatedFile,
+    within_memory,
 )
 from standfast.files.reader import Progress
 from standfast.store.copies.export import Exported, export
-from standfast.store.index.scanning import read_head
 from standfast.store.load.loading import Options, load_into, load_state, report_of
 from standfast.store.load.making import state_with
 from standfast.store.load.reading import Data, gone, read_record
@@ -29,8 +30,9 @@ from standfast.store.query.view import Array, CheckpointView
 from standfast.store.retention.pins import pinned
 from standfast.store.save.changing import change_of
 from standfast.store.schema import names
+from standfast.store.schema.damage import mark_damaged
 from standfast.store.schema.headers import check_header
-from standfast.store.schema.marks import Marks, Note, read_marks, write_marks
+from standfast.store.schema.marks import Marks, Note, change_marks, read_marks
 from standfast.store.schema.metrics import checked_metrics
 from standfast.store.schema.record import STORAGE, DataFile, Head, Record
 from standfast.store.schema.run_file import now
@@ -160,7 +162,8 @@ class Checkpoint:
         `device`, `cast` and `part` are those of `Run.load`; `ranks` says which of how many loads
         it.
         """
-        return load_state(self, Options(verify, mapped, device, cast, part, ranks))
+        with within_memory():
+            return load_state(self, Options(verify, mapped, device, cast, part, ranks))
 
     def load(
         self,
@@ -175,13 +178,14 @@ class Checkpoint:
         ranks: Rank = ALONE,
     ) -> Any:
         """The state, or the given tree filled with it: see `Run.load`."""
-        options = Options(verify, None, device, cast, part, ranks)
-        is_exact = strict and not rename
-        if into is not None:
-            loaded, report = load_into(self, into, options, strict, rename)
-            return loaded if is_exact else (loaded, report)
-        loaded = load_state(self, options, rename)
-        return loaded if is_exact else (loaded, report_of(self, options, rename))
+        with within_memory():
+            options = Options(verify, None, device, cast, part, ranks)
+            is_exact = strict and not rename
+            if into is not None:
+                loaded, report = load_into(self, into, options, strict, rename)
+                return loaded if is_exact else (loaded, report)
+            loaded = load_state(self, options, rename)
+            return loaded if is_exact else (loaded, report_of(self, options, rename))
 
     def __getitem__(self, name: str) -> Array:
         """One tensor, by its name in `tensors`: nothing else is read, and it is verified."""
@@ -200,12 +204,16 @@ class Checkpoint:
             return state_with(self.record, saved, data, own, home, blank)
 
     def verify(self, progress: Progress | None = None) -> Verified:
-        """Read everything and check every byte; raises a DamagedFile that says what is wrong."""
+        """Read everything and check every byte; raises a DamagedFile that says what is wrong.
+
+        That it was found intact, and when, is recorded, if the store can be written.
+        """
         record = self.record
         for file in record.head.files:
             self.check_header(file)
         with self.data() as data:
             data.check(progress)
+        self.mark_verified()
         head = record.head
         return Verified(len(self.tensors), head.nbytes, len(head.files))
 
@@ -232,10 +240,11 @@ class Checkpoint:
     def data(self, **options: Any) -> Iterator[Data]:
         """Its data files, open: see `reading.Data`. What is damaged is not referred to again."""
 
-        def distrust(name: str) -> None:
-            self._store.index.distrust(self.head.run, name)
-
         backend = self._store.backend
+
+        def distrust(name: str) -> None:
+            mark_damaged(backend, name, f"found by a read of {self.ref}")
+
         with (
             pinned(backend, self.head.run, self.head.step),
             Data(backend, self.record, damaged=distrust, **options) as data,
@@ -282,9 +291,7 @@ class Checkpoint:
                         f"the tag {name!r} is on {run}@{step}: remove it there first, by "
                         f"store.untag({name!r})"
                     )
-            marks = self._marks()
-            if name not in marks.tags:
-                self._write(replace(marks, tags=[*marks.tags, name]))
+            self._change(lambda marks: replace(marks, tags=[*dict.fromkeys([*marks.tags, name])]))
 
     def _refuse_names_of_runs(self, tag: str) -> None:
         prefix = tag.replace("_", "")
@@ -297,30 +304,29 @@ class Checkpoint:
     def untag(self, name: str) -> None:
         """Take a tag away again; raises RefNotFound if it does not bear it."""
         with change_of(self._store.backend, "tags"):
-            marks = self._marks()
-            if name not in marks.tags:
+            if name not in self.tags:
                 raise RefNotFound(f"{self.ref} has no tag {name!r}")
-            self._write(replace(marks, tags=[tag for tag in marks.tags if tag != name]))
+            self._change(
+                lambda marks: replace(marks, tags=[tag for tag in marks.tags if tag != name])
+            )
 
     def note(self, text: str) -> None:
         """Write something about it; notes are added, none is changed."""
         if not isinstance(text, str) or not text.strip():
             raise BadLabel("a note is some text, and not empty")
-        with change_of(self._store.backend, "tags"):
-            marks = self._marks()
-            self._write(replace(marks, notes=[*marks.notes, Note(now(), text)]))
+        self._change(lambda marks: replace(marks, notes=[*marks.notes, Note(now(), text)]))
 
     def add_metrics(self, metrics: Mapping[str, Any], best: bool = False) -> None:
         """Add metrics that became known after the commit; `best` makes it the best of its run."""
         node = checked_metrics(metrics)
         with change_of(self._store.backend, "tags"):
-            marks = self._marks()
             self._store.index.refresh()
-            self._write(
-                replace(
+            highest = self._store.index.highest()
+            self._change(
+                lambda marks: replace(
                     marks,
                     metrics=marks.metrics | node,
-                    best=self._store.index.highest() if best else marks.best,
+                    best=highest if best else marks.best,
                 )
             )
             if best:
@@ -332,20 +338,27 @@ class Checkpoint:
         for step in self._store.index.made_best(self.head.run):
             other = self._store.find(self.head.run, step)
             if other is not None and other != self:
-                other._write(replace(other._marks(), best=None))
+                other._change(lambda marks: replace(marks, best=None))
 
     def _marks(self) -> Marks:
-        return read_marks(self._store.backend, self.head.run, self.head.step)
+        return read_marks(self._store.backend, self.head.place)
 
-    def _write(self, marks: Marks) -> None:
+    def _change(self, change: Callable[[Marks], Marks]) -> None:
         with change_of(self._store.backend, self.head.run):
-            try:
-                head = read_head(self._store.backend, self.head.run, self.head.step)
-            except MissingFile as error:
-                raise RefNotFound(f"{self.ref} was deleted meanwhile") from error
-            if head.place != self.head.place:
-                raise RefNotFound(f"{self.ref} was replaced meanwhile: resolve it again")
-            write_marks(self._store.backend, marks)
+            change_marks(self._store.backend, self.head.place, change)
+
+    def mark_verified(self, *, locked: bool = False) -> None:
+        """Remember that every byte was read and found intact, if its marks can be written.
+
+        No other process that changes the run is waited for. `locked` says that the caller holds
+        the lock of the run's changes itself.
+        """
+        with suppress(StandfastError), ExitStack() as stack:  # then it is verified again
+            if not locked:
+                stack.enter_context(change_of(self._store.backend, self.head.run, 0.0))
+            change_marks(
+                self._store.backend, self.head.place, lambda marks: replace(marks, verified=now())
+            )
 
     def __repr__(self) -> str:
         return f"<checkpoint {self.ref} of {os.fspath(self._store.url)!r}>"

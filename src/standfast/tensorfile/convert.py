@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from standfast.errors import DigestMismatch, WriteFailed, shortened
+from standfast.errors import AlreadyExists, DigestMismatch, WriteFailed, shortened
 from standfast.files import disk
 from standfast.files.digests import (
     DIGEST,
@@ -54,8 +54,11 @@ def convert(
     extras: bool = True,
     names: Sequence[str] | None = None,
     tensors_only: bool = False,
+    replace: bool = False,
 ) -> Converted:
     """Convert a file to another format: by the suffix of `target`, or by `format`.
+
+    A file that is there already is replaced only with `replace=True`; else AlreadyExists is raised.
 
     It streams, so its memory does not grow with the file. The new file is read back from the
     disk, and takes its name only when each tensor has the digest that it has in the old one,
@@ -68,6 +71,8 @@ def convert(
     if not isinstance(target, str | bytes | os.PathLike):
         raise WriteFailed(errno.EINVAL, f"{target!r} is no path; a conversion is read back")
     kind = chosen_format(os.fsdecode(target), format)
+    if not replace and os.path.lexists(target):
+        raise AlreadyExists(errno.EEXIST, f"{os.fsdecode(target)} exists already")
     with TensorFile(source, names=names, tensors_only=tensors_only) as file:
         sources = [(name, file.source(name)) for name in file]
         casts: list[Cast] = []

@@ -61,9 +61,9 @@ class Diff:
     changed: Sequence[Change]
     """The worst first: other shapes, then by the largest difference."""
     same: int
-    """How many tensors are the same, bit for bit."""
+    """How many tensors were read and are the same, bit for bit."""
     by_digests: int
-    """How many of these are so by the digests in both, and were not read."""
+    """How many have the same digests in both and were not read: `verify` finds their damage."""
     metadata: Mapping[str, tuple[Any, Any]]
     """What each key was and is, ABSENT where it is not there, for those that differ."""
 
@@ -115,7 +115,7 @@ def diff(
     """Compare two files, of any formats; true if they differ in anything.
 
     Tensors of another dtype are compared by their values. Tensors whose digests are equal in
-    both files are not read: whether the bytes still match them, `verify` says.
+    both files are not read, and count as `by_digests`: `verify` tells whether they are intact.
 
     >>> standfast.diff("step_100.safetensors", "step_200.pt").changed[0].name
     'embedding.weight'
@@ -142,7 +142,7 @@ def compare(old: Comparable, new: Comparable) -> Diff:
         added={name: new.spec(name) for name in new if name not in old},
         removed={name: old.spec(name) for name in old if name not in new},
         changed=sorted(changes, key=_badness, reverse=True),
-        same=len(both) - len(changes),
+        same=len(differing) - len(changes),
         by_digests=len(both) - len(differing),
         metadata=differences(old.metadata, new.metadata),
     )

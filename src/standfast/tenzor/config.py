@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from standfast.files.paths import check_local
 from standfast.tenzor.errors import BadConfig
 
 SCHEDULERS: Final = ("constant", "step", "cosine")
@@ -41,6 +42,8 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         """Refuse what no training can run with."""
+        if self.checkpoint_dir is not None:
+            check_local(self.checkpoint_dir)
         if self.scheduler not in SCHEDULERS:
             known = ", ".join(SCHEDULERS)
             raise BadConfig(f"scheduler: expected one of {known}, found {self.scheduler!r}")

@@ -11,6 +11,7 @@ import numpy as np
 from blake3 import blake3
 
 from standfast.errors import BadField, MissingFile, UnknownFramework
+from standfast.files.paths import check_local
 from standfast.tenzor.idx import read_idx
 
 SIZE: Final = 28
@@ -56,6 +57,7 @@ class Digits:
 
 def load_digits(folder: Path) -> Digits:
     """MNIST if the folder holds its files, else the digits of scikit-learn."""
+    check_local(folder)
     found = [_find(folder, name) for name in _FILES]
     if not any(found):
         return _small_digits()

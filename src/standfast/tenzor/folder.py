@@ -11,6 +11,7 @@ from typing import Final
 
 from standfast.errors import AlreadyExists, FileError, WriteFailed
 from standfast.files import disk
+from standfast.files.paths import check_local
 
 BEST: Final = "best.tenzor"
 _NAME: Final = re.compile(r"epoch_([0-9]{1,18})\.tenzor", re.ASCII)
@@ -23,6 +24,7 @@ def epoch_file(folder: Path, epoch: int) -> Path:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints in a folder: the epochs in their order, then the best."""
+    check_local(folder)
     try:
         names = os.listdir(folder)
     except FileNotFoundError:

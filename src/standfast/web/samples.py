@@ -16,7 +16,7 @@ import numpy as np
 from standfast.errors import BadOption
 from standfast.files.digests import CHUNK
 from standfast.files.forms import LoadedSource
-from standfast.store.backends.address import is_url
+from standfast.files.paths import is_url
 from standfast.store.load.box_reading import parts_of
 from standfast.store.load.reading import Data
 from standfast.store.query.view import CheckpointView

@@ -159,8 +159,7 @@ def check_doctor(snapshots: Snapshots, done: Damage, outcome: Any) -> None:
     assert found.restored == {}
     names = {place.path.name for place in done.places}
     if outcome == INTACT:
-        assert found.sound
-        assert {name.rpartition("/")[2] for name in found.headers} == names
+        assert {name.rpartition("/")[2] for name in found.damaged} == names
     elif outcome is RefNotFound:
         assert found.sound
         assert len(found.orphans) == RANKS + 1, "the data that the record referred to"

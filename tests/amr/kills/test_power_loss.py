@@ -47,6 +47,7 @@ def files(path: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.guarantee("G2")
 def test_a_record_that_outlives_a_power_cut_has_all_that_it_refers_to(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,8 @@ from standfast.amr import (
     Snapshot,
     TreeCheckpoint,
 )
-from standfast.errors import BadOption
+from standfast.amr.snapshot import export
+from standfast.errors import BadOption, DigestMismatch
 from standfast.store.backends.memory import MemoryBackend
 from tests.amr.meshes import random_mesh
 from tests.amr.snapshot.snapshots import saved_by_threads
@@ -106,4 +107,21 @@ def test_an_export_is_refused_in_other_compressions(run: Any, tmp_path: Path) ->
     snapshot = Snapshot.save(run, 1, *worn())
     with pytest.raises(BadOption, match="compress='gzip'"):
         snapshot.export(tmp_path, compress="gzip")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_several_ranks_all_files_appear_or_none(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved_by_threads(run, 3, lambda rank: random_mesh(rank, gauge=1))
+    snapshot = Snapshot(run.checkpoint(1))
+
+    def fail(parts: Any, rank: int, load: Any = export.load_rank) -> Any:
+        if rank == 2:
+            raise DigestMismatch("damaged", ("links",))
+        return load(parts, rank)
+
+    monkeypatch.setattr(export, "load_rank", fail)
+    with pytest.raises(DigestMismatch):
+        snapshot.export(tmp_path)
     assert list(tmp_path.iterdir()) == []

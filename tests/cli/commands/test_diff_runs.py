@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_the_group_of_the_hash_that_differs_is_marked(store: standfast.Store) ->
     base, wide = (hash_text(store.find_run(name).hash) for name in ("base", "wide"))
     done = call("diff", "base@300", "wide", *at(store))
     assert done.code == 3
-    assert done.lines[:3] == [f"base@300  {base}", f"wide@300  {wide}", f"{'':19}^^^^^^^^"]
+    assert done.lines[:3] == [f"base@300  {base}", f"wide@300  {wide}", f"{'':10}^^^^^^^^ ^^^^^^^^"]
     shown = run_in_terminal("diff", "base@300", "wide", *at(store))
     assert f"\x1b[31m{base[9:17]}\x1b[0m" in shown
     assert f"\x1b[32m{wide[9:17]}\x1b[0m" in shown
@@ -47,7 +48,7 @@ def test_the_group_of_the_hash_that_differs_is_marked(store: standfast.Store) ->
 def test_each_kind_of_change_has_a_section(store: standfast.Store) -> None:
     lines = call("diff", "base@400", "low@400", *at(store)).lines
     assert section(lines, "hyperparameters") == ["lr: 0.1 → 0.01"]
-    assert lines[5:] == ["2 tensors are the same by the digests in both (verify reads them)"]
+    assert lines[5:] == ["2 tensors have the same digests in both, not read (verify reads them)"]
     lines = call("diff", "base@300", "wide", *at(store)).lines
     assert section(lines, "layers") == ["layer.weight: float32 3×4 → 5×4"]
     assert section(lines, "hyperparameters") == []
@@ -68,7 +69,7 @@ def test_checkpoints_of_one_run_differ_in_nothing_but_themselves(store: standfas
     assert [line for line in lines if not line.startswith(" ")][2:] == [
         "metrics",
         "values",
-        "2 tensors are the same by the digests in both (verify reads them)",
+        "2 tensors have the same digests in both, not read (verify reads them)",
     ]
 
 
@@ -90,7 +91,7 @@ def test_scripts_get_everything(store: standfast.Store) -> None:
     less = store.find_run("less")
     assert (found["before"], found["runs"][1]["run"]) == ("low@400", less.hash)
     assert found["runs"][1]["data"] == less.hash[16:]
-    assert found["identity"] == ["data"]
+    assert (found["identity"], found["trial"]) == (["hp", "data"], None)
     assert found["samples"]["removed"] == [0, 1, 2, 3, 4]
     assert found["samples"]["tags"] == {"5": {"before": ["hard"], "after": ["hard", "dog"]}}
     assert found["metadata"]["metrics"]["after"]["loss"] == 0.2
@@ -125,7 +126,7 @@ def test_what_is_not_in_the_hash_is_said_to_be_so(tmp_path: Path) -> None:
     ]
     store.run("three", HP, data=1, trial=2)
     for name, steps in (("four", 10), ("five", 20)):
-        store.run(name, {"steps": steps}, data=name, volatile=["steps"])
+        store.run(name, {"steps": steps}, data=name, trial=1, volatile=["steps"])
     assert section(call("diff", "four", "five", *at(store)).lines, "hyperparameters") == [
         "steps: 10 → 20 (not in the hash)"
     ]
@@ -144,3 +145,14 @@ def test_metrics_that_look_the_same_have_all_their_digits(tmp_path: Path) -> Non
         "seen: 1 → —",
         r"new\x1b[2J: — → 2.0",
     ]
+
+
+@pytest.mark.parametrize("given", [{"hp": HP}, {"data": 1}, {}], ids=["hp", "data", "alone"])
+def test_a_name_is_no_hyperparameter_that_changed(tmp_path: Path, given: dict[str, Any]) -> None:
+    store = standfast.Store(tmp_path / "store")
+    first = store.run("seed0", **given)
+    parent = first.save(1, {})
+    second = store.run("seed1", **given, parent=parent)
+    found = call("diff", first.hash, second.hash, *at(store))
+    assert section(found.lines, "hyperparameters") == []
+    assert "from 1: nothing changed" in call("log", *at(store)).out

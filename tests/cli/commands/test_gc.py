@@ -11,7 +11,7 @@ import standfast
 from standfast.display.output import size_text
 from standfast.policies import KeepBest, KeepLast, Retention
 from standfast.store.retention.trash import Trash
-from tests.cli.commands.test_space import at, files, on_disk
+from tests.cli.commands.test_space import at, files, on_disk, verified
 from tests.cli.stores import call, flip, make_store, put, record_of
 
 
@@ -43,6 +43,7 @@ def test_without_yes_it_shows_what_would_go(store: standfast.Store) -> None:
 
 
 def test_gc_frees_what_it_said_once_the_trash_is_emptied(store: standfast.Store) -> None:
+    verified(store)
     before = on_disk(store)
     promised = call("gc", "--keep-last", "1", "--json", *at(store)).json
     assert (promised["done"], promised["total_before"]) == (False, before)
@@ -114,6 +115,7 @@ def test_wrong_options_are_refused(store: standfast.Store) -> None:
 
 
 def test_a_store_is_brought_down_to_a_number_of_bytes(store: standfast.Store) -> None:
+    verified(store)
     done = call("gc", "--to", "300kB", *at(store))
     assert done.lines[0].endswith("the space is needed, and the oldest go first")
     assert done.lines[3:] == [
@@ -245,6 +247,7 @@ def test_a_run_that_is_let_be_is_named(store: standfast.Store) -> None:
 
 
 def test_what_rm_deleted_is_restored(store: standfast.Store) -> None:
+    verified(store)
     there = files(store)
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
     call("rm", "gpt@100", "bert", "--yes", *at(store))

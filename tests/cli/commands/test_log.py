@@ -64,7 +64,7 @@ def test_a_terminal_marks_the_groups_that_differ_from_the_parent(store: standfas
     wide = store.find_run("wide").hash
     shown = run_in_terminal("log", *at(store))
     assert f"\x1b[33m{wide[8:16]}\x1b[0m" in shown
-    assert f"\x1b[2m{wide[:8]}\x1b[0m" in shown
+    assert f"\x1b[2m{wide[16:]}\x1b[0m" in shown
     assert "… and 5 more; --all lists them" in run_in_terminal("log", "-n", "2", *at(store))
 
 
@@ -116,7 +116,7 @@ def test_run_files_that_lie_are_printed_all_the_same(
     copy = copy_of(store, tmp_path / "copy")
     base, low = copy.find_run("base"), copy.find_run("low")
     for run, parent in ((base, low.hash), (copy.find_run("wide"), "\x1b[2J")):
-        file = msgspec.structs.replace(run.file, parent=Place(parent, 300, 7))
+        file = msgspec.structs.replace(run.file, parent=Place(parent, 300, 7, "0123abcd"))
         put(Path(copy.url, names.run_file(run.hash)), encode(file))
     done = call("log", *at(copy))
     assert done.code == 0

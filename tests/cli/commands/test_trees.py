@@ -280,7 +280,8 @@ def test_diff_of_equal_trees_finds_nothing(folder: Path, store: standfast.Store)
     done = call("diff", "su2@3", folder / "a.sunc", *inside(store))
     assert done.code == 0
     assert done.out == (
-        "7 blocks are the same; 14 fields and links by the digests in both (verify reads them)\n"
+        "no difference found in 7 blocks; 14 fields and links have the same digests in both, "
+        "not read (verify reads them)\n"
     )
 
 

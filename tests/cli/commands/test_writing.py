@@ -66,6 +66,43 @@ def test_export_to_a_folder(store: standfast.Store, tmp_path: Path) -> None:
     assert call("export", "gpt@200", target, *at(store)).code == 2
 
 
+def test_export_to_a_folder_whose_name_has_a_dot(store: standfast.Store, tmp_path: Path) -> None:
+    for name in ("model.onnx", "run.v2"):
+        assert call("export", "gpt@200", tmp_path / name, *at(store)).code == 2
+    assert list(tmp_path.glob("*.*")) == []
+    assert call("export", "gpt@200", f"{tmp_path / 'run.v2'}/", *at(store)).code == 0
+    assert call("export", "gpt@100", tmp_path / "run.v2", "--yes", *at(store)).code == 0
+    assert json.loads((tmp_path / "run.v2" / "checkpoint.json").read_text())["step"] == 100
+
+
+@pytest.mark.guarantee("G1")
+def test_an_export_that_fails_leaves_the_folder_as_it_was(
+    store: standfast.Store, tmp_path: Path
+) -> None:
+    with store.run("lattice") as run:
+        run.save(1, {"links": {"z": np.ones(3, complex)}, "a": {"w": np.ones(3)}})
+    folder = tmp_path / "folder"
+    assert call("export", "lattice@1", folder, *at(store)).code == 2
+    assert not folder.exists()
+    assert call("export", "gpt@200", folder, *at(store)).code == 0
+    (folder / "mine.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert call("export", "lattice@1", folder, "--yes", *at(store)).code == 2
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert call("export", "gpt@200", folder, "--part", "model", "--yes", *at(store)).code == 0
+    names = {"model.safetensors", "checkpoint.json", "mine.txt"}
+    assert {path.name for path in folder.iterdir()} == names
+
+
+def test_convert_replaces_nothing_unasked(tmp_path: Path) -> None:
+    standfast.save(tmp_path / "a.npz", {"w": np.ones(3)})
+    target = tmp_path / "b.safetensors"
+    target.write_bytes(b"precious")
+    assert call("convert", tmp_path / "a.npz", target).code == 2
+    assert target.read_bytes() == b"precious"
+    assert call("convert", tmp_path / "a.npz", target, "--yes").code == 0
+
+
 def test_export_errors(store: standfast.Store, tmp_path: Path) -> None:
     target = tmp_path / "model.oxck"
     unknown = call("export", "gpt@200", target, "--part", "nothing", *at(store))

@@ -15,7 +15,6 @@ from standfast import Run, Store
 from standfast.store.query.changes import ABSENT, RunChanges, changes, sample_changes
 from standfast.store.schema import names
 from standfast.store.schema.run_file import encode
-from standfast.store.v3.companions import write_beside
 from standfast.tensors import TensorSpec
 from tests.store.stores import overwrite
 
@@ -26,9 +25,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def made(store: Store, hp: Any = None, model: Any = None, data: Any = None, **options: Any) -> Run:
-    run = store.run(hp=hp, model=model, data=data, **options)
-    write_beside(store.backend, run.hash, hp, model, data)
-    return run
+    return store.run(hp=hp, model=model, data=data, **options)
 
 
 def between(store: Store, before: dict[str, Any], after: dict[str, Any]) -> RunChanges:

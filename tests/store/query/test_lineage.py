@@ -87,7 +87,7 @@ def test_a_run_whose_parent_is_gone_is_a_root(store: Store) -> None:
 def test_runs_that_came_from_each_other_are_listed_once(store: Store) -> None:
     runs = [saved(store, name, 1) for name in ("a", "b", "c", "itself")]
     for child, parent in ((0, 1), (1, 0), (2, 1), (3, 3)):
-        claim(runs[child], Place(runs[parent].hash, 1, 1))
+        claim(runs[child], Place(runs[parent].hash, 1, 1, "0123abcd"))
     found = tree(store)
     assert sorted(name or "" for name, _ in found) == ["a", "b", "c", "itself"]
     assert ("itself", None) in found
@@ -100,7 +100,7 @@ def test_runs_that_came_from_each_other_are_listed_once(store: Store) -> None:
 
 def test_a_parent_of_any_name_is_one_that_is_gone(store: Store) -> None:
     run = saved(store, "a", 1)
-    claim(run, Place("\x1b[2J" * 1000, -1, 1 << 60))
+    claim(run, Place("\x1b[2J" * 1000, -1, 1 << 60, ""))
     assert tree(store) == [("a", None)]
     (_, gone) = history(store.index, run.hash)
     assert (gone.file, gone.entries, gone.parent) == (None, [], None)
@@ -110,13 +110,13 @@ def test_a_run_file_that_is_damaged_hides_no_run(store: Store) -> None:
     first = saved(store, "first", 1)
     saved(store, "second", 1, parent=(first, 1))
     overwrite(Path(store.url, names.run_file(first.hash)), b"nothing")
-    assert tree(store) == [(None, None), ("second", None)]
+    assert tree(store) == [("first", None), ("second", "first")]
 
 
 def test_a_chain_of_thousands_is_no_deeper_than_a_page() -> None:
     nodes: dict[str, Any] = {}
     for number in range(5000):
-        place = Place(f"{number - 1:024d}", 0, 0) if number else None
+        place = Place(f"{number - 1:024d}", 0, 0, "") if number else None
         run = f"{number:024d}"
         nodes[run] = Node(run, None, None, None, (), None, {}, place)
     found = list(Lineage(nodes).branches())

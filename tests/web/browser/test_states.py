@@ -79,7 +79,8 @@ def test_a_run_whose_own_file_is_lost_is_shown_by_its_hash(
     shown: Shown, served: Serve, page: Page
 ) -> None:
     store = shown(stores.damaged)
-    lost = next(run.hash for run in store.runs() if run.name is None)
+    store.index.refresh()
+    lost = next(each.run for each in store.index.runs() if each.problem)
     visit(page, f"{served(store)}/runs/{lost}")
     assert lost[:8] in page.locator("main").inner_text()
 

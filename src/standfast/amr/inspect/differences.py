@@ -79,9 +79,9 @@ class TreeDiff:
     changed: list[BlockChange]
     """The worst first."""
     same: int
-    """How many blocks are the same, bit for bit, in field and links."""
+    """In how many blocks no difference was found, in field and links."""
     by_digests: int
-    """How many fields and links are so by the digests in both, and were not read."""
+    """How many fields and links have the same digests in both, and were not read."""
     layout: Layout | None
     """What differs beside the blocks; None if the numbers of ranks do."""
 

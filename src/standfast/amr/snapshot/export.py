@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from standfast.amr.snapshot.parts import SavedParts
@@ -12,6 +13,7 @@ from standfast.amr.sunc.checkpoint import write
 from standfast.amr.sunc.paths import format_path, format_ranked_path
 from standfast.errors import BadOption
 from standfast.files import disk
+from standfast.files.atomic import as_write_failed, real_target
 from standfast.files.compression import SUFFIX, compressing
 
 SUNC: Final = ".sunc"
@@ -32,13 +34,20 @@ def export(
 ) -> list[str]:
     """Write the file of each rank; see `Snapshot.export`."""
     targets = exported_paths(parts, path, compress)
-    for rank, target in enumerate(targets):
-        state = load_rank(parts, rank)
-        if target.endswith(SUFFIX):
-            with compressing(target, disk.LOCAL) as stream:
-                write(state.tree, state.arena, stream, extras=extras)
-        else:
-            write(state.tree, state.arena, target, extras=extras)
+    folder = real_target(targets[0]).parent
+    # None has its name before all are written: some of them would be taken for a whole state.
+    with TemporaryDirectory(prefix=".standfast-", dir=folder, ignore_cleanup_errors=True) as aside:
+        for rank, target in enumerate(targets):
+            state, new = load_rank(parts, rank), f"{aside}/{Path(target).name}"
+            if target.endswith(SUFFIX):
+                with compressing(new, disk.LOCAL) as stream:
+                    write(state.tree, state.arena, stream, extras=extras)
+            else:
+                write(state.tree, state.arena, new, extras=extras)
+        with as_write_failed(folder):
+            for target in targets:
+                disk.LOCAL.rename(Path(aside, Path(target).name), Path(target))
+            disk.LOCAL.sync_folder(folder)
     return targets
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from standfast.errors import BadField
-from standfast.files.gather import gathered
+from standfast.files.forms import gathered
 from standfast.tensors import TensorSpec
 
 SLAB: Final = 1 << 20

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import asdict
 from pathlib import Path
 
 from standfast.display.output import print_json, say, shape_text, size_text
-from standfast.errors import printable
+from standfast.errors import AlreadyExists, printable
 from standfast.tensorfile.convert import Converted, convert
 
 
@@ -18,11 +20,20 @@ def convert_file(
     cast: bool,
     extras: bool,
     tensors_only: bool,
+    replace: bool,
     as_json: bool,
 ) -> None:
     """Convert and print what was done."""
+    if not replace and os.path.lexists(target):
+        raise AlreadyExists(errno.EEXIST, f"{target} exists already: --yes replaces it")
     done = convert(
-        source, target, format=format, cast=cast, extras=extras, tensors_only=tensors_only
+        source,
+        target,
+        format=format,
+        cast=cast,
+        extras=extras,
+        tensors_only=tensors_only,
+        replace=replace,
     )
     if as_json:
         print_json({"source": str(source), "target": str(target), **_as_json(done)})

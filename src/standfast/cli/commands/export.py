@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def export_checkpoint(
     checkpoint: Checkpoint,
-    target: Path,
+    target: str,
     *,
     part: str | None = None,
     format: str | None = None,
@@ -28,8 +28,8 @@ def export_checkpoint(
     """Export and print what was written."""
     from standfast.store.copies.export import export
 
-    if _is_for_trees(target, format):
-        _export_trees(checkpoint, target, extras=extras, replace=replace, as_json=as_json)
+    if _is_for_trees(Path(target), format):
+        _export_trees(checkpoint, Path(target), extras=extras, replace=replace, as_json=as_json)
         return
     if not replace and os.path.lexists(target):
         raise AlreadyExists(errno.EEXIST, f"{target} is there already: --yes replaces it")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from standfast.display.output import on_terminal
 from standfast.errors import BadOption, printable
+from standfast.files.paths import check_local
 from standfast.store import Store
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def serve(
     _check_installed()
     from standfast.web.app import make_app
 
+    if files is not None:
+        check_local(files)
     if files is not None and not files.is_dir():
         raise BadOption(f"--files {files} is no folder")
     listening = _listen(host, port)

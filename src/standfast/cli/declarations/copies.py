@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from standfast.cli.declarations.store import PANEL
-from standfast.cli.options import Cast, Format, Json, Ref, StorePath
+from standfast.cli.options import Cast, Format, Json, Ref, Replace, StorePath
 from standfast.cli.stores import find_store, open_store, resolve
-from standfast.store.backends.address import is_url
+from standfast.files.paths import check_local
 
 app = typer.Typer()
 
@@ -62,7 +62,7 @@ def export(
         str | None,
         typer.Option(help="int8: its weights at a quarter of the size.", show_default=False),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Replace what is there.")] = False,
+    yes: Replace = False,
     json: Json = False,
     store: StorePath = None,
 ) -> None:
@@ -92,12 +92,10 @@ def export(
         raise typer.BadParameter(
             "--config, --tokenizer, --max-shard-size and --quantize are for --package"
         )
-    if is_url(target):
-        raise typer.BadParameter("to a URL only a --package is exported: see `standfast push`")
-
+    check_local(target)
     export_checkpoint(
         resolve(ref, store),
-        Path(target),
+        target,
         part=part,
         format=format,
         cast=cast,

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from standfast.cli.options import Cast, Either, Every, Format, Json, StorePath, TensorsOnly
+from standfast.cli.options import Cast, Either, Every, Format, Json, Replace, StorePath, TensorsOnly
 from standfast.cli.stores import find_foreign, find_store, is_file, is_package, resolve
 from standfast.errors import UnknownFormat
-from standfast.store.backends.address import checked_path
+from standfast.files.paths import check_local
 
 app = typer.Typer()
 
@@ -54,6 +54,14 @@ def verify(
         typer.Argument(help="Files, packages, or checkpoints of the store.", show_default=False),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every checkpoint of the store.")] = False,
+    oldest: Annotated[
+        bool,
+        typer.Option("--oldest", help="The checkpoints that were not verified for longest."),
+    ] = False,
+    limit: Annotated[
+        str | None,
+        typer.Option("--for", help="With --oldest: begin none after this time (10m, 1h)."),
+    ] = None,
     logical: Annotated[
         bool,
         typer.Option("--logical", help="One digest of a state, however ranks divide it."),
@@ -64,8 +72,12 @@ def verify(
     """Check every byte against the digests that were saved with it."""
     from standfast.cli.commands.verify import verify_all, verify_each
 
-    if bool(what) == every:
-        raise typer.BadParameter("name files or checkpoints, or give --all for a whole store")
+    if sum((bool(what), every, oldest)) != 1:
+        raise typer.BadParameter(
+            "name files or checkpoints, or give --all or --oldest for those of a store"
+        )
+    if limit is not None and not oldest:
+        raise typer.BadParameter("--for goes with --oldest")
     if logical:
         from standfast.cli.commands.verify_logical import verify_logical
 
@@ -74,7 +86,7 @@ def verify(
         raise typer.Exit(verify_logical(what, store=store, as_json=json))
     if what:
         raise typer.Exit(verify_each(what, store=store, as_json=json))
-    raise typer.Exit(verify_all(find_store(store), as_json=json))
+    raise typer.Exit(verify_all(find_store(store), oldest=oldest, limit=limit, as_json=json))
 
 
 @app.command()
@@ -97,13 +109,14 @@ def diff(
 @app.command()
 def convert(
     source: Either,
-    target: Annotated[Path, typer.Argument(help="The new file.", show_default=False)],
+    target: Annotated[str, typer.Argument(help="The new file.", show_default=False)],
     format: Format = None,
     cast: Cast = False,
     bare: Annotated[
         bool, typer.Option("--bare", help="Write no digests, and nothing else of ours.")
     ] = False,
     tensors_only: TensorsOnly = False,
+    yes: Replace = False,
     json: Json = False,
     store: StorePath = None,
 ) -> None:
@@ -116,13 +129,15 @@ def convert(
             f"store as one, and ./{source} is a file of that name"
         )
 
+    check_local(target)
     convert_file(
         Path(source),
-        target,
+        Path(target),
         format=format,
         cast=cast,
         extras=not bare,
         tensors_only=tensors_only,
+        replace=yes,
         as_json=json,
     )
 
@@ -145,8 +160,6 @@ def prove(
     """Run a program whole, run it with kills, and compare all that both have saved."""
     from standfast.cli.commands.prove import prove_command
 
-    if keep is not None:
-        checked_path(keep)
     raise typer.Exit(prove_command(command, kills=kills, seed=seed, keep=keep, as_json=json))
 
 
@@ -223,5 +236,5 @@ def train(
     given = {name: value for name, value in flags.items() if value is not None}
     for path in (checkpoint, resume):
         if path is not None:
-            checked_path(path)
+            check_local(path)
     train_lenet(given, folder=checkpoint, resume=resume, plain=no_tui)

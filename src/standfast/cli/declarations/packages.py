@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from standfast.cli.options import Every, Json, Yes
+from standfast.cli.options import Every, Json, Replace
 
 app = typer.Typer()
 
@@ -33,7 +33,7 @@ def pack(
         str | None,
         typer.Option("--to", help="A .tar.gz or .tar.zst; else FOLDER.tar.gz.", show_default=False),
     ] = None,
-    yes: Yes = False,
+    yes: Replace = False,
     json: Json = False,
 ) -> None:
     """Write a model package as one file, after it was verified."""

@@ -3,59 +3,79 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from standfast.errors import AlreadyExists, DamagedFile, MissingFile
+from standfast.errors import AlreadyExists, DamagedFile, MissingFile, RefNotFound, TooNew
 from standfast.store.backends.backend import Backend
-from standfast.store.index.scanning import read_head
 from standfast.store.save.changing import change_of
 from standfast.store.schema import names
-from standfast.store.schema.marks import Marks, read_marks, write_marks
+from standfast.store.schema.marks import Marks, change_marks, read_marks
 from standfast.store.schema.record import Head
-from standfast.store.schema.run_file import RunFile, encode, known_from, read_run
-from standfast.store.schema.seal import check_sealed
+from standfast.store.schema.run_file import RunFile, encode, read_run
 from standfast.store.v3 import architectures
-from standfast.store.v3.companions import files_beside
+from standfast.store.v3.companions import check_data_state, recover_run, write_config
 
 if TYPE_CHECKING:
     from standfast.store.store import Store
 
 
-def copy_beside(source: Backend, target: Backend, head: Head) -> bool:
-    """Write the files of a run that the target lacks; whether it has the run only now."""
-    run = head.run
-    described = names.architecture_file(run)
-    for name in (*files_beside(run), described, names.architecture_file(run, ".pkl")):
-        if target.size(name) is not None:
-            continue
-        with suppress(MissingFile, AlreadyExists):
-            text = source.read(name)
-            if name == described and not _is_sound(text):
-                continue  # nothing depends on it
-            target.create(name, text)
-    if target.size(names.run_file(run)) is not None:
-        return False
-    with suppress(AlreadyExists):
-        target.create(names.run_file(run), encode(_run_file(source, head)))
-    return True
+class Beside(NamedTuple):
+    """What became of the files of a run."""
+
+    is_new: bool
+    """Whether the target has the run only now."""
+    left_out: tuple[str, ...]
+    """What could not go along, and why."""
 
 
-def _is_sound(text: bytes) -> bool:
+def copy_beside(source: Backend, target: Backend, run: str) -> Beside:
+    """Write the files of a run that the target lacks, but none that is damaged."""
+    left_out: list[str] = []
+    for name, check in (
+        (names.data_state_file(run), check_data_state),
+        (names.architecture_file(run), architectures.read_architecture),
+        (names.architecture_file(run, ".pkl"), None),
+    ):
+        if target.size(name) is None:
+            try:
+                if check is not None:
+                    check(source, run)
+                target.create(name, source.read(name))
+            except (MissingFile, AlreadyExists):
+                pass
+            except DamagedFile as error:
+                left_out.append(f"{name.rpartition('/')[2]}, which cannot be read ({error})")
+    is_new = target.size(names.run_file(run)) is None
     try:
-        check_sealed(text.removesuffix(b"\n"), architectures.FORMAT)
-    except DamagedFile:
-        return False
-    return True
+        file = _run_file(source, target, run, is_new)
+    except (MissingFile, DamagedFile) as error:
+        why = getattr(error, "strerror", None) or error
+        return Beside(is_new, (*left_out, f"its run file, which cannot be read ({why})"))
+    config = names.config_file(run)
+    if target.size(config) is None:
+        if recover_run(source, run) == file:
+            target.replace(config, source.read(config))
+        else:
+            write_config(target, file)
+    if is_new:
+        with suppress(AlreadyExists):
+            target.create(names.run_file(run), encode(file))
+    return Beside(is_new, tuple(left_out))
 
 
-def _run_file(source: Backend, head: Head) -> RunFile:
+def _run_file(source: Backend, target: Backend, run: str, is_new: bool) -> RunFile:
     """What the run is; what is kept of it in one store says nothing about another."""
+    if not is_new:
+        return read_run(target, run)
     try:
-        file = read_run(source, head.run)
+        file = read_run(source, run)
     except (MissingFile, DamagedFile):
-        file = known_from(head)
+        found = recover_run(source, run)
+        if found is None:
+            raise
+        file = found
     return msgspec.structs.replace(file, retention=None)
 
 
@@ -64,24 +84,21 @@ def copy_marks(source: Backend, target: Store, head: Head) -> tuple[str, ...]:
 
     Returns what was left out, and why.
     """
+    none = Marks(head.run, head.step, head.sequence, head.token)
     try:
-        marks = read_marks(source, head.run, head.step)
-    except DamagedFile as error:
+        marks = msgspec.structs.replace(read_marks(source, head.place), verified=None)
+    except (DamagedFile, TooNew) as error:
         return (f"its tags and notes, which cannot be read ({error})",)
-    if marks == Marks(head.run, head.step):
+    if marks == none:
         return ()
     with change_of(target.backend, "tags"), change_of(target.backend, head.run):
-        name = names.marks_file(head.run, head.step)
-        if target.backend.size(name) is not None:
-            return ()
-        with suppress(MissingFile):
-            if read_head(target.backend, head.run, head.step).place == head.place:
-                target.index.refresh()
-                taken = {tag: why for tag in marks.tags if (why := _taken(target, tag))}
-                kept = [tag for tag in marks.tags if tag not in taken]
-                write_marks(target.backend, msgspec.structs.replace(marks, tags=kept))
-                return tuple(f"the tag {tag!r}: {why}" for tag, why in taken.items())
-    return ()  # deleted or replaced this moment
+        target.index.refresh()
+        taken = {tag: why for tag in marks.tags if (why := _taken(target, tag))}
+        kept = [tag for tag in marks.tags if tag not in taken]
+        new = msgspec.structs.replace(marks, tags=kept)
+        with suppress(RefNotFound):  # deleted or replaced by another process
+            change_marks(target.backend, head.place, lambda there: new if there == none else there)
+    return tuple(f"the tag {tag!r}: {why}" for tag, why in taken.items())
 
 
 def _taken(target: Store, tag: str) -> str:

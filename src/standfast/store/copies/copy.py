@@ -19,6 +19,7 @@ from standfast.errors import (
     DamagedFile,
     DigestMismatch,
     FileError,
+    LimitExceeded,
     MissingData,
     MissingFile,
     NotAStore,
@@ -40,6 +41,7 @@ from standfast.store.retention.removal import delete_unused
 from standfast.store.save.changing import change_of
 from standfast.store.save.saving import Assembler
 from standfast.store.schema import names
+from standfast.store.schema.damage import mark_damaged, trust
 from standfast.store.schema.decoder import decode
 from standfast.store.schema.record import MAX_RECORD, DataFile, Head, Record
 from standfast.store.schema.run_file import RunFile, read_run
@@ -129,19 +131,19 @@ class _Copy:
             there = self._look()
             self._refuse_history()
             nbytes = self._copy_files()
-            is_new = copy_beside(self._source.backend, target.backend, head)
+            beside = copy_beside(self._source.backend, target.backend, head.run)
             target.backend.sync(self._folder)
             self._check_sizes()
             self._commit(there)
-        if is_new:
+        if beside.is_new:
             target.index.close()  # now there is a folder for its file
-        left_out = copy_marks(self._source.backend, target, head)
+        left_out = (*beside.left_out, *copy_marks(self._source.backend, target, head))
         shared = sum(file.size for file in head.files) - nbytes
         return Copied(head.run, head.step, nbytes, shared, there == "the same", left_out)
 
     def _is_all_there(self) -> bool:
         """Whether nothing is to be done, seen without a lock and by few requests."""
-        backend, run = self._target.backend, self._head.run
+        backend = self._target.backend
         try:
             if backend.read(self._name, MAX_RECORD) != self._text:
                 return False
@@ -149,7 +151,7 @@ class _Copy:
             return False
         files = {file.name: file.size for file in self._head.files}
         sizes = sizes_of(backend, self._folder, files)
-        is_trusted = self._target.index.distrusted(run).isdisjoint(files)
+        is_trusted = self._target.index.damaged_files().isdisjoint(files)
         return is_trusted and all(sizes.get(name) == size for name, size in files.items())
 
     def _refuse_history(self) -> None:
@@ -201,7 +203,7 @@ class _Copy:
         """
         with suppress(MissingFile, DamagedFile):  # then nobody knows
             here = read_run(self._source.backend, self._head.run)
-            if is_another_run(here, there, self._source.index, self._target.index):
+            if is_another_run(here, there):
                 raise another_run(self._target.url, there)
 
     def _look(self) -> There:
@@ -218,7 +220,7 @@ class _Copy:
             return "damaged"
         if self._replace and there.sequence < self._head.sequence and there.time < self._head.time:
             return "older"
-        raise self._taken((there.place, there.time) == (self._head.place, self._head.time))
+        raise self._taken(is_same(there, self._head))
 
     def _taken(self, is_same_save: bool) -> StepExists:
         what = (
@@ -236,7 +238,7 @@ class _Copy:
     def _copy_files(self) -> int:
         """Copy the data files that the target lacks; returns their bytes."""
         target, run = self._target, self._head.run
-        distrusted = target.index.distrusted(run)
+        distrusted = target.index.damaged_files()
         lacking = [f for f in self._head.files if f.name in distrusted or not self._has(f)]
         new = [file for file in lacking if not self._is_linked(file)]
         nbytes = sum(file.size for file in new)
@@ -249,7 +251,7 @@ class _Copy:
                 self._copy_file(file, source)
         for file in lacking:
             if file.name in distrusted:
-                target.index.trust(run, file.name)
+                trust(target.backend, run, file.name)
         return nbytes
 
     def _has(self, file: DataFile, folder: str | None = None) -> bool:
@@ -260,9 +262,9 @@ class _Copy:
         target = f"{self._folder}/{file.name}"
         for run in self._others.get(file.name, ()):
             folder = names.run_folder(run)
-            if file.name in self._target.index.distrusted(run) or not self._has(file, folder):
+            if file.name in self._target.index.damaged_files() or not self._has(file, folder):
                 continue
-            with suppress(MissingFile):  # deleted this moment
+            with suppress(MissingFile):  # deleted just now
                 if self._target.backend.link(f"{folder}/{file.name}", target, over=True):
                     return True
         return False
@@ -297,7 +299,7 @@ class _Copy:
             try:
                 copy_data(source, new, file, self._record, self._progress)
             except DigestMismatch:
-                self._source.index.distrust(self._head.run, file.name)
+                mark_damaged(self._source.backend, file.name, "found by a copy of it")
                 raise
             if backend.size(name) is not None:
                 backend.delete([name])  # it is cut, or damaged
@@ -343,6 +345,11 @@ def _read(checkpoint: Checkpoint) -> tuple[bytes, Record]:
     except DamagedFile as error:
         error.args = (f"{name}: {error}", *error.args[1:])
         raise
+    if head.sequence >= names.MAX_SEQUENCE // 2:
+        raise LimitExceeded(
+            f"{name}: its sequence number {head.sequence:,} would leave too few for the "
+            "checkpoints of another store; no save reaches such a number"
+        )
     if record.head.place != head.place:
         raise RefNotFound(f"{checkpoint.ref} was replaced meanwhile: resolve it again")
     return text, record

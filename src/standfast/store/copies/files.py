@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 from blake3 import blake3
 from isal.isal_zlib import crc32
 
-from standfast.errors import DamagedFile, DigestMismatch, IndexMismatch, UnreadableFile
+from standfast.errors import DigestMismatch, IndexMismatch, UnreadableFile
 from standfast.files.digests import DIGEST, chunks_of
 from standfast.files.disk import ALIGNMENT
 from standfast.files.reader import Progress
@@ -28,7 +28,7 @@ from standfast.formats.torch import file as torch
 from standfast.formats.zip.archive import read_archive
 from standfast.store.backends.backend import NewFile
 from standfast.store.schema import extents
-from standfast.store.schema.headers import seal_in
+from standfast.store.schema.headers import seal_in, written_by_us
 from standfast.store.schema.record import DataFile, Record
 from standfast.store.v3.torch_names import SUFFIX
 from standfast.tensors.sources import Bytes
@@ -164,16 +164,13 @@ def _damaged(source: Opened, damaged: list[str]) -> DigestMismatch:
 
 def expected_in(source: Opened, file: DataFile, record: Record) -> list[Expected]:
     """What all of a data file should be; raises a DamagedFile if it is not the one it should be."""
-    try:
+    with written_by_us(source.path):
         if file.name.endswith(SUFFIX):
             seal, expected = _in_torch(source, file, record)
         else:
             seal, expected = _in_safetensors(source)
         if seal != file.digest:
             raise IndexMismatch("it is another file than the record speaks of")
-    except DamagedFile as error:
-        error.args = (f"{source.path}: {error}", *error.args[1:])
-        raise
     return expected
 
 

@@ -134,10 +134,15 @@ class _Source:
     """What of these could not be read."""
 
     @property
+    def is_bare(self) -> bool:
+        """Whether nothing of what it is could be read, so that its name stands for it."""
+        return self.hp is None and self.model is None and self.data is None
+
+    @property
     def name(self) -> str:
         """The experiment's name; its hash, where it has none that a run may have."""
         name, hash = self.experiment.name, self.experiment.hash
-        if name is None or (self.hp is None and self.model is None and self.data is None):
+        if name is None or self.is_bare:
             return hash  # which alone tells it from others
         try:
             return names.check_label(name, "a run's name")
@@ -158,7 +163,9 @@ def _sources(root: Root, problems: list[Problem]) -> list[_Source]:
         damaged: list[Problem] = []
         hp = _readable(experiment.config, root.path, damaged)
         data = _readable(experiment.data_state, root.path, damaged)
-        identity = identify(name=experiment.hash, hp=hp, model=model, data=data)
+        is_bare = hp is None and model is None and data is None
+        name = experiment.hash if is_bare else None
+        identity = identify(name=name, hp=hp, model=model, data=data)
         trial = experiment.hash if identity in seen else None
         seen.add(identity)
         sources.append(_Source(experiment, hp, model, data, trial, damaged))
@@ -194,9 +201,13 @@ def _import(
     store: Store, source: _Source, name: str | None, report: Callable[[Taken], None]
 ) -> Imported:
     experiment = source.experiment
-    run = store.run(
-        name or source.name, hp=source.hp, model=source.model, data=source.data, trial=source.trial
-    )
+    label = name or source.name
+    if source.is_bare:
+        run = store.run(label, trial=source.trial)
+    else:
+        run = store.run(hp=source.hp, model=source.model, data=source.data, trial=source.trial)
+        if run.name is None:
+            run.rename(label)
     imported = Imported(run, "weightslab", source.damaged, experiment=experiment.hash)
     with run:
         found = [experiment.found(step) for step in experiment.checkpoints]

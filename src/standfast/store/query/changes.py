@@ -84,6 +84,9 @@ class RunChanges:
     uncounted: frozenset[str]
     """Those of them that are no part of the identity."""
     trial: Pair | None
+    """None too if it is the name that tells each of them apart from equal runs."""
+    is_by_name: bool
+    """Whether `hp` is in `identity` because of the names of the runs alone."""
     layers: LayerChanges | None
     samples: SampleChanges | None
     """None where they are not the same, and one of the runs has no description of them."""
@@ -98,6 +101,7 @@ def changes(before: Run, after: Run, largest: int | None = None) -> RunChanges:
     So does a file of more than `largest` bytes, for those who have no time to read it.
     """
     old, new = before.file, after.file
+    trial = differences(trial_of(old), trial_of(new)).get("trial")
     identity = tuple(part for part in PARTS if old.identity.get(part) != new.identity.get(part))
     hyperparameters = differences(
         named_hyperparameters(old.hyperparameters), named_hyperparameters(new.hyperparameters)
@@ -112,7 +116,8 @@ def changes(before: Run, after: Run, largest: int | None = None) -> RunChanges:
         identity,
         hyperparameters,
         frozenset(hyperparameters.keys() & uncounted((old, new))),
-        differences(_trial(old), _trial(new)).get("trial"),
+        trial,
+        not hyperparameters and not trial and any(map(_is_by_name, (old, new))),
         layers,
         samples,
     )
@@ -169,8 +174,15 @@ def _is_ignored(key: str) -> bool:
     return key.partition(".")[0] in IGNORED
 
 
-def _trial(file: RunFile) -> dict[str, Any]:
-    return {} if file.trial is None else {"trial": file.trial}
+def trial_of(file: RunFile) -> dict[str, Any]:
+    """The trial of a run, unless that is its name, or there is none."""
+    return {} if file.trial is None or file.trial == file.name else {"trial": file.trial}
+
+
+def _is_by_name(file: RunFile) -> bool:
+    """Whether a run's name is part of its identity."""
+    alone = file.hyperparameters is None and not any(map(file.identity.get, ("model", "data")))
+    return file.name is not None and file.name == (file.name if alone else file.trial)
 
 
 def layer_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> LayerChanges:

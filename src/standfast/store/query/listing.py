@@ -6,7 +6,7 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -136,12 +136,13 @@ class _Known:
         self._index = index
         self._short = short_hashes(each.run for each in runs)
         self._labels = {each.run: each.name for each in runs}
+        self._damaged = index.damaged_files(ask=False)
         self._of: dict[str, _OfRun] = {}
 
     def entry(self, head: Head, first: Sequence[str]) -> Entry:
         of_run = self._of_run(head.run)
         marks = (*first, *of_run.tags.get(head.step, ()))
-        if of_run.distrusted & {file.name for file in head.files}:
+        if self._damaged & {file.name for file in head.files}:
             marks = (*marks, "under suspicion")
         short, label = self._named(head.run)
         metrics = metrics_of(head, of_run.late.get(head.step))
@@ -158,13 +159,12 @@ class _Known:
     def _of_run(self, run: str) -> _OfRun:
         if run not in self._of:
             index = self._index
-            self._of[run] = _OfRun(index.tags(run), index.distrusted(run), index.late_metrics(run))
+            self._of[run] = _OfRun(index.tags(run), index.late_metrics(run))
         return self._of[run]
 
 
 class _OfRun(NamedTuple):
     tags: Mapping[int, Sequence[str]]
-    distrusted: Set[str]
     late: Mapping[int, Mapping[str, Any]]
 
 

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from standfast.errors import BadField, BadOption, DamagedFile, MissingFile, RunCollision
-from standfast.store.backends.address import checked_path, is_url
+from standfast.errors import BadOption, DamagedFile, MissingFile, RunCollision
+from standfast.files.paths import check_local, is_url
 from standfast.store.backends.backend import Backend
 from standfast.store.save.changing import change_of
 from standfast.store.schema.record import Head
 from standfast.store.schema.run_file import RunFile
-from standfast.store.schema.seal import seal, unseal
+from standfast.store.schema.seal import Sealed, encode, read
 
 if TYPE_CHECKING:
-    from standfast.store.index.index import Index
     from standfast.store.store import Store
 
 FORMAT: Final = "standfast mirrors 1"
@@ -28,42 +27,39 @@ NAME: Final = "mirrors.json"
 _MAX_SIZE: Final = 64 << 20
 
 
-class _Mirrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Mirrors(Sealed, frozen=True):
     mirrors: dict[str, str]
     """By run, the place of its mirror."""
 
 
 def read_mirrors(backend: Backend) -> dict[str, str]:
-    """By run, the place of its mirror; raises a DamagedFile that says what is wrong."""
+    """By run, the place of its mirror; raises TooNew or a DamagedFile."""
+    return _read(backend).mirrors
+
+
+def _read(backend: Backend) -> _Mirrors:
     try:
-        text = backend.read(NAME, _MAX_SIZE)
+        return read(backend, NAME, FORMAT, _Mirrors, _MAX_SIZE)
     except MissingFile:
-        return {}
-    try:
-        try:
-            return msgspec.convert(unseal(text.removesuffix(b"\n"), FORMAT), _Mirrors).mirrors
-        except msgspec.ValidationError as error:
-            raise BadField(f"{error}") from error
-    except DamagedFile as error:
-        error.args = (f"{NAME}: {error}", *error.args[1:])
-        raise
+        return _Mirrors({})
 
 
 def remember_mirror(backend: Backend, run: str, place: str) -> None:
     """Let a run have its mirror there, durably."""
-    if _known(backend).get(run) == place:
+    if _known(backend).mirrors.get(run) == place:
         return
     with change_of(backend, NAME):
-        mirrors = {**_known(backend), run: place}
-        backend.replace(NAME, seal(FORMAT, {"mirrors": mirrors}) + b"\n")
+        known = _known(backend)
+        new = msgspec.structs.replace(known, mirrors={**known.mirrors, run: place})
+        backend.replace(NAME, encode(FORMAT, new) + b"\n")
 
 
-def _known(backend: Backend) -> dict[str, str]:
-    """What can be read; a file that is damaged is written anew, no run shall fail for it."""
+def _known(backend: Backend) -> _Mirrors:
+    """What is known; a damaged file is replaced, because no run may fail because of it."""
     try:
-        return read_mirrors(backend)
+        return _read(backend)
     except DamagedFile:
-        return {}
+        return _Mirrors({})
 
 
 def mirror_place(place: str | os.PathLike[str] | Store) -> str:
@@ -78,7 +74,8 @@ def mirror_place(place: str | os.PathLike[str] | Store) -> str:
         return found
     text = os.fspath(place)
     if not is_url(text):
-        return os.path.abspath(checked_path(text))
+        check_local(text)
+        return os.path.abspath(text)
     from standfast.store.remote.connection import checked_url  # which a list need not wait for
 
     return checked_url(text)
@@ -92,27 +89,16 @@ def open_mirror(place: str) -> Store:
 
 
 def is_same(one: Head, other: Head) -> bool:
-    """Whether two stores have the same checkpoint.
-
-    The time too: a run that was begun anew counts from 1 again.
-    """
-    return one.place == other.place and one.time == other.time
+    """Whether two stores have the same checkpoint."""
+    return one.place == other.place
 
 
-def is_another_run(here: RunFile, there: RunFile, index: Index, their_index: Index) -> bool:
+def is_another_run(here: RunFile, there: RunFile) -> bool:
     """Whether two stores have two runs of one hash, which were begun apart from each other.
 
-    A run file goes wherever its run goes on, so that both say when the run was made. One that was
-    lost and made again out of a record does not know that: then the other one does, and no
-    checkpoint is older than its run.
+    A run file goes wherever its run goes on, so that both say when the run was made.
     """
-    if here.created == there.created:
-        return False
-    if _is_made_again(here):
-        return not _is_made_again(there) and _first_time(index, here.run) < there.created
-    if _is_made_again(there):
-        return _first_time(their_index, there.run) < here.created
-    return True
+    return here.created != there.created
 
 
 def another_run(place: str, there: RunFile) -> RunCollision:
@@ -124,13 +110,3 @@ def another_run(place: str, there: RunFile) -> RunCollision:
         "is, and nothing of this one is copied there; choose another place, or delete the one "
         "there by `standfast rm`"
     )
-
-
-def _is_made_again(file: RunFile) -> bool:
-    """Whether a run file was made of a record, which does not say on which machine it was."""
-    return "host" not in file.environment
-
-
-def _first_time(index: Index, run: str) -> str:
-    """When the first checkpoint of a run was saved that is there; behind all times if none is."""
-    return min((listed.head.time for listed in index.newest(run)), default="~")

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from standfast.errors import MissingFile, UnreadableFile, printable, shortened
+from standfast.files.paths import check_local
 from standfast.tensorfile.open import TensorFile
 
 Ignored = tuple[Path, str]
@@ -62,7 +63,9 @@ class Entries:
 
 
 def entries(path: str | os.PathLike[str]) -> Entries:
-    """What lies in a folder; raises MissingFile or UnreadableFile."""
+    """What lies in a folder; raises MissingFile or UnreadableFile, and BadOption for a URL."""
+    if isinstance(path, str | bytes | os.PathLike):
+        check_local(path)
     try:
         folder = Path(os.fsdecode(path))
         with os.scandir(folder) as listed:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from standfast.errors import DamagedFile, FileError, UnreadableFile
+from standfast.files.paths import check_local
 from standfast.tensorfile.importers.contents import Ignored, entries, shown
 from standfast.tensorfile.importers.weightslab_experiment import Experiment as Experiment
 from standfast.tensorfile.importers.weightslab_experiment import inside, read_mapping
@@ -48,6 +49,7 @@ def read_root(path: str | os.PathLike[str]) -> Root:
     >>> root.experiments[root.latest].checkpoints
     {100: PosixPath('experiments/checkpoints/models/b5a79a78/c2546cf6…_step_000100.pt')}
     """
+    check_local(path)
     root = Path(os.fsdecode(path))
     problems: list[Ignored] = []
     checkpoints: dict[str, dict[int, Path]] = {}

@@ -122,7 +122,8 @@ function show(found) {
       : null,
     tiles([
       ["Tensors changed", whole(changed.length)],
-      ["The same", whole(found.same), found.same_by_digests ? "by digest" : null],
+      ["The same", whole(found.same), "bit for bit"],
+      ["Equal digests", whole(found.equal_digests), "not read"],
       ["New", whole(added.length)],
       ["Gone", whole(removed.length)]
     ]),
@@ -144,7 +145,10 @@ function show(found) {
           `${lacking.map((side) => side.name ?? side.run.slice(0, 8)).join(" and ")} without a checkpoint.`
         )
       : isSame
-        ? empty("All tensors are the same", `${count(found.same, "tensor")}, bit for bit.`)
+        ? empty(
+            "No tensor differs",
+            `${count(found.same, "tensor")} read; ${count(found.equal_digests, "tensor")} with equal digests, not read.`
+          )
         : tensorChanges(changed, added, removed, refs)
   );
 }

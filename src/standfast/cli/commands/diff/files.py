@@ -83,7 +83,7 @@ def diff_json(found: Diff) -> dict[str, Any]:
     """All differences, for scripts."""
     return {
         "same": found.same,
-        "same_by_digests": found.by_digests,
+        "equal_digests": found.by_digests,
         "added": {name: asdict(spec) for name, spec in found.added.items()},
         "removed": {name: asdict(spec) for name, spec in found.removed.items()},
         "changed": [asdict(change) for change in found.changed],
@@ -103,7 +103,7 @@ def print_metadata(found: Diff, every: bool) -> None:
 
 
 def print_tensors(found: Diff, every: bool) -> None:
-    """Print a table of the tensors that differ, and how many are the same."""
+    """Print a table of the tensors that differ, and how many do not, read or not."""
     rows = [_row(change) for change in found.changed]
     rows += [(name, "new", _spec_text(spec), "", "", "") for name, spec in found.added.items()]
     rows += [(name, "gone", _spec_text(spec), "", "", "") for name, spec in found.removed.items()]
@@ -114,12 +114,13 @@ def print_tensors(found: Diff, every: bool) -> None:
             columns, [(printable(name), *rest) for name, *rest in shown], right="max mean elements"
         )
         say_more(len(rows) - len(shown))
-    how = ", bit for bit"
+    if found.same or not found.by_digests:
+        verb = "is" if found.same == 1 else "are"
+        say((f"{count_text(found.same, 'tensor')} {verb} the same, bit for bit", "dim"))
     if found.by_digests:
-        some = "" if found.by_digests == found.same else f", {found.by_digests:,} of them"
-        how = f"{some} by the digests in both (verify reads them)"
-    verb = "is" if found.same == 1 else "are"
-    say((f"{count_text(found.same, 'tensor')} {verb} the same{how}", "dim"))
+        verb = "has" if found.by_digests == 1 else "have"
+        what = f"{count_text(found.by_digests, 'tensor')} {verb} the same digests in both"
+        say((f"{what}, not read (verify reads them)", "dim"))
 
 
 def value_lines(

@@ -257,10 +257,13 @@ def _site_text(site: Site | None) -> str:
 
 def _print_summary(found: TreeDiff) -> None:
     lines = [] if found.layout is None else list(_layout_lines(found.layout))
-    how = ", bit for bit"
+    verb = "is" if found.same == 1 else "are"
+    count = f"{count_text(found.same, 'block')} {verb} the same, bit for bit"
     if found.by_digests:
-        how = f"; {found.by_digests:,} fields and links by the digests in both (verify reads them)"
-    count = f"{count_text(found.same, 'block')} {'is' if found.same == 1 else 'are'} the same{how}"
+        count = (
+            f"no difference found in {count_text(found.same, 'block')}; {found.by_digests:,} "
+            "fields and links have the same digests in both, not read (verify reads them)"
+        )
     if found.same_blocks and lines:
         say((f"{count}; what differs is where they lie", "green"))
     else:

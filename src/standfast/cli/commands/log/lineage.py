@@ -26,6 +26,7 @@ from standfast.store.query.changes import (
     RunChanges,
     changes,
     named_hyperparameters,
+    trial_of,
     uncounted,
     varying,
 )
@@ -188,7 +189,7 @@ def _differing(roots: Sequence[Node]) -> dict[str, str]:
     files = [root.file for root in roots if root.file]
     settings = [named_hyperparameters(file.hyperparameters) for file in files]
     keys, last = varying(settings), uncounted(files)
-    trials = [{} if file.trial is None else {"trial": file.trial} for file in files]
+    trials = [trial_of(file) for file in files]
     texts: dict[str, str] = {}
     parts = [
         *((key, settings, "") for key in keys if key not in last),

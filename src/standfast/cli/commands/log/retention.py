@@ -21,7 +21,7 @@ from standfast.policies import Retention
 from standfast.store import Store
 from standfast.store.query.filters import Filter, chosen_runs
 from standfast.store.retention.history import Deletion, read_deletions
-from standfast.store.retention.verdicts import Verdict, verdicts
+from standfast.store.retention.verdicts import UNKNOWN, Verdict, verdicts
 
 
 def print_retention(store: Store, ref: str | None, *, as_json: bool) -> None:
@@ -34,7 +34,7 @@ def print_retention(store: Store, ref: str | None, *, as_json: bool) -> None:
     for run in names if runs is None else runs:
         retention = files[run].retention if run in files else None
         deletions = read_deletions(store, run)
-        if runs is not None or retention is not None or deletions:
+        if runs is not None or run not in files or retention is not None or deletions:
             found.append((run, retention, verdicts(store, run), deletions))
     if as_json:
         print_json([{"name": names.get(each[0]), **_as_json(*each)} for each in found])
@@ -45,7 +45,7 @@ def print_retention(store: Store, ref: str | None, *, as_json: bool) -> None:
         if at:
             say()
         say((printable(names.get(run) or "—"), "bold"), f"  {hash_text(run)}")
-        say(printable(f"keeps {retention or 'everything'}"))
+        say(printable(f"keeps {retention or 'everything'}" if run in files else UNKNOWN))
         _print_table(kept, deletions, retention)
 
 

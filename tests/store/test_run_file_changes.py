@@ -1,0 +1,131 @@
+"""What a run file says is changed by several objects and processes, and none undoes another."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast import KeepLast, Store
+from standfast.store.backends.local import LocalBackend
+from standfast.store.maintenance.doctor import examine
+from standfast.store.retention import retaining
+from standfast.store.schema import names
+from tests.store.stores import folder
+
+HP = {"lr": 1}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def _again(store: Store) -> Store:
+    """The same store, as another process sees it."""
+    return Store(Path(store.url).parent)
+
+
+def _between(monkeypatch: pytest.MonkeyPatch, act: Any) -> threading.Thread:
+    """Have another thread act while the next run file to be replaced is about to be."""
+    replace = LocalBackend.replace
+    other = threading.Thread(target=act)
+
+    def late(self: LocalBackend, name: str, data: bytes) -> None:
+        if name.endswith("_run.json") and threading.current_thread() is not other:
+            monkeypatch.setattr(LocalBackend, "replace", replace)
+            other.start()
+            lock = self.lock(f"{name.rpartition('/')[2].removesuffix('_run.json')}.change")
+            if lock is not None:  # nothing keeps the other one out
+                lock.release()
+                other.join()
+        replace(self, name, data)
+
+    monkeypatch.setattr(LocalBackend, "replace", late)
+    return other
+
+
+def _without_what_it_was_made_with(store: Store) -> standfast.Run:
+    """A run whose file was lost, and made again from a record."""
+    run = store.run("a", HP)
+    run.save(1, {"x": np.ones(1)})
+    (folder(run) / f"{run.hash}_run.json").unlink()
+    run.close()
+    examine(store.backend, store.index)
+    return run
+
+
+def _restore(store: Store, run: str) -> None:
+    store.backend.delete([names.run_file(run)])
+    examine(store.backend, store.index)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda store, run: _restore(store, run),
+        lambda store, run: store.open_run(run).rename("b"),
+        lambda store, run: store.open_run(run).describe({"lr": 1, "max_steps": 5}),
+        lambda store, run: store.open_run(run).set_monitor("loss", "min"),
+    ],
+    ids=["doctor", "rename", "describe", "monitor"],
+)
+def test_no_change_undoes_one_that_is_made_at_the_same_moment(
+    store: Store, monkeypatch: pytest.MonkeyPatch, change: Any
+) -> None:
+    run = _without_what_it_was_made_with(store).hash
+    other = _again(store)
+    keep = standfast.policies.retention(KeepLast(3), None, None, "min")
+    opened = other.open_run(run)
+    thread = _between(monkeypatch, lambda: opened.set_retention(keep))
+    change(store, run)
+    thread.join()
+    assert _again(store).open_run(run).retention == keep
+
+
+def test_what_a_run_keeps_is_what_was_said_last_by_whichever_object(store: Store) -> None:
+    run, other = store.run("a"), _again(store).run("a")
+    for step in (1, 2, 3):
+        run.save(step, {"x": np.full(1, step)})
+    other.retain(KeepLast(1))
+    assert run.retention == other.retention
+    run.save(4, {"x": np.ones(1)})
+    assert [each.step for each in run.checkpoints()] == [4]
+    both = standfast.policies.retention(KeepLast(2), None, None, "min")
+    run.set_retention(both)
+    one = standfast.policies.retention(KeepLast(1), None, None, "min")
+    other.set_retention(one)
+    run.set_retention(both)
+    assert other.retention == both
+
+
+@pytest.mark.guarantee("G13")
+def test_a_policy_that_is_loosened_before_anything_is_deleted_counts(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, other = store.run("a"), _again(store).run("a")
+    for step in (1, 2, 3):
+        run.save(step, {"x": np.full(1, step)})
+    change_of = retaining.change_of
+
+    def late(*given: Any) -> Any:
+        monkeypatch.setattr(retaining, "change_of", change_of)
+        other.set_retention(standfast.policies.retention(KeepLast(2), None, None, "min"))
+        return change_of(*given)
+
+    monkeypatch.setattr(retaining, "change_of", late)
+    run.retain(KeepLast(1))
+    assert [each.step for each in run.checkpoints()] == [2, 3]
+
+
+def test_the_best_is_by_the_metric_that_was_said_last(store: Store) -> None:
+    run, other = store.run("a"), _again(store).run("a")
+    for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
+        run.save(step, {"x": np.ones(1)}, metrics={"loss": loss})
+    other.set_monitor("loss", "min")
+    run.delete(1)
+    assert run.checkpoint("best").step == 2
