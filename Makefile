@@ -4,8 +4,9 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 SECONDS ?= 60
+MINUTES ?= 10
 
-.PHONY: help demo s3 test test-all test-gpu lint chromium fuzz bench bench-gpu clean
+.PHONY: help demo s3 test test-all test-gpu lint packages fuzz soak bench bench-gpu clean
 
 help:
 	@echo "make demo       kill a training run in a save, resume it, compare every byte"
@@ -14,6 +15,7 @@ help:
 	@echo "make test-all   the same with the long proofs"
 	@echo "make test-gpu   the tests that need a GPU"
 	@echo "make fuzz       fuzz the readers for SECONDS=$(SECONDS)"
+	@echo "make soak       use, kill and fill stores for MINUTES=$(MINUTES) on each of ext4, tmpfs and FUSE"
 	@echo "make bench      the figures of docs/benchmarks.md, measured here"
 	@echo "make bench-gpu  those of a GPU, ten minutes"
 
@@ -40,21 +42,22 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The browser that the dashboard is tested in; where there is none, those tests fail and say so.
-chromium:
-	@command -v chromium >/dev/null || { \
+# The browser that the dashboard is tested in, and ext4 for the tests of full disks.
+packages:
+	@PATH="$$PATH:/usr/sbin:/sbin"; \
+	command -v chromium >/dev/null && command -v mkfs.ext4 >/dev/null || { \
 	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo=sudo; fi; \
 	  $$sudo apt-get update --quiet && \
-	  $$sudo apt-get install --quiet --yes --no-install-recommends chromium; } || \
-	  echo "chromium could not be installed: the tests of the dashboard will fail"
+	  $$sudo apt-get install --quiet --yes --no-install-recommends chromium e2fsprogs mount; } || \
+	  echo "chromium and e2fsprogs could not be installed: the tests that need them will fail"
 
 # Tests start thousands of processes: what was compiled is kept, whatever the environment says.
 test test-all: export PYTHONDONTWRITEBYTECODE =
 
-test: lint chromium
+test: lint packages
 	$(BIN)/python -m pytest -n 2
 
-test-all: lint chromium
+test-all: lint packages
 	$(BIN)/python -m pytest -m ""
 
 test-gpu: $(VENV)/ready
@@ -62,6 +65,9 @@ test-gpu: $(VENV)/ready
 
 fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+soak: $(VENV)/ready packages
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks
