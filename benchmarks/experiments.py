@@ -143,7 +143,7 @@ def retention(folder: Path) -> Section:
     store = standfast.Store(path)
     run = store.find_run("run 0")
     # Its newest has no data that could be read.
-    store.index.set_verified(run.checkpoints()[-1].head.place)
+    run.checkpoints()[-1].mark_verified()
     keep = KeepLast(10) | KeepBest(5, "loss") | KeepEvery(steps=1000)
     left = itertools.count(CHECKPOINTS - 1, -1)
     judging, one = "which of them stay", "and the oldest one deleted"

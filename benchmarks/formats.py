@@ -113,7 +113,7 @@ def convert(folder: Path) -> Section:
     def convert_unproven() -> None:
         """The part that a user cannot have alone: written and durable, and not yet read back."""
         with patch.object(Proof, "check"):
-            standfast.convert(old, new)
+            standfast.convert(old, new, replace=True)
 
     contenders: dict[str, Contender] = {
         "raw: direct writes": (partial(gone, floor), partial(raw.write_direct, floor, staged)),

@@ -83,14 +83,11 @@ def train_with_a_kill() -> int:
 
 @contextmanager
 def program(store: str) -> Iterator[subprocess.Popen[str]]:
-    """The training program at work; `$STANDFAST_STORE` says where its checkpoints go."""
-    command = [sys.executable, str(PROGRAM), "--steps", str(STEPS)]
-    show_command(f"STANDFAST_STORE={store} python examples/train.py --steps {STEPS}")
-    environment = {**os.environ, "STANDFAST_STORE": store}
+    """The training program at work."""
+    command = [sys.executable, str(PROGRAM), "--steps", str(STEPS), "--store", store]
+    show_command(f"python examples/train.py --steps {STEPS} --store {store}")
     pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
         yield process
         assert process.stdout is not None
         for line in process.stdout:

@@ -126,7 +126,16 @@ def test_their_arguments_are_these() -> None:
             "cast",
         ],
         "save": ["target", "tensors", "metadata", "format", "cast", "extras"],
-        "convert": ["source", "target", "format", "cast", "extras", "names", "tensors_only"],
+        "convert": [
+            "source",
+            "target",
+            "format",
+            "cast",
+            "extras",
+            "names",
+            "tensors_only",
+            "replace",
+        ],
         "diff": ["before", "after", "names", "tensors_only"],
         "verify": ["path", "progress"],
     }

@@ -42,9 +42,9 @@ PUBLIC: Final = {
     "parallel": "agreement assignment communicator failures program select",
     "files": """
         atomic blocks compression deflate device_reader digests disk folder_swap.open_folder
-        folder_swap.swap forms gather input.cache input.file input.memory input.ranges
-        input.stream layout lines mapping read_back reader ring staging.device_copies
-        staging.free_memory staging.layout staging.staging writer yaml_text
+        folder_swap.swap forms input.cache input.file input.memory input.ranges input.stream
+        layout libc lines mapping paths read_back reader ring staging.device_copies
+        staging.free_memory staging.layout staging.staging threads writer yaml_text
     """,
     "formats": """
         dcp_metadata limits metadata oxck.file oxck.metadata reader safetensors.file

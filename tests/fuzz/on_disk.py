@@ -118,7 +118,9 @@ def _check_convert(data: bytes, path: Path, index: Index, options: Options) -> N
     damaged, broken = damaged_tensors(data, sound, Options()), broken_tensors(data, sound)
     with expecting(damaged, broken, names_all=False):
         try:
-            standfast.convert(path, target, cast=True, tensors_only=options.tensors_only)
+            standfast.convert(
+                path, target, cast=True, tensors_only=options.tensors_only, replace=True
+            )
         except (BadName, UnsupportedShape):
             return
         names = list(index.rows)

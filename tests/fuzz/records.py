@@ -115,6 +115,7 @@ def _laid_out(
             step=STEP,
             epoch=None,
             sequence=1,
+            token="0123abcd",
             time="2026-11-16T10:00:00.000000Z",
             best=False,
             metrics={},

@@ -21,6 +21,7 @@ from standfast.errors import (
     LimitExceeded,
     SizeMismatch,
     StandfastError,
+    TooNew,
     TrailingBytes,
     TruncatedFile,
     UnknownDType,
@@ -48,7 +49,7 @@ TEXTS = [*("True", "False", "()", "(1,)", "(2, 3)", "(3,2,)", "(1)", "[1]", "Non
 
 STRICTER = (
     *(BadArchive, BadField, BadHeader, BadRange, DuplicateKey, IndexMismatch, LimitExceeded),
-    *(SizeMismatch, TrailingBytes, TruncatedFile, UnknownDType, UnsupportedFile),
+    *(SizeMismatch, TooNew, TrailingBytes, TruncatedFile, UnknownDType, UnsupportedFile),
 )
 """How we may refuse what NumPy opens.
 

@@ -19,6 +19,7 @@ from standfast.errors import (
     LimitExceeded,
     SizeMismatch,
     StandfastError,
+    TooNew,
     TrailingBytes,
 )
 from standfast.files.layout import Index
@@ -42,7 +43,7 @@ START = struct.Struct("<4sIQQI")
 DIGEST = b'"standfast.digest":"'
 
 STRICTER = (
-    *(BadField, DuplicateKey, IndexMismatch, LimitExceeded, SizeMismatch),
+    *(BadField, DuplicateKey, IndexMismatch, LimitExceeded, SizeMismatch, TooNew),
     TrailingBytes,
 )
 """How we may refuse what the plain reader reads to its end.

@@ -17,6 +17,7 @@ from standfast.errors import (
     IndexMismatch,
     LimitExceeded,
     StandfastError,
+    TooNew,
 )
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
@@ -40,7 +41,7 @@ from tests.fuzz.mutations.json_text import Members, json_mutations, of_json
 from tests.fuzz.seeds import quoted, random_name, small
 from tests.fuzz.target import Broken, Outcome, Target, require
 
-STRICTER = (BadField, DuplicateKey, IndexMismatch, LimitExceeded)
+STRICTER = (BadField, DuplicateKey, IndexMismatch, LimitExceeded, TooNew)
 """How we may refuse what the reference library opens; any other class would be our mistake.
 
 It skips unknown fields whatever is in them, keeps the last of two equal keys, takes an array for

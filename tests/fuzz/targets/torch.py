@@ -23,6 +23,7 @@ from standfast.errors import (
     LimitExceeded,
     RefusedPickle,
     StandfastError,
+    TooNew,
     TrailingBytes,
     TruncatedFile,
     UnsupportedFile,
@@ -45,7 +46,7 @@ from tests.fuzz.targets.npz import resealed_archive
 
 STRICTER = (
     *(BadArchive, BadField, BadPickle, BadRange, DuplicateKey, IndexMismatch, LimitExceeded),
-    *(RefusedPickle, TrailingBytes, TruncatedFile, UnsupportedFile),
+    *(RefusedPickle, TooNew, TrailingBytes, TruncatedFile, UnsupportedFile),
 )
 """How we may refuse what torch opens.
 
@@ -60,6 +61,7 @@ LOOSER = {
     r"Can only (REDUCE|build|SETITEM|append|create)": "calls of what torch has no value for",
     r"pickle protocol": "torch reads protocol 2 alone",
     r"data location|device (type|string)|not compiled|expected string or": "a device, passed over",
+    r"can require gradients": "a gradient wanted of integers, which is passed over",
     r"hasRecord|the version|file with version|stoull": "the entry version, which we do not read",
     r"UnicodeDecodeError|invalid literal for int": "other entries, such as .storage_alignment",
 }
