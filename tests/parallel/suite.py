@@ -23,7 +23,7 @@ from standfast.errors import (
     StepExists,
     UnreadableFile,
 )
-from standfast.oxck.errors import InvalidMagic
+from standfast.oxck import InvalidMagic
 from standfast.parallel import Communicator, agree, communicator, on_root, together
 
 Check = Callable[[Communicator], None]

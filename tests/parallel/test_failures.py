@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from standfast import errors
+from standfast import errors, oxck
 from standfast.errors import DigestMismatch, RankFailed, StandfastError, WriteFailed
-from standfast.oxck import errors as oxck_errors
 from standfast.parallel.failures import Failure, failure_of, raise_failures
 
 
@@ -22,7 +21,7 @@ def _raised(*failures: Failure | None) -> StandfastError:
 
 
 def _classes() -> Iterator[type[StandfastError]]:
-    for module in (errors, oxck_errors):
+    for module in (errors, oxck):
         for kind in vars(module).values():
             if isinstance(kind, type) and issubclass(kind, StandfastError):
                 yield kind

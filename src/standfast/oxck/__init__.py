@@ -12,15 +12,17 @@
 have one name.
 """
 
-from standfast.oxck.checkpoint import Checkpoint, CheckpointTensor, WeightTensor
-from standfast.oxck.errors import (
+from standfast.oxck.checkpoint import (
+    Checkpoint,
     CheckpointError,
+    CheckpointTensor,
     InvalidMagic,
     Io,
     MetadataParse,
     NameTooLong,
     TruncatedData,
     UnsupportedVersion,
+    WeightTensor,
 )
 
 __all__ = [
