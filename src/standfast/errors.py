@@ -413,7 +413,7 @@ class DigestMismatch(DamagedFile):
 
 
 class NotVerified(UserWarning):
-    """A file without digests was loaded: nothing could be checked."""
+    """What was loaded could not be verified, or not all of it: digests or files are missing."""
 
 
 class FellBack(UserWarning):

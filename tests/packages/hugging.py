@@ -43,7 +43,7 @@ def transformers() -> Any:
 
 def config(**changes: Any) -> Any:
     """The GPT2Config of a model with some thousand parameters."""
-    sizes = {"vocab_size": 100, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    sizes = {"vocab_size": 300, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
     tokens = {"bos_token_id": 0, "eos_token_id": 0}
     return transformers().GPT2Config(**(sizes | tokens | changes))
 

@@ -15,6 +15,7 @@ import torch
 import standfast
 from standfast.errors import (
     AlreadyExists,
+    BadField,
     BadOption,
     ChangedFile,
     DigestMismatch,
@@ -35,10 +36,12 @@ from standfast.packages import (
     Config,
     DatasetInfo,
     GenerationInfo,
+    export,
     load_model_folder,
     load_model_mmaped,
     reader,
     save_model_folder,
+    save_to_store,
     verify_package,
 )
 from standfast.packages import folder as folder_module
@@ -77,7 +80,7 @@ def test_a_package_has_all_its_files_and_comes_back(folder: Path) -> None:
     loaded, tokenizer, config, state = load_model_folder(folder)
     assert bits(loaded) == bits(model(1))
     assert tokenizer.to_str() == hugging.byte_level_bpe().to_str()
-    assert config.changed(others={}) == TINY
+    assert config == TINY
     assert state["wte.weight"] is loaded.wte.weight
     assert not loaded.training
     assert DatasetInfo.load(folder / "dataset.json").samples[1].text == "another text"
@@ -346,7 +349,7 @@ def test_a_quantized_package_comes_back_nearly(tmp_path: Path) -> None:
 
 def test_a_configuration_is_taken_from_the_model(tmp_path: Path) -> None:
     save_model_folder(GPT(TINY), hugging.byte_level_bpe(), None, tmp_path / "package")
-    assert Config.load(tmp_path / "package" / "config.json").changed(others={}) == TINY
+    assert Config.load(tmp_path / "package" / "config.json") == TINY
     with pytest.raises(BadOption, match="Config"):
         save_model_folder(GPT(TINY).state_dict(), hugging.byte_level_bpe(), None, tmp_path / "p")
 
@@ -559,10 +562,91 @@ def test_a_path_may_be_bytes_and_another_package_says_the_rest(
     loaded, tokenizer, config, _ = load_model_folder(os.fsencode(tmp_path / "other"))
     assert bits(loaded) == bits(model(2))
     assert tokenizer.to_str() == hugging.byte_level_bpe().to_str()
-    assert config.changed(others={}) == TINY
+    assert config == TINY
 
 
 def test_a_model_of_transformers_is_called_by_its_class(tmp_path: Path) -> None:
     save_model_folder(hugging.model(1), hugging.byte_level_bpe(), None, tmp_path / "package")
     said = json.loads((tmp_path / "package" / "config.json").read_text())
     assert said["architectures"] == ["GPT2LMHeadModel"]
+
+
+OPTIONAL = ("generation_info.json", "dataset.json", "dataset.txt", "tokenizer_config.json")
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+@pytest.mark.parametrize(
+    "load", [load_model_folder, lambda path: load_model_mmaped(path, verify=True)]
+)
+def test_a_missing_optional_file_is_reported_and_the_model_loads(
+    folder: Path, name: str, load: Any
+) -> None:
+    """The seed: "5. Load tokenizer / 6. Optionally load metadata"."""
+    (folder / name).unlink()
+    with pytest.warns(NotVerified, match=f"without {name}, ".replace(".", r"\.")) as caught:
+        loaded, *_ = load(folder)
+    assert len(caught) == 1
+    assert bits(loaded) == bits(model(1))
+    with pytest.raises(MissingData, match=name.replace(".", r"\.")):
+        verify_package(folder)
+
+
+def test_all_missing_optional_files_are_reported_at_once(folder: Path) -> None:
+    for name in OPTIONAL:
+        (folder / name).unlink()
+    with pytest.warns(NotVerified) as caught:
+        load_model_folder(folder)
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert all(name in str(warning.message) for name in OPTIONAL)
+
+
+def test_a_warning_says_that_a_package_was_loaded_only_if_it_was(
+    folder: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    (folder / "manifest.json").unlink()
+    text = (folder / "tokenizer.json").read_text()
+    for name, wrong in (("tokenizer.json", text[:-10]), ("config.json", "{")):
+        (folder / name).write_text(wrong)
+        for load in (load_model_folder, lambda path: load_model_mmaped(path, verify=True)):
+            if name == "config.json" or load is load_model_folder:
+                with pytest.raises(BadField, match=name.replace(".", r"\.")):
+                    load(folder)
+    assert recwarn.list == []
+
+
+def test_the_configuration_that_comes_back_equals_the_one_that_was_saved(tmp_path: Path) -> None:
+    """The seed, under "Round-trip Test": "assert_eq!(config.n_embd, cfg2.n_embd);"."""
+    for number, config in enumerate(
+        (
+            TINY,
+            TINY.changed(tie_word_embeddings=False, eos_token_id=[1, 2], bos_token_id=0),
+            TINY.changed(others={"task": {"a": [1, None]}, "architectures": ["Mine"]}),
+        )
+    ):
+        folder = tmp_path / str(number)
+        save_model_folder(model(1, config), hugging.byte_level_bpe(), config, folder)
+        assert load_model_folder(folder)[2] == config
+
+
+@pytest.mark.parametrize("added", [[], ["<|a|>", "<|b|>"]])
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused(
+    tmp_path: Path, added: list[str]
+) -> None:
+    """The seed: "vocab_size" is the model's, and `tokenizer.json` has the ids that it is given."""
+    tokenizer = hugging.byte_level_bpe(300 - len(added) + 1)
+    tokenizer.add_tokens(added)
+    size = tokenizer.get_vocab_size()
+    exact = TINY.changed(vocab_size=size)
+    save_model_folder(model(1, exact), tokenizer, exact, tmp_path / "exact")
+    small = TINY.changed(vocab_size=size - 1)
+    with pytest.raises(StateMismatch, match=rf"{size - 1}.*vocab_size is {size - 1}"):
+        save_model_folder(model(1, small), tokenizer, small, tmp_path / "small")
+    run = standfast.Store(tmp_path / "store").run("gpt")
+    with pytest.raises(StateMismatch, match="vocab_size"):
+        save_to_store(run, 1, model(1, small), tokenizer, small)
+    assert run.checkpoints() == []
+    run.save(1, {"model": model(1, small).state_dict()})
+    with pytest.raises(StateMismatch, match="vocab_size"):
+        export(run.checkpoint("latest"), tmp_path / "small", config=small, tokenizer=tokenizer)
+    assert not (tmp_path / "small").exists()

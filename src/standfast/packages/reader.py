@@ -28,7 +28,7 @@ def opened_package(
     """The configuration and the weights of a package, of which nothing leads out of its folder.
 
     With `verify`, every file is compared with the manifest, and the weights are when they are
-    read; a NotVerified warning says what cannot be.
+    read. On leaving, a NotVerified warning says what could not be verified, or is missing.
     """
     names = check_entries(home, ignore_pickles)
     if CONFIG not in names:
@@ -41,27 +41,32 @@ def opened_package(
         )
     paths, places = find_weights(home)
     with Weights(paths, places, mapped=mapped, verify=verify) as weights:
-        if verify:
-            _check_files(home, names, weights, places)
+        problem = _check_files(home, names, weights, places) if verify else None
         yield Config.load(home / CONFIG), weights
         weights.check_in_place()
+    if problem:
+        warnings.warn(f"{home} {problem}", NotVerified, stacklevel=6)
 
 
 def _check_files(
     home: Folder, names: list[str], weights: Weights, places: Mapping[str, str] | None
-) -> None:
-    """Raise unless all files are those that the manifest says they are; warn if there is none."""
+) -> str | None:
+    """Raise unless all files are those of the manifest; returns what the user should know.
+
+    A file that the model does not need may be missing.
+    """
     manifest = Manifest.read(home)
     if manifest is None:
         what = "only its weights were" if weights.has_digests else "nothing was"
-        text = f"{home} has no {MANIFEST}: it was loaded, but {what} verified"
-        warnings.warn(text, NotVerified, stacklevel=7)
         if weights.has_digests:
             weights.verdict = "only its weights verified"
-        return
+        return f"has no {MANIFEST}: it was loaded, but {what} verified"
     needed = {CONFIG, TOKENIZER, INDEX} & set(names)
     if places is None:
         needed.discard(INDEX)
     manifest.check_names(sorted(needed | set(weights.names)))
-    for name, expected in manifest.files.items():
-        check_file(home / name, expected)
+    for name in names:
+        if name in manifest.files:
+            check_file(home / name, manifest.files[name])
+    missing = ", ".join(sorted(manifest.files.keys() - names))
+    return f"was loaded without {missing}, which {MANIFEST} names" if missing else None

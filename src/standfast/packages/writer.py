@@ -39,7 +39,11 @@ from standfast.packages.documents.names import (
     shard,
 )
 from standfast.packages.documents.provenance import provenance
-from standfast.packages.documents.tokenizer import tokenizer_config, tokenizer_text
+from standfast.packages.documents.tokenizer import (
+    check_vocabulary,
+    tokenizer_config,
+    tokenizer_text,
+)
 from standfast.packages.model.architecture import check_shapes, plain_names
 from standfast.packages.model.config import MODEL_TYPE, Config
 from standfast.packages.model.contents import (
@@ -124,6 +128,8 @@ def files_of(
     else:
         text = tokenizer_text(tokenizer)
         files = {TOKENIZER: text, TOKENIZER_CONFIG: _json(tokenizer_config(config, text))}
+    if is_gpt(config):
+        check_vocabulary(files[TOKENIZER], Config.of_dict(config).vocab_size)
     for name, value, kind in (
         ("dataset", dataset, DatasetInfo),
         ("generation_info", generation_info, GenerationInfo),

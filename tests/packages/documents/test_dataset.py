@@ -249,3 +249,16 @@ def test_half_of_a_character_is_named_and_not_written(tmp_path: Path, place: str
     assert str(caught.value).startswith(f"{path}: {place} has '\\ud")
     assert str(caught.value).isprintable()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_counter_the_number_of_tokens_is_unknown(tmp_path: Path) -> None:
+    """The seed: `pub struct DatasetMetadata { pub total_tokens: usize, … }`; 0 would be a claim."""
+    path = tmp_path / "dataset.json"
+    dataset = DatasetInfo.of_texts(["one two", "three"])
+    assert dataset.metadata.total_tokens is None
+    assert dataset.metadata.total_samples == 2
+    dataset.save(path)
+    assert "total_tokens" not in path.read_text()
+    assert DatasetInfo.load(path) == dataset
+    assert DatasetInfo.of_texts([], len).metadata.total_tokens == 0
+    assert DatasetMetadata().total_tokens is None

@@ -17,6 +17,7 @@ from standfast.errors import (
     BadOption,
     DigestMismatch,
     MissingFile,
+    NotVerified,
     RefusedMetadata,
     StateMismatch,
 )
@@ -29,7 +30,7 @@ def test_a_model_comes_back_from_one_file(tmp_path: Path) -> None:
     save_model(model(1), path, {"epoch": 3})
     loaded, config, state = load_model(path)
     assert bits(loaded) == bits(model(1))
-    assert config.changed(others={}) == TINY
+    assert config == TINY
     assert isinstance(state, VarMap)
     assert state["ln_f.bias"] is loaded.ln_f.bias
     with standfast.open(path) as file:
@@ -179,3 +180,19 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
 def test_a_wrapped_model_is_saved_with_its_configuration(tmp_path: Path) -> None:
     save_model(torch.nn.DataParallel(model(1)), tmp_path / "model.safetensors")
     assert bits(load_model(tmp_path / "model.safetensors")[0]) == bits(model(1))
+
+
+def test_a_warning_says_that_a_file_was_loaded_only_if_it_was(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    path = tmp_path / "model.safetensors"
+    standfast.save(path, model(1).state_dict(), extras=False)
+    config = tmp_path / "config.json"
+    TINY.changed(n_layer=3).save(config)
+    with pytest.raises(StateMismatch):
+        load_model(path)
+    assert recwarn.list == []
+    TINY.save(config)
+    with pytest.warns(NotVerified, match="it was loaded, but nothing was verified") as caught:
+        load_model(path)
+    assert caught[0].filename == __file__

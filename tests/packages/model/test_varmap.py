@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import DigestMismatch, StateMismatch
+from standfast.errors import DigestMismatch, StateMismatch, UnsupportedTensor
 from standfast.packages import GPT, Config, VarMap
 
 TINY = Config(vocab_size=50, n_positions=8, n_embd=16, n_layer=1, n_head=2)
@@ -75,3 +75,71 @@ def test_a_damaged_file_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(DigestMismatch, match="'b'"):
         state.load(path)
     assert all(bool((value == 0).all()) for value in state.values())
+
+
+# The seed:
+#     // Candle's VarMap handles the actual tensor storage
+#     let varmap = VarMap::new();
+#     // Save directly from VarMap
+#     varmap.save(path)?;
+#     // Load into VarMap
+#     varmap.load(path)?;
+
+
+def test_an_empty_varmap_is_filled_from_a_file(tmp_path: Path) -> None:
+    model = GPT(TINY)
+    VarMap(model).save(tmp_path / "w.safetensors")
+    varmap = VarMap()
+    assert dict(varmap) == {}
+    varmap.load(tmp_path / "w.safetensors")
+    assert _bits(varmap) == _bits(VarMap(model))
+    other = GPT(TINY)
+    other.load_state_dict(varmap)
+    assert _bits(VarMap(other)) == _bits(VarMap(model))
+    varmap["wte.weight"].zero_()
+    varmap.load(tmp_path / "w.safetensors")  # in place now
+    assert _bits(varmap) == _bits(VarMap(model))
+
+
+def test_an_empty_varmap_is_filled_from_a_model_and_by_name(tmp_path: Path) -> None:
+    model = GPT(TINY)
+    varmap = VarMap()
+    varmap.update(model.named_parameters())
+    varmap["extra"] = torch.ones(2)
+    assert varmap["wte.weight"] is model.wte.weight
+    varmap.save(tmp_path / "w.safetensors")
+    varmap["extra"].zero_()
+    varmap.load(tmp_path / "w.safetensors")
+    assert varmap["extra"].tolist() == [1, 1]
+    del varmap["extra"]
+    assert list(varmap) == [name for name, _ in model.named_parameters()]
+    with pytest.raises(UnsupportedTensor):
+        varmap["text"] = "no tensor"
+    assert "text" not in varmap
+
+
+def test_a_varmap_without_tensors_is_saved_and_loaded(tmp_path: Path) -> None:
+    VarMap().save(tmp_path / "w.safetensors")
+    varmap = VarMap()
+    varmap.load(tmp_path / "w.safetensors")
+    assert len(varmap) == 0
+
+
+def test_a_model_without_parameters_takes_no_tensors_of_others(tmp_path: Path) -> None:
+    standfast.save(tmp_path / "w.safetensors", {"a": torch.zeros(2)})
+    state = VarMap(torch.nn.ReLU())
+    with pytest.raises(StateMismatch, match="'a' is in the file alone"):
+        state.load(tmp_path / "w.safetensors")
+    assert len(state) == 0
+
+
+def test_a_damaged_file_fills_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    VarMap({"a": torch.ones(2), "b": torch.ones(3)}).save(path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    varmap = VarMap()
+    with pytest.raises(DigestMismatch, match="'b'"):
+        varmap.load(path)
+    assert len(varmap) == 0

@@ -27,7 +27,7 @@ class DatasetMetadata(Record):
     ABSENT: ClassVar = {"creation_date": str}
 
     total_samples: int = 0
-    total_tokens: int = 0
+    total_tokens: int | None = None
     creation_date: str = field(default_factory=now)
     generation_method: str = ""
     ollama_used: bool = False
@@ -52,18 +52,16 @@ class DatasetInfo(Record):
     ) -> Self:
         """A data set of these texts; other arguments are fields of its metadata.
 
+        Without `count_tokens` the number of tokens is unknown.
+
         >>> DatasetInfo.of_texts(texts, lambda text: len(tokenizer.encode(text)))
         """
         if isinstance(texts, str):
             raise BadOption("texts is a single text: give a list of them, [text] for this one")
-        samples = [
-            DatasetSample(text, tokens=count_tokens(text) if count_tokens else None)
-            for text in texts
-        ]
-        totals = {
-            "total_samples": len(samples),
-            "total_tokens": sum(sample.tokens or 0 for sample in samples),
-        }
+        counts = [(text, count_tokens(text) if count_tokens else None) for text in texts]
+        samples = [DatasetSample(text, tokens=tokens) for text, tokens in counts]
+        total = sum(tokens or 0 for _, tokens in counts) if count_tokens else None
+        totals = {"total_samples": len(samples), "total_tokens": total}
         return cls(DatasetMetadata(**totals | metadata), samples)
 
     def text(self) -> str:

@@ -11,6 +11,7 @@ from standfast.errors import (
     BadField,
     BadOption,
     LimitExceeded,
+    StateMismatch,
     UnknownFramework,
     printable,
     shortened,
@@ -92,6 +93,17 @@ def tokenizer_config(config: Mapping[str, Any], text: bytes) -> dict[str, Any]:
         if type(number) is int and number in special:
             made[name] = special[number]
     return made
+
+
+def check_vocabulary(text: bytes, size: int) -> None:
+    """Raise StateMismatch for a `tokenizer.json` with a token that the model has no row for."""
+    tokens = tokenizer_of(text).get_vocab()
+    last = max(tokens, key=lambda token: tokens[token], default="")
+    if tokens and tokens[last] >= size:
+        raise StateMismatch(
+            f"the tokenizer has the token {shortened(printable(last))!r} with the id "
+            f"{tokens[last]:,}, and vocab_size is {size:,}: ids go up to {size - 1:,}"
+        )
 
 
 def _written(tokenizer: Any) -> bytes:

@@ -29,7 +29,7 @@ _OTHER_NAMES: Final = {
     "num_hidden_layers": "n_layer",
 }
 _ALSO: Final = {"architectures": ["GPT2LMHeadModel"], "model_type": MODEL_TYPE}
-"""What else a new `config.json` says, so that other programs know what they have."""
+"""What `config.json` says for other programs, unless `others` has it."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,8 @@ class Config:
         named = {each.name for each in fields(cls)} - {"others"}
         known = {_OTHER_NAMES.get(key, key): value for key, value in given.items()}
         own = {key: value for key, value in known.items() if key in named}
-        return cls(**own, others={k: v for k, v in known.items() if k not in named})
+        others = {key: value for key, value in known.items() if key not in named}
+        return cls(**own, others={k: v for k, v in others.items() if _ALSO.get(k, ...) != v})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as a `config.json`, durably."""

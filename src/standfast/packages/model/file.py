@@ -72,10 +72,10 @@ def load_model(
     """
     target = file_at(path)
     with Weights([target], verify=verify) as weights:
-        if verify and not weights.has_digests:
-            text = f"{target} holds no digests: it was loaded, but nothing was verified"
-            warnings.warn(text, NotVerified, stacklevel=2)
         model = build(weights, _config(weights, target), target, device)
+    if verify and not weights.has_digests:
+        text = f"{target} holds no digests: it was loaded, but nothing was verified"
+        warnings.warn(text, NotVerified, stacklevel=2)
     return model, model.config, VarMap(model)
 
 

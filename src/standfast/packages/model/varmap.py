@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 from standfast.errors import StateMismatch, shortened
 from standfast.packages.remote.places import as_tensors, written_here
 from standfast.tensorfile.open import TensorFile
 from standfast.tensorfile.save import save
-from standfast.tensors import fill, source_of, why_not_fillable
+from standfast.tensors import fill, framework, source_of, why_not_fillable
 
 
-class VarMap(Mapping[str, Any]):
+class VarMap(MutableMapping[str, Any]):
     """Name → parameter, of a model or of any mapping; the parameters are the model's own.
+
+    One that is created empty is filled by name, with `update`, or from a file.
 
     >>> state = VarMap(model)
     >>> state.save("before.safetensors")
     >>> state.load("before.safetensors")  # the model has its old weights again
+    >>> state = VarMap()
+    >>> state.load("before.safetensors")  # tensors of torch
     """
 
-    def __init__(self, parameters: Any) -> None:
-        if not isinstance(parameters, Mapping):
+    def __init__(self, parameters: Any = None) -> None:
+        self._is_of_file = parameters is None
+        """Whether `load` may add tensors, as long as there are none."""
+        if parameters is None:
+            parameters = {}
+        elif not isinstance(parameters, Mapping):
             parameters = parameters.named_parameters()
         self._parameters: dict[str, Any] = dict(parameters)
 
@@ -32,8 +40,16 @@ class VarMap(Mapping[str, Any]):
             save(target, self._parameters)
 
     def load(self, path: str | os.PathLike[str], *, verify: bool = True) -> None:
-        """Fill all parameters from a file, every byte verified; if this raises, none is changed."""
-        with TensorFile(as_tensors(path), verify=verify) as file:
+        """Fill all parameters from a file, every byte verified; if this raises, none is changed.
+
+        A `VarMap()` without parameters gets those of the file.
+        """
+        is_new = self._is_of_file and not self._parameters
+        with TensorFile(as_tensors(path), writable=is_new, verify=verify) as file:
+            if is_new:
+                make, arrays = framework("torch").tensor, file.arrays()
+                self.update({name: make(arrays[name], file.spec(name)) for name in arrays})
+                return
             _check(file, self._parameters)
             arrays = file.arrays()
             for name, parameter in self._parameters.items():
@@ -41,6 +57,13 @@ class VarMap(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         return self._parameters[name]
+
+    def __setitem__(self, name: str, parameter: Any) -> None:
+        source_of(parameter)  # raises for what is not a tensor
+        self._parameters[name] = parameter
+
+    def __delitem__(self, name: str) -> None:
+        del self._parameters[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parameters)
