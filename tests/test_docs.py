@@ -41,3 +41,9 @@ def test_every_page_is_in_the_index() -> None:
     linked = {(index.parent / link).resolve() for link in LINK.findall(index.read_text())}
     pages = [page for page in PAGES if page.parent.name not in ("decisions", ROOT.name)]
     assert {page for page in pages if page != index} <= linked
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    for page in PAGES:
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)", page.read_text()):
+            assert f"\ndef {name}(" in (ROOT / path).read_text(), f"{page.name}: {path}::{name}"

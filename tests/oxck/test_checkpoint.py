@@ -425,6 +425,7 @@ def test_a_tensor_that_would_not_come_back_is_refused(
 def test_data_that_was_replaced_is_written() -> None:
     scattered = np.arange(8, dtype=np.float32).reshape(4, 2)[:, 0]
     assert read(written(with_tensor(data=scattered))).tensors[0].data.tolist() == [0, 2, 4, 6]
+    assert read(written(with_tensor(data=np.arange(4, dtype=">f4")))).tensors[0].data[3] == 3
     square = np.arange(4, dtype=np.float32).reshape(2, 2)
     assert read(written(with_tensor(data=square, shape=(2, 2)))).tensors[0].shape == [2, 2]
 
