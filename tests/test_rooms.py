@@ -83,7 +83,7 @@ PUBLIC: Final = {
     """,
     "packages": """
         archive documents.json_text documents.manifest documents.names listing remote.places
-        store.export verify writer
+        store verify writer
     """,
     "display": "changes curves output trees",
     "cli": """

@@ -10,9 +10,8 @@ import numpy as np
 from blake3 import blake3
 
 import standfast
-from standfast.packages.documents.generation_info import GenerationInfo
-from standfast.packages.model.architecture import shapes
-from standfast.packages.model.config import Config
+from standfast.packages.documents.records import GenerationInfo
+from standfast.packages.model.config import Config, shapes
 from standfast.packages.writer import Contents, write_package
 from standfast.tensors import source_of
 

@@ -41,7 +41,7 @@ from standfast.files import disk
 from standfast.files.atomic import aside_prefix
 from standfast.files.folder_swap.leftovers import NEW
 from standfast.packages import archive, pack, unpack
-from standfast.packages.tar import Member, TarReader, header
+from standfast.packages.archive import Member, TarReader, header
 from tests.files.faults import FaultyDisk, raising
 from tests.files.power import LoggingDisk, read_tree, write_tree
 from tests.packages.archives import (

@@ -18,9 +18,9 @@ import pytest
 
 import standfast
 from standfast.errors import MissingFile, UnreadableFile
-from standfast.packages.documents.generation_info import GenerationInfo
 from standfast.packages.documents.manifest import Manifest
 from standfast.packages.documents.names import is_package
+from standfast.packages.documents.records import GenerationInfo
 from standfast.packages.listing import ModelInfo, list_saved_models
 from tests.packages.saved_packages import (
     CONFIG,

@@ -14,7 +14,7 @@ import standfast
 from standfast.errors import NotVerified, StateMismatch
 from standfast.packages import Config, load_model_folder, load_model_mmaped, save_model_folder
 from tests.packages import hugging
-from tests.packages.store.stored_models import bits, model
+from tests.packages.stored_models import bits, model
 
 CONFIG = Config(vocab_size=300, n_positions=32, n_embd=48, n_layer=3, n_head=4)
 SHAPES = [(1, 1), (1, 9), (3, 17), (2, 32)]

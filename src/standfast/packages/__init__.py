@@ -14,44 +14,50 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from standfast.packages.archive import pack, unpack
-    from standfast.packages.documents.dataset import DatasetInfo, DatasetMetadata, DatasetSample
-    from standfast.packages.documents.generation_info import (
+    from standfast.packages.documents.names import REQUIRED_FILES
+    from standfast.packages.documents.records import (
+        DatasetInfo,
+        DatasetMetadata,
+        DatasetSample,
         DataStats,
         GenerationInfo,
         TrainingParams,
     )
-    from standfast.packages.documents.names import REQUIRED_FILES
-    from standfast.packages.folder import load_model_folder, save_model_folder
     from standfast.packages.listing import ModelInfo, list_saved_models
     from standfast.packages.model.config import Config
-    from standfast.packages.model.file import load_model, load_model_mmaped, save_model
+    from standfast.packages.model.files import (
+        load_model,
+        load_model_folder,
+        load_model_mmaped,
+        save_model,
+        save_model_folder,
+    )
     from standfast.packages.model.gpt import GPT
     from standfast.packages.model.varmap import VarMap
-    from standfast.packages.store.export import export
-    from standfast.packages.store.packages import save_to_store
+    from standfast.packages.store import export, save_to_store
     from standfast.packages.verify import verify_package
 
 _PLACES = {
     "Config": "model.config",
-    "DataStats": "documents.generation_info",
-    "DatasetInfo": "documents.dataset",
-    "DatasetMetadata": "documents.dataset",
-    "DatasetSample": "documents.dataset",
+    "DataStats": "documents.records",
+    "DatasetInfo": "documents.records",
+    "DatasetMetadata": "documents.records",
+    "DatasetSample": "documents.records",
     "GPT": "model.gpt",
-    "GenerationInfo": "documents.generation_info",
+    "GenerationInfo": "documents.records",
     "ModelInfo": "listing",
     "REQUIRED_FILES": "documents.names",
-    "TrainingParams": "documents.generation_info",
+    "TrainingParams": "documents.records",
     "VarMap": "model.varmap",
-    "export": "store.export",
+    "export": "store",
     "list_saved_models": "listing",
-    "load_model": "model.file",
-    "load_model_folder": "folder",
-    "load_model_mmaped": "model.file",
+    "load_model": "model.files",
+    "load_model_folder": "model.files",
+    "load_model_mmaped": "model.files",
     "pack": "archive",
-    "save_model": "model.file",
-    "save_model_folder": "folder",
-    "save_to_store": "store.packages",
+    "save_model": "model.files",
+    "save_model_folder": "model.files",
+    "save_to_store": "store",
     "unpack": "archive",
     "verify_package": "verify",
 }

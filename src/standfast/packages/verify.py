@@ -35,8 +35,8 @@ from standfast.packages.remote.places import (
     entries_of,
     folder_at,
     opened,
+    while_unchanged,
 )
-from standfast.packages.retry import while_unchanged
 from standfast.packages.weights.weights import find_weights
 from standfast.tensorfile.verify import verify
 

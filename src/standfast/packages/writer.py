@@ -1,7 +1,8 @@
-"""What goes into a package, and how it is written: everything beside its place, then at once."""
+"""What goes into a package, and how it is written: aside first, then into its place at once."""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -11,41 +12,40 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from standfast.errors import BadOption, StateMismatch
+from standfast.errors import AlreadyExists, BadOption, StandfastError, StateMismatch
 from standfast.files import disk
 from standfast.files.atomic import as_write_failed
 from standfast.files.folder_swap.swap import make_folders, replacing_folder
 from standfast.files.lines import replace_bytes
 from standfast.formats.metadata import from_json
 from standfast.packages.documents import json_text
-from standfast.packages.documents.dataset import DatasetInfo
-from standfast.packages.documents.generation_info import GenerationInfo
-from standfast.packages.documents.hugging_files import (
-    generation_files,
-    is_of_transformers,
-    tokenizer_files,
-)
-from standfast.packages.documents.manifest import Manifest, ModelSummary, digest_of
+from standfast.packages.documents.manifest import Manifest, ModelSummary, digest_of, provenance
 from standfast.packages.documents.names import (
     CONFIG,
     DATASET,
     DATASET_TEXT,
     GENERATION_INFO,
     INDEX,
+    MANIFEST,
     MODEL,
+    OWN_FILES,
     QUANTIZED,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    has_weights,
+    is_shard,
     shard,
 )
-from standfast.packages.documents.provenance import provenance
+from standfast.packages.documents.records import DatasetInfo, GenerationInfo
 from standfast.packages.documents.tokenizer import (
     check_vocabulary,
+    generation_files,
+    is_of_transformers,
     tokenizer_config,
+    tokenizer_files,
     tokenizer_text,
 )
-from standfast.packages.model.architecture import check_shapes, plain_names
-from standfast.packages.model.config import MODEL_TYPE, Config
+from standfast.packages.model.config import MODEL_TYPE, Config, check_shapes, plain_names
 from standfast.packages.model.contents import (
     as_config,
     check_agreement,
@@ -54,14 +54,35 @@ from standfast.packages.model.contents import (
     tensors_of,
     write_tensors,
 )
-from standfast.packages.ownership import is_part, own_files
-from standfast.packages.remote.folder import RemoteFolder
-from standfast.packages.remote.places import Folder, folder_at
-from standfast.packages.remote.upload import uploading
+from standfast.packages.remote.folder import SAVES, Pointer, RemoteFolder, forget
+from standfast.packages.remote.places import Folder, folder_aside, folder_at
 from standfast.packages.weights import quantized
-from standfast.packages.weights.shards import index_text, shard_size, split
+from standfast.packages.weights.weights import index_text, shard_size, split
 from standfast.tensorfile.open import TensorFile
 from standfast.tensors import Source
+
+_OTHERS: Final = frozenset({"adapter_config.json", "merges.txt", "vocab.json"})
+"""What Transformers would read with the new model, beside the files that we write as well."""
+
+
+def own_files(folder: Folder) -> list[str]:
+    """The files of the package in a folder: those that its manifest names, and last that itself.
+
+    Where there is no sound manifest, none is ours, whatever the names are.
+    """
+    try:
+        if isinstance(folder, RemoteFolder) and (pointer := folder.pointer()) is not None:
+            return [*sorted(pointer.replaced), MANIFEST]
+        manifest = Manifest.read(folder)
+    except StandfastError:
+        manifest = None
+    return [] if manifest is None else [*sorted(manifest.files), MANIFEST]
+
+
+def is_part(name: str) -> bool:
+    """Whether a file of this name would be taken for a part of any package that it lies in."""
+    return name in OWN_FILES or name in _OTHERS or is_shard(name)
+
 
 MAX_SHARD_SIZE: Final = "5GB"
 """How large a file of weights grows before another one is begun."""
@@ -256,3 +277,64 @@ def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
 def _json(value: Mapping[str, Any], name: str = "") -> bytes:
     """A JSON file; if it cannot be one, the error names it."""
     return json_text.encoded(value, name) + b"\n"
+
+
+@contextmanager
+def uploading(package: RemoteFolder, in_the_way: Callable[[str], bool]) -> Iterator[Path]:
+    """Give a folder to write a package into; on leaving, upload it.
+
+    It is uploaded into a folder of its own. Then a manifest that names this folder replaces the one
+    before: this is the commit. Then all that the old one named is deleted, and what killed saves
+    left. After the commit no process can replace the manifest that it had read before: the
+    condition of its put does not hold. So every folder from before is of a save that is over.
+
+    Of what is there, the files of the old package go and all others stay. Raises AlreadyExists
+    before a byte is written for a file that is not ours and is `in_the_way`.
+    """
+    home = package.as_it_lies()
+    home.check_conditions()
+    home.look_again()
+    old = own_files(home)
+    for name in sorted(home.files):
+        if name not in old and in_the_way(name):
+            raise AlreadyExists(
+                errno.EEXIST,
+                f"{home / name} is there already, and of no package that was saved there: save to "
+                "a new place",
+            )
+    if not old and home.folders:
+        raise AlreadyExists(
+            errno.EEXIST,
+            f"{home} is a folder with others in it: a package there would hide them; save to a "
+            "new place, such as one in it",
+        )
+    with folder_aside() as aside:
+        yield aside
+        _upload(home, aside, old)
+
+
+def _upload(home: RemoteFolder, aside: Path, old: list[str]) -> None:
+    names = sorted(path.name for path in aside.iterdir())
+    names.sort(key=lambda name: not has_weights([name]))
+    # Names out of a file become keys only if they are those of objects in the folder.
+    replaced = sorted((home.files.keys() & set(old)) - {MANIFEST})
+    folder, before = os.urandom(8).hex(), home.files.get(MANIFEST)
+    uploaded = [f"{SAVES}/{folder}/{name}" for name in names]
+    try:
+        for name, target in zip(names, uploaded, strict=True):
+            home.upload(target, aside / name)
+        over = [*replaced, *(name for name in home.below(SAVES) if name not in uploaded)]
+    except BaseException:
+        forget(home, uploaded)
+        raise
+    text = Pointer(folder, tuple(replaced)).text()
+    try:
+        home.put(MANIFEST, text, create=before is None, match=before and before.tag)
+    except AlreadyExists as error:
+        forget(home, uploaded)
+        raise AlreadyExists(
+            errno.EEXIST,
+            f"{home}: another program has saved there since: save to another place, or again",
+        ) from error
+    # The package is saved. What cannot be deleted now, the next save deletes.
+    forget(home, over)

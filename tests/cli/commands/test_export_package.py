@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import standfast
-from standfast.packages.folder import load_model_folder
-from standfast.packages.store.packages import save_to_store
+from standfast.packages.model.files import load_model_folder
+from standfast.packages.store import save_to_store
 from tests.cli.stores import call, flip_in
 from tests.packages import hugging
-from tests.packages.store.stored_models import TINY, bits, model
+from tests.packages.stored_models import TINY, bits, model
 
 TOKENIZER = hugging.byte_level_bpe()
 

@@ -9,7 +9,7 @@ import pytest
 
 from standfast.errors import ChangedFile
 from standfast.packages import listing
-from standfast.packages.documents.generation_info import GenerationInfo
+from standfast.packages.documents.records import GenerationInfo
 from standfast.packages.model.config import Config
 from tests.cli.stores import call
 from tests.cli.test_cli import STANDFAST, run_in_terminal

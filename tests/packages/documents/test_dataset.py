@@ -18,7 +18,7 @@ from standfast.errors import (
     RefusedMetadata,
 )
 from standfast.packages.documents import json_text
-from standfast.packages.documents.dataset import DatasetInfo, DatasetMetadata, DatasetSample
+from standfast.packages.documents.records import DatasetInfo, DatasetMetadata, DatasetSample
 from standfast.tensorfile.importers import json_files
 
 FOREIGN: dict[str, Any] = {

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from standfast.errors import BadField, DuplicateKey, RefusedMetadata
-from standfast.packages.documents.generation_info import DataStats, GenerationInfo, TrainingParams
 from standfast.packages.documents.json_text import text
+from standfast.packages.documents.records import DataStats, GenerationInfo, TrainingParams
 
 
 def test_a_prompt_and_a_size_are_enough(tmp_path: Path) -> None:

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from standfast.errors import BadOption, RefusedMetadata, WriteFailed
-from standfast.packages.documents.dataset import DatasetInfo
-from standfast.packages.documents.generation_info import GenerationInfo
-from standfast.packages.documents.hugging_files import generation_files, tokenizer_files
-from standfast.packages.documents.tokenizer import tokenizer_config, tokenizer_text
-from standfast.packages.folder import load_model_folder, save_model_folder
-from standfast.packages.store.export import export
-from standfast.packages.store.packages import save_to_store
+from standfast.packages.documents.records import DatasetInfo, GenerationInfo
+from standfast.packages.documents.tokenizer import (
+    generation_files,
+    tokenizer_config,
+    tokenizer_files,
+    tokenizer_text,
+)
+from standfast.packages.model.files import load_model_folder, save_model_folder
+from standfast.packages.store import export, save_to_store
 from standfast.packages.verify import verify_package
 from standfast.packages.writer import files_of
 from standfast.store import Store

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from standfast.packages.documents import provenance as module
-from standfast.packages.documents.provenance import (
+from standfast.packages.documents import manifest as module
+from standfast.packages.documents.manifest import (
     git_state,
     library_versions,
     program_folder,
@@ -65,7 +65,7 @@ def test_a_library_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyP
 
 def test_no_library_is_imported_to_learn_its_version() -> None:
     program = (
-        "import sys; from standfast.packages.documents.provenance import provenance; provenance(); "
+        "import sys; from standfast.packages.documents.manifest import provenance; provenance(); "
         "print(*{'torch', 'transformers', 'tokenizers'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -22,7 +22,7 @@ from standfast.errors import (
     StateMismatch,
 )
 from standfast.packages import Config, VarMap, load_model, load_model_mmaped, save_model
-from tests.packages.store.stored_models import TINY, bits, model
+from tests.packages.stored_models import TINY, bits, model
 
 
 def test_a_model_comes_back_from_one_file(tmp_path: Path) -> None:

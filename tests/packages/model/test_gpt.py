@@ -11,8 +11,7 @@ import torch
 from standfast.errors import BadOption
 from standfast.packages import GPT, Config
 from standfast.packages.model import gpt
-from standfast.packages.model.architecture import shapes
-from standfast.packages.model.config import ACTIVATIONS
+from standfast.packages.model.config import ACTIVATIONS, shapes
 from standfast.packages.model.gpt import empty, fill
 
 TINY = Config(vocab_size=61, n_positions=16, n_embd=32, n_layer=2, n_head=4)

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from standfast.packages import Config, load_model_folder, save_model_folder
-from standfast.packages.model.architecture import shapes
+from standfast.packages.model.config import shapes
 from standfast.packages.model.gpt import GPT, empty, fill
 
 BLOCK = 1 << 22

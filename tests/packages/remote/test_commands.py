@@ -13,7 +13,7 @@ from standfast.store.remote.client import Client
 from tests.cli.stores import call
 from tests.packages import hugging
 from tests.packages.saved_packages import make_package
-from tests.packages.store.stored_models import TINY, bits, model
+from tests.packages.stored_models import TINY, bits, model
 
 
 @pytest.fixture

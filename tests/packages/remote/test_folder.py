@@ -45,8 +45,7 @@ from standfast.packages import (
     verify_package,
 )
 from standfast.packages.remote import places
-from standfast.packages.remote.folder import RemoteFolder, RemotePath
-from standfast.packages.remote.pointer import FORMAT, SAVES
+from standfast.packages.remote.folder import FORMAT, SAVES, RemoteFolder, RemotePath
 from standfast.store import Store
 from standfast.store.remote.client import Client, Meta, Tag
 from tests.object_store.faults import Answer, DropAnswer, Fault
@@ -54,7 +53,7 @@ from tests.object_store.messages import Request
 from tests.object_store.proxy import Proxy
 from tests.packages import hugging
 from tests.packages.saved_packages import PARAMETERS, make_foreign, make_package
-from tests.packages.store.stored_models import TINY, bits, model
+from tests.packages.stored_models import TINY, bits, model
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from standfast.errors import (
     UnreadableFile,
 )
 from standfast.packages.documents import names
-from standfast.packages.weights import shards
+from standfast.packages.weights import weights
 from standfast.tensorfile.importers import json_files
 from standfast.tensors import TensorSpec, source_of
 from tests.packages import hugging
@@ -58,7 +58,7 @@ def test_shards_and_index_are_those_that_transformers_writes(
     specs = _specs(state)
     folder = hugging.save(model, tmp_path, max_shard_size=size)
 
-    ours = shards.split(specs, shards.shard_size(size))
+    ours = weights.split(specs, weights.shard_size(size))
     theirs = sorted(path.name for path in folder.glob("model*.safetensors"))
     if len(ours) == 1:
         assert theirs == [names.MODEL]
@@ -68,8 +68,8 @@ def test_shards_and_index_are_those_that_transformers_writes(
         with standfast.open(folder / name) as file:
             assert sorted(file) == sorted(tensors)
     index = folder / names.INDEX
-    assert shards.index_text(ours, specs) == index.read_bytes()
-    assert shards.read_index(index) == {
+    assert weights.index_text(ours, specs) == index.read_bytes()
+    assert weights.read_index(index) == {
         tensor: name for name, tensors in zip(theirs, ours, strict=True) for tensor in tensors
     }
 
@@ -85,35 +85,35 @@ def test_a_split_is_that_of_the_hub_library(sizes: list[int], limit: int) -> Non
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=limit,
     )
-    assert shards.split(specs, limit) == list(theirs.filename_to_tensors.values())
+    assert weights.split(specs, limit) == list(theirs.filename_to_tensors.values())
 
 
 def test_a_tensor_beyond_the_limit_is_numbered_before_the_shard_that_is_open() -> None:
-    assert shards.split(_bytes(2, 9, 3, 3), 6) == [["t1"], ["t0", "t2"], ["t3"]]
+    assert weights.split(_bytes(2, 9, 3, 3), 6) == [["t1"], ["t0", "t2"], ["t3"]]
 
 
 def test_no_tensors_need_no_shard() -> None:
-    assert shards.split({}, 5) == []
+    assert weights.split({}, 5) == []
 
 
 def test_more_shards_than_five_digits_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "MAX_SHARDS", 3)
-    assert len(shards.split(_bytes(5, 5, 5), 5)) == 3
+    monkeypatch.setattr(weights, "MAX_SHARDS", 3)
+    assert len(weights.split(_bytes(5, 5, 5), 5)) == 3
     with pytest.raises(BadOption, match="4 shards, over 3: give a larger one"):
-        shards.split(_bytes(5, 5, 5, 5), 5)
+        weights.split(_bytes(5, 5, 5, 5), 5)
 
 
 @pytest.mark.parametrize("text", ["5GB", "1MB", "0.5kb", "1.5 TB", " 200 MB "])
 def test_a_size_in_words_means_what_it_means_to_the_hub_library(text: str) -> None:
     from huggingface_hub.serialization._base import parse_size_to_int
 
-    assert shards.shard_size(text) == parse_size_to_int(text)
+    assert weights.shard_size(text) == parse_size_to_int(text)
 
 
 def test_a_size_may_be_a_number_or_binary() -> None:
-    assert shards.shard_size(1234) == 1234
-    assert shards.shard_size(5e9) == 5_000_000_000
-    assert shards.shard_size("1GiB") == 1 << 30
+    assert weights.shard_size(1234) == 1234
+    assert weights.shard_size(5e9) == 5_000_000_000
+    assert weights.shard_size("1GiB") == 1 << 30
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_size_may_be_a_number_or_binary() -> None:
 )
 def test_a_size_that_is_none_is_refused(value: Any) -> None:
     with pytest.raises(BadOption, match=r"max_shard_size is .*such as '5GB'"):
-        shards.shard_size(value)
+        weights.shard_size(value)
 
 
 def _index(folder: Path, content: Any) -> Path:
@@ -152,7 +152,7 @@ def test_an_index_that_names_anything_but_shards_is_refused(tmp_path: Path, name
     path = _index(tmp_path, {"weight_map": {"a": name}})
     refusal = r"index\.json: weight_map\['a'\] is .*, which is not the name of a shard: they are"
     with pytest.raises(BadField, match=refusal) as caught:
-        shards.read_index(path)
+        weights.read_index(path)
     assert str(caught.value).isprintable()
 
 
@@ -170,12 +170,12 @@ def test_an_index_that_names_anything_but_shards_is_refused(tmp_path: Path, name
 def test_an_index_whose_shards_do_not_add_up_is_refused(tmp_path: Path, named: list[str]) -> None:
     path = _index(tmp_path, {"weight_map": {f"t{i}": name for i, name in enumerate(named)}})
     with pytest.raises(BadField, match=r"it names \d shards, which should be called"):
-        shards.read_index(path)
+        weights.read_index(path)
 
 
 def test_digits_of_other_scripts_do_not_count_shards(tmp_path: Path) -> None:
     with pytest.raises(BadField, match="shard"):
-        shards.read_index(_index(tmp_path, {"weight_map": {"a": ONE.replace("1", "\u0661")}}))
+        weights.read_index(_index(tmp_path, {"weight_map": {"a": ONE.replace("1", "\u0661")}}))
 
 
 @pytest.mark.parametrize(
@@ -198,12 +198,12 @@ def test_an_index_that_is_none_is_refused(
     tmp_path: Path, content: Any, error: type[Exception], reason: str
 ) -> None:
     with pytest.raises(error, match=reason):
-        shards.read_index(_index(tmp_path, content))
+        weights.read_index(_index(tmp_path, content))
 
 
 def test_an_index_of_one_shard_is_read(tmp_path: Path) -> None:
     path = _index(tmp_path, {"weight_map": {"a": ONE, "b": ONE}})
-    assert shards.read_index(path) == {"a": ONE, "b": ONE}
+    assert weights.read_index(path) == {"a": ONE, "b": ONE}
 
 
 def test_an_index_beyond_the_limit_is_not_read(
@@ -211,17 +211,17 @@ def test_an_index_beyond_the_limit_is_not_read(
 ) -> None:
     path = _index(tmp_path, {"weight_map": {"a": ONE}})
     monkeypatch.setattr(json_files, "MAX_JSON", path.stat().st_size)
-    assert shards.read_index(path) == {"a": ONE}
+    assert weights.read_index(path) == {"a": ONE}
     monkeypatch.setattr(json_files, "MAX_JSON", path.stat().st_size - 1)
     with pytest.raises(LimitExceeded, match="bytes of JSON"):
-        shards.read_index(path)
+        weights.read_index(path)
 
 
 def test_an_index_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingFile):
-        shards.read_index(tmp_path / names.INDEX)
+        weights.read_index(tmp_path / names.INDEX)
     with pytest.raises(UnreadableFile):
-        shards.read_index(tmp_path)
+        weights.read_index(tmp_path)
 
 
 @given(st.binary(max_size=200))
@@ -231,4 +231,4 @@ def test_no_bytes_make_an_index_crash(
     path = tmp_path_factory.getbasetemp() / "any.index.json"
     path.write_bytes(b'{"weight_map": {' + data)
     with pytest.raises((BadField, DuplicateKey)):
-        shards.read_index(path)
+        weights.read_index(path)

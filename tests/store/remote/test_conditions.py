@@ -14,7 +14,7 @@ import pytest
 import standfast
 from standfast.errors import DamagedFile, FellBack, UnsupportedStore
 from standfast.packages.remote.folder import RemoteFolder
-from standfast.packages.remote.upload import uploading
+from standfast.packages.writer import uploading
 from standfast.store.maintenance.verify import verify_store
 from standfast.store.remote import client
 from standfast.store.remote.backend import RemoteBackend

@@ -30,7 +30,7 @@ def export_package(
 ) -> None:
     """Write the package and print what it is."""
     from standfast.packages.remote.places import folder_at
-    from standfast.packages.store.export import export
+    from standfast.packages.store import export
     from standfast.packages.writer import MAX_SHARD_SIZE
 
     folder = folder_at(target)

@@ -1,17 +1,20 @@
-"""Records: JSON objects of which some fields are known, and all others are kept as they are."""
+"""Records of a package: `dataset.json`, `generation_info.json`, and what they are made of.
+
+A record is a JSON object with known fields; all other fields are kept as they are."""
 
 from __future__ import annotations
 
 import math
 import os
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, ClassVar, Final, Self, get_args, get_origin, get_type_hints
 
-from standfast.errors import BadField, shortened
+from standfast.errors import BadField, BadOption, shortened
 from standfast.packages.documents import json_text
+from standfast.packages.documents.manifest import library_versions
 
 LEFT_OUT: Final = ...
 """What stands for a field that a file does not have."""
@@ -192,3 +195,130 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Record):
         return value.as_dict()
     return [_plain(each) for each in value] if type(value) is list else value
+
+
+@dataclass(frozen=True)
+class DatasetSample(Record):
+    """One text that a model was trained on."""
+
+    text: str
+    prompt: str | None = None
+    """What it was generated from."""
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class DatasetMetadata(Record):
+    """How large a data set is, and how it was made."""
+
+    ABSENT: ClassVar = {"creation_date": str}
+
+    total_samples: int = 0
+    total_tokens: int | None = None
+    creation_date: str = field(default_factory=now)
+    generation_method: str = ""
+    ollama_used: bool = False
+
+
+@dataclass(frozen=True)
+class DatasetInfo(Record):
+    """What `dataset.json` says: the samples, and what is known of them all.
+
+    >>> DatasetInfo.of_texts(texts, generation_method="collected").save("dataset.json")
+    """
+
+    metadata: DatasetMetadata
+    samples: list[DatasetSample]
+
+    @classmethod
+    def of_texts(
+        cls,
+        texts: Iterable[str],
+        count_tokens: Callable[[str], int] | None = None,
+        **metadata: Any,
+    ) -> Self:
+        """A data set of these texts; other arguments are fields of its metadata.
+
+        Without `count_tokens` the number of tokens is unknown.
+
+        >>> DatasetInfo.of_texts(texts, lambda text: len(tokenizer.encode(text)))
+        """
+        if isinstance(texts, str):
+            raise BadOption("texts is a single text: give a list of them, [text] for this one")
+        counts = [(text, count_tokens(text) if count_tokens else None) for text in texts]
+        samples = [DatasetSample(text, tokens=tokens) for text, tokens in counts]
+        total = sum(tokens or 0 for _, tokens in counts) if count_tokens else None
+        totals = {"total_samples": len(samples), "total_tokens": total}
+        return cls(DatasetMetadata(**totals | metadata), samples)
+
+    def text(self) -> str:
+        """What `dataset.txt` holds: the texts, with an empty line between them."""
+        return "\n\n".join(sample.text for sample in self.samples) + "\n"
+
+
+@dataclass(frozen=True)
+class TrainingParams(Record):
+    """How a model was trained, and what came of it; what is not known is None."""
+
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    block_size: int | None = None
+    """The tokens of one sequence."""
+    learning_rate: float | None = None
+    warmup_steps: int | None = None
+    weight_decay: float | None = None
+    dropout: float | None = None
+    optimizer: str | None = None
+    seed: int | None = None
+    final_loss: float | None = None
+    validation_loss: float | None = None
+    seconds: float | None = None
+    """The time that it took."""
+
+
+@dataclass(frozen=True)
+class DataStats(Record):
+    """How much a model was trained on; what is not known is None."""
+
+    total_samples: int | None = None
+    total_tokens: int | None = None
+    total_characters: int | None = None
+    training_tokens: int | None = None
+    validation_tokens: int | None = None
+    vocab_size: int | None = None
+
+
+def _versions() -> dict[str, str | None]:
+    return {**library_versions()}
+
+
+@dataclass(frozen=True)
+class GenerationInfo(Record):
+    """What `generation_info.json` says.
+
+    >>> GenerationInfo("recipes", "small", TrainingParams(epochs=3)).save("generation_info.json")
+    """
+
+    ABSENT: ClassVar = {"creation_date": str, "libraries": dict}
+
+    prompt: str = ""
+    """What the model was asked to be."""
+    model_size: str = ""
+    """A label: small, medium, large, 12M."""
+    training_params: TrainingParams = field(default_factory=TrainingParams)
+    data_stats: DataStats = field(default_factory=DataStats)
+    creation_date: str = field(default_factory=now)
+    libraries: dict[str, str | None] = field(default_factory=_versions)
+    """The version of each; None in a file that does not know it."""
+    quantization: dict[str, Any] | None = None
+    """How far quantized weights are from those that they were made of, and the sizes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, version in self.libraries.items():
+            if type(version) not in (str, types.NoneType):
+                raise BadField(
+                    f"libraries[{shortened(name)!r}] is {shortened(repr(version))}: "
+                    "it must be a text"
+                )

@@ -15,14 +15,15 @@ from standfast.formats import format_named
 from standfast.formats.metadata import from_json
 from standfast.packages.documents import json_text
 from standfast.packages.documents.names import CONFIG
-from standfast.packages.model.architecture import (
+from standfast.packages.model.config import (
     EMBEDDING,
     HEAD,
+    MODEL_TYPE,
+    Config,
     plain_names,
     saved_names,
     unwrapped_names,
 )
-from standfast.packages.model.config import MODEL_TYPE, Config
 from standfast.packages.remote.places import file_in, written_here
 from standfast.tensors import Source, source_of
 from standfast.tensors.frameworks import unwrapped

@@ -2,27 +2,71 @@
 
 A folder is read as it was listed: each of its objects by the tag that it had then, so that what
 has replaced it since is noticed and not mixed with the rest. Of a package that was saved here, the
-files are those of its last save: see `pointer.py`.
-"""
+files are those of its last save, which a pointer in the place of the manifest names."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from standfast.errors import ChangedFile, FileError, MissingFile
+from standfast.errors import BadField, ChangedFile, FileError, MissingFile
 from standfast.files.input.file import SourceFile
 from standfast.files.input.ranges import SourceRanges
+from standfast.formats.metadata import from_json
 from standfast.packages.documents.names import MANIFEST
-from standfast.packages.remote.pointer import SAVES, Pointer, is_pointer, read_pointer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from standfast.store.remote.client import Client, Meta
+
+SAVES: Final = ".standfast/saves"
+"""Below the URL of a package, where each save has its folder."""
+FORMAT: Final = "standfast package 1, in a folder"
+_BEGINNING: Final = f'{{"format": "{FORMAT}"'.encode()
+_FOLDER: Final = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The manifest of a package at a URL: it names the folder with the files of the last save.
+
+    An object store cannot exchange two folders. So each save writes into a folder of its own, a
+    whole package with its own manifest, and then this one object replaces the one before.
+    """
+
+    folder: str
+    """The folder of the save, below SAVES."""
+    replaced: tuple[str, ...] = ()
+    """Files beside it, of a package that was copied here before: they are to be deleted."""
+
+    def text(self) -> bytes:
+        """The content of the object."""
+        said = {"format": FORMAT, "folder": self.folder, "replaced": list(self.replaced)}
+        return json.dumps(said).encode() + b"\n"
+
+
+def is_pointer(beginning: bytes) -> bool:
+    """Whether a manifest that begins so is a pointer."""
+    return beginning.startswith(_BEGINNING)
+
+
+def read_pointer(text: bytes, where: str) -> Pointer:
+    """What a pointer says; raises a DamagedFile for one that is not sound."""
+    said = from_json(text, where)
+    folder, replaced = said.get("folder"), said.get("replaced")
+    if not isinstance(folder, str) or not _FOLDER.fullmatch(folder):
+        raise BadField(f"{where}: folder is {folder!r:.80}: expected 16 hexadecimal digits")
+    if not isinstance(replaced, Iterable):
+        raise BadField(f"{where}: replaced should be a list of names")
+    return Pointer(folder, tuple(name for name in replaced if isinstance(name, str)))
+
 
 _HEAD: Final = 64 << 10
 """So many bytes of each object, in which most headers end, are fetched at once, and once."""

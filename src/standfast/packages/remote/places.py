@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from standfast.errors import BadOption, MissingFile, UnreadableFile
+from standfast.errors import (
+    BadOption,
+    ChangedFile,
+    FileError,
+    MissingFile,
+    StandfastError,
+    UnreadableFile,
+)
 from standfast.files.atomic import as_write_failed
+from standfast.files.folder_swap.open_folder import holding_folder
 from standfast.files.input.file import SourceFile
 from standfast.files.input.ranges import SourceRanges
 from standfast.files.paths import check_local
@@ -211,3 +219,57 @@ def _checked(url: str) -> str:
 
 def _path(text: str) -> Path:
     return Path(unquote(urlsplit(text).path) if is_local_url(text) else text)
+
+
+_TRIES: Final = 5
+
+Result = TypeVar("Result")
+
+
+def while_unchanged(home: Folder | File, action: Callable[[], Result]) -> Result:
+    """Do it, and do it again if the folder was exchanged for another one meanwhile.
+
+    Raises ChangedFile if that goes on and on. What the action raises counts only if the folder is
+    still the one that it looked at.
+    """
+    if isinstance(home, RemoteFile):  # which is read as it was, or not at all
+        return action()
+    if isinstance(home, RemoteFolder):
+        return _while_as_listed(home, action)
+    for _ in range(_TRIES):
+        with ExitStack() as stack:
+            try:
+                is_there = stack.enter_context(holding_folder(home))
+            except FileError:  # no folder, or none that can be read
+                return action()
+            try:
+                result = action()
+            except StandfastError:
+                if is_there():
+                    raise
+                continue
+            if is_there():
+                return result
+    raise _restless(home)
+
+
+def _while_as_listed(home: RemoteFolder, action: Callable[[], Result]) -> Result:
+    """The same at a URL: what is read there is read as it was listed, or not at all."""
+    for _ in range(_TRIES):
+        try:
+            home.look_again()
+        except FileError:  # which the action will tell of
+            return action()
+        try:
+            result = action()
+        except StandfastError:
+            if not home.met_a_change and home.is_as_listed():
+                raise
+            continue
+        if not home.met_a_change:
+            return result
+    raise _restless(home)
+
+
+def _restless(home: Folder) -> ChangedFile:
+    return ChangedFile(f"{home} is replaced all the time while it is read: try again later")

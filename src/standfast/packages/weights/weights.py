@@ -1,10 +1,11 @@
-"""The weights of a model: the files they lie in, opened, checked and handed out one by one."""
+"""The weights of a model: the files and shards they lie in, opened, checked, handed out."""
 
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -12,6 +13,8 @@ from typing import Any, Final, Self
 import numpy as np
 
 from standfast.errors import (
+    BadField,
+    BadOption,
     DuplicateKey,
     MissingData,
     MissingFile,
@@ -19,14 +22,97 @@ from standfast.errors import (
     UnsupportedFile,
     shortened,
 )
+from standfast.packages.documents import names
 from standfast.packages.documents.names import INDEX, MODEL, QUANTIZED
 from standfast.packages.model.contents import are_equal
-from standfast.packages.remote.places import File, Folder, as_tensors, exists
+from standfast.packages.remote.places import File, Folder, as_tensors, exists, opened
 from standfast.packages.weights import quantized
-from standfast.packages.weights.shards import read_index
+from standfast.policies import as_bytes
+from standfast.tensorfile.importers.contents import shown
+from standfast.tensorfile.importers.weight_map import weight_map_in
 from standfast.tensorfile.open import TensorFile
 from standfast.tensors import TensorSpec
 from standfast.tensors.sources import ALIGNMENT, aligned_bytes
+
+MAX_SHARDS: Final = 99_999
+"""Their names count them with five digits."""
+
+
+def shard_size(value: int | float | str) -> int:
+    """A `max_shard_size` in bytes: 5e9, "5GB" and "200 MB" are decimal, "1GiB" is binary."""
+    try:
+        size = as_bytes(value)
+    except BadOption:
+        size = None
+    if not size:
+        raise BadOption(
+            f"max_shard_size is {value!r:.80}: it must be a number of bytes, 1 or more, or a text "
+            "such as '5GB' or '200MB'"
+        )
+    return size
+
+
+def split(specs: Mapping[str, TensorSpec], max_shard_size: int) -> list[list[str]]:
+    """The names of the tensors in each shard, split as the Transformers library does it.
+
+    The order of `specs` decides: a tensor goes into the current shard if it fits, and begins a
+    new one if not.
+    """
+    shards: list[list[str]] = []
+    current: list[str] = []
+    room = max_shard_size
+    for name, spec in specs.items():
+        if spec.nbytes > max_shard_size:
+            # It takes its number at once, before that of the current shard, which stays open.
+            shards.append([name])
+            continue
+        if spec.nbytes > room:
+            shards.append(current)
+            current, room = [], max_shard_size
+        current.append(name)
+        room -= spec.nbytes
+    if current:
+        shards.append(current)
+    if len(shards) > MAX_SHARDS:
+        raise BadOption(
+            f"max_shard_size is {max_shard_size:,} bytes, which makes {len(shards):,} shards, over "
+            f"{MAX_SHARDS:,}: give a larger one"
+        )
+    return shards
+
+
+def index_text(shards: Sequence[Sequence[str]], specs: Mapping[str, TensorSpec]) -> bytes:
+    """The index of the shards, byte for byte as the Transformers library writes it."""
+    places = {
+        name: names.shard(number, len(shards))
+        for number, shard in enumerate(shards, start=1)
+        for name in shard
+    }
+    metadata = {
+        "total_parameters": sum(specs[name].size for name in places),
+        "total_size": sum(specs[name].nbytes for name in places),
+    }
+    index = {"metadata": metadata, "weight_map": places}
+    return (json.dumps(index, indent=2, sort_keys=True) + "\n").encode()
+
+
+def read_index(index: File) -> dict[str, str]:
+    """The name of the shard that holds each tensor, as an index says it.
+
+    Raises BadField unless all are called as the shards of one model in this folder are.
+    """
+    with closing(opened(index)) as file:
+        places = weight_map_in(file, names.is_shard)
+    found = set(places.values())
+    count = len(found)
+    if strange := sorted(found - {names.shard(number, count) for number in range(1, count + 1)}):
+        raise BadField(
+            f"{shown(index)}: it names {count:,} shards, which should be called "
+            f"{names.shard(1, count)} to {names.shard(count, count)}, and one of them is "
+            f"{shown(strange[0])!r}"
+        )
+    return places
+
 
 Array = np.ndarray[Any, Any]
 SCHEME: Final = "quantization"

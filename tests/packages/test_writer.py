@@ -12,8 +12,7 @@ import pytest
 
 from standfast.errors import AlreadyExists, WriteFailed
 from standfast.packages import verify_package
-from standfast.packages.ownership import own_files
-from standfast.packages.writer import Contents, write_package
+from standfast.packages.writer import Contents, own_files, write_package
 from standfast.tensors import TensorSpec, source_of
 from tests.files.power import read_tree, write_tree
 from tests.files.states import leftovers

@@ -23,19 +23,15 @@ from standfast.errors import (
     StateMismatch,
 )
 from standfast.files.digests import CHUNK
-from standfast.packages.documents.dataset import DatasetInfo
-from standfast.packages.documents.generation_info import GenerationInfo
 from standfast.packages.documents.manifest import Manifest
-from standfast.packages.folder import load_model_folder
-from standfast.packages.model.architecture import shapes
-from standfast.packages.model.config import Config
-from standfast.packages.store.export import export
-from standfast.packages.store.packages import save_to_store
-from standfast.packages.store.weights import stored_weights
+from standfast.packages.documents.records import DatasetInfo, GenerationInfo
+from standfast.packages.model.config import Config, shapes
+from standfast.packages.model.files import load_model_folder
+from standfast.packages.store import export, save_to_store, stored_weights
 from standfast.packages.verify import verify_package
 from standfast.store import Checkpoint, Run, Store
 from tests.packages import hugging
-from tests.packages.store.stored_models import TINY, bits, damage, model
+from tests.packages.stored_models import TINY, bits, damage, model
 from tests.store.stores import chunks, record_path
 
 TOKENIZER = hugging.byte_level_bpe()
@@ -389,7 +385,7 @@ def test_after_damage_a_source_does_not_give_what_it_held(store: Store, run: Run
 PROGRAM = """
 import sys, threading, time
 import standfast
-from standfast.packages.store.export import export
+from standfast.packages.store import export
 
 def unshared():
     status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)

@@ -17,15 +17,14 @@ from standfast.errors import (
     StepExists,
     UnsupportedFile,
 )
-from standfast.packages.documents.dataset import DatasetInfo
-from standfast.packages.documents.generation_info import GenerationInfo
+from standfast.packages.documents.records import DatasetInfo, GenerationInfo
 from standfast.packages.documents.tokenizer import tokenizer_text
 from standfast.packages.model.config import Config
-from standfast.packages.store.packages import save_to_store, stored_package
+from standfast.packages.store import save_to_store, stored_package
 from standfast.store import Run, Store
 from standfast.store.save.known import SMALL
 from tests.packages import hugging
-from tests.packages.store.stored_models import TINY, bits, damage, model
+from tests.packages.stored_models import TINY, bits, damage, model
 from tests.store.stores import bytes_written
 
 TOKENIZER = hugging.byte_level_bpe()

@@ -39,17 +39,15 @@ from standfast.packages import (
     export,
     load_model_folder,
     load_model_mmaped,
-    reader,
     save_model_folder,
     save_to_store,
     verify_package,
 )
-from standfast.packages import folder as folder_module
-from standfast.packages.documents.manifest import Manifest
-from standfast.packages.documents.provenance import git_state, program_folder
+from standfast.packages.documents.manifest import Manifest, git_state, program_folder
 from standfast.packages.documents.tokenizer import read_tokenizer
+from standfast.packages.model import files
 from tests.packages import hugging
-from tests.packages.store.stored_models import TINY, bits, model
+from tests.packages.stored_models import TINY, bits, model
 
 
 @pytest.fixture
@@ -361,7 +359,7 @@ def test_a_package_that_is_replaced_while_it_is_read_is_not_mixed_up(
         save_model_folder(model(2), hugging.byte_level_bpe(), TINY, folder)
         return read_tokenizer(path)
 
-    monkeypatch.setattr(folder_module, "read_tokenizer", slowly)
+    monkeypatch.setattr(files, "read_tokenizer", slowly)
     with pytest.raises(ChangedFile, match="replaced all the time"):
         load_model_folder(folder)
     replacements = iter([model(3)])
@@ -371,7 +369,7 @@ def test_a_package_that_is_replaced_while_it_is_read_is_not_mixed_up(
             save_model_folder(other, hugging.byte_level_bpe(), TINY, folder)
         return read_tokenizer(path)
 
-    monkeypatch.setattr(folder_module, "read_tokenizer", once)
+    monkeypatch.setattr(files, "read_tokenizer", once)
     assert bits(load_model_folder(folder)[0]) == bits(model(3))
 
 
@@ -479,7 +477,7 @@ def test_a_file_that_takes_the_place_of_another_meanwhile_is_found_out(
         shutil.copy(tmp_path / "other" / "model.safetensors", folder / "new")
         os.replace(folder / "new", folder / "model.safetensors")
 
-    monkeypatch.setattr(reader, "_check_files", late)
+    monkeypatch.setattr(files, "_check_files", late)
     with pytest.raises(ChangedFile):
         load_model_folder(folder)
 
