@@ -47,7 +47,7 @@ PUBLIC: Final = {
         staging.free_memory staging.layout staging.staging threads writer yaml_text
     """,
     "formats": """
-        dcp_metadata limits metadata oxck.file oxck.metadata reader safetensors.file
+        dcp_metadata limits metadata oxck.file reader safetensors.file
         safetensors.growing_file seal sunc.file sunc.header tenzor.file torch.file
         torch.tree_file torch.tree_writer torch.values trees zip.archive
     """,

@@ -44,7 +44,6 @@ from standfast.files.writer import write_file, write_stream
 from standfast.formats.limits import MAX_NAME, MAX_RANK
 from standfast.formats.metadata import from_strings
 from standfast.formats.oxck import file as oxck
-from standfast.formats.oxck.metadata import from_text, to_text
 from standfast.formats.reader import MAX_SIZE, Start
 from standfast.formats.seal import CHUNKS_KEY, KEY, check_seal, parse_chunks
 from standfast.tensors import ArraySource, TensorSpec, source_of
@@ -309,7 +308,7 @@ class Checkpoint:
         """The checkpoint, and the number of bytes that it takes."""
         head, count = _read_head(start)
         try:
-            strings = from_text(head[oxck.START_SIZE :])
+            strings = oxck.from_text(head[oxck.START_SIZE :])
         except BadField as error:
             raise MetadataParse(str(error)) from error
         headers, tensors = [], []
@@ -341,7 +340,7 @@ class Checkpoint:
         if self.digests:
             return oxck.sealed_layout(self.metadata, headers, sizes), sources
         if text is None:
-            text = to_text(self.metadata).encode()
+            text = oxck.to_text(self.metadata).encode()
         return oxck.bare_layout(text, headers, sizes), sources
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from standfast.errors import BadField
-from standfast.formats.oxck.metadata import from_text, to_text
+from standfast.formats.oxck.file import from_text, to_text
 from tests.formats.oxck.builders import (
     ORIGINAL_WHITE,
     Case,
