@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import DigestMismatch, StateMismatch, UnsupportedTensor
+from standfast.errors import DigestMismatch, NotVerified, StateMismatch, UnsupportedTensor
 from standfast.packages import GPT, Config, VarMap
 
 TINY = Config(vocab_size=50, n_positions=8, n_embd=16, n_layer=1, n_head=2)
@@ -143,3 +143,13 @@ def test_a_damaged_file_fills_nothing(tmp_path: Path) -> None:
     with pytest.raises(DigestMismatch, match="'b'"):
         varmap.load(path)
     assert len(varmap) == 0
+
+
+@pytest.mark.parametrize("varmap", [VarMap(), VarMap({"a": torch.zeros(2)})], ids=["new", "full"])
+def test_a_file_of_another_program_is_loaded_with_a_warning(tmp_path: Path, varmap: VarMap) -> None:
+    """The seed: "Candle's VarMap handles the actual tensor storage"; it writes no digests."""
+    standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(2)}, extras=False)
+    with pytest.warns(NotVerified, match="holds no digests") as caught:
+        varmap.load(tmp_path / "w.safetensors")
+    assert caught[0].filename == __file__
+    assert varmap["a"].tolist() == [1, 1]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
-from standfast.errors import StateMismatch, shortened
+from standfast.errors import NotVerified, StateMismatch, shortened
 from standfast.packages.remote.places import as_tensors, written_here
 from standfast.tensorfile.open import TensorFile
 from standfast.tensorfile.save import save
@@ -47,13 +48,16 @@ class VarMap(MutableMapping[str, Any]):
         is_new = self._is_of_file and not self._parameters
         with TensorFile(as_tensors(path), writable=is_new, verify=verify) as file:
             if is_new:
-                make, arrays = framework("torch").tensor, file.arrays()
-                self.update({name: make(arrays[name], file.spec(name)) for name in arrays})
-                return
-            _check(file, self._parameters)
-            arrays = file.arrays()
-            for name, parameter in self._parameters.items():
-                fill(parameter, arrays[name], file.spec(name))
+                make, found = framework("torch").tensor, file.arrays()
+                self._parameters = {name: make(found[name], file.spec(name)) for name in found}
+            else:
+                _check(file, self._parameters)
+                arrays = file.arrays()
+                for name, parameter in self._parameters.items():
+                    fill(parameter, arrays[name], file.spec(name))
+        if verify and not file.has_digests:
+            text = f"{file.path} holds no digests: it was loaded, but nothing was verified"
+            warnings.warn(text, NotVerified, stacklevel=2)
 
     def __getitem__(self, name: str) -> Any:
         return self._parameters[name]
