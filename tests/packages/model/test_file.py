@@ -189,10 +189,12 @@ def test_a_warning_says_that_a_file_was_loaded_only_if_it_was(
     standfast.save(path, model(1).state_dict(), extras=False)
     config = tmp_path / "config.json"
     TINY.changed(n_layer=3).save(config)
-    with pytest.raises(StateMismatch):
-        load_model(path)
+    for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
+        with pytest.raises(StateMismatch):
+            load(path)
     assert recwarn.list == []
     TINY.save(config)
-    with pytest.warns(NotVerified, match="it was loaded, but nothing was verified") as caught:
-        load_model(path)
-    assert caught[0].filename == __file__
+    for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
+        with pytest.warns(NotVerified, match="it was loaded, but nothing was verified") as caught:
+            load(path)
+        assert caught[0].filename == __file__

@@ -139,12 +139,7 @@ def load_model(
     The configuration is in the file's own metadata, or else in `config.json` beside it, or else
     in the file of the same name with the suffix `.json`.
     """
-    target = file_at(path)
-    with Weights([target], verify=verify) as weights:
-        model = build(weights, _config(weights, target), target, device)
-    if verify and not weights.has_digests:
-        text = f"{target} holds no digests: it was loaded, but nothing was verified"
-        warnings.warn(text, NotVerified, stacklevel=2)
+    model = _loaded(file_at(path), device, verify=verify)
     return model, model.config, VarMap(model)
 
 
@@ -162,11 +157,11 @@ def load_model_mmaped(
     they are read and multiplied.
     """
     folder, file = either_at(path)
+    if folder is None:
+        model = _loaded(file, device, verify=verify, mapped=True)
+        return model, model.config
 
     def load() -> GPT:
-        if folder is None:
-            with Weights([file], mapped=True, verify=verify) as weights:
-                return build(weights, _config(weights, file), file, device, aligned=False)
         with opened_package(
             folder,
             mapped=True,
@@ -176,8 +171,17 @@ def load_model_mmaped(
         ) as (config, weights):
             return build(weights, config, folder, device, aligned=False)
 
-    model = while_unchanged(folder or file, load)
+    model = while_unchanged(folder, load)
     return model, model.config
+
+
+def _loaded(file: File, device: str, *, verify: bool, mapped: bool | None = None) -> GPT:
+    with Weights([file], mapped=mapped, verify=verify) as weights:
+        model = build(weights, _config(weights, file), file, device, aligned=not mapped)
+    if verify and not weights.has_digests:
+        text = f"{file} holds no digests: it was loaded, but nothing was verified"
+        warnings.warn(text, NotVerified, stacklevel=3)
+    return model
 
 
 def _config(weights: Weights, path: File) -> Config:

@@ -226,14 +226,12 @@ _TRIES: Final = 5
 Result = TypeVar("Result")
 
 
-def while_unchanged(home: Folder | File, action: Callable[[], Result]) -> Result:
+def while_unchanged(home: Folder, action: Callable[[], Result]) -> Result:
     """Do it, and do it again if the folder was exchanged for another one meanwhile.
 
     Raises ChangedFile if that goes on and on. What the action raises counts only if the folder is
     still the one that it looked at.
     """
-    if isinstance(home, RemoteFile):  # which is read as it was, or not at all
-        return action()
     if isinstance(home, RemoteFolder):
         return _while_as_listed(home, action)
     for _ in range(_TRIES):
