@@ -48,7 +48,9 @@ def test_parameters_alone_are_a_model_too(tmp_path: Path) -> None:
 def test_the_configuration_may_lie_beside_the_file(tmp_path: Path, beside: str) -> None:
     path = tmp_path / "weights.safetensors"
     save_model(model(1).state_dict(), path)
-    with pytest.raises(MissingFile, match=r"config\.json or .*weights\.json"):
+    with pytest.raises(
+        MissingFile, match=r"'config' in its metadata, .*config\.json or .*weights\.json"
+    ):
         load_model(path)
     TINY.save(tmp_path / beside)
     for load in (load_model, load_model_mmaped):

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import DigestMismatch, NotVerified, StateMismatch, UnsupportedTensor
+from standfast.errors import (
+    BadOption,
+    DigestMismatch,
+    NotVerified,
+    StateMismatch,
+    UnsupportedTensor,
+)
 from standfast.packages import GPT, Config, VarMap
 
 TINY = Config(vocab_size=50, n_positions=8, n_embd=16, n_layer=1, n_head=2)
@@ -153,3 +159,9 @@ def test_a_file_of_another_program_is_loaded_with_a_warning(tmp_path: Path, varm
         varmap.load(tmp_path / "w.safetensors")
     assert caught[0].filename == __file__
     assert varmap["a"].tolist() == [1, 1]
+
+
+def test_what_has_no_parameters_is_refused() -> None:
+    for given in ("model.safetensors", 5, [torch.zeros(2)]):
+        with pytest.raises(BadOption, match=type(given).__name__):
+            VarMap(given)

@@ -197,7 +197,7 @@ def _config(weights: Weights, path: File) -> Config:
             return Config.load(beside)
     raise MissingFile(
         errno.ENOENT,
-        f"{path} does not say what its model is: expected {CONFIG!r} in its metadata, "
+        f"{path} does not say what its model is: expected {_KEY!r} in its metadata, "
         f"{path.with_name(CONFIG)} or {path.with_suffix('.json')}; it has tensors such as "
         f"{next(iter(plain_names(weights.specs)), None)!r}",
     )

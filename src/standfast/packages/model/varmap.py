@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
-from standfast.errors import NotVerified, StateMismatch, shortened
+from standfast.errors import BadOption, NotVerified, StateMismatch, shortened
 from standfast.packages.remote.places import as_tensors, written_here
 from standfast.tensorfile.open import TensorFile
 from standfast.tensorfile.save import save
@@ -32,6 +32,11 @@ class VarMap(MutableMapping[str, Any]):
         if parameters is None:
             parameters = {}
         elif not isinstance(parameters, Mapping):
+            if not hasattr(parameters, "named_parameters"):
+                raise BadOption(
+                    f"a {type(parameters).__name__} has no parameters: give a model, or a mapping "
+                    "of names to tensors"
+                )
             parameters = parameters.named_parameters()
         self._parameters: dict[str, Any] = dict(parameters)
 
