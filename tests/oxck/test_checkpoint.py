@@ -540,6 +540,20 @@ def test_no_cast_drops_an_imaginary_part_or_makes_nothing_a_number(given: Any) -
         CheckpointTensor("x", given, allow_cast=True)
 
 
+@pytest.mark.parametrize("shape", [5, [2.0, 2.0], ["2"], [None]], ids=repr)
+def test_what_is_not_a_shape_is_refused(shape: Any) -> None:
+    """The seed: "shape: Vec<u64>"."""
+    with pytest.raises(UnsupportedShape, match=r"tensor 'x': .* is not a shape"):
+        CheckpointTensor("x", [1, 2, 3, 4], shape)
+
+
+def test_only_tensors_are_added() -> None:
+    checkpoint = small()
+    with pytest.raises(RefusedTensor, match="ndarray is not a CheckpointTensor"):
+        checkpoint.add_tensor(np.ones(2))  # type: ignore[arg-type]
+    assert checkpoint == small()
+
+
 def test_a_tensor_owns_its_data_and_its_shape() -> None:
     array, shape = np.zeros(4, np.float32), [2, 2]
     each = CheckpointTensor("x", array, shape)

@@ -170,8 +170,8 @@ class CheckpointTensor(_Tensor):
                 array = _rounded(data, allow_cast)
             else:
                 array = _copied(data, allow_cast)
+            self.shape = _as_shape(array.shape if shape is None else shape)
         self.name = name
-        self.shape = list(array.shape if shape is None else shape)
         self.data = array.reshape(-1)
 
     def element_count(self) -> int:
@@ -190,6 +190,13 @@ class CheckpointTensor(_Tensor):
     def to_weight_tensor(self) -> WeightTensor:
         """A copy for a model."""
         return WeightTensor(self.name, self.data.copy(), tuple(self.shape))
+
+
+def _as_shape(shape: Any) -> list[int]:
+    try:
+        return [operator.index(n) for n in shape]
+    except TypeError as error:
+        raise UnsupportedShape(f"{shape!r} is not a shape: {error}") from error
 
 
 def _copied(data: Any, allow_cast: bool) -> Floats:
@@ -256,6 +263,8 @@ class Checkpoint:
 
     def add_tensor(self, tensor: CheckpointTensor) -> None:
         """Append a tensor; its name may be one that is there already."""
+        if not isinstance(tensor, CheckpointTensor):
+            raise UnsupportedTensor(f"a {type(tensor).__name__} is not a CheckpointTensor")
         self.tensors.append(tensor)
 
     def set_metadata(self, key: str, value: str) -> None:
@@ -357,10 +366,8 @@ def _checked_header(tensor: CheckpointTensor) -> bytes:
     where = f"tensor {shortened(tensor.name)!r}"
     if not isinstance(tensor.data, np.ndarray) or tensor.data.dtype.newbyteorder("=") != np.float32:
         raise UnsupportedDType(f"{where}: its data must be an array of float32")
-    try:
-        shape = [operator.index(n) for n in tensor.shape]
-    except TypeError as error:
-        raise UnsupportedShape(f"{where}: {tensor.shape!r} is not a shape: {error}") from error
+    with _errors_of(where):
+        shape = _as_shape(tensor.shape)
     most = math.prod(filter(None, shape))
     if len(shape) > oxck.MAX_RANK or any(n < 0 for n in shape) or most > oxck.MAX_ELEMENTS:
         raise UnsupportedShape(f"{where}: no array can have the shape {shape[:64]}")
