@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from standfast.amr.mesh.arena import INVALID, FieldArena
 from standfast.amr.mesh.frontends import GaugeFrontend, ScalarFrontend
 from standfast.amr.mesh.gauge import GaugeTree, LinkExchangeSpec
-from standfast.amr.mesh.topology import OpenTopology, PeriodicTopology
+from standfast.amr.mesh.topology import GridTopology, OpenTopology, PeriodicTopology
 from standfast.amr.mesh.tree import AMRTree
 from standfast.amr.sunc.checkpoint import TreeCheckpoint, TreeState
 from standfast.amr.sunc.paths import broadcast_checkpoint_step, format_path, format_ranked_path
@@ -59,6 +59,7 @@ __all__ = [
     "FieldArena",
     "GaugeFrontend",
     "GaugeTree",
+    "GridTopology",
     "LinkExchangeSpec",
     "OpenTopology",
     "Patch",

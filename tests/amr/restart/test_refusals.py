@@ -21,7 +21,7 @@ FRONTENDS = {
     "dimension": "nd: expected 3, found 2",
     "block size": "block_size: expected 8, found 4",
     "dtype": "dtype: expected 'float32', found 'float64'",
-    "topology": "topology: expected {'kind': 'periodic'.*found {'kind': 'open'",
+    "topology": r"topology: expected {'boundary': \['periodic'.*found {'boundary': \['open'",
     "extents": r"topology: expected .*\[16.0, 8.0\]}, found .*\[16.0, 16.0\]}",
     "kind": "kind: expected 'gauge', found 'scalar'",
     "group": "n_gauge: expected 2, found 1",

@@ -24,7 +24,7 @@ from standfast.errors import BadOption, DigestMismatch
 from standfast.store.backends.memory import MemoryBackend
 from tests.amr.meshes import random_mesh
 from tests.amr.snapshot.snapshots import saved_by_threads
-from tests.amr.tree_states import SCALAR, saved, worn
+from tests.amr.tree_states import saved, worn
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def run() -> Any:
     return Store(MemoryBackend()).run("heat")
 
 
-@pytest.mark.parametrize("kind", ["scalar", "u1"])
+@pytest.mark.parametrize("kind", ["scalar", "vector", "u1"])
 def test_a_snapshot_is_exported_as_the_file_that_the_tree_writes(
     kind: str, run: Any, tmp_path: Path
 ) -> None:
@@ -53,7 +53,7 @@ def test_a_snapshot_is_exported_as_the_file_that_the_tree_writes(
             with_digests, frontend=tree.frontend, verify="require"
         )
     else:
-        found = TreeCheckpoint(SCALAR).read_from_file(with_digests, verify="require")
+        found = TreeCheckpoint(tree.frontend).read_from_file(with_digests, verify="require")
     assert saved(found.tree, found.arena) == expected
 
 

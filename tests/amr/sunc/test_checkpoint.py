@@ -43,7 +43,7 @@ from standfast.errors import (
 from tests.amr.sunc.streams import Trickle, trickle
 from tests.amr.tree_states import SCALAR, SU2, U1, loaded, saved, worn
 
-KINDS = ["scalar", "u1", "su2"]
+KINDS = ["scalar", "vector", "u1", "su2"]
 TORUS = PeriodicTopology(2, (4.0, 4.0))
 
 
@@ -154,7 +154,7 @@ def test_streams_that_give_little_are_read_exactly_to_the_end_of_the_state(
         if isinstance(tree, GaugeTree):
             state: Any = GaugeTree.read_checkpoint(stream, frontend=tree.frontend)
         else:
-            state = TreeCheckpoint(SCALAR).read(stream)
+            state = TreeCheckpoint(tree.frontend).read(stream)
         assert saved(state.tree, state.arena) == data
     assert stream.read(9) == b"rest"[:most]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from standfast.amr.ghosts.fields import Ghosts, field_slots, fill_ghosts
 from standfast.amr.ghosts.plans import jointly
 from standfast.amr.ghosts.sites import sites_of
 from standfast.amr.mesh.arena import FieldArena
+from standfast.amr.mesh.frontends import Frontend
 from standfast.amr.mesh.patch import Patch
 from standfast.amr.mesh.restriction import Field
 from standfast.errors import BadOption
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from standfast.amr.mesh.tree import AMRTree
 
 Kernel = Callable[[Patch], Any]
+Outside = complex | Sequence[complex] | Field | None
+"""The field beyond a border: a number, or one for each component; None continues the border's."""
 
 
-def apply(
-    tree: AMRTree, kernel: Kernel, arena: FieldArena, outside: float | complex | None = 0.0
-) -> None:
+def apply(tree: AMRTree, kernel: Kernel, arena: FieldArena, outside: Outside = 0.0) -> None:
     """Put what the kernel returns for each level into the arena; collective, with a shard.
 
     It is called once for each level that this rank has, from the coarsest. If it fails on a rank,
@@ -48,7 +49,7 @@ def _patches(
 ) -> Iterator[tuple[Any, Patch]]:
     """A patch for each level, and the rows of its blocks."""
     records = tree.blocks[ghosts.blocks]
-    beyond = None if outside is None else _beyond(outside, tree.frontend.dtype)
+    beyond = None if outside is None else _beyond(outside, tree.frontend)
     for level in np.unique(records["level"]).tolist():
         rows = np.flatnonzero(records["level"] == level)
         fields = arena.storage[slots[rows]]
@@ -64,9 +65,12 @@ def _patches(
         )
 
 
-def _beyond(outside: Any, dtype: np.dtype[Any]) -> Any:
-    """The field beyond a border as a number of the field's own type."""
+def _beyond(outside: Any, frontend: Frontend) -> Any:
+    """The field beyond a border in the field's own type."""
+    dtype, shape = frontend.dtype, frontend.field_shape
     value = np.asarray(outside)
+    if value.shape not in ((), shape):
+        raise BadOption(f"outside={outside!r}: expected a number, or the {shape} of a site")
     fits = value.dtype.kind in "biufc" and (dtype.kind == "c" or value.dtype.kind != "c")
     if not fits or (dtype.kind in "iu" and np.any(value != np.floor(value))):
         raise BadOption(f"outside={outside!r}: the field is of {dtype.name}")

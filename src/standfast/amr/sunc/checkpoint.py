@@ -13,7 +13,7 @@ import numpy as np
 
 from standfast.amr.mesh.arena import FieldArena
 from standfast.amr.mesh.checks import check_state
-from standfast.amr.mesh.frontends import Frontend, GaugeFrontend
+from standfast.amr.mesh.frontends import Frontend, GaugeFrontend, check_savable
 from standfast.amr.mesh.gauge import GaugeTree, Links
 from standfast.amr.mesh.tree import AMRTree
 from standfast.amr.sunc.sections import FileSections, Sections, StreamSections, naming
@@ -44,8 +44,7 @@ class TreeCheckpoint:
     """
 
     def __init__(self, frontend: Frontend) -> None:
-        if not isinstance(frontend, Frontend):
-            raise BadOption(f"frontend={frontend!r}: give the ScalarFrontend, or GaugeFrontend")
+        check_savable(frontend)
         self.frontend = frontend
 
     def write(self, tree: AMRTree, arena: FieldArena, stream: BinaryIO) -> None:
