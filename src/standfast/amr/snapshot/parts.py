@@ -70,8 +70,11 @@ def _owners_of(shard: ShardContext) -> dict[str, Any]:
     }
 
 
-def rank_of(mesh: AMRTree, arena: FieldArena, random: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of one rank; its tensors share the memory of the tree and the arena."""
+def rank_of(mesh: AMRTree, arena: FieldArena, random: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The part of one rank; its tensors share the memory of the tree and the arena.
+
+    `random` has the states of its generators, or is None if there are none, as in a file.
+    """
     part = {
         "header": {
             "base_spacing": mesh.base_spacing,
@@ -84,7 +87,7 @@ def rank_of(mesh: AMRTree, arena: FieldArena, random: Mapping[str, Any]) -> dict
         "field_slots": mesh.field_slots,
         "free_slots": arena.free_slots,
         "storage": slabs(arena.storage),
-        "random": dict(random),
+        "random": random,
     }
     if isinstance(mesh, GaugeTree):
         part["links"] = slabs(mesh.links)

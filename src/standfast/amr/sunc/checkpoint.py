@@ -16,7 +16,14 @@ from standfast.amr.mesh.checks import check_state
 from standfast.amr.mesh.frontends import Frontend, GaugeFrontend, check_savable
 from standfast.amr.mesh.gauge import GaugeTree, Links
 from standfast.amr.mesh.tree import AMRTree
-from standfast.amr.sunc.sections import FileSections, Sections, StreamSections, naming
+from standfast.amr.sunc.sections import (
+    FileSections,
+    Sections,
+    StreamSections,
+    check_stream,
+    naming,
+    path_of,
+)
 from standfast.errors import BadBlock, BadOption, DamagedFile, IncompatibleCheckpoint
 from standfast.formats.sunc import file as sunc
 from standfast.formats.sunc.header import Header, record_size
@@ -50,6 +57,7 @@ class TreeCheckpoint:
     def write(self, tree: AMRTree, arena: FieldArena, stream: BinaryIO) -> None:
         """Write a tree and its arena to a stream."""
         self._check_kind(tree)
+        check_stream(stream, "write")
         write(tree, arena, stream)
 
     def write_to_file(
@@ -65,11 +73,11 @@ class TreeCheckpoint:
         `extras=True` adds digests, which the original does not look at.
         """
         self._check_kind(tree)
-        write(tree, arena, os.fspath(path), extras=extras)
+        write(tree, arena, path_of(path), extras=extras)
 
     def read(self, stream: BinaryIO) -> TreeState[AMRTree]:
         """The tree and the arena in a stream, which is left right behind the payload."""
-        return self._read(StreamSections(stream))
+        return self.read_sections(StreamSections(stream))
 
     def read_from_file(
         self, path: str | os.PathLike[str], *, verify: bool | Literal["require"] = True
@@ -80,9 +88,10 @@ class TreeCheckpoint:
         original hold none. `verify="require"` raises NothingToVerify for such a file.
         """
         with FileSections(path, verify) as sections:
-            return self._read(sections)
+            return self.read_sections(sections)
 
-    def _read(self, sections: Sections) -> TreeState[AMRTree]:
+    def read_sections(self, sections: Sections) -> TreeState[AMRTree]:
+        """The tree and the arena in an open file or stream."""
         with naming(sections.where):
             payload = _read_payload(sections, self.frontend)
             return TreeState(payload.tree(AMRTree), payload.arena)
@@ -94,6 +103,24 @@ class TreeCheckpoint:
             raise BadOption(
                 "a TreeCheckpoint writes no links: call the write_checkpoint of the GaugeTree"
             )
+
+
+def read_whole_file(
+    path: str, frontend: Frontend, verify: bool | Literal["require"]
+) -> TreeState[Any]:
+    """The tree in a file, a GaugeTree if the file has links.
+
+    Raises IncompatibleCheckpoint for what this would leave out.
+    """
+    with FileSections(path, verify) as sections:
+        if sections.rest == "links" and isinstance(frontend, GaugeFrontend):
+            return read_gauge_tree(GaugeTree, sections, frontend)
+        if sections.rest is not None:
+            raise IncompatibleCheckpoint(
+                f"{sections.where}: expected nothing after the payload with this frontend, found "
+                f"{sections.rest}; a TreeCheckpoint reads the tree without them"
+            )
+        return TreeCheckpoint(frontend).read_sections(sections)
 
 
 def read_gauge_tree(
