@@ -165,7 +165,9 @@ def test_a_rank_whose_file_is_missing_is_noticed(run: Any, tmp_path: Path) -> No
 
 def test_a_block_that_two_files_have_is_refused_with_both(run: Any, tmp_path: Path) -> None:
     paths = written(tmp_path, [refined(), refined()])
-    with pytest.raises(RanksDisagree, match=r"run_step100_rank0\.sunc and .*run_step100_rank1\.sunc"):
+    with pytest.raises(
+        RanksDisagree, match=r"run_step100_rank0\.sunc and .*run_step100_rank1\.sunc"
+    ):
         imported(run, 2, paths, frontend=SCALAR)
     assert run.checkpoints() == []
 
