@@ -28,13 +28,13 @@ from standfast.schedule import Schedule
 if TYPE_CHECKING:
     from standfast.amr.ghosts.links import link_halo
     from standfast.amr.inspect.logical import logical_digest
-    from standfast.amr.mesh.patch import Patch
+    from standfast.amr.mesh.apply import Patch
     from standfast.amr.migration import move_blocks, repartition
     from standfast.amr.shard import ShardContext
     from standfast.amr.snapshot.snapshot import Restored, Snapshot
 
 _LATER = {
-    "Patch": "standfast.amr.mesh.patch",
+    "Patch": "standfast.amr.mesh.apply",
     "Restored": "standfast.amr.snapshot.snapshot",
     "ShardContext": "standfast.amr.shard",
     "Snapshot": "standfast.amr.snapshot.snapshot",

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.amr.inspect.differences import BlockChange, Site, TreeDiff, differences
-from standfast.amr.inspect.layouts import Layout
+from standfast.amr.inspect.differences import BlockChange, Layout, Site, TreeDiff, differences
 from standfast.amr.inspect.trees import Source, opened
 from tests.amr.saved_states import (
     GAUGE,

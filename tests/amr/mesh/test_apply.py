@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr.mesh.patch import Patch
+from standfast.amr.mesh.apply import Patch
 from standfast.amr.migration import repartition
 from standfast.errors import BadOption, GhostsInUse, RankFailed
 from tests.amr.meshes import (

@@ -32,8 +32,7 @@ from standfast.errors import (
 
 if TYPE_CHECKING:
     from standfast.amr.ghosts.fields import Ghosts
-    from standfast.amr.mesh.apply import Outside
-    from standfast.amr.mesh.patch import Patch
+    from standfast.amr.mesh.apply import Outside, Patch
     from standfast.amr.regrid.adapt import Adapted
     from standfast.amr.shard import ShardContext
 

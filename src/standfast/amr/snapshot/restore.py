@@ -14,8 +14,7 @@ from standfast.amr.mesh.frontends import Frontend, GaugeFrontend
 from standfast.amr.mesh.gauge import GaugeTree
 from standfast.amr.mesh.tree import AMRTree
 from standfast.amr.shard import ShardContext
-from standfast.amr.snapshot.parts import SavedParts, SavedRank
-from standfast.amr.snapshot.slabs import joined
+from standfast.amr.snapshot.parts import SavedParts, SavedRank, joined
 from standfast.amr.sunc.checkpoint import TreeState
 from standfast.errors import BadField, DamagedFile, IncompatibleCheckpoint
 from standfast.formats.sunc.file import block_dtype

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from standfast.amr.inspect.description import Described, Slots, describe
-from standfast.amr.inspect.ranges import Scanned, scan
+from standfast.amr.inspect.description import Described, Scanned, Slots, describe, scan
 from standfast.amr.inspect.trees import SavedState
 from standfast.amr.mesh.frontends import GaugeFrontend, frontend_of
 from standfast.cli.commands.show.file import value_text
