@@ -153,24 +153,46 @@ def write(
         links = tree.links
         # The links of no blocks have no length that could tell their group.
         sections["links"] = links if len(links) else np.empty((0, links.shape[1], 1, 1), complex)
-    save(target, sections, asdict(_header_of(tree, arena)), format=sunc.NAME, extras=extras)
+    save(target, sections, asdict(header_of_tree(tree, arena)), format=sunc.NAME, extras=extras)
 
 
-def _header_of(tree: AMRTree, arena: FieldArena) -> Header:
-    frontend = tree.frontend
+def header_of_tree(tree: AMRTree, arena: FieldArena) -> Header:
+    """The header that the `.sunc` file of a tree has."""
+    return header_of(
+        tree.frontend,
+        blocks=len(tree),
+        max_blocks=arena.max_blocks,
+        free_count=arena.free_count,
+        base_spacing=tree.base_spacing,
+        bits_per_dim=tree.bits_per_dim,
+        max_level=tree.max_level,
+    )
+
+
+def header_of(
+    frontend: Frontend,
+    *,
+    blocks: int,
+    max_blocks: int,
+    free_count: int,
+    base_spacing: float,
+    bits_per_dim: int,
+    max_level: int,
+) -> Header:
+    """The header of a tree with these numbers."""
     return Header(
         nd=frontend.nd,
         block_size=frontend.block_size,
         block_volume=frontend.block_volume,
         block_bytes=record_size(frontend.nd),
         field_bytes=frontend.field_bytes,
-        blocks_len=len(tree),
-        field_slots_len=len(tree),
-        arena_max_blocks=arena.max_blocks,
-        arena_free_count=arena.free_count,
-        base_spacing=tree.base_spacing,
-        bits_per_dim=tree.bits_per_dim,
-        max_level=tree.max_level,
+        blocks_len=blocks,
+        field_slots_len=blocks,
+        arena_max_blocks=max_blocks,
+        arena_free_count=free_count,
+        base_spacing=base_spacing,
+        bits_per_dim=bits_per_dim,
+        max_level=max_level,
     )
 
 
