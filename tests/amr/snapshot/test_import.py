@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,13 @@ def test_ranks_that_import_different_files_are_told(run: Any, tmp_path: Path) ->
 
     on_threads(2, program)
     assert run.checkpoints() == []
+
+
+def test_a_path_of_any_bytes_is_imported(run: Any, tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff_step3.sunc"
+    with open(path, "wb") as file:
+        file.write(saved(*refined()))
+    assert imported(run, 2, os.fsdecode(path), frontend=SCALAR) == [3, 3]
 
 
 def test_a_step_is_imported_once_unless_it_is_replaced(run: Any, tmp_path: Path) -> None:

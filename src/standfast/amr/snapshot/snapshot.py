@@ -152,7 +152,7 @@ class Snapshot:
             at, given = _finite(time), _mapping(values)
             agreed = {
                 "the step": wanted.step,
-                "the files": files,
+                "the files": [os.fsencode(path) for path in files],
                 "the frontend": frontend.describe(),
                 "the time": at,
                 "the values, of which this is a digest": _digest({"values": dict(given)}),
