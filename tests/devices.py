@@ -55,7 +55,7 @@ class LateDevice:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Meanwhile no copy is made."""
+        """Meanwhile no copy is made, until something on the device has to wait for one."""
         self._open.clear()
         try:
             yield
@@ -162,6 +162,7 @@ class _LateCopies:
 
     def come_first(self) -> None:
         self.device.came_first += 1
+        self.device._open.set()
         self.done.wait()
 
 

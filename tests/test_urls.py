@@ -179,7 +179,7 @@ def test_a_command_refuses_a_url_and_makes_nothing(
 @pytest.mark.parametrize("name", TAKEN_BY_STORES)
 def test_what_takes_urls_refuses_what_a_path_makes_of_one(name: str) -> None:
     before = _names()
-    for given in (Path("s3://bucket/x"), "s3:/bucket/x"):
+    for given in (Path("s3://bucket/x"), "s3:/bucket/x", Path("S3://bucket/x"), "S3:/x"):
         with pytest.raises(BadOption):
             TAKEN_BY_STORES[name](given)
     assert _names() == before

@@ -164,7 +164,7 @@ def test_where_direct_writes_are_refused_buffered_ones_do(
 def test_saving_in_memory_file_systems_works() -> None:
     shared = Path("/dev/shm")
     if not shared.is_dir():
-        pytest.skip("no tmpfs here")
+        pytest.skip("not run: there is no /dev/shm")
     path = shared / f"standfast-test-{os.getpid()}.safetensors"
     try:
         standfast.save(path, NEW)

@@ -13,7 +13,9 @@ from typing import Final
 from standfast.errors import BadOption
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_FLATTENED: Final = re.compile(r"(s3a?|gs|gcs|az|azure|abfss?|adl|hdfs|hf|https?|file):/")
+_FLATTENED: Final = re.compile(
+    r"(s3a?|gs|gcs|az|azure|abfss?|adl|hdfs|hf|https?|file):/", re.IGNORECASE
+)
 """What a Path makes of a URL. Of unknown schemes it may be a folder with a colon in its name."""
 _SECRET: Final = re.compile("[@?#]")
 """What separates a user, a password or a token from the rest of a URL."""

@@ -21,8 +21,7 @@ class Task(Generic[T]):
     """A call that is made once, by a thread or by the caller."""
 
     def __init__(self, call: Callable[..., T], *arguments: Any) -> None:
-        self._call = call
-        self._arguments = arguments
+        self._call: tuple[Callable[..., T], tuple[Any, ...]] = call, arguments
         self._claimed = threading.Lock()
         self._done = threading.Lock()
         self._done.acquire()
@@ -33,8 +32,10 @@ class Task(Generic[T]):
         """Run it, unless that was begun already or it was cancelled; raises nothing."""
         if not self._claimed.acquire(blocking=False):
             return
+        call, arguments = self._call
+        del self._call  # a finished task keeps no buffer or mapping of its arguments alive
         try:
-            self._value = self._call(*self._arguments)
+            self._value = call(*arguments)
         except BaseException as error:
             self._error = error
         finally:
@@ -44,6 +45,7 @@ class Task(Generic[T]):
         """Keep it from being begun; returns whether it was not begun before."""
         if not self._claimed.acquire(blocking=False):
             return False
+        del self._call
         self._done.release()
         return True
 

@@ -20,7 +20,7 @@ from standfast.amr import (
     TreeCheckpoint,
 )
 from standfast.amr.snapshot import files
-from standfast.errors import BadOption, DigestMismatch
+from standfast.errors import BadOption, DigestMismatch, WriteFailed
 from standfast.store.backends.memory import MemoryBackend
 from tests.amr.meshes import random_mesh
 from tests.amr.snapshot.snapshots import saved_by_threads
@@ -108,6 +108,16 @@ def test_an_export_is_refused_in_other_compressions(run: Any, tmp_path: Path) ->
     with pytest.raises(BadOption, match="compress='gzip'"):
         snapshot.export(tmp_path, compress="gzip")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_over_a_folder_replaces_no_file_of_another_rank(run: Any, tmp_path: Path) -> None:
+    saved_by_threads(run, 2, lambda rank: random_mesh(rank, gauge=1))
+    snapshot = Snapshot(run.checkpoint(1))
+    (tmp_path / "heat_rank0.sunc").write_bytes(b"old")
+    (tmp_path / "heat_rank1.sunc").mkdir()
+    with pytest.raises(WriteFailed, match="heat_rank1"):
+        snapshot.export(tmp_path / "heat.sunc")
+    assert (tmp_path / "heat_rank0.sunc").read_bytes() == b"old"
 
 
 def test_of_several_ranks_all_files_appear_or_none(

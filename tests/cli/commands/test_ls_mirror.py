@@ -141,6 +141,10 @@ def test_a_damaged_list_of_mirrors_is_told_and_the_rest_is_listed(store: standfa
     assert done.err.startswith(f"{NAME}: ")
     with pytest.raises(standfast.DamagedFile):
         read_mirrors(store.backend)
+    before = path.read_bytes()
+    with pytest.warns(UserWarning, match=NAME):
+        remember_mirror(store.backend, store.find_run("gpt").hash, "/another")
+    assert path.read_bytes() == before
 
 
 def test_each_run_has_a_mirror_of_its_own(store: standfast.Store, tmp_path: Path) -> None:

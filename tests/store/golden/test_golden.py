@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from standfast import KeepLast, Run, Store
+from standfast import KeepLast, Store
 from standfast.errors import Protected, StandfastError, TooNew
 from standfast.store.maintenance.doctor import examine
 from tests.store.golden.make import FUTURE, RUNS, TODAY, state
@@ -111,15 +111,11 @@ def test_marks_from_the_future_protect_their_checkpoint(copied: Callable[[Path],
     assert same(run.load(), state(2))
 
 
-def run_of(store: Store, name: str) -> Run:
-    """By its hash in the golden store of today: in the other one its name cannot be read."""
-    return store.open_run(Store(TODAY).find_run(name).hash)
-
-
 def test_a_run_from_the_future_is_not_written_to(copied: Callable[[Path], Store]) -> None:
-    store = copied(FUTURE)
+    # The run file of the future store cannot be read, so its name is unknown there.
+    run_hash = copied(TODAY).find_run("run-file").hash
     with pytest.raises(TooNew):
-        run_of(store, "run-file").save(3, state(3))
+        copied(FUTURE).open_run(run_hash).save(3, state(3))
 
 
 def test_the_doctor_changes_nothing_from_the_future(copied: Callable[[Path], Store]) -> None:

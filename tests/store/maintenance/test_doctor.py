@@ -12,7 +12,7 @@ import pytest
 
 import standfast
 from standfast import Run, Store
-from standfast.errors import DamagedFile, MissingFile, RefNotFound
+from standfast.errors import DamagedFile, MissingFile, RefNotFound, StandfastError
 from standfast.files.digests import CHUNK
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.local import LocalBackend
@@ -432,6 +432,22 @@ def test_a_run_that_is_deleted_during_an_examination_is_not_made_again(
     found = _examined(store)
     assert (found.restored, found.damaged) == ({}, {})
     assert not folder(run).exists()
+
+
+def test_a_run_that_is_deleted_and_restored_during_an_examination_is_not_made_again(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.save(1, {"x": np.ones(3)})
+    check, before = doctor.wrong_beside, [names.run_file(run.hash)]
+
+    def overtaken(backend: Backend, name: str) -> dict[str, StandfastError]:
+        missing = {each: MissingFile(errno.ENOENT, each) for each in before}
+        before.clear()
+        return check(backend, name) | missing
+
+    monkeypatch.setattr(doctor, "wrong_beside", overtaken)
+    found = _examined(store)
+    assert (found.restored, found.damaged) == ({}, {})
 
 
 @pytest.mark.guarantee("G9")

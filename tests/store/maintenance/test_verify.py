@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterator
@@ -15,12 +16,16 @@ from blake3 import blake3
 
 from standfast import Store
 from standfast.cli.commands.verify import verify_all
+from standfast.errors import MissingFile
 from standfast.formats.seal import sealed
+from standfast.store.backends.backend import Reads
 from standfast.store.backends.local import LocalBackend
+from standfast.store.maintenance import verify
 from standfast.store.maintenance.verify import verify_oldest, verify_store
 from standfast.store.query.mirrors import remember_mirror
 from standfast.store.schema import names
 from standfast.store.schema.record import END
+from standfast.store.schema.run_file import RunFile
 from tests.store.stores import MIB, data_path, flip, folder, random_bytes
 
 _KIND = re.compile(r".*(?:_run\.json|_architecture\.json|\.yaml|\.pth|\.safetensors)")
@@ -167,6 +172,24 @@ def test_a_checkpoint_that_is_replaced_meanwhile_is_read_too(
 
 
 @pytest.mark.guarantee("G8")
+def test_a_run_that_is_deleted_and_restored_while_it_is_verified_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    run = store.run("a")
+    run.save(1, {"x": np.ones(3)})
+    read, times = verify.read_run, [1]
+
+    def overtaken(backend: Reads, name: str) -> RunFile:
+        for _ in times:  # as between `rm` and `restore`
+            times.clear()
+            raise MissingFile(errno.ENOENT, name)
+        return read(backend, name)
+
+    monkeypatch.setattr(verify, "read_run", overtaken)
+    assert verify_store(store).damaged == {}
+
+
 def test_a_checkpoint_that_is_deleted_meanwhile_is_no_error(tmp_path: Path) -> None:
     store = Store(tmp_path)
     run, deletions = store.run("a"), iter([2])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
+import numpy as np
 import obstore
 import pytest
 
 import standfast
-from standfast.errors import UnsupportedStore
+from standfast.errors import DamagedFile, FellBack, UnsupportedStore
 from standfast.packages.remote.folder import RemoteFolder
 from standfast.packages.remote.upload import uploading
+from standfast.store.maintenance.verify import verify_store
 from standfast.store.remote import client
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.remote.client import Client
@@ -48,6 +52,37 @@ def ignoring(server: Server, proxy: Proxy) -> Callable[..., None]:
         return Answer(200, headers=(f"ETag: {done['e_tag']}",))
 
     return lambda *conditions: _let(proxy, Instead(put), *conditions)
+
+
+@pytest.mark.guarantee("G10")
+def test_damage_is_reported_and_falls_back_on_a_server_that_cannot_be_written_to(
+    bucket_url: str,
+    server: Server,
+    ignoring: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    with standfast.Store(bucket_url) as store:
+        for step in (1, 2):
+            store.run("a").save(step, {"w": np.arange(50_000.0) + step})
+    direct = straight(server, bucket_url)
+    (name,) = (each for each in objects(direct) if re.search("000002.*safetensors$", each))
+    data = bytearray(bytes(obstore.get(direct, name).bytes()))
+    data[-1] ^= 1
+    obstore.put(direct, name, bytes(data))
+    monkeypatch.setattr(client, "_sound", set())  # as in another process
+    ignoring(CREATE, REPLACE)
+    store = fresh(bucket_url)
+    with pytest.warns(FellBack):
+        assert store.find_run("a").load()["w"][0] == 1
+    for read in (
+        lambda: store.find_run("a").load(2),
+        lambda: store.resolve("a@2").verify(),
+        lambda: store.resolve("a@2").copy_to(standfast.Store(tmp_path)),
+    ):
+        with pytest.raises(DamagedFile):
+            read()
+    assert verify_store(store).code == 1
 
 
 @pytest.mark.guarantee("G3")

@@ -10,8 +10,9 @@ import pytest
 from blake3 import blake3
 
 from standfast import Run, Store
-from standfast.errors import LimitExceeded, RefusedState
-from standfast.store.schema import decoder, record
+from standfast.errors import LimitExceeded, NotDeleted, RefusedState
+from standfast.store.maintenance.verify import verify_store
+from standfast.store.schema import decoder, marks, names, record, settings
 from standfast.store.schema.names import MAX_SEQUENCE
 from standfast.store.schema.record import Record
 from standfast.store.schema.seal import seal, unseal
@@ -27,6 +28,17 @@ def numbered(run: Run, step: int, sequence: int) -> None:
     lines[0] = seal(record.FORMAT, unseal(lines[0], record.FORMAT) | {"sequence": sequence})
     body = b"".join(line + b"\n" for line in lines)
     overwrite(path, body + b'{"digest":"%b"}\n' % blake3(body).hexdigest().encode())
+
+
+def changed(text: bytes, format: str, **members: int) -> bytes:
+    """A sealed file with other members, its seal right."""
+    return seal(format, unseal(text[:-1], format) | members) + b"\n"
+
+
+def forged(run: Run, **members: int) -> None:
+    """Let the marks of step 1 say something else."""
+    path = folder(run) / f"{run.hash}_step_000001.marks.json"
+    path.write_bytes(changed(path.read_bytes(), marks.FORMAT, **members))
 
 
 @pytest.mark.parametrize("sequence", [1 << 62, 1 << 53])
@@ -57,8 +69,11 @@ def test_the_last_number_leaves_the_store_readable_and_says_what_to_do(tmp_path:
         run.save(2, STATE)
     assert run.load()["w"][-1] == 9999
     assert store.resolve("latest").run.hash == foreign.hash
-    record_path(foreign, 1).unlink()
+    foreign.close()
+    foreign.delete_all()
     assert run.save(2, STATE).sequence == 2
+    run.delete(2)
+    assert run.save(3, STATE).sequence == 3  # a number that was counted is not used again
 
 
 def test_a_number_without_a_margin_is_not_copied_into_a_store(tmp_path: Path) -> None:
@@ -72,6 +87,53 @@ def test_a_number_without_a_margin_is_not_copied_into_a_store(tmp_path: Path) ->
     numbered(run, 1, MAX_SEQUENCE // 2 - 1)
     run.checkpoint(1).copy_to(target)
     assert target.run("r").save(2, STATE).sequence == MAX_SEQUENCE // 2
+
+
+@pytest.mark.parametrize(
+    ("member", "number"),
+    [("best", 1 << 53), ("best", 1 << 64), ("best", -1), ("sequence", 1 << 64)],
+)
+def test_marks_with_a_number_beyond_the_bound_are_damaged_and_spoil_nothing(
+    tmp_path: Path, member: str, number: int
+) -> None:
+    run = Store(tmp_path).run("r")
+    run.save(1, STATE)
+    run.checkpoint(1).add_metrics({"loss": 1.0}, best=True)
+    forged(run, **{member: number})
+    store = Store(tmp_path)
+    assert [each.name for each in store.runs()] == ["r"]
+    store.run("other").save(1, STATE)
+    again = store.find_run("r")
+    again.save(2, STATE, best=True)
+    assert again.checkpoint("best").step == 2
+    assert [*verify_store(store).damaged] == [names.marks_file(run.hash, 1)]
+
+
+def test_best_without_a_margin_is_not_copied_into_a_store(tmp_path: Path) -> None:
+    source, target = Store(tmp_path / "a"), Store(tmp_path / "b")
+    run = source.run("r")
+    run.save(1, STATE)
+    run.checkpoint(1).add_metrics({"loss": 1.0}, best=True)
+    forged(run, best=names.FORGED_SEQUENCE)
+    run.checkpoint(1).copy_to(target)
+    copy = target.run("r")
+    assert copy.checkpoint(1).metrics == {}
+    copy.save(2, STATE, best=True)
+    assert copy.checkpoint("best").step == 2
+
+
+def test_a_store_file_with_a_number_beyond_the_bound_is_damaged_and_spoils_no_save(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    run = store.run("r")
+    run.save(1, STATE)
+    store.budget = "1TB"
+    path = Path(store.url, settings.NAME)
+    path.write_bytes(changed(path.read_bytes(), settings.FORMAT, highest=names.MAX_SEQUENCE - 1))
+    with pytest.warns(NotDeleted, match=settings.NAME):  # nothing is deleted for a budget unknown
+        assert run.save(2, STATE).sequence == 2
+    assert [*verify_store(store).damaged] == [settings.NAME]
 
 
 def test_a_record_that_could_not_be_read_again_is_not_committed(

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from standfast import Run, Store
-from standfast.errors import DamagedFile
+from standfast.errors import DamagedFile, UnreadableFile
+from standfast.files import reader
+from standfast.store.backends.local import LocalBackend
 from standfast.store.index.database import NAME
 from standfast.store.maintenance.doctor import examine
+from standfast.store.maintenance.verify import verify_store
 from tests.store.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes
 
 
@@ -36,6 +44,29 @@ def elsewhere(store: Store) -> Store:
 def without_views(store: Store) -> None:
     store.close()
     shutil.rmtree(Path(store.url, ".standfast"))
+
+
+@contextmanager
+def failing_reads(path: Path) -> Iterator[None]:
+    """A disk that cannot read the data of a file, beyond its header."""
+    pread, preadv = os.pread, os.preadv
+
+    def check(fd: int, end: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}") == str(path) and end > 200_000:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def checked(fd: int, size: int, at: int) -> bytes:
+        check(fd, at + size)
+        return pread(fd, size, at)
+
+    def checked_into(fd: int, buffers: Any, at: int, *flags: int) -> int:
+        check(fd, at + sum(map(len, buffers)))
+        return preadv(fd, buffers, at, *flags)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "pread", checked)
+        patched.setattr(os, "preadv", checked_into)
+        yield
 
 
 @pytest.mark.guarantee("G9")
@@ -102,6 +133,44 @@ def test_a_repaired_file_is_trusted_when_all_its_names_are_of_the_intact_one(
     assert examine(store.backend, store.index).sound
     assert store.index.damaged_files() == set()
     branch.checkpoint(1).verify()
+
+
+def test_a_chunk_that_the_disk_cannot_read_is_not_referred_to_again(store: Store, run: Run) -> None:
+    path = data_path(run, 1)
+    run.close()
+    with failing_reads(path), pytest.raises(UnreadableFile):
+        elsewhere(store).find_run("a").checkpoint(1).state(mapped=False)
+    again = elsewhere(store).find_run("a")
+    again.save(2, {"frozen": random_bytes(MIB), "n": np.ones(1)})
+    assert path.name not in {file.name for file in again.checkpoint(2).head.files}
+
+
+def test_a_chunk_that_cannot_be_read_while_it_is_verified_is_marked(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "on_network", lambda _: True)  # whose files are not mapped
+    with failing_reads(data_path(run, 1)):
+        assert verify_store(store).damaged.keys() == {f"{run.hash}@1"}
+    assert store.index.damaged_files() == {data_path(run, 1).name}
+
+
+def test_a_folder_that_may_not_be_read_keeps_its_damage_and_fails_no_save_of_others(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip(data_path(run, 1))
+    with pytest.raises(DamagedFile):
+        run.load(1)
+    run.close()
+    size = LocalBackend.size
+
+    def refusing(self: LocalBackend, name: str) -> int | None:
+        if run.hash in name:
+            raise UnreadableFile(errno.EACCES, f"cannot read {name}: Permission denied")
+        return size(self, name)
+
+    monkeypatch.setattr(LocalBackend, "size", refusing)
+    elsewhere(store).run("b").save(1, {"n": np.ones(1)})
+    assert store.index.damaged_files() == {data_path(run, 1).name}
 
 
 # The index is a view that no unexpected exception deletes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,12 @@ import standfast
 from standfast import KeepLast, Run, Store
 from standfast.errors import Protected, StepExists, TooNew
 from standfast.formats import seal as seals
+from standfast.formats.metadata import to_strings
+from standfast.formats.safetensors import file as safetensors
 from standfast.formats.zip.archive import Entry
 from standfast.formats.zip.tensors import read_own
 from standfast.store.maintenance.doctor import examine
+from standfast.store.maintenance.verify import verify_store
 from standfast.store.schema import marks, names, record, run_file, settings
 from standfast.store.schema.seal import seal, unseal
 from tests.store.stores import data_path, folder, overwrite, record_path
@@ -212,6 +215,23 @@ def test_a_file_that_needs_something_unknown_is_not_misread(tmp_path: Path, suff
     path.write_bytes(path.read_bytes().replace(b"standfast_needs", b"standfast.needs"))
     with pytest.raises(TooNew, match="packed"):
         standfast.load(path, verify=False)
+
+
+def test_a_data_file_that_needs_something_unknown_is_too_new_and_not_marked_as_damaged(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_need(metadata: Mapping[str, Any], typed: bool = True) -> dict[str, str]:
+        return to_strings(metadata, typed) | {"standfast.needs": "packed"}
+
+    run = store.run("b")
+    with monkeypatch.context() as patched:
+        patched.setattr(safetensors, "to_strings", with_need)
+        run.save(1, {"w": np.ones(20_000)})
+    found = verify_store(store)
+    assert found.damaged == {}
+    assert f"{run.hash}@1" in found.unverified
+    assert examine(store.backend, store.index).damaged == {}
+    assert store.index.damaged_files() == set()
 
 
 def test_the_entry_of_a_zip_file_may_have_more_members() -> None:

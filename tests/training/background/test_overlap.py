@@ -163,8 +163,9 @@ def test_a_step_returns_before_what_the_optimizer_owns_is_copied(
 def test_the_optimizer_waits_for_the_copies(program: Program, device: LateDevice) -> None:
     program.train()
     for _ in range(5):
-        program.save()
-        program.train()
+        with device.held():
+            program.save()
+            program.train()
     assert program.saved() == dict.fromkeys(range(1, 6), True)
     assert device.came_first >= 5
 

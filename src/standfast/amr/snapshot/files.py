@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +19,13 @@ from standfast.amr.snapshot.parts import SavedParts
 from standfast.amr.snapshot.restore import load_rank
 from standfast.amr.sunc.checkpoint import TreeState, read_whole_file, write
 from standfast.amr.sunc.paths import format_path, format_ranked_path, parse_path
-from standfast.errors import BadOption, IncompatibleCheckpoint, RanksDisagree, shortened
+from standfast.errors import (
+    BadOption,
+    IncompatibleCheckpoint,
+    RanksDisagree,
+    WriteFailed,
+    shortened,
+)
 from standfast.files import disk
 from standfast.files.atomic import as_write_failed, real_target
 from standfast.files.compression import SUFFIX, compressing
@@ -44,6 +51,9 @@ def export(
     """Write the file of each rank; see `Snapshot.export`."""
     targets = exported_paths(parts, path, compress)
     folder = real_target(targets[0]).parent
+    for target in targets:  # a rename that fails would leave the files of the ranks before it
+        if os.path.isdir(target):
+            raise WriteFailed(errno.EISDIR, f"cannot write {target}: it is a folder")
     # None has its name before all are written: some of them would be taken for a whole state.
     with TemporaryDirectory(prefix=".standfast-", dir=folder, ignore_cleanup_errors=True) as aside:
         for rank, target in enumerate(targets):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -11,13 +10,13 @@ from standfast.errors import (
     DamagedFile,
     FellBack,
     RefNotFound,
-    StandfastError,
     StateMismatch,
     TooNew,
     UnreadableFile,
 )
 from standfast.store.checkpoint import Checkpoint
 from standfast.store.schema import names
+from standfast.store.schema.damage import is_damage
 
 if TYPE_CHECKING:
     from standfast.store.store import Store
@@ -104,17 +103,6 @@ def _with_newest(
             raise RefNotFound(f"{where} has no checkpoint yet")
         store.index.refresh()
     raise RefNotFound(f"{where}: its checkpoints come and go faster than they can be read")
-
-
-def is_damage(error: StandfastError) -> bool:
-    """Whether an older checkpoint is better than none: the disk has not what was written.
-
-    It fails to read it, or has something else than a file in its place. That there are too many
-    open files, or no right to read, says nothing about the checkpoint.
-    """
-    if isinstance(error, UnreadableFile):
-        return error.errno in (errno.EIO, errno.EINVAL)
-    return isinstance(error, DamagedFile)
 
 
 def _fell_back(problems: list[str], to: Checkpoint) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -35,6 +35,7 @@ from standfast.store.schema.boxes import (
     slices,
     whole_box,
 )
+from standfast.store.schema.damage import is_damage
 from standfast.store.schema.decoder import decode
 from standfast.store.schema.record import MAX_RECORD, Head, Record
 from standfast.store.tree.aliases import view_array
@@ -179,10 +180,17 @@ class Data:
 
     def _read(self, file: int, rows: Sequence[int], progress: Progress | None) -> list[Bytes]:
         """These rows of one file, verified."""
-        try:
+        with self._noting_damage(file):
             return self._readers[file].tensors(rows, progress)
-        except DigestMismatch:
-            self._damaged(self.record.head.files[file].name)
+
+    @contextmanager
+    def _noting_damage(self, file: int) -> Iterator[None]:
+        """Report a file as damaged if it turns out to be while it is read."""
+        try:
+            yield
+        except StandfastError as error:
+            if is_damage(error):
+                self._damaged(self.record.head.files[file].name)
             raise
 
     def load(
@@ -277,15 +285,12 @@ class Data:
         wanted = self._extents.pieces if tensors is None else bases_of(self.record, tensors)
         for file, rows in self._extents.rows_of(wanted).items():
             reader = self._readers[file]
-            try:
+            with self._noting_damage(file):
                 if reader.is_mapped:
                     reader.tensors(rows)
                 else:
                     for row in rows:
                         reader.check(row)
-            except DigestMismatch:
-                self._damaged(self.record.head.files[file].name)
-                raise
 
     def array(self, tensor: int) -> Array:
         """One tensor as an array, to be looked at and let go."""

@@ -180,7 +180,11 @@ class _Examination:
         restored, problem = False, ", and there is no other copy of it"
         if any(is_wrong(error) for name, error in wrong.items() if name in copies):
             try:
-                restored = self._write_run()
+                with change_of(self._backend, run):  # now no process deletes or restores it
+                    wrong = wrong_beside(self._backend, run)
+                    if any(is_wrong(error) for name, error in wrong.items() if name in copies):
+                        restored = self._write_run()
+                self._index.refresh()
             except _REFUSALS as refusal:
                 problem = f"; it was not restored: {said(refusal)}"
         for name, error in wrong.items():
@@ -193,16 +197,14 @@ class _Examination:
 
     def _write_run(self) -> bool:
         """Write the run file and its config again, from the one that is sound, if one is."""
-        with change_of(self._backend, self._run):
-            try:
-                file: RunFile | None = read_run(self._backend, self._run)
-            except (MissingFile, DamagedFile):
-                file = recover_run(self._backend, self._run)
-            except StandfastError:  # a newer release may have written it
-                return False
-            if file is not None:
-                write_run(self._backend, file)
-        self._index.refresh()
+        try:
+            file: RunFile | None = read_run(self._backend, self._run)
+        except (MissingFile, DamagedFile):
+            file = recover_run(self._backend, self._run)
+        except StandfastError:  # a newer release may have written it
+            return False
+        if file is not None:
+            write_run(self._backend, file)
         return file is not None
 
     def _list_files(self) -> None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from standfast.errors import (
-    DamagedFile,
     DigestMismatch,
     FileError,
     MissingFile,
@@ -28,14 +27,13 @@ from standfast.files.layout import Index as FileIndex
 from standfast.files.reader import Progress, Reader
 from standfast.store.backends.backend import NO_ANSWER, Backend
 from standfast.store.checkpoint import Checkpoint
-from standfast.store.load.choosing import is_damage
 from standfast.store.load.reading import read_record
 from standfast.store.query.mirrors import NAME as MIRRORS
 from standfast.store.query.mirrors import read_mirrors
 from standfast.store.retention.retaining import said
 from standfast.store.retention.usage import Inode, status_of
 from standfast.store.schema import names
-from standfast.store.schema.damage import mark_damaged
+from standfast.store.schema.damage import is_damage, mark_damaged
 from standfast.store.schema.extents import chunks_of
 from standfast.store.schema.marks import marks_at
 from standfast.store.schema.record import DataFile, Head, Record
@@ -185,19 +183,33 @@ def wrong_beside(backend: Backend, run: str) -> dict[str, StandfastError]:
         if each is not None and each.kind == "marks":
             step = each.step
             checks[names.marks_file(run, step)] = partial(marks_at, backend, run, step)
-    for name, check in checks.items():
-        try:
-            check()
-        except StandfastError as error:
-            if not (name.endswith(".marks.json") and isinstance(error, MissingFile)):
-                found[name] = error  # marks come and go
+
+    def check_all() -> None:
+        found.clear()
+        for name, check in checks.items():
+            try:
+                check()
+            except StandfastError as error:
+                if not (name.endswith(".marks.json") and isinstance(error, MissingFile)):
+                    found[name] = error  # marks come and go
+
+    check_all()
     if any(isinstance(error, MissingFile) for error in found.values()):
-        _excuse(backend, run, found)
+        # It may have been deleted, or restored, while they were read. While it has a record, it
+        # has all other files too: they are created before the first and deleted after the last.
+        has_record = _has_record(backend, run)
+        check_all()
+        _excuse(backend, run, found, has_record and _has_record(backend, run))
     return found
 
 
-def _excuse(backend: Backend, run: str, found: dict[str, StandfastError]) -> None:
-    """Forget what is missing because the run has no model, or was deleted just now."""
+def _has_record(backend: Backend, run: str) -> bool:
+    named = [names.parse(name, run) for name, _ in backend.list(names.run_folder(run), ".json")]
+    return any(each is not None and each.kind == "record" for each in named)
+
+
+def _excuse(backend: Backend, run: str, found: dict[str, StandfastError], has_record: bool) -> None:
+    """Forget what is missing because the run has no model, or is being created or deleted."""
     file, described = None, names.architecture_file(run)
     with suppress(StandfastError):
         file = read_run(backend, run)
@@ -205,9 +217,7 @@ def _excuse(backend: Backend, run: str, found: dict[str, StandfastError]) -> Non
     has_model = known is not None and known.identity["model"] is not None
     if not has_model and isinstance(found.get(described), MissingFile):
         del found[described]
-    named = [names.parse(name, run) for name, _ in backend.list(names.run_folder(run), ".json")]
-    # Other files are there before the run file, and that is before a record; and go after it.
-    if file is None and not any(each and each.kind == "record" for each in named):
+    if file is None and not has_record:
         for name in [name for name, error in found.items() if isinstance(error, MissingFile)]:
             del found[name]
 
@@ -258,7 +268,7 @@ class _RunCheck:
             except StandfastError as error:
                 self._lost[name] = error
         for name in {*self._lost, *(name for name, _ in self._bad)}:
-            if isinstance(self._lost.get(name, DamagedFile()), DamagedFile):
+            if name not in self._lost or is_damage(self._lost[name]):
                 mark_damaged(self._store.backend, name, "found when it was verified")
         for record in self._records():
             if self._heads.get(record.head.step) == record.head:

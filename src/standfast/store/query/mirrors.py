@@ -7,11 +7,12 @@ releases read it. A run that was deleted here may still be in its mirror, and st
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from standfast.errors import BadOption, DamagedFile, MissingFile, RunCollision
+from standfast.errors import BadOption, DamagedFile, MissingFile, RunCollision, TooNew
 from standfast.files.paths import check_local, is_url
 from standfast.store.backends.backend import Backend
 from standfast.store.save.changing import change_of
@@ -45,21 +46,19 @@ def _read(backend: Backend) -> _Mirrors:
 
 
 def remember_mirror(backend: Backend, run: str, place: str) -> None:
-    """Let a run have its mirror there, durably."""
-    if _known(backend).mirrors.get(run) == place:
-        return
-    with change_of(backend, NAME):
-        known = _known(backend)
-        new = msgspec.structs.replace(known, mirrors={**known.mirrors, run: place})
-        backend.replace(NAME, encode(FORMAT, new) + b"\n")
+    """Record durably where the mirror of a run is.
 
-
-def _known(backend: Backend) -> _Mirrors:
-    """What is known; a damaged file is replaced, because no run may fail because of it."""
+    A list that is damaged or too new is left as it is, with a warning: no run depends on it.
+    """
     try:
-        return _read(backend)
-    except DamagedFile:
-        return _Mirrors({})
+        if _read(backend).mirrors.get(run) == place:
+            return
+        with change_of(backend, NAME):
+            known = _read(backend)
+            new = msgspec.structs.replace(known, mirrors={**known.mirrors, run: place})
+            backend.replace(NAME, encode(FORMAT, new) + b"\n")
+    except (DamagedFile, TooNew) as error:
+        warnings.warn(f"the mirror {place} is not listed: {error}", stacklevel=2)
 
 
 def mirror_place(place: str | os.PathLike[str] | Store) -> str:

@@ -193,12 +193,10 @@ class Attempt:
 
     def _check_space(self, task: Task) -> None:
         """Raise NotEnoughSpace on all ranks if there is none for all of them."""
-
-        def needed() -> int:
-            with ExitStack() as stack:
-                return self._assembler.needed(self._assembler.draft(task, stack))
-
-        mine = together(self._comm, needed)
+        with ExitStack() as stack:  # a link that one rank made may be what another one found
+            mine = together(
+                self._comm, lambda: self._assembler.needed(self._assembler.draft(task, stack))
+            )
         in_all = sum(map(int, self._comm.all_gather(str(mine).encode())))
         on_root(self._comm, lambda: self._assembler.check_space(in_all))
 

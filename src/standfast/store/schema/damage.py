@@ -7,12 +7,13 @@ refers to a file that is listed here.
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from standfast.errors import AlreadyExists, WriteFailed
+from standfast.errors import DamagedFile, FileError, StandfastError, UnreadableFile
 from standfast.store.backends.backend import Backend
 from standfast.store.schema import names
 from standfast.store.schema.run_file import now
@@ -28,15 +29,28 @@ class _Damage(Sealed, frozen=True):
     found: str
 
 
+def is_damage(error: StandfastError) -> bool:
+    """Whether the disk does not give what was written to it, rather than refuse to be asked.
+
+    Too many open files, or no permission to read, say nothing about a file.
+    """
+    if isinstance(error, UnreadableFile):
+        return error.errno in (errno.EIO, errno.EINVAL)
+    return isinstance(error, DamagedFile)
+
+
 def damaged_files(backend: Backend) -> set[str]:
     """The names of the data files that were found damaged."""
     return {name.removesuffix(_SUFFIX) for name, _ in backend.list(names.DAMAGED, _SUFFIX)}
 
 
 def mark_damaged(backend: Backend, name: str, problem: str) -> None:
-    """Remember that a data file is damaged, as far as the store can be written."""
+    """Record that a data file is damaged, if the store can be written.
+
+    Raises nothing: the caller is about to report the damage, which matters more.
+    """
     text = encode(FORMAT, _Damage(name, problem, now())) + b"\n"
-    with suppress(AlreadyExists, WriteFailed):
+    with suppress(StandfastError):
         backend.create(_path(name), text)
 
 
@@ -48,7 +62,7 @@ def trust(backend: Backend, run: str, name: str) -> None:
     mine = backend.path(f"{names.MODELS}/{run}/{name}")
     for other in backend.folders(names.MODELS):
         there = f"{names.MODELS}/{other}/{name}"
-        if other != run and backend.size(there) is not None:
+        if other != run and _may_exist(backend, there):
             path = backend.path(there)
             if mine is None or path is None or not _is_same(mine, path):
                 return
@@ -71,8 +85,16 @@ def forget_deleted(backend: Backend) -> None:
             for folder in backend.folders(above)
         ]
         for name in marked:
-            if all(backend.size(f"{folder}/{name}") is None for folder in folders):
+            if not any(_may_exist(backend, f"{folder}/{name}") for folder in folders):
                 backend.delete([_path(name)])
+
+
+def _may_exist(backend: Backend, path: str) -> bool:
+    """Whether there is such a file, or a folder on the way that this user may not read."""
+    try:
+        return backend.size(path) is not None
+    except FileError:
+        return True
 
 
 def _path(name: str) -> str:

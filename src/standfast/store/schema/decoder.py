@@ -102,9 +102,9 @@ def _check_head(head: Head) -> None:
     numbers = (head.tensors, head.nbytes)
     if min(numbers) < 0 or max(*numbers, abs(head.epoch or 0)) >= 1 << 62:
         raise BadField("the head: a number is out of its range")
-    _check_place(head.place, "the head")
+    check_place(head.place, "the head")
     if head.parent:
-        _check_place(head.parent, "the head: field parent")
+        check_place(head.parent, "the head: field parent")
     first = 0
     for part in head.parts:
         if part.first != first or part.count < 0:
@@ -125,7 +125,8 @@ def _check_head(head: Head) -> None:
         raise BadField("the head: field files: a duplicate name")
 
 
-def _check_place(place: Place, where: str) -> None:
+def check_place(place: Place, where: str) -> None:
+    """Raise BadField unless a place could be that of a checkpoint."""
     if not (0 <= place.step < names.MAX_STEP and 0 < place.sequence < names.MAX_SEQUENCE):
         raise BadField(f"{where}: step or sequence is out of its range")
     if not names.is_token(place.token):

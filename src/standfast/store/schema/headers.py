@@ -9,7 +9,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-from standfast.errors import DamagedFile, FileError, IndexMismatch, MissingFile, StandfastError
+from standfast.errors import (
+    DamagedFile,
+    FileError,
+    IndexMismatch,
+    MissingFile,
+    StandfastError,
+    TooNew,
+)
 from standfast.files.digests import DIGEST
 from standfast.files.input.ranges import SourceRanges
 from standfast.formats.seal import KEY
@@ -39,7 +46,7 @@ def written_by_us(path: str) -> Iterator[None]:
         yield
     except FileError:
         raise
-    except DamagedFile as error:
+    except (DamagedFile, TooNew) as error:
         if path not in str(error):
             error.args = (f"{path}: {error}", *error.args[1:])
         raise

@@ -15,7 +15,7 @@ from msgspec import field
 from standfast.errors import BadField, BadLabel, MissingFile, RefNotFound
 from standfast.store.backends.backend import Backend, Reads
 from standfast.store.schema import names
-from standfast.store.schema.decoder import read_head
+from standfast.store.schema.decoder import check_place, read_head
 from standfast.store.schema.record import Place
 from standfast.store.schema.seal import Sealed, encode, read
 
@@ -61,6 +61,9 @@ def marks_at(backend: Reads, run: str, step: int) -> Marks:
     marks = read(backend, path, FORMAT, Marks, MAX_SIZE)
     if (marks.run, marks.step) != (run, step):
         raise BadField(f"{path}: they are those of step {marks.step} of run {marks.run!r:.40}")
+    check_place(marks.place, path)
+    if not 0 <= (marks.best or 0) < names.MAX_SEQUENCE:
+        raise BadField(f"{path}: field best: {marks.best:,} is out of range")
     return marks
 
 

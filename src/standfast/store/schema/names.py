@@ -18,6 +18,8 @@ MANIFEST: Final = "manifest.yaml"
 MAX_STEP: Final = 1 << 53
 MAX_SEQUENCE: Final = 1 << 53
 """Steps and sequence numbers are below these, so that any reader of JSON has them exactly."""
+FORGED_SEQUENCE: Final = MAX_SEQUENCE // 2
+"""No store counts this far: from here on, a number was made up, and is not taken over."""
 RESERVED: Final = frozenset({"latest", "best"})
 """What refers to a checkpoint by itself, and so is no name."""
 LONGEST: Final = 200

@@ -6,9 +6,10 @@ from typing import Final
 
 import msgspec
 
-from standfast.errors import MissingFile
+from standfast.errors import BadField, MissingFile
 from standfast.store.backends.backend import Backend
 from standfast.store.save.changing import change_of
+from standfast.store.schema import names
 from standfast.store.schema.seal import Sealed, encode, read
 
 FORMAT: Final = "standfast store 1"
@@ -28,9 +29,12 @@ class Settings(Sealed, frozen=True):
 def read_settings(backend: Backend) -> Settings:
     """What was set; raises TooNew or a DamagedFile."""
     try:
-        return read(backend, NAME, FORMAT, Settings, _MAX_SIZE)
+        settings = read(backend, NAME, FORMAT, Settings, _MAX_SIZE)
     except MissingFile:
         return Settings()
+    if not 0 <= settings.highest < names.FORGED_SEQUENCE:
+        raise BadField(f"{NAME}: field highest: {settings.highest:,} is out of range")
+    return settings
 
 
 def change_settings(backend: Backend, **fields: int | None) -> None:
