@@ -57,6 +57,7 @@ def test_the_names_for_simulations_are_these() -> None:
         "FieldArena",
         "GaugeFrontend",
         "GaugeTree",
+        "GridTopology",
         "INVALID",
         "LinkExchangeSpec",
         "OpenTopology",

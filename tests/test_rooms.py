@@ -77,9 +77,8 @@ PUBLIC: Final = {
     "torch": "loader",
     "tenzor": "folder program",
     "amr": """
-        inspect.description inspect.differences inspect.items inspect.layouts inspect.logical
-        inspect.ranges inspect.snapshots inspect.trees mesh.arena mesh.frontends
-        snapshot.snapshot
+        inspect.description inspect.differences inspect.items inspect.logical inspect.snapshots
+        inspect.trees mesh.arena mesh.frontends snapshot.snapshot
     """,
     "packages": """
         archive documents.json_text documents.manifest documents.names listing remote.places

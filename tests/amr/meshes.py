@@ -12,13 +12,13 @@ from standfast.amr import (
     FieldArena,
     GaugeFrontend,
     GaugeTree,
-    OpenTopology,
-    PeriodicTopology,
+    GridTopology,
     ScalarFrontend,
 )
 from standfast.amr.mesh.morton import Key
 
-TOPOLOGIES: Any = {"open": OpenTopology, "periodic": PeriodicTopology}
+BOUNDARIES = {"open": ("open",), "periodic": ("periodic",), "mixed": ("periodic", "open")}
+"""By the name of a topology the boundaries of the dimensions, repeated for as many as there are."""
 
 
 def empty_mesh(
@@ -26,6 +26,7 @@ def empty_mesh(
     base: int = 3,
     topology: str = "open",
     dtype: Any = np.float64,
+    components: int = 1,
     gauge: int = 0,
     max_level: int = 3,
 ) -> tuple[Any, FieldArena]:
@@ -33,11 +34,11 @@ def empty_mesh(
 
     With `gauge` it is a GaugeTree of that group, with two spinor components.
     """
-    box = TOPOLOGIES[topology](nd, (base * 4 * 0.5,) * nd)
+    box = GridTopology(nd, (BOUNDARIES[topology] * nd)[:nd], (base * 4 * 0.5,) * nd)
     if gauge:
         frontend: Any = GaugeFrontend(gauge, 2, nd, 4, box)
         return GaugeTree(frontend, 0.5, 6, max_level), FieldArena(frontend, 4)
-    frontend = ScalarFrontend(nd, 4, box, dtype)
+    frontend = ScalarFrontend(nd, 4, box, dtype, components)
     return AMRTree(frontend, 0.5, 6, max_level), FieldArena(frontend, 4)
 
 
@@ -114,12 +115,15 @@ def sites_by_place(tree: Any, arena: FieldArena) -> dict[tuple[int, tuple[int, .
 
 def beyond(tree: Any, level: int, place: list[int]) -> tuple[int, ...] | None:
     """A site's coordinates brought back into the box; None if it is outside."""
-    lengths = tree.frontend.topology.sites(tree.spacing(level))
-    if tree.frontend.topology.kind == "periodic":
-        return tuple(x % length for x, length in zip(place, lengths, strict=True))
-    if all(0 <= x < length for x, length in zip(place, lengths, strict=True)):
-        return tuple(place)
-    return None
+    topology = tree.frontend.topology
+    inside = []
+    for x, length, kind in zip(
+        place, topology.sites(tree.spacing(level)), topology.boundary, strict=True
+    ):
+        if kind == "open" and not 0 <= x < length:
+            return None
+        inside.append(x % length)
+    return tuple(inside)
 
 
 def face_sites(tree: Any, index: int, face: int) -> list[list[int]]:

@@ -12,11 +12,12 @@ import standfast
 from standfast.amr.mesh.arena import FieldArena
 from standfast.amr.mesh.frontends import Frontend, GaugeFrontend, ScalarFrontend
 from standfast.amr.mesh.gauge import GaugeTree
-from standfast.amr.mesh.topology import OpenTopology, PeriodicTopology
+from standfast.amr.mesh.topology import GridTopology, OpenTopology, PeriodicTopology
 from standfast.amr.mesh.tree import AMRTree
-from standfast.amr.snapshot.slabs import slabs
+from standfast.amr.snapshot.parts import slabs
 
 SCALAR = ScalarFrontend(2, 4, OpenTopology(2, (8.0, 8.0)))
+VECTOR = ScalarFrontend(2, 4, GridTopology(2, ("periodic", "open"), (8.0, 8.0)), components=3)
 GAUGE = GaugeFrontend(2, 1, 2, 4, PeriodicTopology(2, (8.0, 8.0)))
 State = tuple[AMRTree, FieldArena]
 

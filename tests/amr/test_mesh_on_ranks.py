@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from standfast import Store
+from standfast.amr import Snapshot, TreeCheckpoint, format_ranked_path, logical_digest
 from tests.amr.meshes import random_mesh
+from tests.amr.programs.imported_on_ranks import channel
 from tests.amr.programs.mesh_on_ranks import LATTICE, MESH, halos, wander
 from tests.parallel.ranks import run_ranks
 
 PROGRAM = Path(__file__).parent / "programs" / "mesh_on_ranks.py"
+IMPORTING = PROGRAM.with_name("imported_on_ranks.py")
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
@@ -27,6 +31,31 @@ def test_fields_ghosts_meshes_and_halos_are_those_of_one_rank(count: int, tmp_pa
         told = f"rank {count - 1} of {count}: ZeroDivisionError: no way"
         assert told in answer["failure"]
         assert answer["again"]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_files_of_three_ranks_go_on_as_they_would_have_on_one(count: int, tmp_path: Path) -> None:
+    """The seed: "Support deterministic restarts for long-running HMC and AMR pipelines"."""
+    paths = [format_ranked_path(tmp_path, "flow", 100, rank) for rank in range(3)]
+    for rank, path in enumerate(paths):
+        tree, arena = channel()
+        for number, index in enumerate(tree.live.tolist()):
+            if number % 3 != rank:
+                tree.invalidate_block(index)
+        TreeCheckpoint(tree.frontend).write_to_file(tree, arena, path)
+    run_ranks(count, IMPORTING, str(tmp_path / "store"), str(tmp_path), *paths)
+    answers = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(count)]
+    alone = channel()
+    for step, expected in enumerate(wander(*alone)):
+        assert joined([answer["states"][step] for answer in answers]) == expected
+    steps = ", and ".join(f"rank {rank} has {200 + rank}" for rank in range(count))
+    for answer in answers:
+        assert answer["step"] == 100
+        assert answer["told"].startswith("RanksDisagree: the ranks do not agree on the step: ")
+        assert steps in answer["told"]
+    run = Store(tmp_path / "store").run("flow")
+    assert [each.step for each in run.checkpoints()] == [100, 101]
+    assert logical_digest(Snapshot(run.checkpoint(101))) == logical_digest(alone)
 
 
 def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,9 +13,12 @@ from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import saved
 
 GAUGE: dict[str, Any] = {"nd": 2, "base": 3, "gauge": 2}
+VECTOR: dict[str, Any] = {"nd": 2, "base": 3, "topology": "mixed", "components": 3}
 
 
-@pytest.mark.parametrize("of", [{"nd": 3, "base": 2}, GAUGE], ids=["scalar", "gauge"])
+@pytest.mark.parametrize(
+    "of", [{"nd": 3, "base": 2}, VECTOR, GAUGE], ids=["scalar", "mixed vector", "gauge"]
+)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_blocks_come_to_their_owners_with_fields_and_links(of: Any, size: int) -> None:
     def program(comm: Any) -> Any:

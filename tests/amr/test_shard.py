@@ -89,7 +89,9 @@ def test_shared_out_by_hand_a_block_on_two_ranks_is_refused_on_all() -> None:
     def program(comm: Any) -> None:
         tree, _ = empty_mesh()
         tree.insert_block((4, 0) if comm.rank else (0, 0), 0)
-        with pytest.raises(RanksDisagree, match=r"\(4, 0\) of level 0 is on the ranks 1, 2"):
+        with pytest.raises(
+            RanksDisagree, match=r"\(4, 0\) of level 0 is held by rank 1 and rank 2"
+        ):
             ShardContext.from_tree(tree, comm, "manual")
 
     assert on_threads(3, program) == [None] * 3

@@ -12,6 +12,7 @@ from standfast.amr import (
     FieldArena,
     GaugeFrontend,
     GaugeTree,
+    GridTopology,
     OpenTopology,
     PeriodicTopology,
     ScalarFrontend,
@@ -22,6 +23,11 @@ from tests import GOLDEN
 SCALAR = ScalarFrontend(2, 4, OpenTopology(2, (16.0, 16.0)))
 U1 = GaugeFrontend(1, 1, 2, 4, PeriodicTopology(2, (4.0, 4.0)))
 SU2 = GaugeFrontend(2, 1, 2, 4, PeriodicTopology(2, (4.0, 4.0)))
+
+CHANNEL = GridTopology(2, ("periodic", "open"), (8.0, 8.0))
+"""A box that wraps in x and has walls in y."""
+MIXED = ScalarFrontend(2, 4, CHANNEL)
+VECTOR = ScalarFrontend(2, 4, CHANNEL, components=3)
 
 
 def golden(name: str) -> bytes:
@@ -52,10 +58,34 @@ def golden_u1() -> tuple[GaugeTree, FieldArena]:
     return tree, arena
 
 
+def golden_channel(frontend: ScalarFrontend, refine: bool) -> tuple[AMRTree, FieldArena]:
+    """The state of sunc_mixed_2d, and with `refine` of sunc_vector_2d."""
+    tree, arena = AMRTree(frontend, 1.0, 4, 4), FieldArena(frontend, 16)
+
+    def fill(slot: int, first: float) -> None:
+        numbers = arena.storage[slot].reshape(16, -1)
+        numbers[:] = first + np.arange(16.0)[:, np.newaxis] * 0.1
+        numbers += np.arange(numbers.shape[1]) * 1e6
+
+    for origin in ((0, 0), (4, 0), (0, 4), (4, 4)):
+        block = tree.insert_block_with_field(origin, 0, arena)
+        fill(int(tree.field_slots[block]), 1000 * block)
+    for child in tree.refine_block(3) if refine else ():
+        tree.field_slots[child] = arena.alloc()
+        fill(int(tree.field_slots[child]), 1000 * child)
+    dead = tree.insert_block_with_field((16, 16), 1, arena)
+    fill(int(tree.field_slots[dead]), -5.0)
+    tree.invalidate_block(dead)
+    slot = arena.alloc()
+    fill(slot, 0.25)
+    arena.free(slot)
+    return tree, arena
+
+
 def worn(kind: str = "scalar") -> tuple[Any, FieldArena]:
     """A tree with dead blocks that name slots, free ones and reused ones, and stale free words."""
-    frontend = {"scalar": SCALAR, "u1": U1, "su2": SU2}[kind]
-    tree: AMRTree = (AMRTree if kind == "scalar" else GaugeTree)(frontend, 0.5, 6, 4)  # type: ignore[arg-type]
+    frontend = {"scalar": SCALAR, "vector": VECTOR, "u1": U1, "su2": SU2}[kind]
+    tree: AMRTree = (GaugeTree if kind in ("u1", "su2") else AMRTree)(frontend, 0.5, 6, 4)  # type: ignore[arg-type]
     arena = FieldArena(frontend, 12)
     random = np.random.default_rng(7)
     blocks = [tree.insert_block_with_field((4 * x, 4 * x), 0, arena) for x in range(4)]

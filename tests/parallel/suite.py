@@ -25,6 +25,7 @@ from standfast.errors import (
 )
 from standfast.oxck import InvalidMagic
 from standfast.parallel import Communicator, agree, communicator, on_root, together
+from standfast.parallel.agreement import agree_all
 
 Check = Callable[[Communicator], None]
 
@@ -315,13 +316,28 @@ def ranks_agree_on_equal_values(comm: Communicator) -> None:
 
 
 @check
+def every_rank_is_named_with_its_value(comm: Communicator) -> None:
+    """The AMR seed: "To coordinate snapshot steps across ranks"."""
+    if comm.size == 1:
+        return
+    given = {"the run": "heat", "the step": 100 * comm.rank, "the time": comm.rank / 4}
+    told = ", and ".join(f"rank {rank} has {100 * rank}" for rank in range(comm.size))
+    with pytest.raises(RanksDisagree, match=f"agree on the step: {told}; "):
+        agree_all(comm, given)
+    agree_all(comm, {"the run": "heat", "the step": 100})
+    assert in_step(comm)
+
+
+@check
 def values_that_differ_are_told_on_all(comm: Communicator) -> None:
     last = comm.size - 1
     for first, other in [(1, 2), (1, 1.0), (1, True), (None, math.nan), (0.0, -0.0), ("1", 1)]:
         if comm.size == 1:
             agree(comm, "it", first)
             continue
-        told = f"agree on the step: rank 0 has {first!r}, and rank {last} has {other!r}"
+        same = ", ".join(map(str, range(last)))
+        others = f"ranks {same} have" if last > 1 else "rank 0 has"
+        told = f"agree on the step: {others} {first!r}, and rank {last} has {other!r}"
         with pytest.raises(RanksDisagree, match=told):
             agree(comm, "the step", other if comm.rank == last else first)
     assert in_step(comm)

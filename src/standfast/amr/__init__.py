@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from standfast.amr.mesh.arena import INVALID, FieldArena
 from standfast.amr.mesh.frontends import GaugeFrontend, ScalarFrontend
 from standfast.amr.mesh.gauge import GaugeTree, LinkExchangeSpec
-from standfast.amr.mesh.topology import OpenTopology, PeriodicTopology
+from standfast.amr.mesh.topology import GridTopology, OpenTopology, PeriodicTopology
 from standfast.amr.mesh.tree import AMRTree
 from standfast.amr.sunc.checkpoint import TreeCheckpoint, TreeState
 from standfast.amr.sunc.paths import broadcast_checkpoint_step, format_path, format_ranked_path
@@ -28,13 +28,13 @@ from standfast.schedule import Schedule
 if TYPE_CHECKING:
     from standfast.amr.ghosts.links import link_halo
     from standfast.amr.inspect.logical import logical_digest
-    from standfast.amr.mesh.patch import Patch
+    from standfast.amr.mesh.apply import Patch
     from standfast.amr.migration import move_blocks, repartition
     from standfast.amr.shard import ShardContext
     from standfast.amr.snapshot.snapshot import Restored, Snapshot
 
 _LATER = {
-    "Patch": "standfast.amr.mesh.patch",
+    "Patch": "standfast.amr.mesh.apply",
     "Restored": "standfast.amr.snapshot.snapshot",
     "ShardContext": "standfast.amr.shard",
     "Snapshot": "standfast.amr.snapshot.snapshot",
@@ -59,6 +59,7 @@ __all__ = [
     "FieldArena",
     "GaugeFrontend",
     "GaugeTree",
+    "GridTopology",
     "LinkExchangeSpec",
     "OpenTopology",
     "Patch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -166,17 +167,23 @@ def _shared_out(tree: AMRTree, comm: Communicator, kind: str) -> tuple[Places, I
     if kind not in KINDS:
         raise BadOption(f"kind={kind!r}: blocks are shared out as {' or '.join(KINDS)}")
     every, holders = gather_places(tree, comm)
-    places, which = distinct(every)
     if kind == "morton_contiguous":
+        places, _ = distinct(every)
         return places, even_owners(len(places), comm.size)
+    return manual_owners(every, holders, [f"rank {rank}" for rank in range(comm.size)])
+
+
+def manual_owners(every: Places, holders: Indices, names: Sequence[str]) -> tuple[Places, Indices]:
+    """Blocks sorted by key, each owned by its holder; raises RanksDisagree if it has two."""
+    places, which = distinct(every)
     counts = np.bincount(which, minlength=len(places))
     if np.any(counts > 1):
         twice = int(np.flatnonzero(counts > 1)[0])
-        ranks = ", ".join(map(str, holders[which == twice].tolist()))
+        found = " and ".join(names[holder] for holder in holders[which == twice].tolist())
         raise RanksDisagree(
             f"the block at {tuple(places.origins[twice].tolist())} of level "
-            f"{places.levels[twice]} is on the ranks {ranks}: shared out by hand, a block is on "
-            "one of them; invalidate the others, or use morton_contiguous"
+            f"{places.levels[twice]} is held by {found}: only one may hold it; invalidate it in "
+            "the others"
         )
     owners = np.zeros(len(places), np.int64)
     owners[which] = holders

@@ -5,7 +5,7 @@ All functions here are collective.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -59,13 +59,25 @@ def on_root(comm: Communicator, action: Callable[[], Any], root: int = 0) -> Any
 
 def agree(comm: Communicator, what: str, value: Any) -> None:
     """Collective: raise RanksDisagree on all ranks unless all gave the same, of JSON's types."""
-    values = _all_told(comm, lambda: _encoded(f"ranks cannot agree on {what}", value))
-    other = next((rank for rank in range(comm.size) if values[rank] != values[0]), None)
-    if other is not None:
-        raise RanksDisagree(
-            f"the ranks do not agree on {what}: rank 0 has {_shown(values[0])}, and "
-            f"rank {other} has {_shown(values[other])}; give all the same"
-        )
+    agree_all(comm, {what: value})
+
+
+def agree_all(comm: Communicator, values: Mapping[str, Any]) -> None:
+    """Collective: the same for several values by their names, in one exchange.
+
+    The error names the first value that differs, and what each rank has.
+    """
+
+    def encode() -> bytes:
+        each = [_encoded(f"ranks cannot agree on {what}", value) for what, value in values.items()]
+        return msgspec.msgpack.encode(each)
+
+    told = [msgspec.msgpack.decode(each, type=list[bytes]) for each in _all_told(comm, encode)]
+    for what, column in zip(values, zip(*told, strict=True), strict=True):
+        if len(set(column)) > 1:
+            raise RanksDisagree(
+                f"the ranks do not agree on {what}: {_by_rank(column)}; give all the same"
+            )
 
 
 def _all_told(comm: Communicator, action: Callable[[], bytes]) -> list[bytes]:
@@ -116,6 +128,19 @@ def _encoded(why: str, value: Any) -> bytes:
     except Exception as error:
         raise BadOption(f"{why}: {error}; it must be of JSON's types or bytes") from error
     return data
+
+
+def _by_rank(column: Sequence[bytes]) -> str:
+    """Each value with the ranks that have it."""
+    holders: dict[bytes, list[str]] = {}
+    for rank, value in enumerate(column):
+        holders.setdefault(value, []).append(str(rank))
+    return ", and ".join(
+        f"ranks {shortened(', '.join(ranks))} have {_shown(value)}"
+        if len(ranks) > 1
+        else f"rank {ranks[0]} has {_shown(value)}"
+        for value, ranks in holders.items()
+    )
 
 
 def _shown(data: bytes) -> str:

@@ -37,6 +37,8 @@ MESHES = [
     ({"nd": 2, "base": 2, "topology": "periodic", "gauge": 3}, 8),
     ({"nd": 3, "base": 2, "topology": "open", "dtype": np.float32}, 8),
     ({"nd": 3, "base": 2, "topology": "periodic", "dtype": np.complex64}, 8),
+    ({"nd": 2, "base": 3, "topology": "mixed", "components": 3}, 10),
+    ({"nd": 3, "base": 2, "topology": "mixed", "dtype": np.int16, "components": 2}, 8),
 ]
 
 
@@ -166,7 +168,7 @@ def test_a_periodic_box_of_no_whole_blocks_is_refused() -> None:
     frontend = ScalarFrontend(2, 4, PeriodicTopology(2, (4.0, 3.0)))
     tree, arena = AMRTree(frontend, 0.5, 4, 1), FieldArena(frontend, 1)
     tree.insert_block_with_field((0, 0), 0, arena)
-    with pytest.raises(BadOption, match="6 sites along dimension 1"):
+    with pytest.raises(BadOption, match="6 sites along the periodic dimension 1"):
         tree.fill_ghosts(arena)
 
 
@@ -183,7 +185,9 @@ def test_ghosts_are_not_filled_inside_a_kernel() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize(
-    "of", [MESHES[2][0], MESHES[5][0], MESHES[7][0]], ids=["2-D", "gauge", "3-D"]
+    "of",
+    [MESHES[2][0], MESHES[5][0], MESHES[7][0], MESHES[8][0]],
+    ids=["2-D", "gauge", "3-D", "mixed vector"],
 )
 def test_ghosts_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
     def by_key(tree: Any, arena: Any) -> Any:

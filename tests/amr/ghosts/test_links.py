@@ -19,6 +19,7 @@ MESHES: list[dict[str, Any]] = [
     {"nd": 2, "base": 1, "topology": "periodic", "gauge": 2},
     {"nd": 2, "base": 3, "topology": "periodic", "gauge": 3},
     {"nd": 3, "base": 2, "topology": "periodic", "gauge": 1},
+    {"nd": 2, "base": 3, "topology": "mixed", "gauge": 2},
 ]
 
 

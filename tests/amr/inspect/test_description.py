@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from standfast.amr.inspect.description import check, describe, group_name
-from standfast.amr.inspect.ranges import scan
+from standfast.amr.inspect.description import check, describe, group_name, scan
 from standfast.amr.inspect.trees import opened
 from standfast.errors import BadOption, BadRange
 from tests.amr.saved_states import GAUGE, SCALAR, divided, empty, refined, save

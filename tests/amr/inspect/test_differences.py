@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.amr.inspect.differences import BlockChange, Site, TreeDiff, differences
-from standfast.amr.inspect.layouts import Layout
+from standfast.amr.inspect.differences import BlockChange, Layout, Site, TreeDiff, differences
 from standfast.amr.inspect.trees import Source, opened
 from tests.amr.saved_states import (
     GAUGE,
     SCALAR,
+    VECTOR,
     State,
     divided,
     empty,
@@ -58,6 +58,17 @@ def test_a_field_is_named_by_block_and_site_with_the_first_and_the_worst() -> No
     assert (change.what, change.count, change.of, change.by) == ("field", 2, 16, 0.5)
     assert change.first == Site(3, (3, 4), None)
     assert change.worst == Site(14, (2, 7), None)
+
+
+def test_a_vector_differs_at_a_site_in_any_of_its_components(tmp_path: Path) -> None:
+    state = refined(VECTOR)
+    state[1].storage[6, 3, 2] += 0.25
+    state[1].storage[6, 14, :2] -= 0.5
+    for after in (state, save(tmp_path / "a.sunc", state)):
+        change = only(compared(refined(VECTOR), after))
+        assert (change.what, change.count, change.of, change.by) == ("field", 2, 16, 0.5)
+        assert change.first == Site(3, (3, 4), None)
+        assert change.worst == Site(14, (2, 7), None)
 
 
 def test_a_link_is_named_by_site_and_direction() -> None:

@@ -22,9 +22,21 @@ from standfast.errors import (
     IncompatibleCheckpoint,
     RanksDisagree,
 )
-from tests.amr.saved_states import GAUGE, SCALAR, State, divided, empty, refined, save, snapshot
+from tests.amr.saved_states import (
+    GAUGE,
+    SCALAR,
+    VECTOR,
+    State,
+    divided,
+    empty,
+    refined,
+    save,
+    snapshot,
+)
 
-FRONTENDS = pytest.mark.parametrize("frontend", [SCALAR, GAUGE], ids=["scalar", "gauge"])
+FRONTENDS = pytest.mark.parametrize(
+    "frontend", [SCALAR, VECTOR, GAUGE], ids=["scalar", "vector", "gauge"]
+)
 
 
 def by_hand(state: State) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr.mesh.patch import Patch
+from standfast.amr.mesh.apply import Patch
 from standfast.amr.migration import repartition
 from standfast.errors import BadOption, GhostsInUse, RankFailed
 from tests.amr.meshes import (
@@ -22,6 +22,7 @@ MESHES: list[dict[str, Any]] = [
     {"nd": 2, "base": 3},
     {"nd": 2, "base": 2, "topology": "periodic", "gauge": 2},
     {"nd": 3, "base": 2, "topology": "periodic"},
+    {"nd": 2, "base": 3, "topology": "mixed", "components": 3},
 ]
 
 
@@ -72,6 +73,23 @@ def test_a_kernel_gets_each_site_with_its_neighbours(of: Any, outside: Any) -> N
         for key, index in zip(tree.keys(), tree.live.tolist(), strict=True)
     }
     assert found == expected
+
+
+def test_beyond_a_wall_each_component_may_have_a_value_of_its_own() -> None:
+    tree, arena = random_mesh(3, 8, nd=2, base=3, topology="mixed", components=3)
+    outside = (0.5, -1.0, 2.0)
+    expected = smoothed(tree, arena, np.array(outside))
+    tree.apply(smooth, arena, outside)
+    assert fields_by_key(tree, arena) == expected
+
+
+@pytest.mark.parametrize("outside", [(1.0, 2.0), (1.0,) * 4, [[1.0] * 3]])
+def test_a_field_of_other_components_beyond_a_wall_is_refused(outside: Any) -> None:
+    tree, arena = random_mesh(3, 8, components=3)
+    before = fields_by_key(tree, arena)
+    with pytest.raises(BadOption, match="outside="):
+        tree.apply(smooth, arena, outside)
+    assert fields_by_key(tree, arena) == before
 
 
 def test_a_kernel_is_called_once_for_each_level_from_the_coarsest() -> None:

@@ -1,4 +1,4 @@
-"""Borders, or none."""
+"""Borders, or none, along each dimension."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import OpenTopology, PeriodicTopology
+from standfast.amr import GridTopology, OpenTopology, PeriodicTopology
 from standfast.amr.mesh.topology import topology_of
 from standfast.errors import BadField, BadOption
 
 OPEN = OpenTopology(2, (4.0, 8.0))
 PERIODIC = PeriodicTopology(2, [4, 8])
+MIXED = GridTopology(2, ("periodic", "open"), (4.0, 8.0))
 
 
 def test_extents_are_kept_as_floats() -> None:
@@ -40,6 +41,26 @@ def test_a_periodic_box_wraps() -> None:
     assert inside.all()
 
 
+def test_each_dimension_has_a_boundary_of_its_own() -> None:
+    """The original's topology.zig: "The topology interface allows frontends to specify periodic,
+    open, or mixed boundaries per dimension."
+    """
+    wrapped, inside = MIXED.wrapped(np.array([[-1, 0], [8, 15], [3, 16], [-1, -1]]), 0.5)
+    assert wrapped.tolist() == [[7, 0], [0, 15], [3, 16], [7, -1]]
+    assert inside.tolist() == [True, True, False, False]
+    assert GridTopology(2, ["open", "open"], (4.0, 8.0)) == OPEN
+    assert GridTopology(2, ("periodic",) * 2, (4.0, 8.0)) == PERIODIC
+    assert MIXED not in (OPEN, PERIODIC)
+
+
+@pytest.mark.parametrize(
+    "boundary", [("open",), ("open", "round"), ("open",) * 3, "open", None, ("open", None)]
+)
+def test_a_boundary_is_open_or_periodic_for_each_dimension(boundary: Any) -> None:
+    with pytest.raises(BadOption, match="boundary="):
+        GridTopology(2, boundary, (4.0, 8.0))
+
+
 @pytest.mark.parametrize("spacing", [1e-300, 1e300, 1e-18])
 def test_a_spacing_that_makes_no_box_is_refused(spacing: float) -> None:
     with pytest.raises(BadOption, match="make no box"):
@@ -58,7 +79,7 @@ def test_an_extent_is_a_length_for_each_dimension(extents: Any) -> None:
         OpenTopology(2, extents)
 
 
-@pytest.mark.parametrize("topology", [OPEN, PERIODIC], ids=["open", "periodic"])
+@pytest.mark.parametrize("topology", [OPEN, PERIODIC, MIXED], ids=["open", "periodic", "mixed"])
 def test_a_description_makes_it_again(topology: Any) -> None:
     assert topology_of(topology.describe(), 2) == topology
 
@@ -68,14 +89,16 @@ def test_a_description_makes_it_again(topology: Any) -> None:
     [
         None,
         {},
-        {"kind": "round", "extents": [1.0, 1.0]},
-        {"kind": ["open"], "extents": [1.0, 1.0]},
-        {"kind": "open"},
-        {"kind": "open", "extents": [1.0]},
-        {"kind": "open", "extents": [1.0, -1.0]},
-        {"kind": "open", "extents": [1, 1]},
-        {"kind": "open", "extents": "11"},
-        {"kind": "open", "extents": [1.0, 1.0], "more": 1},
+        {"boundary": ["open", "round"], "extents": [1.0, 1.0]},
+        {"boundary": ["open", ["open"]], "extents": [1.0, 1.0]},
+        {"boundary": ["open"], "extents": [1.0, 1.0]},
+        {"boundary": "open", "extents": [1.0, 1.0]},
+        {"boundary": ["open"] * 2},
+        {"boundary": ["open"] * 2, "extents": [1.0]},
+        {"boundary": ["open"] * 2, "extents": [1.0, -1.0]},
+        {"boundary": ["open"] * 2, "extents": [1, 1]},
+        {"boundary": ["open"] * 2, "extents": "11"},
+        {"boundary": ["open"] * 2, "extents": [1.0, 1.0], "more": 1},
     ],
     ids=repr,
 )

@@ -9,8 +9,7 @@ import numpy as np
 from standfast.amr import INVALID, GaugeTree
 from standfast.amr.ghosts.places import Places
 from standfast.amr.mesh.restriction import inject
-from standfast.amr.regrid.adapt import gradients
-from standfast.amr.regrid.criteria import plan_adaption
+from standfast.amr.regrid.adapt import gradients, plan_adaption
 
 
 def adapt_slowly(tree: Any, arena: Any, threshold: float, hysteresis: float) -> None:

@@ -123,6 +123,7 @@ MESHES: list[dict[str, Any]] = [
     {"nd": 2, "base": 2, "gauge": 2},
     {"nd": 2, "base": 2, "dtype": np.uint8},
     {"nd": 3, "base": 2, "topology": "periodic", "max_level": 2},
+    {"nd": 2, "base": 3, "topology": "mixed", "components": 3},
 ]
 SEEDS = (0, 4, 6)
 
@@ -342,7 +343,12 @@ def walk(tree: Any, arena: Any, spread: Any = None) -> list[Any]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize(
-    "of", [{"nd": 2, "base": 3}, {"nd": 2, "base": 3, "topology": "periodic", "gauge": 2}]
+    "of",
+    [
+        {"nd": 2, "base": 3},
+        {"nd": 2, "base": 3, "topology": "mixed", "components": 3},
+        {"nd": 2, "base": 3, "topology": "periodic", "gauge": 2},
+    ],
 )
 def test_meshes_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
     def program(comm: Any) -> Any:

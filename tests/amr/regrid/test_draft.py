@@ -23,6 +23,7 @@ MESHES: list[dict[str, Any]] = [
     {"nd": 2, "base": 2, "topology": "periodic", "gauge": 2},
     {"nd": 2, "base": 2, "dtype": np.uint8},
     {"nd": 3, "base": 2, "topology": "periodic", "max_level": 2},
+    {"nd": 2, "base": 3, "topology": "mixed", "components": 3},
 ]
 
 

@@ -112,6 +112,8 @@ class Refusals:
     def disagreements(self) -> None:
         odd = self.is_odd
         self.refused("step", lambda: self.save(step=3 if odd else 2))
+        later = {"step": 3 if odd else 2, "time": 0.5 if odd else 0.25}
+        self.refused("step and time", lambda: self.save(**later))
         self.refused("time", lambda: self.save(time=0.5 if odd else 0.25))
         self.refused("values", lambda: self.save(values={"a": np.arange(2 + odd)}))
         self.refused("values of one type", lambda: self.save(values={"a": 1.0 if odd else 1}))

@@ -44,7 +44,11 @@ def _part(rank: int, size: int, **of: Any) -> Any:
     return tree, arena
 
 
-@pytest.mark.parametrize("of", [{}, {"gauge": 2}], ids=["scalar", "gauge"])
+@pytest.mark.parametrize(
+    "of",
+    [{}, {"topology": "mixed", "components": 3}, {"gauge": 2}],
+    ids=["scalar", "mixed vector", "gauge"],
+)
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (1, 2)])
 def test_blocks_are_shared_out_anew(before: int, after: int, of: Any, run: Any) -> None:
     saved_by_threads(run, before, lambda rank: _part(rank, before, **of), "manual")

@@ -50,7 +50,7 @@ def run_on_disk(tmp_path: Path) -> Any:
 # What is kept
 
 
-@pytest.mark.parametrize("kind", ["scalar", "u1", "su2"])
+@pytest.mark.parametrize("kind", ["scalar", "vector", "u1", "su2"])
 def test_what_is_loaded_is_what_was_saved(kind: str, run: Any) -> None:
     tree, arena = worn(kind)
     values = {"beta": 2.5, "seen": [1, (2, None)], "means": np.arange(3.0)}

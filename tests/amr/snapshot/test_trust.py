@@ -150,7 +150,7 @@ def test_sections_that_claim_more_than_is_stored_are_refused(rows: int, run: Run
             "random is a Generator",
         ),
         (lambda run, tree, arena: TreeCheckpoint(AMRTree), "frontend="),
-        (lambda run, tree, arena: TreeCheckpoint(FRONTEND).read("x.sunc"), "a str is no stream"),
+        (lambda run, tree, arena: TreeCheckpoint(FRONTEND).read("x.sunc"), "a str is not a stream"),
         (lambda run, tree, arena: OpenTopology(2, 1.0), "extents=1.0"),
         (lambda run, tree, arena: logical_digest(tree), "a AMRTree is no state"),
     ],

@@ -43,7 +43,7 @@ from standfast.errors import (
 from tests.amr.sunc.streams import Trickle, trickle
 from tests.amr.tree_states import SCALAR, SU2, U1, loaded, saved, worn
 
-KINDS = ["scalar", "u1", "su2"]
+KINDS = ["scalar", "vector", "u1", "su2"]
 TORUS = PeriodicTopology(2, (4.0, 4.0))
 
 
@@ -154,9 +154,45 @@ def test_streams_that_give_little_are_read_exactly_to_the_end_of_the_state(
         if isinstance(tree, GaugeTree):
             state: Any = GaugeTree.read_checkpoint(stream, frontend=tree.frontend)
         else:
-            state = TreeCheckpoint(SCALAR).read(stream)
+            state = TreeCheckpoint(tree.frontend).read(stream)
         assert saved(state.tree, state.arena) == data
     assert stream.read(9) == b"rest"[:most]
+
+
+@pytest.mark.parametrize("kind", ["scalar", "u1"])
+def test_paths_are_for_the_functions_with_file_in_their_name_and_streams_for_the_others(
+    kind: str, tmp_path: Path
+) -> None:
+    """The seed has `write(&tree, &arena, writer)`, `read(allocator, reader)` and
+    `writeToFile(&tree, &arena, dir, "run_step100.sunc")`.
+    """
+    tree, arena = worn(kind)
+    path, stream = tmp_path / "a.sunc", io.BytesIO()
+    path.write_bytes(b"old")
+    checkpoint = TreeCheckpoint(tree.frontend)
+    if isinstance(tree, GaugeTree):
+        calls: list[Any] = [
+            lambda given: tree.write_checkpoint(arena, given),
+            lambda given: GaugeTree.read_checkpoint(given, frontend=tree.frontend),
+            lambda given: tree.write_checkpoint_to_file(arena, given),
+            lambda given: GaugeTree.read_checkpoint_from_file(given, frontend=tree.frontend),
+        ]
+    else:
+        calls = [
+            lambda given: checkpoint.write(tree, arena, given),
+            checkpoint.read,
+            lambda given: checkpoint.write_to_file(tree, arena, given),
+            checkpoint.read_from_file,
+        ]
+    for call in calls[:2]:
+        for given in (path, str(path)):
+            with pytest.raises(BadOption, match=r"is not a stream: .*_file"):
+                call(given)
+    for call in calls[2:]:
+        for given in (stream, b"a.sunc", 3):
+            with pytest.raises(BadOption, match="is not a path"):
+                call(given)
+    assert (path.read_bytes(), stream.getvalue()) == (b"old", b"")
 
 
 def test_a_tree_checkpoint_stops_before_the_links() -> None:

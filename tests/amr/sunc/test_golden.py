@@ -6,9 +6,21 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from standfast.amr import INVALID, GaugeTree, TreeCheckpoint
-from tests.amr.tree_states import SCALAR, U1, golden, golden_scalar, golden_u1, saved
+from standfast.amr import INVALID, GaugeTree, ScalarFrontend, TreeCheckpoint
+from tests import GOLDEN
+from tests.amr.tree_states import (
+    MIXED,
+    SCALAR,
+    U1,
+    VECTOR,
+    golden,
+    golden_channel,
+    golden_scalar,
+    golden_u1,
+    saved,
+)
 
 
 def test_the_scalar_state_built_by_operations_gives_the_golden_bytes() -> None:
@@ -53,3 +65,49 @@ def test_the_golden_gauge_file_comes_back_the_same() -> None:
     assert state.tree.links.tobytes() == data[-1024:]
     assert state.arena.storage[1, 3, 0] == 3 - 0.5j
     assert saved(state.tree, state.arena) == data
+
+
+@pytest.mark.parametrize(
+    ("name", "frontend", "refine"),
+    [("sunc_mixed_2d", MIXED, False), ("sunc_vector_2d", VECTOR, True)],
+)
+def test_a_box_of_mixed_borders_and_a_vector_at_each_site_give_the_golden_bytes(
+    name: str, frontend: ScalarFrontend, refine: bool
+) -> None:
+    """The seed: "Capture AMRTree structure, FieldArena storage, and (optionally) gauge links
+    bit-for-bit", and "Payload ... depends on `FieldType`": in sunc_vector_2d it is `[3]f64`.
+    """
+    tree, arena = golden_channel(frontend, refine)
+    assert saved(tree, arena) == golden(name)
+    state = TreeCheckpoint(frontend).read(io.BytesIO(golden(name)))
+    assert state.arena.storage.shape == (16, 16, *frontend.field_shape)
+    assert saved(state.tree, state.arena) == golden(name)
+
+
+def test_ghosts_of_a_channel_are_those_of_the_first_implementation() -> None:
+    """The seed: "Store checkpoints after `AMRTree.apply` completes and ghosts are consistent".
+
+    The box wraps in x and has walls in y. The original leaves ghosts beyond a wall as they were,
+    here zero.
+    """
+    state = TreeCheckpoint(MIXED).read(io.BytesIO(golden("sunc_mixed_2d")))
+    ghosts = state.tree.fill_ghosts(state.arena)
+    assert ghosts.layers.tobytes() == (GOLDEN / "sunc_mixed_2d.ghosts").read_bytes()
+    assert ghosts.valid.tolist() == [
+        [True, True, True, False],
+        [True, True, True, False],
+        [True, True, False, True],
+        [True, True, False, True],
+    ]
+
+
+def test_ghosts_of_vectors_are_those_of_the_first_implementation_between_equal_levels() -> None:
+    state = TreeCheckpoint(VECTOR).read(io.BytesIO(golden("sunc_vector_2d")))
+    ghosts = state.tree.fill_ghosts(state.arena)
+    data = (GOLDEN / "sunc_vector_2d.ghosts").read_bytes()
+    theirs = np.frombuffer(data).reshape(ghosts.layers.shape)
+    levels = state.tree.blocks["level"][state.tree.live]
+    equal = [(0, 0), (0, 1), (0, 2), (3, 0), (3, 2), (4, 1), (4, 2), (5, 0), (5, 3), (6, 1), (6, 3)]
+    assert levels.tolist() == [0, 0, 0, 1, 1, 1, 1]
+    for row, face in equal:
+        assert ghosts.layers[row, face].tobytes() == theirs[row, face].tobytes()

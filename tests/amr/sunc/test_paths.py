@@ -8,9 +8,20 @@ from typing import Any
 
 import pytest
 
-from standfast.amr import Schedule, broadcast_checkpoint_step, format_path, format_ranked_path
+from standfast.amr import (
+    AMRTree,
+    FieldArena,
+    Schedule,
+    ShardContext,
+    TreeCheckpoint,
+    broadcast_checkpoint_step,
+    format_path,
+    format_ranked_path,
+)
 from standfast.errors import BadOption
 from standfast.parallel import SingleRank
+from tests.amr.thread_ranks import on_threads
+from tests.amr.tree_states import VECTOR
 from tests.parallel.ranks import run_ranks
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "checkpoint_steps.py"
@@ -57,6 +68,38 @@ def test_a_step_that_is_none_is_refused(strict: bool) -> None:
 def test_a_rank_that_is_none_has_no_step() -> None:
     with pytest.raises(BadOption, match="no rank 1"):
         broadcast_checkpoint_step(None, 1, 5)
+
+
+def test_each_rank_writes_its_own_file_and_rebuilds_the_shard_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    """The seed's "MPI Usage", in its order: per-rank paths, a step for all, a shard rebuilt with
+    `.morton_contiguous` after the restart; then ghosts are as they were.
+    """
+
+    def program(comm: Any) -> None:
+        tree, arena = AMRTree(VECTOR, 1.0, 4, 8), FieldArena(VECTOR, 4)
+        block = tree.insert_block_with_field((4 * comm.rank, 0), 0, arena)
+        arena.storage[tree.field_slots[block]] = 10_000.0 * comm.rank + 0.5
+        tree.attach_shard(ShardContext.from_tree(tree, comm, "morton_contiguous"))
+        before = tree.fill_ghosts(arena).layers.tobytes()
+
+        step = broadcast_checkpoint_step(comm, 0, 300 + comm.rank)
+        assert Schedule(100, start=0).should_checkpoint(step)
+        checkpoint = TreeCheckpoint(VECTOR)
+        path = format_ranked_path(tmp_path, "run", step, comm.rank)
+        checkpoint.write_to_file(tree, arena, path)
+
+        state = checkpoint.read_from_file(path)
+        shard = ShardContext.from_tree(state.tree, comm, "morton_contiguous")
+        state.tree.attach_shard(shard)
+        assert state.tree.fill_ghosts(state.arena).layers.tobytes() == before
+
+    on_threads(2, program)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "run_step300_rank0.sunc",
+        "run_step300_rank1.sunc",
+    ]
 
 
 def test_all_ranks_get_the_step_of_the_root_or_all_are_told_that_they_disagree() -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import standfast
+from standfast.amr import Snapshot
 from standfast.amr.inspect.logical import logical_digest
-from tests.amr.saved_states import GAUGE, State, divided, refined, save, snapshot
+from tests.amr.saved_states import GAUGE, VECTOR, State, divided, refined, save, snapshot
 from tests.cli.stores import call, flip_in
 from tests.cli.test_cli import run_in_terminal
 
@@ -136,6 +137,24 @@ def test_show_tells_the_simulation_of_a_snapshot(store: standfast.Store) -> None
         assert line in done.lines
     assert "rank0.storage.0" not in done.out
     assert "rank0.storage.0" in call("show", "su2@1", "--all", *inside(store)).out
+
+
+def test_show_tells_the_borders_and_the_components_of_a_vector_field(tmp_path: Path) -> None:
+    with standfast.Store(tmp_path).run("flow") as run:
+        run.save(1, snapshot(refined(VECTOR)))
+        lines = call("show", "flow@1", "--store", tmp_path).lines
+    assert "  frontend: vector, 3 components, float64" in lines
+    assert "  topology: periodic × open, 8 × 8" in lines
+    assert "2 dimensions, blocks of 4×4 sites, 24 bytes a site" in lines
+
+
+def test_an_imported_file_is_shown_and_does_not_differ_from_its_snapshot(tmp_path: Path) -> None:
+    path = save(tmp_path / "run_step4.sunc", refined(VECTOR), extras=False)
+    with standfast.Store(tmp_path / "store").run("flow") as run:
+        Snapshot.import_files(run, path, frontend=VECTOR)
+    inside = "--store", tmp_path / "store"
+    assert "  random states: none" in call("show", "flow@4", *inside).lines
+    assert call("diff", path, "flow@4", *inside).code == 0
 
 
 def test_show_prints_a_snapshot_as_json(store: standfast.Store) -> None:

@@ -30,7 +30,7 @@ from standfast.errors import (
     UnsupportedTensor,
 )
 from standfast.formats.sunc import file as sunc
-from standfast.formats.sunc.header import Header
+from standfast.formats.sunc.header import Header, payload_specs
 from standfast.tensors import TensorSpec
 from tests.formats.sunc.builders import (
     PAYLOAD_END,
@@ -57,7 +57,9 @@ from tests.formats.sunc.malformed import CASES
 
 INVALID = 2**64 - 1
 
-all_golden = pytest.mark.parametrize("name", ["sunc_scalar_2d", "sunc_u1_2d"])
+all_golden = pytest.mark.parametrize(
+    "name", ["sunc_scalar_2d", "sunc_u1_2d", "sunc_mixed_2d", "sunc_vector_2d"]
+)
 
 
 # Golden files
@@ -249,6 +251,18 @@ def test_storage_of_any_dtype_is_saved_once_its_size_is_named(dtype: str) -> Non
     assert layout.body[0] == header(field_bytes=site)
     with pytest.raises(UnsupportedDType, match=f"'storage'.*field_bytes={site}"):
         sunc.layout(sections, small_metadata(), extras=False)
+
+
+@pytest.mark.parametrize(
+    ("field_bytes", "dtype", "components"),
+    [(4, "float32", 1), (12, "float32", 3), (24, "float64", 3), (6, "uint8", 6)],
+)
+def test_a_site_of_several_numbers_is_read_as_the_widest_floats_that_fit(
+    field_bytes: int, dtype: str, components: int
+) -> None:
+    header = replace(Header.parse(golden("sunc_scalar_2d")[:92]), field_bytes=field_bytes)
+    storage = payload_specs(header)["storage"]
+    assert (storage.dtype, storage.shape[-1]) == (dtype, components)
 
 
 def test_of_a_stream_the_payload_alone_is_read() -> None:

@@ -6,6 +6,8 @@ import io
 import struct
 from typing import Any
 
+import numpy as np
+
 from standfast.amr import (
     AMRTree,
     GaugeFrontend,
@@ -24,7 +26,11 @@ DTYPES = {1: "uint8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"
 
 def tree_seeds() -> list[bytes]:
     """States that trees open, and that changes make unsound."""
-    states: list[Any] = [golden_scalar(), golden_u1(), *map(worn, ("scalar", "u1", "su2"))]
+    states: list[Any] = [
+        golden_scalar(),
+        golden_u1(),
+        *map(worn, ("scalar", "vector", "u1", "su2")),
+    ]
     return [saved(*state) for state in states]
 
 
@@ -44,8 +50,10 @@ def check_trees(data: bytes, outcome: Outcome) -> None:
     except BadOption:
         gauge = None
     try:
-        scalar = ScalarFrontend(nd, block_size, topology, DTYPES[field_bytes])
-    except (BadOption, KeyError, NameError):
+        dtype = np.dtype(DTYPES.get(field_bytes, "uint8" if field_bytes % 8 else "float64"))
+        many = field_bytes // dtype.itemsize
+        scalar = ScalarFrontend(nd, block_size, topology, dtype, many)
+    except (BadOption, NameError):
         scalar = None
     for frontend in (scalar, gauge):
         if frontend is not None:

@@ -226,7 +226,7 @@ def test_what_ranks_disagree_on_is_refused(tmp_path: Path) -> None:
 
         return raised(attempt_on_ranks(2, program), RanksDisagree)
 
-    assert "rank 0 has [1, " in disagreeing(step=[1, 2])
+    assert "the step: rank 0 has 1, and rank 1 has 2" in disagreeing(step=[1, 2])
     assert "the epoch" in disagreeing(epoch=[None, 0])
     assert "`best`" in disagreeing(best=[True, False])
     assert "`replace`" in disagreeing(replace=[False, True])

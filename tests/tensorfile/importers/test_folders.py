@@ -24,6 +24,7 @@ from standfast.errors import (
 )
 from standfast.tensorfile.importers import Folder, read_folder
 from standfast.tensorfile.importers import values as folder_values
+from tests import GOLDEN
 from tests.tensorfile.importers.builders import same, save_torch, trained
 
 WEIGHTS = {"weight": torch.tensor([math.nan, -0.0, 1e-40]), "bias": torch.ones(2).bfloat16()}
@@ -286,7 +287,8 @@ def test_a_module_is_no_data(tmp_path: Path) -> None:
 
 def test_nothing_that_looks_like_a_checkpoint_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("none")
-    with pytest.raises(UnknownFormat, match=r"nothing in .* looks like a checkpoint"):
+    (tmp_path / "run_step1.sunc").write_bytes((GOLDEN / "sunc_scalar_2d.sunc").read_bytes())
+    with pytest.raises(UnknownFormat, match=r"nothing in .* a checkpoint: .*import_files"):
         read_folder(tmp_path)
     with pytest.raises(MissingFile, match="there is no folder"):
         read_folder(tmp_path / "gone")

@@ -9,7 +9,7 @@ import numpy as np
 
 from standfast.amr.mesh.frontends import Frontend
 from standfast.amr.mesh.morton import Words, morton
-from standfast.amr.mesh.topology import PeriodicTopology
+from standfast.amr.mesh.topology import PERIODIC
 from standfast.errors import BadOption
 
 if TYPE_CHECKING:
@@ -97,13 +97,12 @@ class Places:
         """
         topology, size = self.frontend.topology, self.frontend.block_size
         spacing = self.base_spacing / 2**level
-        if isinstance(topology, PeriodicTopology):
-            for d, sites in enumerate(topology.sites(spacing)):
-                if sites < size or sites % size:
-                    raise BadOption(
-                        f"the periodic box has {sites:,} sites along dimension {d} at level "
-                        f"{level}: to close on itself it must be some whole blocks of {size}"
-                    )
+        for d, sites in enumerate(topology.sites(spacing)):
+            if topology.boundary[d] == PERIODIC and (sites < size or sites % size):
+                raise BadOption(
+                    f"the box has {sites:,} sites along the periodic dimension {d} at level "
+                    f"{level}: to close on itself it must be some whole blocks of {size}"
+                )
         origins = self.origins[blocks] + size * np.array(step, np.int64)
         wrapped, inside = topology.wrapped(origins, spacing)
         return wrapped, np.asarray(inside)

@@ -1,26 +1,32 @@
 """Where two saved states differ: which blocks, at which sites, by how much.
 
 Blocks are compared by level and origin, whatever slots they have and whichever ranks hold them.
-What differs besides, and means nothing to the physics, is told apart as the layout.
+What differs besides and means nothing to the physics, slots, lists, dead blocks and free lists, is
+the layout: all of it is a part of an exact restart.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from standfast.amr.inspect.item_pairs import Apart, Pairs, compared
-from standfast.amr.inspect.layouts import Layout, compare_layouts
+from standfast.amr.inspect.items import Items, Window
 from standfast.amr.inspect.trees import COMPLEX, SavedState, SavedTree
 from standfast.amr.mesh.arena import INVALID
 from standfast.files.digests import worker_count
 
 Array = np.ndarray[Any, Any]
 
+_BYTE: Final = np.dtype(np.uint8)
+_PIECE: Final = 1 << 20
+"""The bytes that are compared at a time: what is copied for it stays in a processor's cache."""
+_NEAR: Final = 4
+"""Items of the second tree are read together if no more than so many times others lie between."""
 _HEADER: Final = (
     *("nd", "block_size", "field_bytes", "base_spacing", "bits_per_dim", "max_level"),
 )
@@ -247,3 +253,224 @@ def _site(number: int, what: str, block: Block, tree: SavedTree) -> Site:
     inside = (number // size**d % size for d in range(nd))
     coordinates = tuple(o + i for o, i in zip(block.origin, inside, strict=True))
     return Site(number, coordinates, direction)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What differs besides the blocks, in numbers, over all ranks; false if nothing does."""
+
+    order: int = 0
+    """Ranks whose lists have the live blocks of both in another order."""
+    slots: int = 0
+    """Live blocks of both that have another slot."""
+    dead: int = 0
+    """Dead blocks, or places of such, that are not the same in both lists."""
+    free: int = 0
+    """Ranks whose free lists do not give the same slots in the same order."""
+    stale: int = 0
+    """Words of free lists that differ where they mean nothing yet."""
+    unused: int = 0
+    """Slots of no live block whose bytes differ."""
+    dead_links: int = 0
+    """Dead blocks whose links differ."""
+    arenas: int = 0
+    """Ranks whose arenas have another number of slots."""
+    records: int = 0
+    """Records of the same live blocks whose padding differs."""
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, field.name) for field in fields(self))
+
+
+def compare_layouts(
+    before: Sequence[SavedTree], after: Sequence[SavedTree], pool: ThreadPoolExecutor
+) -> Layout:
+    """What differs besides the blocks, rank by rank."""
+    parts = [_layout(a, b, pool) for a, b in zip(before, after, strict=True)]
+    return Layout(*(sum(getattr(part, f.name) for part in parts) for f in fields(Layout)))
+
+
+def _layout(a: SavedTree, b: SavedTree, pool: ThreadPoolExecutor) -> Layout:
+    length = min(len(a.blocks), len(b.blocks))
+    more = slice(length, None)
+    live_a, live_b = a.is_live[:length], b.is_live[:length]
+    dead = ~live_a & ~live_b
+    same_slots = a.field_slots[:length] == b.field_slots[:length]
+    same_dead = dead & same_slots & (_bytes(a)[:length] == _bytes(b)[:length])
+    extra = int((~a.is_live[more]).sum() + (~b.is_live[more]).sum())
+    in_a, in_b = _live_in_both(a, b)
+    same_arena = len(a.free_slots) == len(b.free_slots)
+    return Layout(
+        order=int(not np.array_equal(np.argsort(in_a), np.argsort(in_b))),
+        slots=int((a.field_slots[in_a] != b.field_slots[in_b]).sum()),
+        dead=int(((~live_a | ~live_b) & ~same_dead).sum()) + extra,
+        free=int(not np.array_equal(a.free, b.free)),
+        stale=_stale(a, b) if same_arena else 0,
+        unused=_unused(a, b, pool) if same_arena else 0,
+        dead_links=_dead_links(a, b, np.flatnonzero(dead), pool),
+        arenas=int(not same_arena),
+        records=int((_padding(a)[in_a] != _padding(b)[in_b]).sum()),
+    )
+
+
+def _live_in_both(a: SavedTree, b: SavedTree) -> tuple[Array, Array]:
+    """The indices of the live blocks that both have, in one order of their places."""
+    live_a, live_b = np.flatnonzero(a.is_live), np.flatnonzero(b.is_live)
+    places = _places(a)[live_a], _places(b)[live_b]
+    _, at_a, at_b = np.intersect1d(*places, assume_unique=True, return_indices=True)
+    return live_a[at_a], live_b[at_b]
+
+
+def _places(tree: SavedTree) -> Array:
+    """Level and origin of each block, as one value each."""
+    names = ["level", *(f"origin{d}" for d in range(tree.header.nd))]
+    places = np.empty(len(tree.blocks), [(name, np.uint64) for name in names])
+    places["level"] = tree.blocks["level"]
+    for d in range(tree.header.nd):
+        places[f"origin{d}"] = tree.blocks["origin"][:, d]
+    return places
+
+
+def _bytes(tree: SavedTree) -> Array:
+    return np.ascontiguousarray(tree.blocks).view(f"V{tree.blocks.dtype.itemsize}")
+
+
+def _padding(tree: SavedTree) -> Array:
+    return np.ascontiguousarray(tree.blocks["padding"]).view("V7").ravel()
+
+
+def _stale(a: SavedTree, b: SavedTree) -> int:
+    above = max(a.header.arena_free_count, b.header.arena_free_count)
+    return int((a.free_slots[above:] != b.free_slots[above:]).sum())
+
+
+def _unused(a: SavedTree, b: SavedTree, pool: ThreadPoolExecutor) -> int:
+    unused = np.ones(len(a.free_slots), bool)
+    for tree in (a, b):
+        slots = tree.field_slots[tree.is_live]
+        unused[slots[slots < len(unused)].astype(np.int64)] = False
+    return _differing(a.fields, b.fields, np.flatnonzero(unused), pool)
+
+
+def _dead_links(a: SavedTree, b: SavedTree, dead: Array, pool: ThreadPoolExecutor) -> int:
+    if a.links is None or b.links is None or a.group != b.group:
+        return 0
+    return _differing(a.links, b.links, dead, pool)
+
+
+def _differing(a: Items, b: Items, numbers: Array, pool: ThreadPoolExecutor) -> int:
+    """How many of these items are not the same in both."""
+    if not a.nbytes or not len(numbers):
+        return 0
+    found = compared(Pairs(a, b, numbers, numbers), _BYTE, a.nbytes, pool)
+    return sum(len(apart) for apart, _ in found)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Which item of one tree is compared with which of another."""
+
+    a: Items
+    b: Items
+    in_a: Array
+    in_b: Array
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A pair that differs."""
+
+    pair: int
+    count: int
+    """How many of its elements, sites or links, differ in any bit."""
+    of: int
+    first: int
+    worst: int
+    """The numbers of the first element that differs, and of the one that does most."""
+    by: float
+
+
+def compared(
+    pairs: Pairs, dtype: np.dtype[Any], element: int, pool: ThreadPoolExecutor
+) -> Iterator[tuple[list[Apart], int]]:
+    """The pairs that differ, some at a time, and how many were equal by their digests.
+
+    An element, of so many bytes, consists of numbers of the dtype.
+    """
+    order = np.argsort(pairs.in_a, kind="stable")
+    sorted_a = pairs.in_a[order]
+    digests = {(w.start, w.stop): w.digest for w in pairs.b.windows}
+
+    def compare(window: Window) -> tuple[list[Apart], int]:
+        chosen = order[
+            np.searchsorted(sorted_a, window.start) : np.searchsorted(sorted_a, window.stop)
+        ]
+        known = window.digest is not None and window.digest == digests.get(window[:2])
+        if known:
+            moved = pairs.in_a[chosen] != pairs.in_b[chosen]
+            spared = len(chosen) - int(np.count_nonzero(moved))
+            chosen = chosen[moved]
+        else:
+            spared = 0
+        found: list[Apart] = []
+        step = max(1, _PIECE // max(1, pairs.a.nbytes))
+        for at in range(0, len(chosen), step):
+            some = chosen[at : at + step]
+            x, y = _rows(pairs.a, pairs.in_a[some]), _rows(pairs.b, pairs.in_b[some])
+            differ = np.flatnonzero((_words(x) != _words(y)).any(axis=1))
+            if len(differ):
+                found += measured(some[differ], x[differ], y[differ], dtype, element)
+        return found, spared
+
+    try:
+        yield from pool.map(compare, pairs.a.windows)
+    except BaseException:  # nobody waits for what is left
+        pool.shutdown(cancel_futures=True)
+        raise
+
+
+def _rows(items: Items, numbers: Array) -> Array:
+    """The bytes of these items, in memory of their own."""
+    low, high = int(numbers.min()), int(numbers.max())
+    if high - low < _NEAR * len(numbers):
+        near: Array = items.read(low, high + 1)[numbers - low]
+        return near
+    return np.concatenate([items.read(n, n + 1) for n in numbers.tolist()])
+
+
+def _words(rows: Array) -> Array:
+    """The same bytes as the widest integers that fit, which are compared faster."""
+    return rows.view(np.uint64) if rows.shape[1] and rows.shape[1] % 8 == 0 else rows
+
+
+def measured(pairs: Array, x: Array, y: Array, dtype: np.dtype[Any], element: int) -> list[Apart]:
+    """How far apart these pairs are, which all differ; x and y are their bytes."""
+    of = x.shape[1] // element
+    shape = (len(x), of, element)
+    unequal = (x.reshape(shape) != y.reshape(shape)).any(axis=2)
+    apart = distances(x.view(dtype), y.view(dtype)).reshape(len(x), of, -1).max(axis=2)
+    apart[~unequal] = -1.0
+    worst = apart.argmax(axis=1)
+    by = apart[np.arange(len(x)), worst]
+    columns = (pairs, unequal.sum(axis=1), unequal.argmax(axis=1), worst, by)
+    return [
+        Apart(pair, count, of, first, most, largest)
+        for pair, count, first, most, largest in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]
+
+
+def distances(x: Array, y: Array) -> Array:
+    """How far apart numbers are; infinitely, if just one of two is no number."""
+    if x.dtype.kind in "iu":
+        # The modulus of the unsigned type makes the difference right whatever the signs are.
+        high, low = np.maximum(x, y).astype(np.uint64), np.minimum(x, y).astype(np.uint64)
+        return (high - low).astype(np.float64)
+    wide = np.complex128 if x.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        a, b = x.astype(wide), y.astype(wide)
+        apart: Array = np.abs(a - b)
+    apart[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
+    apart[np.isnan(apart)] = math.inf
+    return apart

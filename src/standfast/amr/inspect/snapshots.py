@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from standfast.amr.inspect.items import SlabItems
-from standfast.amr.inspect.trees import SavedState, SavedTree, group_of, header_of, link_bytes
+from standfast.amr.inspect.trees import SavedState, SavedTree, group_of, link_bytes
 from standfast.amr.snapshot.parts import SIMULATION, SavedParts, SavedRank
+from standfast.amr.sunc.checkpoint import header_of
 from standfast.errors import BadField
 from standfast.formats.sunc.file import block_dtype
 from standfast.store import Checkpoint

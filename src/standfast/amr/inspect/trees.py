@@ -20,9 +20,10 @@ from standfast.amr.mesh.frontends import Frontend, GaugeFrontend
 from standfast.amr.mesh.gauge import GaugeTree
 from standfast.amr.mesh.morton import Words
 from standfast.amr.mesh.tree import AMRTree
+from standfast.amr.sunc.checkpoint import header_of_tree
 from standfast.errors import BadOption
 from standfast.formats.sunc import file as sunc
-from standfast.formats.sunc.header import Header, record_size
+from standfast.formats.sunc.header import Header
 from standfast.store import Checkpoint
 from standfast.tensorfile.open import TensorFile
 
@@ -147,15 +148,7 @@ def tree_in_file(file: TensorFile) -> SavedTree:
 def tree_in_memory(tree: AMRTree, arena: FieldArena) -> SavedTree:
     """A tree of a running program, as it would be saved now."""
     frontend = tree.frontend
-    header = header_of(
-        frontend,
-        blocks=len(tree),
-        max_blocks=arena.max_blocks,
-        free_count=arena.free_count,
-        base_spacing=tree.base_spacing,
-        bits_per_dim=tree.bits_per_dim,
-        max_level=tree.max_level,
-    )
+    header = header_of_tree(tree, arena)
     links = None
     if isinstance(tree, GaugeTree):
         links = MemoryItems(tree.links, link_bytes(frontend))
@@ -169,33 +162,6 @@ def tree_in_memory(tree: AMRTree, arena: FieldArena) -> SavedTree:
         free_slots=arena.free_slots,
         fields=MemoryItems(arena.storage, header.block_volume * header.field_bytes),
         links=links,
-    )
-
-
-def header_of(
-    frontend: Frontend,
-    *,
-    blocks: int,
-    max_blocks: int,
-    free_count: int,
-    base_spacing: float,
-    bits_per_dim: int,
-    max_level: int,
-) -> Header:
-    """The header that a `.sunc` file of such a tree has."""
-    return Header(
-        nd=frontend.nd,
-        block_size=frontend.block_size,
-        block_volume=frontend.block_volume,
-        block_bytes=record_size(frontend.nd),
-        field_bytes=frontend.field_bytes,
-        blocks_len=blocks,
-        field_slots_len=blocks,
-        arena_max_blocks=max_blocks,
-        arena_free_count=free_count,
-        base_spacing=base_spacing,
-        bits_per_dim=bits_per_dim,
-        max_level=max_level,
     )
 
 

@@ -1,29 +1,101 @@
-"""All fields updated at once: what a kernel makes of them is written when all of it is made."""
+"""Kernels: what they get, and how all fields are updated at once.
+
+What a kernel returns is written when it has returned for all levels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from standfast.amr.ghosts.fields import Ghosts, field_slots, fill_ghosts
+from standfast.amr.ghosts.places import Indices
 from standfast.amr.ghosts.plans import jointly
 from standfast.amr.ghosts.sites import sites_of
 from standfast.amr.mesh.arena import FieldArena
-from standfast.amr.mesh.patch import Patch
-from standfast.amr.mesh.restriction import Field
+from standfast.amr.mesh.frontends import Frontend
+from standfast.amr.mesh.restriction import Field, as_boxes
 from standfast.errors import BadOption
 
 if TYPE_CHECKING:
     from standfast.amr.mesh.tree import AMRTree
 
+
+class Patch:
+    """The blocks of one level that one rank has, as arrays.
+
+    >>> def diffuse(patch):
+    ...     around = sum(patch.shifted(d, s) for d in range(2) for s in (+1, -1))
+    ...     return patch.field + 0.1 * (around - 4 * patch.field)
+    """
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        level: int,
+        spacing: float,
+        blocks: Indices,
+        origins: Indices,
+        fields: Field,
+        layers: Field,
+    ) -> None:
+        self.nd: Final = frontend.nd
+        self.level: Final = level
+        self.spacing: Final = spacing
+        """The distance of two sites."""
+        self.blocks: Final = blocks
+        """The indices of the blocks in the tree's list."""
+        self.field: Final = as_boxes(fields, frontend)
+        """[block, x_(nd-1), …, x_0, component]: dimension 0 is on the last axis of the sites.
+
+        It cannot be written to: the new field is what the kernel returns.
+        """
+        self.field.flags.writeable = False
+        self._origins = origins
+        self._field_axes = len(frontend.field_shape)
+        face = (frontend.block_size,) * (frontend.nd - 1)
+        self._layers = layers.reshape(*layers.shape[:2], *face, *frontend.field_shape)
+
+    def shifted(self, d: int, step: int) -> Field:
+        """At each site the field of its neighbour along dimension `d`, the next or the one before.
+
+        At the faces of a block these are its ghosts.
+        """
+        axis = self._axis(d)
+        if step not in (1, -1):
+            raise BadOption(f"step={step!r}: a site has a neighbour at +1 and at -1")
+        layer = np.expand_dims(self._layers[:, 2 * d + (step < 0)], axis)
+        inner = (slice(None),) * axis
+        if step > 0:
+            return np.concatenate((self.field[(*inner, slice(1, None))], layer), axis)
+        return np.concatenate((layer, self.field[(*inner, slice(0, -1))]), axis)
+
+    def positions(self, d: int) -> Field:
+        """Where the sites are along dimension `d`, in units of space, to be used with `field`.
+
+        A site is in the middle of its cell: site 0 of the box is half a spacing from its border.
+        """
+        axis = self._axis(d)
+        size = self.field.shape[axis]
+        along = self._origins[:, d, np.newaxis] + np.arange(size) + 0.5
+        shape = [len(along)] + [1] * (self.nd + self._field_axes)
+        shape[axis] = size
+        return (along * self.spacing).reshape(shape)
+
+    def _axis(self, d: int) -> int:
+        if not 0 <= d < self.nd:
+            raise BadOption(f"d={d!r}: the dimensions are 0 to {self.nd - 1}")
+        return self.nd - d
+
+
 Kernel = Callable[[Patch], Any]
+Outside = complex | Sequence[complex] | Field | None
+"""The field beyond a border: a number, or one for each component; None continues the border's."""
 
 
-def apply(
-    tree: AMRTree, kernel: Kernel, arena: FieldArena, outside: float | complex | None = 0.0
-) -> None:
+def apply(tree: AMRTree, kernel: Kernel, arena: FieldArena, outside: Outside = 0.0) -> None:
     """Put what the kernel returns for each level into the arena; collective, with a shard.
 
     It is called once for each level that this rank has, from the coarsest. If it fails on a rank,
@@ -48,7 +120,7 @@ def _patches(
 ) -> Iterator[tuple[Any, Patch]]:
     """A patch for each level, and the rows of its blocks."""
     records = tree.blocks[ghosts.blocks]
-    beyond = None if outside is None else _beyond(outside, tree.frontend.dtype)
+    beyond = None if outside is None else _beyond(outside, tree.frontend)
     for level in np.unique(records["level"]).tolist():
         rows = np.flatnonzero(records["level"] == level)
         fields = arena.storage[slots[rows]]
@@ -64,9 +136,12 @@ def _patches(
         )
 
 
-def _beyond(outside: Any, dtype: np.dtype[Any]) -> Any:
-    """The field beyond a border as a number of the field's own type."""
+def _beyond(outside: Any, frontend: Frontend) -> Any:
+    """The field beyond a border in the field's own type."""
+    dtype, shape = frontend.dtype, frontend.field_shape
     value = np.asarray(outside)
+    if value.shape not in ((), shape):
+        raise BadOption(f"outside={outside!r}: expected a number, or the {shape} of a site")
     fits = value.dtype.kind in "biufc" and (dtype.kind == "c" or value.dtype.kind != "c")
     if not fits or (dtype.kind in "iu" and np.any(value != np.floor(value))):
         raise BadOption(f"outside={outside!r}: the field is of {dtype.name}")

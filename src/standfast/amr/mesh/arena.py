@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from standfast.amr.mesh.frontends import Frontend
+from standfast.amr.mesh.frontends import Frontend, check_savable
 from standfast.amr.mesh.morton import Words
 from standfast.errors import ArenaFull, BadBlock, BadOption
 from standfast.formats.sunc.header import MAX_BYTES
@@ -29,12 +29,13 @@ class FieldArena:
     """
 
     def __init__(self, frontend: Frontend, max_blocks: int) -> None:
+        check_savable(frontend)
         slots = _slots(max_blocks, frontend)
         self.frontend: Final = frontend
         self.storage: Array = np.zeros(
             (slots, frontend.block_volume, *frontend.field_shape), frontend.dtype
         )
-        """The fields, [slot, site, component]: a field of one number has no components."""
+        """The fields, [slot, site, component]: a field of one number has no such axis."""
         self.free_slots: Words = np.arange(slots, dtype=np.uint64)[::-1].copy()
         """A stack; what lies above `free_count` is stale, and a part of the state."""
         self.free_count = slots

@@ -1,4 +1,4 @@
-"""What lies at a site of a mesh: a number, or the fields of a lattice gauge theory."""
+"""What lies at a site of a mesh: numbers, or the fields of a lattice gauge theory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from standfast.amr.mesh.topology import MAX_ND, Topology, topology_of
-from standfast.errors import BadField, BadOption
+from standfast.amr.mesh.topology import MAX_ND, GridTopology, topology_of
+from standfast.errors import BadField, BadOption, shortened
 from standfast.formats.sunc.header import MAX_GROUP, MIN_BLOCK_SIZE
 
 _MAX_BLOCK_SIZE: Final = 1 << 16
 _MAX_VOLUME: Final = 1 << 32
-_MAX_SPINOR: Final = 1 << 16
+_MAX_COMPONENTS: Final = 1 << 16
 _DTYPES: Final = (
     *("float64", "float32", "float16", "complex128", "complex64"),
     *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"),
@@ -22,19 +22,23 @@ _DTYPES: Final = (
 
 @dataclass(frozen=True)
 class ScalarFrontend:
-    """One number at each site.
+    """One number at each site, or several: the components of a vector.
 
     >>> ScalarFrontend(2, 16, OpenTopology(2, (16.0, 16.0)))
+    >>> ScalarFrontend(3, 16, OpenTopology(3, (1.0, 1.0, 1.0)), components=3)
     """
 
     nd: int
     block_size: int
     """Sites of a block along each dimension: a power of two, at least 4."""
-    topology: Topology
+    topology: GridTopology
     dtype: Any = np.float64
+    components: int = 1
+    """How many numbers a field has at one site."""
 
     def __post_init__(self) -> None:
         _check(self.nd, self.block_size, self.topology)
+        _check_count("components", self.components, _MAX_COMPONENTS)
         try:
             dtype = np.dtype(self.dtype)
         except TypeError as error:
@@ -49,19 +53,14 @@ class ScalarFrontend:
         return int(self.block_size**self.nd)
 
     @property
-    def components(self) -> int:
-        """How many numbers a field has at one site."""
-        return 1
-
-    @property
     def field_shape(self) -> tuple[int, ...]:
-        """The shape of the field at one site."""
-        return ()
+        """The shape of the field at one site: empty for a single number."""
+        return () if self.components == 1 else (self.components,)
 
     @property
     def field_bytes(self) -> int:
         """The size of the field at one site."""
-        return int(self.dtype.itemsize)
+        return self.components * int(self.dtype.itemsize)
 
     def describe(self) -> dict[str, Any]:
         """What it is, in the types of JSON; `frontend_of` makes it again."""
@@ -70,6 +69,7 @@ class ScalarFrontend:
             "nd": self.nd,
             "block_size": self.block_size,
             "dtype": self.dtype.name,
+            "components": self.components,
             "topology": self.topology.describe(),
         }
 
@@ -89,16 +89,12 @@ class GaugeFrontend:
     nd: int
     block_size: int
     """Sites of a block along each dimension: a power of two, at least 4."""
-    topology: Topology
+    topology: GridTopology
 
     def __post_init__(self) -> None:
         _check(self.nd, self.block_size, self.topology)
-        for name, value, most in (
-            ("n_gauge", self.n_gauge, MAX_GROUP),
-            ("n_spinor", self.n_spinor, _MAX_SPINOR),
-        ):
-            if type(value) is not int or not 1 <= value <= most:
-                raise BadOption(f"{name}={value!r}: it is a whole number from 1 to {most}")
+        _check_count("n_gauge", self.n_gauge, MAX_GROUP)
+        _check_count("n_spinor", self.n_spinor, _MAX_COMPONENTS)
 
     @property
     def dtype(self) -> np.dtype[np.complex128]:
@@ -150,7 +146,25 @@ class GaugeFrontend:
 Frontend = ScalarFrontend | GaugeFrontend
 
 
-def _check(nd: int, block_size: int, topology: Topology) -> None:
+def check_savable(frontend: Any) -> None:
+    """Raise BadOption for what `frontend_of` could not make again when a checkpoint is read.
+
+    That includes subclasses: a checkpoint would hold what they override, but not say so.
+    """
+    if type(frontend) not in (ScalarFrontend, GaugeFrontend):
+        raise BadOption(
+            f"frontend={shortened(repr(frontend))}: checkpoints describe a ScalarFrontend or a "
+            "GaugeFrontend, and no other class; a ScalarFrontend has dtype and components for "
+            "fields of several numbers"
+        )
+
+
+def _check_count(name: str, value: int, most: int) -> None:
+    if type(value) is not int or not 1 <= value <= most:
+        raise BadOption(f"{name}={value!r}: it is a whole number from 1 to {most}")
+
+
+def _check(nd: int, block_size: int, topology: GridTopology) -> None:
     if type(nd) is not int or not 1 <= nd <= MAX_ND:
         raise BadOption(f"nd={nd!r}: a mesh has 1 to {MAX_ND} dimensions")
     power = type(block_size) is int and block_size > 0 and not block_size & (block_size - 1)
@@ -163,14 +177,16 @@ def _check(nd: int, block_size: int, topology: Topology) -> None:
         raise BadOption(
             f"block_size={block_size} in {nd} dimensions: a block may have {_MAX_VOLUME:,} sites"
         )
-    if not isinstance(topology, Topology):
-        raise BadOption(f"topology={topology!r}: give an OpenTopology or a PeriodicTopology")
+    if type(topology) is not GridTopology:  # what a subclass overrides would not be saved
+        raise BadOption(
+            f"topology={topology!r}: give a GridTopology, an OpenTopology or a PeriodicTopology"
+        )
     if topology.nd != nd:
         raise BadOption(f"the topology has {topology.nd} dimensions, and the frontend {nd}")
 
 
 _FIELDS: Final = {
-    "scalar": ("nd", "block_size", "dtype"),
+    "scalar": ("nd", "block_size", "dtype", "components"),
     "gauge": ("n_gauge", "n_spinor", "nd", "block_size"),
 }
 

@@ -107,7 +107,9 @@ class GaugeTree(AMRTree):
     def write_checkpoint(self, arena: FieldArena, stream: BinaryIO) -> None:
         """Write the tree, its links and the arena to a stream."""
         from standfast.amr.sunc.checkpoint import write
+        from standfast.amr.sunc.sections import check_stream
 
+        check_stream(stream, "write")
         write(self, arena, stream)
 
     def write_checkpoint_to_file(
@@ -118,8 +120,9 @@ class GaugeTree(AMRTree):
         `extras=True` adds digests, which the original does not look at.
         """
         from standfast.amr.sunc.checkpoint import write
+        from standfast.amr.sunc.sections import path_of
 
-        write(self, arena, os.fspath(path), extras=extras)
+        write(self, arena, path_of(path), extras=extras)
 
     @classmethod
     def read_checkpoint(cls, stream: BinaryIO, *, frontend: GaugeFrontend) -> TreeState[Self]:

@@ -1,11 +1,11 @@
-"""Where a mesh ends: at its borders, or nowhere."""
+"""Where a mesh ends along each dimension: at a border, or nowhere."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,20 +14,36 @@ from standfast.errors import BadField, BadOption
 MAX_ND: Final = 8
 _MOST_SITES: Final = 2.0**62
 
+OPEN: Final = "open"
+PERIODIC: Final = "periodic"
+
 Coordinates = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@dataclass(frozen=True)
-class _Topology:
-    """A box of `nd` dimensions; `extents` are its lengths, in the units of the spacing."""
+@dataclass(frozen=True, init=False)
+class GridTopology:
+    """A box of `nd` dimensions, each of which is open or periodic.
+
+    A site at an open border has no neighbour beyond it. Opposite periodic borders are one place.
+
+    >>> GridTopology(2, ("periodic", "open"), (16.0, 16.0))
+    """
 
     nd: int
+    boundary: tuple[str, ...]
+    """"open" or "periodic", for each dimension."""
     extents: tuple[float, ...]
-    kind: ClassVar[str]
+    """The lengths of the box, in the units of the spacing."""
 
-    def __init__(self, nd: int, extents: Sequence[float]) -> None:
+    def __init__(self, nd: int, boundary: Sequence[str], extents: Sequence[float]) -> None:
         if type(nd) is not int or not 1 <= nd <= MAX_ND:
             raise BadOption(f"nd={nd!r}: a mesh has 1 to {MAX_ND} dimensions")
+        kinds = tuple(boundary) if isinstance(boundary, Iterable) else ()
+        if len(kinds) != nd or any(kind not in (OPEN, PERIODIC) for kind in kinds):
+            raise BadOption(
+                f"boundary={boundary!r}: give {OPEN!r} or {PERIODIC!r} for each of the {nd} "
+                "dimensions"
+            )
         if not isinstance(extents, Iterable):
             raise BadOption(f"extents={extents!r}: give a length for each of the {nd} dimensions")
         lengths = tuple(float(length) for length in extents)
@@ -36,6 +52,7 @@ class _Topology:
                 f"extents={extents!r}: give the length of each of the {nd} dimensions, above 0"
             )
         object.__setattr__(self, "nd", nd)
+        object.__setattr__(self, "boundary", kinds)
         object.__setattr__(self, "extents", lengths)
 
     def sites(self, spacing: float) -> tuple[int, ...]:
@@ -50,54 +67,50 @@ class _Topology:
             )
         return tuple(round(count) for count in counts)
 
+    def wrapped(self, origins: Coordinates, spacing: float) -> tuple[Coordinates, Any]:
+        """Origins [n, nd], brought back into the box along its periodic dimensions.
+
+        And which of them lie in the box: all but those beyond an open border.
+        """
+        sites = np.array(self.sites(spacing))
+        is_open = np.array([kind == OPEN for kind in self.boundary])
+        beyond = is_open & ((origins < 0) | (origins >= sites))
+        return np.where(is_open, origins, origins % sites), ~beyond.any(axis=1)
+
     def describe(self) -> dict[str, Any]:
         """What it is, in the types of JSON; `topology_of` makes it again."""
-        return {"kind": self.kind, "extents": list(self.extents)}
+        return {"boundary": list(self.boundary), "extents": list(self.extents)}
 
 
-@dataclass(frozen=True, init=False)
-class OpenTopology(_Topology):
-    """A box with borders: what lies beyond them has no neighbour there.
+def OpenTopology(nd: int, extents: Sequence[float]) -> GridTopology:  # noqa: N802
+    """A box with borders in all dimensions.
 
     >>> OpenTopology(2, (16.0, 16.0))
     """
-
-    kind: ClassVar[str] = "open"
-
-    def wrapped(self, origins: Coordinates, spacing: float) -> tuple[Coordinates, Any]:
-        """Origins [n, nd] as they are, and which of them lie in the box."""
-        inside = np.all((origins >= 0) & (origins < np.array(self.sites(spacing))), axis=1)
-        return origins, inside
+    return GridTopology(nd, _everywhere(OPEN, nd), extents)
 
 
-@dataclass(frozen=True, init=False)
-class PeriodicTopology(_Topology):
-    """A box whose opposite borders are the same place.
+def PeriodicTopology(nd: int, extents: Sequence[float]) -> GridTopology:  # noqa: N802
+    """A box that is periodic in all dimensions.
 
     >>> PeriodicTopology(4, (8.0, 8.0, 8.0, 8.0))
     """
-
-    kind: ClassVar[str] = "periodic"
-
-    def wrapped(self, origins: Coordinates, spacing: float) -> tuple[Coordinates, Any]:
-        """Origins [n, nd] brought back into the box, and which of them lie in it: all."""
-        return origins % np.array(self.sites(spacing)), np.ones(len(origins), bool)
+    return GridTopology(nd, _everywhere(PERIODIC, nd), extents)
 
 
-Topology = OpenTopology | PeriodicTopology
-_KINDS: Final = {kind.kind: kind for kind in (OpenTopology, PeriodicTopology)}
+def _everywhere(kind: str, nd: int) -> tuple[str, ...]:
+    return (kind,) * (nd if isinstance(nd, int) else 0)
 
 
-def topology_of(described: Any, nd: int) -> Topology:
+def topology_of(described: Any, nd: int) -> GridTopology:
     """What `describe` told of; raises BadField for what it never tells."""
-    name = described.get("kind") if isinstance(described, dict) else None
-    kind = _KINDS.get(name) if isinstance(name, str) else None
-    if kind is None or set(described) != {"kind", "extents"}:
-        raise BadField(f"no topology: expected kind (one of {', '.join(_KINDS)}) and extents")
-    extents = described["extents"]
-    if not isinstance(extents, list) or not all(type(each) is float for each in extents):
-        raise BadField(f"the topology's extents: expected a list of {nd} floats")
+    if not isinstance(described, dict) or set(described) != {"boundary", "extents"}:
+        raise BadField("the topology: expected boundary and extents")
+    for name, kind in (("boundary", str), ("extents", float)):
+        values = described[name]
+        if not isinstance(values, list) or not all(type(each) is kind for each in values):
+            raise BadField(f"the topology's {name}: expected a list of {nd} {kind.__name__}s")
     try:
-        return kind(nd, extents)
+        return GridTopology(nd, **described)
     except BadOption as error:
         raise BadField(f"the topology: {error}") from error

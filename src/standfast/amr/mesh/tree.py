@@ -11,7 +11,7 @@ import numpy as np
 
 from standfast.amr.mesh.arena import INVALID, FieldArena
 from standfast.amr.mesh.block_list import BlockList, Indices, Records
-from standfast.amr.mesh.frontends import Frontend
+from standfast.amr.mesh.frontends import Frontend, check_savable
 from standfast.amr.mesh.morton import Key, Words, key_of
 from standfast.amr.mesh.origins import (
     Origin,
@@ -32,7 +32,7 @@ from standfast.errors import (
 
 if TYPE_CHECKING:
     from standfast.amr.ghosts.fields import Ghosts
-    from standfast.amr.mesh.patch import Patch
+    from standfast.amr.mesh.apply import Outside, Patch
     from standfast.amr.regrid.adapt import Adapted
     from standfast.amr.shard import ShardContext
 
@@ -50,6 +50,7 @@ class AMRTree:
     def __init__(
         self, frontend: Frontend, base_spacing: float, bits_per_dim: int, max_level: int
     ) -> None:
+        check_savable(frontend)
         spacing = float(base_spacing)
         if not 0 < spacing < float("inf"):
             raise BadOption(f"base_spacing={base_spacing!r}: it is a finite number above 0")
@@ -279,12 +280,13 @@ class AMRTree:
         self,
         kernel: Callable[[Patch], Any],
         arena: FieldArena,
-        outside: float | complex | None = 0.0,
+        outside: Outside = 0.0,
     ) -> None:
         """Update the fields of all live blocks at once; collective, if there is a shard.
 
         The kernel gets all blocks of a level, with the sites around them, and returns their new
-        fields. `outside` is the field beyond an open border; None continues the border's.
+        fields. `outside` is the field beyond an open border, a number or one for each component;
+        None continues the border's.
         """
         from standfast.amr.mesh.apply import apply
 

@@ -1,4 +1,4 @@
-"""Changes of many blocks: worked out first, and then done at once."""
+"""Changes of many blocks: worked out first, and then made at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from standfast.amr.mesh.arena import INVALID, FieldArena
 from standfast.amr.mesh.gauge import GaugeTree
 from standfast.amr.mesh.origins import check_origin
 from standfast.amr.mesh.restriction import Field
-from standfast.amr.regrid.free_slots import FreeSlots
 from standfast.errors import BadBlock, BlockAlreadyExists
 
 if TYPE_CHECKING:
+    from standfast.amr.mesh.arena import FieldArena
     from standfast.amr.mesh.tree import AMRTree
 
 
@@ -133,3 +133,30 @@ def _refuse_shared_slots(tree: AMRTree, arena: FieldArena) -> None:
             f"slot {slot} is that of two live blocks, or free, or none of the "
             f"{arena.max_blocks:,} of the arena: a block that has a field has a slot of its own"
         )
+
+
+class FreeSlots:
+    """A copy of an arena's stack, with its stale words; one by one it is faster than an array."""
+
+    def __init__(self, arena: FieldArena) -> None:
+        self.words: list[int] = arena.free_slots.tolist()
+        self.count = arena.free_count
+
+    def take(self) -> int:
+        """The slot that was freed last; if there is none, there are twice as many then."""
+        if not self.count:
+            self.grow()
+        self.count -= 1
+        return self.words[self.count]
+
+    def give_back(self, slot: int) -> None:
+        """Let a slot that is taken be the next one."""
+        self.words[self.count] = slot
+        self.count += 1
+
+    def grow(self) -> None:
+        """Have twice as many, as `FieldArena.grow`."""
+        before, after = len(self.words), max(1, 2 * len(self.words))
+        kept = self.words[: self.count] + list(range(after - 1, before - 1, -1))
+        self.words = kept + [0] * (after - len(kept))
+        self.count = len(kept)

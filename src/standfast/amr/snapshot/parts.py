@@ -3,6 +3,9 @@
 The state is a dict with the part `simulation`, which is the same for all ranks, and a part for
 each rank, `rank0`, `rank1`, …; docs/snapshots.md has all of it. Nothing that comes out of a store
 is believed before it was checked.
+
+Long arrays are kept in slabs of about 1 MiB, each of whole rows. A store keeps a tensor once,
+however many checkpoints have it, and two snapshots differ in a few slots of an arena.
 """
 
 from __future__ import annotations
@@ -19,18 +22,22 @@ from standfast.amr.mesh.frontends import Frontend, GaugeFrontend, frontend_of
 from standfast.amr.mesh.gauge import GaugeTree
 from standfast.amr.mesh.tree import AMRTree
 from standfast.amr.shard import KINDS, ShardContext
-from standfast.amr.snapshot.slabs import check_slabs, slabs
 from standfast.errors import BadField, BadOption
+from standfast.files.forms import gathered
 from standfast.formats.sunc.header import record_size
 from standfast.store import Checkpoint
 from standfast.store.tree import tree
 from standfast.store.tree.tree import Ref
 from standfast.tensors import TensorSpec
 
+Array = np.ndarray[Any, Any]
+
 FORMAT: Final = "standfast snapshot 1"
 SIMULATION: Final = "simulation"
 AMR: Final = "amr"
 GAUGE: Final = "gauge"
+SLAB: Final = 1 << 20
+"""The bytes of a slab at most, unless one row takes more."""
 _COMMON: Final = frozenset(
     {"format", "ranks", "time", "frontend", "tree", "sharding", "owners", "values"}
 )
@@ -70,8 +77,11 @@ def _owners_of(shard: ShardContext) -> dict[str, Any]:
     }
 
 
-def rank_of(mesh: AMRTree, arena: FieldArena, random: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of one rank; its tensors share the memory of the tree and the arena."""
+def rank_of(mesh: AMRTree, arena: FieldArena, random: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The part of one rank; its tensors share the memory of the tree and the arena.
+
+    `random` has the states of its generators, or is None if there are none, as in a file.
+    """
     part = {
         "header": {
             "base_spacing": mesh.base_spacing,
@@ -84,7 +94,7 @@ def rank_of(mesh: AMRTree, arena: FieldArena, random: Mapping[str, Any]) -> dict
         "field_slots": mesh.field_slots,
         "free_slots": arena.free_slots,
         "storage": slabs(arena.storage),
-        "random": dict(random),
+        "random": random,
     }
     if isinstance(mesh, GaugeTree):
         part["links"] = slabs(mesh.links)
@@ -270,3 +280,32 @@ def _number(
     if type(value) is not kind or not math.isfinite(value) or not least <= value <= most:
         raise BadField(f"{name}: expected a {kind.__name__} in its range, found {value!r:.40}")
     return value
+
+
+def rows_per_slab(row_bytes: int) -> int:
+    """How many rows a slab has, the last one excepted."""
+    return max(1, SLAB // max(1, row_bytes))
+
+
+def slabs(array: Array) -> list[Array]:
+    """An array in slabs, which share its memory."""
+    rows = rows_per_slab(array.itemsize * array[:1].size)
+    return [array[first : first + rows] for first in range(0, len(array), rows)]
+
+
+def check_slabs(specs: Sequence[TensorSpec], dtype: str, shape: tuple[int, ...], name: str) -> None:
+    """Raise BadField unless these are the slabs of an array of this dtype and shape."""
+    row = TensorSpec(dtype, (1, *shape[1:]))
+    rows = rows_per_slab(row.nbytes)
+    firsts = range(0, shape[0], rows)
+    if len(specs) != len(firsts):
+        raise BadField(f"{name}: expected {len(firsts):,} slabs, found {len(specs):,}")
+    for number, (first, spec) in enumerate(zip(firsts, specs, strict=True)):
+        wanted = TensorSpec(dtype, (min(rows, shape[0] - first), *shape[1:]))
+        if spec != wanted:
+            raise BadField(f"{name}, slab {number}: expected {wanted}, found {spec}")
+
+
+def joined(pieces: Sequence[Array], dtype: str, shape: tuple[int, ...]) -> Array:
+    """The array that slabs were made of, in memory of its own."""
+    return TensorSpec(dtype, shape).view(gathered([p.reshape(-1).view(np.uint8) for p in pieces]))

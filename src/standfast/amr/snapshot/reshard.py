@@ -19,9 +19,8 @@ from standfast.amr.mesh.frontends import GaugeFrontend
 from standfast.amr.mesh.gauge import GaugeTree
 from standfast.amr.mesh.tree import AMRTree
 from standfast.amr.shard import ShardContext, even_owners
-from standfast.amr.snapshot.parts import SavedParts, SavedRank
+from standfast.amr.snapshot.parts import SavedParts, SavedRank, rows_per_slab
 from standfast.amr.snapshot.restore import check_rank, load_shard, records
-from standfast.amr.snapshot.slabs import rows_per_slab
 from standfast.amr.sunc.checkpoint import TreeState
 from standfast.errors import BadField, DuplicateKey, RanksDisagree
 from standfast.formats.sunc.file import block_dtype

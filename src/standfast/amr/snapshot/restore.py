@@ -14,8 +14,7 @@ from standfast.amr.mesh.frontends import Frontend, GaugeFrontend
 from standfast.amr.mesh.gauge import GaugeTree
 from standfast.amr.mesh.tree import AMRTree
 from standfast.amr.shard import ShardContext
-from standfast.amr.snapshot.parts import SavedParts, SavedRank
-from standfast.amr.snapshot.slabs import joined
+from standfast.amr.snapshot.parts import SavedParts, SavedRank, joined
 from standfast.amr.sunc.checkpoint import TreeState
 from standfast.errors import BadField, DamagedFile, IncompatibleCheckpoint
 from standfast.formats.sunc.file import block_dtype
@@ -120,9 +119,15 @@ def _check_owners(parts: SavedParts, places: Places, owners: Array, bits_per_dim
         raise BadField(f"{ref}: owners: expected each block once, sorted by its key")
 
 
-def load_random(parts: SavedParts, rank: int) -> dict[str, Any]:
-    """The states of a rank's generators: its program's own by name, and the global ones."""
-    states = load_values(parts.checkpoint, parts.rank(rank).random)
+def load_random(parts: SavedParts, rank: int) -> dict[str, Any] | None:
+    """The states of a rank's generators: its program's own by name, and the global ones.
+
+    None if none were saved: the rank is a new one, or the snapshot was imported from files.
+    """
+    saved = parts.rank(rank).random if rank < parts.ranks else None
+    if saved is None:
+        return None
+    states = load_values(parts.checkpoint, saved)
     if not isinstance(states, dict) or set(states) != {"own", "global"}:
         raise BadField(f"{parts.checkpoint.ref}, rank {rank}: random: expected own and global")
     if not isinstance(states["own"], dict):

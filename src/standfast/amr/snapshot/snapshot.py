@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -15,10 +15,10 @@ from typing import Any, Generic, Literal, Self, TypeVar
 from blake3 import blake3
 
 from standfast.amr.mesh.arena import FieldArena
-from standfast.amr.mesh.frontends import Frontend
+from standfast.amr.mesh.frontends import Frontend, check_savable
 from standfast.amr.mesh.tree import AMRTree
 from standfast.amr.shard import ShardContext
-from standfast.amr.snapshot.export import export, exported_paths
+from standfast.amr.snapshot.files import export, exported_paths, in_rank_order, read_files
 from standfast.amr.snapshot.parts import SIMULATION, SavedParts, part_of, rank_of, simulation_of
 from standfast.amr.snapshot.reshard import load_share
 from standfast.amr.snapshot.restore import (
@@ -31,7 +31,8 @@ from standfast.amr.snapshot.restore import (
 from standfast.amr.sunc.checkpoint import check_writable
 from standfast.errors import BadOption, StateMismatch, WrongRankCount
 from standfast.files.digests import digests_in_order
-from standfast.parallel import Communicator, agree, together
+from standfast.parallel import Communicator, together
+from standfast.parallel.agreement import agree_all
 from standfast.parallel.select import given_ranks
 from standfast.store import Checkpoint, Run
 from standfast.store.load.ranks_choosing import with_checkpoint_together
@@ -83,27 +84,91 @@ class Snapshot:
             raise BadOption(f"a snapshot is of a tree and an arena, not of a {kinds}")
         ranks = _ranks(tree, comm)
 
-        def prepare() -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+        def prepare() -> tuple[int, dict[str, Any], dict[str, Any], list[str]]:
             check_writable(tree, arena)
             _check_ranks(tree, ranks)
+            wanted = run.wanted(step, metrics, None, best, replace)
             common = simulation_of(tree, ranks.size, _finite(time), _mapping(values))
             states = {"own": _states(random), "global": randomness.capture()}
             part = rank_of(tree, arena, states)
             # Of what may be long the ranks compare digests; a rank alone has nothing to compare.
             long = ("values", "sharding", "owners") if ranks.size > 1 else ()
-            return common, part, [_digest({name: common[name]}) for name in long]
+            return wanted.step, common, part, [_digest({name: common[name]}) for name in long]
 
-        common, part, digests = together(ranks, prepare)
+        at, common, part, digests = together(ranks, prepare)
         geometry = [tree.base_spacing, tree.bits_per_dim, tree.max_level]
-        agree(ranks, "the spacing, the bits and the levels of the tree", geometry)
-        agree(ranks, "the frontend", common["frontend"])
-        agree(ranks, "the time", common["time"])
-        agree(ranks, "the values, of which these are digests", digests[:1])
-        agree(ranks, "the tree, or the owners of blocks", [common["tree"], *digests[1:]])
+        agreed = {
+            "the step": at,  # first: ranks at different steps differ in all the rest
+            "the spacing, the bits and the levels of the tree": geometry,
+            "the frontend": common["frontend"],
+            "the time": common["time"],
+            "the values, of which these are digests": digests[:1],
+            "the tree, or the owners of blocks": [common["tree"], *digests[1:]],
+        }
+        agree_all(ranks, agreed)
         state = {SIMULATION: common} if ranks.rank == 0 else {}
         state[part_of(ranks.rank)] = part
         return cls(
             save_together(run, ranks, step, state, metrics=metrics, best=best, replace=replace)
+        )
+
+    @classmethod
+    def import_files(
+        cls,
+        run: Run,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        frontend: Frontend,
+        step: int | None = None,
+        time: float = 0.0,
+        values: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        comm: Any = None,
+        verify: bool | Literal["require"] = True,
+        best: bool = False,
+        replace: bool = False,
+    ) -> Self:
+        """Collective: commit existing `.sunc` files, one of each rank that wrote them.
+
+        All ranks give the same paths, and share the reading; there may be more files than ranks,
+        or fewer. The snapshot is one of as many ranks as files; `load` with reshard=True shares
+        its blocks out among any number. Links come with a GaugeFrontend. A file has neither the
+        time nor random states. The step is that of the files' names, unless it is given.
+
+        >>> Snapshot.import_files(run, ["run_step100_rank0.sunc", "run_step100_rank1.sunc"],
+        ...                       frontend=frontend)
+        """
+        if not isinstance(run, Run):
+            raise BadOption(f"run is a {type(run).__name__}: give one, as Store(…).run('heat') is")
+        ranks = given_ranks(comm)
+
+        def prepare() -> tuple[list[str], int, float, Mapping[str, Any], dict[str, Any]]:
+            check_savable(frontend)
+            files, named = in_rank_order(paths)
+            at_step = named if step is None else step
+            if at_step is None:
+                raise BadOption("step=None: the names of the files do not tell it; give step=")
+            wanted = run.wanted(at_step, metrics, None, best, replace)
+            at, given = _finite(time), _mapping(values)
+            agreed = {
+                "the step": wanted.step,
+                "the files": [os.fsencode(path) for path in files],
+                "the frontend": frontend.describe(),
+                "the time": at,
+                "the values, of which this is a digest": _digest({"values": dict(given)}),
+            }
+            return files, wanted.step, at, given, agreed
+
+        files, chosen, at, given, agreed = together(ranks, prepare)
+        agree_all(ranks, agreed)
+        states = read_files(files, frontend, ranks, verify)
+        state: dict[str, Any] = {}
+        if ranks.rank == 0:
+            state[SIMULATION] = simulation_of(states[0].tree, len(files), at, given)
+        for number, each in states.items():
+            state[part_of(number)] = rank_of(each.tree, each.arena, None)
+        return cls(
+            save_together(run, ranks, chosen, state, metrics=metrics, best=best, replace=replace)
         )
 
     @classmethod
@@ -146,7 +211,7 @@ class Snapshot:
                 f"{ref} was saved by {_ranks_text(parts.ranks)}, and is loaded by {ranks.size}: "
                 "pass reshard=True to share its blocks out anew"
             )
-        random = load_random(parts, ranks.rank) if ranks.rank < parts.ranks else None
+        random = load_random(parts, ranks.rank)
         return Restored(self, state.tree, state.arena, self.step, self.time, self.values, random)
 
     @cached_property
@@ -229,8 +294,9 @@ class Restored(Generic[Tree]):
         """
         if self._random is None:
             raise StateMismatch(
-                f"{self.snapshot.checkpoint.ref} was saved by {_ranks_text(self.snapshot.ranks)}: "
-                "there are no random states for this one; seed its generators anew"
+                f"{self.snapshot.checkpoint.ref} has no random states for this rank: it was saved "
+                f"by {_ranks_text(self.snapshot.ranks)}, or imported from files; seed the "
+                "generators anew"
             )
         own = self._random["own"]
         if own.keys() != generators.keys():

@@ -13,10 +13,17 @@ import numpy as np
 
 from standfast.amr.mesh.arena import FieldArena
 from standfast.amr.mesh.checks import check_state
-from standfast.amr.mesh.frontends import Frontend, GaugeFrontend
+from standfast.amr.mesh.frontends import Frontend, GaugeFrontend, check_savable
 from standfast.amr.mesh.gauge import GaugeTree, Links
 from standfast.amr.mesh.tree import AMRTree
-from standfast.amr.sunc.sections import FileSections, Sections, StreamSections, naming
+from standfast.amr.sunc.sections import (
+    FileSections,
+    Sections,
+    StreamSections,
+    check_stream,
+    naming,
+    path_of,
+)
 from standfast.errors import BadBlock, BadOption, DamagedFile, IncompatibleCheckpoint
 from standfast.formats.sunc import file as sunc
 from standfast.formats.sunc.header import Header, record_size
@@ -44,13 +51,13 @@ class TreeCheckpoint:
     """
 
     def __init__(self, frontend: Frontend) -> None:
-        if not isinstance(frontend, Frontend):
-            raise BadOption(f"frontend={frontend!r}: give the ScalarFrontend, or GaugeFrontend")
+        check_savable(frontend)
         self.frontend = frontend
 
     def write(self, tree: AMRTree, arena: FieldArena, stream: BinaryIO) -> None:
         """Write a tree and its arena to a stream."""
         self._check_kind(tree)
+        check_stream(stream, "write")
         write(tree, arena, stream)
 
     def write_to_file(
@@ -66,11 +73,11 @@ class TreeCheckpoint:
         `extras=True` adds digests, which the original does not look at.
         """
         self._check_kind(tree)
-        write(tree, arena, os.fspath(path), extras=extras)
+        write(tree, arena, path_of(path), extras=extras)
 
     def read(self, stream: BinaryIO) -> TreeState[AMRTree]:
         """The tree and the arena in a stream, which is left right behind the payload."""
-        return self._read(StreamSections(stream))
+        return self.read_sections(StreamSections(stream))
 
     def read_from_file(
         self, path: str | os.PathLike[str], *, verify: bool | Literal["require"] = True
@@ -81,9 +88,10 @@ class TreeCheckpoint:
         original hold none. `verify="require"` raises NothingToVerify for such a file.
         """
         with FileSections(path, verify) as sections:
-            return self._read(sections)
+            return self.read_sections(sections)
 
-    def _read(self, sections: Sections) -> TreeState[AMRTree]:
+    def read_sections(self, sections: Sections) -> TreeState[AMRTree]:
+        """The tree and the arena in an open file or stream."""
         with naming(sections.where):
             payload = _read_payload(sections, self.frontend)
             return TreeState(payload.tree(AMRTree), payload.arena)
@@ -95,6 +103,24 @@ class TreeCheckpoint:
             raise BadOption(
                 "a TreeCheckpoint writes no links: call the write_checkpoint of the GaugeTree"
             )
+
+
+def read_whole_file(
+    path: str, frontend: Frontend, verify: bool | Literal["require"]
+) -> TreeState[Any]:
+    """The tree in a file, a GaugeTree if the file has links.
+
+    Raises IncompatibleCheckpoint for what this would leave out.
+    """
+    with FileSections(path, verify) as sections:
+        if sections.rest == "links" and isinstance(frontend, GaugeFrontend):
+            return read_gauge_tree(GaugeTree, sections, frontend)
+        if sections.rest is not None:
+            raise IncompatibleCheckpoint(
+                f"{sections.where}: expected nothing after the payload with this frontend, found "
+                f"{sections.rest}; a TreeCheckpoint reads the tree without them"
+            )
+        return TreeCheckpoint(frontend).read_sections(sections)
 
 
 def read_gauge_tree(
@@ -127,24 +153,46 @@ def write(
         links = tree.links
         # The links of no blocks have no length that could tell their group.
         sections["links"] = links if len(links) else np.empty((0, links.shape[1], 1, 1), complex)
-    save(target, sections, asdict(_header_of(tree, arena)), format=sunc.NAME, extras=extras)
+    save(target, sections, asdict(header_of_tree(tree, arena)), format=sunc.NAME, extras=extras)
 
 
-def _header_of(tree: AMRTree, arena: FieldArena) -> Header:
-    frontend = tree.frontend
+def header_of_tree(tree: AMRTree, arena: FieldArena) -> Header:
+    """The header that the `.sunc` file of a tree has."""
+    return header_of(
+        tree.frontend,
+        blocks=len(tree),
+        max_blocks=arena.max_blocks,
+        free_count=arena.free_count,
+        base_spacing=tree.base_spacing,
+        bits_per_dim=tree.bits_per_dim,
+        max_level=tree.max_level,
+    )
+
+
+def header_of(
+    frontend: Frontend,
+    *,
+    blocks: int,
+    max_blocks: int,
+    free_count: int,
+    base_spacing: float,
+    bits_per_dim: int,
+    max_level: int,
+) -> Header:
+    """The header of a tree with these numbers."""
     return Header(
         nd=frontend.nd,
         block_size=frontend.block_size,
         block_volume=frontend.block_volume,
         block_bytes=record_size(frontend.nd),
         field_bytes=frontend.field_bytes,
-        blocks_len=len(tree),
-        field_slots_len=len(tree),
-        arena_max_blocks=arena.max_blocks,
-        arena_free_count=arena.free_count,
-        base_spacing=tree.base_spacing,
-        bits_per_dim=tree.bits_per_dim,
-        max_level=tree.max_level,
+        blocks_len=blocks,
+        field_slots_len=blocks,
+        arena_max_blocks=max_blocks,
+        arena_free_count=free_count,
+        base_spacing=base_spacing,
+        bits_per_dim=bits_per_dim,
+        max_level=max_level,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from standfast.errors import BadOption
@@ -30,6 +31,17 @@ def format_ranked_path(directory: str | os.PathLike[str], prefix: str, step: int
     """
     name = f"{_prefix(prefix)}_step{_number(step, 'step')}_rank{_number(rank, 'rank')}.sunc"
     return os.path.join(directory, name)
+
+
+def parse_path(path: str | os.PathLike[str]) -> tuple[int | None, int | None]:
+    """The step and the rank in a name of `format_path` or `format_ranked_path`, as far as it has.
+
+    >>> parse_path("checkpoints/run_step100_rank3.sunc")
+    (100, 3)
+    """
+    found = re.search(r"_step(\d+)(?:_rank(\d+))?\.sunc$", os.fspath(path))
+    step, rank = found.groups() if found else (None, None)
+    return None if step is None else int(step), None if rank is None else int(rank)
 
 
 def broadcast_checkpoint_step(

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import BinaryIO, Final, Literal, Protocol
+from typing import Any, BinaryIO, Final, Literal, Protocol
 
 import numpy as np
 
@@ -75,7 +75,7 @@ class FileSections(AbstractContextManager["FileSections"]):
         self, path: str | os.PathLike[str], verify: bool | Literal["require"] = True
     ) -> None:
         # Not mapped: the header has 92 bytes, so that no number would be aligned in a mapping.
-        self._file = TensorFile(path, mapped=False, writable=True, verify=bool(verify))
+        self._file = TensorFile(path_of(path), mapped=False, writable=True, verify=bool(verify))
         self.where = self._file.path
         try:
             if self._file.format != sunc.NAME:
@@ -101,14 +101,19 @@ class FileSections(AbstractContextManager["FileSections"]):
     ) -> None:
         self._file.close()
 
+    @property
+    def rest(self) -> str | None:
+        """What follows the payload: `links`, an `extension` of another program, or nothing."""
+        return next((name for name in ("links", "extension") if name in self._file), None)
+
     def section(self, name: str) -> Bytes:
         """All bytes of a section of the payload."""
         return self._file.data(name)
 
     def links(self, frontend: GaugeFrontend) -> Bytes:
         """All bytes of the links, of which the file tells the group."""
-        if "links" not in self._file:
-            raise _no_links("nothing" if "extension" not in self._file else "something else")
+        if self.rest != "links":
+            raise _no_links("something else" if self.rest else "nothing")
         group = self._file.spec("links").shape[-1]
         if group != frontend.n_gauge and self.header.blocks_len:
             raise IncompatibleCheckpoint(
@@ -124,11 +129,7 @@ class StreamSections:
     where = "the stream"
 
     def __init__(self, stream: BinaryIO) -> None:
-        if not hasattr(stream, "read"):
-            raise BadOption(
-                f"a {type(stream).__name__} is no stream: open the file, or call the function for "
-                "files, read_from_file or read_checkpoint_from_file"
-            )
+        check_stream(stream, "read")
         self._stream = stream
         self._offset = 0
         with naming(self.where):
@@ -175,6 +176,29 @@ class StreamSections:
             f"{what} (offset {self._offset - found:,}): {length:,} bytes expected, but the stream "
             f"ended after {found:,}"
         )
+
+
+def check_stream(stream: Any, method: Literal["read", "write"]) -> None:
+    """Raise BadOption for what is not a stream, a path above all."""
+    if not hasattr(stream, method):
+        files = {
+            "read": "read_from_file or read_checkpoint_from_file",
+            "write": "write_to_file or write_checkpoint_to_file",
+        }
+        raise BadOption(
+            f"a {type(stream).__name__} is not a stream: open the file, or call the function for "
+            f"paths, {files[method]}"
+        )
+
+
+def path_of(path: Any) -> str:
+    """A path as text; raises BadOption for a stream, and all else that is not a path."""
+    if not isinstance(path, str | os.PathLike):
+        raise BadOption(
+            f"a {type(path).__name__} is not a path: a stream is for read and write, or "
+            "read_checkpoint and write_checkpoint"
+        )
+    return os.fspath(path)
 
 
 def _no_links(found: str) -> IncompatibleCheckpoint:

@@ -186,7 +186,7 @@ def payload_specs(header: Header) -> dict[str, TensorSpec]:
     dtype, width = "uint8", 1
     if header.field_bytes % 8 == 0:
         dtype, width = "float64", 8
-    elif header.field_bytes == 4:
+    elif header.field_bytes % 4 == 0:
         dtype, width = "float32", 4
     site = header.field_bytes // width
     return {

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from standfast.errors import BadOption, RanksDisagree, RefusedState
-from standfast.parallel.agreement import agree, together
+from standfast.parallel.agreement import agree_all, together
 from standfast.parallel.communicator import Communicator
 from standfast.store.checkpoint import Checkpoint
 from standfast.store.run import Run
@@ -55,12 +55,7 @@ def save_together(
         return plan_state(state), run.wanted(step, metrics, epoch, best, replace)
 
     plan, wanted = together(comm, prepare)
-    agree(
-        comm,
-        "the step, the epoch, `best`, `replace` and the run",
-        [wanted.step, wanted.epoch, wanted.best, wanted.replace, run.hash, run.file.identity],
-    )
-    agree(comm, "the metrics", wanted.metrics)
+    _agree(run, comm, wanted, {"`best`": wanted.best, "the metrics": wanted.metrics})
     plan, most = _fitted(comm, state, plan)
 
     def join(records: Sequence[Record], shares: Sequence[Share]) -> Record:
@@ -69,6 +64,17 @@ def save_together(
     head = Attempt(run, comm, most, join).make(plan, wanted)
     tidy_together(comm, run.tidy)
     return Checkpoint(run.store, head)
+
+
+def _agree(run: Run, comm: Communicator, wanted: Wanted, more: Mapping[str, Any]) -> None:
+    """Collective: raise RanksDisagree unless all ranks save the same step of the same run."""
+    common = {
+        "the step": wanted.step,
+        "the epoch": wanted.epoch,
+        "`replace`": wanted.replace,
+        "the run": [run.hash, run.file.identity],
+    }
+    agree_all(comm, {**common, **more})
 
 
 class _Offer(msgspec.Struct, frozen=True, array_like=True):
@@ -132,11 +138,7 @@ def commit_shared(
     before_commit: Callable[[], None] | None = None,
 ) -> Head:
     """Collective: the same of what was planned, which `writing` may have another process write."""
-    agree(
-        comm,
-        "the step, the epoch, `replace` and the run",
-        [wanted.step, wanted.epoch, wanted.replace, run.hash, run.file.identity],
-    )
+    _agree(run, comm, wanted, {})
     shared = run.sharing.share_out(comm, held)
     write = writing(shared) if writing else partial(shared.write, run)
     attempt = Attempt(run, comm, shared.most, shared.join, write)

@@ -38,5 +38,5 @@ def read_folder(path: str | os.PathLike[str], tensors_only: bool = True) -> Fold
     raise UnknownFormat(
         f"nothing in {shown(here.path)} looks like a checkpoint: expected folders checkpoint-N of "
         "Transformers, .ckpt files of Lightning, or files with one of the suffixes .pt .pth "
-        f".safetensors .npz .tenzor .oxck{reasons}"
+        f".safetensors .npz .tenzor .oxck (for .sunc: amr.Snapshot.import_files){reasons}"
     )

@@ -11,8 +11,14 @@ from typing import Any, Final
 import numpy as np
 
 from standfast.amr.inspect.description import group_name, problems
-from standfast.amr.inspect.differences import Block, BlockChange, Site, TreeDiff, differences
-from standfast.amr.inspect.layouts import Layout
+from standfast.amr.inspect.differences import (
+    Block,
+    BlockChange,
+    Layout,
+    Site,
+    TreeDiff,
+    differences,
+)
 from standfast.amr.inspect.snapshots import SECTIONS
 from standfast.amr.inspect.trees import SavedState
 from standfast.cli.commands.diff.files import diff_json, print_metadata, print_tensors

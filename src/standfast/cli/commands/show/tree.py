@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from standfast.amr.inspect.description import Described, Slots, describe
-from standfast.amr.inspect.ranges import Scanned, scan
+from standfast.amr.inspect.description import Described, Scanned, Slots, describe, scan
 from standfast.amr.inspect.trees import SavedState
 from standfast.amr.mesh.frontends import GaugeFrontend, frontend_of
 from standfast.cli.commands.show.file import value_text
@@ -206,10 +205,14 @@ def _frontend_facts(described: Any) -> Iterator[tuple[str, str]]:
         )
         yield "frontend", f"gauge, {', '.join(parts)}, {frontend.dtype.name}"
     else:
-        yield "frontend", f"scalar, {frontend.dtype.name}"
+        many = frontend.components > 1
+        kind = f"vector, {frontend.components} components" if many else "scalar"
+        yield "frontend", f"{kind}, {frontend.dtype.name}"
     topology = frontend.topology
     lengths = " × ".join(f"{length:.6g}" for length in topology.extents)
-    yield "topology", f"{topology.kind}, {lengths}"
+    alike = len(set(topology.boundary)) == 1
+    kinds = topology.boundary[0] if alike else " × ".join(topology.boundary)
+    yield "topology", f"{kinds}, {lengths}"
 
 
 def _random_text(state: SavedState) -> str:

@@ -19,12 +19,12 @@ from standfast.amr import (
     Snapshot,
     TreeCheckpoint,
 )
-from standfast.amr.snapshot import export
+from standfast.amr.snapshot import files
 from standfast.errors import BadOption, DigestMismatch, WriteFailed
 from standfast.store.backends.memory import MemoryBackend
 from tests.amr.meshes import random_mesh
 from tests.amr.snapshot.snapshots import saved_by_threads
-from tests.amr.tree_states import SCALAR, saved, worn
+from tests.amr.tree_states import saved, worn
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def run() -> Any:
     return Store(MemoryBackend()).run("heat")
 
 
-@pytest.mark.parametrize("kind", ["scalar", "u1"])
+@pytest.mark.parametrize("kind", ["scalar", "vector", "u1"])
 def test_a_snapshot_is_exported_as_the_file_that_the_tree_writes(
     kind: str, run: Any, tmp_path: Path
 ) -> None:
@@ -53,7 +53,7 @@ def test_a_snapshot_is_exported_as_the_file_that_the_tree_writes(
             with_digests, frontend=tree.frontend, verify="require"
         )
     else:
-        found = TreeCheckpoint(SCALAR).read_from_file(with_digests, verify="require")
+        found = TreeCheckpoint(tree.frontend).read_from_file(with_digests, verify="require")
     assert saved(found.tree, found.arena) == expected
 
 
@@ -96,7 +96,7 @@ def test_an_export_that_fails_leaves_the_old_file(
         stream.write(bytes(1 << 20))
         raise MemoryError
 
-    monkeypatch.setattr("standfast.amr.snapshot.export.write", fail)
+    monkeypatch.setattr("standfast.amr.snapshot.files.write", fail)
     with pytest.raises(MemoryError):
         snapshot.export(target, compress="zstd")
     assert [path.name for path in tmp_path.iterdir()] == ["a.sunc.zst"]
@@ -126,12 +126,12 @@ def test_of_several_ranks_all_files_appear_or_none(
     saved_by_threads(run, 3, lambda rank: random_mesh(rank, gauge=1))
     snapshot = Snapshot(run.checkpoint(1))
 
-    def fail(parts: Any, rank: int, load: Any = export.load_rank) -> Any:
+    def fail(parts: Any, rank: int, load: Any = files.load_rank) -> Any:
         if rank == 2:
             raise DigestMismatch("damaged", ("links",))
         return load(parts, rank)
 
-    monkeypatch.setattr(export, "load_rank", fail)
+    monkeypatch.setattr(files, "load_rank", fail)
     with pytest.raises(DigestMismatch):
         snapshot.export(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,281 @@
+"""Existing `.sunc` files in a run: from one rank or several, onto any number of ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast import Store
+from standfast.amr import (
+    AMRTree,
+    FieldArena,
+    GaugeTree,
+    ScalarFrontend,
+    Snapshot,
+    TreeCheckpoint,
+    format_path,
+    format_ranked_path,
+    logical_digest,
+)
+from standfast.errors import (
+    BadHeader,
+    BadLabel,
+    BadOption,
+    DigestMismatch,
+    IncompatibleCheckpoint,
+    MissingFile,
+    NothingToVerify,
+    RanksDisagree,
+    StandfastError,
+    StateMismatch,
+    StepExists,
+    TruncatedFile,
+)
+from standfast.store.backends.memory import MemoryBackend
+from tests.amr.meshes import fields_by_key, merged
+from tests.amr.saved_states import GAUGE, SCALAR, VECTOR, State, divided, empty, refined
+from tests.amr.thread_ranks import on_threads
+from tests.amr.tree_states import golden, golden_channel, golden_scalar, golden_u1, saved
+
+FRONTENDS = pytest.mark.parametrize(
+    "frontend", [SCALAR, VECTOR, GAUGE], ids=["scalar", "mixed vector", "gauge"]
+)
+
+
+@pytest.fixture
+def run() -> Any:
+    return Store(MemoryBackend()).run("heat")
+
+
+def written(folder: Path, states: list[State], step: int = 100) -> list[str]:
+    """A file of each rank, under the names of the original."""
+    paths = [format_ranked_path(folder, "run", step, rank) for rank in range(len(states))]
+    for (tree, arena), path in zip(states, paths, strict=True):
+        Path(path).write_bytes(saved(tree, arena))
+    return paths
+
+
+def imported(run: Any, size: int, paths: Any, **options: Any) -> list[Any]:
+    """What an import gives on each of some ranks."""
+
+    def program(comm: Any) -> Any:
+        own = Store(run.store.backend).run("heat")
+        return Snapshot.import_files(own, paths, comm=comm, **options).step
+
+    return on_threads(size, program)
+
+
+@pytest.mark.parametrize("name", ["sunc_scalar_2d", "sunc_vector_2d", "sunc_u1_2d"])
+def test_a_file_of_the_original_becomes_a_checkpoint_of_a_run(
+    name: str, run: Any, tmp_path: Path
+) -> None:
+    """The seed: "This document specifies the exact-state checkpoint format and API used to restart
+    AMR runs without loss of fidelity."
+    """
+    made: dict[str, Callable[[], Any]] = {
+        "sunc_scalar_2d": golden_scalar,
+        "sunc_vector_2d": lambda: golden_channel(VECTOR, True),
+        "sunc_u1_2d": golden_u1,
+    }
+    frontend = made[name]()[0].frontend
+    path = format_path(tmp_path, "run", 100)
+    Path(path).write_bytes(golden(name))
+    values = {"beta": 2.5}
+    snapshot = Snapshot.import_files(run, path, frontend=frontend, time=0.25, values=values)
+    found = Snapshot.load(run, frontend=frontend)
+    assert (found.step, found.time, found.values, found.shard) == (100, 0.25, values, None)
+    assert saved(found.tree, found.arena) == golden(name)
+    assert isinstance(found.tree, GaugeTree) == (name == "sunc_u1_2d")
+    (exported,) = snapshot.export(tmp_path / "again.sunc", extras=False)
+    assert Path(exported).read_bytes() == golden(name)
+
+
+@FRONTENDS
+@pytest.mark.parametrize(("files", "importing", "loading"), [(3, 2, 2), (2, 3, 1), (1, 2, 3)])
+def test_files_of_some_ranks_go_on_on_others(
+    frontend: Any, files: int, importing: int, loading: int, run: Any, tmp_path: Path
+) -> None:
+    """The seed: "Checkpointing is per-rank" and "After a restart, rebuild sharding"."""
+    whole = refined(frontend)
+    paths = written(tmp_path, divided(whole, files))
+    steps = imported(run, importing, paths[::-1], frontend=frontend)
+    assert steps == [100] * importing
+
+    def program(comm: Any) -> Any:
+        own = Store(run.store.backend).run("heat")
+        found = Snapshot.load(own, frontend=frontend, comm=comm, reshard=True)
+        return fields_by_key(found.tree, found.arena)
+
+    assert merged(on_threads(loading, program)) == fields_by_key(*whole)
+    assert logical_digest(run.checkpoint(100)) == logical_digest(whole)
+
+
+@FRONTENDS
+def test_on_as_many_ranks_as_files_each_has_its_own_bit_for_bit(
+    frontend: Any, run: Any, tmp_path: Path
+) -> None:
+    """The seed: "Capture AMRTree structure, FieldArena storage, and (optionally) gauge links
+    bit-for-bit."
+    """
+    states = divided(refined(frontend), 3)
+    paths = written(tmp_path, states)
+    imported(run, 1, paths, frontend=frontend, step=7)
+
+    def program(comm: Any) -> Any:
+        own = Store(run.store.backend).run("heat")
+        found = Snapshot.load(own, 7, frontend=frontend, comm=comm)
+        assert found.shard is not None
+        assert found.shard.kind == "manual"
+        found.tree.fill_ghosts(found.arena)  # the shard is that of the blocks
+        with pytest.raises(StateMismatch, match="imported from files"):
+            found.restore_random()
+        return saved(found.tree, found.arena)
+
+    assert on_threads(3, program) == [Path(path).read_bytes() for path in paths]
+
+
+def test_files_of_different_steps_are_refused_with_the_step_of_each_rank(
+    run: Any, tmp_path: Path
+) -> None:
+    """The seed: "To coordinate snapshot steps across ranks"; files are written one by one."""
+    states = divided(refined(), 3)
+    paths = [*written(tmp_path, states, 200)[:1], *written(tmp_path, states, 100)[1:]]
+    told = "200 in run_step200_rank0.sunc; 100 in run_step100_rank1.sunc, run_step100_rank2.sunc"
+    for step in (None, 100):
+        with pytest.raises(RanksDisagree, match=told):
+            Snapshot.import_files(run, paths, frontend=SCALAR, step=step)
+    assert run.checkpoints() == []
+
+
+def test_a_rank_whose_file_is_missing_is_noticed(run: Any, tmp_path: Path) -> None:
+    paths = written(tmp_path, divided(refined(), 3))
+    for some in (paths[1:], [paths[0], paths[2]], [*paths, paths[1]]):
+        with pytest.raises(BadOption, match="expected a file of each of the ranks"):
+            Snapshot.import_files(run, some, frontend=SCALAR)
+    gone = format_ranked_path(tmp_path, "run", 100, 3)
+    with pytest.raises(MissingFile, match="rank3"):
+        Snapshot.import_files(run, [*paths, gone], frontend=SCALAR)
+    assert run.checkpoints() == []
+
+
+def test_a_block_that_two_files_have_is_refused_with_both(run: Any, tmp_path: Path) -> None:
+    paths = written(tmp_path, [refined(), refined()])
+    with pytest.raises(
+        RanksDisagree, match=r"run_step100_rank0\.sunc and .*run_step100_rank1\.sunc"
+    ):
+        imported(run, 2, paths, frontend=SCALAR)
+    assert run.checkpoints() == []
+
+
+def test_files_of_two_simulations_are_refused(run: Any, tmp_path: Path) -> None:
+    tree, arena = AMRTree(SCALAR, 0.5, 6, 4), FieldArena(SCALAR, 4)
+    tree.insert_block_with_field((8, 8), 0, arena)
+    paths = written(tmp_path, [refined(), (tree, arena)])
+    with pytest.raises(IncompatibleCheckpoint, match=r"rank1\.sunc: .*rank0\.sunc"):
+        imported(run, 2, paths, frontend=SCALAR)
+    with pytest.raises(IncompatibleCheckpoint, match="field_bytes"):
+        Snapshot.import_files(run, paths[0], frontend=VECTOR)
+    assert run.checkpoints() == []
+
+
+def test_nothing_in_a_file_is_left_out_silently(run: Any, tmp_path: Path) -> None:
+    """The seed: "Consumers (like `GaugeTree`) may append data after the standard payload."""
+    path = tmp_path / "run_step1.sunc"
+    path.write_bytes(saved(*refined()) + b"another program's")
+    with pytest.raises(IncompatibleCheckpoint, match="extension"):
+        Snapshot.import_files(run, path, frontend=SCALAR)
+    path.write_bytes(saved(*refined(GAUGE)))
+    as_complex = ScalarFrontend(2, 4, GAUGE.topology, np.complex128, GAUGE.components)
+    with pytest.raises(IncompatibleCheckpoint, match="links"):
+        Snapshot.import_files(run, path, frontend=as_complex)
+    assert run.checkpoints() == []
+
+
+def test_a_file_is_verified_and_checked_before_anything_is_saved(run: Any, tmp_path: Path) -> None:
+    whole, path = refined(), tmp_path / "run_step1.sunc"
+    TreeCheckpoint(SCALAR).write_to_file(*whole, path, extras=True)
+    sound = path.read_bytes()
+    changed = bytearray(sound)
+    changed[700] ^= 1
+    bare = saved(*whole)
+    cases: list[tuple[bytes, type[StandfastError], Any]] = [
+        (bytes(changed), DigestMismatch, True),
+        (bare, NothingToVerify, "require"),
+        (bare[:-1], TruncatedFile, True),
+        (b"PK" + bare[2:], StandfastError, True),
+    ]
+    for data, error, verify in cases:
+        path.write_bytes(data)
+        with pytest.raises(error, match=r"run_step1\.sunc"):
+            Snapshot.import_files(run, path, frontend=SCALAR, verify=verify)
+    assert run.checkpoints() == []
+    path.write_bytes(sound)
+    assert Snapshot.import_files(run, path, frontend=SCALAR, verify="require").step == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"paths": []}, BadOption),
+        ({"paths": 3}, BadOption),
+        ({"paths": [b"a.sunc"]}, BadOption),
+        ({"paths": "state.sunc"}, BadOption),
+        ({"frontend": None}, BadOption),
+        ({"time": float("nan")}, BadOption),
+        ({"values": [1]}, BadOption),
+        ({"step": -1}, BadLabel),
+    ],
+    ids=repr,
+)
+def test_other_arguments_are_refused(
+    given: Any, error: type[StandfastError], run: Any, tmp_path: Path
+) -> None:
+    (path,) = written(tmp_path, [refined()])
+    with pytest.raises(error):
+        Snapshot.import_files(run, **{"paths": path, "frontend": SCALAR, **given})
+    assert run.checkpoints() == []
+
+
+def test_ranks_that_import_different_files_are_told(run: Any, tmp_path: Path) -> None:
+    paths = written(tmp_path, divided(refined(), 2))
+
+    def program(comm: Any) -> None:
+        own = Store(run.store.backend).run("heat")
+        with pytest.raises(RanksDisagree, match="the files"):
+            Snapshot.import_files(own, paths[: 1 + comm.rank], frontend=SCALAR, comm=comm)
+        with pytest.raises(RanksDisagree, match="the step: rank 0 has 1, and rank 1 has 2"):
+            Snapshot.import_files(own, paths, frontend=SCALAR, comm=comm, step=1 + comm.rank)
+
+    on_threads(2, program)
+    assert run.checkpoints() == []
+
+
+def test_a_path_of_any_bytes_is_imported(run: Any, tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff_step3.sunc"
+    with open(path, "wb") as file:
+        file.write(saved(*refined()))
+    assert imported(run, 2, os.fsdecode(path), frontend=SCALAR) == [3, 3]
+
+
+def test_a_step_is_imported_once_unless_it_is_replaced(run: Any, tmp_path: Path) -> None:
+    (path,) = written(tmp_path, [refined()])
+    Snapshot.import_files(run, path, frontend=SCALAR, metrics={"energy": 1.0}, best=True)
+    with pytest.raises(StepExists):
+        Snapshot.import_files(run, path, frontend=SCALAR)
+    tree, arena = empty()
+    Path(path).write_bytes(saved(tree, arena))
+    Snapshot.import_files(run, path, frontend=SCALAR, replace=True)
+    assert len(Snapshot.load(run, "latest").tree) == 0
+
+
+def test_a_file_of_another_format_is_refused(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    standfast.save(path, {"a": np.ones(3)})
+    with pytest.raises(BadHeader, match="expected a sunc file"):
+        Snapshot.import_files(run, path, frontend=SCALAR, step=1)
