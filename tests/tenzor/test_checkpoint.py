@@ -180,6 +180,18 @@ def test_all_that_differs_is_named_and_nothing_is_filled(path: Path) -> None:
     assert not any(array.any() for array in mine.values())
 
 
+def test_elements_that_share_memory_are_refused_and_nothing_is_filled(path: Path) -> None:
+    """Seed: `try loaded.loadWeights(&model.weights);`: each element gets its own value."""
+    Checkpoint.save(path, {"a": torch.ones(2), "b": torch.arange(3.0)}, None, METADATA)
+    mine = {"a": torch.zeros(2), "b": torch.zeros(1).expand(3)}
+    with (
+        Checkpoint.load(path) as loaded,
+        pytest.raises(StateMismatch, match="different: b: several of its elements share memory"),
+    ):
+        loaded.load_weights(mine)
+    assert not mine["a"].any()
+
+
 def test_damage_is_found_before_anything_is_filled(path: Path) -> None:
     Checkpoint.save(path, {"a": np.ones(2), "b": np.ones(3)}, None, METADATA)
     data = bytearray(path.read_bytes())
