@@ -24,7 +24,7 @@ from standfast.errors import (
     UnsupportedTensor,
 )
 from standfast.formats.tenzor.file import checkpoint_metadata
-from standfast.tenzor import Checkpoint, CheckpointMetadata
+from standfast.tenzor import Checkpoint, CheckpointMetadata, Trainer
 from tests import GOLDEN
 from tests.formats.tenzor.builders import lookup
 from tests.strategies import same_bytes
@@ -308,17 +308,26 @@ def test_a_foreign_file_must_have_the_weights() -> None:
     assert "unexpected in the checkpoint: 0x" in str(refused.value)
 
 
-def test_adam_goes_on_from_the_moments_of_the_original(path: Path) -> None:
-    model = new_model()
-    weights = model.state_dict()
-    moments = {
+def save_as_original(path: Path, slots: dict[str, float]) -> nn.Module:
+    """A checkpoint in the original's layout, with these slots of every weight of a model."""
+    weights = new_model().state_dict()
+    tensors = {
         f"optim/{name}/{slot}": torch.full_like(tensor, value)
         for name, tensor in weights.items()
-        for slot, value in (("m", 0.25), ("v_hat", 0.5))
+        for slot, value in slots.items()
     }
     fields = {name: getattr(METADATA, name) for name in METADATA.__slots__}
-    standfast.save(path, weights | moments, checkpoint_metadata(**fields))
-    optimizer = optim.Adam(model.parameters())
+    standfast.save(path, weights | tensors, checkpoint_metadata(**fields))
+    return new_model(seed=1)
+
+
+MOMENTS = {"m": 0.25, "v_hat": 0.5}
+
+
+@pytest.mark.parametrize("make", [optim.Adam, optim.AdamW], ids=lambda make: make.__name__)
+def test_adam_goes_on_from_the_moments_of_the_original(make: Any, path: Path) -> None:
+    model = save_as_original(path, MOMENTS)
+    optimizer = make(model.parameters())
     with Checkpoint.load(path) as loaded:
         loaded.load_weights(model)
         loaded.resume_optimizer(optimizer)
@@ -328,3 +337,61 @@ def test_adam_goes_on_from_the_moments_of_the_original(path: Path) -> None:
         assert state["step"].item() == 4685
     train(model, optimizer, range(1))
     assert optimizer.state[next(model.parameters())]["step"].item() == 4686
+
+
+NO_SLOTS: dict[str, float] = {}
+
+
+@pytest.mark.parametrize(
+    ("slots", "make", "message"),
+    [
+        ({"v": 1.0}, optim.Adam, "optim/0.weight/v: was saved, .* keeps no momentum_buffer"),
+        ({"v": 1.0}, optim.Adam, "optim/0.weight/v_hat: was not saved, .* needs it"),
+        ({"v": 1.0}, optim.RMSprop, "no state of RMSprop"),
+        ({"v": 1.0}, optim.Adagrad, "no state of Adagrad"),
+        ({"v": 1.0}, optim.SGD, "optim/2.weight/v: was saved, .* keeps no momentum_buffer"),
+        (MOMENTS, "momentum", "optim/0.weight/v: was not saved, .* needs it"),
+        (MOMENTS, "amsgrad", "no state of Adam with amsgrad"),
+        (MOMENTS, optim.NAdam, "no state of NAdam"),
+        ({"m": 0.25}, optim.Adam, "optim/2.weight/v_hat: was not saved"),
+        (NO_SLOTS, "momentum", "optim/0.weight/v: was not saved"),
+    ],
+)
+def test_the_originals_state_of_another_optimizer_is_refused_and_changes_nothing(
+    slots: dict[str, float], make: Any, message: str, path: Path
+) -> None:
+    """Seed: `try loaded.resumeOptimizer(&optimizer);` of "Momentum, Adam m/v buffers"."""
+    makers = {
+        "momentum": lambda parameters: optim.SGD(parameters, momentum=0.9),
+        "amsgrad": lambda parameters: optim.Adam(parameters, amsgrad=True),
+    }
+    model = save_as_original(path, slots)
+    optimizer = makers.get(make, make)(model.parameters())
+    before = bits(model.state_dict()), bits(optimizer.state_dict())
+    with pytest.raises(StateMismatch, match=message):
+        Trainer(model=model, optimizer=optimizer).resume(path)
+    assert (bits(model.state_dict()), bits(optimizer.state_dict())) == before
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights(model)
+        with pytest.raises(StateMismatch, match=message):
+            loaded.resume_optimizer(optimizer)
+    assert bits(optimizer.state_dict()) == before[1]
+
+
+def test_an_optimizer_without_state_resumes_from_a_file_without_any(path: Path) -> None:
+    model = save_as_original(path, NO_SLOTS)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights(model)
+        loaded.resume_optimizer(optimizer)
+    assert not optimizer.state
+
+
+def test_parameters_that_were_not_loaded_are_named(path: Path) -> None:
+    model = save_as_original(path, {"v": 1.0})
+    more = nn.Parameter(torch.zeros(2))
+    optimizer = optim.SGD([*model.parameters(), more], momentum=0.9)
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights(model)
+        with pytest.raises(StateMismatch, match="parameter 2 is not among the weights"):
+            loaded.resume_optimizer(optimizer)
