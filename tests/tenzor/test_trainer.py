@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 from torch import optim
+from torch.utils.data import TensorDataset
 
 import standfast
-from standfast.errors import AlreadyExists, StateMismatch, WriteFailed
+from standfast.errors import AlreadyExists, RefusedState, StateMismatch, WriteFailed
 from standfast.tenzor import (
     BadConfig,
     Checkpoint,
@@ -232,6 +233,108 @@ def test_a_resumed_training_ends_with_the_same_bits(start: str, tmp_path: Path) 
     assert bits(resumed.optimizer.state_dict()) == bits(whole.optimizer.state_dict())
     assert resumed.state == whole.state
     assert resumed.history == whole.history
+
+
+# Within an epoch
+
+BATCHES = torch.arange(60.0).reshape(10, 6)
+"""Five batches of two."""
+
+
+def loading_trainer(folder: Path, seed: int = 0) -> Trainer:
+    model = new_model(seed=seed)
+    loader = standfast.ResumableLoader(TensorDataset(BATCHES), batch_size=2, shuffle=True, seed=3)
+    return Trainer(
+        TrainerConfig(epochs=2, checkpoint_dir=folder, learning_rate=0.01),
+        model=model,
+        optimizer=optim.SGD(model.parameters(), momentum=0.9),
+        extra={"loader": loader},
+    )
+
+
+def run_to_end(trainer: Trainer, save_at: int | None = None, path: Path = Path()) -> None:
+    """The rest of a training; saved once so many steps are done, in the middle of an epoch."""
+    loader = trainer.extra["loader"]
+    while trainer.should_continue():
+        trainer.begin_epoch(total_batches=len(loader))
+        for (inputs,) in loader:
+            trainer.optimizer.zero_grad()
+            loss = (trainer.model(inputs) ** 2).mean()
+            loss.backward()
+            trainer.optimizer.step()
+            trainer.record_batch(loss, loss.detach() / 2, count=len(inputs))
+            if trainer.state.global_step == save_at:
+                trainer.save_checkpoint(path)
+        trainer.end_epoch(1 / trainer.state.global_step, trainer.state.train_acc)
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 7, 9, 10])
+def test_a_training_saved_within_an_epoch_goes_on_at_the_next_batch(
+    step: int, tmp_path: Path
+) -> None:
+    """Seed: "Save and resume training state"; its metadata has `global_step: u64` for it."""
+    path = tmp_path / "within.tenzor"
+    whole = loading_trainer(tmp_path / "whole")
+    run_to_end(whole, save_at=step, path=path)
+    resumed = loading_trainer(tmp_path / "again", seed=5)
+    assert resumed.resume(path) == []
+    assert (resumed.state.global_step, resumed.state.batch) == (step, (step - 1) % 5 + 1)
+    run_to_end(resumed)
+    assert bits(resumed.model.state_dict()) == bits(whole.model.state_dict())
+    assert bits(resumed.optimizer.state_dict()) == bits(whole.optimizer.state_dict())
+    assert resumed.state.global_step == 10
+    assert (resumed.state, resumed.history) == (whole.state, whole.history)
+
+
+def test_a_training_saved_after_its_batches_goes_on_at_the_next_epoch(tmp_path: Path) -> None:
+    """Seed: "Save best model checkpoint", between the validation and the end of the epoch."""
+    trainer = loading_trainer(tmp_path)
+    trainer.begin_epoch(total_batches=5)
+    for _ in trainer.extra["loader"]:
+        trainer.record_batch(1.0)
+    trainer.save_checkpoint(tmp_path / "after.tenzor")
+    resumed = loading_trainer(tmp_path / "again")
+    assert resumed.resume(tmp_path / "after.tenzor") == []
+    assert (resumed.begin_epoch(total_batches=5), resumed.state.batch) == (2, 0)
+    assert len(list(resumed.extra["loader"])) == 5
+
+
+def test_a_checkpoint_within_an_epoch_is_saved_again_as_it_is(tmp_path: Path) -> None:
+    run_to_end(loading_trainer(tmp_path), save_at=7, path=tmp_path / "within.tenzor")
+    resumed = loading_trainer(tmp_path / "again")
+    resumed.resume(tmp_path / "within.tenzor")
+    resumed.save_checkpoint(tmp_path / "copy.tenzor")
+    again = loading_trainer(tmp_path / "more")
+    again.resume(tmp_path / "copy.tenzor")
+    assert again.begin_epoch(total_batches=5) == 2
+    assert again.state.batch == 2
+
+
+def test_without_a_loader_a_sentence_says_which_batches_are_done(tmp_path: Path) -> None:
+    trainer = new_trainer(None)
+    trainer.begin_epoch(total_batches=5)
+    for _ in range(3):
+        trainer.record_batch(1.0)
+    trainer.save_checkpoint(tmp_path / "within.tenzor")
+    resumed = new_trainer(None)
+    (note,) = resumed.resume(tmp_path / "within.tenzor")
+    assert "the loop has to skip the first 3 batches" in note
+    assert (resumed.begin_epoch(total_batches=5), resumed.state.batch) == (1, 3)
+    assert (resumed.begin_epoch(total_batches=5), resumed.state.batch) == (2, 0)
+
+
+def test_an_epoch_of_unknown_length_is_saved_only_when_it_has_ended(tmp_path: Path) -> None:
+    trainer = new_trainer(None)
+    trainer.begin_epoch()
+    trainer.record_batch(1.0)
+    with pytest.raises(RefusedState, match="epoch 1 has not ended"):
+        trainer.save_checkpoint(tmp_path / "within.tenzor")
+    assert list(tmp_path.iterdir()) == []
+    trainer.end_epoch(1.0, 0.5)
+    trainer.save_checkpoint(tmp_path / "after.tenzor")
+    resumed = new_trainer(None)
+    resumed.resume(tmp_path / "after.tenzor")
+    assert resumed.begin_epoch() == 2
 
 
 class Counter:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from standfast.errors import StateMismatch
+from standfast.errors import RefusedState, StateMismatch
 from standfast.tensors import randomness
 from standfast.tenzor.checkpoint import Checkpoint
 from standfast.tenzor.config import TrainerConfig
@@ -69,28 +69,35 @@ class Trainer:
         self._resumed = False
         self._best_before = self.state.best_val_acc
         self._sums = Means()
+        self._in_epoch = self._continues_epoch = False
         self._started: float | None = None
         self.state.lr = self.get_lr()
 
     def should_continue(self) -> bool:
-        """Whether there is an epoch left, and nothing has asked to stop."""
-        return not self.state.should_stop and self.state.epoch < self.state.total_epochs
+        """Whether there is an epoch left, or the rest of one, and nothing has asked to stop."""
+        is_left = self.state.epoch < self.state.total_epochs or self._continues_epoch
+        return is_left and not self.state.should_stop
 
     def begin_epoch(self, epoch: int | None = None, total_batches: int = 0) -> int:
         """Begin an epoch, the next one unless it is named, and set the learning rate.
 
         The cosine falls step by step if `total_batches` is known, else epoch by epoch. A training
         that was not resumed does not begin in a folder that holds checkpoints: AlreadyExists.
+        One that was resumed within an epoch goes on with it, after `state.batch` batches.
         """
         state = self.state
         if self._folder is not None and not self._resumed and state.epoch == 0:
             refuse_used(self._folder)
         self._started = time.monotonic() if self._started is None else self._started
-        state.epoch = state.epoch + 1 if epoch is None else epoch
-        state.batch = 0
-        state.total_batches = total_batches
-        self._best_before = state.best_val_acc
-        self._sums = Means()
+        if self._continues_epoch and epoch in (None, state.epoch):
+            state.total_batches = total_batches or state.total_batches
+        else:
+            state.epoch = state.epoch + 1 if epoch is None else epoch
+            state.batch = 0
+            state.total_batches = total_batches
+            self._best_before = state.best_val_acc
+            self._sums = Means()
+        self._in_epoch, self._continues_epoch = True, False
         self._set_rate()
         return state.epoch
 
@@ -127,7 +134,7 @@ class Trainer:
         caller has put it into `state` already; nan is never. `best.tenzor` is written first, so
         that whoever resumes from `epoch_<n>.tenzor` has both.
         """
-        state = self.state
+        state, self._in_epoch = self.state, False
         state.val_loss, state.val_acc = _number(val_loss), _number(val_acc)
         is_best = state.val_acc > self._best_before
         if is_best:
@@ -162,8 +169,20 @@ class Trainer:
         return written
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Save everything that a resumed training needs, between two epochs."""
+        """Save everything that a resumed training needs, after an epoch or within it.
+
+        Raises RefusedState within an epoch whose number of batches is not known: whether all of
+        them are done decides where a resumed training goes on.
+        """
         state = self.state
+        # A loader that has handed out its last batch is in its epoch until the loop sees the end.
+        is_loading = any(getattr(each, "in_epoch", False) for each in self.extra.values())
+        if self._in_epoch and not (state.total_batches or is_loading):
+            raise RefusedState(
+                f"epoch {state.epoch} has not ended, and how many batches it has is not known: "
+                "give begin_epoch(total_batches=…), or save after end_epoch"
+            )
+        is_within = self._in_epoch and (is_loading or state.batch < state.total_batches)
         metadata = CheckpointMetadata(
             epoch=state.epoch,
             global_step=state.global_step,
@@ -174,7 +193,9 @@ class Trainer:
             model_name=self.config.model_name,
         )
         extra = {
-            "trainer": Kept(state, self._bases, self.history).tree(),
+            "trainer": Kept(
+                state, self._bases, self.history, self._sums if is_within else None
+            ).tree(),
             "objects": {name: each.state_dict() for name, each in self.extra.items()},
             "random": randomness.capture(),
         }
@@ -210,6 +231,11 @@ class Trainer:
                 f"{len(kept.bases)} learning rates were saved, {len(self._bases)} are given; "
                 "nothing was changed"
             )
+        if kept.epoch is not None and not any(hasattr(e, "__iter__") for e in self.extra.values()):
+            notes.append(
+                f"it was saved within epoch {kept.state.epoch}: the loop has to skip the first "
+                f"{kept.state.batch} batches, for no loader in extra= does"
+            )
         for put_back in plans:
             put_back()
         for name, each in self.extra.items():
@@ -226,6 +252,9 @@ class Trainer:
         self.state.should_stop = bool(patience and self.state.epochs_without_best >= patience)
         if self.config.learning_rate is None:
             self._bases = list(kept.bases)
+        self._in_epoch = self._continues_epoch = kept.epoch is not None
+        self._sums = kept.epoch or Means()
+        self._best_before = self.state.best_val_acc
         self._resumed = True
 
     def get_lr(self) -> float:

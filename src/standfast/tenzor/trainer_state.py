@@ -65,30 +65,34 @@ class TrainStats:
     stopped_early: bool
 
 
+@dataclass(slots=True)
 class Means:
     """The means of an epoch so far."""
 
-    def __init__(self) -> None:
-        self._loss = self._accuracy = 0.0
-        self._count = self._judged = 0
+    loss_sum: float = 0.0
+    accuracy_sum: float = 0.0
+    count: int = 0
+    """Samples."""
+    judged: int = 0
+    """Samples of the batches that had an accuracy."""
 
     def add(self, loss: float, accuracy: float | None, count: int) -> None:
         """Count the samples of a batch."""
-        self._loss += loss * count
-        self._count += count
+        self.loss_sum += loss * count
+        self.count += count
         if accuracy is not None:
-            self._accuracy += accuracy * count
-            self._judged += count
+            self.accuracy_sum += accuracy * count
+            self.judged += count
 
     @property
     def loss(self) -> float:
         """The mean loss of a sample."""
-        return self._loss / self._count if self._count else 0.0
+        return self.loss_sum / self.count if self.count else 0.0
 
     @property
     def accuracy(self) -> float:
         """The mean accuracy of the batches that had one."""
-        return self._accuracy / self._judged if self._judged else 0.0
+        return self.accuracy_sum / self.judged if self.judged else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,8 @@ class Kept:
     state: TrainerState
     bases: list[float]
     history: list[EpochStats]
+    epoch: Means | None = None
+    """Those of the epoch that was not finished; None between two epochs."""
 
     def tree(self) -> dict[str, Any]:
         """All of it as plain values."""
