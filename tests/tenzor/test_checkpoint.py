@@ -14,12 +14,15 @@ from torch import nn, optim
 
 import standfast
 from standfast.errors import (
+    BadName,
     ClosedFile,
     DigestMismatch,
     MissingFile,
     NotVerified,
     RefusedMetadata,
+    RefusedState,
     StateMismatch,
+    TensorNotFound,
     UnsupportedFile,
     UnsupportedTensor,
 )
@@ -96,7 +99,7 @@ def test_scalars_of_libraries_are_numbers() -> None:
     ("field", "value", "message"),
     [
         ("epoch", 1.5, "epoch: expected an integer, found 1.5"),
-        ("global_step", -1, "global_step: expected 0 or more, found -1"),
+        ("global_step", -1, r"global_step: expected an integer from 0 to 2\^64-1, found -1"),
         ("best_val_loss", "low", "best_val_loss: expected a number, found 'low'"),
         ("model_name", None, "model_name: expected text, found None"),
     ],
@@ -104,6 +107,53 @@ def test_scalars_of_libraries_are_numbers() -> None:
 def test_metadata_that_is_none_is_refused(field: str, value: Any, message: str) -> None:
     with pytest.raises(RefusedMetadata, match=message):
         CheckpointMetadata(**{field: value})
+
+
+def test_metadata_may_be_a_dict_as_in_the_seed(path: Path) -> None:
+    """Seed: `try checkpoint.Checkpoint.save("checkpoints/epoch_5.tenzor", weights, optimizer,
+    .{ .epoch = 5, .global_step = 4685, ... });`"""
+    given = {name: getattr(METADATA, name) for name in METADATA.__slots__}
+    Checkpoint.save(path, {"w": np.ones(2)}, None, given)
+    with Checkpoint.load(path) as loaded:
+        assert loaded.metadata == METADATA
+    Checkpoint.save(path, {"w": np.ones(2)}, None, {"epoch": 5})
+    with Checkpoint.load(path) as loaded:
+        assert (loaded.metadata.epoch, loaded.metadata.best_val_loss) == (5, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (None, "metadata: expected CheckpointMetadata or a dict, found a NoneType"),
+        ([("epoch", 5)], "metadata: expected CheckpointMetadata or a dict, found a list"),
+        ({"epochs": 5}, "metadata: there is no field 'epochs'"),
+        ({5: "epoch"}, "metadata: there is no field 5"),
+        ({"epoch": "five"}, "epoch: expected an integer, found 'five'"),
+        ({"epoch": 1 << 64}, "epoch: expected an integer from 0 to 2"),
+        ({"epoch": 10**5000}, "found one of 16,610 bits"),
+        ({"timestamp": -(1 << 63) - 1}, "timestamp: expected an integer from -9223372036854775808"),
+        ({"model_name": "\ud800"}, "model_name: expected text"),
+        ({"best_val_acc": torch.ones(2)}, "best_val_acc: expected a number"),
+    ],
+)
+def test_metadata_that_cannot_be_saved_is_refused(metadata: Any, message: str, path: Path) -> None:
+    with pytest.raises(RefusedMetadata, match=message):
+        Checkpoint.save(path, {"w": np.ones(2)}, None, metadata)
+    assert not path.exists()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_rate_beyond_float32_comes_back(path: Path) -> None:
+    """Seed: `learning_rate: f32`, which the text beside the exact value follows."""
+    Checkpoint.save(path, {"w": np.ones(2)}, None, {"learning_rate": 1e39})
+    with Checkpoint.load(path) as loaded:
+        assert loaded.metadata.learning_rate == 1e39
+    assert standfast.open(path).metadata["learning_rate"] is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_figure_that_wants_gradients_is_a_number() -> None:
+    assert CheckpointMetadata(best_val_loss=torch.ones((), requires_grad=True)).best_val_loss == 1  # type: ignore[arg-type]
 
 
 # Weights
@@ -201,6 +251,81 @@ def test_damage_is_found_before_anything_is_filled(path: Path) -> None:
     with Checkpoint.load(path) as loaded, pytest.raises(DigestMismatch, match="'b' is damaged"):
         loaded.load_weights(mine)
     assert not mine["a"].any()
+
+
+@pytest.mark.parametrize(
+    ("weights", "extra"),
+    [
+        ({"a\ud800": np.ones(2)}, None),
+        ({"a\ud800": np.array([True])}, None),
+        ({1: np.ones(2)}, None),
+        ({1: np.array([True])}, None),
+        ({"n" * 65_536: np.ones(2)}, None),
+        ({"w": np.ones(2)}, {"\ud800": np.ones(2)}),
+    ],
+)
+def test_names_that_no_file_can_have_are_refused(weights: Any, extra: Any, path: Path) -> None:
+    with pytest.raises(BadName):
+        Checkpoint.save(path, weights, None, METADATA, extra=extra)
+    assert not path.exists()
+
+
+def test_extra_that_is_not_a_mapping_is_refused(path: Path) -> None:
+    extra: Any = [1]
+    with pytest.raises(RefusedState, match="extra: expected a mapping, found a list"):
+        Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA, extra=extra)
+
+
+def test_a_part_of_the_weights_is_filled_and_the_rest_reported(path: Path) -> None:
+    """Seed: "Load weights into model", here into one that has another last layer."""
+    saved = new_model(seed=1)
+    Checkpoint.save(path, saved, None, METADATA)
+    mine = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 7))
+    last = bits(mine[2].state_dict())
+    with Checkpoint.load(path) as loaded:
+        with pytest.raises(StateMismatch):
+            loaded.load_weights(mine)
+        report = loaded.load_weights(mine, strict=False)
+    assert (report.loaded, report.missing) == (["0.weight"], ["2.bias"])
+    assert report.mismatched == ["2.weight: float32 [4, 5] was saved, float32 [7, 5] is given"]
+    assert bits(mine[0].weight.detach()) == bits(saved[0].weight.detach())  # type: ignore[index]
+    assert bits(mine[2].state_dict()) == last
+    array = {"0.weight": np.zeros((5, 6), np.float32)}
+    with Checkpoint.load(path) as loaded:
+        assert loaded.load_weights(array, strict=False).unexpected == ["2.weight"]
+    assert array["0.weight"].any()
+
+
+def test_single_tensors_are_listed_and_fetched(path: Path) -> None:
+    """The original's `tensorNames` and `getTensor`."""
+    model = Masked()
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model.norm(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    Checkpoint.save(path, model, optimizer, METADATA)
+    loaded = Checkpoint.load(path)
+    assert set(loaded.tensor_names()) == {
+        *model.state_dict(),
+        "optim/norm.weight/v",
+        "optim/norm.bias/v",
+    }
+    found = {name: loaded.tensor(name) for name in loaded.tensor_names()}
+    with pytest.raises(TensorNotFound, match=r"epoch_5\.tenzor: there is no tensor 'norm'"):
+        loaded.tensor("norm")
+    loaded.close()
+    assert found["mask"].tolist() == [[True, False], [False, True]]
+    assert found["deep"].shape == (2, 2, 2, 2, 2, 2)
+    assert found["small"].dtype == ml_dtypes.float8_e4m3fn
+
+
+def test_single_tensors_of_the_original_are_found_by_their_hashes() -> None:
+    with pytest.warns(NotVerified):
+        loaded = Checkpoint.load(FIRST)
+    with loaded:
+        assert loaded.tensor_names()[0] == "0xc0713d87c613c5c3"
+        expected = _original()["conv1_weight"]
+        assert np.allclose(loaded.tensor("conv1_weight"), expected, atol=1e-6)
+        assert same_bytes(loaded.tensor("0xc0713d87c613c5c3"), loaded.tensor("conv1_weight"))
 
 
 def test_what_are_no_weights_is_refused(path: Path) -> None:

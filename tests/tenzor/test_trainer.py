@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,13 @@ from torch import optim
 from torch.utils.data import TensorDataset
 
 import standfast
-from standfast.errors import AlreadyExists, RefusedState, StateMismatch, WriteFailed
+from standfast.errors import (
+    AlreadyExists,
+    RefusedMetadata,
+    RefusedState,
+    StateMismatch,
+    WriteFailed,
+)
 from standfast.tenzor import (
     BadConfig,
     Checkpoint,
@@ -205,6 +212,47 @@ def test_a_caller_may_track_the_best_too(tmp_path: Path) -> None:
     assert (trainer.state.best_val_acc, trainer.state.best_epoch) == (0.5, 1)
     with Checkpoint.load(tmp_path / "best.tenzor") as best:
         assert best.metadata.epoch == 1
+
+
+def test_the_best_may_be_that_of_the_least_loss(tmp_path: Path) -> None:
+    """Seed: "The trainer automatically tracks the best model"; its metadata has `best_val_loss`."""
+    trainer = new_trainer(tmp_path, epochs=9, best_by="loss", early_stopping_patience=2)
+    written = []
+    for loss in (0.5, math.nan, 0.25, 0.25, 0.3):
+        trainer.begin_epoch(total_batches=1)
+        written.append([path.name for path in trainer.end_epoch(loss)])
+    assert ["best.tenzor" in names for names in written] == [True, False, True, False, False]
+    assert (trainer.state.best_val_loss, trainer.state.best_epoch) == (0.25, 3)
+    assert trainer.state.should_stop
+    assert math.isnan(trainer.history[0].val_acc)
+    resumed = new_trainer(None, epochs=9, best_by="loss")
+    assert resumed.resume(tmp_path / "best.tenzor") == []
+    resumed.begin_epoch()
+    resumed.end_epoch(0.2, 0.75)
+    assert (resumed.state.best_val_loss, resumed.state.best_val_acc) == (0.2, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("loss", "accuracy", "field"),
+    [(0.5, None, "val_acc"), ("low", 0.5, "val_loss"), (torch.ones(2), 0.5, "val_loss")],
+)
+def test_figures_that_are_not_numbers_are_refused_and_change_nothing(
+    loss: Any, accuracy: Any, field: str, tmp_path: Path
+) -> None:
+    trainer = new_trainer(tmp_path)
+    trainer.begin_epoch(total_batches=2)
+    before = replace(trainer.state)
+    with pytest.raises(RefusedMetadata, match=f"{field}: expected a number"):
+        trainer.end_epoch(loss, accuracy)
+    with pytest.raises(RefusedMetadata, match="loss: expected a number"):
+        trainer.record_batch(None)
+    with pytest.raises(RefusedMetadata, match="accuracy: expected a number"):
+        trainer.record_batch(1.0, "high")
+    with pytest.raises(RefusedMetadata, match="count: expected an integer"):
+        trainer.record_batch(1.0, count=-1)
+    with pytest.raises(RefusedMetadata, match="total_batches: expected an integer"):
+        trainer.begin_epoch(total_batches="two")  # type: ignore[arg-type]
+    assert (trainer.state, trainer.history) == (before, [])
 
 
 def _files(folder: Path) -> dict[str, Any]:
@@ -433,6 +481,7 @@ def test_a_folder_needs_a_model(tmp_path: Path) -> None:
         ({"batch_size": 1.5}, "batch_size: expected a whole number"),
         ({"learning_rate": 0}, "learning_rate: expected a number above 0, found 0"),
         ({"learning_rate": math.nan}, "learning_rate: expected a number above 0, found nan"),
+        ({"best_by": "recall"}, "best_by: expected accuracy or loss, found 'recall'"),
         ({"scheduler": "linear"}, "scheduler: expected one of constant, step, cosine"),
         ({"early_stopping_patience": -1}, "early_stopping_patience: expected"),
         ({"gamma": math.inf}, "gamma: expected 0 or more, found inf"),
@@ -441,3 +490,13 @@ def test_a_folder_needs_a_model(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_are_refused(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(BadConfig, match=message):
         TrainerConfig(**setting)
+
+
+def test_a_name_that_no_file_can_have_is_refused_before_training() -> None:
+    with pytest.raises(RefusedMetadata, match="model_name: expected text"):
+        TrainerConfig(model_name="\ud800")
+
+
+def test_extra_without_a_state_is_refused_before_training() -> None:
+    with pytest.raises(BadConfig, match="extra: 'scaler' has no state_dict"):
+        Trainer(model=new_model(), extra={"scaler": 3})

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from standfast.files.paths import check_local
 from standfast.tenzor.errors import BadConfig
+from standfast.tenzor.metadata import check_text
 
 SCHEDULERS: Final = ("constant", "step", "cosine")
 
@@ -35,6 +36,8 @@ class TrainerConfig:
     """None saves nothing."""
     checkpoint_every: int = 1
     """Every so many epochs, and after the last one; 0 saves only the best."""
+    best_by: Literal["accuracy", "loss"] = "accuracy"
+    """The best epoch has the highest accuracy in validation, or the lowest loss."""
     early_stopping_patience: int = 0
     """Stop after so many epochs without a new best; 0 never does."""
     seed: int = 42
@@ -47,6 +50,9 @@ class TrainerConfig:
         if self.scheduler not in SCHEDULERS:
             known = ", ".join(SCHEDULERS)
             raise BadConfig(f"scheduler: expected one of {known}, found {self.scheduler!r}")
+        if self.best_by not in ("accuracy", "loss"):
+            raise BadConfig(f"best_by: expected accuracy or loss, found {self.best_by!r}")
+        check_text("model_name", self.model_name)
         for name in ("epochs", "batch_size", "step_size"):
             _check(name, getattr(self, name), least=1)
         for name in (

@@ -16,6 +16,7 @@ from standfast.tenzor.idx import read_idx
 
 SIZE: Final = 28
 """The side of an image."""
+DEFAULT: Final = "data/mnist"
 NEEDED: Final = "pip install torch scikit-learn"
 
 _FILES: Final = (
@@ -55,17 +56,21 @@ class Digits:
         return whole.hexdigest()
 
 
-def load_digits(folder: Path) -> Digits:
-    """MNIST if the folder holds its files, else the digits of scikit-learn."""
-    check_local(folder)
+def load_digits(named: str | Path | None) -> Digits:
+    """MNIST out of the folder that was named.
+
+    If none was: MNIST if it lies in `data/mnist`, else the digits of scikit-learn.
+    """
+    check_local(folder := Path(DEFAULT if named is None else named))
     found = [_find(folder, name) for name in _FILES]
-    if not any(found):
+    if named is None and not any(found):
         return _small_digits()
     missing = [name for name, path in zip(_FILES, found, strict=True) if path is None]
     if missing:
         raise MissingFile(
             errno.ENOENT,
-            f"{folder} holds a part of MNIST, but not {' and '.join(missing)} (or the same as .gz)",
+            f"{folder} does not hold MNIST: there is no {' and no '.join(missing)} (or the same "
+            "as .gz)",
         )
     images, labels, more_images, more_labels = (path for path in found if path is not None)
     training, validation = _mnist(images, labels), _mnist(more_images, more_labels)

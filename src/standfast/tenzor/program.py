@@ -13,7 +13,7 @@ import numpy as np
 from standfast.errors import StateMismatch, UnknownFramework
 from standfast.tenzor.checkpoint import Checkpoint
 from standfast.tenzor.config import TrainerConfig
-from standfast.tenzor.digits import NEEDED, load_digits
+from standfast.tenzor.digits import DEFAULT, NEEDED, load_digits
 from standfast.tenzor.errors import BadConfig
 from standfast.tenzor.folder import BEST, checkpoints_in, epoch_file, refuse_used
 from standfast.tenzor.recipe import (
@@ -97,7 +97,7 @@ class Program:
         if self.folder is not None and not _is_in(resume, self.folder):
             refuse_used(self.folder)
         self._lenet = _lenet()
-        self.digits = load_digits(Path(settings.data_dir))
+        self.digits = load_digits(settings.data_dir)
         if self.batches == 0:
             count = len(self.digits.training.labels)
             raise BadConfig(
@@ -112,7 +112,7 @@ class Program:
         if saved.data != recipe.data:
             raise StateMismatch(
                 f"the checkpoint was trained on other data than {self.digits.name}: name the "
-                f"folder by --data-dir (it was {saved.settings.data_dir})"
+                f"folder by --data-dir (it was {saved.settings.data_dir or DEFAULT})"
             )
         if saved.torch != recipe.torch:
             self.notes.append(

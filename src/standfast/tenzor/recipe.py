@@ -28,7 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     warmup: int = 0
     patience: int = 0
     seed: int = 42
-    data_dir: str = "data/mnist"
+    data_dir: str | None = None
     checkpoint_every: int = 1
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from standfast.tenzor.config import TrainerConfig
 from standfast.tenzor.errors import BadConfig
 from standfast.tenzor.folder import BEST, epoch_file, make_writable, refuse_used
 from standfast.tenzor.learning_rate import learning_rate
-from standfast.tenzor.metadata import CheckpointMetadata
+from standfast.tenzor.metadata import CheckpointMetadata, integer, number
 from standfast.tenzor.trainer_state import (
     EpochStats,
     Kept,
@@ -56,6 +57,9 @@ class Trainer:
         self.model = model
         self.optimizer = optimizer
         self.extra = dict(extra or {})
+        for name, each in self.extra.items():
+            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+                raise BadConfig(f"extra: {name!r:.80} has no state_dict and load_state_dict")
         self.history: list[EpochStats] = []
         """Every epoch that was done, those before a resume too."""
         self.state = TrainerState(total_epochs=self.config.epochs)
@@ -67,7 +71,7 @@ class Trainer:
             self._folder = Path(self.config.checkpoint_dir)
             make_writable(self._folder)
         self._resumed = False
-        self._best_before = self.state.best_val_acc
+        self._best_before = self._best()
         self._sums = Means()
         self._in_epoch = self._continues_epoch = False
         self._started: float | None = None
@@ -85,7 +89,8 @@ class Trainer:
         that was not resumed does not begin in a folder that holds checkpoints: AlreadyExists.
         One that was resumed within an epoch goes on with it, after `state.batch` batches.
         """
-        state = self.state
+        state, total_batches = self.state, integer("total_batches", total_batches)
+        epoch = None if epoch is None else integer("epoch", epoch)
         if self._folder is not None and not self._resumed and state.epoch == 0:
             refuse_used(self._folder)
         self._started = time.monotonic() if self._started is None else self._started
@@ -95,7 +100,7 @@ class Trainer:
             state.epoch = state.epoch + 1 if epoch is None else epoch
             state.batch = 0
             state.total_batches = total_batches
-            self._best_before = state.best_val_acc
+            self._best_before = self._best()
             self._sums = Means()
         self._in_epoch, self._continues_epoch = True, False
         self._set_rate()
@@ -115,28 +120,33 @@ class Trainer:
         Accuracy is a fraction; or give how many samples were `correct`, of `count` (the batch
         size unless told). Tensors will do; the original's time of the batch is not needed.
         """
-        size = self.config.batch_size if count is None else count
+        size = self.config.batch_size if count is None else integer("count", count)
+        loss = number("loss", loss)
         if accuracy is None and correct is not None:
-            accuracy = _number(correct) / max(size, 1)
+            accuracy = number("correct", correct) / max(size, 1)
+        accuracy = None if accuracy is None else number("accuracy", accuracy)
         state = self.state
         state.batch += 1
         state.global_step += 1
-        self._sums.add(_number(loss), None if accuracy is None else _number(accuracy), size)
+        self._sums.add(loss, accuracy, size)
         state.train_loss, state.train_acc = self._sums.loss, self._sums.accuracy
         self._set_rate()
 
     def end_epoch(
-        self, val_loss: Any, val_acc: Any, epoch_time_sec: float | None = None
+        self, val_loss: Any, val_acc: Any = None, epoch_time_sec: float | None = None
     ) -> list[Path]:
         """End an epoch: note whether it is the best so far, and save; gives the files written.
 
         It is the best if its accuracy is greater than that of all before it, even where the
-        caller has put it into `state` already; nan is never. `best.tenzor` is written first, so
+        caller has put it into `state` already; nan is never. With `best_by="loss"` the loss must
+        be less, and no accuracy is needed: it is nan then. `best.tenzor` is written first, so
         that whoever resumes from `epoch_<n>.tenzor` has both.
         """
-        state, self._in_epoch = self.state, False
-        state.val_loss, state.val_acc = _number(val_loss), _number(val_acc)
-        is_best = state.val_acc > self._best_before
+        state, by_loss = self.state, self.config.best_by == "loss"
+        loss = number("val_loss", val_loss)
+        accuracy = math.nan if by_loss and val_acc is None else number("val_acc", val_acc)
+        state.val_loss, state.val_acc, self._in_epoch = loss, accuracy, False
+        is_best = (-loss if by_loss else accuracy) > self._best_before
         if is_best:
             state.best_val_acc = state.val_acc
             state.best_val_loss = state.val_loss
@@ -210,7 +220,7 @@ class Trainer:
         if not isinstance(source, Checkpoint):
             with Checkpoint.load(source) as loaded:
                 return self.resume(loaded)
-        plans = [source.plan_weights(self.model)]
+        plans: list[Callable[[], Any]] = [source.plan_weights(self.model)]
         if self.optimizer is not None:
             plans.append(source.plan_optimizer(self.optimizer))
         saved = source.extra
@@ -254,7 +264,7 @@ class Trainer:
             self._bases = list(kept.bases)
         self._in_epoch = self._continues_epoch = kept.epoch is not None
         self._sums = kept.epoch or Means()
-        self._best_before = self.state.best_val_acc
+        self._best_before = self._best()
         self._resumed = True
 
     def get_lr(self) -> float:
@@ -284,6 +294,11 @@ class Trainer:
             float(group.get("lr", DEFAULT_RATE)) if given is None else given for group in groups
         ]
 
+    def _best(self) -> float:
+        """What an epoch must exceed to be the best: an accuracy, or a loss times -1."""
+        state = self.state
+        return -state.best_val_loss if self.config.best_by == "loss" else state.best_val_acc
+
     def _rate(self, base: float) -> float:
         return learning_rate(self.config, base, self.state.global_step, self._fraction())
 
@@ -304,8 +319,3 @@ class Trainer:
                 group["lr"].fill_(self._rate(base))
             else:
                 group["lr"] = self._rate(base)
-
-
-def _number(value: Any) -> float:
-    """A number; of a tensor that has gradients, torch would warn."""
-    return float(value.detach() if hasattr(value, "detach") else value)

@@ -29,7 +29,7 @@ class TrainerState:
     val_loss: float = 0.0
     val_acc: float = 0.0
     best_val_loss: float = math.inf
-    """That of the epoch with the best accuracy."""
+    """That of the best epoch, and so is the accuracy."""
     best_val_acc: float = 0.0
     best_epoch: int = 0
     epochs_without_best: int = 0
