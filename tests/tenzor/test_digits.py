@@ -22,8 +22,7 @@ from standfast.errors import (
     UnreadableFile,
     UnsupportedFile,
 )
-from standfast.tenzor.digits import load_digits
-from standfast.tenzor.idx import read_idx
+from standfast.tenzor.digits import load_digits, read_idx
 from tests.tenzor.digits_files import idx_bytes, write_digits
 
 TWO = np.arange(8, dtype=np.uint8).reshape(2, 2, 2)

@@ -25,8 +25,8 @@ from standfast.tensorfile.open import TensorFile
 from standfast.tensorfile.save import save
 from standfast.tensors import tensor_of
 from standfast.tenzor import document
+from standfast.tenzor.document import SLOTS
 from standfast.tenzor.metadata import CheckpointMetadata
-from standfast.tenzor.names import SLOTS
 from standfast.tenzor.optimizers import captured, plan_resuming, plan_slots
 from standfast.tenzor.weights import (
     BYTES,

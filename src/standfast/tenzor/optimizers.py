@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from standfast.errors import BadField, RefusedState, StateMismatch, shortened
-from standfast.tensors import TensorSpec, kind_of, source_of, tensor_of
-from standfast.tenzor.names import SLOTS, all_named, parameter_names
+from standfast.errors import BadField, RefusedState, RefusedTensor, StateMismatch, shortened
+from standfast.tensors import TensorSpec, kind_of, memory_of, source_of, tensor_of
+from standfast.tenzor.document import SLOTS, unique
 from standfast.tenzor.weights import StoredTensors
 
 
@@ -203,3 +203,24 @@ def _parameters(optimizer: Any) -> list[Any]:
 def _group_sizes(optimizer: Any) -> list[int]:
     groups = getattr(optimizer, "param_groups", None) or []
     return [len(group["params"]) for group in groups]
+
+
+def parameter_names(parameters: Iterable[Any], weights: Mapping[str, Any]) -> list[str | None]:
+    """The name of each parameter among the weights, found by its memory; None without one."""
+    by_memory: dict[Any, str] = {}
+    for name, tensor in weights.items():
+        by_memory.setdefault(_memory(tensor), name)
+    by_memory.pop(None, None)
+    return [by_memory.get(_memory(parameter)) for parameter in parameters]
+
+
+def _memory(tensor: Any) -> Any:
+    try:
+        return memory_of(tensor)
+    except RefusedTensor:
+        return None
+
+
+def all_named(names: Sequence[str | None]) -> list[str]:
+    """Each name, and for a parameter without one its number: `param.3`."""
+    return unique(f"param.{i}" if name is None else name for i, name in enumerate(names))
