@@ -126,8 +126,9 @@ def continued(saved: Settings, given: Mapping[str, Any]) -> tuple[Settings, list
         )
     settings = checked(msgspec.structs.replace(saved, **changed))
     notes = [
-        f"{flag(name)} was {getattr(saved, name)} and is now {value}"
+        f"{flag(name)} was {old if old is not None else 'not given'} and is now {value}"
         for name, value in changed.items()
+        for old in [getattr(saved, name)]
     ]
     if "epochs" in changed and saved.scheduler == "cosine":
         notes.append(
