@@ -114,7 +114,6 @@ def diff(
     json: Json = False,
     every: Every = False,
     tensors_only: TensorsOnly = False,
-    names: Names = None,
     store: StorePath = None,
 ) -> None:
     """Show what differs between two files, checkpoints or runs, and by how much."""
