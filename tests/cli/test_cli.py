@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import standfast
+from standfast.tenzor import Checkpoint
+from tests import GOLDEN
 from tests.cli.stores import call
 
 STANDFAST = str(Path(sys.executable).with_name("standfast"))
@@ -214,6 +216,42 @@ def test_convert_to_bare_bytes_and_to_a_named_format(path: Path) -> None:
     assert list(report["digests"]) == ["layer.weight", "scalar"]
     assert report["metadata"] == ["step: left out", "note: left out"]
     assert run("verify", new).returncode == 2
+
+
+def test_names_are_given_to_a_file_that_has_only_their_hashes(tmp_path: Path) -> None:
+    """The original's `tensorNames`: "We can't recover original names from hashes"."""
+    names = tmp_path / "names.txt"
+    names.write_text("conv1_weight\nconv1_bias\nnone_of_them\n", "utf-8")
+    original, new = GOLDEN / "tenzor_checkpoint.tenzor", tmp_path / "new.safetensors"
+    slots = ["optim/conv1_weight/v", "optim/conv1_bias/v"]
+    shown = json.loads(run("show", original, "--names", names, "--json").stdout)
+    assert [each["name"] for each in shown["tensors"]] == ["conv1_weight", "conv1_bias", *slots]
+    assert run("convert", original, new, "--names", names).returncode == 0
+    assert list(standfast.open(new)) == ["conv1_weight", "conv1_bias", *slots]
+    assert "0xc0713d87c613c5c3" in run("show", original).stdout
+
+
+@pytest.mark.parametrize("content", [None, b"\xff"])
+def test_names_that_cannot_be_read_are_refused(content: bytes | None, tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    if content is not None:
+        names.write_bytes(content)
+    done = run("show", GOLDEN / "tenzor_checkpoint.tenzor", "--names", names)
+    assert done.returncode == 2
+    assert str(names) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_show_leaves_out_what_a_checkpoint_keeps_for_itself(tmp_path: Path) -> None:
+    """Seed: `{ "epoch": 5, "best_val_acc": ... }` is the metadata of a checkpoint."""
+    path = tmp_path / "epoch_5.tenzor"
+    extra = {"long": list(range(2000))}
+    Checkpoint.save(path, {"w": np.ones(2)}, None, {"epoch": 5}, extra=extra)
+    shown = run("show", path).stdout
+    assert "  epoch: 5" in shown.splitlines()
+    assert "1999" not in shown
+    assert len(shown) < 800
+    assert "1999" in run("show", path, "--json").stdout
 
 
 def test_convert_of_a_damaged_file_is_damage(damaged: Path) -> None:

@@ -196,6 +196,14 @@ def test_the_run_is_one_of_a_store(store: Path) -> None:
     assert found == {"a": 1}
 
 
+def test_a_target_whose_elements_share_memory_is_refused(store: Path) -> None:
+    standfast.Store(store).run("gpt").save(1, {"x": torch.arange(6.0).reshape(3, 2)})
+    target = torch.zeros(1, 2).expand(3, 2)
+    with pytest.raises(CheckpointException, match="x: several of its elements share memory"):
+        dcp.load({"x": target}, storage_reader=Reader(store, "gpt"))
+    assert not target.any()
+
+
 def test_what_run_save_wrote_is_read(store: Path) -> None:
     model = torch.nn.Linear(4, 3)
     optimizer = torch.optim.AdamW(model.parameters())

@@ -40,6 +40,13 @@ def states(*formats: str) -> st.SearchStrategy[dict[str, Array]]:
     return st.dictionaries(keys, values, max_size=5)
 
 
+def in_order(format: str, state: dict[str, Array]) -> dict[str, Array]:
+    """The tensors in the order that a file of the format has them."""
+    if format != "tenzor":
+        return state
+    return dict(sorted(state.items(), key=lambda item: -item[1].itemsize))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("every-format")
@@ -55,7 +62,7 @@ def test_what_is_saved_is_what_is_loaded(format: str, folder: Path, data: st.Dat
     for mapped in (True, False):
         with standfast.open(path, mapped=mapped) as file:
             assert file.format == format
-            assert list(file) == list(state)
+            assert list(file) == list(in_order(format, state))
             assert json.dumps(file.metadata, sort_keys=True) == json.dumps(facts, sort_keys=True)
             for name, array in state.items():
                 assert same_bytes(file[name], array)
@@ -82,7 +89,7 @@ def test_bare_files_hold_the_same_and_nothing_of_ours(
     standfast.save(path, state, extras=False)
     assert b"standfast" not in path.read_bytes()
     with standfast.open(path, names=list(state)) as file:
-        assert list(file) == list(state)
+        assert list(file) == list(in_order(format, state))
         assert not file.has_digests
         assert file.metadata == {}
         assert all(same_bytes(file[name], array) for name, array in state.items())
@@ -96,7 +103,7 @@ def test_bare_files_hold_the_same_and_nothing_of_ours(
 def test_every_pair_of_formats_converts_with_equal_digests(
     source: str, target: str, folder: Path, data: st.DataObject
 ) -> None:
-    state, facts = data.draw(states(source, target)), data.draw(metadata)
+    state, facts = in_order(source, data.draw(states(source, target))), data.draw(metadata)
     old, new = folder / f"old{SUFFIX[source]}", folder / f"new{SUFFIX[target]}"
     standfast.save(old, state, facts)
     done = standfast.convert(old, new, replace=True)

@@ -14,17 +14,20 @@ from torch import nn, optim
 
 import standfast
 from standfast.errors import (
+    BadName,
     ClosedFile,
     DigestMismatch,
     MissingFile,
     NotVerified,
     RefusedMetadata,
+    RefusedState,
     StateMismatch,
+    TensorNotFound,
     UnsupportedFile,
     UnsupportedTensor,
 )
 from standfast.formats.tenzor.file import checkpoint_metadata
-from standfast.tenzor import Checkpoint, CheckpointMetadata
+from standfast.tenzor import Checkpoint, CheckpointMetadata, Trainer
 from tests import GOLDEN
 from tests.formats.tenzor.builders import lookup
 from tests.strategies import same_bytes
@@ -96,7 +99,7 @@ def test_scalars_of_libraries_are_numbers() -> None:
     ("field", "value", "message"),
     [
         ("epoch", 1.5, "epoch: expected an integer, found 1.5"),
-        ("global_step", -1, "global_step: expected 0 or more, found -1"),
+        ("global_step", -1, r"global_step: expected an integer from 0 to 2\^64-1, found -1"),
         ("best_val_loss", "low", "best_val_loss: expected a number, found 'low'"),
         ("model_name", None, "model_name: expected text, found None"),
     ],
@@ -104,6 +107,53 @@ def test_scalars_of_libraries_are_numbers() -> None:
 def test_metadata_that_is_none_is_refused(field: str, value: Any, message: str) -> None:
     with pytest.raises(RefusedMetadata, match=message):
         CheckpointMetadata(**{field: value})
+
+
+def test_metadata_may_be_a_dict_as_in_the_seed(path: Path) -> None:
+    """Seed: `try checkpoint.Checkpoint.save("checkpoints/epoch_5.tenzor", weights, optimizer,
+    .{ .epoch = 5, .global_step = 4685, ... });`"""
+    given = {name: getattr(METADATA, name) for name in METADATA.__slots__}
+    Checkpoint.save(path, {"w": np.ones(2)}, None, given)
+    with Checkpoint.load(path) as loaded:
+        assert loaded.metadata == METADATA
+    Checkpoint.save(path, {"w": np.ones(2)}, None, {"epoch": 5})
+    with Checkpoint.load(path) as loaded:
+        assert (loaded.metadata.epoch, loaded.metadata.best_val_loss) == (5, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (None, "metadata: expected CheckpointMetadata or a dict, found a NoneType"),
+        ([("epoch", 5)], "metadata: expected CheckpointMetadata or a dict, found a list"),
+        ({"epochs": 5}, "metadata: there is no field 'epochs'"),
+        ({5: "epoch"}, "metadata: there is no field 5"),
+        ({"epoch": "five"}, "epoch: expected an integer, found 'five'"),
+        ({"epoch": 1 << 64}, "epoch: expected an integer from 0 to 2"),
+        ({"epoch": 10**5000}, "found one of 16,610 bits"),
+        ({"timestamp": -(1 << 63) - 1}, "timestamp: expected an integer from -9223372036854775808"),
+        ({"model_name": "\ud800"}, "model_name: expected text"),
+        ({"best_val_acc": torch.ones(2)}, "best_val_acc: expected a number"),
+    ],
+)
+def test_metadata_that_cannot_be_saved_is_refused(metadata: Any, message: str, path: Path) -> None:
+    with pytest.raises(RefusedMetadata, match=message):
+        Checkpoint.save(path, {"w": np.ones(2)}, None, metadata)
+    assert not path.exists()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_rate_beyond_float32_comes_back(path: Path) -> None:
+    """Seed: `learning_rate: f32`, which the text beside the exact value follows."""
+    Checkpoint.save(path, {"w": np.ones(2)}, None, {"learning_rate": 1e39})
+    with Checkpoint.load(path) as loaded:
+        assert loaded.metadata.learning_rate == 1e39
+    assert standfast.open(path).metadata["learning_rate"] is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_figure_that_wants_gradients_is_a_number() -> None:
+    assert CheckpointMetadata(best_val_loss=torch.ones((), requires_grad=True)).best_val_loss == 1  # type: ignore[arg-type]
 
 
 # Weights
@@ -180,6 +230,18 @@ def test_all_that_differs_is_named_and_nothing_is_filled(path: Path) -> None:
     assert not any(array.any() for array in mine.values())
 
 
+def test_elements_that_share_memory_are_refused_and_nothing_is_filled(path: Path) -> None:
+    """Seed: `try loaded.loadWeights(&model.weights);`: each element gets its own value."""
+    Checkpoint.save(path, {"a": torch.ones(2), "b": torch.arange(3.0)}, None, METADATA)
+    mine = {"a": torch.zeros(2), "b": torch.zeros(1).expand(3)}
+    with (
+        Checkpoint.load(path) as loaded,
+        pytest.raises(StateMismatch, match="different: b: several of its elements share memory"),
+    ):
+        loaded.load_weights(mine)
+    assert not mine["a"].any()
+
+
 def test_damage_is_found_before_anything_is_filled(path: Path) -> None:
     Checkpoint.save(path, {"a": np.ones(2), "b": np.ones(3)}, None, METADATA)
     data = bytearray(path.read_bytes())
@@ -189,6 +251,81 @@ def test_damage_is_found_before_anything_is_filled(path: Path) -> None:
     with Checkpoint.load(path) as loaded, pytest.raises(DigestMismatch, match="'b' is damaged"):
         loaded.load_weights(mine)
     assert not mine["a"].any()
+
+
+@pytest.mark.parametrize(
+    ("weights", "extra"),
+    [
+        ({"a\ud800": np.ones(2)}, None),
+        ({"a\ud800": np.array([True])}, None),
+        ({1: np.ones(2)}, None),
+        ({1: np.array([True])}, None),
+        ({"n" * 65_536: np.ones(2)}, None),
+        ({"w": np.ones(2)}, {"\ud800": np.ones(2)}),
+    ],
+)
+def test_names_that_no_file_can_have_are_refused(weights: Any, extra: Any, path: Path) -> None:
+    with pytest.raises(BadName):
+        Checkpoint.save(path, weights, None, METADATA, extra=extra)
+    assert not path.exists()
+
+
+def test_extra_that_is_not_a_mapping_is_refused(path: Path) -> None:
+    extra: Any = [1]
+    with pytest.raises(RefusedState, match="extra: expected a mapping, found a list"):
+        Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA, extra=extra)
+
+
+def test_a_part_of_the_weights_is_filled_and_the_rest_reported(path: Path) -> None:
+    """Seed: "Load weights into model", here into one that has another last layer."""
+    saved = new_model(seed=1)
+    Checkpoint.save(path, saved, None, METADATA)
+    mine = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 7))
+    last = bits(mine[2].state_dict())
+    with Checkpoint.load(path) as loaded:
+        with pytest.raises(StateMismatch):
+            loaded.load_weights(mine)
+        report = loaded.load_weights(mine, strict=False)
+    assert (report.loaded, report.missing) == (["0.weight"], ["2.bias"])
+    assert report.mismatched == ["2.weight: float32 [4, 5] was saved, float32 [7, 5] is given"]
+    assert bits(mine[0].weight.detach()) == bits(saved[0].weight.detach())  # type: ignore[index]
+    assert bits(mine[2].state_dict()) == last
+    array = {"0.weight": np.zeros((5, 6), np.float32)}
+    with Checkpoint.load(path) as loaded:
+        assert loaded.load_weights(array, strict=False).unexpected == ["2.weight"]
+    assert array["0.weight"].any()
+
+
+def test_single_tensors_are_listed_and_fetched(path: Path) -> None:
+    """The original's `tensorNames` and `getTensor`."""
+    model = Masked()
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model.norm(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    Checkpoint.save(path, model, optimizer, METADATA)
+    loaded = Checkpoint.load(path)
+    assert set(loaded.tensor_names()) == {
+        *model.state_dict(),
+        "optim/norm.weight/v",
+        "optim/norm.bias/v",
+    }
+    found = {name: loaded.tensor(name) for name in loaded.tensor_names()}
+    with pytest.raises(TensorNotFound, match=r"epoch_5\.tenzor: there is no tensor 'norm'"):
+        loaded.tensor("norm")
+    loaded.close()
+    assert found["mask"].tolist() == [[True, False], [False, True]]
+    assert found["deep"].shape == (2, 2, 2, 2, 2, 2)
+    assert found["small"].dtype == ml_dtypes.float8_e4m3fn
+
+
+def test_single_tensors_of_the_original_are_found_by_their_hashes() -> None:
+    with pytest.warns(NotVerified):
+        loaded = Checkpoint.load(FIRST)
+    with loaded:
+        assert loaded.tensor_names()[0] == "0xc0713d87c613c5c3"
+        expected = _original()["conv1_weight"]
+        assert np.allclose(loaded.tensor("conv1_weight"), expected, atol=1e-6)
+        assert same_bytes(loaded.tensor("0xc0713d87c613c5c3"), loaded.tensor("conv1_weight"))
 
 
 def test_what_are_no_weights_is_refused(path: Path) -> None:
@@ -296,17 +433,26 @@ def test_a_foreign_file_must_have_the_weights() -> None:
     assert "unexpected in the checkpoint: 0x" in str(refused.value)
 
 
-def test_adam_goes_on_from_the_moments_of_the_original(path: Path) -> None:
-    model = new_model()
-    weights = model.state_dict()
-    moments = {
+def save_as_original(path: Path, slots: dict[str, float]) -> nn.Module:
+    """A checkpoint in the original's layout, with these slots of every weight of a model."""
+    weights = new_model().state_dict()
+    tensors = {
         f"optim/{name}/{slot}": torch.full_like(tensor, value)
         for name, tensor in weights.items()
-        for slot, value in (("m", 0.25), ("v_hat", 0.5))
+        for slot, value in slots.items()
     }
     fields = {name: getattr(METADATA, name) for name in METADATA.__slots__}
-    standfast.save(path, weights | moments, checkpoint_metadata(**fields))
-    optimizer = optim.Adam(model.parameters())
+    standfast.save(path, weights | tensors, checkpoint_metadata(**fields))
+    return new_model(seed=1)
+
+
+MOMENTS = {"m": 0.25, "v_hat": 0.5}
+
+
+@pytest.mark.parametrize("make", [optim.Adam, optim.AdamW], ids=lambda make: make.__name__)
+def test_adam_goes_on_from_the_moments_of_the_original(make: Any, path: Path) -> None:
+    model = save_as_original(path, MOMENTS)
+    optimizer = make(model.parameters())
     with Checkpoint.load(path) as loaded:
         loaded.load_weights(model)
         loaded.resume_optimizer(optimizer)
@@ -316,3 +462,61 @@ def test_adam_goes_on_from_the_moments_of_the_original(path: Path) -> None:
         assert state["step"].item() == 4685
     train(model, optimizer, range(1))
     assert optimizer.state[next(model.parameters())]["step"].item() == 4686
+
+
+NO_SLOTS: dict[str, float] = {}
+
+
+@pytest.mark.parametrize(
+    ("slots", "make", "message"),
+    [
+        ({"v": 1.0}, optim.Adam, "optim/0.weight/v: was saved, .* keeps no momentum_buffer"),
+        ({"v": 1.0}, optim.Adam, "optim/0.weight/v_hat: was not saved, .* needs it"),
+        ({"v": 1.0}, optim.RMSprop, "no state of RMSprop"),
+        ({"v": 1.0}, optim.Adagrad, "no state of Adagrad"),
+        ({"v": 1.0}, optim.SGD, "optim/2.weight/v: was saved, .* keeps no momentum_buffer"),
+        (MOMENTS, "momentum", "optim/0.weight/v: was not saved, .* needs it"),
+        (MOMENTS, "amsgrad", "no state of Adam with amsgrad"),
+        (MOMENTS, optim.NAdam, "no state of NAdam"),
+        ({"m": 0.25}, optim.Adam, "optim/2.weight/v_hat: was not saved"),
+        (NO_SLOTS, "momentum", "optim/0.weight/v: was not saved"),
+    ],
+)
+def test_the_originals_state_of_another_optimizer_is_refused_and_changes_nothing(
+    slots: dict[str, float], make: Any, message: str, path: Path
+) -> None:
+    """Seed: `try loaded.resumeOptimizer(&optimizer);` of "Momentum, Adam m/v buffers"."""
+    makers = {
+        "momentum": lambda parameters: optim.SGD(parameters, momentum=0.9),
+        "amsgrad": lambda parameters: optim.Adam(parameters, amsgrad=True),
+    }
+    model = save_as_original(path, slots)
+    optimizer = makers.get(make, make)(model.parameters())
+    before = bits(model.state_dict()), bits(optimizer.state_dict())
+    with pytest.raises(StateMismatch, match=message):
+        Trainer(model=model, optimizer=optimizer).resume(path)
+    assert (bits(model.state_dict()), bits(optimizer.state_dict())) == before
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights(model)
+        with pytest.raises(StateMismatch, match=message):
+            loaded.resume_optimizer(optimizer)
+    assert bits(optimizer.state_dict()) == before[1]
+
+
+def test_an_optimizer_without_state_resumes_from_a_file_without_any(path: Path) -> None:
+    model = save_as_original(path, NO_SLOTS)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights(model)
+        loaded.resume_optimizer(optimizer)
+    assert not optimizer.state
+
+
+def test_parameters_that_were_not_loaded_are_named(path: Path) -> None:
+    model = save_as_original(path, {"v": 1.0})
+    more = nn.Parameter(torch.zeros(2))
+    optimizer = optim.SGD([*model.parameters(), more], momentum=0.9)
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights(model)
+        with pytest.raises(StateMismatch, match="parameter 2 is not among the weights"):
+            loaded.resume_optimizer(optimizer)

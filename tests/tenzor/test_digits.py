@@ -22,8 +22,7 @@ from standfast.errors import (
     UnreadableFile,
     UnsupportedFile,
 )
-from standfast.tenzor.digits import load_digits
-from standfast.tenzor.idx import read_idx
+from standfast.tenzor.digits import load_digits, read_idx
 from tests.tenzor.digits_files import idx_bytes, write_digits
 
 TWO = np.arange(8, dtype=np.uint8).reshape(2, 2, 2)
@@ -89,7 +88,7 @@ def test_mnist_is_taken_where_it_lies(tmp_path: Path) -> None:
 def test_a_part_of_mnist_is_refused(tmp_path: Path) -> None:
     write_digits(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(MissingFile, match="but not t10k-labels-idx1-ubyte"):
+    with pytest.raises(MissingFile, match="there is no t10k-labels-idx1-ubyte"):
         load_digits(tmp_path)
 
 
@@ -113,8 +112,17 @@ def test_the_digest_tells_data_apart(tmp_path: Path) -> None:
     assert load_digits(write_digits(tmp_path / "c", validation=31)).digest() != first.digest()
 
 
-def test_without_mnist_the_small_digits_are_taken(tmp_path: Path) -> None:
-    digits = load_digits(tmp_path)
+def test_a_folder_that_was_named_must_hold_mnist(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "typo"):
+        with pytest.raises(MissingFile, match=f"{folder} does not hold MNIST: there is no train-"):
+            load_digits(folder)
+
+
+def test_without_mnist_the_small_digits_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    digits = load_digits(None)
     assert digits.name == "the digits of scikit-learn"
     assert digits.training.images.shape == (1437, 1, 28, 28)
     assert len(digits.validation.labels) == 360
@@ -127,5 +135,6 @@ def test_without_scikit_learn_it_is_said_what_to_install(
 ) -> None:
     gone: Any = None
     monkeypatch.setitem(__import__("sys").modules, "sklearn", gone)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownFramework, match=r"pip install torch scikit-learn"):
-        load_digits(tmp_path)
+        load_digits(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,16 @@ import numpy as np
 import pytest
 import torch
 from torch import optim
+from torch.utils.data import TensorDataset
 
 import standfast
-from standfast.errors import AlreadyExists, StateMismatch, WriteFailed
+from standfast.errors import (
+    AlreadyExists,
+    RefusedMetadata,
+    RefusedState,
+    StateMismatch,
+    WriteFailed,
+)
 from standfast.tenzor import (
     BadConfig,
     Checkpoint,
@@ -206,6 +214,47 @@ def test_a_caller_may_track_the_best_too(tmp_path: Path) -> None:
         assert best.metadata.epoch == 1
 
 
+def test_the_best_may_be_that_of_the_least_loss(tmp_path: Path) -> None:
+    """Seed: "The trainer automatically tracks the best model"; its metadata has `best_val_loss`."""
+    trainer = new_trainer(tmp_path, epochs=9, best_by="loss", early_stopping_patience=2)
+    written = []
+    for loss in (0.5, math.nan, 0.25, 0.25, 0.3):
+        trainer.begin_epoch(total_batches=1)
+        written.append([path.name for path in trainer.end_epoch(loss)])
+    assert ["best.tenzor" in names for names in written] == [True, False, True, False, False]
+    assert (trainer.state.best_val_loss, trainer.state.best_epoch) == (0.25, 3)
+    assert trainer.state.should_stop
+    assert math.isnan(trainer.history[0].val_acc)
+    resumed = new_trainer(None, epochs=9, best_by="loss")
+    assert resumed.resume(tmp_path / "best.tenzor") == []
+    resumed.begin_epoch()
+    resumed.end_epoch(0.2, 0.75)
+    assert (resumed.state.best_val_loss, resumed.state.best_val_acc) == (0.2, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("loss", "accuracy", "field"),
+    [(0.5, None, "val_acc"), ("low", 0.5, "val_loss"), (torch.ones(2), 0.5, "val_loss")],
+)
+def test_figures_that_are_not_numbers_are_refused_and_change_nothing(
+    loss: Any, accuracy: Any, field: str, tmp_path: Path
+) -> None:
+    trainer = new_trainer(tmp_path)
+    trainer.begin_epoch(total_batches=2)
+    before = replace(trainer.state)
+    with pytest.raises(RefusedMetadata, match=f"{field}: expected a number"):
+        trainer.end_epoch(loss, accuracy)
+    with pytest.raises(RefusedMetadata, match="loss: expected a number"):
+        trainer.record_batch(None)
+    with pytest.raises(RefusedMetadata, match="accuracy: expected a number"):
+        trainer.record_batch(1.0, "high")
+    with pytest.raises(RefusedMetadata, match="count: expected an integer"):
+        trainer.record_batch(1.0, count=-1)
+    with pytest.raises(RefusedMetadata, match="total_batches: expected an integer"):
+        trainer.begin_epoch(total_batches="two")  # type: ignore[arg-type]
+    assert (trainer.state, trainer.history) == (before, [])
+
+
 def _files(folder: Path) -> dict[str, Any]:
     tensors = standfast.load(folder / "epoch_4.tenzor")
     return {name: (a.dtype, a.shape, a.tobytes()) for name, a in tensors.items()}
@@ -232,6 +281,108 @@ def test_a_resumed_training_ends_with_the_same_bits(start: str, tmp_path: Path) 
     assert bits(resumed.optimizer.state_dict()) == bits(whole.optimizer.state_dict())
     assert resumed.state == whole.state
     assert resumed.history == whole.history
+
+
+# Within an epoch
+
+BATCHES = torch.arange(60.0).reshape(10, 6)
+"""Five batches of two."""
+
+
+def loading_trainer(folder: Path, seed: int = 0) -> Trainer:
+    model = new_model(seed=seed)
+    loader = standfast.ResumableLoader(TensorDataset(BATCHES), batch_size=2, shuffle=True, seed=3)
+    return Trainer(
+        TrainerConfig(epochs=2, checkpoint_dir=folder, learning_rate=0.01),
+        model=model,
+        optimizer=optim.SGD(model.parameters(), momentum=0.9),
+        extra={"loader": loader},
+    )
+
+
+def run_to_end(trainer: Trainer, save_at: int | None = None, path: Path = Path()) -> None:
+    """The rest of a training; saved once so many steps are done, in the middle of an epoch."""
+    loader = trainer.extra["loader"]
+    while trainer.should_continue():
+        trainer.begin_epoch(total_batches=len(loader))
+        for (inputs,) in loader:
+            trainer.optimizer.zero_grad()
+            loss = (trainer.model(inputs) ** 2).mean()
+            loss.backward()
+            trainer.optimizer.step()
+            trainer.record_batch(loss, loss.detach() / 2, count=len(inputs))
+            if trainer.state.global_step == save_at:
+                trainer.save_checkpoint(path)
+        trainer.end_epoch(1 / trainer.state.global_step, trainer.state.train_acc)
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 7, 9, 10])
+def test_a_training_saved_within_an_epoch_goes_on_at_the_next_batch(
+    step: int, tmp_path: Path
+) -> None:
+    """Seed: "Save and resume training state"; its metadata has `global_step: u64` for it."""
+    path = tmp_path / "within.tenzor"
+    whole = loading_trainer(tmp_path / "whole")
+    run_to_end(whole, save_at=step, path=path)
+    resumed = loading_trainer(tmp_path / "again", seed=5)
+    assert resumed.resume(path) == []
+    assert (resumed.state.global_step, resumed.state.batch) == (step, (step - 1) % 5 + 1)
+    run_to_end(resumed)
+    assert bits(resumed.model.state_dict()) == bits(whole.model.state_dict())
+    assert bits(resumed.optimizer.state_dict()) == bits(whole.optimizer.state_dict())
+    assert resumed.state.global_step == 10
+    assert (resumed.state, resumed.history) == (whole.state, whole.history)
+
+
+def test_a_training_saved_after_its_batches_goes_on_at_the_next_epoch(tmp_path: Path) -> None:
+    """Seed: "Save best model checkpoint", between the validation and the end of the epoch."""
+    trainer = loading_trainer(tmp_path)
+    trainer.begin_epoch(total_batches=5)
+    for _ in trainer.extra["loader"]:
+        trainer.record_batch(1.0)
+    trainer.save_checkpoint(tmp_path / "after.tenzor")
+    resumed = loading_trainer(tmp_path / "again")
+    assert resumed.resume(tmp_path / "after.tenzor") == []
+    assert (resumed.begin_epoch(total_batches=5), resumed.state.batch) == (2, 0)
+    assert len(list(resumed.extra["loader"])) == 5
+
+
+def test_a_checkpoint_within_an_epoch_is_saved_again_as_it_is(tmp_path: Path) -> None:
+    run_to_end(loading_trainer(tmp_path), save_at=7, path=tmp_path / "within.tenzor")
+    resumed = loading_trainer(tmp_path / "again")
+    resumed.resume(tmp_path / "within.tenzor")
+    resumed.save_checkpoint(tmp_path / "copy.tenzor")
+    again = loading_trainer(tmp_path / "more")
+    again.resume(tmp_path / "copy.tenzor")
+    assert again.begin_epoch(total_batches=5) == 2
+    assert again.state.batch == 2
+
+
+def test_without_a_loader_a_sentence_says_which_batches_are_done(tmp_path: Path) -> None:
+    trainer = new_trainer(None)
+    trainer.begin_epoch(total_batches=5)
+    for _ in range(3):
+        trainer.record_batch(1.0)
+    trainer.save_checkpoint(tmp_path / "within.tenzor")
+    resumed = new_trainer(None)
+    (note,) = resumed.resume(tmp_path / "within.tenzor")
+    assert "the loop has to skip the first 3 batches" in note
+    assert (resumed.begin_epoch(total_batches=5), resumed.state.batch) == (1, 3)
+    assert (resumed.begin_epoch(total_batches=5), resumed.state.batch) == (2, 0)
+
+
+def test_an_epoch_of_unknown_length_is_saved_only_when_it_has_ended(tmp_path: Path) -> None:
+    trainer = new_trainer(None)
+    trainer.begin_epoch()
+    trainer.record_batch(1.0)
+    with pytest.raises(RefusedState, match="epoch 1 has not ended"):
+        trainer.save_checkpoint(tmp_path / "within.tenzor")
+    assert list(tmp_path.iterdir()) == []
+    trainer.end_epoch(1.0, 0.5)
+    trainer.save_checkpoint(tmp_path / "after.tenzor")
+    resumed = new_trainer(None)
+    resumed.resume(tmp_path / "after.tenzor")
+    assert resumed.begin_epoch() == 2
 
 
 class Counter:
@@ -330,6 +481,7 @@ def test_a_folder_needs_a_model(tmp_path: Path) -> None:
         ({"batch_size": 1.5}, "batch_size: expected a whole number"),
         ({"learning_rate": 0}, "learning_rate: expected a number above 0, found 0"),
         ({"learning_rate": math.nan}, "learning_rate: expected a number above 0, found nan"),
+        ({"best_by": "recall"}, "best_by: expected accuracy or loss, found 'recall'"),
         ({"scheduler": "linear"}, "scheduler: expected one of constant, step, cosine"),
         ({"early_stopping_patience": -1}, "early_stopping_patience: expected"),
         ({"gamma": math.inf}, "gamma: expected 0 or more, found inf"),
@@ -338,3 +490,13 @@ def test_a_folder_needs_a_model(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_are_refused(setting: dict[str, Any], message: str) -> None:
     with pytest.raises(BadConfig, match=message):
         TrainerConfig(**setting)
+
+
+def test_a_name_that_no_file_can_have_is_refused_before_training() -> None:
+    with pytest.raises(RefusedMetadata, match="model_name: expected text"):
+        TrainerConfig(model_name="\ud800")
+
+
+def test_extra_without_a_state_is_refused_before_training() -> None:
+    with pytest.raises(BadConfig, match="extra: 'scaler' has no state_dict"):
+        Trainer(model=new_model(), extra={"scaler": 3})

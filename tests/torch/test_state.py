@@ -168,10 +168,41 @@ def test_arrays_of_any_strides_fill_torch() -> None:
     assert value.tolist() == [3, 2, 1, 0]
 
 
-def test_an_expanded_tensor_is_filled_through_its_one_element() -> None:
-    one = torch.zeros(1, 2)
-    fill(one.expand(3, 2), np.array([[5, 6]] * 3, np.float32), TensorSpec("float32", (3, 2)))
-    assert one.tolist() == [[5, 6]]
+@pytest.mark.parametrize(
+    "target",
+    [
+        torch.zeros(1, 2).expand(3, 2),
+        torch.zeros(4).as_strided((3, 2), (1, 1)),
+        np.lib.stride_tricks.as_strided(np.zeros(4, np.float32), (3, 2), (4, 4)),
+    ],
+    ids=["expanded", "sliding", "sliding array"],
+)
+def test_elements_that_share_memory_are_not_filled(target: Any) -> None:
+    with pytest.raises(UnsupportedTensor, match="share memory"):
+        fill(target, np.arange(6, dtype=np.float32).reshape(3, 2), TensorSpec("float32", (3, 2)))
+    assert not target.any()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda base: base.permute(2, 0, 1),
+        lambda base: base[1:, ::2, 1:4],
+        lambda base: base.diagonal(dim1=1, dim2=2),
+        lambda base: base.diagonal(dim1=0, dim2=2),
+        lambda base: base.unfold(2, 2, 2),
+        lambda base: base[:1].expand(1, 5, 6),
+        lambda base: base[:0].expand(0, 5, 6),
+        lambda base: base[0, 0, 0].expand(1, 1),
+        lambda base: torch.view_as_complex(base.reshape(4, 15, 2)).imag,
+    ],
+)
+def test_views_whose_elements_are_their_own_are_filled(view: Any) -> None:
+    target = view(torch.zeros(4, 5, 6))
+    spec = source_of(target).spec
+    values = np.arange(1, spec.size + 1, dtype=np.float32).reshape(spec.shape)
+    fill(target, values, spec)
+    assert target.numpy().tolist() == values.tolist()
 
 
 def test_what_cannot_be_written_to_is_refused() -> None:

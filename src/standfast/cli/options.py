@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
+
+from standfast.errors import BadName, UnreadableFile
 
 Either = Annotated[
     str, typer.Argument(help="A file, or a checkpoint of the store.", show_default=False)
@@ -27,6 +30,14 @@ StorePath = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Every = Annotated[bool, typer.Option("--all", help="List everything.")]
+Names = Annotated[
+    Path | None,
+    typer.Option(
+        "--names",
+        help="A text file with the tensors' names, a line each, for a .tenzor file without them.",
+        show_default=False,
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it.")]
 Replace = Annotated[bool, typer.Option("--yes", help="Replace what is there.")]
 Format = Annotated[
@@ -37,3 +48,19 @@ Cast = Annotated[bool, typer.Option("--cast", help="Cast what the new format can
 TensorsOnly = Annotated[
     bool, typer.Option("--tensors-only", help="Leave out objects that only code could build.")
 ]
+
+_SLOTS: Final = ("v", "m", "v_hat")
+"""The original's names for the state that an optimizer keeps of a weight."""
+
+
+def names_in(path: Path | None) -> list[str] | None:
+    """The names in a file of the option --names, and those of the weights' optimizer state."""
+    if path is None:
+        return None
+    try:
+        names = path.read_text("utf-8").split("\n")
+    except OSError as error:
+        raise UnreadableFile(error.errno, f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadName(f"{path}: the names are not UTF-8: {error}") from error
+    return [*names, *(f"optim/{name}/{slot}" for name in names for slot in _SLOTS)]

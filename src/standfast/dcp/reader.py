@@ -16,7 +16,7 @@ from torch.futures import Future
 
 from standfast.dcp.contents import Contents
 from standfast.dcp.runs import Folder, Where, step_of
-from standfast.errors import BadOption, NotOpen, RefNotFound, StateMismatch
+from standfast.errors import BadOption, NotOpen, RefNotFound, StateMismatch, UnsupportedTensor
 from standfast.files.digests import worker_count
 from standfast.store.load.box_reading import parts_of
 from standfast.store.load.needed import is_all_of
@@ -25,7 +25,7 @@ from standfast.store.run import Run
 from standfast.store.schema.boxes import box_text, slices, within
 from standfast.store.schema.record import Record
 from standfast.store.store import Store
-from standfast.tensors import TensorSpec, fill
+from standfast.tensors import TensorSpec, fill, why_not_fillable
 from standfast.tensors.shards import Box
 
 _WAITING: Final = 2
@@ -149,6 +149,8 @@ def _part(contents: Contents, item: ReadItem, planner: LoadPlanner) -> _Part:
             f"{item.storage_index.fqn}: {box_text(box)} of {list(spec.shape)} is to fill "
             f"{list(target.shape)}"
         )
+    if why := why_not_fillable(target):
+        raise UnsupportedTensor(f"{item.storage_index.fqn}: {why}")
     return _Part(item, number, box, target)
 
 

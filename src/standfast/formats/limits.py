@@ -44,16 +44,21 @@ def refuse(
 def _refuse_names(tensors: Sequence[tuple[str, TensorSpec]], reserved: Collection[str]) -> None:
     seen = set()
     for name, _ in tensors:
-        if type(name) is not str:
-            raise BadName(f"tensor {name!r}: a name must be a str, not a {type(name).__name__}")
-        try:
-            length = len(name.encode())
-        except UnicodeEncodeError as error:
-            raise BadName(f"tensor {name!r}: the name is not valid Unicode ({error})") from error
-        if length > MAX_NAME:
-            raise BadName(f"tensor {name[:40]!r}…: a name of {length:,} bytes, over {MAX_NAME:,}")
+        check_name(name)
         if name in reserved:
             raise BadName(f"tensor {name!r}: the format reserves this name")
         if name in seen:
             raise DuplicateName(f"tensor {shortened(name)!r}: two tensors have this name")
         seen.add(name)
+
+
+def check_name(name: object) -> None:
+    """Raise BadName for what no format can have as the name of a tensor."""
+    if type(name) is not str:
+        raise BadName(f"tensor {name!r}: a name must be a str, not a {type(name).__name__}")
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise BadName(f"tensor {name!r}: the name is not valid Unicode ({error})") from error
+    if length > MAX_NAME:
+        raise BadName(f"tensor {name[:40]!r}…: a name of {length:,} bytes, over {MAX_NAME:,}")

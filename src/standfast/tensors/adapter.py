@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,6 +34,23 @@ class Memory(NamedTuple):
             else:
                 stop += (length - 1) * stride
         return start, stop + self.itemsize
+
+
+def may_overlap(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether several elements may share memory, as after `expand` of torch.
+
+    True also for some exotic strides that interleave dimensions without sharing any element.
+    """
+    taken = itemsize
+    for step, length in sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1):
+        if step < taken:
+            return 0 not in shape  # without elements, none of them share anything
+        taken += step * (length - 1)
+    return False
+
+
+OVERLAPS: Final = "several of its elements share memory, as after expand(): give a copy of it"
+"""Why such a tensor cannot be filled: an element would keep the last of several values."""
 
 
 class Guard(Protocol):

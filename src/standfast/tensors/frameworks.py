@@ -17,7 +17,7 @@ from standfast.errors import (
     UnsupportedTensor,
     shortened,
 )
-from standfast.tensors.adapter import Framework, Guard, Memory
+from standfast.tensors.adapter import OVERLAPS, Framework, Guard, Memory, may_overlap
 from standfast.tensors.devices import Device
 from standfast.tensors.dtypes import BY_NUMPY
 from standfast.tensors.shards import Shards
@@ -142,7 +142,10 @@ def why_not_fillable(value: Any) -> str | None:
     """Why a tensor cannot be written to; None if it can."""
     target = value.data if isinstance(value, Packed) else value
     if isinstance(target, np.ndarray):
-        return None if target.flags.writeable else "it is read-only"
+        if not target.flags.writeable:
+            return "it is read-only"
+        overlaps = may_overlap(target.shape, target.strides, target.itemsize)
+        return OVERLAPS if overlaps else None
     return _adapter(value).why_not_fillable(value)
 
 
@@ -151,12 +154,12 @@ def fill(value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
 
     Raises UnsupportedTensor for a tensor that cannot be written to.
     """
+    if why := why_not_fillable(value):
+        raise UnsupportedTensor(f"the tensor cannot be filled: {why}")
     if not isinstance(value, np.ndarray | Packed):
         _adapter(value).fill(value, array, spec)
         return
     target = value.data if isinstance(value, Packed) else value
-    if not target.flags.writeable:
-        raise UnsupportedTensor("the array to be filled is read-only: give a copy of it")
     np.copyto(target, array.reshape(target.shape))
 
 

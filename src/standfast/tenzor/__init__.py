@@ -16,8 +16,7 @@ from standfast.tenzor.checkpoint import Checkpoint
 from standfast.tenzor.config import TrainerConfig
 from standfast.tenzor.errors import BadConfig
 from standfast.tenzor.metadata import CheckpointMetadata
-from standfast.tenzor.trainer import Trainer
-from standfast.tenzor.trainer_state import EpochStats, TrainerState, TrainStats
+from standfast.tenzor.trainer import EpochStats, Trainer, TrainerState, TrainStats
 
 __all__ = [
     "BadConfig",

@@ -8,17 +8,34 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from standfast.errors import BadField, DamagedFile, NotVerified, StateMismatch, UnsupportedFile
+from standfast.errors import (
+    BadField,
+    DamagedFile,
+    NotVerified,
+    RefusedState,
+    StateMismatch,
+    TensorNotFound,
+    UnsupportedFile,
+    shortened,
+)
 from standfast.formats.tenzor.file import NAME
+from standfast.store.load.filling import LoadReport
 from standfast.store.tree.tree import build
 from standfast.tensorfile.open import TensorFile
 from standfast.tensorfile.save import save
 from standfast.tensors import tensor_of
 from standfast.tenzor import document
+from standfast.tenzor.document import SLOTS
 from standfast.tenzor.metadata import CheckpointMetadata
-from standfast.tenzor.names import SLOTS
 from standfast.tenzor.optimizers import captured, plan_resuming, plan_slots
-from standfast.tenzor.weights import BYTES, StoredTensors, named_tensors, plan_filling, writable
+from standfast.tenzor.weights import (
+    BYTES,
+    Array,
+    StoredTensors,
+    named_tensors,
+    plan_filling,
+    writable,
+)
 
 
 class Checkpoint:
@@ -46,15 +63,19 @@ class Checkpoint:
         path: str | os.PathLike[str],
         weights: Any,
         optimizer: Any,
-        metadata: CheckpointMetadata,
+        metadata: CheckpointMetadata | Mapping[str, Any],
         *,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Save a checkpoint; when this returns, the file is whole and on the disk.
 
         Weights are a torch module or a mapping of names to tensors; the optimizer may be None.
-        `extra` is a tree of plain values and tensors of your own, such as random states.
+        The metadata may be a dict of some of the fields of CheckpointMetadata. `extra` is a tree
+        of plain values and tensors of your own, such as random states.
         """
+        metadata = CheckpointMetadata.of(metadata)
+        if not isinstance(extra, Mapping | None):
+            raise RefusedState(f"extra: expected a mapping, found a {type(extra).__name__}")
         mine = named_tensors(weights)
         optimizer_tree, parameters = (None, []) if optimizer is None else captured(optimizer, mine)
         state = {
@@ -98,13 +119,28 @@ class Checkpoint:
         extra = self._build(_members(self._state, "extra")) if self._is_ours else {}
         return dict(extra)
 
-    def load_weights(self, weights: Any) -> None:
+    def tensor_names(self) -> list[str]:
+        """The names of all tensors, the optimizer's too; a hash where the file has no name."""
+        return list(self._tensors)
+
+    def tensor(self, name: str) -> Array:
+        """One tensor as a NumPy array, verified, in memory of its own.
+
+        It is found by its name even if the file has only the hash. Raises TensorNotFound.
+        """
+        found = self._tensors.find(name)
+        if found is None:
+            raise TensorNotFound(f"{self._file.path}: there is no tensor {shortened(name)!r}")
+        return self._tensors.fresh(found)
+
+    def load_weights(self, weights: Any, *, strict: bool = True) -> LoadReport:
         """Fill a module, or the tensors of a mapping, in place.
 
         Names, dtypes and shapes must be those that were saved: StateMismatch names all that
-        differ, and nothing is changed then.
+        differ, and nothing is changed then. With `strict=False` what fits is filled, and the
+        report lists the rest.
         """
-        self.plan_weights(weights)()
+        return self.plan_weights(weights, strict=strict)()
 
     def resume_optimizer(self, optimizer: Any) -> None:
         """Give an optimizer the state and the groups that were saved, bit for bit.
@@ -114,10 +150,10 @@ class Checkpoint:
         """
         self.plan_optimizer(optimizer)()
 
-    def plan_weights(self, weights: Any) -> Callable[[], None]:
+    def plan_weights(self, weights: Any, *, strict: bool = True) -> Callable[[], LoadReport]:
         """What `load_weights` does once everything was compared and verified."""
         mine = named_tensors(weights)
-        fill = plan_filling(weights, mine, self._tensors, self._names(mine))
+        fill = plan_filling(weights, mine, self._tensors, self._names(mine), strict)
         self._weights = mine
         return fill
 

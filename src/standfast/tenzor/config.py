@@ -1,4 +1,4 @@
-"""The settings of a trainer, by the original's names."""
+"""The settings of a trainer, by the original's names, and the learning rate that follows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from standfast.files.paths import check_local
 from standfast.tenzor.errors import BadConfig
+from standfast.tenzor.metadata import check_text
 
 SCHEDULERS: Final = ("constant", "step", "cosine")
 
@@ -35,6 +36,8 @@ class TrainerConfig:
     """None saves nothing."""
     checkpoint_every: int = 1
     """Every so many epochs, and after the last one; 0 saves only the best."""
+    best_by: Literal["accuracy", "loss"] = "accuracy"
+    """The best epoch has the highest accuracy in validation, or the lowest loss."""
     early_stopping_patience: int = 0
     """Stop after so many epochs without a new best; 0 never does."""
     seed: int = 42
@@ -47,6 +50,9 @@ class TrainerConfig:
         if self.scheduler not in SCHEDULERS:
             known = ", ".join(SCHEDULERS)
             raise BadConfig(f"scheduler: expected one of {known}, found {self.scheduler!r}")
+        if self.best_by not in ("accuracy", "loss"):
+            raise BadConfig(f"best_by: expected accuracy or loss, found {self.best_by!r}")
+        check_text("model_name", self.model_name)
         for name in ("epochs", "batch_size", "step_size"):
             _check(name, getattr(self, name), least=1)
         for name in (
@@ -71,3 +77,23 @@ def check_rate(name: str, value: object) -> None:
     """Refuse a learning rate that is not above zero, or not finite."""
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise BadConfig(f"{name}: expected a number above 0, found {value!r}")
+
+
+def learning_rate(config: TrainerConfig, base: float, step: int, fraction: float) -> float:
+    """The rate of the step that comes after `step` others.
+
+    `fraction` is how much of the training's steps behind the warm-up is done, for the cosine.
+
+    >>> learning_rate(TrainerConfig(scheduler="constant", warmup_steps=4), 0.1, 1, 0.0)
+    0.05
+    """
+    if step < config.warmup_steps:
+        return base * (step + 1) / config.warmup_steps
+    if config.scheduler == "step":
+        falls = (step - config.warmup_steps) // config.step_size
+        return float(base * config.gamma**falls)
+    if config.scheduler == "cosine":
+        floor = min(config.min_lr, base)
+        height = 0.5 * (1 + math.cos(math.pi * min(1.0, fraction)))
+        return floor + (base - floor) * height
+    return base

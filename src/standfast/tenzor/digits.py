@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import os
+import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from blake3 import blake3
 
-from standfast.errors import BadField, MissingFile, UnknownFramework
+from standfast.errors import (
+    BadField,
+    BadHeader,
+    LimitExceeded,
+    MissingFile,
+    TrailingBytes,
+    TruncatedFile,
+    UnknownFramework,
+    UnreadableFile,
+    UnsupportedFile,
+)
 from standfast.files.paths import check_local
-from standfast.tenzor.idx import read_idx
 
 SIZE: Final = 28
 """The side of an image."""
+DEFAULT: Final = "data/mnist"
 NEEDED: Final = "pip install torch scikit-learn"
 
 _FILES: Final = (
@@ -55,17 +69,21 @@ class Digits:
         return whole.hexdigest()
 
 
-def load_digits(folder: Path) -> Digits:
-    """MNIST if the folder holds its files, else the digits of scikit-learn."""
-    check_local(folder)
+def load_digits(named: str | Path | None) -> Digits:
+    """MNIST out of the folder that was named.
+
+    If none was: MNIST if it lies in `data/mnist`, else the digits of scikit-learn.
+    """
+    check_local(folder := Path(DEFAULT if named is None else named))
     found = [_find(folder, name) for name in _FILES]
-    if not any(found):
+    if named is None and not any(found):
         return _small_digits()
     missing = [name for name, path in zip(_FILES, found, strict=True) if path is None]
     if missing:
         raise MissingFile(
             errno.ENOENT,
-            f"{folder} holds a part of MNIST, but not {' and '.join(missing)} (or the same as .gz)",
+            f"{folder} does not hold MNIST: there is no {' and no '.join(missing)} (or the same "
+            "as .gz)",
         )
     images, labels, more_images, more_labels = (path for path in found if path is not None)
     training, validation = _mnist(images, labels), _mnist(more_images, more_labels)
@@ -112,3 +130,52 @@ def _small_digits() -> Digits:
     training = Samples(mixed.images[_VALIDATION:], mixed.labels[_VALIDATION:])
     validation = Samples(mixed.images[:_VALIDATION], mixed.labels[:_VALIDATION])
     return Digits("the digits of scikit-learn", training, validation)
+
+
+MAX_ITEMS: Final = 1_000_000
+_BYTES: Final = 0x08
+"""The type code of unsigned bytes, the only ones that MNIST has."""
+
+
+def read_idx(path: Path, item: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The items of a file, each an array of the shape `item`; a `.gz` is decompressed.
+
+    No more is read than the header says, nor more than a million items.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            return _read(file, path, item)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
+            raise TruncatedFile(f"{path}: its compression is damaged: {reason}") from error
+        raise UnreadableFile(getattr(error, "errno", None), f"{path}: {reason}") from error
+
+
+def _read(
+    file: BinaryIO | gzip.GzipFile, path: Path, item: tuple[int, ...]
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    rank = 1 + len(item)
+    header = struct.Struct(f">4B{rank}I")
+    head = file.read(header.size)
+    if len(head) < header.size:
+        raise TruncatedFile(f"{path}: {header.size} bytes of header expected, {len(head)} found")
+    zero, one, code, dimensions, count, *shape = header.unpack(head)
+    if (zero, one) != (0, 0):
+        raise BadHeader(f"{path}: no IDX file: it begins with {head[:4].hex(' ')}, not with 00 00")
+    if code != _BYTES or dimensions != rank or tuple(shape) != item:
+        raise UnsupportedFile(
+            f"{path}: expected bytes of shape {[*item]} each, found type {code:#04x} with "
+            f"{dimensions} dimensions of {[count, *shape]}"
+        )
+    if not 0 < count <= MAX_ITEMS:
+        raise LimitExceeded(f"{path}: {count:,} items; expected 1 to {MAX_ITEMS:,}")
+    size = count * int(np.prod(item, dtype=np.int64))
+    if path.suffix != ".gz" and os.fstat(file.fileno()).st_size < header.size + size:
+        raise TruncatedFile(f"{path}: it ends before its {count:,} items do")
+    data = file.read(size)
+    if len(data) < size:
+        raise TruncatedFile(f"{path}: {size:,} bytes of items expected, {len(data):,} found")
+    if file.read(1):
+        raise TrailingBytes(f"{path}: it goes on after its {count:,} items")
+    return np.frombuffer(data, np.uint8).reshape(count, *item)

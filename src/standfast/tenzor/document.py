@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from binascii import a2b_base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -21,11 +21,16 @@ import numpy as np
 from standfast.errors import BadField, LimitExceeded, UnsupportedFile, shortened
 from standfast.store.tree.tree import Leaf, decode, encode, flatten
 from standfast.tensors import DTYPES, TensorSpec, source_of
-from standfast.tenzor.names import leaf_name, unique
 
 KEY: Final = "standfast"
 VERSION: Final = 1
 MAX_RANK: Final = 64
+
+SLOTS: Final = {"momentum_buffer": "v", "exp_avg": "m", "exp_avg_sq": "v_hat"}
+"""What the original calls these; all other slots keep the names that the optimizer gives them."""
+
+OPTIMIZER: Final = ("optimizer", "state")
+"""The path in the saved tree of what the optimizer's `state_dict` gave."""
 
 
 class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,3 +148,27 @@ def inline_array(stored: Stored) -> tuple[np.ndarray[Any, Any], TensorSpec]:
     if data.size != spec.nbytes:
         raise BadField(f"{where}: {spec.nbytes:,} bytes expected, {data.size:,} found")
     return spec.view(data), spec
+
+
+def leaf_name(path: tuple[Any, ...], parameters: Sequence[str]) -> str:
+    """The name of the tensor at a path of the saved tree: `optim/fc1.weight/v`."""
+    depth = len(OPTIMIZER)
+    if path[:depth] != OPTIMIZER:
+        return "/".join(["standfast", *map(str, path[1:])])
+    parts = list(path[depth:])
+    of_parameter = len(parts) > 1 and parts[0] == "state" and type(parts[1]) is int
+    if of_parameter and 0 <= parts[1] < len(parameters):
+        parts[:2] = [parameters[parts[1]]]
+        parts[1:2] = [SLOTS.get(slot, slot) for slot in parts[1:2]]
+    return "/".join(["optim", *map(str, parts)])
+
+
+def unique(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """The names, with a ~ behind one that is taken."""
+    seen, result = set(taken), []
+    for name in names:
+        while name in seen:
+            name += "~"
+        seen.add(name)
+        result.append(name)
+    return result

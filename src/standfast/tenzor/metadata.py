@@ -33,11 +33,28 @@ class CheckpointMetadata:
     def __post_init__(self) -> None:
         """Make plain numbers of whatever was given, such as scalars of NumPy or torch."""
         for name in (*COUNTS, "timestamp"):
-            object.__setattr__(self, name, _integer(name, getattr(self, name)))
+            least = 0 if name in COUNTS else -(1 << 63)
+            object.__setattr__(self, name, integer(name, getattr(self, name), least))
         for name in NUMBERS:
-            object.__setattr__(self, name, _number(name, getattr(self, name)))
-        if type(self.model_name) is not str:
-            raise RefusedMetadata(f"model_name: expected text, found {self.model_name!r}")
+            object.__setattr__(self, name, number(name, getattr(self, name)))
+        check_text("model_name", self.model_name)
+
+    @classmethod
+    def of(cls, given: Any) -> Self:
+        """The fields as they are, or out of a mapping that has some of them."""
+        if isinstance(given, cls):
+            return given
+        names = [each.name for each in fields(cls)]
+        if not isinstance(given, Mapping):
+            raise RefusedMetadata(
+                f"metadata: expected CheckpointMetadata or a dict, found a {type(given).__name__}"
+            )
+        if unknown := [key for key in given if key not in names]:
+            raise RefusedMetadata(
+                f"metadata: there is no field {unknown[0]!r:.80}; the fields are "
+                f"{', '.join(names)}, and extra= takes anything else"
+            )
+        return cls(**given)
 
     def text(self) -> bytes:
         """The fields as the original writes them, its rounding included."""
@@ -66,20 +83,35 @@ class CheckpointMetadata:
             raise BadField(f"metadata key {error}") from error
 
 
-def _integer(name: str, value: Any) -> int:
+def integer(name: str, value: Any, least: int = 0) -> int:
+    """An integer of 64 bits, whatever its type; RefusedMetadata names what is not one."""
     try:
-        number = operator.index(value)
+        found = operator.index(value)
     except TypeError as error:
-        raise RefusedMetadata(f"{name}: expected an integer, found {value!r}") from error
-    if name in COUNTS and number < 0:
-        raise RefusedMetadata(f"{name}: expected 0 or more, found {number}")
-    return number
+        raise RefusedMetadata(f"{name}: expected an integer, found {value!r:.80}") from error
+    if not least <= found < 1 << 64:
+        shown = found if found.bit_length() <= 128 else f"one of {found.bit_length():,} bits"
+        raise RefusedMetadata(f"{name}: expected an integer from {least} to 2^64-1, found {shown}")
+    return found
 
 
-def _number(name: str, value: Any) -> float:
+def number(name: str, value: Any) -> float:
+    """A number, whatever its type; RefusedMetadata names what is not one."""
     try:
         if isinstance(value, str | bytes):
             raise TypeError
-        return float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RefusedMetadata(f"{name}: expected a number, found {value!r}") from error
+        # Of a tensor that wants gradients, torch would warn.
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise RefusedMetadata(f"{name}: expected a number, found {value!r:.80}") from error
+
+
+def check_text(name: str, value: Any) -> None:
+    """Raise RefusedMetadata for what is not text, or not valid Unicode."""
+    try:
+        if type(value) is str:
+            value.encode()
+            return
+    except UnicodeEncodeError:
+        pass
+    raise RefusedMetadata(f"{name}: expected text, found {value!r:.80}")

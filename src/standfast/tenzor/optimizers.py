@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from standfast.errors import BadField, RefusedState, StateMismatch, shortened
-from standfast.tensors import TensorSpec, kind_of, source_of, tensor_of
-from standfast.tenzor.names import SLOTS, all_named, parameter_names
+from standfast.errors import BadField, RefusedState, RefusedTensor, StateMismatch, shortened
+from standfast.tensors import TensorSpec, kind_of, memory_of, source_of, tensor_of
+from standfast.tenzor.document import SLOTS, unique
 from standfast.tenzor.weights import StoredTensors
 
 
@@ -131,7 +131,8 @@ def plan_slots(
 ) -> Callable[[], None]:
     """What fills an optimizer from the slots that the original writes, found by their names.
 
-    Its groups stay as they are, and Adam's step is that of the training.
+    The file must have exactly the slots that this optimizer keeps. Its groups stay as they are,
+    and Adam's step is that of the training.
     """
     parameters = _parameters(optimizer)
     names = parameter_names(parameters, weights or {})
@@ -142,29 +143,56 @@ def plan_slots(
         )
     state: dict[int, dict[str, Any]] = {}
     differences = []
+    kept = [slots for group in optimizer.param_groups for slots in _slots_kept(optimizer, group)]
     for i, (parameter, name) in enumerate(zip(parameters, names, strict=True)):
+        if name is None:
+            differences.append(f"parameter {i} is not among the weights that were loaded")
+            continue
+        spec = source_of(parameter).spec
         for slot, short in SLOTS.items():
-            found = saved.find(f"optim/{name}/{short}") if name else None
-            if found is None:
-                continue
-            spec = source_of(parameter).spec
-            if saved.spec(found).shape != spec.shape:
+            tensor = f"optim/{name}/{short}"
+            found = saved.find(tensor)
+            if slot not in kept[i]:
+                if found is not None:
+                    differences.append(f"{tensor}: was saved, but this optimizer keeps no {slot}")
+            elif found is None:
+                differences.append(f"{tensor}: was not saved, but this optimizer needs it")
+            elif saved.spec(found) != spec:
                 differences.append(
-                    f"optim/{name}/{short}: {list(saved.spec(found).shape)} was saved, the "
-                    f"parameter has {list(spec.shape)}"
+                    f"{tensor}: {saved.spec(found).dtype} {list(saved.spec(found).shape)} was "
+                    f"saved, the parameter is {spec.dtype} {list(spec.shape)}"
                 )
-                continue
-            kind = kind_of(parameter).partition(":")[0]
-            slots = state.setdefault(i, {})
-            slots[slot] = tensor_of(saved.fresh(found), saved.spec(found), kind)
-            if slot != "momentum_buffer":
-                count = np.array(step, np.float32)
-                slots["step"] = tensor_of(count, TensorSpec("float32", ()), kind)
-    if not state:
-        differences.append("the file has no slot (v, m, v_hat) of any parameter")
+            else:
+                kind = kind_of(parameter).partition(":")[0]
+                slots = state.setdefault(i, {})
+                slots[slot] = tensor_of(saved.fresh(found), spec, kind)
+                if slot != "momentum_buffer":
+                    count = np.array(step, np.float32)
+                    slots["step"] = tensor_of(count, TensorSpec("float32", ()), kind)
     if differences:
         raise _mismatch(differences)
     return lambda: optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+
+
+def _slots_kept(optimizer: Any, group: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The slots that an optimizer keeps of each parameter of a group, the step aside.
+
+    Raises StateMismatch for one that keeps others than those which the original writes.
+    """
+    kind = type(optimizer).__name__
+    if kind == "SGD":
+        slots: tuple[str, ...] = ("momentum_buffer",) if group["momentum"] else ()
+    elif kind in ("Adam", "AdamW") and not group["amsgrad"]:
+        slots = ("exp_avg", "exp_avg_sq")
+    else:
+        option = " with amsgrad" if group.get("amsgrad") else ""
+        raise _mismatch(
+            [
+                f"the file has no state of {kind}{option}: the original saves that of SGD with "
+                "momentum (v) and of Adam (m, v_hat)"
+            ]
+        )
+    return [slots] * len(group["params"])
 
 
 def _parameters(optimizer: Any) -> list[Any]:
@@ -175,3 +203,24 @@ def _parameters(optimizer: Any) -> list[Any]:
 def _group_sizes(optimizer: Any) -> list[int]:
     groups = getattr(optimizer, "param_groups", None) or []
     return [len(group["params"]) for group in groups]
+
+
+def parameter_names(parameters: Iterable[Any], weights: Mapping[str, Any]) -> list[str | None]:
+    """The name of each parameter among the weights, found by its memory; None without one."""
+    by_memory: dict[Any, str] = {}
+    for name, tensor in weights.items():
+        by_memory.setdefault(_memory(tensor), name)
+    by_memory.pop(None, None)
+    return [by_memory.get(_memory(parameter)) for parameter in parameters]
+
+
+def _memory(tensor: Any) -> Any:
+    try:
+        return memory_of(tensor)
+    except RefusedTensor:
+        return None
+
+
+def all_named(names: Sequence[str | None]) -> list[str]:
+    """Each name, and for a parameter without one its number: `param.3`."""
+    return unique(f"param.{i}" if name is None else name for i, name in enumerate(names))

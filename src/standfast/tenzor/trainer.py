@@ -2,31 +2,138 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from standfast.errors import StateMismatch
+import msgspec
+
+from standfast.errors import BadField, RefusedState, StateMismatch
 from standfast.tensors import randomness
 from standfast.tenzor.checkpoint import Checkpoint
-from standfast.tenzor.config import TrainerConfig
+from standfast.tenzor.config import TrainerConfig, learning_rate
 from standfast.tenzor.errors import BadConfig
 from standfast.tenzor.folder import BEST, epoch_file, make_writable, refuse_used
-from standfast.tenzor.learning_rate import learning_rate
-from standfast.tenzor.metadata import CheckpointMetadata
-from standfast.tenzor.trainer_state import (
-    EpochStats,
-    Kept,
-    Means,
-    TrainerState,
-    TrainStats,
-    kept_by_metadata,
-    read_kept,
-)
+from standfast.tenzor.metadata import CheckpointMetadata, integer, number
 
 DEFAULT_RATE: Final = 0.01
+
+
+@dataclass(slots=True)
+class TrainerState:
+    """Where the training stands; all of it may be changed."""
+
+    epoch: int = 0
+    """The epoch that runs, or the last one that was done; the first is 1."""
+    total_epochs: int = 0
+    batch: int = 0
+    total_batches: int = 0
+    """0 as long as nobody has said how many an epoch has."""
+    global_step: int = 0
+    train_loss: float = 0.0
+    """The mean of the epoch so far, and so is the accuracy."""
+    train_acc: float = 0.0
+    val_loss: float = 0.0
+    val_acc: float = 0.0
+    best_val_loss: float = math.inf
+    """That of the best epoch, and so is the accuracy."""
+    best_val_acc: float = 0.0
+    best_epoch: int = 0
+    epochs_without_best: int = 0
+    lr: float = 0.0
+    should_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStats:
+    """What an epoch came to."""
+
+    epoch: int
+    train_loss: float
+    train_acc: float
+    val_loss: float
+    val_acc: float
+    lr: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainStats:
+    """What a training came to."""
+
+    final_epoch: int
+    final_train_loss: float
+    final_train_acc: float
+    final_val_loss: float
+    final_val_acc: float
+    best_val_acc: float
+    best_epoch: int
+    total_time_sec: float
+    """Of this process alone."""
+    stopped_early: bool
+
+
+@dataclass(slots=True)
+class Means:
+    """The means of an epoch so far."""
+
+    loss_sum: float = 0.0
+    accuracy_sum: float = 0.0
+    count: int = 0
+    """Samples."""
+    judged: int = 0
+    """Samples of the batches that had an accuracy."""
+
+    def add(self, loss: float, accuracy: float | None, count: int) -> None:
+        """Count the samples of a batch."""
+        self.loss_sum += loss * count
+        self.count += count
+        if accuracy is not None:
+            self.accuracy_sum += accuracy * count
+            self.judged += count
+
+    @property
+    def loss(self) -> float:
+        """The mean loss of a sample."""
+        return self.loss_sum / self.count if self.count else 0.0
+
+    @property
+    def accuracy(self) -> float:
+        """The mean accuracy of the batches that had one."""
+        return self.accuracy_sum / self.judged if self.judged else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a trainer keeps of itself in a checkpoint."""
+
+    state: TrainerState
+    bases: list[float]
+    history: list[EpochStats]
+    epoch: Means | None = None
+    """Those of the epoch that was not finished; None between two epochs."""
+
+    def tree(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return asdict(self)
+
+
+def read_kept(tree: Any) -> Kept:
+    """What a checkpoint has of a trainer, checked."""
+    try:
+        return msgspec.convert(tree, Kept)
+    except msgspec.ValidationError as error:
+        raise BadField(f"the saved state of the trainer: {error}") from error
+
+
+def kept_by_metadata(metadata: CheckpointMetadata, bases: list[float]) -> Kept:
+    """What is known of a trainer that was not saved with its checkpoint."""
+    names = {each.name for each in fields(TrainerState)}
+    known = {name: value for name, value in metadata.exact().items() if name in names}
+    return Kept(TrainerState(**known, lr=metadata.learning_rate), bases, [])
 
 
 class Trainer:
@@ -56,6 +163,9 @@ class Trainer:
         self.model = model
         self.optimizer = optimizer
         self.extra = dict(extra or {})
+        for name, each in self.extra.items():
+            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+                raise BadConfig(f"extra: {name!r:.80} has no state_dict and load_state_dict")
         self.history: list[EpochStats] = []
         """Every epoch that was done, those before a resume too."""
         self.state = TrainerState(total_epochs=self.config.epochs)
@@ -67,30 +177,38 @@ class Trainer:
             self._folder = Path(self.config.checkpoint_dir)
             make_writable(self._folder)
         self._resumed = False
-        self._best_before = self.state.best_val_acc
+        self._best_before = self._best()
         self._sums = Means()
+        self._in_epoch = self._continues_epoch = False
         self._started: float | None = None
         self.state.lr = self.get_lr()
 
     def should_continue(self) -> bool:
-        """Whether there is an epoch left, and nothing has asked to stop."""
-        return not self.state.should_stop and self.state.epoch < self.state.total_epochs
+        """Whether there is an epoch left, or the rest of one, and nothing has asked to stop."""
+        is_left = self.state.epoch < self.state.total_epochs or self._continues_epoch
+        return is_left and not self.state.should_stop
 
     def begin_epoch(self, epoch: int | None = None, total_batches: int = 0) -> int:
         """Begin an epoch, the next one unless it is named, and set the learning rate.
 
         The cosine falls step by step if `total_batches` is known, else epoch by epoch. A training
         that was not resumed does not begin in a folder that holds checkpoints: AlreadyExists.
+        One that was resumed within an epoch goes on with it, after `state.batch` batches.
         """
-        state = self.state
+        state, total_batches = self.state, integer("total_batches", total_batches)
+        epoch = None if epoch is None else integer("epoch", epoch)
         if self._folder is not None and not self._resumed and state.epoch == 0:
             refuse_used(self._folder)
         self._started = time.monotonic() if self._started is None else self._started
-        state.epoch = state.epoch + 1 if epoch is None else epoch
-        state.batch = 0
-        state.total_batches = total_batches
-        self._best_before = state.best_val_acc
-        self._sums = Means()
+        if self._continues_epoch and epoch in (None, state.epoch):
+            state.total_batches = total_batches or state.total_batches
+        else:
+            state.epoch = state.epoch + 1 if epoch is None else epoch
+            state.batch = 0
+            state.total_batches = total_batches
+            self._best_before = self._best()
+            self._sums = Means()
+        self._in_epoch, self._continues_epoch = True, False
         self._set_rate()
         return state.epoch
 
@@ -108,28 +226,33 @@ class Trainer:
         Accuracy is a fraction; or give how many samples were `correct`, of `count` (the batch
         size unless told). Tensors will do; the original's time of the batch is not needed.
         """
-        size = self.config.batch_size if count is None else count
+        size = self.config.batch_size if count is None else integer("count", count)
+        loss = number("loss", loss)
         if accuracy is None and correct is not None:
-            accuracy = _number(correct) / max(size, 1)
+            accuracy = number("correct", correct) / max(size, 1)
+        accuracy = None if accuracy is None else number("accuracy", accuracy)
         state = self.state
         state.batch += 1
         state.global_step += 1
-        self._sums.add(_number(loss), None if accuracy is None else _number(accuracy), size)
+        self._sums.add(loss, accuracy, size)
         state.train_loss, state.train_acc = self._sums.loss, self._sums.accuracy
         self._set_rate()
 
     def end_epoch(
-        self, val_loss: Any, val_acc: Any, epoch_time_sec: float | None = None
+        self, val_loss: Any, val_acc: Any = None, epoch_time_sec: float | None = None
     ) -> list[Path]:
         """End an epoch: note whether it is the best so far, and save; gives the files written.
 
         It is the best if its accuracy is greater than that of all before it, even where the
-        caller has put it into `state` already; nan is never. `best.tenzor` is written first, so
+        caller has put it into `state` already; nan is never. With `best_by="loss"` the loss must
+        be less, and no accuracy is needed: it is nan then. `best.tenzor` is written first, so
         that whoever resumes from `epoch_<n>.tenzor` has both.
         """
-        state = self.state
-        state.val_loss, state.val_acc = _number(val_loss), _number(val_acc)
-        is_best = state.val_acc > self._best_before
+        state, by_loss = self.state, self.config.best_by == "loss"
+        loss = number("val_loss", val_loss)
+        accuracy = math.nan if by_loss and val_acc is None else number("val_acc", val_acc)
+        state.val_loss, state.val_acc, self._in_epoch = loss, accuracy, False
+        is_best = (-loss if by_loss else accuracy) > self._best_before
         if is_best:
             state.best_val_acc = state.val_acc
             state.best_val_loss = state.val_loss
@@ -162,8 +285,20 @@ class Trainer:
         return written
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Save everything that a resumed training needs, between two epochs."""
+        """Save everything that a resumed training needs, after an epoch or within it.
+
+        Raises RefusedState within an epoch whose number of batches is not known: whether all of
+        them are done decides where a resumed training goes on.
+        """
         state = self.state
+        # A loader that has handed out its last batch is in its epoch until the loop sees the end.
+        is_loading = any(getattr(each, "in_epoch", False) for each in self.extra.values())
+        if self._in_epoch and not (state.total_batches or is_loading):
+            raise RefusedState(
+                f"epoch {state.epoch} has not ended, and how many batches it has is not known: "
+                "give begin_epoch(total_batches=…), or save after end_epoch"
+            )
+        is_within = self._in_epoch and (is_loading or state.batch < state.total_batches)
         metadata = CheckpointMetadata(
             epoch=state.epoch,
             global_step=state.global_step,
@@ -174,7 +309,9 @@ class Trainer:
             model_name=self.config.model_name,
         )
         extra = {
-            "trainer": Kept(state, self._bases, self.history).tree(),
+            "trainer": Kept(
+                state, self._bases, self.history, self._sums if is_within else None
+            ).tree(),
             "objects": {name: each.state_dict() for name, each in self.extra.items()},
             "random": randomness.capture(),
         }
@@ -189,7 +326,7 @@ class Trainer:
         if not isinstance(source, Checkpoint):
             with Checkpoint.load(source) as loaded:
                 return self.resume(loaded)
-        plans = [source.plan_weights(self.model)]
+        plans: list[Callable[[], Any]] = [source.plan_weights(self.model)]
         if self.optimizer is not None:
             plans.append(source.plan_optimizer(self.optimizer))
         saved = source.extra
@@ -210,6 +347,11 @@ class Trainer:
                 f"{len(kept.bases)} learning rates were saved, {len(self._bases)} are given; "
                 "nothing was changed"
             )
+        if kept.epoch is not None and not any(hasattr(e, "__iter__") for e in self.extra.values()):
+            notes.append(
+                f"it was saved within epoch {kept.state.epoch}: the loop has to skip the first "
+                f"{kept.state.batch} batches, for no loader in extra= does"
+            )
         for put_back in plans:
             put_back()
         for name, each in self.extra.items():
@@ -226,6 +368,9 @@ class Trainer:
         self.state.should_stop = bool(patience and self.state.epochs_without_best >= patience)
         if self.config.learning_rate is None:
             self._bases = list(kept.bases)
+        self._in_epoch = self._continues_epoch = kept.epoch is not None
+        self._sums = kept.epoch or Means()
+        self._best_before = self._best()
         self._resumed = True
 
     def get_lr(self) -> float:
@@ -255,6 +400,11 @@ class Trainer:
             float(group.get("lr", DEFAULT_RATE)) if given is None else given for group in groups
         ]
 
+    def _best(self) -> float:
+        """What an epoch must exceed to be the best: an accuracy, or a loss times -1."""
+        state = self.state
+        return -state.best_val_loss if self.config.best_by == "loss" else state.best_val_acc
+
     def _rate(self, base: float) -> float:
         return learning_rate(self.config, base, self.state.global_step, self._fraction())
 
@@ -275,8 +425,3 @@ class Trainer:
                 group["lr"].fill_(self._rate(base))
             else:
                 group["lr"] = self._rate(base)
-
-
-def _number(value: Any) -> float:
-    """A number; of a tensor that has gradients, torch would warn."""
-    return float(value.detach() if hasattr(value, "detach") else value)

@@ -15,6 +15,7 @@ from standfast.errors import (
     UnsupportedTensor,
     shortened,
 )
+from standfast.formats.limits import check_name
 from standfast.formats.tenzor.file import DTYPES, MAX_RANK, hash_name
 from standfast.store.load.filling import LoadReport
 from standfast.tensorfile.open import TensorFile
@@ -50,6 +51,7 @@ def writable(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tens
     fitting: dict[str, Any] = {}
     as_bytes: dict[str, TensorSpec] = {}
     for name, tensor in tensors.items():
+        check_name(name)
         try:
             spec = source_of(tensor).spec
         except RefusedTensor as error:
@@ -112,9 +114,13 @@ class StoredTensors:
 
 
 def plan_filling(
-    weights: Any, mine: Mapping[str, Any], saved: StoredTensors, names: Mapping[str, str]
-) -> Callable[[], None]:
-    """What fills the weights, once all was found to fit.
+    weights: Any,
+    mine: Mapping[str, Any],
+    saved: StoredTensors,
+    names: Mapping[str, str],
+    strict: bool,
+) -> Callable[[], LoadReport]:
+    """What fills the weights, once all was compared; if `strict`, all must fit.
 
     `mine` are the tensors of `weights`; `names` has those of the file by the names they had.
     """
@@ -127,21 +133,23 @@ def plan_filling(
         else:
             report.loaded.append(name)
     report.unexpected.extend(name for name in names if name not in mine)
-    if not report.exact:
+    if strict and not report.exact:
         head = "the checkpoint and the weights differ, and nothing was filled:"
         raise StateMismatch("\n".join([head, *report.differences()]))
     # Every byte is verified before the first one changes.
-    arrays = {name: saved.array(names[name]) for name in mine}
-    specs = {name: saved.spec(names[name]) for name in mine}
+    arrays = {name: saved.array(names[name]) for name in report.loaded}
+    specs = {name: saved.spec(names[name]) for name in report.loaded}
 
-    def fill_all() -> None:
+    def fill_all() -> LoadReport:
         module = unwrapped(weights)
         if is_module(module):
-            kinds = {name: kind_of(tensor) for name, tensor in mine.items()}
-            module.load_state_dict({n: tensor_of(arrays[n], specs[n], kinds[n]) for n in mine})
+            kinds = {name: kind_of(mine[name]) for name in arrays}
+            found = {n: tensor_of(arrays[n], specs[n], kinds[n]) for n in arrays}
+            module.load_state_dict(found, **({} if report.exact else {"strict": False}))
         else:
-            for name, tensor in mine.items():
-                fill(tensor, arrays[name], specs[name])
+            for name, array in arrays.items():
+                fill(mine[name], array, specs[name])
+        return report
 
     return fill_all
 

@@ -16,7 +16,7 @@ from standfast.errors import (
     shortened,
 )
 from standfast.tensors import ArraySource, Source, TensorSpec
-from standfast.tensors.adapter import Memory
+from standfast.tensors.adapter import OVERLAPS, Memory, may_overlap
 from standfast.tensors.frameworks import memory_source
 from standfast.torch.devices import DeviceSource, device, device_of
 from standfast.torch.dtypes import FLOAT4, FLOAT4_NAME, NAME_OF, bytes_of, seen_as, view
@@ -171,9 +171,11 @@ def stretch(value: Any, start: int, stop: int) -> Source:
 
 
 def why_not_fillable(value: Any) -> str | None:
-    """Why a tensor cannot be written to: it was made in inference mode, and this is none."""
+    """Why a tensor cannot be written to; None if it can."""
     if value.is_inference() and not torch.is_inference_mode_enabled():
         return "it is an inference tensor, and read-only outside of inference mode"
+    if value.layout is torch.strided and may_overlap(value.shape, value.stride(), 1):
+        return OVERLAPS
     return None
 
 
@@ -186,13 +188,8 @@ def fill(value: Any, array: np.ndarray[Any, Any], spec: TensorSpec) -> None:
 def copy(value: Any, given: Any) -> None:
     """Copy a tensor into one of the same shape, which may lie elsewhere or have another dtype."""
     with torch.no_grad():
-        target = value.detach()
-        # Torch does not write through an expanded dimension, all of which is one element.
-        for axis, step in enumerate(target.stride()):
-            if step == 0 and target.shape[axis] > 1:
-                target, given = target.narrow(axis, 0, 1), given.narrow(axis, 0, 1)
         try:
-            target.copy_(given)
+            value.detach().copy_(given)
         except RuntimeError as error:
             raise UnsupportedTensor(f"the tensor cannot be filled: {error}") from error
 

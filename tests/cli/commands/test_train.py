@@ -132,8 +132,18 @@ def test_without_a_folder_nothing_is_saved(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_mnist_the_small_digits_are_learnt(tmp_path: Path) -> None:
-    done = train("-d", tmp_path / "nowhere", "-e", 2)
+def test_a_mistyped_folder_is_refused(tmp_path: Path) -> None:
+    done = train("-d", tmp_path / "typo", "-e", 2, "--checkpoint", tmp_path / "checkpoints")
+    assert done.code == 2
+    assert f"{tmp_path}/typo does not hold MNIST" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_mnist_the_small_digits_are_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = train("-e", 2)
     assert done.lines[0].startswith("LeNet-5 on the digits of scikit-learn: 1,437 samples")
     accuracy = float(done.lines[-1].split("accuracy ")[1].split(" %")[0])
     assert accuracy > 70

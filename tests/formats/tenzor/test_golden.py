@@ -21,11 +21,17 @@ def test_the_writer_still_writes_these_bytes(name: str) -> None:
     assert golden_files()[name] == (GOLDEN / name).read_bytes()
 
 
-def test_a_file_with_extras_holds_what_was_saved() -> None:
-    path = GOLDEN / "standfast_tenzor_extras.tenzor"
+ALIGNED = ["optim/weight/m", "count", "重み", "weight", "weight.bf16", "empty", "mask"]
+
+
+@pytest.mark.parametrize(
+    ("name", "order"), [("extras", list(tenzor_tensors())), ("aligned", ALIGNED)]
+)
+def test_a_file_with_extras_holds_what_was_saved(name: str, order: list[str]) -> None:
+    path = GOLDEN / f"standfast_tenzor_{name}.tenzor"
     assert standfast.verify(path).tensors == 7
     with standfast.open(path) as file:
-        assert (file.metadata, list(file)) == (METADATA, list(tenzor_tensors()))
+        assert (file.metadata, list(file)) == (METADATA, order)
         for name, array in tenzor_tensors().items():
             found = lookup(path.read_bytes(), name)
             assert found is not None
@@ -33,8 +39,9 @@ def test_a_file_with_extras_holds_what_was_saved() -> None:
             assert same_bytes(found, array)
 
 
-def test_a_trainers_file_holds_what_was_saved() -> None:
-    path = GOLDEN / "standfast_tenzor_trainer.tenzor"
+@pytest.mark.parametrize("name", ["trainer", "aligned_trainer"])
+def test_a_trainers_file_holds_what_was_saved(name: str) -> None:
+    path = GOLDEN / f"standfast_tenzor_{name}.tenzor"
     with standfast.open(path, names=list(tenzor_tensors())) as file:
         assert file.metadata["best_val_loss"] == math.inf
         assert math.isnan(file.metadata["learning_rate"])

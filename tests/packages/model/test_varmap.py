@@ -69,6 +69,14 @@ def test_the_file_of_another_model_changes_nothing(
     assert all(bool((value == 1).all()) for value in state.values())
 
 
+def test_elements_that_share_memory_are_refused(tmp_path: Path) -> None:
+    standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(2), "b": torch.arange(3.0)})
+    state = VarMap({"a": torch.zeros(2), "b": torch.zeros(1).expand(3)})
+    with pytest.raises(StateMismatch, match="'b': several of its elements share memory"):
+        state.load(tmp_path / "w.safetensors")
+    assert not state["a"].any()
+
+
 def test_a_damaged_file_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     state = VarMap({"a": torch.ones(2), "b": torch.ones(3)})

@@ -49,7 +49,7 @@ def test_a_whole_file_of_any_format(
     done = export(checkpoint, target)
     assert done.files == (target,)
     loaded = standfast.load(target)
-    assert list(loaded) == list(checkpoint.tensors)
+    assert set(loaded) == set(checkpoint.tensors)
     assert np.array_equal(loaded["model.tied"], WEIGHT)
     assert np.array_equal(loaded["model.rows"], WEIGHT[10:20])
     assert (done.tensors, done.nbytes) == (5, sum(array.nbytes for array in loaded.values()))

@@ -259,6 +259,17 @@ def test_a_tensor_that_cannot_be_written_to_leaves_the_others_as_they_were(run: 
     assert not a.any()
 
 
+def test_elements_that_share_memory_are_refused_before_anything_is_filled(run: Run) -> None:
+    run.save(1, {"a": torch.ones(3), "b": torch.arange(6.0).reshape(3, 2)})
+    a, b = torch.zeros(3), torch.zeros(1, 2).expand(3, 2)
+    with pytest.raises(StateMismatch, match="b: several of its elements share memory"):
+        run.load(1, into={"a": a, "b": b})
+    assert not a.any()
+    report = run.load(1, into={"a": a, "b": b}, strict=False)[1]
+    assert (report.loaded, len(report.mismatched)) == (["a"], 1)
+    assert not b.any()
+
+
 def test_latest_falls_back_when_it_cannot_be_filled_with(run: Run) -> None:
     run.save(1, {"w": random_bytes(1000, 1)})
     run.save(2, {"w": random_bytes(1000, 2)})

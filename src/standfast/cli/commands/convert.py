@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def convert_file(
     cast: bool,
     extras: bool,
     tensors_only: bool,
+    names: Sequence[str] | None,
     replace: bool,
     as_json: bool,
 ) -> None:
@@ -33,6 +35,7 @@ def convert_file(
         cast=cast,
         extras=extras,
         tensors_only=tensors_only,
+        names=names,
         replace=replace,
     )
     if as_json:

@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from standfast.cli.options import Cast, Either, Every, Format, Json, Replace, StorePath, TensorsOnly
+from standfast.cli.options import (
+    Cast,
+    Either,
+    Every,
+    Format,
+    Json,
+    Names,
+    Replace,
+    StorePath,
+    TensorsOnly,
+    names_in,
+)
 from standfast.cli.stores import find_foreign, find_store, is_file, is_package, resolve
 from standfast.errors import UnknownFormat
 from standfast.files.paths import check_local
@@ -24,6 +35,7 @@ def show(
     json: Json = False,
     every: Every = False,
     tensors_only: TensorsOnly = False,
+    names: Names = None,
     store: StorePath = None,
 ) -> None:
     """Show what a file, a model package or a checkpoint holds."""
@@ -34,7 +46,13 @@ def show(
     elif is_file(what):
         from standfast.cli.commands.show.file import show_file
 
-        code = show_file(Path(what), as_json=json, every=every, tensors_only=tensors_only)
+        code = show_file(
+            Path(what),
+            as_json=json,
+            every=every,
+            tensors_only=tensors_only,
+            names=names_in(names),
+        )
     elif foreign := find_foreign(store):
         from standfast.cli.foreign import show_in_root
 
@@ -116,6 +134,7 @@ def convert(
         bool, typer.Option("--bare", help="Write no digests, and nothing else of ours.")
     ] = False,
     tensors_only: TensorsOnly = False,
+    names: Names = None,
     yes: Replace = False,
     json: Json = False,
     store: StorePath = None,
@@ -137,6 +156,7 @@ def convert(
         cast=cast,
         extras=not bare,
         tensors_only=tensors_only,
+        names=names_in(names),
         replace=yes,
         as_json=json,
     )
@@ -206,7 +226,7 @@ def train(
         typer.Option(
             "-d",
             "--data-dir",
-            help="Where MNIST lies (data/mnist); if nowhere, scikit-learn's digits are taken.",
+            help="The folder of MNIST (data/mnist, or scikit-learn's digits without it).",
             show_default=False,
         ),
     ] = None,

@@ -27,6 +27,7 @@ from standfast.errors import (
     UnsupportedShape,
     shortened,
 )
+from standfast.files.digests import DIGEST, chunk_counts
 from standfast.files.disk import ALIGNMENT
 from standfast.files.layout import Index, Late, Layout, Sums
 from standfast.formats.limits import refuse
@@ -106,12 +107,16 @@ def recognises(head: bytes, size: int) -> bool:
 def layout(
     tensors: Sequence[tuple[str, TensorSpec]], metadata: Mapping[str, Any] | bytes, extras: bool
 ) -> Layout:
-    """Where these tensors go: back to back, in the order given.
+    """Where these tensors go: back to back, the widest items first, and otherwise as given.
 
+    The original maps the file and accepts no tensor that is misaligned; the format has no gaps.
     Metadata given as bytes, a JSON object, is written as it is.
     """
     refuse(tensors, NAME, DTYPES, MAX_RANK)
     members = user_members(metadata)
+    given = tensors
+    order = sorted(range(len(tensors)), key=lambda i: -tensors[i][1].kind.numpy.itemsize)
+    tensors = [tensors[i] for i in order]
     entries = _entries(tensors)
     sizes = [spec.nbytes for _, spec in tensors]
     names = [name for name, _ in tensors]
@@ -127,16 +132,22 @@ def layout(
 
     def make(sums: Sums) -> bytes:
         if extras:
-            text = b"{%b}" % b",".join(filter(None, (own_members(names, sums.digests()), members)))
+            digests = _reordered(sums.digests(), [spec.nbytes for _, spec in given], order)
+            text = b"{%b}" % b",".join(filter(None, (own_members(names, digests), members)))
         else:
             text = metadata if isinstance(metadata, bytes) else b"{%b}" % members
         before_index = (header + text).ljust(index_at, b"\0")
         head = (before_index + entries.tobytes()).ljust(data_at, b"\0")
         return seal_head(head) if extras else head
 
-    return Layout(
-        range(len(tensors)), data_at + sum(sizes), head=Late(data_at, make), digested=extras
-    )
+    return Layout(order, data_at + sum(sizes), head=Late(data_at, make), digested=extras)
+
+
+def _reordered(digests: bytes, sizes: Sequence[int], order: Sequence[int]) -> bytes:
+    """The chunk digests of tensors of these sizes, with the tensors in another order."""
+    ends = np.cumsum(chunk_counts(np.array(sizes, np.int64))) * DIGEST
+    starts = [0, *ends.tolist()]
+    return b"".join(digests[starts[i] : starts[i + 1]] for i in order)
 
 
 def _entries(tensors: Sequence[tuple[str, TensorSpec]]) -> Array:

@@ -98,7 +98,8 @@ def checkpoint_metadata(
     """
 
     def decimals(value: float, count: int) -> str:
-        single = float(np.float32(value))
+        with np.errstate(over="ignore"):
+            single = float(np.float32(value))
         return f"{single:.{count}f}" if math.isfinite(single) else "null"
 
     return (

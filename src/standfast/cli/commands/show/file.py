@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from standfast.display.output import (
     ROWS,
@@ -23,10 +23,20 @@ from standfast.errors import printable, shortened
 from standfast.tensorfile.open import TensorFile, open
 from standfast.tensors import TensorSpec
 
+OURS: Final = "standfast"
+"""The key of the metadata that `standfast.tenzor` keeps for itself: only --json prints it."""
 
-def show_file(path: Path, *, as_json: bool, every: bool, tensors_only: bool) -> int:
+
+def show_file(
+    path: Path,
+    *,
+    as_json: bool,
+    every: bool,
+    tensors_only: bool,
+    names: Sequence[str] | None = None,
+) -> int:
     """Print a file's format, metadata, tensors and tree; returns the exit code."""
-    with open(path, tensors_only=tensors_only) as file:
+    with open(path, tensors_only=tensors_only, names=names) as file:
         tree = None
         if as_json:
             found = file_json(path, file)
@@ -66,7 +76,10 @@ def _print(path: Path, file: TensorFile, every: bool) -> None:
         f"{file.format}, {size_text(path.stat().st_size)}, {len(specs):,} tensors, "
         f"{elements:,} elements, {'with' if file.has_digests else 'without'} digests"
     )
-    print_values(file.metadata.items(), every)
+    print_values(((k, v) for k, v in file.metadata.items() if k != OURS), every)
+    if OURS in file.metadata:
+        size = len(value_text(file.metadata[OURS]).encode())
+        say(f"  {OURS}: {size_text(size)}, printed by --json")
     for key, what in file.left_out.items():
         say((printable(f"  {key}: left out, a {what}"), "yellow"))
     say()
