@@ -175,12 +175,14 @@ class Model:
         possible = {each.value for each in writes if each.start <= end and each.end >= latest}
         if ANY_BEFORE in possible:
             possible = possible - {ANY_BEFORE} | self._ever[register]
-        if None not in possible and any(self._may_go(register, each) for each in possible):
+        if None not in possible and any(
+            self._may_go(register, each, start, end) for each in possible
+        ):
             possible.add(None)
         return possible
 
-    def _may_go(self, register: str, number: Any) -> bool:
-        """Whether a policy of its run may have deleted a checkpoint."""
+    def _may_go(self, register: str, number: Any, start: float, end: float) -> bool:
+        """Whether a policy of its run may have deleted a checkpoint, as read in this time."""
         run = register.partition("@")[0]
         counts = [policy["last"] for policy in self._policies[run] if policy["last"]]
         if not counts or number not in self.born:
@@ -190,12 +192,7 @@ class Model:
             return False
         best = f"best {run}"
         marks = [name for name in self.registers if name.startswith("tag ") or name == best]
-        return not any(self._now(name) == {number} for name in marks)
-
-    def _now(self, register: str) -> set[Any]:
-        writes = [NOTHING, *self.registers.get(register, ())]
-        latest = max(each.start for each in writes if each.sure)
-        return {each.value for each in writes if each.end >= latest}
+        return not any(self.values(name, start, end) == {number} for name in marks)
 
     # Results
 
