@@ -133,8 +133,9 @@ def test_what_it_does_not_have_is_said(root: Path) -> None:
         manager.load_checkpoint("ffff")
     for path in root.rglob("*.pt"):
         path.unlink()
+    assert manager.load_checkpoint(MADE)["loaded_components"] == {"config"}
     with pytest.raises(RefNotFound, match="no checkpoint"):
-        manager.load_checkpoint(MADE)
+        manager.load_latest_checkpoint(exp_hash=MADE)
 
 
 def test_a_beginning_that_two_experiments_have_is_ambiguous(root: Path) -> None:

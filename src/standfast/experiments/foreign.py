@@ -56,6 +56,10 @@ class ForeignExperiments:
         folder = weights.parent if weights else self._path / "checkpoints" / "models" / exp_hash
         return folder / f"{folder.name}_architecture.pkl"
 
+    def has_checkpoint(self, exp_hash: str) -> bool:
+        """Whether it has a checkpoint."""
+        return bool(self._experiment(exp_hash).checkpoints)
+
     def load(self, exp_hash: str, target_step: int | None = None) -> Loaded:
         """A checkpoint, read without running what is in it; nothing says whether it is intact."""
         files = self._experiment(exp_hash).checkpoints

@@ -58,6 +58,10 @@ class Experiments(Protocol):
         """Where its model would lie, pickled."""
         ...
 
+    def has_checkpoint(self, exp_hash: str) -> bool:
+        """Whether it has a checkpoint, intact or not."""
+        ...
+
     def load(self, exp_hash: str, target_step: int | None = None) -> Loaded:
         """The checkpoint of the step closest to a target, or the latest; raises RefNotFound."""
         ...

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from standfast.errors import BadOption, NotOpen
+import msgspec
+
+from standfast.errors import BadOption, NotOpen, StandfastError
 from standfast.experiments.architectures import pickle_architecture
 from standfast.experiments.hashes import digests_of
 from standfast.experiments.snapshot import Snapshot, changed_parts, take_snapshot
@@ -13,7 +17,7 @@ from standfast.experiments.steps import as_step
 from standfast.store import Checkpoint, Run, Store
 from standfast.store.schema import names
 from standfast.store.schema.run_file import now, read_run
-from standfast.store.v3.companions import files_beside, write_beside
+from standfast.store.v3.companions import change_run, files_beside, write_beside
 from standfast.training.parts import part_of
 
 
@@ -28,8 +32,12 @@ class Recorder:
         """What the experiment is, whether that is written or not."""
         self.run: Run | None = None
         """The one that was written last."""
-        self.origin: Checkpoint | None = None
+        self._origin: Checkpoint | None = None
         """The checkpoint that was saved or loaded last."""
+        self._is_loaded = False
+        """Whether it was loaded, so that whatever is saved next continues it."""
+        self._trained: Callable[[], Any] = _nothing
+        """The model that was written last, unless it is gone."""
 
     def update(
         self, hp: Any = None, model: Any = None, data: Any = None, force: bool = False
@@ -60,19 +68,33 @@ class Recorder:
         written = self.run.file.identity if self.run else digests_of(None)
         return changed_parts(written, self.current.identity) | self._forced
 
-    def dump(self, force: bool = False) -> Run | None:
-        """Write what the experiment is, if that is pending; None if there was nothing to do."""
+    def loaded(self, checkpoint: Checkpoint | None) -> None:
+        """The program has loaded a checkpoint, and goes on from there."""
+        self._origin, self._is_loaded = checkpoint, checkpoint is not None
+
+    def dump(
+        self, force: bool = False, step: int | None = None, model: Any = None
+    ) -> Run | None:
+        """Write what the experiment is, if that is pending; None if there was nothing to do.
+
+        `step` and `model` are those that are about to be saved, as far as they are known.
+        """
         current = self._known()
         if not force and not self.pending():
             return None
         if current.model is not None:  # somebody may have changed it since, without a word
             self.current = current = take_snapshot(current, None, current.model, None)
+        model = current.model if model is None else model
+        self._origin = self._continued(model, step)
         run = self._store.run(
-            hp=current.hp, model=current.model, data=current.data, parent=self._parent(current.hash)
+            hp=current.hp, model=current.model, data=current.data, parent=self._parent()
         )
         self._write_beside(run, current, force)
-        if self.run is not None and self.run.hash != run.hash:
-            self.run.close()
+        self._trained = _reference(model)
+        if self.run is None or self.run.hash != run.hash:
+            self.use(run.hash)
+            if self.run is not None:
+                self.run.close()
         self.run = run
         self._forced.clear()
         return run
@@ -80,15 +102,25 @@ class Recorder:
     def _write_beside(self, run: Run, current: Snapshot, force: bool) -> None:
         """Bring the files up to date that a run which was there before may have others of."""
         backend, hash = self._store.backend, run.hash
-        before = run.hyperparameters
+        before = run.file
         if current.hp is not None:
             run.describe(current.hp)  # settings that do not count may have changed
         is_complete = all(map(backend.exists, files_beside(hash)))
-        if force or not is_complete or run.hyperparameters != before:
+        if force or not is_complete or run.file != before:
             write_beside(backend, read_run(backend, hash), current.model, current.data)
         wants_pickle = self._pickle_architectures and current.model is not None
         if wants_pickle and (force or not backend.exists(names.architecture_file(hash, ".pkl"))):
             pickle_architecture(self._store, hash, current.model)
+
+    def use(self, exp_hash: str) -> None:
+        """Let it be the one that was used last, if the store can be written to."""
+        with suppress(StandfastError):
+            change_run(
+                self._store.backend,
+                exp_hash,
+                lambda file: msgspec.structs.replace(file, last_used=now()),
+                wait=0.0,
+            )
 
     def save(
         self,
@@ -103,8 +135,8 @@ class Recorder:
         """Commit a checkpoint of the experiment as it is now."""
         if self._known().model is not None:
             self.update(model=model)  # which may have got other layers since
-        step = self.last_step() + 1 if step is None else as_step(step)
-        self.dump(force_dump)
+        step = self.last_step(model) + 1 if step is None else as_step(step)
+        self.dump(force_dump, step, model)
         assert self.run is not None
         state = {"step": step, "model_state_dict": part_of("model", model).tree()}
         if optimizer is not None:
@@ -112,17 +144,18 @@ class Recorder:
         state |= {"timestamp": now(), "exp_hash": self.run.hash}
         if metadata:
             state["metadata"] = dict(metadata)
-        self.origin = self.run.save(
+        saved = self.run.save(
             step, state, metrics=metrics, best=best, replace=True, format="torch"
         )
-        return self.origin
+        self._origin, self._is_loaded, self._trained = saved, False, _reference(model)
+        return saved
 
-    def last_step(self) -> int:
-        """The step that was saved or loaded last, else the latest of the experiment, else 0."""
-        if self.origin is not None:
-            return self.origin.step
-        latest = self._latest_of(self._known().hash)
-        return latest.step if latest else 0
+    def last_step(self, model: Any = None) -> int:
+        """The step that the experiment continues from, else its latest, else 0."""
+        known = self._known()
+        last = self._continued(known.model if model is None else model, None)
+        last = last or self._latest_of(known.hash)
+        return last.step if last else 0
 
     def close(self) -> None:
         """Let other processes write into the experiment; the next save takes it again."""
@@ -138,12 +171,23 @@ class Recorder:
             )
         return self.current
 
-    def _parent(self, exp_hash: str) -> Checkpoint | None:
-        """The checkpoint that a new experiment goes on from."""
-        parent = self.origin
-        if parent is None and self.run is not None:
-            parent = self._latest_of(self.run.hash)
-        if parent is None or parent.head.run == exp_hash:
+    def _continued(self, model: Any, step: int | None) -> Checkpoint | None:
+        """The checkpoint that the training goes on from; None if it begins anew.
+
+        A sweep has a new model for each experiment, or takes the same one back to its first step.
+        """
+        origin = self._origin
+        if origin is None and self.run is not None:
+            origin = self._latest_of(self.run.hash)
+        if origin is None or self._is_loaded or origin.head.run == self._known().hash:
+            return origin
+        is_later = step is None or step > origin.step
+        return origin if is_later and model is not None and model is self._trained() else None
+
+    def _parent(self) -> Checkpoint | None:
+        """The checkpoint that a new experiment comes from."""
+        parent = self._origin
+        if parent is None or parent.head.run == self._known().hash:
             return None
         self._store.index.refresh()
         found = self._store.find(parent.head.run, parent.step)  # it may have been deleted since
@@ -153,3 +197,15 @@ class Recorder:
         self._store.index.refresh()
         newest = next(self._store.index.newest(exp_hash), None)
         return Checkpoint(self._store, newest.head) if newest else None
+
+
+def _nothing() -> None:
+    return None
+
+
+def _reference(model: Any) -> Callable[[], Any]:
+    """The model, which is not kept alive if that is possible."""
+    try:
+        return weakref.ref(model)
+    except TypeError:  # a dict, such as one of arrays
+        return lambda: model

@@ -6,14 +6,21 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from standfast.errors import MissingFile, NotVerified, RefNotFound, UnstableValue
+from standfast.errors import (
+    AmbiguousRef,
+    DamagedFile,
+    MissingFile,
+    NotVerified,
+    RefNotFound,
+    UnstableValue,
+)
 from standfast.experiments.reader import Entry, Loaded, parts_of
 from standfast.experiments.steps import closest_step
 from standfast.identity import identify
 from standfast.store import Checkpoint, Store
 from standfast.store.schema import names
 from standfast.store.schema.run_file import now
-from standfast.store.v3.companions import read_data_state
+from standfast.store.v3.companions import read_config, read_data_state
 
 
 class StoredExperiments:
@@ -23,13 +30,13 @@ class StoredExperiments:
         self._store = store
 
     def entries(self) -> list[Entry]:
-        """All runs, the one with the latest checkpoint first."""
+        """All runs, the one that was used last first."""
         self._store.write_manifest()  # whoever looks at the file after this sees the same
         listed = []
         for run in self._store.index.runs():
             created = run.created or run.used or now()
-            listed.append(Entry(run.run, created, run.used or created))
-        return listed
+            listed.append(Entry(run.run, created, run.last_used or created))
+        return sorted(listed, key=lambda entry: entry.last_used, reverse=True)
 
     def latest(self) -> str | None:
         """The run of the latest commit."""
@@ -38,12 +45,35 @@ class StoredExperiments:
         return newest.run if newest else None
 
     def find(self, exp_hash: str) -> str:
-        """The run that goes by the beginning of a hash."""
+        """The run whose hash begins so, or that has this name."""
+        prefix = exp_hash.replace("_", "")
+        self._store.index.refresh()
+        found = self._store.index.runs(prefix=prefix) if prefix else []
+        if len(found) == 1:
+            return found[0].run
+        if found and len(prefix) < names.SHORTEST:
+            hashes = ", ".join(run.run for run in found[:5])
+            raise AmbiguousRef(f"{len(found)} experiments begin with {exp_hash!r}: {hashes}")
         return self._store.find_run(exp_hash).hash
 
     def config(self, exp_hash: str) -> Any:
-        """The hyperparameters in its run file, which is sealed by a digest."""
-        return self._store.open_run(exp_hash).hyperparameters
+        """The hyperparameters in its run file, with a NotVerified warning if its config was edited.
+
+        The config is for people too, who may change it; what was saved stays in the run file.
+        """
+        settings = self._store.open_run(exp_hash).file.settings
+        try:
+            read_config(self._store.backend, exp_hash)
+        except MissingFile:
+            pass
+        except DamagedFile as error:
+            warnings.warn(
+                f"{self._path(names.config_file(exp_hash))} was changed since it was written "
+                f"({error}): these are the hyperparameters that the experiment was made with",
+                NotVerified,
+                stacklevel=3,
+            )
+        return settings
 
     def data_state(self, exp_hash: str) -> Any:
         """The samples in its file, with a NotVerified warning if they are not those it was made of.
@@ -72,6 +102,11 @@ class StoredExperiments:
         """Where its model would lie, pickled."""
         return self._path(names.architecture_file(exp_hash, ".pkl"))
 
+    def has_checkpoint(self, exp_hash: str) -> bool:
+        """Whether there is one, intact or not."""
+        self._store.index.refresh()
+        return self._store.index.count(exp_hash) > 0
+
     def load(self, exp_hash: str, target_step: int | None = None) -> Loaded:
         """A checkpoint, every byte of it verified; only `latest` falls back to an older one."""
         if target_step is None:
@@ -86,14 +121,15 @@ class StoredExperiments:
         """What its run file and the heads of its records say."""
         run = self._store.open_run(exp_hash)
         checkpoints = run.checkpoints()  # in the order of their commits
+        times = [each.head.time for each in checkpoints]
         best = self._store.index.best(exp_hash)
         return {
             **parts_of(exp_hash),
             "name": run.name,
             "created": run.file.created,
-            "last_used": checkpoints[-1].head.time if checkpoints else run.file.created,
+            "last_used": max(run.file.last_used or run.file.created, *times),
             "parent": f"{run.parent.run}@{run.parent.step}" if run.parent else None,
-            "config": run.hyperparameters,
+            "config": run.file.settings,
             "steps": self._store.index.steps(exp_hash),
             "latest_step": checkpoints[-1].step if checkpoints else None,
             "best_step": best.step if best else None,

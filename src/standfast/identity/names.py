@@ -28,6 +28,19 @@ def lookup_name(value: Any) -> str:
     )
 
 
+def found_by(name: str) -> Any:
+    """The class or function of this name; None if the program has not loaded it.
+
+    Nothing is imported, and no attribute is computed.
+    """
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get("__main__" if module == _main_module() else module)
+    for part in path.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    found = found.__func__ if isinstance(found, staticmethod) else found
+    return found if has_name(found) and qualified_name(found) == name else None
+
+
 def has_name(value: Any) -> bool:
     """Whether the value is a class, a function, or something that goes by a name as they do."""
     names = getattr(value, "__module__", None), getattr(value, "__qualname__", None)

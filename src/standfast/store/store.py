@@ -42,6 +42,7 @@ from standfast.store.retention.trash import Trash
 from standfast.store.run import Run
 from standfast.store.save.changing import change_of
 from standfast.store.schema import names
+from standfast.store.schema.hyperparameters import exact_form
 from standfast.store.schema.run_file import RunFile, encode, environment, known_from, now, read_run
 from standfast.store.schema.settings import Settings, change_settings, read_settings
 from standfast.store.v3.companions import change_run, recover_run, write_beside
@@ -161,6 +162,7 @@ class Store:
             created=now(),
             parent=parent.head.place if parent else None,
             hyperparameters=recorded(hp),
+            exact=exact_form(hp),
             environment=environment(),
             retention=self._retention_of(parent) if parent else None,
         )
