@@ -651,7 +651,7 @@ def test_what_did_not_change_takes_no_space_again(root: Path) -> None:
     with manager.store.run("shared") as run:
         for step in range(1, 4):
             run.save(step, {"step": step, "model": model.state_dict()})
-    assert weights < grown() < weights + 100_000  # three checkpoints, one copy of the tensors
+    assert grown() < 200_000  # three checkpoints, whose tensors are those of the .pt files
 
 
 def test_a_switch_pickles_every_architecture(root: Path) -> None:
