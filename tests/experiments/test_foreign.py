@@ -62,8 +62,8 @@ def test_its_experiments_are_listed(root: Path) -> None:
             "hp_hash": "c2546cf6",
             "model_hash": "b5a79a78",
             "data_hash": "00000000",
-            "created": "2026-11-15T06:46:51.897549",
-            "last_used": "2026-11-15T06:46:51.921824",
+            "created": "2026-11-15T06:46:51.897549Z",
+            "last_used": "2026-11-15T06:46:51.921824Z",
         }
     ]
     assert manager.get_hashes_by_component(model_hash="b5a79a78") == [MADE]
@@ -71,7 +71,8 @@ def test_its_experiments_are_listed(root: Path) -> None:
     info = manager.get_checkpoint_info()
     assert (info["steps"], info["latest_step"]) == ([100, 200], 200)
     assert info["config"]["lr"] == 0.001
-    assert info["nbytes"] == sum(path.stat().st_size for path in root.rglob("*.pt"))
+    assert info["nbytes"] == 2 * 1396
+    assert [each["path"] for each in info["checkpoints"]] == sorted(root.rglob("*.pt"))
     assert content(root) == before
 
 

@@ -12,8 +12,7 @@ from typing import Any, Final, Self
 from standfast.errors import BadOption, NotAStore, NotOpen, RefNotFound
 from standfast.experiments.architectures import load_architecture, pickle_architecture
 from standfast.experiments.folders import make_folders
-from standfast.experiments.foreign import ForeignExperiments
-from standfast.experiments.reader import Experiments, Loaded
+from standfast.experiments.reader import Loaded
 from standfast.experiments.recorder import Recorder
 from standfast.experiments.registry import watched
 from standfast.experiments.restore import restore
@@ -22,7 +21,7 @@ from standfast.experiments.store import StoredExperiments
 from standfast.files.paths import check_local
 from standfast.store import Store
 from standfast.store.schema import names
-from standfast.store.v3.foreign import is_foreign
+from standfast.store.v3.foreign import is_foreign, read_only
 
 _ORDERS: Final = ("created", "last_used")
 
@@ -53,10 +52,8 @@ class CheckpointManagerV2:
         """The store that the experiments are runs of."""
         self._is_foreign: Final = is_foreign(self.root_log_dir)
         self._recorder: Final = Recorder(self.store, pickle_architectures)
-        self._experiments: Experiments = StoredExperiments(self.store)
-        if self._is_foreign:
-            self._experiments = ForeignExperiments(self.root_log_dir)
-        else:
+        self._experiments: Final = StoredExperiments(self.store)
+        if not self._is_foreign:
             make_folders(self.root_log_dir)
 
     @property
@@ -291,11 +288,7 @@ class CheckpointManagerV2:
     def check_writable(self) -> None:
         """Raise NotAStore if weightslab wrote the root, which is only read then."""
         if self._is_foreign:
-            raise NotAStore(
-                errno.EROFS,
-                f"{self.root_log_dir} was written by weightslab, and nothing is ever written to "
-                "such a root: `standfast import` takes it over into a store",
-            )
+            raise NotAStore(errno.EROFS, read_only(self.root_log_dir))
 
     def _writing(self) -> Recorder:
         self.check_writable()

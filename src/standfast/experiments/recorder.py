@@ -12,7 +12,7 @@ import msgspec
 from standfast.errors import BadOption, NotOpen, StandfastError
 from standfast.experiments.architectures import pickle_architecture
 from standfast.experiments.hashes import digests_of
-from standfast.experiments.snapshot import Snapshot, changed_parts, take_snapshot
+from standfast.experiments.snapshot import Snapshot, by_weights, changed_parts, take_snapshot
 from standfast.experiments.steps import as_step
 from standfast.store import Checkpoint, Run, Store
 from standfast.store.schema import names
@@ -30,6 +30,8 @@ class Recorder:
         self._forced: set[str] = set()
         self.current: Snapshot | None = None
         """What the experiment is, whether that is written or not."""
+        self._told: Snapshot | None = None
+        """The same, by the model itself where `current` is an import."""
         self.run: Run | None = None
         """The one that was written last."""
         self._origin: Checkpoint | None = None
@@ -52,7 +54,8 @@ class Recorder:
                 "there is no experiment yet, and nothing that says what it is: give "
                 "model_snapshot, hp_snapshot or dfm_snapshot"
             )
-        self.current = take_snapshot(before, hp, model, data)
+        self._take(hp, model, data)
+        assert self.current is not None
         known = digests_of(before.identity if before else None)
         changed = changed_parts(known, self.current.identity)
         if force:
@@ -60,6 +63,19 @@ class Recorder:
             self._forced |= changed
         is_new = force or before is None or before.identity != self.current.identity
         return self.current.hash, is_new, changed
+
+    def _take(self, hp: Any, model: Any, data: Any) -> Snapshot:
+        """Take in these parts; an import knows a model by its weights alone."""
+        self._told = take_snapshot(self._told, hp, model, data)
+        self.current = self._told
+        if not self._is_known(self._told):
+            known = by_weights(self._told)
+            if known is not None and self._is_known(known):
+                self.current = known
+        return self.current
+
+    def _is_known(self, snapshot: Snapshot) -> bool:
+        return self._store.backend.exists(names.run_file(snapshot.hash))
 
     def pending(self) -> set[str]:
         """Which parts of the experiment are others than those that are written."""
@@ -83,11 +99,14 @@ class Recorder:
         if not force and not self.pending():
             return None
         if current.model is not None:  # somebody may have changed it since, without a word
-            self.current = current = take_snapshot(current, None, current.model, None)
+            current = self._take(None, current.model, None)
         model = current.model if model is None else model
         self._origin = self._continued(model, step)
         run = self._store.run(
-            hp=current.hp, model=current.model, data=current.data, parent=self._parent()
+            hp=current.hp,
+            model=current.model if current.weights is None else current.weights,
+            data=current.data,
+            parent=self._parent(),
         )
         self._write_beside(run, current, force)
         self._trained = _reference(model)

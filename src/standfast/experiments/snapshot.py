@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from standfast.experiments.hashes import COMPONENTS, digests_of
 from standfast.identity import Identity, identify
+from standfast.store.schema import names
+from standfast.store.tree import tree
+from standfast.tensors import TensorSpec, source_of
+from standfast.training.parts import part_of
 
 _UNCHANGING: Final = (str, int, float, bool, bytes, complex, type(None))
 
@@ -22,6 +26,8 @@ class Snapshot:
     model: Any
     """The program's own, of which only the architecture counts."""
     data: Any
+    weights: Mapping[str, TensorSpec] | None = None
+    """What stands for the model of an import, whose classes are not known."""
 
     @property
     def hash(self) -> str:
@@ -49,6 +55,16 @@ def take_snapshot(before: Snapshot | None, hp: Any, model: Any, data: Any) -> Sn
         model=before.model if model is None else model,
         data=before.data if same_data else _copied(data),
     )
+
+
+def by_weights(snapshot: Snapshot) -> Snapshot | None:
+    """The same with a model of which only names, dtypes and shapes of the weights are known."""
+    if snapshot.model is None:
+        return None
+    _, leaves = tree.flatten(part_of("model", snapshot.model).tree())
+    weights = {names.dotted(leaf.path): source_of(leaf.value).spec for leaf in leaves}
+    identity = replace(snapshot.identity, model=identify(model=weights).model)
+    return replace(snapshot, identity=identity, weights=weights)
 
 
 def changed_parts(before: Mapping[str, str | None], after: Identity) -> set[str]:

@@ -338,6 +338,10 @@ class Run:
         """Record the hyperparameters as they are now: those that do not count may have changed."""
         self._change_file(hyperparameters=recorded(hp), exact=exact_form(hp))
 
+    def date(self, created: str | None, last_used: str | None) -> None:
+        """Record when another program made and used it, as far as that is known."""
+        self._change_file(created=created or self._file.created, last_used=last_used)
+
     @property
     def retention(self) -> Retention | None:
         """Which of its checkpoints are kept, as it is set at the moment; None if it never was."""

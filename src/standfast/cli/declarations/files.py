@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from standfast.cli.options import Cast, Either, Every, Format, Json, Replace, StorePath, TensorsOnly
-from standfast.cli.stores import find_foreign, find_store, is_file, is_package, resolve
+from standfast.cli.stores import find_store, is_file, is_package, resolve
 from standfast.errors import UnknownFormat
 from standfast.files.paths import check_local
 
@@ -35,15 +35,10 @@ def show(
         from standfast.cli.commands.show.file import show_file
 
         code = show_file(Path(what), as_json=json, every=every, tensors_only=tensors_only)
-    elif foreign := find_foreign(store):
-        from standfast.cli.foreign import show_in_root
-
-        show_in_root(foreign, what, as_json=json, every=every, tensors_only=tensors_only)
-        code = 0
     else:
         from standfast.cli.commands.show.checkpoint import show_checkpoint
 
-        code = show_checkpoint(resolve(what, store), as_json=json, every=every)
+        code = show_checkpoint(resolve(what, store, reads=True), as_json=json, every=every)
     raise typer.Exit(code)
 
 

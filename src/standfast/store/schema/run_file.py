@@ -21,6 +21,7 @@ from standfast.store.schema.seal import encode as encode_sealed
 
 FORMAT: Final = "standfast run 1"
 MAX_SIZE: Final = 64 << 20
+_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class Monitor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,4 +109,12 @@ def _version(package: str) -> str:
 
 def now() -> str:
     """The time, for people."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.now(UTC).strftime(_TIME)
+
+
+def local_time(text: Any) -> str | None:
+    """A time in ISO 8601 in the same form; without a zone it is by the clock of this machine."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC).strftime(_TIME)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None

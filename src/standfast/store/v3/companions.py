@@ -122,7 +122,12 @@ def files_beside(run: str) -> list[str]:
 
 
 def write_config(backend: Backend, file: RunFile) -> None:
-    """Write the hyperparameters of a run as YAML, and in a comment all of its run file."""
+    """Replace the config of a run."""
+    backend.replace(names.config_file(file.run), encode_config(file))
+
+
+def encode_config(file: RunFile) -> bytes:
+    """The hyperparameters of a run as YAML, and in a comment all of its run file."""
     fields = {
         "hyperparameters": yaml_value(file.settings),
         "exp_hash": file.run,
@@ -130,7 +135,7 @@ def write_config(backend: Backend, file: RunFile) -> None:
     }
     lines = [line for key, value in fields.items() for line in block(key, value)]
     lines.append(f"# {escaped(msgspec.json.encode(file).decode())}\n")
-    backend.replace(names.config_file(file.run), _with_digest("".join(lines)))
+    return _with_digest("".join(lines))
 
 
 def read_config(backend: Reads, run: str) -> RunFile:
@@ -158,11 +163,16 @@ def recover_run(backend: Reads, run: str) -> RunFile | None:
 
 def write_data_state(backend: Backend, run: str, data: Any) -> None:
     """Write which samples a run sees, which of them are discarded, and their tags."""
-    text = _with_digest("".join(data_states.lines_of(data)))
+    text = encode_data_state(data)
     if data is None:
         backend.replace(names.data_state_file(run), text)
     else:
         write_shared(backend, run, names.data_state_file, text)
+
+
+def encode_data_state(data: Any) -> bytes:
+    """A data state as its file has it."""
+    return _with_digest("".join(data_states.lines_of(data)))
 
 
 def check_data_state(backend: Backend, run: str) -> None:
