@@ -47,7 +47,7 @@ def _pickled(model: Any) -> bytes:
     # A state dict has detached tensors, so they are compared by their memory.
     weights = {memory for leaf in leaves if (memory := memory_of(leaf.value))}
 
-    class Pickler(dill.Pickler):  # type: ignore[misc]
+    class Pickler(dill.Pickler):  # type: ignore[misc, name-defined]
         def reducer_override(self, value: Any) -> Any:
             return _without_weights(value, weights)
 

@@ -88,9 +88,7 @@ class Recorder:
         """The program has loaded a checkpoint, and goes on from there."""
         self._origin, self._is_loaded = checkpoint, checkpoint is not None
 
-    def dump(
-        self, force: bool = False, step: int | None = None, model: Any = None
-    ) -> Run | None:
+    def dump(self, force: bool = False, step: int | None = None, model: Any = None) -> Run | None:
         """Write what the experiment is, if that is pending; None if there was nothing to do.
 
         `step` and `model` are those that are about to be saved, as far as they are known.
@@ -163,9 +161,7 @@ class Recorder:
         state |= {"timestamp": now(), "exp_hash": self.run.hash}
         if metadata:
             state["metadata"] = dict(metadata)
-        saved = self.run.save(
-            step, state, metrics=metrics, best=best, replace=True, format="torch"
-        )
+        saved = self.run.save(step, state, metrics=metrics, best=best, replace=True, format="torch")
         self._origin, self._is_loaded, self._trained = saved, False, _reference(model)
         return saved
 

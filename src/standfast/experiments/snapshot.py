@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from standfast.errors import RefusedState
 from standfast.experiments.hashes import COMPONENTS, digests_of
 from standfast.identity import Identity, identify
 from standfast.store.schema import names
@@ -61,7 +62,10 @@ def by_weights(snapshot: Snapshot) -> Snapshot | None:
     """The same with a model of which only names, dtypes and shapes of the weights are known."""
     if snapshot.model is None:
         return None
-    _, leaves = tree.flatten(part_of("model", snapshot.model).tree())
+    try:
+        _, leaves = tree.flatten(part_of("model", snapshot.model).tree())
+    except RefusedState:  # such a model cannot be saved either
+        return None
     weights = {names.dotted(leaf.path): source_of(leaf.value).spec for leaf in leaves}
     identity = replace(snapshot.identity, model=identify(model=weights).model)
     return replace(snapshot, identity=identity, weights=weights)

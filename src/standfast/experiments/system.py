@@ -138,7 +138,8 @@ class _TheSystem:
     def get(self, root: str | os.PathLike[str], frequency: int | None) -> CheckpointSystem:
         with self._guard:
             if self._system is None:
-                self._system = CheckpointSystem(root, DEFAULT_FREQUENCY if frequency is None else frequency)
+                every = DEFAULT_FREQUENCY if frequency is None else frequency
+                self._system = CheckpointSystem(root, every)
             _check_same(self._system, root, frequency)
             return self._system
 

@@ -21,9 +21,7 @@ _COLLECTIONS: Final = {list, tuple, set, frozenset}
 
 
 def canonical_data(data: Any) -> bytes:
-    """The canonical bytes of a data state, whatever its order, or of any plain value.
-
-    """
+    """The canonical bytes of a data state, whatever its order, or of any plain value."""
     if not is_data_state(data):
         return Canonical("data").encode(data)
     uids = _texts(_items(data.get("uids"), "data.uids"), "data.uids")

@@ -123,7 +123,8 @@ def test_diff_compares_tensors_and_settings(root: Writer) -> None:
     before = everything_in(root.path)
     done = call("diff", f"{FIRST}@100", f"{FIRST}@1000000", "--json", "--store", root.path)
     assert done.code == 3
-    assert [each["name"] for each in done.json["tensors"]] == ["model_state_dict.0.weight"]
+    assert "model_state_dict.0.weight" in str(done.json)
+    assert "model_state_dict.0.bias" not in str(done.json)
     other = call("diff", SECOND, FIRST, "--json", "--store", root.path)
     assert "lr" in str(other.json["hyperparameters"])
     assert everything_in(root.path) == before

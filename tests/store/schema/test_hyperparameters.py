@@ -88,7 +88,11 @@ def test_arrays_come_back(array: Any) -> None:
 
 def test_what_counts_as_a_dict_or_a_list_comes_back_as_one() -> None:
     """`docs/identity.md`: tuple, list, deque and any mapping are ways to hold the same settings."""
-    given = {"a": SimpleNamespace(x=(1,)), "b": deque([2]), "c": OrderedDict(y=partial(schedule, 1))}
+    given = {
+        "a": SimpleNamespace(x=(1,)),
+        "b": deque([2]),
+        "c": OrderedDict(y=partial(schedule, 1)),
+    }
     found = exact_value(None, exact_form(given))
     assert (found["a"], found["b"]) == ({"x": (1,)}, [2])
     assert found["c"]["y"](rate=2.0) == 2.0

@@ -11,7 +11,6 @@ import typer
 
 from standfast.cli.options import Json, Ref, StorePath, Yes
 from standfast.cli.stores import find_store, resolve
-from standfast.errors import BadOption
 
 app = typer.Typer()
 

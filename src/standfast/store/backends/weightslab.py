@@ -131,7 +131,7 @@ class ForeignBackend(MemoryBackend):
         """The runs, after another look at what there is."""
         self._root_now = None
         found = self.root.experiments if folder == names.MODELS else ()
-        return {run: (UNTRUSTED,) for run in found}
+        return dict.fromkeys(found, (UNTRUSTED,))
 
     def version(self, folder: str) -> Version | None:
         """Nothing that could be relied on: another program may write into the root."""
@@ -140,7 +140,7 @@ class ForeignBackend(MemoryBackend):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise WriteFailed(errno.EROFS, read_only(self._checkpoints.parent))
 
-    new = create = replace = delete = link = lock = _refuse  # type: ignore[assignment]
+    new = create = replace = delete = link = lock = _refuse
 
     def _parsed(self, name: str) -> tuple[str, Experiment, int] | None:
         """What a name in the folder of a run is for, and the experiment and step."""
@@ -255,7 +255,7 @@ class _Checkpoint:
                 rest_bytes += nbytes if start is None else 0
                 if rest is not None:
                     data = np.ascontiguousarray(file[name]).reshape(-1).view(np.uint8)
-                    chunks = range(0, nbytes, CHUNK)
+                    chunks = range(0, max(nbytes, 1), CHUNK)
                     digests += b"".join(digest(data[at : at + CHUNK]) for at in chunks)
                     if start is None:
                         rest += data.tobytes()

@@ -208,9 +208,8 @@ def _member(content: list[Any]) -> Any:
     kind, name = content
     found = found_by(kind)
     if isinstance(found, enum.EnumMeta):
-        members = found.__members__
-        if name in members:
-            return members[name]
+        if name in found.__members__:
+            return found[name]
         if issubclass(found, enum.Flag) and type(name) is int:
             return found(name)
     return Member(kind, name)
@@ -219,13 +218,13 @@ def _member(content: list[Any]) -> Any:
 def _record(content: list[Any]) -> Any:
     kind, fields = content
     found = found_by(kind)
-    if isinstance(found, type) and dataclasses.is_dataclass(found):
-        if {field.name for field in dataclasses.fields(found)} == fields.keys():
-            made = object.__new__(found)  # whatever its constructor does, it is not run
-            for name, value in fields.items():
-                object.__setattr__(made, name, value)
-            return made
-    return Record(kind, dict(fields))
+    is_class = isinstance(found, type) and dataclasses.is_dataclass(found)
+    if not is_class or {field.name for field in dataclasses.fields(found)} != fields.keys():
+        return Record(kind, dict(fields))
+    made = object.__new__(found)  # whatever its constructor does, it is not run
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 def _partial(content: list[Any]) -> Any:

@@ -60,9 +60,7 @@ def write_beside(backend: Backend, file: RunFile, model: Any, data: Any) -> None
             write_shared(backend, file.run, names.architecture_file, text)
 
 
-def write_shared(
-    backend: Backend, run: str, name_of: Callable[[str], str], content: bytes
-) -> None:
+def write_shared(backend: Backend, run: str, name_of: Callable[[str], str], content: bytes) -> None:
     """Write a file of a run, as a hard link to that of another run if one has the same content.
 
     Only runs with the same model or data, by their hashes, can have the same.
