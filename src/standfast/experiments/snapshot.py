@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from standfast.errors import RefusedState
 from standfast.experiments.hashes import COMPONENTS, digests_of
-from standfast.identity import Identity, identify
+from standfast.identity import Identity, identify, is_data_state
 from standfast.store.schema import names
 from standfast.store.tree import tree
 from standfast.tensors import TensorSpec, source_of
@@ -43,18 +43,20 @@ def take_snapshot(before: Snapshot | None, hp: Any, model: Any, data: Any) -> Sn
         known["hp"] = identify(hp=hp).hp
     if model is not None:
         known["model"] = identify(model=model).model
-    if data is not None:
-        known["data"] = identify(data=data).data
+    is_same = data is None
+    if not is_same:
+        data = None if _is_empty(data) else data
+        known["data"] = None if data is None else identify(data=data).data
     identity = Identity(known["hp"], known["model"], known["data"])
     if before is None:
         return Snapshot(identity, _copied(hp), model, _copied(data))
     # A million samples that did not change need no copy.
-    same_data = data is None or before.identity.data == identity.data
+    is_same |= before.identity.data == identity.data
     return Snapshot(
         identity,
         hp=before.hp if hp is None else _copied(hp),
         model=before.model if model is None else model,
-        data=before.data if same_data else _copied(data),
+        data=before.data if is_same else _copied(data),
     )
 
 
@@ -75,6 +77,14 @@ def changed_parts(before: Mapping[str, str | None], after: Identity) -> set[str]
     """Which parts of an experiment have other digests than they had."""
     new = digests_of(after)
     return {part for part in COMPONENTS if before[part] != new[part]}
+
+
+def _is_empty(data: Any) -> bool:
+    """Whether it is what the file of an experiment without data says."""
+    return is_data_state(data) and all(
+        key in ("uids", "discarded", "tags") and (value is None or not len(value))
+        for key, value in data.items()
+    )
 
 
 def _copied(value: Any) -> Any:
