@@ -9,7 +9,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-from standfast.errors import DamagedFile, FileError, IndexMismatch, MissingFile, StandfastError
+from standfast.errors import (
+    DamagedFile,
+    FileError,
+    IndexMismatch,
+    MissingFile,
+    StandfastError,
+    UnsupportedFile,
+)
 from standfast.files.digests import DIGEST
 from standfast.files.input.ranges import SourceRanges
 from standfast.formats.seal import KEY
@@ -54,7 +61,9 @@ def check_header(backend: Backend, run: str, file: DataFile) -> None:
     """
     path = f"{names.run_folder(run)}/{file.name}"
     if not file.digest:
-        return  # another program wrote it, and no digest of it was stored
+        raise UnsupportedFile(
+            f"{path}: another program wrote it and stored no digest, so that it cannot be verified"
+        )
     with written_by_us(path):
         if file.name.endswith(SUFFIX):
             with closing(backend.open(path)) as opened:
