@@ -128,7 +128,7 @@ def test_nothing_is_written_through_a_store(tmp_path: Path) -> None:
         lambda: store.run("new"),
     ]
     for write in writes:
-        with pytest.raises(StandfastError, match="written by weightslab|another program wrote it"):
+        with pytest.raises(StandfastError, match=r"written by weightslab|another program wrote it"):
             write()
     store.close()
     assert content(root) == before

@@ -9,21 +9,37 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from standfast.errors import BadOption, NotAStore, NotOpen, RefNotFound
+from standfast.errors import BadOption, NotAStore, NotOpen, RefNotFound, WriteFailed
 from standfast.experiments.architectures import load_architecture, pickle_architecture
-from standfast.experiments.folders import make_folders
-from standfast.experiments.reader import Loaded
-from standfast.experiments.recorder import Recorder
+from standfast.experiments.recorder import Recorder, restore
 from standfast.experiments.registry import watched
-from standfast.experiments.restore import restore
-from standfast.experiments.steps import as_step
-from standfast.experiments.store import StoredExperiments
+from standfast.experiments.store import Loaded, StoredExperiments, as_step
 from standfast.files.paths import check_local
 from standfast.store import Store
 from standfast.store.schema import names
 from standfast.store.v3.foreign import is_foreign, read_only
 
 _ORDERS: Final = ("created", "last_used")
+
+
+_FOLDERS: Final = (
+    "data",
+    "logs",
+    *(f"checkpoints/{name}" for name in (names.MODELS, names.SETTINGS, names.SAMPLES)),
+)
+
+
+def _make_folders(root: Path) -> None:
+    """Make those that are not there; raises WriteFailed, unless it is a store that is only read."""
+    was_there = (root / "checkpoints" / names.MODELS).is_dir()
+    try:
+        for folder in _FOLDERS:
+            (root / folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if not was_there:
+            raise WriteFailed(
+                error.errno, f"cannot make the folder {error.filename}: {error.strerror}"
+            ) from error
 
 
 class CheckpointManagerV2:
@@ -54,7 +70,7 @@ class CheckpointManagerV2:
         self._recorder: Final = Recorder(self.store, pickle_architectures)
         self._experiments: Final = StoredExperiments(self.store)
         if not self._is_foreign:
-            make_folders(self.root_log_dir)
+            _make_folders(self.root_log_dir)
 
     @property
     def current_exp_hash(self) -> str | None:

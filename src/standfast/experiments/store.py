@@ -1,27 +1,73 @@
-"""The experiments of a store."""
+"""The experiments of a store: lists of them, and the content of their checkpoints."""
 
 from __future__ import annotations
 
+import operator
 import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from standfast.errors import (
     AmbiguousRef,
+    BadOption,
     DamagedFile,
     MissingFile,
     NotVerified,
     RefNotFound,
     UnstableValue,
 )
-from standfast.experiments.reader import Entry, Loaded, parts_of
-from standfast.experiments.steps import closest_step
+from standfast.experiments.hashes import split_hash
 from standfast.identity import identify
 from standfast.store import Checkpoint, Store
 from standfast.store.schema import names
 from standfast.store.schema.run_file import now
 from standfast.store.v3.companions import read_config, read_data_state
 from standfast.store.v3.foreign import is_foreign_store
+
+
+def as_step(value: Any, what: str = "a step") -> int:
+    """A whole number as Python has it, which a file can keep; raises BadOption."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise BadOption(f"{what} is a whole number, not a {type(value).__name__}")
+
+
+def closest_step(steps: Iterable[int], target: int) -> int:
+    """The step nearest to a target; of two that are equally near, the higher."""
+    return min(steps, key=lambda step: (abs(step - target), -step))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment in a list."""
+
+    hash: str
+    created: str
+    last_used: str
+
+    def as_dict(self) -> dict[str, str]:
+        """What a manifest says of it, with its hash."""
+        return {**parts_of(self.hash), "created": self.created, "last_used": self.last_used}
+
+
+class Loaded(NamedTuple):
+    """The content of a checkpoint."""
+
+    content: Any
+    checkpoint: Checkpoint
+
+
+def parts_of(exp_hash: str) -> dict[str, str]:
+    """A hash and its parts, by the keys that a manifest has for them."""
+    return {
+        "hash": exp_hash,
+        **{f"{part}_hash": value for part, value in split_hash(exp_hash).items()},
+    }
 
 
 class StoredExperiments:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from standfast.errors import BadOption, NotOpen
 from standfast.experiments.manager import CheckpointManagerV2
 from standfast.experiments.registry import watch, watched
-from standfast.experiments.steps import as_step
+from standfast.experiments.store import as_step
 
 DEFAULT_FREQUENCY: Final = 100
 

@@ -120,13 +120,6 @@ class ForeignBackend(MemoryBackend):
         listed = [Entry(name.rpartition("/")[2], stamp) for name, stamp in found.items()]
         return [entry for entry in listed if entry.name.endswith(suffix)]
 
-    def sizes(self, folder: str) -> dict[str, int]:
-        """The sizes of the data files of a run."""
-        experiment = self.root.experiments.get(folder.rpartition("/")[2])
-        steps = experiment.checkpoints if experiment else {}
-        files = [_Checkpoint(self, experiment, step) for step in steps] if experiment else []
-        return {file.data_file(): file.status.st_size for file in files}
-
     def folders(self, folder: str) -> dict[str, Version]:
         """The runs, after another look at what there is."""
         self._root_now = None

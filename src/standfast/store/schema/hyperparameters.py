@@ -40,7 +40,7 @@ _YAML_KEYS: Final = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def exact_form(hp: Any) -> Any:
-    """The exact form as JSON; None if `recorded(hp)` is exact.
+    """The exact form as JSON; None if JSON has all values and types.
 
     Raises RefusedState, with the path, for what is nested too deeply.
 
