@@ -55,7 +55,7 @@ PUBLIC: Final = {
         convert diff importers importers.contents importers.values importers.weight_map
         importers.weightslab load open save verify
     """,
-    "identity": "identity names",
+    "identity": "identity names reduction",
     "store": """
         backends.address backends.backend backends.local backends.new_file checkpoint
         copies.copy copies.export copies.files copies.imports index.index load.box_reading

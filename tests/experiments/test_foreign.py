@@ -62,8 +62,8 @@ def test_its_experiments_are_listed(root: Path) -> None:
             "hp_hash": "c2546cf6",
             "model_hash": "b5a79a78",
             "data_hash": "00000000",
-            "created": "2026-11-15T06:46:51.897549",
-            "last_used": "2026-11-15T06:46:51.921824",
+            "created": "2026-11-15T06:46:51.897549Z",
+            "last_used": "2026-11-15T06:46:51.921824Z",
         }
     ]
     assert manager.get_hashes_by_component(model_hash="b5a79a78") == [MADE]
@@ -71,7 +71,8 @@ def test_its_experiments_are_listed(root: Path) -> None:
     info = manager.get_checkpoint_info()
     assert (info["steps"], info["latest_step"]) == ([100, 200], 200)
     assert info["config"]["lr"] == 0.001
-    assert info["nbytes"] == sum(path.stat().st_size for path in root.rglob("*.pt"))
+    assert info["nbytes"] == 2 * 1396
+    assert [each["path"] for each in info["checkpoints"]] == sorted(root.rglob("*.pt"))
     assert content(root) == before
 
 
@@ -133,8 +134,9 @@ def test_what_it_does_not_have_is_said(root: Path) -> None:
         manager.load_checkpoint("ffff")
     for path in root.rglob("*.pt"):
         path.unlink()
+    assert manager.load_checkpoint(MADE)["loaded_components"] == {"config"}
     with pytest.raises(RefNotFound, match="no checkpoint"):
-        manager.load_checkpoint(MADE)
+        manager.load_latest_checkpoint(exp_hash=MADE)
 
 
 def test_a_beginning_that_two_experiments_have_is_ambiguous(root: Path) -> None:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import dill
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 
 import standfast
 from standfast.errors import (
+    AmbiguousRef,
     BadOption,
     DamagedFile,
     MissingFile,
@@ -22,12 +24,15 @@ from standfast.errors import (
     NotVerified,
     RefNotFound,
     RefusedPickle,
+    RunBusy,
     StateMismatch,
+    UnstableValue,
     WriteFailed,
 )
 from standfast.experiments import CheckpointManagerV2, watch
 from standfast.experiments.registry import watched
 from standfast.identity import identify
+from standfast.store.query.lineage import lineage
 from tests.experiments.models import (
     DATA,
     HP,
@@ -261,6 +266,59 @@ def test_a_branch_knows_the_checkpoint_that_it_came_from(
     assert manager.get_checkpoint_info(first)["parent"] is None
 
 
+def parents(manager: CheckpointManagerV2, *made: str) -> list[str | None]:
+    return [manager.get_checkpoint_info(each)["parent"] for each in made]
+
+
+@pytest.mark.parametrize("reuse", [False, True], ids=["a new model", "one that begins anew"])
+def test_a_sweep_in_one_process_is_a_fan(manager: CheckpointManagerV2, reuse: bool) -> None:
+    made = []
+    model = new_model()
+    for lr in (0.1, 0.01, 0.001):
+        model = model if reuse else new_model()
+        hash, _, _ = manager.update_experiment_hash(model, {"lr": lr})
+        for step in (1, 2, 3):
+            manager.save_model_checkpoint(model, step)
+        made.append(hash)
+    assert parents(manager, *made) == [None] * 3
+    manager.store.index.refresh()
+    shown = list(lineage(manager.store.index).branches())  # as `standfast log` has it
+    assert [branch.parent for branch in shown] == [None] * 3
+
+
+def test_a_sweep_from_one_checkpoint_is_a_fan_of_it(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    base = fill(root, 1, 2)
+    made = []
+    for lr in (0.1, 0.01):
+        model = new_model()
+        manager.load_latest_checkpoint(model, exp_hash=base)
+        hash, _, _ = manager.update_experiment_hash(model, {"lr": lr}, dump_immediately=True)
+        manager.save_model_checkpoint(model, 1)
+        made.append(hash)
+    assert parents(manager, *made) == [f"{base}@2"] * 2
+
+
+def test_an_experiment_that_goes_on_with_the_model_is_a_chain(
+    manager: CheckpointManagerV2,
+) -> None:
+    model = new_model()
+    first, _, _ = manager.update_experiment_hash(model, {"lr": 0.1})
+    manager.save_model_checkpoint(model, 10)
+    second, _, _ = manager.update_experiment_hash(hp_snapshot={"lr": 0.01})
+    manager.save_model_checkpoint(model, 20)
+    third, _, _ = manager.update_experiment_hash(hp_snapshot={"lr": 0.001}, dump_immediately=True)
+    assert parents(manager, first, second, third) == [None, f"{first}@10", f"{second}@20"]
+
+
+def test_an_experiment_that_begins_anew_counts_from_one(manager: CheckpointManagerV2) -> None:
+    for lr in (0.1, 0.01):
+        model = new_model()
+        manager.update_experiment_hash(model, {"lr": lr})
+        assert manager.save_model_checkpoint(model).name.endswith("_step_000001.pt")
+
+
 def test_a_first_experiment_has_no_parent(root: Path, manager: CheckpointManagerV2) -> None:
     fill(root, 1)
     made, _, _ = manager.update_experiment_hash(hp_snapshot={"lr": 9}, dump_immediately=True)
@@ -307,20 +365,41 @@ def test_an_experiment_goes_by_the_beginning_of_its_hash_and_with_underscores(
     root: Path, manager: CheckpointManagerV2
 ) -> None:
     made = fill(root, 10)
-    for name in (made, f"{made[:8]}_{made[8:16]}_{made[16:]}", made[:8], made[:12]):
+    other = fill(root, 1, hp={"lr": 2})
+    shared = next(i for i in range(24) if made[i] != other[i])
+    short = [made[: shared + 1], made[:3]]
+    for name in (made, f"{made[:8]}_{made[8:16]}_{made[16:]}", made[:8], made[:12], *short):
         assert manager.load_checkpoint(name)["exp_hash"] == made
         assert manager.load_config(name) == HP
         assert manager.get_checkpoint_info(name)["hash"] == made
         assert manager.load_latest_checkpoint(exp_hash=name)["step"] == 10
+    for wrong in ("", "zz", made[:5] + "z"):
+        with pytest.raises(RefNotFound):
+            manager.load_config(wrong)
+
+
+def test_a_beginning_that_several_experiments_have_is_ambiguous(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    made = [fill(root, 1, hp={"lr": lr}) for lr in range(17)]
+    first = [hash[0] for hash in made]
+    shared = next(digit for digit in first if first.count(digit) > 1)
+    with pytest.raises(AmbiguousRef, match=shared):
+        manager.load_config(shared)
 
 
 def test_an_experiment_without_checkpoints_has_no_weights(manager: CheckpointManagerV2) -> None:
-    made, _, _ = manager.update_experiment_hash(hp_snapshot=HP, dump_immediately=True)
-    with pytest.raises(RefNotFound, match="no checkpoint"):
-        manager.load_checkpoint(made)
+    """`docs/experiments.md`: "in `loaded_components` what of it there is"."""
+    made, _, _ = manager.update_experiment_hash(
+        hp_snapshot=HP, dfm_snapshot=DATA, dump_immediately=True
+    )
+    found = manager.load_checkpoint(made)
+    assert found["loaded_components"] == {"config", "data"}
+    assert (found["config"], found["data_state"], found["weights"]) == (HP, DATA, None)
     with pytest.raises(RefNotFound, match="no checkpoint"):
         manager.load_checkpoint(made, target_step=3)
-    assert manager.load_checkpoint(made, load_weights=False)["config"] == HP
+    with pytest.raises(RefNotFound, match="no checkpoint"):
+        manager.load_latest_checkpoint(exp_hash=made)
 
 
 def test_the_latest_checkpoint_is_put_into_model_and_optimizer(
@@ -419,6 +498,73 @@ def test_hyperparameters_may_be_a_namespace(manager: CheckpointManagerV2) -> Non
     assert manager.update_experiment_hash(hp_snapshot=HP) == (made, False, set())
 
 
+@pytest.mark.parametrize(
+    "hp",
+    [
+        {"class_weight": {0: 1.0, 1: 3.5}, "clip": float("inf")},
+        {"seed": 2**70, "none": {None: 1}, "by_rate": {0.5: "low"}, "nan": float("nan")},
+        {"tags": {"a", "b"}, "betas": (0.9, 0.999), "salt": b"\x00\xff", "pole": 1 - 2j},
+        {"prior": np.arange(3.0), "mean": torch.tensor([0.5]), "path": Path("a")},
+    ],
+    ids=["keys", "numbers", "containers", "objects"],
+)
+def test_hyperparameters_that_are_loaded_continue_the_same_experiment(
+    manager: CheckpointManagerV2, hp: dict[str, Any]
+) -> None:
+    """The seed: "config = config_data['hyperparameters']", with which training is resumed."""
+    made, _, _ = manager.update_experiment_hash(hp_snapshot=hp, dump_immediately=True)
+    found = manager.load_config(made)
+    assert list(map(type, found.values())) == list(map(type, hp.values()))
+    assert manager.update_experiment_hash(hp_snapshot=found) == (made, False, set())
+    assert manager.load_checkpoint(made)["config"].keys() == hp.keys()
+    path = manager.hp_dir / made / f"{made}_config.yaml"
+    readable = yaml.safe_load(path.read_text())["hyperparameters"]
+    assert readable.keys() == hp.keys()
+    if "clip" in hp or "seed" in hp:  # YAML has these as they are
+        assert identify(hp=readable).hash == made
+
+
+def test_a_config_that_was_edited_by_hand_is_noticed(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    made = fill(root, 1)
+    path = manager.hp_dir / made / f"{made}_config.yaml"
+    path.write_text(path.read_text().replace("batch: 8", "batch: 16"))
+    with pytest.warns(NotVerified, match=r"_config\.yaml") as warned:
+        assert manager.load_config(made) == HP
+    assert warned[0].filename == __file__
+    with pytest.warns(NotVerified, match=r"_config\.yaml"):
+        assert manager.load_checkpoint(made)["config"] == HP
+    manager.update_experiment_hash(new_model(), HP, DATA)
+    manager.save_config()
+    assert manager.load_config(made) == HP
+
+
+def test_a_data_state_without_uids_is_under_the_keys_that_are_resumed_from(
+    manager: CheckpointManagerV2,
+) -> None:
+    """The seed: "discarded_uids = set(data_state.get('discarded', []))" and
+    "tags = data_state.get('tags', {})".
+    """
+    data = {"discarded": ["s17"], "tags": {"s3": ["hard"]}, "split": "train"}
+    path = manager.save_data_snapshot(data)
+    expected = {"uids": [], **data}
+    assert yaml.safe_load(path.read_text()) == expected
+    assert manager.load_checkpoint()["data_state"] == expected
+    made = manager.current_exp_hash
+    assert manager.update_experiment_hash(dfm_snapshot=expected) == (made, False, set())
+    manager.save_data_snapshot({"tags": {"s3": ["hard"]}})
+    assert manager.load_checkpoint()["data_state"]["tags"] == {"s3": ["hard"]}
+
+
+@pytest.mark.parametrize("data", [{"discarded": {"s17": True}}, {"discarded": "s17"}])
+def test_a_data_state_of_another_form_is_refused(
+    manager: CheckpointManagerV2, data: dict[str, Any]
+) -> None:
+    with pytest.raises(UnstableValue, match=r"data\.discarded"):
+        manager.update_experiment_hash(dfm_snapshot=data)
+
+
 def test_an_architecture_is_pickled_when_asked_for(
     root: Path, manager: CheckpointManagerV2
 ) -> None:
@@ -433,6 +579,79 @@ def test_an_architecture_is_pickled_when_asked_for(
     found["model"].load_state_dict(found["weights"]["model_state_dict"])
     with pytest.raises(RefusedPickle, match="trust_architecture"):
         manager.load_checkpoint(made, load_model=True)
+
+
+class Positional(nn.Module):
+    """A model with a table that no state dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.tied = nn.Linear(4, 4)
+        self.tied.weight = self.layer.weight
+        self.register_buffer("count", torch.ones(3))
+        self.register_buffer("table", torch.arange(5.0), persistent=False)
+        self.scale = torch.tensor([2.5])
+        self.layer.bias.requires_grad_(False)
+
+
+def test_an_architecture_is_pickled_without_its_weights(
+    manager: CheckpointManagerV2,
+) -> None:
+    model = Positional()
+    manager.update_experiment_hash(model, HP)
+    found = dill.loads(manager.save_model_architecture().read_bytes())
+    assert not any(tensor.any() for tensor in found.state_dict().values())
+    assert found.table.tolist() == model.table.tolist()
+    assert found.scale.tolist() == [2.5]
+    assert found.tied.weight is found.layer.weight
+    assert [each.requires_grad for each in found.parameters()] == [
+        each.requires_grad for each in model.parameters()
+    ]
+    found.load_state_dict(model.state_dict())
+    assert bits(found.state_dict()) == bits(model.state_dict())
+    assert bits(model.state_dict())["count"] == bits({"": torch.ones(3)})[""]
+
+
+def on_disk(root: Path) -> int:
+    """The bytes of all files, those with several names counted once."""
+    files = {path.stat().st_ino: path.stat() for path in root.rglob("*") if path.is_file()}
+    return sum(status.st_size for status in files.values())
+
+
+def test_what_did_not_change_takes_no_space_again(root: Path) -> None:
+    """The seed: "If you change only HP … The model and data directories for the old hash can be
+    referenced/reused since those components haven't changed."
+
+    A `.pt` file has the step, the time and the hash in it, so that each one is whole. The store's
+    own format shares tensors.
+    """
+    manager = CheckpointManagerV2(root, pickle_architectures=True)
+    model = nn.Linear(1000, 1000)
+    weights = sum(tensor.nbytes for tensor in model.state_dict().values())  # 4 MB
+    data: dict[str, Any] = {"uids": [f"sample-{i:08d}" for i in range(50_000)], "discarded": []}
+    sizes = [on_disk(root)]
+
+    def grown() -> int:
+        sizes.append(on_disk(root))
+        return sizes[-1] - sizes[-2]
+
+    manager.update_experiment_hash(model, {"lr": 1}, data, dump_immediately=True)
+    first = grown()  # no weights are in it
+    assert 50_000 * 17 < first < 1_100_000
+    manager.save_model_checkpoint(model, 1)
+    whole = grown()
+    assert weights < whole < weights + 50_000
+    manager.update_experiment_hash(hp_snapshot={"lr": 2}, dump_immediately=True)
+    assert grown() < 50_000  # architecture, pickle and samples are links
+    manager.save_model_checkpoint(model, 2)
+    assert weights < grown() < weights + 50_000  # a whole .pt file
+    manager.update_experiment_hash(dfm_snapshot={"uids": ["a"]}, dump_immediately=True)
+    assert grown() < 50_000
+    with manager.store.run("shared") as run:
+        for step in range(1, 4):
+            run.save(step, {"step": step, "model": model.state_dict()})
+    assert grown() < 200_000  # three checkpoints, whose tensors are those of the .pt files
 
 
 def test_a_switch_pickles_every_architecture(root: Path) -> None:
@@ -472,6 +691,44 @@ def test_lists_are_newest_first(root: Path, manager: CheckpointManagerV2) -> Non
     assert manager.list_experiment_hashes() == sorted([first, second])
     with pytest.raises(BadOption, match="last_used"):
         manager.get_all_hashes(sort_by="name")
+
+
+def test_an_experiment_that_is_used_is_the_one_that_was_used_last(
+    root: Path, manager: CheckpointManagerV2
+) -> None:
+    """The seed: "Get the most recently used hash", "Track experiment history"."""
+    first = fill(root, 1)
+    second = fill(root, 1, hp={"lr": 2})
+    third = fill(root, hp={"lr": 3})
+
+    def by_use() -> list[str]:
+        return [entry["hash"] for entry in manager.get_all_hashes(sort_by="last_used")]
+
+    assert by_use() == [third, second, first]
+    before = manager.get_checkpoint_info(first)["last_used"]
+    manager.load_checkpoint(first)
+    assert by_use() == [first, third, second]
+    assert manager.get_checkpoint_info(first)["last_used"] > before
+    manager.load_latest_checkpoint(exp_hash=second)
+    assert by_use() == [second, first, third]
+    manager.update_experiment_hash(new_model(), {"lr": 3}, DATA, dump_immediately=True)
+    assert by_use() == [third, second, first]
+    entries = yaml.safe_load(manager.manifest_file.read_text())["experiments"]
+    assert sorted(entries, key=lambda each: str(entries[each]["last_used"])) == by_use()[::-1]
+    assert manager.get_latest_hash() == second  # the run of the latest commit
+
+
+def test_errors_suggest_what_the_manager_has(root: Path, manager: CheckpointManagerV2) -> None:
+    with pytest.raises(UnstableValue) as refused:
+        manager.update_experiment_hash(hp_snapshot={"callback": object()})
+    made = fill(root, 1)
+    lock = standfast.Store(root).backend.lock(made)
+    assert lock is not None
+    manager.update_experiment_hash(new_model(), HP, DATA)
+    with lock, pytest.raises(RunBusy) as busy:
+        manager.save_model_checkpoint(new_model(), 2)
+    for word in ("volatile", "trial"):
+        assert word not in str(refused.value) + str(busy.value)
 
 
 def test_experiments_are_found_by_their_parts(root: Path, manager: CheckpointManagerV2) -> None:

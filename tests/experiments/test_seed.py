@@ -1,4 +1,4 @@
-"""The snippets of layout V3's users run as they stand, with only the import changed."""
+"""The snippets of the seed run as they are printed there, with only the import changed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ import pytest
 import torch
 from torch import nn
 
-from standfast.experiments import CheckpointManagerV2, watch
+from standfast.experiments import CheckpointManagerV2
 from standfast.experiments import system as systems
+from standfast.store.copies.imports import import_root
+from tests import WEIGHTSLAB
 from tests.experiments.models import DATA, HP, bits, fill, new_model, new_optimizer, train_step
 
-SNIPPETS = Path(__file__).parent / "data" / "seed_snippets.md"
+SEED = Path(__file__).parent / "data" / "seed.txt"
+"""The document, byte for byte; under this suffix no formatter changes the code in it."""
 COMPLETE = "Complete Example: Loading and Resuming"
 SYSTEM = "# Resume training with checkpoint system\n"
+IMPORT = "from standfast.experiments import CheckpointManagerV2, get_checkpoint_system"
 WATCH = "watch(model=model, hyperparameters=config, data_state=data_state)\n"
+"""The line that is added: what the system saves."""
 
 
 class Stopped(Exception):
@@ -28,7 +33,9 @@ class Stopped(Exception):
 
 def snippets() -> dict[str, str]:
     """The code under each heading."""
-    found = re.findall(r"^## (.+?)\n\n```python\n(.+?)^```$", SNIPPETS.read_text(), re.M | re.S)
+    found = re.findall(
+        r"^##+ ([^\n]+?)\n+(?:[^\n`#]+\n)*```python\n(.+?)^```$", SEED.read_text(), re.M | re.S
+    )
     return {
         title: code.replace(
             "from weightslab.components import", "from standfast.experiments import"
@@ -144,38 +151,57 @@ def test_the_reference_runs(root: Path) -> None:
     assert set(namespace["hashes"]) == {"hp", "model", "data", "combined"}
 
 
-@pytest.mark.parametrize("pickled", [False, True], ids=["created", "pickled"])
-def test_the_complete_example_resumes_and_saves_on(
-    root: Path, pickled: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = fill(root, 100, 150)
-    if pickled:
-        with CheckpointManagerV2(root) as manager:
-            manager.update_experiment_hash(new_model(), HP, DATA)
-            manager.save_model_architecture()
-    calls: list[nn.Module] = []
+class Training:
+    """What a program has around the complete example: it trains 170 steps and is stopped."""
 
-    def create_model(config: dict[str, Any]) -> nn.Module:
-        assert not pickled
-        assert config == HP
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.created = 0
+        self.steps = 0
+
+    def create_model(self, config: dict[str, Any]) -> nn.Module:
+        assert config == self.config
+        self.created += 1
         return new_model(seed=9)
 
-    def step_of_training(model: nn.Module, data_loader: list[int]) -> float:
-        if len(calls) == 170:
+    def train_step(self, model: nn.Module, data_loader: list[int]) -> float:
+        if self.steps == 170:
             raise Stopped
-        calls.append(model)
+        self.steps += 1
         with torch.no_grad():
-            model[2].bias.fill_(len(calls))  # type: ignore[index, operator]
+            model[2].bias.fill_(self.steps)  # type: ignore[index, operator]
         return 0.0
 
-    namespace: dict[str, Any] = {"watch": watch, "create_model": create_model}
-    namespace |= {"train_step": step_of_training, "data_loader": []}
-    code = snippets()[COMPLETE]
-    assert code.count(SYSTEM) == 1
-    code = code.replace(SYSTEM, WATCH + SYSTEM)
-    with pytest.raises(Stopped):
-        exec(compile(code, COMPLETE, "exec"), namespace)
+    def run(self) -> dict[str, Any]:
+        """The complete example as printed, with the line that says what to watch."""
+        code = snippets()[COMPLETE]
+        for line, instead in ((IMPORT, f"{IMPORT}, watch"), (SYSTEM, WATCH + SYSTEM)):
+            assert code.count(line) == 1
+            code = code.replace(line, instead)
+        namespace: dict[str, Any] = {"create_model": self.create_model}
+        namespace |= {"train_step": self.train_step, "data_loader": []}
+        with pytest.raises(Stopped):
+            exec(compile(code, COMPLETE, "exec"), namespace)
+        return namespace
 
+
+@pytest.mark.parametrize("pickled", [False, True], ids=["created", "pickled"])
+@pytest.mark.parametrize(
+    "hp",
+    [HP, HP | {"class_weight": {0: 1.0, 1: 3.5}, "clip": float("inf"), "frozen": {"a", "b"}}],
+    ids=["plain", "with keys and values that only YAML has"],
+)
+def test_the_complete_example_resumes_and_saves_on(
+    root: Path, pickled: bool, hp: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = fill(root, 100, 150, hp=hp)
+    if pickled:
+        with CheckpointManagerV2(root) as manager:
+            manager.update_experiment_hash(new_model(), hp, DATA)
+            manager.save_model_architecture()
+    training = Training(hp)
+    namespace = training.run()
+    assert training.created == (0 if pickled else 1)
     assert "Resuming from step 150" in capsys.readouterr().out
     assert namespace["discarded_uids"] == {"b"}
     assert namespace["tags"] == DATA["tags"]
@@ -184,3 +210,14 @@ def test_the_complete_example_resumes_and_saves_on(
     assert manager.get_checkpoint_info(made)["steps"] == [100, 150, 200, 300]
     saved = manager.load_checkpoint(made, target_step=300)["weights"]
     assert saved["model_state_dict"]["2.bias"].tolist() == [150.0] * 3  # of steps 151 … 300
+
+
+def test_the_complete_example_continues_an_imported_run(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import_root(CheckpointManagerV2(root).store, WEIGHTSLAB)
+    Training({"batch": 8, "lr": 0.001}).run()
+    assert "Resuming from step 200" in capsys.readouterr().out
+    manager = CheckpointManagerV2(root)
+    (made,) = manager.list_experiment_hashes()
+    assert manager.get_checkpoint_info(made)["steps"] == [100, 200, 300]

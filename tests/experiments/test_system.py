@@ -40,8 +40,16 @@ def test_a_process_has_one_system(root: Path, system: CheckpointSystem) -> None:
     assert get_checkpoint_system(os.path.relpath(root)) is system
     with pytest.raises(BadOption, match="close"):
         get_checkpoint_system(root / "other")
-    with pytest.raises(BadOption, match="every 10"):
-        get_checkpoint_system(root, 20)
+    for other in (20, 100):
+        with pytest.raises(BadOption, match="every 10"):
+            get_checkpoint_system(root, other)
+
+
+def test_without_a_frequency_it_saves_every_100_steps(root: Path) -> None:
+    system = get_checkpoint_system(root)
+    assert system.checkpoint_frequency == 100
+    assert get_checkpoint_system(root, 100) is system
+    system.close()
 
 
 def test_a_system_that_is_closed_makes_way_for_another(root: Path, tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def test_a_run_is_written_by_one_until_it_is_closed(store: Store) -> None:
     run.close()
     other = store.backend.lock(run.hash)
     assert other is not None
-    with pytest.raises(RunBusy, match="trial"):
+    with pytest.raises(RunBusy, match="writes into it"):
         run.save(2, {})
     other.release()
     with run:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -41,58 +39,37 @@ def is_package(argument: str) -> bool:
         return False
 
 
-def find_store(given: str | None, *, new: bool = False) -> Store:
+def find_store(given: str | None, *, new: bool = False, reads: bool = False) -> Store:
     """The store of `--store`, of the environment, or around the current folder.
 
-    With `new`, one that is named and is not there yet will be made. Raises NotAStore for a root
-    of another program, which is never written to.
+    With `new`, one that is named and is not there yet will be made. Unless the command only
+    `reads`, raises NotAStore for a root of another program.
     """
     named = given or os.environ.get(VARIABLE)
     if named and is_url(named):
         return open_store(named, new=new)
-    return _opened(_find_folder(given, new))
+    return _opened(_find_folder(given, new), reads)
 
 
-def open_store(named: str, *, new: bool = False) -> Store:
-    """The store in a folder or at a URL; with `new`, one that is not there yet will be made."""
+def open_store(named: str, *, new: bool = False, reads: bool = False) -> Store:
+    """The store in a folder or at a URL; `new` and `reads` are those of `find_store`."""
     from standfast.store import Store
 
     if not is_url(named):
-        return _opened(_checked(named, "", new))
+        return _opened(_checked(named, "", new), reads)
     store = Store(named)
     if not new:
         store.check_exists()
     return store
 
 
-def _opened(folder: Path) -> Store:
+def _opened(folder: Path, reads: bool) -> Store:
     from standfast.store import Store
-    from standfast.store.v3.foreign import is_foreign
+    from standfast.store.v3.foreign import is_foreign, read_only
 
-    if is_foreign(folder):
-        raise NotAStore(
-            errno.EINVAL,
-            f"{folder} was written by weightslab, and is read only: `standfast ls` and `standfast "
-            f"show` read it, and {takeover(folder)}",
-        )
+    if not reads and is_foreign(folder):
+        raise NotAStore(errno.EINVAL, read_only(folder))
     return Store(folder)
-
-
-def find_foreign(given: str | None) -> Path | None:
-    """The root that is meant, if another program wrote it; None if it is a store, or missing."""
-    from standfast.store.v3.foreign import is_foreign
-
-    if is_url(given or os.environ.get(VARIABLE)):
-        return None
-    with suppress(NotAStore):
-        folder = _find_folder(given, new=False)
-        return folder if is_foreign(folder) else None
-    return None
-
-
-def takeover(root: Path) -> str:
-    """The advice for who wants more of a foreign root than to look at it."""
-    return f"`standfast import {shlex.quote(str(root))} --store STORE` takes it over"
 
 
 def _find_folder(given: str | None, new: bool) -> Path:
@@ -122,10 +99,10 @@ def _checked(named: str, where: str, new: bool) -> Path:
     return folder
 
 
-def resolve(ref: str, given: str | None) -> Checkpoint:
-    """The checkpoint that an argument means."""
+def resolve(ref: str, given: str | None, *, reads: bool = False) -> Checkpoint:
+    """The checkpoint that an argument means; `reads` is that of `find_store`."""
     try:
-        return find_store(given).resolve(ref)
+        return find_store(given, reads=reads).resolve(ref)
     except (NotAStore, RefNotFound) as error:
         if os.path.lexists(ref):
             text = getattr(error, "strerror", None) or error

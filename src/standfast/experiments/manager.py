@@ -9,22 +9,37 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from standfast.errors import BadOption, NotAStore, NotOpen, RefNotFound
+from standfast.errors import BadOption, NotAStore, NotOpen, RefNotFound, WriteFailed
 from standfast.experiments.architectures import load_architecture, pickle_architecture
-from standfast.experiments.folders import make_folders
-from standfast.experiments.foreign import ForeignExperiments
-from standfast.experiments.reader import Experiments, Loaded
-from standfast.experiments.recorder import Recorder
+from standfast.experiments.recorder import Recorder, restore
 from standfast.experiments.registry import watched
-from standfast.experiments.restore import restore
-from standfast.experiments.steps import as_step
-from standfast.experiments.store import StoredExperiments
+from standfast.experiments.store import Loaded, StoredExperiments, as_step
 from standfast.files.paths import check_local
 from standfast.store import Store
 from standfast.store.schema import names
-from standfast.store.v3.foreign import is_foreign
+from standfast.store.v3.foreign import is_foreign, read_only
 
 _ORDERS: Final = ("created", "last_used")
+
+
+_FOLDERS: Final = (
+    "data",
+    "logs",
+    *(f"checkpoints/{name}" for name in (names.MODELS, names.SETTINGS, names.SAMPLES)),
+)
+
+
+def _make_folders(root: Path) -> None:
+    """Make those that are not there; raises WriteFailed, unless it is a store that is only read."""
+    was_there = (root / "checkpoints" / names.MODELS).is_dir()
+    try:
+        for folder in _FOLDERS:
+            (root / folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if not was_there:
+            raise WriteFailed(
+                error.errno, f"cannot make the folder {error.filename}: {error.strerror}"
+            ) from error
 
 
 class CheckpointManagerV2:
@@ -53,11 +68,9 @@ class CheckpointManagerV2:
         """The store that the experiments are runs of."""
         self._is_foreign: Final = is_foreign(self.root_log_dir)
         self._recorder: Final = Recorder(self.store, pickle_architectures)
-        self._experiments: Experiments = StoredExperiments(self.store)
-        if self._is_foreign:
-            self._experiments = ForeignExperiments(self.root_log_dir)
-        else:
-            make_folders(self.root_log_dir)
+        self._experiments: Final = StoredExperiments(self.store)
+        if not self._is_foreign:
+            _make_folders(self.root_log_dir)
 
     @property
     def current_exp_hash(self) -> str | None:
@@ -90,15 +103,17 @@ class CheckpointManagerV2:
         pending = self._recorder.pending()
         return bool(pending), pending
 
-    def dump_pending_changes(self, force: bool = False) -> bool:
+    def dump_pending_changes(self, force: bool = False, *, step: int | None = None) -> bool:
         """Write what is pending, or with `force` all again; whether there was anything to write.
 
-        An experiment that is new has the checkpoint that was saved or loaded last as its parent.
+        A new experiment has a parent if it continues a checkpoint: one that was loaded before, or
+        the last of the experiment before if that had the same model object. One whose `step`, that
+        of the training, is not after that checkpoint begins anew.
         """
         recorder = self._writing()
         if recorder.current is None and not force:
             return False
-        return recorder.dump(force) is not None
+        return recorder.dump(force, step) is not None
 
     def save_model_checkpoint(
         self,
@@ -176,7 +191,8 @@ class CheckpointManagerV2:
         """What is asked for of an experiment, and in `loaded_components` what of it there is.
 
         The weights are the content of the checkpoint closest to `target_step`, a tie going to the
-        higher, or of the latest. `load_model` unpickles the model, which runs code: only with
+        higher, or of the latest; None if there is no checkpoint yet and no step is asked for. What
+        cannot be read is raised. `load_model` unpickles the model, which runs code: only with
         `trust_architecture=True`.
         """
         found = self._find(exp_hash)
@@ -190,7 +206,9 @@ class CheckpointManagerV2:
             loaded["data_state"] = self._experiments.data_state(found)
         if load_weights:
             target_step = None if target_step is None else as_step(target_step, "target_step")
-            loaded["weights"] = self._origin_of(self._experiments.load(found, target_step))
+            if target_step is not None or self._experiments.has_checkpoint(found):
+                loaded["weights"] = self._origin_of(self._experiments.load(found, target_step))
+        self._recorder.use(found)
         components = {key.removesuffix("_state") for key in loaded if loaded[key] is not None}
         return {**loaded, "loaded_components": components, "exp_hash": found}
 
@@ -206,16 +224,18 @@ class CheckpointManagerV2:
 
         They are those given, else the watched ones. Raises StateMismatch if they refuse it.
         """
-        loaded = self._experiments.load(self._find(exp_hash))
+        found = self._find(exp_hash)
+        loaded = self._experiments.load(found)
         model = watched.model if model is None else model
         optimizer = watched.optimizer if optimizer is None else optimizer
         restore(loaded, model, optimizer if load_optimizer else None)
         content: dict[str, Any] = self._origin_of(loaded)
+        self._recorder.use(found)
         return content
 
     def _origin_of(self, loaded: Loaded) -> Any:
         """The content; an experiment that is made after this comes from that checkpoint."""
-        self._recorder.origin = loaded.checkpoint
+        self._recorder.loaded(loaded.checkpoint)
         return loaded.content
 
     def load_config(self, exp_hash: str | None = None) -> Any:
@@ -284,11 +304,7 @@ class CheckpointManagerV2:
     def check_writable(self) -> None:
         """Raise NotAStore if weightslab wrote the root, which is only read then."""
         if self._is_foreign:
-            raise NotAStore(
-                errno.EROFS,
-                f"{self.root_log_dir} was written by weightslab, and nothing is ever written to "
-                "such a root: `standfast import` takes it over into a store",
-            )
+            raise NotAStore(errno.EROFS, read_only(self.root_log_dir))
 
     def _writing(self) -> Recorder:
         self.check_writable()

@@ -2,19 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import copy
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from standfast.errors import BadOption, NotOpen
+import msgspec
+
+from standfast.errors import BadOption, NotOpen, RefNotFound, RefusedState, StandfastError
 from standfast.experiments.architectures import pickle_architecture
-from standfast.experiments.hashes import digests_of
-from standfast.experiments.snapshot import Snapshot, changed_parts, take_snapshot
-from standfast.experiments.steps import as_step
+from standfast.experiments.hashes import COMPONENTS, digests_of
+from standfast.experiments.store import Loaded, as_step
+from standfast.identity import Identity, identify, is_data_state
 from standfast.store import Checkpoint, Run, Store
 from standfast.store.schema import names
 from standfast.store.schema.run_file import now, read_run
-from standfast.store.v3.companions import files_beside, write_beside
+from standfast.store.tree import tree
+from standfast.store.v3.companions import change_run, files_beside, write_beside
+from standfast.tensors import TensorSpec, source_of
 from standfast.training.parts import part_of
+
+_UNCHANGING: Final = (str, int, float, bool, bytes, complex, type(None))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An experiment as it was told of; later changes of what was given do not reach it."""
+
+    identity: Identity
+    hp: Any
+    model: Any
+    """The program's own, of which only the architecture counts."""
+    data: Any
+    weights: Mapping[str, TensorSpec] | None = None
+    """What stands for the model of an import, whose classes are not known."""
+
+    @property
+    def hash(self) -> str:
+        """The 24 characters of the experiment."""
+        return self.identity.hash
+
+
+def take_snapshot(before: Snapshot | None, hp: Any, model: Any, data: Any) -> Snapshot:
+    """The experiment with these parts, and those of the one before for what is not given."""
+    known = digests_of(before.identity if before else None)
+    if hp is not None:
+        known["hp"] = identify(hp=hp).hp
+    if model is not None:
+        known["model"] = identify(model=model).model
+    is_same = data is None
+    if not is_same:
+        data = None if _is_empty(data) else data
+        known["data"] = None if data is None else identify(data=data).data
+    identity = Identity(known["hp"], known["model"], known["data"])
+    if before is None:
+        return Snapshot(identity, _copied(hp), model, _copied(data))
+    # A million samples that did not change need no copy.
+    is_same |= before.identity.data == identity.data
+    return Snapshot(
+        identity,
+        hp=before.hp if hp is None else _copied(hp),
+        model=before.model if model is None else model,
+        data=before.data if is_same else _copied(data),
+    )
+
+
+def by_weights(snapshot: Snapshot) -> Snapshot | None:
+    """The same with a model of which only names, dtypes and shapes of the weights are known."""
+    if snapshot.model is None:
+        return None
+    try:
+        _, leaves = tree.flatten(part_of("model", snapshot.model).tree())
+    except RefusedState:  # such a model cannot be saved either
+        return None
+    weights = {names.dotted(leaf.path): source_of(leaf.value).spec for leaf in leaves}
+    identity = replace(snapshot.identity, model=identify(model=weights).model)
+    return replace(snapshot, identity=identity, weights=weights)
+
+
+def changed_parts(before: Mapping[str, str | None], after: Identity) -> set[str]:
+    """Which parts of an experiment have other digests than they had."""
+    new = digests_of(after)
+    return {part for part in COMPONENTS if before[part] != new[part]}
+
+
+def _is_empty(data: Any) -> bool:
+    """Whether it is what the file of an experiment without data says."""
+    return is_data_state(data) and all(
+        key in ("uids", "discarded", "tags") and (value is None or not len(value))
+        for key, value in data.items()
+    )
+
+
+def _copied(value: Any) -> Any:
+    """A copy all the way down, without the bookkeeping that makes deepcopy slow.
+
+    What holds itself was refused when the digests were made.
+    """
+    if isinstance(value, _UNCHANGING):
+        return value
+    if type(value) is dict:
+        return {key: _copied(member) for key, member in value.items()}
+    if type(value) in (list, tuple, set):
+        return type(value)(map(_copied, value))
+    return copy.deepcopy(value)
 
 
 class Recorder:
@@ -26,10 +119,16 @@ class Recorder:
         self._forced: set[str] = set()
         self.current: Snapshot | None = None
         """What the experiment is, whether that is written or not."""
+        self._told: Snapshot | None = None
+        """The same, by the model itself where `current` is an import."""
         self.run: Run | None = None
         """The one that was written last."""
-        self.origin: Checkpoint | None = None
+        self._origin: Checkpoint | None = None
         """The checkpoint that was saved or loaded last."""
+        self._is_loaded = False
+        """Whether it was loaded, so that whatever is saved next continues it."""
+        self._trained: Callable[[], Any] = _nothing
+        """The model that was written last, unless it is gone."""
 
     def update(
         self, hp: Any = None, model: Any = None, data: Any = None, force: bool = False
@@ -44,7 +143,8 @@ class Recorder:
                 "there is no experiment yet, and nothing that says what it is: give "
                 "model_snapshot, hp_snapshot or dfm_snapshot"
             )
-        self.current = take_snapshot(before, hp, model, data)
+        self._take(hp, model, data)
+        assert self.current is not None
         known = digests_of(before.identity if before else None)
         changed = changed_parts(known, self.current.identity)
         if force:
@@ -53,6 +153,19 @@ class Recorder:
         is_new = force or before is None or before.identity != self.current.identity
         return self.current.hash, is_new, changed
 
+    def _take(self, hp: Any, model: Any, data: Any) -> Snapshot:
+        """Take in these parts; an import knows a model by its weights alone."""
+        self._told = take_snapshot(self._told, hp, model, data)
+        self.current = self._told
+        if not self._is_known(self._told):
+            known = by_weights(self._told)
+            if known is not None and self._is_known(known):
+                self.current = known
+        return self.current
+
+    def _is_known(self, snapshot: Snapshot) -> bool:
+        return self._store.backend.exists(names.run_file(snapshot.hash))
+
     def pending(self) -> set[str]:
         """Which parts of the experiment are others than those that are written."""
         if self.current is None:
@@ -60,19 +173,34 @@ class Recorder:
         written = self.run.file.identity if self.run else digests_of(None)
         return changed_parts(written, self.current.identity) | self._forced
 
-    def dump(self, force: bool = False) -> Run | None:
-        """Write what the experiment is, if that is pending; None if there was nothing to do."""
+    def loaded(self, checkpoint: Checkpoint) -> None:
+        """The program has loaded a checkpoint, and goes on from there."""
+        self._origin, self._is_loaded = checkpoint, True
+
+    def dump(self, force: bool = False, step: int | None = None, model: Any = None) -> Run | None:
+        """Write what the experiment is, if that is pending; None if there was nothing to do.
+
+        `step` and `model` are those that are about to be saved, as far as they are known.
+        """
         current = self._known()
         if not force and not self.pending():
             return None
         if current.model is not None:  # somebody may have changed it since, without a word
-            self.current = current = take_snapshot(current, None, current.model, None)
+            current = self._take(None, current.model, None)
+        model = current.model if model is None else model
+        self._origin = self._continued(model, step)
         run = self._store.run(
-            hp=current.hp, model=current.model, data=current.data, parent=self._parent(current.hash)
+            hp=current.hp,
+            model=current.model if current.weights is None else current.weights,
+            data=current.data,
+            parent=self._parent(),
         )
         self._write_beside(run, current, force)
-        if self.run is not None and self.run.hash != run.hash:
-            self.run.close()
+        self._trained = _reference(model)
+        if self.run is None or self.run.hash != run.hash:
+            self.use(run.hash)
+            if self.run is not None:
+                self.run.close()
         self.run = run
         self._forced.clear()
         return run
@@ -80,15 +208,25 @@ class Recorder:
     def _write_beside(self, run: Run, current: Snapshot, force: bool) -> None:
         """Bring the files up to date that a run which was there before may have others of."""
         backend, hash = self._store.backend, run.hash
-        before = run.hyperparameters
+        before = run.file
         if current.hp is not None:
             run.describe(current.hp)  # settings that do not count may have changed
         is_complete = all(map(backend.exists, files_beside(hash)))
-        if force or not is_complete or run.hyperparameters != before:
+        if force or not is_complete or run.file != before:
             write_beside(backend, read_run(backend, hash), current.model, current.data)
         wants_pickle = self._pickle_architectures and current.model is not None
         if wants_pickle and (force or not backend.exists(names.architecture_file(hash, ".pkl"))):
             pickle_architecture(self._store, hash, current.model)
+
+    def use(self, exp_hash: str) -> None:
+        """Let it be the one that was used last, if the store can be written to."""
+        with suppress(StandfastError):
+            change_run(
+                self._store.backend,
+                exp_hash,
+                lambda file: msgspec.structs.replace(file, last_used=now()),
+                wait=0.0,
+            )
 
     def save(
         self,
@@ -103,8 +241,8 @@ class Recorder:
         """Commit a checkpoint of the experiment as it is now."""
         if self._known().model is not None:
             self.update(model=model)  # which may have got other layers since
-        step = self.last_step() + 1 if step is None else as_step(step)
-        self.dump(force_dump)
+        step = self.last_step(model) + 1 if step is None else as_step(step)
+        self.dump(force_dump, step, model)
         assert self.run is not None
         state = {"step": step, "model_state_dict": part_of("model", model).tree()}
         if optimizer is not None:
@@ -112,17 +250,16 @@ class Recorder:
         state |= {"timestamp": now(), "exp_hash": self.run.hash}
         if metadata:
             state["metadata"] = dict(metadata)
-        self.origin = self.run.save(
-            step, state, metrics=metrics, best=best, replace=True, format="torch"
-        )
-        return self.origin
+        saved = self.run.save(step, state, metrics=metrics, best=best, replace=True, format="torch")
+        self._origin, self._is_loaded, self._trained = saved, False, _reference(model)
+        return saved
 
-    def last_step(self) -> int:
-        """The step that was saved or loaded last, else the latest of the experiment, else 0."""
-        if self.origin is not None:
-            return self.origin.step
-        latest = self._latest_of(self._known().hash)
-        return latest.step if latest else 0
+    def last_step(self, model: Any = None) -> int:
+        """The step that the experiment continues from, else its latest, else 0."""
+        known = self._known()
+        last = self._continued(known.model if model is None else model, None)
+        last = last or self._latest_of(known.hash)
+        return last.step if last else 0
 
     def close(self) -> None:
         """Let other processes write into the experiment; the next save takes it again."""
@@ -138,12 +275,23 @@ class Recorder:
             )
         return self.current
 
-    def _parent(self, exp_hash: str) -> Checkpoint | None:
-        """The checkpoint that a new experiment goes on from."""
-        parent = self.origin
-        if parent is None and self.run is not None:
-            parent = self._latest_of(self.run.hash)
-        if parent is None or parent.head.run == exp_hash:
+    def _continued(self, model: Any, step: int | None) -> Checkpoint | None:
+        """The checkpoint that the training goes on from; None if it begins anew.
+
+        A sweep has a new model for each experiment, or takes the same one back to its first step.
+        """
+        origin = self._origin
+        if origin is None and self.run is not None:
+            origin = self._latest_of(self.run.hash)
+        if origin is None or self._is_loaded or origin.head.run == self._known().hash:
+            return origin
+        is_later = step is None or step > origin.step
+        return origin if is_later and model is not None and model is self._trained() else None
+
+    def _parent(self) -> Checkpoint | None:
+        """The checkpoint that a new experiment comes from."""
+        parent = self._origin
+        if parent is None or parent.head.run == self._known().hash:
             return None
         self._store.index.refresh()
         found = self._store.find(parent.head.run, parent.step)  # it may have been deleted since
@@ -153,3 +301,47 @@ class Recorder:
         self._store.index.refresh()
         newest = next(self._store.index.newest(exp_hash), None)
         return Checkpoint(self._store, newest.head) if newest else None
+
+
+def _nothing() -> None:
+    return None
+
+
+def _reference(model: Any) -> Callable[[], Any]:
+    """The model, which is not kept alive if that is possible."""
+    try:
+        return weakref.ref(model)
+    except TypeError:  # a dict, such as one of arrays
+        return lambda: model
+
+
+# Back into a model and an optimizer
+
+_NAMES: Final = {
+    "model": ("model_state_dict", "model"),
+    "optimizer": ("optimizer_state_dict", "optimizer"),
+}
+"""What a manager calls the parts of a state, and what a Checkpointer does."""
+
+
+def restore(loaded: Loaded, model: Any, optimizer: Any) -> None:
+    """Put the weights into a model, and what there is for it into an optimizer; None for neither.
+
+    Raises RefNotFound if there are no weights, StateMismatch if an object refuses its part.
+    """
+    if model is not None:
+        weights = _part(loaded.content, "model")
+        if weights is None:
+            raise RefNotFound(
+                f"{loaded.checkpoint.ref} has no model_state_dict: another program wrote it"
+            )
+        part_of("model", model).restore(weights)
+    saved = _part(loaded.content, "optimizer")
+    if optimizer is not None and saved is not None:
+        part_of("optimizer", optimizer).restore(saved)
+
+
+def _part(content: Any, part: str) -> Any:
+    if not isinstance(content, dict):
+        return None
+    return next((content[name] for name in _NAMES[part] if name in content), None)

@@ -1,35 +1,89 @@
-"""The experiments of a store."""
+"""The experiments of a store: lists of them, and the content of their checkpoints."""
 
 from __future__ import annotations
 
+import operator
 import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from standfast.errors import MissingFile, NotVerified, RefNotFound, UnstableValue
-from standfast.experiments.reader import Entry, Loaded, parts_of
-from standfast.experiments.steps import closest_step
+from standfast.errors import (
+    AmbiguousRef,
+    BadOption,
+    DamagedFile,
+    MissingFile,
+    NotVerified,
+    RefNotFound,
+    UnstableValue,
+)
+from standfast.experiments.hashes import split_hash
 from standfast.identity import identify
 from standfast.store import Checkpoint, Store
 from standfast.store.schema import names
 from standfast.store.schema.run_file import now
-from standfast.store.v3.companions import read_data_state
+from standfast.store.v3.companions import read_config, read_data_state
+from standfast.store.v3.foreign import is_foreign_store
+
+
+def as_step(value: Any, what: str = "a step") -> int:
+    """A whole number as Python has it, which a file can keep; raises BadOption."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise BadOption(f"{what} is a whole number, not a {type(value).__name__}")
+
+
+def closest_step(steps: Iterable[int], target: int) -> int:
+    """The step nearest to a target; of two that are equally near, the higher."""
+    return min(steps, key=lambda step: (abs(step - target), -step))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment in a list."""
+
+    hash: str
+    created: str
+    last_used: str
+
+    def as_dict(self) -> dict[str, str]:
+        """What a manifest says of it, with its hash."""
+        return {**parts_of(self.hash), "created": self.created, "last_used": self.last_used}
+
+
+class Loaded(NamedTuple):
+    """The content of a checkpoint."""
+
+    content: Any
+    checkpoint: Checkpoint
+
+
+def parts_of(exp_hash: str) -> dict[str, str]:
+    """A hash and its parts, by the keys that a manifest has for them."""
+    return {
+        "hash": exp_hash,
+        **{f"{part}_hash": value for part, value in split_hash(exp_hash).items()},
+    }
 
 
 class StoredExperiments:
-    """The runs of a store, as experiments: see `reading.Experiments`."""
+    """The runs of a store, as experiments. All methods but `find` take a whole hash."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def entries(self) -> list[Entry]:
-        """All runs, the one with the latest checkpoint first."""
+        """All runs, the one that was used last first."""
         self._store.write_manifest()  # whoever looks at the file after this sees the same
         listed = []
         for run in self._store.index.runs():
             created = run.created or run.used or now()
-            listed.append(Entry(run.run, created, run.used or created))
-        return listed
+            listed.append(Entry(run.run, created, run.last_used or created))
+        return sorted(listed, key=lambda entry: entry.last_used, reverse=True)
 
     def latest(self) -> str | None:
         """The run of the latest commit."""
@@ -38,12 +92,35 @@ class StoredExperiments:
         return newest.run if newest else None
 
     def find(self, exp_hash: str) -> str:
-        """The run that goes by the beginning of a hash."""
+        """The run whose hash begins so, or that has this name."""
+        prefix = exp_hash.replace("_", "")
+        self._store.index.refresh()
+        found = self._store.index.runs(prefix=prefix) if prefix else []
+        if len(found) == 1:
+            return found[0].run
+        if found and len(prefix) < names.SHORTEST:
+            hashes = ", ".join(run.run for run in found[:5])
+            raise AmbiguousRef(f"{len(found)} experiments begin with {exp_hash!r}: {hashes}")
         return self._store.find_run(exp_hash).hash
 
     def config(self, exp_hash: str) -> Any:
-        """The hyperparameters in its run file, which is sealed by a digest."""
-        return self._store.open_run(exp_hash).hyperparameters
+        """The hyperparameters in its run file, with a NotVerified warning if its config was edited.
+
+        The config is for people too, who may change it; what was saved stays in the run file.
+        """
+        settings = self._store.open_run(exp_hash).file.settings
+        try:
+            read_config(self._store.backend, exp_hash)
+        except MissingFile:
+            pass
+        except DamagedFile as error:
+            warnings.warn(
+                f"{self._path(names.config_file(exp_hash))} was changed since it was written "
+                f"({error}): these are the hyperparameters that the experiment was made with",
+                NotVerified,
+                stacklevel=3,
+            )
+        return settings
 
     def data_state(self, exp_hash: str) -> Any:
         """The samples in its file, with a NotVerified warning if they are not those it was made of.
@@ -56,10 +133,13 @@ class StoredExperiments:
         try:
             found = read_data_state(self._store.backend, exp_hash)
         except MissingFile as error:
+            if is_foreign_store(self._store.backend):
+                return None
             raise MissingFile(
                 error.errno, f"{error.strerror}: load_data=False loads the rest"
             ) from error
-        if not _has_digest(found, digest):
+        # The hash that weightslab gave says nothing about the content of the file.
+        if not is_foreign_store(self._store.backend) and not _has_digest(found, digest):
             warnings.warn(
                 f"{self._path(names.data_state_file(exp_hash))} is not what the experiment was "
                 "made of: it was changed, or the samples have uids or tags that YAML has not",
@@ -71,6 +151,11 @@ class StoredExperiments:
     def architecture(self, exp_hash: str) -> Path:
         """Where its model would lie, pickled."""
         return self._path(names.architecture_file(exp_hash, ".pkl"))
+
+    def has_checkpoint(self, exp_hash: str) -> bool:
+        """Whether there is one, intact or not."""
+        self._store.index.refresh()
+        return self._store.index.count(exp_hash) > 0
 
     def load(self, exp_hash: str, target_step: int | None = None) -> Loaded:
         """A checkpoint, every byte of it verified; only `latest` falls back to an older one."""
@@ -86,14 +171,15 @@ class StoredExperiments:
         """What its run file and the heads of its records say."""
         run = self._store.open_run(exp_hash)
         checkpoints = run.checkpoints()  # in the order of their commits
+        times = [each.head.time for each in checkpoints]
         best = self._store.index.best(exp_hash)
         return {
             **parts_of(exp_hash),
             "name": run.name,
             "created": run.file.created,
-            "last_used": checkpoints[-1].head.time if checkpoints else run.file.created,
+            "last_used": max(run.file.last_used or run.file.created, *times),
             "parent": f"{run.parent.run}@{run.parent.step}" if run.parent else None,
-            "config": run.hyperparameters,
+            "config": run.file.settings,
             "steps": self._store.index.steps(exp_hash),
             "latest_step": checkpoints[-1].step if checkpoints else None,
             "best_step": best.step if best else None,

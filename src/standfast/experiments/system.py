@@ -10,7 +10,7 @@ from typing import Any, Final
 from standfast.errors import BadOption, NotOpen
 from standfast.experiments.manager import CheckpointManagerV2
 from standfast.experiments.registry import watch, watched
-from standfast.experiments.steps import as_step
+from standfast.experiments.store import as_step
 
 DEFAULT_FREQUENCY: Final = 100
 
@@ -56,7 +56,7 @@ class CheckpointSystem:
             )
         if is_due or force_dump:
             self._look()
-        self.manager.dump_pending_changes(force_dump)
+        self.manager.dump_pending_changes(force_dump, step=step)
         return self._save(step) if is_due else None
 
     def on_model_change(self, model: Any = None) -> Updated:
@@ -135,10 +135,11 @@ class _TheSystem:
         self._guard = threading.Lock()
         self._system: CheckpointSystem | None = None
 
-    def get(self, root: str | os.PathLike[str], frequency: int) -> CheckpointSystem:
+    def get(self, root: str | os.PathLike[str], frequency: int | None) -> CheckpointSystem:
         with self._guard:
             if self._system is None:
-                self._system = CheckpointSystem(root, frequency)
+                every = DEFAULT_FREQUENCY if frequency is None else frequency
+                self._system = CheckpointSystem(root, every)
             _check_same(self._system, root, frequency)
             return self._system
 
@@ -153,23 +154,26 @@ os.register_at_fork(after_in_child=_the_system.reset)
 
 
 def get_checkpoint_system(
-    root_log_dir: str | os.PathLike[str], checkpoint_frequency: int = DEFAULT_FREQUENCY
+    root_log_dir: str | os.PathLike[str], checkpoint_frequency: int | None = None
 ) -> CheckpointSystem:
     """The checkpoint system of this process, which the first call makes.
 
-    Raises BadOption if it has another root, or saves at another frequency than the one given.
+    It saves every 100 steps unless a frequency is given. Raises BadOption if the system of this
+    process has another root, or another frequency than the one given.
     """
     return _the_system.get(root_log_dir, checkpoint_frequency)
 
 
-def _check_same(system: CheckpointSystem, root: str | os.PathLike[str], frequency: int) -> None:
+def _check_same(
+    system: CheckpointSystem, root: str | os.PathLike[str], frequency: int | None
+) -> None:
     there = system.manager.root_log_dir
     if os.path.realpath(root) != os.path.realpath(there):
         raise BadOption(
             f"the checkpoint system of this process saves to {there}, not to {os.fspath(root)}: "
             "close it first, by its close()"
         )
-    if frequency not in (system.checkpoint_frequency, DEFAULT_FREQUENCY):
+    if frequency not in (None, system.checkpoint_frequency):
         raise BadOption(
             f"the checkpoint system of this process saves every {system.checkpoint_frequency} "
             f"steps, not every {frequency}: close it first, by its close()"

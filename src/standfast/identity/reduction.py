@@ -151,7 +151,7 @@ def _foreign(value: Any) -> Content:
         raise UnstableValue(
             f"is a {type_name(type(value))}, which may look different in every process: give plain "
             "values (numbers, text, lists, dicts) instead, such as its class and its settings, or "
-            "name its key in volatile="
+            "leave it out"
         ) from error
     return Content(source.spec, _digest(source))
 
@@ -168,7 +168,7 @@ _RULES: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (np.generic, _numpy_scalar),
     (np.dtype, _numpy_dtype),
     (np.ndarray | Packed, _content),
-    (TensorSpec, lambda value: value),
+    (TensorSpec | Named | Member | Record | Applied, lambda value: value),
     (pathlib.PurePath, pathlib.PurePath.as_posix),
     (functools.partial, _applied),
     (argparse.Namespace | types.SimpleNamespace, lambda value: dict(vars(value))),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 
@@ -21,13 +21,10 @@ _COLLECTIONS: Final = {list, tuple, set, frozenset}
 
 
 def canonical_data(data: Any) -> bytes:
-    """The canonical bytes of a data state, whatever its order, or of any plain value.
-
-    A data state is a mapping with `uids`; `discarded` and `tags` may be missing.
-    """
-    if not isinstance(data, Mapping) or "uids" not in data:
+    """The canonical bytes of a data state, whatever its order, or of any plain value."""
+    if not is_data_state(data):
         return Canonical("data").encode(data)
-    uids = _texts(_items(data["uids"], "data.uids"), "data.uids")
+    uids = _texts(_items(data.get("uids"), "data.uids"), "data.uids")
     discarded = _texts(_items(data.get("discarded"), "data.discarded"), "data.discarded")
     parts = {
         "uids": Encoded(_unordered(uids)),
@@ -35,6 +32,16 @@ def canonical_data(data: Any) -> bytes:
         "tags": Encoded(_tags(data.get("tags"))),
     }
     return Canonical("data").encode({**data, **parts})
+
+
+def is_data_state(data: Any) -> TypeGuard[Mapping[Any, Any]]:
+    """Whether it says which samples there are: by `uids`, `discarded`, or a mapping of `tags`.
+
+    The others of the three may be missing, and are empty then.
+    """
+    if not isinstance(data, Mapping):
+        return False
+    return "uids" in data or "discarded" in data or isinstance(data.get("tags"), Mapping)
 
 
 def _tags(tags: Any) -> bytes:

@@ -51,6 +51,7 @@ from standfast.store.save.saving import (
 )
 from standfast.store.save.writers import Writer, writer_of
 from standfast.store.schema import names
+from standfast.store.schema.hyperparameters import exact_form
 from standfast.store.schema.metrics import checked_metrics
 from standfast.store.schema.record import Head, Place
 from standfast.store.schema.run_file import Monitor, RunFile, encode, read_run
@@ -335,7 +336,11 @@ class Run:
 
     def describe(self, hp: Any) -> None:
         """Record the hyperparameters as they are now: those that do not count may have changed."""
-        self._change_file(hyperparameters=recorded(hp))
+        self._change_file(hyperparameters=recorded(hp), exact=exact_form(hp))
+
+    def date(self, created: str | None, last_used: str | None) -> None:
+        """Record when another program made and used it, as far as that is known."""
+        self._change_file(created=created or self._file.created, last_used=last_used)
 
     @property
     def retention(self) -> Retention | None:

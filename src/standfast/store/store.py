@@ -42,10 +42,11 @@ from standfast.store.retention.trash import Trash
 from standfast.store.run import Run
 from standfast.store.save.changing import change_of
 from standfast.store.schema import names
+from standfast.store.schema.hyperparameters import exact_form
 from standfast.store.schema.run_file import RunFile, encode, environment, known_from, now, read_run
 from standfast.store.schema.settings import Settings, change_settings, read_settings
 from standfast.store.v3.companions import change_run, recover_run, write_beside
-from standfast.store.v3.foreign import is_foreign_store
+from standfast.store.v3.foreign import is_foreign_store, read_only
 
 Result = TypeVar("Result")
 _log: Final = logging.getLogger("standfast")
@@ -148,11 +149,7 @@ class Store:
                     self.backend.create(names.run_file(found.run), encode(found))
             return Run(self, self._labelled_now(found, name))
         if is_foreign_store(self.backend):
-            raise NotAStore(
-                errno.EPERM,
-                f"{self.url} was written by another program, and Standfast writes nothing into it: "
-                "make a store of its checkpoints elsewhere with `standfast import`",
-            )
+            raise NotAStore(errno.EROFS, read_only(Path(self.url).parent))
         file = RunFile(
             run=identity.hash,
             identity=_digests(identity),
@@ -161,6 +158,7 @@ class Store:
             created=now(),
             parent=parent.head.place if parent else None,
             hyperparameters=recorded(hp),
+            exact=exact_form(hp),
             environment=environment(),
             retention=self._retention_of(parent) if parent else None,
         )

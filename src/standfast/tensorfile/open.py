@@ -122,6 +122,13 @@ class TensorFile(Mapping[str, Array]):
         """A tensor's dtype and logical shape."""
         return self._index.spec(self._row(name))
 
+    def outline(self) -> Any:
+        """The tree, with arrays that take no memory, and are not read, in the place of its own."""
+        specs = [self.spec(name) for name in self]
+        blanks = [np.zeros((), spec.kind.numpy) for spec in specs]
+        shapes = [spec.array_shape for spec in specs]
+        return self.tree(dict(zip(self, map(np.broadcast_to, blanks, shapes), strict=True)))
+
     def slice(self, name: str) -> TensorSlice | ArraySlice:
         """A tensor to take slices of, without reading the rest: `file.slice("weight")[10:20]`."""
         row = self._row(name)
@@ -129,13 +136,18 @@ class TensorFile(Mapping[str, Array]):
             return ArraySlice(self[name])
         return TensorSlice(self._reader, row, self.spec(name))
 
-    def tree(self) -> Any:
-        """The tree that the tensors hang on, with arrays as its leaves.
+    def place(self, name: str) -> int | None:
+        """Where the bytes of a tensor begin; None if they are not contiguous in the file."""
+        row = self._row(name)
+        return None if row in self._index.forms else int(self._index.starts[row])
+
+    def tree(self, arrays: dict[str, Array] | None = None) -> Any:
+        """The tree that the tensors hang on, with arrays as its leaves, those given or its own.
 
         It is what was saved where the format keeps trees (torch's does): dicts, lists, tuples
         and plain values. Elsewhere it is the dict of all tensors.
         """
-        arrays = self.arrays()
+        arrays = self.arrays() if arrays is None else arrays
         if self._index.tree is None:
             return arrays
         by_row = list(arrays.values())

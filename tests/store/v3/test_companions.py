@@ -207,6 +207,12 @@ def test_a_file_of_any_length_is_not_read(
 # The architecture
 
 
+def write_architecture(backend: Backend, model: Any) -> None:
+    text = companions.encode_architecture(RUN[8:16] * 8, model)
+    assert text is not None
+    companions.write_shared(backend, RUN, names.architecture_file, text)
+
+
 class Tied(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +223,7 @@ class Tied(torch.nn.Module):
 
 
 def test_the_architecture_of_a_module_is_described(backend: Backend) -> None:
-    companions.write_architecture(backend, RUN, Tied())
+    write_architecture(backend, Tied())
     found = companions.read_architecture(backend, RUN)
     linear = "torch.nn.modules.linear:Linear"
     assert found["modules"]["first"] == linear
@@ -229,7 +235,7 @@ def test_the_architecture_of_a_module_is_described(backend: Backend) -> None:
 
 def test_any_other_model_is_what_its_identity_sees(backend: Backend) -> None:
     model = {"layers": [np.zeros((2, 3)), torch.ones(2)], "kind": dict, 1: "x"}
-    companions.write_architecture(backend, RUN, model)
+    write_architecture(backend, model)
     assert companions.read_architecture(backend, RUN) == {
         "value": {
             "layers": [["float64", [2, 3]], ["float32", [2]]],
@@ -240,17 +246,17 @@ def test_any_other_model_is_what_its_identity_sees(backend: Backend) -> None:
 
 
 def test_an_architecture_that_was_changed_is_refused(backend: Backend) -> None:
-    companions.write_architecture(backend, RUN, Tied())
+    write_architecture(backend, Tied())
     path = names.architecture_file(RUN)
     backend.replace(path, backend.read(path).replace(b"[3,2]", b"[2,3]"))
     with pytest.raises(DamagedFile, match=r"architecture\.json"):
         companions.read_architecture(backend, RUN)
 
 
-def test_that_of_another_run_is_refused(backend: Backend) -> None:
-    companions.write_architecture(backend, RUN, {"a": 1})
+def test_that_of_another_model_is_refused(backend: Backend) -> None:
+    write_architecture(backend, {"a": 1})
     backend.replace(names.architecture_file("f" * 24), backend.read(names.architecture_file(RUN)))
-    with pytest.raises(BadField, match="another run"):
+    with pytest.raises(BadField, match="another model"):
         companions.read_architecture(backend, "f" * 24)
 
 
@@ -316,3 +322,42 @@ def test_a_deleted_run_leaves_none_of_them(tmp_path: Path) -> None:
     run.delete_all()
     left = [path.name for path in tmp_path.rglob("*") if run.hash in path.name]
     assert [name for name in left if not name.endswith(".lock")] == []
+
+
+# What several runs share
+
+
+def test_runs_with_the_same_model_and_data_share_the_files(tmp_path: Path) -> None:
+    """The seed: "The model and data directories for the old hash can be referenced/reused since
+    those components haven't changed."
+    """
+    store = Store(tmp_path)
+    model, data = torch.nn.Linear(2, 3), {"uids": uids(1000)}
+    first = store.run(hp={"lr": 1}, model=model, data=data)
+    second = store.run(hp={"lr": 2}, model=model, data=data)
+    other = store.run(hp={"lr": 2}, model=torch.nn.Linear(3, 3), data={"uids": uids(999)})
+    for name_of in (names.architecture_file, names.data_state_file):
+        one, same_one, another = (
+            tmp_path / "checkpoints" / name_of(run.hash) for run in (first, second, other)
+        )
+        assert one.samefile(same_one)
+        assert not one.samefile(another)
+        assert one.read_bytes() != another.read_bytes()
+
+
+def test_a_shared_file_outlives_each_of_its_runs(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    data = {"uids": uids(10)}
+    first, second = (store.run(hp={"lr": lr}, data=data) for lr in (1, 2))
+    first.delete_all()
+    assert companions.read_data_state(store.backend, second.hash)["uids"] == uids(10)
+
+
+def test_a_file_that_was_damaged_is_not_shared(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    data = {"uids": uids(10)}
+    first = store.run(hp={"lr": 1}, data=data)
+    path = tmp_path / "checkpoints" / names.data_state_file(first.hash)
+    path.write_bytes(path.read_bytes().replace(b"sample-000003", b"sample-000004"))
+    second = store.run(hp={"lr": 2}, data=data)
+    assert companions.read_data_state(store.backend, second.hash)["uids"] == uids(10)

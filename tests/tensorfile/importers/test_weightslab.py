@@ -63,14 +63,14 @@ def test_its_weights_are_what_torch_reads() -> None:
         assert standfast.open(path).metadata["step"] == state["step"] == step
         for name, tensor in expected["model_state_dict"].items():
             assert np.array_equal(loaded[f"model_state_dict.{name}"], tensor.numpy())
-            assert torch.equal(state["model"][name], tensor)
+            assert torch.equal(state["model_state_dict"][name], tensor)
         moments = expected["optimizer_state_dict"]["state"]
         assert len(moments) == 4
         for index, slots in moments.items():
             for slot, tensor in slots.items():
-                assert torch.equal(state["optimizer"]["state"][index][slot], tensor)
+                assert torch.equal(state["optimizer_state_dict"]["state"][index][slot], tensor)
         groups = expected["optimizer_state_dict"]["param_groups"]
-        assert state["optimizer"]["param_groups"] == groups
+        assert state["optimizer_state_dict"]["param_groups"] == groups
         assert experiment.model(step) == {
             name: standfast.open(path).spec(f"model_state_dict.{name}")
             for name in expected["model_state_dict"]

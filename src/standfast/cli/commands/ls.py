@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +33,8 @@ from standfast.store.query.lineage import monitored
 from standfast.store.query.listing import Entry, Order, checkpoints, joined, written
 from standfast.store.query.mirrors import read_mirrors
 from standfast.store.schema.record import Head
+from standfast.store.v3.foreign import is_foreign_store, read_only
+from standfast.tensorfile.importers import read_root
 
 _MOST: Final = 12
 """A pipe gets columns for this many metrics."""
@@ -52,6 +55,8 @@ def list_checkpoints(
     runs = chosen_runs(store.index, chosen)
     entries = checkpoints(store.index, runs, number, order)
     elsewhere = 0
+    if not as_json:
+        _print_foreign(store)
     if mirrors := _mirrors(store, runs):
         entries, elsewhere = _with_mirrors(store, mirrors, entries, number, order)
     if as_json:
@@ -68,6 +73,16 @@ def list_checkpoints(
             left = _count(store, runs, order) + elsewhere - len(entries)
             if left > 0:
                 say((f"… and {left:,} {'more' if order else 'older'}; --all lists them", "dim"))
+
+
+def _print_foreign(store: Store) -> None:
+    """What there is to say of a root that weightslab wrote."""
+    if not is_foreign_store(store.backend):
+        return
+    root = read_root(Path(store.url).parent)
+    for file, why in root.problems:
+        say(("problem     ", "yellow"), printable(f"{file}: {why}"))
+    say((printable(read_only(root.path)), "dim"))
 
 
 def _mirrors(store: Store, runs: list[str] | None) -> dict[str, str]:

@@ -22,7 +22,7 @@ from standfast.cli.options import (
     TensorsOnly,
     names_in,
 )
-from standfast.cli.stores import find_foreign, find_store, is_file, is_package, resolve
+from standfast.cli.stores import find_store, is_file, is_package, resolve
 from standfast.errors import UnknownFormat
 from standfast.files.paths import check_local
 
@@ -53,15 +53,10 @@ def show(
             tensors_only=tensors_only,
             names=names_in(names),
         )
-    elif foreign := find_foreign(store):
-        from standfast.cli.foreign import show_in_root
-
-        show_in_root(foreign, what, as_json=json, every=every, tensors_only=tensors_only)
-        code = 0
     else:
         from standfast.cli.commands.show.checkpoint import show_checkpoint
 
-        code = show_checkpoint(resolve(what, store), as_json=json, every=every)
+        code = show_checkpoint(resolve(what, store, reads=True), as_json=json, every=every)
     raise typer.Exit(code)
 
 

@@ -10,8 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from standfast.cli.options import Json, Ref, StorePath, Yes
-from standfast.cli.stores import find_foreign, find_store, resolve, takeover
-from standfast.errors import BadOption
+from standfast.cli.stores import find_store, resolve
 
 app = typer.Typer()
 
@@ -76,22 +75,12 @@ def ls(
         raise typer.BadParameter("--best METRIC is an order itself; --max turns it round")
     if more and best is None:
         raise typer.BadParameter("--max says what is best: give --best METRIC too")
-    if foreign := find_foreign(store):
-        from standfast.cli.foreign import list_root
-
-        if hp or model or data or best or sort or reverse:
-            raise BadOption(
-                f"a root of another program is listed by RUN alone; {takeover(foreign)}"
-            )
-        list_root(foreign, run, number=None if every else number, as_json=json)
-        return
     order = Order(sort or "time", reverse) if sort is not None or reverse else None
     if best is not None:
         order = Order(best, reverse=more, rated=True)
     chosen = Filter(run, tuple(map(Hyperparameter.parse, hp or ())), model, data)
-    list_checkpoints(
-        find_store(store), chosen, number=None if every else number, as_json=json, order=order
-    )
+    most = None if every else number
+    list_checkpoints(find_store(store, reads=True), chosen, number=most, as_json=json, order=order)
 
 
 @app.command(rich_help_panel=PANEL)
@@ -117,11 +106,11 @@ def log(
     if run is None:
         from standfast.cli.commands.log.lineage import print_lineage
 
-        print_lineage(find_store(store), number=most, as_json=json)
+        print_lineage(find_store(store, reads=True), number=most, as_json=json)
     else:
         from standfast.cli.commands.log.history import print_history
 
-        print_history(find_store(store), run, number=most, as_json=json)
+        print_history(find_store(store, reads=True), run, number=most, as_json=json)
 
 
 @app.command(rich_help_panel=PANEL)

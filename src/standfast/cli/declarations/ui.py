@@ -52,7 +52,7 @@ def ui(
     from standfast.cli.stores import find_store, open_store
 
     serve(
-        open_store(store) if store else find_store(None),
+        open_store(store, reads=True) if store else find_store(None, reads=True),
         port=port,
         host=host,
         open_browser=not no_open,

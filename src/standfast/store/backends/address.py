@@ -11,6 +11,7 @@ from standfast.errors import BadOption
 from standfast.files.paths import check_local, is_url, shown
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.local import LocalBackend, user_cache
+from standfast.store.v3.foreign import is_foreign_layout
 
 INSIDE: Final = "checkpoints"
 """What a store keeps lies in the folder of this name, beside its logs."""
@@ -22,10 +23,10 @@ def opened(place: str | os.PathLike[str] | Backend, cache: int | None = None) ->
         return place
     if not is_url(place):
         check_local(place)
-        return LocalBackend(Path(place) / INSIDE)
+        return in_folder(Path(place) / INSIDE)
     url = str(place)
     if urlsplit(url).scheme == "file":
-        return LocalBackend(_path_in(url) / INSIDE)
+        return in_folder(_path_in(url) / INSIDE)
     from standfast.store.remote.connection import checked_url
 
     return _remote(f"{checked_url(url)}/{INSIDE}", cache)
@@ -33,7 +34,16 @@ def opened(place: str | os.PathLike[str] | Backend, cache: int | None = None) ->
 
 def reopened(url: str) -> Backend:
     """The backend of this URL, in another process."""
-    return _remote(url) if is_url(url) else LocalBackend(Path(url))
+    return _remote(url) if is_url(url) else in_folder(Path(url))
+
+
+def in_folder(path: Path) -> Backend:
+    """The backend of a folder: one that can only be read if weightslab wrote it."""
+    if not is_foreign_layout(path):
+        return LocalBackend(path)
+    from standfast.store.backends.weightslab import ForeignBackend
+
+    return ForeignBackend(path)
 
 
 def is_shared(backend: Backend) -> bool:

@@ -30,7 +30,6 @@ from standfast.store.backends.new_file import (
     writing,
 )
 from standfast.store.schema.names import is_text
-from standfast.store.v3.foreign import is_foreign_layout
 
 _OWN: Final = ".standfast"
 """The folder for the cache and the locks."""
@@ -64,7 +63,7 @@ class LocalBackend:
 
     @property
     def cache(self) -> Path | None:
-        """In the folder itself, or the user's own if that is read-only, foreign or on a network."""
+        """In the folder itself, or the user's own if that is read-only or on a network."""
         try:
             root = os.open(self._root, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -74,7 +73,7 @@ class LocalBackend:
         finally:
             os.close(root)
         own = self._root / _OWN
-        elsewhere = remote or own.is_symlink() or is_foreign_layout(self._root)
+        elsewhere = remote or own.is_symlink()
         if not elsewhere and _is_writable(own):
             return own
         return user_cache(os.path.realpath(self._root))

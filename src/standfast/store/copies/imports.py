@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,13 +15,17 @@ from standfast.errors import (
     DamagedFile,
     FileError,
     RefusedPickle,
+    RefusedState,
     UnknownFormat,
     UnsupportedFile,
 )
 from standfast.identity import Identity, identify
 from standfast.store.checkpoint import Checkpoint
 from standfast.store.run import Run
+from standfast.store.save.planning import plan_state
+from standfast.store.save.saving import SAFETENSORS, TORCH
 from standfast.store.schema import names
+from standfast.store.schema.run_file import local_time
 from standfast.store.store import Store
 from standfast.tensorfile.importers import Experiment, Found, Root, read_folder, read_root
 
@@ -151,7 +155,7 @@ class _Source:
 
 
 def _sources(root: Root, problems: list[Problem]) -> list[_Source]:
-    """The experiments that have checkpoints, the oldest first, each with an identity of its own."""
+    """The experiments that have checkpoints, the last used one last, each with its own identity."""
     sources = []
     seen: set[Identity] = set()
     # The order must be the same when a root that has grown is imported again.
@@ -169,7 +173,11 @@ def _sources(root: Root, problems: list[Problem]) -> list[_Source]:
         trial = experiment.hash if identity in seen else None
         seen.add(identity)
         sources.append(_Source(experiment, hp, model, data, trial, damaged))
-    return sources
+    # The one that was used last comes last, so that the latest stays the latest.
+    used = [each.hash for each in root.experiments.values()]
+    if root.latest in used:
+        used.insert(0, root.latest)
+    return sorted(sources, key=lambda source: -used.index(source.experiment.hash))
 
 
 def _model(experiment: Experiment) -> tuple[Any, list[Problem]]:
@@ -208,6 +216,7 @@ def _import(
         run = store.run(hp=source.hp, model=source.model, data=source.data, trial=source.trial)
         if run.name is None:
             run.rename(label)
+    run.date(local_time(experiment.created), local_time(experiment.last_used))
     imported = Imported(run, "weightslab", source.damaged, experiment=experiment.hash)
     with run:
         found = [experiment.found(step) for step in experiment.checkpoints]
@@ -215,7 +224,8 @@ def _import(
             state = _readable(each.state, each.paths[0], imported.ignored, _UNREADABLE)
             if state is None:
                 continue
-            taken = _take(run, each, state)
+            written = state.get("timestamp") or experiment.file_of(each.step)[1]
+            taken = _take_whole(run, each, state, local_time(written))
             taken.checkpoint.note(f"imported from weightslab experiment {experiment.hash}")
             imported.taken.append(taken)
             report(taken)
@@ -237,6 +247,17 @@ def _take(run: Run, found: Found, state: Any) -> Taken:
         found.step, state, metrics=found.metrics, epoch=found.epoch, best=found.best
     )
     return Taken(checkpoint, found.paths, dict(found.left_out))
+
+
+def _take_whole(run: Run, found: Found, state: Any, time: str | None) -> Taken:
+    """Save a file of weights as one, where readers of layout V3 find it, with its time."""
+    wanted = replace(run.wanted(found.step, format=TORCH), time=time)
+    try:
+        head = run.commit(plan_state(state), wanted)
+    except RefusedState:  # torch would not read it with weights_only=True
+        head = run.commit(plan_state(state), replace(wanted, format=SAFETENSORS))
+    run.tidy()
+    return Taken(Checkpoint(run.store, head), found.paths, dict(found.left_out))
 
 
 def _name_of(path: str | os.PathLike[str]) -> str:

@@ -43,6 +43,8 @@ class ListedRun(NamedTuple):
     used: str | None
     """When the latest of its checkpoints was committed."""
     problem: str | None
+    last_used: str | None
+    """When it was last made, loaded or saved into."""
 
 
 class Span(NamedTuple):
@@ -193,7 +195,9 @@ class Index:
         return [
             ListedRun(*row)
             for row in self._database.all(
-                "SELECT DISTINCT folders.run, name, created, used, runs.problem FROM folders "
+                "SELECT DISTINCT folders.run, name, created, used, runs.problem, "
+                "max(coalesce(used, ''), coalesce(created, ''), "
+                "coalesce(json_extract(CAST(file AS TEXT), '$.last_used'), '')) FROM folders "
                 "LEFT JOIN runs ON runs.run = folders.run "
                 "LEFT JOIN (SELECT run, max(sequence) AS sequence, time AS used FROM records "
                 "GROUP BY run) AS last ON last.run = folders.run "

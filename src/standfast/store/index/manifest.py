@@ -182,7 +182,7 @@ def _lines(index: Index) -> Iterator[str]:
     yield f"last_updated: {_text(now())}\n"
     runs = index.runs()
     yield "experiments:\n" if runs else "experiments: {}\n"
-    for run, name, created, used, _ in runs:
+    for run, name, created, used, _, last_used in runs:
         made = created or used or now()
         yield f"  {_text(run)}:\n"
         if name is not None:
@@ -190,7 +190,7 @@ def _lines(index: Index) -> Iterator[str]:
         for i, part in enumerate(("hp", "model", "data")):
             yield f"    {part}_hash: {_text(run[8 * i : 8 * i + 8])}\n"
         yield f"    created: {_text(made)}\n"
-        yield f"    last_used: {_text(used or made)}\n"
+        yield f"    last_used: {_text(last_used or made)}\n"
 
 
 def _text(value: str) -> str:

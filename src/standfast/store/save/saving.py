@@ -58,6 +58,8 @@ class Wanted:
     best: bool
     replace: bool
     format: str = SAFETENSORS
+    time: str | None = None
+    """When it was first saved, if another program did that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,7 @@ class Assembler:
             epoch=wanted.epoch,
             sequence=self.next_sequence(task.after),
             token=task.token,
-            time=now(),
+            time=wanted.time or now(),
             best=wanted.best,
             metrics=dict(wanted.metrics),
             parent=before,

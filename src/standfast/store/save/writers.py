@@ -133,7 +133,7 @@ class Writer:
         if self._lock is None:
             raise RunBusy(
                 f"run {self._run}: {self._backend.holder(self._run)} writes into it; wait for it "
-                "to end, or give another `trial` to start a run of its own"
+                "to end, or start another run: one with other hyperparameters"
             )
         try:
             self.sweep(patience)

@@ -16,6 +16,7 @@ from standfast.errors import (
     MissingFile,
     StandfastError,
     TooNew,
+    UnsupportedFile,
 )
 from standfast.files.digests import DIGEST
 from standfast.files.input.ranges import SourceRanges
@@ -60,6 +61,10 @@ def check_header(backend: Backend, run: str, file: DataFile) -> None:
     Raises MissingFile, or a DamagedFile that says what is wrong.
     """
     path = f"{names.run_folder(run)}/{file.name}"
+    if not file.digest:
+        raise UnsupportedFile(
+            f"{path}: another program wrote it and stored no digest, so that it cannot be verified"
+        )
     with written_by_us(path):
         if file.name.endswith(SUFFIX):
             with closing(backend.open(path)) as opened:

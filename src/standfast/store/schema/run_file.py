@@ -14,12 +14,14 @@ from standfast.errors import BadField, RefusedState
 from standfast.policies import Mode, Retention
 from standfast.store.backends.backend import Reads
 from standfast.store.schema import names
+from standfast.store.schema.hyperparameters import exact_value
 from standfast.store.schema.record import Head, Place
 from standfast.store.schema.seal import Sealed, read
 from standfast.store.schema.seal import encode as encode_sealed
 
 FORMAT: Final = "standfast run 1"
 MAX_SIZE: Final = 64 << 20
+_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class Monitor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,11 +43,21 @@ class RunFile(Sealed, frozen=True):
     parent: Place | None
     """The checkpoint that the run came from."""
     hyperparameters: Any
+    """As JSON, for people."""
     environment: dict[str, str]
     retention: Retention | None = None
     """Which of its checkpoints are kept; None if it was never set."""
     monitor: Monitor | None = None
     """What decides on its best, if anything does."""
+    exact: Any = None
+    """The hyperparameters with all their types, where `hyperparameters` does not have them."""
+    last_used: str | None = None
+    """When an experiment was loaded or made the current one, where that is after its commits."""
+
+    @property
+    def settings(self) -> Any:
+        """The hyperparameters with the values and types that they were given with."""
+        return exact_value(self.hyperparameters, self.exact)
 
 
 def encode(file: RunFile) -> bytes:
@@ -97,4 +109,12 @@ def _version(package: str) -> str:
 
 def now() -> str:
     """The time, for people."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.now(UTC).strftime(_TIME)
+
+
+def local_time(text: Any) -> str | None:
+    """A time in ISO 8601 in the same form; without a zone it is by the clock of this machine."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC).strftime(_TIME)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None

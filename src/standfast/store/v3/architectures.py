@@ -22,11 +22,13 @@ MAX_SIZE: Final = 256 << 20
 _PARTS: Final = ("modules", "parameters", "buffers")
 
 
-def write_architecture(backend: Backend, run: str, model: Any) -> None:
-    """Describe the model of a run, from what its identity was made of."""
-    text = seal(FORMAT, {"run": run, **described(model)}) + b"\n"
-    if len(text) <= MAX_SIZE:  # one that nobody could read is none
-        backend.replace(names.architecture_file(run), text)
+def encode_architecture(identity: str | None, model: Any) -> bytes | None:
+    """The description of a model with this digest; None if it is too long to be read again.
+
+    It does not name the run, so that runs with the same model can share the file.
+    """
+    text = seal(FORMAT, {"model": identity, **described(model)}) + b"\n"
+    return text if len(text) <= MAX_SIZE else None
 
 
 def read_architecture(backend: Backend, run: str) -> dict[str, Any]:
@@ -40,8 +42,9 @@ def read_architecture(backend: Backend, run: str) -> dict[str, Any]:
         if len(text) > MAX_SIZE:
             raise LimitExceeded(f"it has over {MAX_SIZE:,} bytes")
         fields = unseal(line_of(text), FORMAT)
-        if fields.pop("run", None) != run:
-            raise BadField("it is that of another run")
+        identity = fields.pop("model", None)
+        if not isinstance(identity, str) or not identity.startswith(run[8:16]):
+            raise BadField("it is that of another model")
         if set(fields) != {"value"} and set(fields) != set(_PARTS):
             raise BadField(f"expected the keys {', '.join(_PARTS)}, or value")
         if "value" not in fields:

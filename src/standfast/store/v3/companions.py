@@ -21,14 +21,13 @@ from standfast.errors import (
     MissingFile,
     StandfastError,
 )
-from standfast.files.yaml_text import MAX_BYTES, read_yaml
-from standfast.identity import recorded
 from standfast.store.backends.backend import NO_ANSWER, Backend, Reads
 from standfast.store.save.changing import PATIENCE, change_of
 from standfast.store.schema import names
-from standfast.store.schema.run_file import RunFile, encode, now, read_run
+from standfast.store.schema.hyperparameters import yaml_value
+from standfast.store.schema.run_file import MAX_SIZE, RunFile, encode, now, read_run
 from standfast.store.v3 import data_states
-from standfast.store.v3.architectures import read_architecture, write_architecture
+from standfast.store.v3.architectures import encode_architecture, read_architecture
 from standfast.store.v3.yaml_writer import block, escaped
 
 __all__ = [
@@ -39,11 +38,11 @@ __all__ = [
     "read_config",
     "read_data_state",
     "recover_run",
-    "write_architecture",
     "write_beside",
     "write_config",
     "write_data_state",
     "write_run",
+    "write_shared",
 ]
 
 MAX_DATA_STATE: Final = 2 << 30
@@ -56,7 +55,28 @@ def write_beside(backend: Backend, file: RunFile, model: Any, data: Any) -> None
     write_config(backend, file)
     write_data_state(backend, file.run, data)
     if model is not None:
-        write_architecture(backend, file.run, model)
+        text = encode_architecture(file.identity["model"], model)
+        if text is not None:
+            write_shared(backend, file.run, names.architecture_file, text)
+
+
+def write_shared(backend: Backend, run: str, name_of: Callable[[str], str], content: bytes) -> None:
+    """Write a file of a run, as a hard link to that of another run if one has the same content.
+
+    Only runs with the same model or data, by their hashes, can have the same.
+    """
+    name = name_of(run)
+    folder = name.partition("/")[0]
+    part = slice(16, 24) if folder == names.SAMPLES else slice(8, 16)
+    for other in backend.folders(folder) if backend.links else ():
+        there = name_of(other) if names.is_run(other) and other != run else name
+        if there == name or other[part] != run[part] or backend.size(there) != len(content):
+            continue
+        with suppress(FileError):  # deleted meanwhile, or it cannot be read
+            if backend.read(there) == content and backend.link(there, name, over=True):
+                backend.sync(name.rpartition("/")[0])
+                return
+    backend.replace(name, content)
 
 
 def write_run(backend: Backend, file: RunFile) -> None:
@@ -100,27 +120,29 @@ def files_beside(run: str) -> list[str]:
 
 
 def write_config(backend: Backend, file: RunFile) -> None:
-    """Write the hyperparameters of a run, volatile ones too, and in a comment the rest of it."""
-    rest = msgspec.to_builtins(file)
+    """Replace the config of a run."""
+    backend.replace(names.config_file(file.run), encode_config(file))
+
+
+def encode_config(file: RunFile) -> bytes:
+    """The hyperparameters of a run as YAML, and in a comment all of its run file."""
     fields = {
-        "hyperparameters": recorded(rest.pop("hyperparameters")),
+        "hyperparameters": yaml_value(file.settings),
         "exp_hash": file.run,
         "last_updated": now(),
     }
     lines = [line for key, value in fields.items() for line in block(key, value)]
-    lines.append(f"# {escaped(msgspec.json.encode(rest).decode())}\n")
-    backend.replace(names.config_file(file.run), _with_digest("".join(lines)))
+    lines.append(f"# {escaped(msgspec.json.encode(file).decode())}\n")
+    return _with_digest("".join(lines))
 
 
 def read_config(backend: Reads, run: str) -> RunFile:
     """What a run is, by its config; raises MissingFile, or a DamagedFile that says why."""
     path = names.config_file(run)
-    text = _checked(_read(backend, path, MAX_BYTES), path)
+    text = _checked(_read(backend, path, 4 * MAX_SIZE), path)
     try:
-        rest = msgspec.json.decode(text.rsplit(b"\n# ", 1)[-1], type=dict[str, Any])
-        hyperparameters = read_yaml(text, path)["hyperparameters"]
-        file = msgspec.convert({**rest, "hyperparameters": hyperparameters}, RunFile)
-    except (ValueError, KeyError, TypeError) as error:  # the digest was made to fit
+        file = msgspec.json.decode(text.rsplit(b"\n# ", 1)[-1], type=RunFile)
+    except ValueError as error:  # the digest was made to fit
         raise BadField(f"{path}: {error}") from error
     if file.run != run:
         raise BadField(f"{path}: it is that of the run {file.run!r:.40}")
@@ -139,8 +161,16 @@ def recover_run(backend: Reads, run: str) -> RunFile | None:
 
 def write_data_state(backend: Backend, run: str, data: Any) -> None:
     """Write which samples a run sees, which of them are discarded, and their tags."""
-    text = _with_digest("".join(data_states.lines_of(data)))
-    backend.replace(names.data_state_file(run), text)
+    text = encode_data_state(data)
+    if data is None:
+        backend.replace(names.data_state_file(run), text)
+    else:
+        write_shared(backend, run, names.data_state_file, text)
+
+
+def encode_data_state(data: Any) -> bytes:
+    """A data state as its file has it."""
+    return _with_digest("".join(data_states.lines_of(data)))
 
 
 def check_data_state(backend: Backend, run: str) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from standfast.errors import BadField
 from standfast.files.yaml_text import read_yaml
-from standfast.identity import recorded
+from standfast.identity import is_data_state, recorded
 from standfast.store.v3.yaml_writer import block, escaped, flow
 
 Scalar = str | int | float | bool | None
@@ -33,12 +33,12 @@ _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 def lines_of(data: Any) -> Iterator[str]:
     """The text of a data state, or of whatever else stands for the data of a run."""
-    if not isinstance(data, Mapping) or "uids" not in data:
+    if not is_data_state(data):
         yield from ("uids: []\n", "discarded: []\n", "tags: {}\n")
         if data is not None:
             yield from block("data", recorded(data))
         return
-    yield f"uids: {_list(data['uids'])}\n"
+    yield f"uids: {_list(data.get('uids'))}\n"
     yield f"discarded: {_list(data.get('discarded'))}\n"
     yield f"tags: {_tags(data.get('tags') or {})}\n"
     for key, value in data.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,14 @@ _OWN: Final = ".standfast"
 _FOLDER: Final = re.compile("[0-9a-z]{8}([0-9a-z]{16})?")
 """Some releases call folders by the 8 characters of the model alone."""
 _CHECKPOINT: Final = re.compile("[0-9a-z]{24}_step_[0-9]+\\.pt")
+
+
+def read_only(root: Path) -> str:
+    """Why nothing is written to a root of weightslab, and what to do instead."""
+    return (
+        f"{root} was written by weightslab, and is read only: `standfast import "
+        f"{shlex.quote(str(root))} --store STORE` takes it over"
+    )
 
 
 def is_foreign(root: Path) -> bool:

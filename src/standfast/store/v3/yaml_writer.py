@@ -8,7 +8,9 @@ for two characters is escaped; what JSON would write as two escapes is not.
 from __future__ import annotations
 
 import json
+import math
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -29,7 +31,7 @@ def escaped(text: str) -> str:
 
 
 def flow(value: Any) -> str:
-    """A JSON value on one line: JSON too, unless a key in it is very long.
+    """A value on one line, which is JSON as well if JSON has the value and no key is very long.
 
     >>> flow({"lr": 1e-4, "on": ["yes", None]})
     '{"lr": 0.0001, "on": ["yes", null]}'
@@ -38,21 +40,27 @@ def flow(value: Any) -> str:
         return f"{{{', '.join(f'{_flow_key(k)}: {flow(v)}' for k, v in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(flow, value))}]"
+    if isinstance(value, set):
+        return f"!!set {{{', '.join(sorted(map(flow, value)))}}}"
+    if isinstance(value, bytes):
+        return f'!!binary "{b64encode(value).decode()}"'
     if isinstance(value, float):
         digits = repr(value)
+        if not math.isfinite(value):
+            return digits.replace("inf", ".inf").replace("nan", ".nan")
         # A float without a point is text to PyYAML.
         return digits if "." in digits else digits.replace("e", ".0e")
     return escaped(json.dumps(value, ensure_ascii=False))
 
 
-def _flow_key(key: str | int | float | bool | None) -> str:
+def _flow_key(key: Any) -> str:
     text = flow(key)
     return text if len(text) < _LONGEST_KEY else f"? {text} "
 
 
-def block(key: str, value: Any, indent: str = "") -> Iterator[str]:
+def block(key: Any, value: Any, indent: str = "") -> Iterator[str]:
     """The lines of an entry of a mapping; mappings in it are indented, all else is on one line."""
-    is_name = _NAME.fullmatch(key) is not None and key.lower() not in _WORDS
+    is_name = isinstance(key, str) and _NAME.fullmatch(key) and key.lower() not in _WORDS
     text = key if is_name else flow(key)
     head = f"{indent}{text}:" if len(text) < _LONGEST_KEY else f"{indent}? {text}\n{indent}:"
     if isinstance(value, dict) and value:

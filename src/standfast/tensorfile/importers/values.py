@@ -48,6 +48,21 @@ class Content:
     left_out: LeftOut
 
 
+def read_outline(file: TensorFile) -> Any:
+    """The tree of a file as `read_content` has it, with arrays that are not read."""
+    plain = _Plain(file, None)
+    tree = plain.value(file.outline(), ROOT, ())
+    return {} if tree is _NOTHING else tree
+
+
+def torch_adapter() -> Framework | None:
+    """Torch, if it is installed."""
+    try:
+        return framework("torch")
+    except UnknownFramework:
+        return None
+
+
 def read_content(path: Path, tensors_only: bool) -> Content:
     """All of a file, with torch tensors where torch is installed and NumPy arrays elsewhere."""
     try:
@@ -58,7 +73,7 @@ def read_content(path: Path, tensors_only: bool) -> Content:
             "pointer to a large file, get that file first"
         ) from error
     with opened as file:
-        plain = _Plain(file)
+        plain = _Plain(file, torch_adapter())
         given = file.tree()
         tree = plain.value(given, ROOT, ())
         tensors = isinstance(given, dict) and given and all(str(key) in file for key in given)
@@ -113,14 +128,10 @@ def report(missing: LeftOut, left_out: dict[str, str]) -> None:
 class _Plain:
     """Makes a tree out of a file one that a state can be: what cannot be in it is left out."""
 
-    def __init__(self, file: TensorFile) -> None:
+    def __init__(self, file: TensorFile, adapter: Framework | None) -> None:
         self.left_out: LeftOut = {}
         self._file = file
-        self._adapter: Framework | None
-        try:
-            self._adapter = framework("torch")
-        except UnknownFramework:
-            self._adapter = None
+        self._adapter = adapter
 
     def value(self, value: Any, name: str | None, path: tuple[str, ...]) -> Any:
         """A node of the tree; `name` is what the file would call a tensor in its place."""

@@ -15,7 +15,7 @@ from standfast.errors import BadField, UnreadableFile
 from standfast.files.input.file import SourceFile
 from standfast.files.yaml_text import MAX_BYTES, read_yaml
 from standfast.tensorfile.importers.contents import Found, shown
-from standfast.tensorfile.importers.values import as_state, read_content, report
+from standfast.tensorfile.importers.values import as_part, read_content, report
 from standfast.tensorfile.importers.weightslab_data import as_data_state, read_snapshot
 from standfast.tensorfile.open import TensorFile
 from standfast.tensors import TensorSpec
@@ -117,6 +117,9 @@ def read_mapping(path: Path) -> dict[Any, Any]:
 
 
 def _state(path: Path, left_out: dict[str, str]) -> dict[str, Any]:
-    state, missing = as_state(read_content(path, tensors_only=True))
+    content = read_content(path, tensors_only=True)
+    state, missing = content.tree, content.left_out
+    if content.flat or not isinstance(state, dict):
+        state, missing = as_part(content, _MODEL.removesuffix("."))
     report(missing, left_out)
-    return state
+    return dict(state)

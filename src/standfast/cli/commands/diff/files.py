@@ -68,7 +68,7 @@ def _opened(
 ) -> AbstractContextManager[TensorFile | Checkpoint]:
     if is_file(argument):
         return TensorFile(argument, tensors_only=tensors_only)
-    return nullcontext(resolve(argument, store))
+    return nullcontext(resolve(argument, store, reads=True))
 
 
 def _comparable(what: TensorFile | Checkpoint) -> Comparable:

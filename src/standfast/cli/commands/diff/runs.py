@@ -67,8 +67,8 @@ class _Side:
 
 def diff_runs(before: str, after: str, *, store: str | None, as_json: bool, every: bool) -> int:
     """Print what differs between two checkpoints and their runs; returns the exit code."""
-    resolve_ref = partial(resolve, given=store)
-    find = partial(find_store, store)
+    resolve_ref = partial(resolve, given=store, reads=True)
+    find = partial(find_store, store, reads=True)
     old, new = _side(before, resolve_ref, find), _side(after, resolve_ref, find)
     found, of_runs, trees = _compared(old, new)
     if as_json:

@@ -1,0 +1,213 @@
+"""Roots that weightslab wrote, read as stores and taken over by `import`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+import standfast
+from standfast.errors import StandfastError, UnsupportedFile, WriteFailed
+from standfast.experiments import CheckpointManagerV2
+from standfast.identity import identify
+from standfast.store.copies.imports import import_root
+from tests import WEIGHTSLAB
+from tests.experiments.models import bits, new_model, new_optimizer, train_step
+from tests.experiments.test_foreign import content, v3_root
+from tests.tensorfile.importers.weightslab_roots import FIRST, LAYOUTS, SECOND, Writer
+
+MADE = "c2546cf6b5a79a7800000000"
+WEIGHTS = WEIGHTSLAB / "checkpoints" / "models" / "b5a79a78"
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> CheckpointManagerV2:
+    manager = CheckpointManagerV2(tmp_path / "store")
+    import_root(manager.store, WEIGHTSLAB)
+    return manager
+
+
+# Read where it is
+
+
+@pytest.mark.parametrize("step", [100, 200])
+def test_a_root_is_resolved_as_a_store_is(step: int) -> None:
+    before = content(WEIGHTSLAB)
+    checkpoint = standfast.Store(WEIGHTSLAB).resolve(f"{MADE}@{step}")
+    state = checkpoint.state()
+    expected = torch.load(WEIGHTS / f"{MADE}_step_{step:06d}.pt", weights_only=False)
+    assert state.keys() == expected.keys()
+    assert bits(state["model_state_dict"]) == bits(expected["model_state_dict"])
+    for index, slots in expected["optimizer_state_dict"]["state"].items():
+        assert bits(state["optimizer_state_dict"]["state"][index]) == bits(slots)
+    assert checkpoint.head.time == expected["timestamp"] + "Z"
+    assert checkpoint["model_state_dict.0.weight"].shape == (8, 10)
+    assert content(WEIGHTSLAB) == before
+
+
+def test_files_without_digests_are_not_said_to_be_verified() -> None:
+    with pytest.raises(UnsupportedFile, match="no digest"):
+        standfast.Store(WEIGHTSLAB).resolve("latest").verify()
+
+
+def test_a_store_over_a_root_has_its_experiments(tmp_path: Path) -> None:
+    v3_root(tmp_path)
+    store = standfast.Store(tmp_path)
+    (run,) = store.runs()
+    assert run.hyperparameters["layers"] == [8, 3]
+    assert run.load(100)["step"] == 100
+    assert store.resolve("latest").step == 200
+    model = new_model(seed=9)
+    run.load("latest", part="model_state_dict", into=model.state_dict())
+    assert bits(model.state_dict()) == bits(new_model().state_dict())
+
+
+@LAYOUTS
+def test_a_root_that_grows_is_seen(tmp_path: Path, short: bool) -> None:
+    writer = Writer(tmp_path, short)
+    writer.experiment(FIRST, 100)
+    store = standfast.Store(tmp_path)
+    assert store.resolve("latest").ref == f"{FIRST}@100"
+    writer.experiment(FIRST, 100, 300)
+    writer.experiment(SECOND, 5)
+    assert store.resolve(f"{FIRST}@300").state()["step"] == 300
+    assert store.resolve("latest").ref == f"{SECOND}@5"
+    torch.save({"step": 1, "model_state_dict": {"x": torch.ones(2)}}, writer.weights(FIRST, 100))
+    assert store.resolve(f"{FIRST}@100").state()["model_state_dict"]["x"].tolist() == [1.0, 1.0]
+
+
+def test_tensors_that_are_not_contiguous_are_read(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100)
+    whole = torch.arange(12.0).reshape(3, 4)
+    given = {
+        "turned": whole.T,
+        "rows": whole[::2],
+        "half": torch.arange(4, dtype=torch.bfloat16),
+        "tied": whole,
+        "empty": torch.empty(0, 3),
+        "number": torch.tensor(7),
+    }
+    torch.save({"step": 100, "model_state_dict": given}, writer.weights(FIRST, 100))
+    found = standfast.Store(tmp_path).resolve(f"{FIRST}@100").state()["model_state_dict"]
+    assert list(found) == list(given)
+    for name, tensor in given.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+
+
+def test_a_damaged_file_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100, 200)
+    path = writer.weights(FIRST, 200)
+    path.write_bytes(path.read_bytes()[:500])
+    store = standfast.Store(tmp_path)
+    with pytest.raises(StandfastError, match="step_000200"):
+        store.resolve(f"{FIRST}@200")
+    assert store.resolve(f"{FIRST}@100").state()["step"] == 100
+
+
+def test_nothing_is_written_through_a_store(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(WEIGHTSLAB, tmp_path / "root"))
+    before = content(root)
+    store = standfast.Store(root)
+    checkpoint, run = store.resolve("latest"), store.find_run(MADE)
+    writes = [
+        lambda: checkpoint.tag("paper"),
+        lambda: checkpoint.note("text"),
+        lambda: run.rename("other"),
+        lambda: run.save(300, {}),
+        lambda: run.delete(100),
+        run.delete_all,
+        lambda: run.retain(standfast.KeepLast(1)),
+        lambda: store.run("new"),
+    ]
+    for write in writes:
+        with pytest.raises(StandfastError, match=r"written by weightslab|another program wrote it"):
+            write()
+    store.close()
+    assert content(root) == before
+    with pytest.raises(WriteFailed):
+        store.backend.replace("models/x", b"")
+
+
+# Taken over
+
+
+def test_the_recipe_of_the_seed_works_after_an_import(imported: CheckpointManagerV2) -> None:
+    """The seed: "checkpoint_files = sorted(model_dir.glob(f"{latest_hash}_step_*.pt"))",
+    "model.load_state_dict(checkpoint['model_state_dict'])".
+    """
+    latest_hash = imported.get_latest_hash()
+    assert latest_hash is not None
+    model_dir = imported.models_dir / latest_hash
+    checkpoint_files = sorted(model_dir.glob(f"{latest_hash}_step_*.pt"))
+    checkpoint = torch.load(checkpoint_files[-1], weights_only=True)
+    assert checkpoint["step"] == 200
+    model = new_model(seed=9)
+    optimizer = new_optimizer(model)
+    model.load_state_dict(checkpoint["model_state_dict"])
+    optimizer.load_state_dict(checkpoint["optimizer_state_dict"])
+    expected = torch.load(WEIGHTS / f"{MADE}_step_000200.pt", weights_only=False)
+    assert bits(model.state_dict()) == bits(expected["model_state_dict"])
+    found = imported.load_checkpoint(latest_hash, target_step=100)["weights"]
+    assert found.keys() == expected.keys()
+    config = imported.hp_dir / latest_hash / f"{latest_hash}_config.yaml"
+    assert yaml.safe_load(config.read_text())["hyperparameters"] == {"batch": 8, "lr": 0.001}
+
+
+def test_an_import_keeps_the_times(imported: CheckpointManagerV2) -> None:
+    """The seed: "The manifest maintains creation and last-used timestamps"."""
+    (entry,) = imported.get_all_hashes()
+    assert entry["created"] == "2026-11-15T06:46:51.897549Z"
+    assert entry["last_used"] == "2026-11-15T06:46:51.921824Z"
+    times = [each["time"] for each in imported.get_checkpoint_info(entry["hash"])["checkpoints"]]
+    assert times == ["2026-11-15T06:46:51.906914Z", "2026-11-15T06:46:51.917203Z"]
+
+
+def test_the_same_model_and_settings_continue_an_imported_run(
+    imported: CheckpointManagerV2,
+) -> None:
+    made = imported.get_latest_hash()
+    model = new_model()
+    optimizer = new_optimizer(model)
+    hp = {"lr": 0.001, "batch": 8}
+    assert imported.update_experiment_hash(model, hp) == (made, True, {"hp", "model"})
+    assert imported.load_latest_checkpoint(model, optimizer=optimizer)["step"] == 200
+    train_step(model, optimizer, 201)
+    path = imported.save_model_checkpoint(model, optimizer=optimizer)
+    assert path.name == f"{made}_step_000201.pt"
+    assert imported.list_experiment_hashes() == [made]
+    assert imported.update_experiment_hash(model, hp) == (made, False, set())
+    wider, _, changed = imported.update_experiment_hash(nn.Linear(10, 3))
+    assert changed == {"model"}
+    assert wider == identify(hp=hp, model=nn.Linear(10, 3)).hash
+
+
+def test_other_settings_branch_from_an_imported_run(imported: CheckpointManagerV2) -> None:
+    made = imported.get_latest_hash()
+    model = new_model()
+    imported.load_latest_checkpoint(model)
+    imported.update_experiment_hash(model, {"lr": 0.5, "batch": 8})
+    path = imported.save_model_checkpoint(model, 1)
+    assert imported.get_checkpoint_info(path.name[:24])["parent"] == f"{made}@200"
+
+
+def test_the_latest_of_a_root_is_the_latest_after_an_import(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "root", short=False)
+    times: list[Any] = ["2026-01-21T08:00:00", "2026-01-21T09:00:00", "2026-01-21T10:00:00"]
+    writer.experiment(SECOND, 5, created=times[1], last_used=times[1])
+    writer.experiment(FIRST, 100, created=times[0], last_used=times[2])
+    writer.config(FIRST, {"lr": 1})
+    manager = CheckpointManagerV2(tmp_path / "store")
+    done = import_root(manager.store, writer.path)
+    of = {each.experiment: each.run.hash for each in done.runs}
+    assert manager.get_latest_hash() == of[FIRST]
+    by_use = [entry["hash"] for entry in manager.get_all_hashes(sort_by="last_used")]
+    assert by_use == [of[FIRST], of[SECOND]]
+    assert manager.get_all_hashes()[0]["hash"] == of[SECOND]  # the newest

@@ -1,0 +1,45 @@
+"""The dashboard of a root that weightslab wrote."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import WEIGHTSLAB
+from tests.experiments.test_foreign import MADE, content
+from tests.web.api.client import Api
+
+PATHS = [
+    "/store",
+    "/runs",
+    f"/runs/{MADE}",
+    f"/runs/{MADE}/checkpoints",
+    f"/runs/{MADE}/metrics",
+    "/lineage",
+    "/storage",
+    f"/checkpoints/{MADE}/200",
+    f"/checkpoints/{MADE}/200/record",
+    f"/compare?before={MADE}@100&after={MADE}@200",
+    f"/tensor?ref={MADE}@200&name=model_state_dict.0.weight",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_view_answers_and_writes_nothing(path: str) -> None:
+    before = content(WEIGHTSLAB)
+    assert Api(WEIGHTSLAB)(path)
+    assert content(WEIGHTSLAB) == before
+
+
+def test_its_checkpoints_are_shown() -> None:
+    api = Api(WEIGHTSLAB)
+    assert [run["name"] for run in api("/runs")["runs"]] == ["wl-jade-tide"]
+    assert api(f"/runs/{MADE}")["hyperparameters"] == {"batch": 8, "lr": 0.001}
+    assert api(f"/checkpoints/{MADE}/100")["step"] == 100
+
+
+def test_nothing_can_be_edited() -> None:
+    before = content(WEIGHTSLAB)
+    api = Api(WEIGHTSLAB, allow_edit=True)
+    answer = api.send(f"/checkpoints/{MADE}/200/tags", {"tag": "paper"}, status=403)
+    assert "written by weightslab" in str(answer)
+    assert content(WEIGHTSLAB) == before
