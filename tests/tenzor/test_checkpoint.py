@@ -410,9 +410,36 @@ def test_a_checkpoint_of_the_original_is_loaded() -> None:
     for name, array in _original().items():
         parameter = model.get_parameter(name)
         assert np.allclose(parameter.detach().numpy(), array, atol=1e-6)
-        velocity = optimizer.state[parameter]["momentum_buffer"]
-        assert bits(velocity) == bits(parameter.detach())
+        momentum = optimizer.state[parameter]["momentum_buffer"]  # the file's v are its weights
+        assert bits(momentum) == bits(parameter.detach() / -np.float32(METADATA.learning_rate))
     assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_the_first_step_after_the_original_goes_the_way_of_its_velocity() -> None:
+    """The original: `v = momentum * v - learning_rate * grad`, which is added to the parameter."""
+    model = First()
+    rate, momentum = METADATA.learning_rate, 0.9
+    optimizer = optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+    with pytest.warns(NotVerified):
+        loaded = Checkpoint.load(FIRST)
+    with loaded:
+        loaded.load_weights(model)
+        loaded.resume_optimizer(optimizer)
+    before = {name: each.detach().clone() for name, each in model.named_parameters()}
+    for each in model.parameters():
+        each.grad = torch.zeros_like(each)
+    optimizer.step()
+    for name, array in _original().items():
+        moved = (model.get_parameter(name) - before[name]).detach().numpy()
+        assert np.allclose(moved, momentum * array, rtol=1e-5)
+
+
+def test_velocity_without_a_learning_rate_is_refused(path: Path) -> None:
+    model = save_as_original(path, {"v": 1.0}, learning_rate=0.0)
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with pytest.raises(StateMismatch, match="no learning rate"):
+        Trainer(model=model, optimizer=optimizer).resume(path)
+    assert not optimizer.state
 
 
 def test_slots_of_the_original_need_the_names_of_the_parameters() -> None:
@@ -433,7 +460,7 @@ def test_a_foreign_file_must_have_the_weights() -> None:
     assert "unexpected in the checkpoint: 0x" in str(refused.value)
 
 
-def save_as_original(path: Path, slots: dict[str, float]) -> nn.Module:
+def save_as_original(path: Path, slots: dict[str, float], **changed: Any) -> nn.Module:
     """A checkpoint in the original's layout, with these slots of every weight of a model."""
     weights = new_model().state_dict()
     tensors = {
@@ -441,7 +468,7 @@ def save_as_original(path: Path, slots: dict[str, float]) -> nn.Module:
         for name, tensor in weights.items()
         for slot, value in slots.items()
     }
-    fields = {name: getattr(METADATA, name) for name in METADATA.__slots__}
+    fields = {name: getattr(METADATA, name) for name in METADATA.__slots__} | changed
     standfast.save(path, weights | tensors, checkpoint_metadata(**fields))
     return new_model(seed=1)
 

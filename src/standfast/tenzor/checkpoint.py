@@ -160,8 +160,7 @@ class Checkpoint:
     def plan_optimizer(self, optimizer: Any) -> Callable[[], None]:
         """What `resume_optimizer` does once everything was compared and verified."""
         if not self._is_ours:
-            step = self.metadata.global_step
-            return plan_slots(optimizer, step, self._tensors, self._weights)
+            return plan_slots(optimizer, self.metadata, self._tensors, self._weights)
         tree = self._state.get("optimizer")
         if tree is None:
             raise StateMismatch(

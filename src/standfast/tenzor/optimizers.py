@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from standfast.errors import BadField, RefusedState, RefusedTensor, StateMismatch, shortened
 from standfast.tensors import TensorSpec, kind_of, memory_of, source_of, tensor_of
 from standfast.tenzor.document import SLOTS, unique
+from standfast.tenzor.metadata import CheckpointMetadata
 from standfast.tenzor.weights import StoredTensors
 
 
@@ -127,13 +129,18 @@ def _as_saved(now: Any, saved: Any) -> Any:
 
 
 def plan_slots(
-    optimizer: Any, step: int, saved: StoredTensors, weights: Mapping[str, Any] | None
+    optimizer: Any,
+    metadata: CheckpointMetadata,
+    saved: StoredTensors,
+    weights: Mapping[str, Any] | None,
 ) -> Callable[[], None]:
     """What fills an optimizer from the slots that the original writes, found by their names.
 
     The file must have exactly the slots that this optimizer keeps. Its groups stay as they are,
-    and Adam's step is that of the training.
+    and Adam's step is that of the training. The original adds its velocity to a parameter, where
+    torch subtracts the learning rate times its momentum buffer: one is converted to the other.
     """
+    rate = metadata.learning_rate
     parameters = _parameters(optimizer)
     names = parameter_names(parameters, weights or {})
     if not any(names):
@@ -165,10 +172,15 @@ def plan_slots(
             else:
                 kind = kind_of(parameter).partition(":")[0]
                 slots = state.setdefault(i, {})
-                slots[slot] = tensor_of(saved.fresh(found), spec, kind)
+                array = saved.fresh(found)
                 if slot != "momentum_buffer":
-                    count = np.array(step, np.float32)
+                    count = np.array(metadata.global_step, np.float32)
                     slots["step"] = tensor_of(count, TensorSpec("float32", ()), kind)
+                elif 0 < rate < math.inf:
+                    array = (array / np.float32(-rate)).astype(array.dtype)
+                elif array.any():
+                    differences.append(f"{tensor}: no learning rate ({rate:g}) to convert it with")
+                slots[slot] = tensor_of(array, spec, kind)
     if differences:
         raise _mismatch(differences)
     return lambda: optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
