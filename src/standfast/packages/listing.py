@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from standfast.errors import ChangedFile, FileError, MissingFile, StandfastError, UnreadableFile
+from standfast.files.threads import Threads
 from standfast.packages.documents.json_text import read_object
 from standfast.packages.documents.manifest import Manifest
 from standfast.packages.documents.names import GENERATION_INFO, has_weights, is_package
@@ -89,7 +89,7 @@ def _below(home: Folder, name: str) -> Folder:
 def _look_at_all(folders: Sequence[Folder]) -> list[ModelInfo]:
     """Those that are packages; at a URL several are looked at together, because each waits."""
     if any(isinstance(folder, RemoteFolder) for folder in folders):
-        with ThreadPoolExecutor(_AT_ONCE, "standfast-list") as pool:
+        with Threads(_AT_ONCE) as pool:
             looked = list(pool.map(_look_at_one, folders))
     else:
         looked = [_look_at_one(folder) for folder in folders]

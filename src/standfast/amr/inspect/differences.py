@@ -7,7 +7,6 @@ What differs besides, and means nothing to the physics, is told apart as the lay
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -18,6 +17,7 @@ from standfast.amr.inspect.layouts import Layout, compare_layouts
 from standfast.amr.inspect.trees import COMPLEX, SavedState, SavedTree
 from standfast.amr.mesh.arena import INVALID
 from standfast.files.digests import worker_count
+from standfast.files.threads import Threads
 
 Array = np.ndarray[Any, Any]
 
@@ -102,7 +102,7 @@ def differences(before: SavedState, after: SavedState) -> TreeDiff:
     old, new = _Live(before.trees), _Live(after.trees)
     both = [(old.places[place], new.places[place]) for place in old.places if place in new.places]
     changes: list[BlockChange] = []
-    with ThreadPoolExecutor(worker_count(), "standfast-diff") as pool:
+    with Threads(worker_count()) as pool:
         by_digests = 0
         for found, skipped in _compare_all(old, new, np.array(both).reshape(-1, 2), pool):
             changes += found
@@ -169,7 +169,7 @@ class _Live:
 
 
 def _compare_all(
-    old: _Live, new: _Live, both: Array, pool: ThreadPoolExecutor
+    old: _Live, new: _Live, both: Array, pool: Threads
 ) -> Iterator[tuple[list[BlockChange], int]]:
     """What differs in the blocks of both, and how many comparisons digests spared."""
     a, b = both[:, 0], both[:, 1]
@@ -206,7 +206,7 @@ def _compare(
     new: _Live,
     both: Array,
     what: Literal["field", "links"],
-    pool: ThreadPoolExecutor,
+    pool: Threads,
 ) -> tuple[list[BlockChange], int]:
     """The fields or the links of blocks that both have, for each two ranks that share some."""
     changes: list[BlockChange] = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from standfast.amr.inspect.items import Items, Window
+from standfast.files.threads import Threads
 
 Array = np.ndarray[Any, Any]
 
@@ -45,7 +45,7 @@ class Apart:
 
 
 def compared(
-    pairs: Pairs, dtype: np.dtype[Any], element: int, pool: ThreadPoolExecutor
+    pairs: Pairs, dtype: np.dtype[Any], element: int, pool: Threads
 ) -> Iterator[tuple[list[Apart], int]]:
     """The pairs that differ, some at a time, and how many were equal by their digests.
 
@@ -76,11 +76,7 @@ def compared(
                 found += measured(some[differ], x[differ], y[differ], dtype, element)
         return found, spared
 
-    try:
-        yield from pool.map(compare, pairs.a.windows)
-    except BaseException:  # nobody waits for what is left
-        pool.shutdown(cancel_futures=True)
-        raise
+    yield from pool.map(compare, pairs.a.windows)
 
 
 def _rows(items: Items, numbers: Array) -> Array:

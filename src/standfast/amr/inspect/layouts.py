@@ -6,7 +6,6 @@ None of it is seen by who looks at fields and links alone. All of it is a part o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from standfast.amr.inspect.item_pairs import Pairs, compared
 from standfast.amr.inspect.items import Items
 from standfast.amr.inspect.trees import SavedTree
+from standfast.files.threads import Threads
 
 Array = np.ndarray[Any, Any]
 _BYTE = np.dtype(np.uint8)
@@ -48,14 +48,14 @@ class Layout:
 
 
 def compare_layouts(
-    before: Sequence[SavedTree], after: Sequence[SavedTree], pool: ThreadPoolExecutor
+    before: Sequence[SavedTree], after: Sequence[SavedTree], pool: Threads
 ) -> Layout:
     """What differs besides the blocks, rank by rank."""
     parts = [_compare(a, b, pool) for a, b in zip(before, after, strict=True)]
     return Layout(*(sum(getattr(part, f.name) for part in parts) for f in fields(Layout)))
 
 
-def _compare(a: SavedTree, b: SavedTree, pool: ThreadPoolExecutor) -> Layout:
+def _compare(a: SavedTree, b: SavedTree, pool: Threads) -> Layout:
     length = min(len(a.blocks), len(b.blocks))
     more = slice(length, None)
     live_a, live_b = a.is_live[:length], b.is_live[:length]
@@ -109,7 +109,7 @@ def _stale(a: SavedTree, b: SavedTree) -> int:
     return int((a.free_slots[above:] != b.free_slots[above:]).sum())
 
 
-def _unused(a: SavedTree, b: SavedTree, pool: ThreadPoolExecutor) -> int:
+def _unused(a: SavedTree, b: SavedTree, pool: Threads) -> int:
     unused = np.ones(len(a.free_slots), bool)
     for tree in (a, b):
         slots = tree.field_slots[tree.is_live]
@@ -117,13 +117,13 @@ def _unused(a: SavedTree, b: SavedTree, pool: ThreadPoolExecutor) -> int:
     return _differing(a.fields, b.fields, np.flatnonzero(unused), pool)
 
 
-def _dead_links(a: SavedTree, b: SavedTree, dead: Array, pool: ThreadPoolExecutor) -> int:
+def _dead_links(a: SavedTree, b: SavedTree, dead: Array, pool: Threads) -> int:
     if a.links is None or b.links is None or a.group != b.group:
         return 0
     return _differing(a.links, b.links, dead, pool)
 
 
-def _differing(a: Items, b: Items, numbers: Array, pool: ThreadPoolExecutor) -> int:
+def _differing(a: Items, b: Items, numbers: Array, pool: Threads) -> int:
     """How many of these items are not the same in both."""
     if not a.nbytes or not len(numbers):
         return 0
