@@ -445,7 +445,7 @@ def within_memory() -> Iterator[None]:
     except (MemoryError, OSError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
-        if isinstance(error, RuntimeError) and "start new thread" not in str(error):
+        if isinstance(error, RuntimeError) and "new thread" not in str(error):
             raise
         raise OutOfMemory(
             f"the process can have no more memory or threads ({error or type(error).__name__}): "

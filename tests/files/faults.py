@@ -54,7 +54,7 @@ class FaultyDisk(Disk):
 
     def _guarded(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*args: Any, **options: Any) -> Any:
-            if threading.current_thread().name == "standfast-manifest" or _is_at_an_end():
+            if _is_of_another_test():
                 return operation(*args, **options)
             with self._guard:
                 self.count += 1
@@ -73,12 +73,15 @@ class FaultyDisk(Disk):
         return guarded
 
 
-def _is_at_an_end() -> bool:
-    """Whether this is done because the collector has found an object that nobody needs."""
+def _is_of_another_test() -> bool:
+    """Whether a thread that writes a manifest, or the end of an unused object, does this."""
     frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_name != "__del__":
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__del__" or code.co_qualname == "Manifest._keep":
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False
 
 
 def raising(error: BaseException) -> Callable[[], None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
-import threading
+import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,8 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for device in kept:
         device.incoming.clear()
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith("standfast-stream")]
+    stacks = [traceback.extract_stack(frame) for frame in sys._current_frames().values()]
+    assert not [stack for stack in stacks if "_read" in {frame.name for frame in stack}]
 
 
 def _stretches(file: TensorFile, device: LateDevice, *names: str) -> dict[str, Stretch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from pathlib import Path
@@ -58,14 +59,13 @@ def test_a_thread_that_an_interrupt_keeps_from_being_noted_down_is_waited_for(
 ) -> None:
     path = tmp_path / "a.safetensors"
     standfast.save(path, {"a": np.arange(9)})
-    start, read = threading.Thread.start, device_reader._read
+    start, read = _thread.start_new_thread, device_reader._read
     begun, under_way = threading.Event(), [0]
 
-    def interrupted(self: threading.Thread) -> None:
-        start(self)
-        if self.name.startswith("standfast-stream"):
-            begun.wait()
-            raise KeyboardInterrupt
+    def interrupted(*arguments: Any) -> int:
+        start(*arguments)
+        begun.wait()
+        raise KeyboardInterrupt
 
     def slow(*arguments: Any) -> Any:
         under_way[0] += 1
@@ -75,7 +75,7 @@ def test_a_thread_that_an_interrupt_keeps_from_being_noted_down_is_waited_for(
         under_way[0] -= 1
         return found
 
-    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    monkeypatch.setattr(_thread, "start_new_thread", interrupted)
     monkeypatch.setattr(device_reader, "_read", slow)
     device = LateDevice()
     with pytest.raises(KeyboardInterrupt):

@@ -1,16 +1,20 @@
-"""Tasks run once, by a thread or by their caller, and keep nothing alive afterwards."""
+"""Threads start or raise an error; tasks run once, and keep nothing alive afterwards."""
 
 from __future__ import annotations
 
 import _thread
 import gc
+import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from standfast.files.threads import Task, Threads
+from standfast.errors import OutOfMemory
+from standfast.files.threads import Task, Thread, Threads
+from tests.source_code import SOURCE, paths
 
 
 class Buffer:
@@ -23,6 +27,18 @@ class Buffer:
 
     def fail(self, other: Buffer) -> int:
         raise OSError("no such device")
+
+
+def refused(*_: Any) -> int:
+    raise RuntimeError("can't start new thread")
+
+
+def start_without_memory(call: Any, arguments: Any) -> int:
+    """Start a thread that ends before the first line of the call, as Python does."""
+    return _start(lambda: None, ())
+
+
+_start = _thread.start_new_thread
 
 
 @pytest.fixture
@@ -67,9 +83,91 @@ def test_the_caller_gets_what_the_task_raised() -> None:
 def test_the_caller_runs_the_tasks_if_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refused(*_: Any) -> int:
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr(_thread, "start_new_thread", refused)
     with Threads(2) as threads:
         assert list(threads.map(str, [1, 2, 3])) == ["1", "2", "3"]
+
+
+def test_other_modules_start_no_threads_of_their_own() -> None:
+    """`threading` and `concurrent.futures` wait forever for a thread without memory."""
+    starts = ("threading.Thread", "ThreadPoolExecutor", "_thread.start_new_thread")
+    found = {path for path in paths() if any(each in path.read_text() for each in starts)}
+    assert found == {SOURCE / "files/threads.py"}
+
+
+@pytest.mark.parametrize("start", [refused, start_without_memory])
+def test_a_thread_that_cannot_be_started_raises_an_error(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    with pytest.raises(OutOfMemory):
+        Thread(calls.append, 1)
+    assert calls == []
+
+
+def test_a_thread_can_be_waited_for() -> None:
+    released, calls = threading.Event(), list[int]()
+
+    def call(number: int) -> None:
+        assert released.wait(60)
+        calls.append(number)
+
+    thread = Thread(call, 7)
+    assert not thread.join(0)
+    released.set()
+    assert thread.join()
+    assert calls == [7]
+    assert thread.join()
+
+
+def test_what_a_thread_raises_is_shown_as_by_other_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", shown.append)
+    Thread(Buffer().fail, Buffer()).join()
+    assert [(each.exc_type, str(each.exc_value)) for each in shown] == [(OSError, "no such device")]
+
+
+@pytest.mark.usefixtures("no_gc")
+def test_a_thread_that_ended_keeps_its_arguments_alive_no_longer() -> None:
+    buffer = Buffer()
+    thread = Thread(buffer.size, buffer)
+    thread.join()
+    alive = weakref.ref(buffer)
+    del buffer
+    limit = time.monotonic() + 60
+    while alive() is not None and time.monotonic() < limit:
+        time.sleep(0.001)  # the thread lets go of them just after its end
+    assert alive() is None
+
+
+@pytest.mark.usefixtures("no_gc")
+def test_tasks_are_waited_for_however_often_that_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shutdown, calls, interrupts = Threads.shutdown, list[int](), [KeyboardInterrupt] * 2
+
+    def interrupted(self: Threads, cancel: bool = False) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        shutdown(self, cancel)
+
+    monkeypatch.setattr(Threads, "shutdown", interrupted)
+    begun, released = threading.Event(), threading.Event()
+
+    def call() -> None:
+        begun.set()
+        released.wait(60)
+        calls.append(1)
+
+    threads = Threads(1)
+    threads.submit(call)
+    begun.wait(60)
+    dropped = threads.submit(calls.append, 2)
+    Thread(released.set)
+    with pytest.raises(KeyboardInterrupt):
+        threads.drain()
+    assert calls == [1]
+    assert not dropped.cancel()

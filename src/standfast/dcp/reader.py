@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +17,7 @@ from standfast.dcp.contents import Contents
 from standfast.dcp.runs import Folder, Where, step_of
 from standfast.errors import BadOption, NotOpen, RefNotFound, StateMismatch, UnsupportedTensor
 from standfast.files.digests import worker_count
+from standfast.files.threads import Threads
 from standfast.store.load.box_reading import parts_of
 from standfast.store.load.needed import is_all_of
 from standfast.store.load.reading import Data
@@ -166,7 +166,7 @@ def _fill(contents: Contents, parts: Sequence[_Part], data: Data) -> None:
     # The bytes around a view are kept for the next one: those are read one after the other.
     views = [part for part in parts if not _is_stored(record, part.number)]
     stored = [part for part in parts if _is_stored(record, part.number)]
-    with ThreadPoolExecutor(worker_count(-_WAITING), "standfast-dcp") as pool:
+    with Threads(worker_count(-_WAITING)) as pool:
         for _ in pool.map(fill_part, sorted(stored, key=_in_order)):
             pass
     for part in sorted(views, key=_in_order):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
 
-from standfast.errors import CopyFailed
 from standfast.files.digests import CHUNK
 from standfast.files.disk import ALIGNMENT
+from standfast.files.ring import new_block
 from standfast.tensors.devices import Device
 from standfast.tensors.sources import Bytes
 
@@ -27,17 +26,7 @@ class Blocks:
     """A number of blocks, each of which begins on a page."""
 
     def __init__(self, count: int) -> None:
-        try:
-            memory = mmap.mmap(-1, count * BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except OSError as error:
-            raise CopyFailed(
-                f"there are no {count * BLOCK:,} bytes of memory for what is on its way to the "
-                f"device ({error.strerror}): free some, or load to the host"
-            ) from error
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without it
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        self._memory: Bytes = np.frombuffer(memory, np.uint8)
+        self._memory: Bytes = np.frombuffer(new_block(count * BLOCK), np.uint8)
         self._pinned = False
         self.refused = False
         """Whether they cannot be pinned now."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +19,7 @@ from standfast.files.blocks import Blocks, borrowed_blocks
 from standfast.files.digests import CHUNK, Chunk, chunks_of
 from standfast.files.disk import ALIGNMENT
 from standfast.files.reader import Progress, Reader
+from standfast.files.threads import Task, Threads
 from standfast.tensors.devices import Copies, Device, Incoming
 from standfast.tensors.sources import Bytes
 
@@ -114,9 +114,9 @@ class _Streaming:
         self._blocks = blocks
         self._progress = progress
         self._free = list(blocks)
-        self._reading: deque[tuple[_Batch, Future[_Read], Bytes]] = deque()
+        self._reading: deque[tuple[_Batch, Task[_Read], Bytes]] = deque()
         self._copying: deque[tuple[_Batch, Copies, Bytes]] = deque()
-        self._pool = ThreadPoolExecutor(threads, "standfast-stream")
+        self._pool = Threads(threads)
 
     def run(self, work: Sequence[_Batch]) -> None:
         """Go through all batches, or up to the first one that is damaged."""
@@ -125,7 +125,7 @@ class _Streaming:
                 block = self._free_block()
                 if self.damaged:
                     break
-                self._begin(batch, block)
+                self._reading.append((batch, self._pool.submit(_read, batch, block), block))
             while self._reading:
                 self._pass_on()
             while self._copying:
@@ -134,14 +134,6 @@ class _Streaming:
             self._drain()
             raise
         self._pool.shutdown()
-
-    def _begin(self, batch: _Batch, block: Bytes) -> None:
-        """Have a thread read a batch into a block."""
-        # Noted down before it is begun: an interrupt may come while the pool starts a thread, of
-        # which the pool itself knows nothing then.
-        read: Future[_Read] = Future()
-        self._reading.append((batch, read, block))
-        self._pool.submit(_answer, read, batch, block)
 
     def _free_block(self) -> Bytes:
         """A block to read into; the oldest is waited for."""
@@ -154,8 +146,8 @@ class _Streaming:
 
     def _pass_on(self) -> None:
         """Wait for the oldest batch that is read, and hand it to the device."""
-        batch, future, block = self._reading[0]
-        read = future.result()
+        batch, task, block = self._reading[0]
+        read = task.result()
         self._reading.popleft()
         if read.damaged:
             self.damaged.setdefault(batch.reader, []).extend(read.damaged)
@@ -185,18 +177,13 @@ class _Streaming:
         interrupt: BaseException | None = None
         for _ in range(_PATIENCE):
             try:
-                self._wait_for_reads()
-                self._pool.shutdown(cancel_futures=True)
+                self._pool.shutdown(cancel=True)
                 self._wait_for_copies()
                 break
             except BaseException as error:  # also what a handler of signals raises
                 interrupt = error
         if interrupt:
             raise interrupt
-
-    def _wait_for_reads(self) -> None:
-        begun = [read for _, read, _ in self._reading if not read.cancel()]
-        wait(begun)
 
     def _wait_for_copies(self) -> None:
         while self._copying:
@@ -250,14 +237,6 @@ def _batches(pieces: Sequence[_Piece]) -> Iterator[_Batch]:
         batch, begin, end = [piece], piece.begin, piece.end
     if batch:
         yield _Batch(batch[0].stretch.reader, begin, end, batch)
-
-
-def _answer(future: Future[_Read], batch: _Batch, block: Bytes) -> None:
-    if future.set_running_or_notify_cancel():
-        try:
-            future.set_result(_read(batch, block))
-        except BaseException as error:
-            future.set_exception(error)
 
 
 def _read(batch: _Batch, block: Bytes) -> _Read:

@@ -12,6 +12,7 @@ from typing import Final, Self
 import numpy as np
 from isal.isal_zlib import crc32
 
+from standfast.errors import within_memory
 from standfast.files.disk import ALIGNMENT
 from standfast.files.threads import Task, Threads
 from standfast.tensors import Source
@@ -56,24 +57,9 @@ class Ring:
                 for future, _ in self._writing:
                     future.result()
         finally:
-            self._drain()
+            self._pool.drain()  # the file is closed after this: its number may be another's
         for block in self._blocks:
             _give_back(block)
-
-    def _drain(self) -> None:
-        """Wait until no thread writes any more, however often the user presses Ctrl-C.
-
-        The file is closed after this, and its number may soon be another file's.
-        """
-        interrupt = None
-        while True:
-            try:
-                self._pool.shutdown(cancel=True)
-                break
-            except KeyboardInterrupt as error:
-                interrupt = error
-        if interrupt:
-            raise interrupt
 
     def seek(self, offset: int) -> None:
         """Go on at `offset`, a multiple of the alignment."""
@@ -149,9 +135,10 @@ def new_block(size: int) -> mmap.mmap:
     """Page-aligned memory in huge pages, of which a block that stays unused takes none.
 
     They are touched for the first time in a tenth of the time, and a device takes them in few
-    large pieces: see docs/decisions/0002-huge-pages-in-the-ring.md.
+    large pieces: see docs/decisions/0002-huge-pages-in-the-ring.md. Raises OutOfMemory.
     """
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with within_memory():
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     _advise(memory, "MADV_HUGEPAGE")
     return memory
 

@@ -1,20 +1,73 @@
-"""Threads that help their caller, who goes on without them where none can be started.
+"""Threads for work beside the caller. A process that cannot start one never hangs.
 
-`concurrent.futures` waits forever for a thread that ran out of memory before its first line. Here
-a task that no thread has begun is run by the caller who wants its result.
+`threading` and `concurrent.futures` wait forever for a thread that ran out of memory before its
+first line. `Thread` raises an error instead, and a task that no thread has begun is run by the
+caller who wants its result. No thread keeps the process from ending.
 """
 
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
+
+from standfast.errors import within_memory
+
+_PAUSE: Final = 0.05
+"""The seconds between two looks at whether a thread that has not begun is still there."""
 
 T = TypeVar("T")
 Item = TypeVar("Item")
+
+
+class Thread:
+    """A thread that has begun when the constructor returns.
+
+    Raises OutOfMemory if it cannot be started.
+    """
+
+    def __init__(self, call: Callable[..., object], *arguments: Any) -> None:
+        with within_memory():
+            self._running = threading.Lock()
+            begun = threading.Lock()
+            begun.acquire()
+            run = partial(self._run, begun, call, arguments)
+            there = weakref.ref(run)
+            _thread.start_new_thread(run, ())
+            del run  # the thread alone holds it, until it ends
+            while True:
+                has_ended = there() is None
+                if begun.acquire(timeout=_PAUSE):
+                    return
+                if has_ended:
+                    raise MemoryError("a new thread ended before its first line")
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended; returns whether it has. Not for a forked child."""
+        has_ended = self._running.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        if has_ended:
+            self._running.release()
+        return has_ended
+
+    def _run(
+        self, begun: threading.Lock, call: Callable[..., object], arguments: tuple[Any, ...]
+    ) -> None:
+        with self._running:
+            begun.release()
+            # As in threads of `threading`: debuggers and profilers see it, and its error is shown.
+            sys.settrace(threading.gettrace())
+            sys.setprofile(threading.getprofile())
+            try:
+                call(*arguments)
+            except BaseException as error:
+                shown = (type(error), error, error.__traceback__, None)
+                threading.excepthook(threading.ExceptHookArgs(shown))
 
 
 class Task(Generic[T]):
@@ -131,6 +184,21 @@ class Threads:
                 task.wait()
             with self._guard:
                 self._running.discard(task)
+
+    def drain(self) -> None:
+        """Return when no task runs any more, however often the user presses Ctrl-C.
+
+        Those that were not begun are cancelled; an interrupt is raised at the end.
+        """
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                self.shutdown(cancel=True)
+                break
+            except BaseException as error:  # also what a handler of signals raises
+                interrupt = error
+        if interrupt:
+            raise interrupt
 
     def _left(self) -> Task[Any] | None:
         with self._guard:

@@ -9,7 +9,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ from standfast.errors import (
     shortened,
 )
 from standfast.files.layout import Index
+from standfast.files.threads import Threads
 from standfast.formats.reader import Options
 from standfast.formats.safetensors import file as safetensors
 from standfast.packages.documents.json_text import named, read_object
@@ -212,7 +212,7 @@ def _below(home: Folder, name: str) -> Folder:
 def _look_at_all(folders: Sequence[Folder]) -> list[ModelInfo]:
     """Those that are packages; at a URL several are looked at together, because each waits."""
     if any(isinstance(folder, RemoteFolder) for folder in folders):
-        with ThreadPoolExecutor(_AT_ONCE, "standfast-list") as pool:
+        with Threads(_AT_ONCE) as pool:
             looked = list(pool.map(_look_at_one, folders))
     else:
         looked = [_look_at_one(folder) for folder in folders]

@@ -17,7 +17,6 @@ import atexit
 import ctypes
 import os
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +24,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from weakref import WeakSet
 
+from standfast.errors import OutOfMemory
+from standfast.files.threads import Task, Thread
 from standfast.parallel.calls import Call
 from standfast.parallel.communicator import TIMEOUT, Communicator, timeout_refusal
 from standfast.parallel.gloo import (
@@ -89,7 +90,8 @@ class TorchRanks(TradingRanks):
         self._name, self.rank, self.size = name, rank, size
         self._underway: list[tuple[int, Any, Any]] = []  # the rank, what it waits for, its memory
         self._headers: dict[int, tuple[bytearray, Any]] = {}
-        self._watchers: dict[int, _Watcher] = {}
+        self._watchers: dict[int, tuple[Task[Any], Thread]] = {}
+        """What waits for the header of a rank, beside the thread that makes the call."""
         meeting = Meeting(name, rank, size, self.timeout)
         self._gloo = meeting.connected()
         _CONNECTED.add(self)
@@ -154,13 +156,14 @@ class TorchRanks(TradingRanks):
     def _take_headers(self) -> None:
         """Strike out the ranks whose headers have come; raises RankLost for those that died."""
         for rank, (buffer, work) in list(self._headers.items()):
-            watcher = self._watchers.get(rank)
-            if watcher is None and buffer[0]:  # the kind of the call, which is never 0
+            waiting, _ = self._watchers.get(rank, (None, None))
+            if waiting is None and buffer[0]:  # the kind of the call, which is never 0
                 self._underway.append((rank, work, buffer))
-            elif watcher is None or watcher.is_alive():
+            elif waiting is None or not waiting.done():
                 continue
-            elif watcher.error is not None:
-                self._raise_gone(rank, watcher.error)
+            else:
+                with self._talking_to(rank):
+                    waiting.result()
             self._watchers.pop(rank, None)
             del self._headers[rank]
 
@@ -170,8 +173,9 @@ class TorchRanks(TradingRanks):
             if rank not in self._watchers:
                 # Longer than we wait ourselves: its timeout would close the connections.
                 seconds = deadline - time.monotonic() + 10 * TELLING
-                self._watchers[rank] = _Watcher(work, seconds)
-                self._watchers[rank].start()
+                waiting = Task(work.wait, wait_of(seconds))
+                with suppress(OutOfMemory):  # then the deadline alone ends the wait
+                    self._watchers[rank] = waiting, Thread(waiting.attempt)
 
     def _listen_for_farewells(self) -> None:
         """Raise what another rank said if it has given up."""
@@ -199,8 +203,8 @@ class TorchRanks(TradingRanks):
         for rank in self._others():
             with suppress(RuntimeError):  # the first that still stands times out, and that is it
                 self._gloo.recv([_tensor(memory)], rank, HANGING_UP).wait(wait_of(0.0))
-        for watcher in list(self._watchers.values()):
-            watcher.join(TELLING)
+        for _, thread in list(self._watchers.values()):
+            thread.join(TELLING)
         self._underway.clear()
 
     @contextmanager
@@ -219,22 +223,6 @@ class TorchRanks(TradingRanks):
         self._listen_for_farewells()
         what = f"rank {rank} of {self.size} has closed its connection: it has ended, or was ended"
         raise self._lost(what) from error
-
-
-class _Watcher(threading.Thread):
-    """Waits for what a rank sends, beside the thread that makes the call."""
-
-    def __init__(self, work: Any, seconds: float) -> None:
-        super().__init__(name="standfast-ranks", daemon=True)
-        self.error: BaseException | None = None
-        self._work, self._seconds = work, seconds
-
-    def run(self) -> None:
-        """Wait, and keep what went wrong."""
-        try:
-            self._work.wait(wait_of(self._seconds))
-        except RuntimeError as error:
-            self.error = error
 
 
 def _end_waits() -> None:

@@ -275,7 +275,8 @@ class Checkpoint:
         """
         from standfast.store.copies.copy import copy_checkpoint
 
-        return copy_checkpoint(self, store, progress, check=check)
+        with within_memory():
+            return copy_checkpoint(self, store, progress, check=check)
 
     def tag(self, name: str) -> None:
         """Give it a name of its own in the store; a tagged checkpoint is not deleted."""

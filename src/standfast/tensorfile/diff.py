@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +13,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from standfast.files.digests import DIGEST, worker_count
+from standfast.files.threads import Threads
 from standfast.tensorfile.distances import Apart, Measured, pieces_apart, put_together
 from standfast.tensorfile.open import TensorFile
 from standfast.tensors import TensorSpec
@@ -186,12 +186,11 @@ def _measure_all(
         a, b = (read(number).view(kind.numpy) for read in readers[name])
         return pieces_apart(a, b, not kind.packed, stop)
 
-    with ThreadPoolExecutor(worker_count(), "standfast-diff") as pool:
+    with Threads(worker_count()) as pool:
         try:
             found = list(pool.map(measure, tasks))
         except BaseException:  # Ctrl-C too: nobody waits for what is left
             stop.set()
-            pool.shutdown(cancel_futures=True)
             raise
     apart: dict[str, list[Apart] | None] = {name: [] for name in differing}
     for (name, _), pieces in zip(tasks, found, strict=True):

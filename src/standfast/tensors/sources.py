@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from standfast.errors import UnsupportedTensor
+from standfast.errors import UnsupportedTensor, within_memory
 from standfast.tensors.dtypes import DTYPES
 from standfast.tensors.spec import TensorSpec
 
@@ -25,8 +25,9 @@ ALIGNMENT = 64
 
 
 def aligned_bytes(size: int) -> Bytes:
-    """Fresh memory that begins at a multiple of the alignment."""
-    memory = np.empty(size + ALIGNMENT, np.uint8)
+    """Fresh memory that begins at a multiple of the alignment; raises OutOfMemory."""
+    with within_memory():
+        memory = np.empty(size + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + size]
 

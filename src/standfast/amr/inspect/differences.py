@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
@@ -19,6 +18,7 @@ from standfast.amr.inspect.items import Items, Window
 from standfast.amr.inspect.trees import COMPLEX, SavedState, SavedTree
 from standfast.amr.mesh.arena import INVALID
 from standfast.files.digests import worker_count
+from standfast.files.threads import Threads
 
 Array = np.ndarray[Any, Any]
 
@@ -108,7 +108,7 @@ def differences(before: SavedState, after: SavedState) -> TreeDiff:
     old, new = _Live(before.trees), _Live(after.trees)
     both = [(old.places[place], new.places[place]) for place in old.places if place in new.places]
     changes: list[BlockChange] = []
-    with ThreadPoolExecutor(worker_count(), "standfast-diff") as pool:
+    with Threads(worker_count()) as pool:
         by_digests = 0
         for found, skipped in _compare_all(old, new, np.array(both).reshape(-1, 2), pool):
             changes += found
@@ -175,7 +175,7 @@ class _Live:
 
 
 def _compare_all(
-    old: _Live, new: _Live, both: Array, pool: ThreadPoolExecutor
+    old: _Live, new: _Live, both: Array, pool: Threads
 ) -> Iterator[tuple[list[BlockChange], int]]:
     """What differs in the blocks of both, and how many comparisons digests spared."""
     a, b = both[:, 0], both[:, 1]
@@ -212,7 +212,7 @@ def _compare(
     new: _Live,
     both: Array,
     what: Literal["field", "links"],
-    pool: ThreadPoolExecutor,
+    pool: Threads,
 ) -> tuple[list[BlockChange], int]:
     """The fields or the links of blocks that both have, for each two ranks that share some."""
     changes: list[BlockChange] = []
@@ -283,14 +283,14 @@ class Layout:
 
 
 def compare_layouts(
-    before: Sequence[SavedTree], after: Sequence[SavedTree], pool: ThreadPoolExecutor
+    before: Sequence[SavedTree], after: Sequence[SavedTree], pool: Threads
 ) -> Layout:
     """What differs besides the blocks, rank by rank."""
     parts = [_layout(a, b, pool) for a, b in zip(before, after, strict=True)]
     return Layout(*(sum(getattr(part, f.name) for part in parts) for f in fields(Layout)))
 
 
-def _layout(a: SavedTree, b: SavedTree, pool: ThreadPoolExecutor) -> Layout:
+def _layout(a: SavedTree, b: SavedTree, pool: Threads) -> Layout:
     length = min(len(a.blocks), len(b.blocks))
     more = slice(length, None)
     live_a, live_b = a.is_live[:length], b.is_live[:length]
@@ -344,7 +344,7 @@ def _stale(a: SavedTree, b: SavedTree) -> int:
     return int((a.free_slots[above:] != b.free_slots[above:]).sum())
 
 
-def _unused(a: SavedTree, b: SavedTree, pool: ThreadPoolExecutor) -> int:
+def _unused(a: SavedTree, b: SavedTree, pool: Threads) -> int:
     unused = np.ones(len(a.free_slots), bool)
     for tree in (a, b):
         slots = tree.field_slots[tree.is_live]
@@ -352,13 +352,13 @@ def _unused(a: SavedTree, b: SavedTree, pool: ThreadPoolExecutor) -> int:
     return _differing(a.fields, b.fields, np.flatnonzero(unused), pool)
 
 
-def _dead_links(a: SavedTree, b: SavedTree, dead: Array, pool: ThreadPoolExecutor) -> int:
+def _dead_links(a: SavedTree, b: SavedTree, dead: Array, pool: Threads) -> int:
     if a.links is None or b.links is None or a.group != b.group:
         return 0
     return _differing(a.links, b.links, dead, pool)
 
 
-def _differing(a: Items, b: Items, numbers: Array, pool: ThreadPoolExecutor) -> int:
+def _differing(a: Items, b: Items, numbers: Array, pool: Threads) -> int:
     """How many of these items are not the same in both."""
     if not a.nbytes or not len(numbers):
         return 0
@@ -391,7 +391,7 @@ class Apart:
 
 
 def compared(
-    pairs: Pairs, dtype: np.dtype[Any], element: int, pool: ThreadPoolExecutor
+    pairs: Pairs, dtype: np.dtype[Any], element: int, pool: Threads
 ) -> Iterator[tuple[list[Apart], int]]:
     """The pairs that differ, some at a time, and how many were equal by their digests.
 
@@ -422,11 +422,7 @@ def compared(
                 found += measured(some[differ], x[differ], y[differ], dtype, element)
         return found, spared
 
-    try:
-        yield from pool.map(compare, pairs.a.windows)
-    except BaseException:  # nobody waits for what is left
-        pool.shutdown(cancel_futures=True)
-        raise
+    yield from pool.map(compare, pairs.a.windows)
 
 
 def _rows(items: Items, numbers: Array) -> Array:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from standfast.amr.mesh.arena import INVALID
 from standfast.errors import IncompatibleCheckpoint, RanksDisagree
 from standfast.files.digests import DIGEST, worker_count
 from standfast.files.reader import Progress
+from standfast.files.threads import Threads
 from standfast.formats.sunc.header import Header
 
 MAGIC: Final = b"standfast logical 1\n"
@@ -120,13 +120,9 @@ def _digests(items: Items, wanted: Any, progress: Progress | None) -> dict[int, 
             progress(rows.nbytes)
         return found
 
-    with ThreadPoolExecutor(worker_count(), "standfast-logical") as pool:
-        try:
-            return {
-                number: digest
-                for found in pool.map(hash_window, items.windows)
-                for number, digest in found
-            }
-        except BaseException:  # nobody waits for what is left
-            pool.shutdown(cancel_futures=True)
-            raise
+    with Threads(worker_count()) as pool:
+        return {
+            number: digest
+            for found in pool.map(hash_window, items.windows)
+            for number, digest in found
+        }

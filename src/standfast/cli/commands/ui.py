@@ -11,7 +11,6 @@ import secrets
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from standfast.display.output import on_terminal
 from standfast.errors import BadOption, printable
 from standfast.files.paths import check_local
+from standfast.files.threads import Thread
 from standfast.store import Store
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _names(host: str) -> set[str]:
 def _open(address: str) -> None:
     import webbrowser
 
-    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    Thread(webbrowser.open, address)
 
 
 def _run(app: Any, listening: socket.socket) -> NoReturn:

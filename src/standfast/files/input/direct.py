@@ -7,7 +7,6 @@ of the cache first, which take longer to touch than the disk takes to fill them.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import threading
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from standfast.files.disk import ALIGNMENT, DIRECT
+from standfast.files.ring import new_block
 from standfast.tensors.sources import Bytes
 
 LARGE: Final = 1 << 20
@@ -96,7 +96,7 @@ class DirectReads:
         """Memory that begins on a page, for this thread alone."""
         block: Bytes | None = getattr(self._own, "block", None)
         if block is None:
-            block = self._own.block = np.frombuffer(mmap.mmap(-1, _STEP), np.uint8)
+            block = self._own.block = np.frombuffer(new_block(_STEP), np.uint8)
         return block
 
     def close(self) -> None:

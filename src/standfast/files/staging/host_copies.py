@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Final
 
 from standfast.files.digests import batches_of, worker_count
+from standfast.files.threads import Threads
 from standfast.tensors import Source
 from standfast.tensors.sources import Bytes
 
@@ -24,57 +24,31 @@ class HostCopies:
         self._targets = targets
         self._work = iter(list(batches_of(sources)))
         self._failed: list[BaseException] = []
-        self._changed = threading.Condition()
-        self._helping = 0
-        self._over = False
 
     def run(self) -> None:
         """Copy everything; when this returns or raises, no thread reads the sources any more."""
+        large = sum(target.size for target in self._targets) >= _FEW
+        count = min(_MOST_THREADS, worker_count()) - 1 if large else 0
+        helping = Threads(count)
         try:
-            self._call_help()
+            for _ in range(count):
+                helping.submit(self._copy)
             self._copy()
         except BaseException as error:
             self._failed.append(error)
-        self._drain()
+        try:
+            helping.drain()
+        except BaseException as error:
+            self._failed.append(error)
         if self._failed:
             raise self._failed[0]
 
-    def _call_help(self) -> None:
-        large = sum(target.size for target in self._targets) >= _FEW
-        for _ in range(min(_MOST_THREADS, worker_count()) - 1 if large else 0):
-            try:
-                threading.Thread(target=self._help, name="standfast-copy", daemon=True).start()
-            except RuntimeError:  # no more threads can be had: then with fewer
-                return
-
-    def _help(self) -> None:
-        with self._changed:
-            if self._over:  # too late
-                return
-            self._helping += 1
+    def _copy(self) -> None:
         try:
-            self._copy()
+            for batch in self._work:
+                for tensor, start, stop in batch:
+                    if self._failed:
+                        return
+                    self._sources[tensor].copy_to(self._targets[tensor][start:stop], start)
         except BaseException as error:
             self._failed.append(error)
-        finally:
-            with self._changed:
-                self._helping -= 1
-                self._changed.notify_all()
-
-    def _copy(self) -> None:
-        for batch in self._work:
-            for tensor, start, stop in batch:
-                if self._failed:
-                    return
-                self._sources[tensor].copy_to(self._targets[tensor][start:stop], start)
-
-    def _drain(self) -> None:
-        """Wait until no thread copies any more, however often the user presses Ctrl-C."""
-        while True:
-            try:
-                with self._changed:
-                    self._over = True
-                    self._changed.wait_for(lambda: not self._helping)
-                return
-            except BaseException as error:  # also what a handler of signals raises
-                self._failed.append(error)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import numpy as np
 
+from standfast.files.threads import Threads
 from standfast.tensors import TensorSpec
 from standfast.tensors.devices import sum_length, sums_of
 from standfast.tensors.sources import ALIGNMENT, Bytes
@@ -82,9 +82,9 @@ def changed(copies: Sequence[Copy], summed: Summed) -> list[int]:
     """The tensors whose copies are not what was summed up; the sums come after all copies."""
     if not summed:
         return []
-    with ThreadPoolExecutor(_SUMMING, "standfast-sum") as pool:
+    with Threads(_SUMMING) as pool:
         found = [
-            pool.map(_differs, numbers, *zip(*_pairs(copies, numbers, sums), strict=True))
+            pool.map(_changed, _pairs(copies, numbers, sums))
             for numbers, sums in zip(summed, copies[-len(summed) :], strict=True)
         ]
         return [number for numbers in found for number in numbers if number is not None]
@@ -92,14 +92,16 @@ def changed(copies: Sequence[Copy], summed: Summed) -> list[int]:
 
 def _pairs(
     copies: Sequence[Copy], numbers: Sequence[int], sums: Copy
-) -> Iterator[tuple[Bytes, Bytes]]:
-    """The copy of each tensor, and what was summed up of it."""
+) -> Iterator[tuple[int, Bytes, Bytes]]:
+    """The number of each tensor, its copy, and what was summed up of it."""
     at = 0
     for number in numbers:
         size = 8 * sum_length(copies[number].memory.size)
-        yield copies[number].memory, sums.memory[at : at + size]
+        yield number, copies[number].memory, sums.memory[at : at + size]
         at += size
 
 
-def _differs(number: int, copied: Bytes, sums: Bytes) -> int | None:
+def _changed(pair: tuple[int, Bytes, Bytes]) -> int | None:
+    """The number of a tensor if its copy is not what was summed up."""
+    number, copied, sums = pair
     return None if np.array_equal(sums_of(copied), sums.view(np.int64)) else number

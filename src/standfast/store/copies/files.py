@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
@@ -21,6 +20,7 @@ from standfast.files.digests import DIGEST, chunks_of
 from standfast.files.disk import ALIGNMENT
 from standfast.files.reader import Progress
 from standfast.files.ring import BLOCK, borrowed_block
+from standfast.files.threads import Task, Threads
 from standfast.files.writer import AppendedFile
 from standfast.formats.reader import Options
 from standfast.formats.safetensors import file as safetensors
@@ -113,10 +113,10 @@ def copy_data(
         checking = _Checking(expected_in(source, file, record))
     new.reserve(source.size)
     with ExitStack() as stack:
-        readers = stack.enter_context(ThreadPoolExecutor(_READERS, "standfast-read"))
-        hasher = stack.enter_context(ThreadPoolExecutor(1, "standfast-digest"))
+        readers = stack.enter_context(Threads(_READERS))
+        hasher = stack.enter_context(Threads(1))
         starts = iter(range(0, source.size, BLOCK))
-        reading: deque[tuple[int, Bytes, Bytes, Future[None]]] = deque()
+        reading: deque[tuple[int, Bytes, Bytes, Task[None]]] = deque()
 
         def read_next(block: Bytes) -> None:
             for start in starts:

@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 
-from standfast.errors import StandfastError, WriteFailed
+from standfast.errors import OutOfMemory, StandfastError, WriteFailed
+from standfast.files.threads import Thread
 from standfast.store.backends.backend import Backend
 from standfast.store.index.index import Index
 from standfast.store.schema import names
@@ -52,7 +53,7 @@ class Manifest:
         self._is_old = False
         """Whether something was saved since it was last written."""
         self._hurries = 0
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
 
     def mark(self) -> None:
         """Something was saved, of which `close` will tell, if nobody does before."""
@@ -74,11 +75,8 @@ class Manifest:
         with self._changed:
             self._is_old = True
             if self._thread is None:
-                # A daemon: a process that ends early has written it once, at its exit.
-                thread = threading.Thread(target=self._keep, name="standfast-manifest", daemon=True)
-                with suppress(RuntimeError, MemoryError):  # else it is written at the exit
-                    thread.start()
-                    self._thread = thread
+                with suppress(OutOfMemory):  # else it is written at the exit
+                    self._thread = Thread(self._keep)
 
     def write(self, index: Index) -> None:
         """Write it now."""
@@ -137,7 +135,7 @@ class Manifest:
         index = Index(self._backend)
         try:
             self.write(index)
-        except StandfastError:
+        except (StandfastError, MemoryError):
             return False
         finally:
             index.close()
@@ -160,10 +158,8 @@ def close_manifests() -> None:
         if not manifest.is_remote:
             manifest.close()
         elif manifest.is_waiting:
-            with suppress(RuntimeError):  # it is too late for threads
-                thread = threading.Thread(target=manifest.close, daemon=True)
-                thread.start()
-                thread.join(_PATIENCE)
+            with suppress(OutOfMemory):  # it is too late for threads
+                Thread(manifest.close).join(_PATIENCE)
 
 
 def _forget_parent() -> None:

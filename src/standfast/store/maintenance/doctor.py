@@ -9,7 +9,6 @@ nothing refers to are listed, and `clean` deletes those of them that are ours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -27,6 +26,7 @@ from standfast.errors import (
 )
 from standfast.files.digests import worker_count
 from standfast.files.reader import Opened
+from standfast.files.threads import Threads
 from standfast.store.backends.backend import Backend
 from standfast.store.index.index import Index
 from standfast.store.index.manifest import write_manifest
@@ -266,7 +266,7 @@ class _Examination:
             return dict.fromkeys(
                 chunks, f"{file.name} has {opened.size:,} bytes, not {file.size:,}"
             )
-        with closing(opened), ThreadPoolExecutor(worker_count(), "standfast-doctor") as pool:
+        with closing(opened), Threads(worker_count()) as pool:
             intact = pool.map(lambda chunk: self._is_intact(opened, *chunk), chunks)
             bad = {
                 chunk: f"{file.name} is damaged at offset {chunk[0].start:,}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from standfast.errors import NotAStore, StandfastError
+from standfast.files.threads import Thread
 from standfast.store.index.database import NAME
 from standfast.store.index.index import Index
 from standfast.store.query.listing import Entry, checkpoints
@@ -60,8 +60,7 @@ class _Look:
         self._store: Store | None = None
         self._problem = "no answer in time"
         self._is_missing = False
-        self._thread = threading.Thread(target=self._refresh, daemon=True)
-        self._thread.start()
+        self._thread = Thread(self._refresh)
 
     def _refresh(self) -> None:
         try:
@@ -76,7 +75,7 @@ class _Look:
             self._problem = f"{type(error).__name__}: {error}"
 
     def result(self, patience: float) -> Seen:
-        self._thread.join(max(0.0, patience))
+        self._thread.join(patience)
         if self._store is not None:
             return Seen(self._place, self._store.index)
         store = open_mirror(self._place)  # another one: the first may be locked

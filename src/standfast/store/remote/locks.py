@@ -22,6 +22,7 @@ from typing import Final, Self
 import msgspec
 
 from standfast.errors import AlreadyExists, ChangedFile, FileError, MissingFile, printable
+from standfast.files.threads import Thread
 from standfast.store.remote.client import PROBES, Client, Meta, Tag
 
 FOLDER: Final = ".standfast/locks"
@@ -141,7 +142,7 @@ class Locks:
         self.lease = lease
         self._held: weakref.WeakSet[Lease] = weakref.WeakSet()
         self._guard = threading.RLock()
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._process = os.getpid()
 
     def take(self, name: str, wait: float = 0.0, *, passing: bool = False) -> Lease | None:
@@ -297,14 +298,7 @@ class Locks:
                 self._held, self._thread, self._process = weakref.WeakSet(), None, os.getpid()
             self._held.add(lease)
             if self._thread is None:
-                thread = threading.Thread(
-                    target=_renew_all,
-                    args=(weakref.ref(self),),
-                    name="standfast-locks",
-                    daemon=True,
-                )
-                thread.start()
-                self._thread = thread
+                self._thread = Thread(_renew_all, weakref.ref(self))
 
     def drop(self, lease: Lease) -> None:
         """Renew it no more."""

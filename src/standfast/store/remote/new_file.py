@@ -19,6 +19,7 @@ import numpy as np
 
 from standfast.errors import AlreadyExists, StandfastError, WriteFailed
 from standfast.files.ring import new_block
+from standfast.files.threads import Thread
 from standfast.store.remote.client import Client
 from standfast.tensors.sources import Bytes
 
@@ -244,8 +245,7 @@ class _Upload:
         self._part = part
         self._blocks: queue.Queue[Bytes | _Discarded | None] = queue.Queue(_WAITING)
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="standfast-upload", daemon=True)
-        self._thread.start()
+        self._thread = Thread(self._run)
 
     def put(self, block: Bytes | _Discarded | None) -> None:
         """Upload a block, when there is room for it; None is the end."""

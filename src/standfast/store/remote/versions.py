@@ -21,7 +21,8 @@ from typing import Final
 
 from blake3 import blake3
 
-from standfast.errors import AlreadyExists, StandfastError
+from standfast.errors import AlreadyExists, OutOfMemory, StandfastError
+from standfast.files.threads import Thread
 from standfast.store.backends.backend import UNTRUSTED, Version
 from standfast.store.remote.client import Client, Meta
 
@@ -64,7 +65,7 @@ class _Announced:
         self._open: dict[str, _Folder] = {}
         self._known: set[str] = set()
         """Folders that this process has put something into."""
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
 
     @contextmanager
     def change(self, client: Client, folder: str, new: bool = True) -> Iterator[None]:
@@ -106,9 +107,8 @@ class _Announced:
             self._open[each].changes -= 1
             self._open[each].last = time.monotonic()
         if self._thread is None and folders:
-            thread = threading.Thread(target=self._shut_all, name="standfast-versions", daemon=True)
-            thread.start()
-            self._thread = thread
+            with suppress(OutOfMemory):  # they stay open until the next change, or the end
+                self._thread = Thread(self._shut_all)
 
     def drop(self, client: Client, folder: str) -> None:
         """A folder is gone: what was announced of it goes too, and those above it change."""
@@ -237,10 +237,8 @@ def _flush_all() -> None:
     """At the end of the process; a server that does not answer is not worth waiting for."""
     deadline = time.monotonic() + _PATIENCE
     for each in [each for each in _all.values() if each.is_open()]:
-        with suppress(RuntimeError):  # it is too late for threads
-            thread = threading.Thread(target=each.flush, daemon=True)
-            thread.start()
-            thread.join(max(0.0, deadline - time.monotonic()))
+        with suppress(OutOfMemory):  # it is too late for threads
+            Thread(each.flush).join(deadline - time.monotonic())
 
 
 atexit.register(_flush_all)

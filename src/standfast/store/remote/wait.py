@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
+
+from standfast.errors import OutOfMemory
+from standfast.files.threads import Task, Thread
 
 Result = TypeVar("Result")
 
@@ -21,25 +25,8 @@ def heard(action: Callable[[], Result], place: str) -> Result:
     """
     if threading.current_thread() is not threading.main_thread():
         return action()
-    results: list[Result] = []
-    errors: list[BaseException] = []
-    is_done = threading.Event()
-
-    def act() -> None:
-        try:
-            results.append(action())
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            is_done.set()
-
-    try:
-        threading.Thread(target=act, name="standfast-request", daemon=True).start()
-    except RuntimeError:  # at the very end of the process there are no new threads
-        return action()
-    if not is_done.wait(_SILENCE) and tell_of_silence is not None:
-        tell_of_silence(place)
-    is_done.wait()
-    if errors:
-        raise errors[0]
-    return results[0]
+    task = Task(action)
+    with suppress(OutOfMemory):  # or at the very end of the process: there are no new threads
+        if not Thread(task.attempt).join(_SILENCE) and tell_of_silence is not None:
+            tell_of_silence(place)
+    return task.result()

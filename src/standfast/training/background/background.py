@@ -21,6 +21,7 @@ from typing import Any, Final
 from standfast.errors import NotOpen, SlowSaves
 from standfast.files.staging.device_copies import Underway
 from standfast.files.staging.staging import SharedStaging, room_for
+from standfast.files.threads import Thread
 from standfast.parallel import Communicator, SingleRank, together
 from standfast.store.retention.budgets import after_save
 from standfast.store.run import Run
@@ -100,7 +101,7 @@ class Background:
         """Whether old checkpoints are being deleted, after a save that is done."""
         self._problems: list[str] = []
         self._closing = False
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._helpers = Helpers(run, self._stagings.all)
 
     # The caller's side
@@ -112,9 +113,7 @@ class Background:
             if self._closing:
                 raise NotOpen(_CLOSED)
             if self._thread is None:
-                thread = threading.Thread(target=self._work, name="standfast-save", daemon=True)
-                thread.start()
-                self._thread = thread
+                self._thread = Thread(self._work)
                 atexit.register(self.close)  # no save is lost without a word
 
     def warm(self, plan: Plan) -> None:

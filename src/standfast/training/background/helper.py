@@ -12,7 +12,6 @@ import ctypes
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from typing import Final, Never
 from standfast.errors import SaveFailed, StandfastError
 from standfast.files.staging.layout import Copy
 from standfast.files.staging.staging import Staged
+from standfast.files.threads import Thread
 from standfast.store.backends.address import reopened
 from standfast.store.retention.budgets import after_save
 from standfast.store.save.held import divided
@@ -87,7 +87,7 @@ class Helper:
 
     def serve(self) -> None:
         """Do jobs until there will be no more."""
-        threading.Thread(target=self._listen, daemon=True).start()
+        Thread(self._listen)
         with suppress(Hangup):
             self._channel.send(Ready())
             while isinstance(job := self._inbox.get(), Job | Write | Retain | Map):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
 from standfast.errors import StateChanged
 from standfast.files.staging.layout import Copy, Summed, changed
+from standfast.files.threads import Threads
 from standfast.store.save.planning import Plan
 from standfast.store.save.saving import Commit
 from standfast.store.schema.record import Head
@@ -20,7 +20,7 @@ class Proof:
     def __init__(self, copies: Sequence[Copy], summed: Summed, plan: Plan, step: int) -> None:
         self._plan = plan
         self._step = step
-        self._pool = ThreadPoolExecutor(1, "standfast-proof")
+        self._pool = Threads(1)
         self._changed = self._pool.submit(changed, copies, summed)
 
     def then(self, commit: Commit) -> Commit:

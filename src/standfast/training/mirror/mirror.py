@@ -22,6 +22,7 @@ import msgspec
 
 from standfast.errors import BadOption, NotMirrored
 from standfast.files.paths import is_url
+from standfast.files.threads import Thread
 from standfast.policies import Retention, retention
 from standfast.store import Run, Store
 from standfast.store.backends.local import LocalBackend
@@ -136,13 +137,13 @@ class Mirror:
         self._longest = _REQUESTS * _request_time(settings.place)
         self._closing = False
         self._has_warned = False
-        self._thread = threading.Thread(target=self._work, name="standfast-mirror", daemon=True)
+        self._thread: Thread | None = None
         _alive.add(self)
 
     def start(self) -> None:
         """Remember the mirror in the store, and start the process; returns at once."""
         remember_mirror(self._run.store.backend, self._run.hash, self._settings.place)
-        self._thread.start()
+        self._thread = Thread(self._work)
 
     @property
     def mirrored(self) -> Mirrored:
@@ -235,7 +236,7 @@ class Mirror:
             self._closing = True
             self._changed.notify_all()
             self._hang_up()
-        if self._thread.ident is not None:
+        if self._thread is not None:
             self._thread.join()
 
     def _hang_up(self) -> None:

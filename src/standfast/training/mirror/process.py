@@ -21,6 +21,7 @@ from typing import Final, Never
 import msgspec
 
 from standfast.errors import RunCollision, StandfastError, printable, shortened
+from standfast.files.threads import Thread
 from standfast.policies import Retention
 from standfast.store import Store
 from standfast.store.backends.local import LocalBackend
@@ -72,7 +73,7 @@ class Service:
 
     def serve(self) -> None:
         """Go on until the training process is gone."""
-        threading.Thread(target=self._listen, daemon=True).start()
+        Thread(self._listen)
         while True:
             self._woken.clear()
             asked, version, now = self._asked, self._version(), time.time_ns()
