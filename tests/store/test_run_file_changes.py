@@ -110,14 +110,14 @@ def test_a_policy_that_is_loosened_before_anything_is_deleted_counts(
     run, other = store.run("a"), _again(store).run("a")
     for step in (1, 2, 3):
         run.save(step, {"x": np.full(1, step)})
-    change_of = retaining.change_of
+    changing = retaining.changing
 
     def late(*given: Any) -> Any:
-        monkeypatch.setattr(retaining, "change_of", change_of)
+        monkeypatch.setattr(retaining, "changing", changing)
         other.set_retention(standfast.policies.retention(KeepLast(2), None, None, "min"))
-        return change_of(*given)
+        return changing(*given)
 
-    monkeypatch.setattr(retaining, "change_of", late)
+    monkeypatch.setattr(retaining, "changing", late)
     run.retain(KeepLast(1))
     assert [each.step for each in run.checkpoints()] == [2, 3]
 

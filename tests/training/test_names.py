@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.errors import AmbiguousRef
+from standfast.errors import AmbiguousRef, FellBack, RefNotFound, TooNew
+from standfast.store.schema.run_file import FORMAT
+from tests.store.schema.test_versions import resealed
 from tests.training.walk import Walk, checkpointer
 
 PROGRAM = """
@@ -132,3 +136,82 @@ def test_never_begins_the_next_free_trial_of_a_name(tmp_path: Path) -> None:
     assert [run.file.trial for run in runs] == ["a", 2, 3]
     assert train(tmp_path, name="a", hp={"lr": 1}).run.hash == runs[0].hash
     assert np.isfinite(runs[2].load()["walk"]["weights"]).all()
+
+
+def run_file(store: Path) -> Path:
+    """The file of the one run of a store."""
+    (path,) = store.glob("checkpoints/models/*/*_run.json")
+    return path
+
+
+HARM: dict[str, Callable[[Path], Any]] = {
+    "damaged": lambda path: path.write_bytes(b"x"),
+    "missing": Path.unlink,
+    "too new": lambda path: resealed(path, FORMAT, needs=["packed"]),
+}
+
+
+@pytest.mark.guarantee("G10")
+@pytest.mark.parametrize("is_mirrored", [False, True])
+@pytest.mark.parametrize("harm", HARM)
+def test_a_label_is_followed_to_a_run_whose_file_cannot_be_read(
+    tmp_path: Path, harm: str, is_mirrored: bool
+) -> None:
+    """Its config has the label too: a new run would begin at step 0, and nobody would notice."""
+    place, new = tmp_path / "place", tmp_path / "new"
+    first = train(place, name="a", hp={"lr": 1}).run
+    first.rename("b")
+    HARM[harm](run_file(place))
+
+    def found() -> standfast.Run:
+        if is_mirrored:
+            return train(new, name="b", hp={"lr": 1}, mirror=place).run
+        return standfast.Store(place).run("b", hp={"lr": 1})
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if harm == "too new":
+            with pytest.raises(TooNew):
+                found()
+        else:
+            run = found()
+            assert run.hash == first.hash
+            assert run.load()["walk"]["steps"] == (2 if is_mirrored else 1)
+            assert FellBack in {each.category for each in said}
+    runs = [path.parent.name for path in tmp_path.glob("*/checkpoints/models/*/*.json")]
+    assert set(runs) == {first.hash}
+
+
+def test_a_run_of_the_name_in_the_mirror_goes_before_a_label_here(tmp_path: Path) -> None:
+    """A name given later "is looked up among identities first, then among labels"."""
+    mirror, here = tmp_path / "mirror", tmp_path / "here"
+    other = train(here, name="seed0", hp={"lr": 1}).run
+    other.rename("seed1")
+    run = train(tmp_path / "there", name="seed1", hp={"lr": 1}, mirror=mirror).run
+    train(tmp_path / "there", name="seed1", hp={"lr": 1}, mirror=mirror)
+    again = train(here, name="seed1", hp={"lr": 1}, mirror=mirror)
+    assert (again.run.hash, again.resume_report.step) == (run.hash, 2)
+    assert [each.step for each in standfast.Store(here).open_run(other.hash).checkpoints()] == [1]
+
+
+def test_a_label_stands_for_no_run_of_the_mirror_that_cannot_be_used(tmp_path: Path) -> None:
+    mirror, here = tmp_path / "mirror", tmp_path / "here"
+    other = train(here, name="seed0", hp={"lr": 1}).run
+    other.rename("seed1")
+    train(tmp_path / "there", name="seed1", hp={"lr": 1}, mirror=mirror)
+    for path in mirror.glob("checkpoints/models/*/*.safetensors"):
+        path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(RefNotFound):
+        train(here, name="seed1", hp={"lr": 1}, mirror=mirror)
+    assert [each.step for each in standfast.Store(here).open_run(other.hash).checkpoints()] == [1]
+
+
+def test_a_branch_of_the_name_in_the_mirror_goes_before_a_label_here(tmp_path: Path) -> None:
+    mirror, here = tmp_path / "mirror", tmp_path / "here"
+    base = train(here, name="base").run
+    shutil.copytree(here, tmp_path / "there")
+    train(here, name="seed0", hp={"lr": 1}, resume="base@1").run.rename("seed1")
+    options: dict[str, Any] = {"name": "seed1", "hp": {"lr": 1}, "mirror": mirror}
+    run = train(tmp_path / "there", resume="base@1", **options).run
+    again = train(here, resume="base@1", **options).run
+    assert (again.hash, again.parent and again.parent.run) == (run.hash, base.hash)

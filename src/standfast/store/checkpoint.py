@@ -29,6 +29,7 @@ from standfast.store.load.reading import Data, gone, read_record
 from standfast.store.query.view import Array, CheckpointView
 from standfast.store.retention.pins import pinned
 from standfast.store.save.changing import change_of
+from standfast.store.save.taken import changing
 from standfast.store.schema import names
 from standfast.store.schema.damage import mark_damaged
 from standfast.store.schema.headers import check_header
@@ -345,7 +346,7 @@ class Checkpoint:
         return read_marks(self._store.backend, self.head.place)
 
     def _change(self, change: Callable[[Marks], Marks]) -> None:
-        with change_of(self._store.backend, self.head.run):
+        with changing(self._store.backend, self._store.index, self.head.run):
             change_marks(self._store.backend, self.head.place, change)
 
     def mark_verified(self, *, locked: bool = False) -> None:

@@ -18,6 +18,7 @@ from standfast.errors import (
     AmbiguousRef,
     DamagedFile,
     FellBack,
+    FileError,
     MissingFile,
     NotAStore,
     RefNotFound,
@@ -40,7 +41,7 @@ from standfast.store.retention.restoring import Restored, restore
 from standfast.store.retention.retaining import Retained, said
 from standfast.store.retention.trash import Trash
 from standfast.store.run import Run
-from standfast.store.save.changing import change_of
+from standfast.store.save.taken import changing
 from standfast.store.schema import names
 from standfast.store.schema.hyperparameters import exact_form
 from standfast.store.schema.run_file import RunFile, encode, environment, known_from, now, read_run
@@ -111,7 +112,7 @@ class Store:
         """Bring back from the trash these steps of a run, by its whole hash, or all there is."""
         if not Trash(self.backend).entries(run):
             self.check_exists()
-        restored = restore(self.backend, run, steps or None)
+        restored = restore(self.backend, self.index, run, steps or None)
         self.open_run(run).mark_best()
         self.write_manifest()
         return restored
@@ -143,8 +144,8 @@ class Store:
         if found is not None:
             if not self.backend.exists(names.run_file(found.run)):
                 with (
-                    suppress(WriteFailed, RunBusy),  # in a store that can only be read
-                    change_of(self.backend, found.run, 0.0),
+                    suppress(FileError, RunBusy, TooNew),  # in a store that can only be read
+                    changing(self.backend, self.index, found.run, 0.0),
                 ):
                     self.backend.create(names.run_file(found.run), encode(found))
             return Run(self, self._labelled_now(found, name))
@@ -163,7 +164,7 @@ class Store:
             retention=self._retention_of(parent) if parent else None,
         )
         encoded = encode(file)
-        with change_of(self.backend, file.run):  # against one that makes or deletes it too
+        with changing(self.backend, self.index, file.run):  # one may make or delete it too
             found = self._found(identity)
             if found is not None:
                 return Run(self, found)
@@ -214,7 +215,7 @@ class Store:
         found = self._found(identity)
         if found is None and name is not None and trial is None:
             self.index.refresh()
-            found = labelled(self.index, name, identity, hp, volatile)
+            found = labelled(self, name, identity, hp, volatile)
         return identity, found
 
     def _found(self, identity: Identity) -> RunFile | None:
@@ -464,10 +465,16 @@ def _day(time: str | None) -> str:
 
 
 def labelled(
-    index: Index, name: str, identity: Identity, hp: Any, volatile: Collection[str]
+    store: Store, name: str, identity: Identity, hp: Any, volatile: Collection[str]
 ) -> RunFile | None:
-    """The run with this label and these settings, if they are given; raises AmbiguousRef."""
-    files = [file for each in index.runs(name=name) if (file := index.run_file(each.run))]
+    """The run with this label and these settings, if they are given; raises AmbiguousRef.
+
+    If its run file cannot be read, it is what `open_run` finds; raises TooNew.
+    """
+    # Of a run whose file is missing, the index knows neither the name nor when it was made.
+    runs = [each.run for each in store.index.runs() if each.name == name or not each.created]
+    found = [store.index.run_file(run) or recover_run(store.backend, run) for run in runs]
+    files = [file for file in found if file is not None and file.name == name]
     if hp is not None or identity.model is not None or identity.data is not None:
         files = [f for f in files if is_trial(f.identity, f.trial, identity, hp, volatile)]
     if len(files) > 1:
@@ -475,6 +482,8 @@ def labelled(
             f"{len(files)} runs are called {name!r}: {', '.join(file.run for file in files)}; "
             "give the `trial`, or hp, model and data, of one of them"
         )
+    if files and store.index.run_file(files[0].run) is None:
+        return store.open_run(files[0].run).file
     return files[0] if files else None
 
 

@@ -133,8 +133,9 @@ def begin(
         return _branch(store, settings, resume, mirror)
     run = settings.known(store, settings.trial)
     if mirror is not None:
-        mirror.bring_back(_sought(settings, settings.trial, run, mirror))
-        run = settings.known(store, settings.trial)
+        sought = _sought(settings, settings.trial, run, mirror)
+        mirror.bring_back(sought)
+        run = _here(store, settings, settings.trial, sought)
     if run is not None and (_has_checkpoints(store, run) or run.parent):
         return Beginning(run, settings.hp, _parent(store, run))
     if resume == "must":
@@ -147,14 +148,25 @@ def begin(
 
 
 def _sought(settings: Settings, trial: Any, known: Run | None, mirror: Elsewhere | None) -> str:
-    """The hash of the run with these settings; of one that is in the mirror alone, too."""
-    if known is not None:
-        return known.hash
+    """The hash of the run with these settings, here or in the mirror: identities before labels."""
     identity = settings.identity(trial)
+    if known is not None:
+        is_there = mirror and known.hash != identity.hash and mirror.may_have(identity.hash)
+        return identity.hash if is_there else known.hash
     file = None
     if mirror is not None and settings.name is not None and trial is None:
         file = mirror.labelled(settings.name, identity, settings.hp, settings.volatile)
     return file.run if file else identity.hash
+
+
+def _here(store: Store, settings: Settings, trial: Any, sought: str) -> Run | None:
+    """The run that was sought in the mirror; None if there is none.
+
+    Raises RefNotFound if nothing of it could be brought back, and its name is the label of
+    another run here.
+    """
+    run = settings.known(store, trial)
+    return run if run is None or run.hash == sought else store.open_run(sought)
 
 
 def _new(store: Store, settings: Settings, mirror: Elsewhere | None) -> Beginning:
@@ -176,14 +188,15 @@ def _branch(store: Store, settings: Settings, ref: str, mirror: Elsewhere | None
     """A run that goes on from a checkpoint; one that did so before goes on with its own."""
     for trial in _trials(settings):
         known = settings.known(store, trial)
-        file, run = known.file if known else None, _sought(settings, trial, known, mirror)
+        run = _sought(settings, trial, known, mirror)
+        file = known.file if known and known.hash == run else None
         if file is None and mirror is not None:
             file = mirror.run_file(run)
         if file is not None and not _is_meant(store, ref, file):
             continue
         if mirror is not None:
             mirror.bring_back(run)
-            known = settings.known(store, trial)
+            known = _here(store, settings, trial, run)
         if known is not None:
             return Beginning(known, settings.hp, _parent(store, known))
         parent = _resolved(store, ref)

@@ -296,7 +296,7 @@ def marked(store: Store, run: str, why: Mapping[int, Sequence[str]]) -> list[dic
     return [
         {
             "step": entry.step,
-            "marks": ["damaged", *entry.marks] if entry.head is None else entry.marks,
+            "marks": entry.labels,
             "why": why.get(entry.step, ()),
         }
         for entry in entries

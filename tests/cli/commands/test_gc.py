@@ -11,8 +11,11 @@ import standfast
 from standfast.display.output import size_text
 from standfast.policies import KeepBest, KeepLast, Retention
 from standfast.store.retention.trash import Trash
+from standfast.store.schema import run_file
 from tests.cli.commands.test_space import at, files, on_disk, verified
 from tests.cli.stores import call, flip, make_store, put, record_of
+from tests.store.schema.test_versions import needing, resealed
+from tests.store.stores import folder
 
 
 @pytest.fixture
@@ -319,3 +322,28 @@ def test_the_trash_is_emptied_when_that_is_meant(store: standfast.Store) -> None
     ]
     assert Trash(store.backend).entries() == []
     assert call("restore", "gpt@100", *at(store)).code == 2
+
+
+@pytest.mark.parametrize("newer", ["record", "run file"])
+def test_a_run_that_is_too_new_is_let_be_and_not_called_damaged(
+    store: standfast.Store, newer: str
+) -> None:
+    """docs/format.md: "Too new is not damage." """
+    run = store.find_run("gpt")
+    if newer == "record":
+        needing(record_of(store, "gpt@200"))
+    else:
+        path = folder(run) / f"{run.hash}_run.json"
+        resealed(path, run_file.FORMAT, "standfast run 2")
+    there = files(store)
+    for more in ([], ["--yes"]):
+        done = call("gc", "--keep-last", "1", *more, *at(store))
+        assert done.code == 2
+        assert done.lines[0].startswith(f"let be      {run.hash}: too new: models/")
+        assert "damaged" not in done.out
+    told = call("gc", "--keep-last", "1", "--json", *at(store)).json
+    assert (told["lines"], list(told["problems"])) == ([], [run.hash])
+    assert told["problems"][run.hash].startswith("too new: ")
+    assert files(store) == there
+    if newer == "run file":
+        assert call("log", "--retention", "gpt", *at(store)).lines[1].startswith("too new: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from standfast.display.output import age_text, hash_text
 from standfast.errors import FellBack
 from tests.cli.stores import call, flip_in, make_store, put, record_of, state, weights
 from tests.cli.test_cli import STANDFAST, run_in_terminal
+from tests.store.schema.test_versions import needing, of_version_2
 
 
 @pytest.fixture(scope="module")
@@ -340,3 +342,21 @@ def test_ages_are_told_in_one_unit() -> None:
         "never": "?",
     }
     assert {time: age_text(time, now) for time in ages} == ages
+
+
+@pytest.mark.parametrize("newer", [needing, of_version_2])
+def test_a_record_that_is_too_new_is_not_listed_as_damaged(
+    store: standfast.Store, tmp_path: Path, newer: Callable[[Path], None]
+) -> None:
+    """docs/format.md: "Too new is not damage." """
+    copy = copy_of(store, tmp_path / "copy")
+    newer(record_of(copy, "gpt@200"))
+    for command in (["ls"], ["log", "gpt"]):
+        done = call(*command, *at(copy))
+        (line,) = (line for line in done.lines if "too new" in line)
+        assert line.endswith("paper")
+        assert "damaged" not in done.out
+        told = call(*command, "--json", *at(copy)).json
+        listed = told if command == ["ls"] else told[0]["checkpoints"]
+        assert [each["step"] for each in listed if "too_new" in each] == [200]
+        assert not [each for each in listed if "damaged" in each]

@@ -28,7 +28,7 @@ def check_nothing_is_lost(store: Store, emptied: bool) -> None:
     assert all(is_same(found[key], SHARED[key]) for key in found)
     assert examine(store.backend, store.index).sound
     for run in {entry.run for entry in Trash(store.backend).entries()}:
-        restore(store.backend, run)
+        restore(store.backend, store.index, run)
     again = contents(store)
     lost = {key for key in SHARED if key not in again}
     assert all(is_same(again[key], SHARED[key]) for key in again)

@@ -39,7 +39,7 @@ def _deleted_run(path: Path) -> None:
 
 def _restore(store: Store) -> None:
     run = Trash(store.backend).entries()[0].run
-    restore(store.backend, run)
+    restore(store.backend, store.index, run)
     store.write_manifest()
 
 

@@ -87,7 +87,7 @@ def test_what_was_deleted_comes_back_as_it_was(anywhere: Store) -> None:
     assert steps(run) == [3]
     entry = only_entry(run)
     assert (entry.run, entry.name, entry.steps, entry.by) == (run.hash, "gpt", [1, 2], "rm")
-    restored = restore(anywhere.backend, run.hash)
+    restored = restore(anywhere.backend, anywhere.index, run.hash)
     assert (restored.steps, restored.left) == ([1, 2], {})
     assert steps(run) == [1, 2, 3]
     assert same(run.load(1), state(1))
@@ -115,7 +115,7 @@ def test_a_whole_run_comes_back(anywhere: Store) -> None:
     assert anywhere.index.runs() == []
     entry = only_entry(run)
     assert (entry.whole, entry.steps) == (True, [1, 2, 3])
-    assert restore(backend, run.hash).steps == [1, 2, 3]
+    assert restore(backend, anywhere.index, run.hash).steps == [1, 2, 3]
     again = anywhere.find_run("gpt")
     assert again.hyperparameters == {"lr": 0.1}
     assert same(again.load(2), state(2))
@@ -126,7 +126,7 @@ def test_a_whole_run_comes_back(anywhere: Store) -> None:
 def test_a_step_of_a_run_that_is_gone_comes_back_with_the_run(run: Run) -> None:
     run.delete(1, trash="rm")
     run.delete_all()
-    assert restore(run.store.backend, run.hash, [1]).steps == [1]
+    assert restore(run.store.backend, run.store.index, run.hash, [1]).steps == [1]
     again = run.store.find_run(run.hash)
     assert again.file == run.file
     assert same(again.load(1), state(1))
@@ -145,22 +145,22 @@ def test_an_entry_is_complete_by_itself(run: Run) -> None:
 def test_some_of_an_entry_come_back_and_the_others_stay(run: Run) -> None:
     run.delete(1, 2, trash="gc")
     before = only_entry(run)
-    assert restore(run.store.backend, run.hash, [1]).steps == [1]
+    assert restore(run.store.backend, run.store.index, run.hash, [1]).steps == [1]
     entry = only_entry(run)
     assert (entry.folder, entry.steps, entry.time) == (before.folder, [2], before.time)
     left = {path.name for path in path_of(run, entry).iterdir()}
     assert f"{run.hash}_step_000001.json" not in left
-    assert restore(run.store.backend, entry).steps == [2]
+    assert restore(run.store.backend, run.store.index, entry).steps == [2]
     assert steps(run) == [1, 2, 3]
     assert trash_of(run).entries() == []
 
 
 def test_what_is_not_in_the_trash_cannot_come_back(run: Run) -> None:
     with pytest.raises(RefNotFound, match="has nothing of run"):
-        restore(run.store.backend, run.hash)
+        restore(run.store.backend, run.store.index, run.hash)
     run.delete(1, trash="rm")
     with pytest.raises(RefNotFound, match=r"no checkpoint of step 2 of run .*; it has 1"):
-        restore(run.store.backend, run.hash, [1, 2])
+        restore(run.store.backend, run.store.index, run.hash, [1, 2])
     assert steps(run) == [2, 3]
 
 
@@ -168,14 +168,14 @@ def test_a_step_that_was_saved_again_is_not_replaced(run: Run) -> None:
     run.delete(1, 2, trash="rm")
     run.save(1, state(11))
     with pytest.raises(StepExists, match=r"step 1 .* was saved again"):
-        restore(run.store.backend, run.hash, [1])
-    restored = restore(run.store.backend, run.hash)
+        restore(run.store.backend, run.store.index, run.hash, [1])
+    restored = restore(run.store.backend, run.store.index, run.hash)
     assert restored.steps == [2]
     assert list(restored.left) == [1]
     assert same(run.load(1), state(11))
     assert only_entry(run).steps == [1]
     with pytest.raises(StepExists):
-        restore(run.store.backend, run.hash)
+        restore(run.store.backend, run.store.index, run.hash)
 
 
 def test_of_two_deletions_of_a_step_the_later_comes_back(run: Run) -> None:
@@ -183,7 +183,7 @@ def test_of_two_deletions_of_a_step_the_later_comes_back(run: Run) -> None:
     run.save(1, state(11))
     run.delete(1, trash="rm")
     assert len(trash_of(run).entries()) == 2
-    restore(run.store.backend, run.hash, [1])
+    restore(run.store.backend, run.store.index, run.hash, [1])
     assert same(run.load(1), state(11))
     assert len(trash_of(run).entries()) == 1
 
@@ -194,7 +194,7 @@ def test_what_came_back_is_in_no_entry_any_more(run: Run) -> None:
     run.delete(1)
     run.delete(2, trash="rm")
     assert [entry.steps for entry in trash.entries()] == [[1, 2], [2]]
-    assert restore(run.store.backend, run.hash, [2]).steps == [2]
+    assert restore(run.store.backend, run.store.index, run.hash, [2]).steps == [2]
     assert only_entry(run).steps == [1]
 
 
@@ -216,7 +216,7 @@ def test_another_run_of_the_same_short_hash_is_not_mixed_up(run: Run) -> None:
     other = {**run.file.identity, "hp": "0" * 64}
     overwrite(path, encode_run(msgspec.structs.replace(run.file, identity=other)))
     with pytest.raises(RunCollision):
-        restore(run.store.backend, run.hash)
+        restore(run.store.backend, run.store.index, run.hash)
 
 
 def _cut(path: Path) -> None:
@@ -242,13 +242,13 @@ def test_a_damaged_entry_is_refused(
     damage(next(path_of(run, entry).glob(pattern)))
     before = {path.name for path in folder(run).iterdir()}
     with pytest.raises(error):
-        restore(run.store.backend, run.hash, [1])
+        restore(run.store.backend, run.store.index, run.hash, [1])
     assert {path.name for path in folder(run).iterdir()} == before
     if pattern.endswith(".safetensors"):  # all three refer to it
         with pytest.raises(error):
-            restore(run.store.backend, run.hash)
+            restore(run.store.backend, run.store.index, run.hash)
         return
-    restored = restore(run.store.backend, run.hash)
+    restored = restore(run.store.backend, run.store.index, run.hash)
     assert (restored.steps, list(restored.left)) == ([2, 3], [1])
     assert only_entry(run).steps == [1]
     assert same(run.load(2), state(2))
@@ -263,7 +263,7 @@ def test_an_entry_that_cannot_be_read_says_so_and_can_be_emptied(run: Run, text:
     entry = only_entry(run)
     assert entry.problem is not None
     with pytest.raises(RefNotFound):
-        restore(run.store.backend, run.hash)
+        restore(run.store.backend, run.store.index, run.hash)
     later = datetime.now(UTC) + timedelta(days=100)
     assert trash_of(run).empty(older_than=KEPT, now=later) == 0
     assert trash_of(run).empty() > 0
@@ -361,7 +361,7 @@ def test_a_checkpoint_that_lacks_a_file_can_be_put_in(run: Run) -> None:
     data_path(run, 2).unlink()
     run.delete(2, trash="rm")
     with pytest.raises(MissingData):
-        restore(run.store.backend, run.hash, [2])
+        restore(run.store.backend, run.store.index, run.hash, [2])
     assert only_entry(run).steps == [2]
 
 
@@ -378,7 +378,7 @@ def test_a_restore_without_links_says_so(run: Run, monkeypatch: pytest.MonkeyPat
     run.delete(1, trash="rm")
     monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
     with pytest.raises(WriteFailed, match="no hard links"):
-        restore(run.store.backend, run.hash)
+        restore(run.store.backend, run.store.index, run.hash)
     assert only_entry(run).steps == [1]
 
 
@@ -405,7 +405,7 @@ def test_the_second_name_of_a_whole_file_is_made_again(run: Run) -> None:
     run.store.index.refresh()
     run.delete(3, trash="rm")
     second.unlink(missing_ok=True)
-    restore(run.store.backend, run.hash)
+    restore(run.store.backend, run.store.index, run.hash)
     assert second.samefile(whole)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,14 +16,16 @@ from blake3 import blake3
 
 import standfast
 from standfast import KeepLast, Run, Store
-from standfast.errors import Protected, StepExists, TooNew
+from standfast.errors import FellBack, Protected, StepExists, TooNew
 from standfast.formats import seal as seals
 from standfast.formats.metadata import to_strings
 from standfast.formats.safetensors import file as safetensors
 from standfast.formats.zip.archive import Entry
 from standfast.formats.zip.tensors import read_own
-from standfast.store.maintenance.doctor import examine
+from standfast.policies import Retention
+from standfast.store.maintenance.doctor import clean, examine
 from standfast.store.maintenance.verify import verify_store
+from standfast.store.retention.collection import carry_out, plan
 from standfast.store.schema import marks, names, record, run_file, settings
 from standfast.store.schema.seal import seal, unseal
 from tests.store.stores import data_path, folder, overwrite, record_path
@@ -256,3 +260,105 @@ def test_a_file_with_keys_of_a_later_version_is_read(tmp_path: Path, run: Run) -
     (tmp_path / "a.safetensors").write_bytes(data.replace(b"standfast_colour", b"standfast.colour"))
     loaded = standfast.load(tmp_path / "a.safetensors", verify=False)
     assert loaded["w"].tolist() == [1, 1, 1, 1]
+
+
+def run_file_of(run: Run) -> Path:
+    return folder(run) / f"{run.hash}_run.json"
+
+
+TOO_NEW: dict[str, Callable[[Run], None]] = {
+    "record that needs": lambda run: needing(record_path(run, 2)),
+    "run file of version 2": lambda run: resealed(
+        run_file_of(run), run_file.FORMAT, "standfast run 2"
+    ),
+    "store.json": lambda run: resealed(
+        Path(run.store.url) / settings.NAME, settings.FORMAT, needs=["x"]
+    ),
+}
+CHANGES: dict[str, Callable[[Run, Run], Any]] = {
+    "take": lambda run, other: run.take(),
+    "save": lambda run, other: run.save(9, STATE),
+    "replace": lambda run, other: run.save(3, STATE, replace=True),
+    "delete": lambda run, other: run.delete(1),
+    "rm": lambda run, other: run.delete(1, trash="rm"),
+    "delete all": lambda run, other: run.delete_all(),
+    "rm all": lambda run, other: run.delete_all(trash="rm"),
+    "restore": lambda run, other: run.store.restore(run.hash, 4),
+    "copy": lambda run, other: other.checkpoint(5).copy_to(run.store),
+    "copy of tags": lambda run, other: other.checkpoint(1).copy_to(run.store),
+    "tag": lambda run, other: run.checkpoint(1).tag("paper"),
+}
+
+
+def all_files(store: Store) -> dict[str, bytes]:
+    root = Path(store.url)
+    found = (path for path in root.rglob("*") if path.is_file())
+    files = {str(path.relative_to(root)): path.read_bytes() for path in found}
+    return {
+        name: data for name, data in files.items() if not re.search(r"/locks/|index\.sqlite", name)
+    }
+
+
+@pytest.mark.guarantee("G14")
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("newer", TOO_NEW.values(), ids=TOO_NEW)
+def test_what_becomes_too_new_under_an_open_run_is_not_written_to(
+    tmp_path: Path,
+    store: Store,
+    run: Run,
+    newer: Callable[[Run], None],
+    change: Callable[[Run, Run], Any],
+) -> None:
+    """docs/format.md: "A run is not written to if one of its records or its run file is too new,
+    nor is a store if its `store.json` is."
+    """
+    store.budget = 10**12
+    run.save(4, STATE)
+    run.delete(4, trash="rm")
+    run.close()
+    elsewhere = tmp_path.with_name(f"{tmp_path.name}-elsewhere")
+    shutil.copytree(tmp_path, elsewhere)
+    other = Store(elsewhere).find_run("a")
+    other.save(5, STATE)
+    other.checkpoint(1).tag("theirs")
+    newer(run)
+    before = all_files(store)
+    with pytest.raises(TooNew):
+        change(run, other)
+    run.close()
+    assert all_files(store) == before
+
+
+def test_no_run_is_made_in_a_store_that_is_too_new(store: Store, run: Run) -> None:
+    store.budget = 10**12
+    TOO_NEW["store.json"](run)
+    run_file_of(run).unlink()
+    before = all_files(store)
+    with pytest.raises(TooNew):
+        store.run("new")
+    with pytest.warns(FellBack):
+        assert store.run("a", hp={"lr": 1}).hash == run.hash  # to be read
+    assert all_files(store) == before
+
+
+def test_retention_and_gc_delete_nothing_of_a_run_that_is_too_new(store: Store, run: Run) -> None:
+    run.set_retention(Retention((KeepLast(1),)))
+    made = plan(store)
+    assert [line.step for line in made.lines] == [1, 2]
+    needing(record_path(run, 2))
+    before = files_of(run)
+    (problem,) = run.retain().problems
+    assert "it needs packed" in problem
+    assert list(carry_out(store, made).problems) == [run.hash]
+    assert (plan(store).lines, list(plan(store).problems)) == ([], [run.hash])
+    assert files_of(run) == before
+
+
+def test_doctor_cleans_up_all_runs_but_those_that_are_too_new(store: Store, run: Run) -> None:
+    runs = [run, store.run("b"), store.run("c")]
+    left = [folder(each) / f"{each.hash}_step_000008.0123abcd.model.safetensors" for each in runs]
+    for path in left:
+        path.write_bytes(b"left")
+    TOO_NEW["run file of version 2"](store.find_run("b"))
+    clean(store.backend, store.index)
+    assert [path.exists() for path in left] == [False, True, False]

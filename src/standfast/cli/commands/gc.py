@@ -21,7 +21,7 @@ from standfast.store import Store
 from standfast.store.query.listing import short_hashes
 from standfast.store.retention.collection import Done, Line, Plan, carry_out, plan
 from standfast.store.retention.trash import KEPT, Trash
-from standfast.store.retention.verdicts import NOBODY_KNOWS
+from standfast.store.retention.verdicts import NOBODY_KNOWS, TOO_NEW
 
 _DAYS = count_text(int(KEPT // 86400), "day")
 _UNTIL = f"to be freed after {_DAYS}, or by `standfast gc --empty --yes`"
@@ -112,12 +112,13 @@ def _exit_code(made: Plan, done: Done | None) -> int:
     """1 for damage, 2 for what could not be done."""
     if made.short or (done is not None and done.problems):
         return 2
-    unknown = [why for why in made.problems.values() if why.startswith(NOBODY_KNOWS)]
+    unknown = [why for why in made.problems.values() if why.startswith((NOBODY_KNOWS, TOO_NEW))]
     if len(unknown) < len(made.problems):
         return 1
+    newer = any(why.startswith(TOO_NEW) for why in unknown)
     # A metric of the command line that no run has is a typing error; one that a run was told to
     # look at may come with its next checkpoint.
-    return 2 if unknown and made.retention is not None and not made.lines else 0
+    return 2 if newer or (unknown and made.retention is not None and not made.lines) else 0
 
 
 def empty_trash(store: Store, *, yes: bool, as_json: bool) -> None:

@@ -168,7 +168,7 @@ def print_checkpoints(
         [column.title for column in columns],
         list(zip(*(column.cells for column in columns), strict=True)),
         right=[column.title for column in columns if column.is_number],
-        styles=["red" if entry.head is None else "" for entry in entries],
+        styles=["red" if entry.labels[:1] == ("damaged",) else "" for entry in entries],
     )
     if len(fitting) < len(metrics) and on_terminal():
         more = count_text(len(metrics) - len(fitting), "more metric")
@@ -231,8 +231,7 @@ def _name(entry: Entry) -> str:
 
 
 def _marks(entry: Entry) -> str:
-    damage = ["damaged"] if entry.head is None else []
-    return printable(", ".join((*damage, *entry.marks)))
+    return printable(", ".join(entry.labels))
 
 
 def _where(entry: Entry) -> str:
@@ -248,9 +247,10 @@ def entry_json(entry: Entry) -> dict[str, Any]:
         "step": entry.step,
         "marks": entry.marks,
         **({"where": entry.where} if entry.where else {}),
+        **({"too_new": entry.newer} if entry.newer else {}),
     }
     if entry.head is None:
-        return {**found, "damaged": entry.problem}
+        return found if entry.newer else {**found, "damaged": entry.problem}
     head = entry.head
     return {
         **found,

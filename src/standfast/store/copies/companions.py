@@ -10,6 +10,7 @@ import msgspec
 from standfast.errors import AlreadyExists, DamagedFile, MissingFile, RefNotFound, TooNew
 from standfast.store.backends.backend import Backend
 from standfast.store.save.changing import change_of
+from standfast.store.save.taken import changing
 from standfast.store.schema import names
 from standfast.store.schema.marks import Marks, change_marks, read_marks
 from standfast.store.schema.record import Head
@@ -93,13 +94,13 @@ def copy_marks(source: Backend, target: Store, head: Head) -> tuple[str, ...]:
         return (f"its tags and notes, whose field best is {marks.best:,}: no store counts so far",)
     if marks == none:
         return ()
-    with change_of(target.backend, "tags"), change_of(target.backend, head.run):
-        target.index.refresh()
+    backend = target.backend
+    with change_of(backend, "tags"), changing(backend, target.index, head.run):
         taken = {tag: why for tag in marks.tags if (why := _taken(target, tag))}
         kept = [tag for tag in marks.tags if tag not in taken]
         new = msgspec.structs.replace(marks, tags=kept)
         with suppress(RefNotFound):  # deleted or replaced by another process
-            change_marks(target.backend, head.place, lambda there: new if there == none else there)
+            change_marks(backend, head.place, lambda there: new if there == none else there)
     return tuple(f"the tag {tag!r}: {why}" for tag, why in taken.items())
 
 

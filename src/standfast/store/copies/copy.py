@@ -38,8 +38,8 @@ from standfast.store.load.reading import gone
 from standfast.store.query.mirrors import another_run, is_another_run, is_same
 from standfast.store.retention.pins import pinned
 from standfast.store.retention.removal import delete_unused
-from standfast.store.save.changing import change_of
 from standfast.store.save.saving import Assembler
+from standfast.store.save.taken import changing
 from standfast.store.schema import names
 from standfast.store.schema.damage import mark_damaged, trust
 from standfast.store.schema.decoder import decode
@@ -85,7 +85,8 @@ def copy_checkpoint(
     every byte is read back from the target. With `replace`, an older checkpoint of the same step
     is replaced, once all else of this one is there, but not one of another run: RunCollision. A
     damaged source raises a DamagedFile, one that cannot be read UnreadableSource, another
-    checkpoint of the same step StepExists, and the target has no more checkpoints than before.
+    checkpoint of the same step StepExists, a run or store that a newer version wrote TooNew, and
+    the target has no more checkpoints than before.
     """
     backend, head = checkpoint.store.backend, checkpoint.head
     if is_foreign_store(target.backend):
@@ -125,8 +126,7 @@ class _Copy:
             left_out = copy_marks(self._source.backend, target, head)
             shared = sum(file.size for file in head.files)
             return Copied(head.run, head.step, 0, shared, already=True, left_out=left_out)
-        with change_of(target.backend, head.run):
-            target.index.refresh()
+        with changing(target.backend, target.index, head.run):
             self._refuse_collision()
             there = self._look()
             self._refuse_history()

@@ -22,7 +22,7 @@ NAME: Final = "index.sqlite"
 _SCHEMA: Final = """
 CREATE TABLE folders (run TEXT PRIMARY KEY, version TEXT, settled INTEGER) WITHOUT ROWID;
 CREATE TABLE runs (run TEXT PRIMARY KEY, stamp INTEGER, name TEXT, created TEXT, file BLOB,
-    problem TEXT) WITHOUT ROWID;
+    problem TEXT, newer TEXT) WITHOUT ROWID;
 CREATE TABLE records (run TEXT, step INTEGER, stamp INTEGER, sequence INTEGER, token TEXT,
     time TEXT, best INTEGER, head BLOB, problem TEXT, newer TEXT, PRIMARY KEY (run, step))
     WITHOUT ROWID;
@@ -44,10 +44,10 @@ CREATE INDEX by_tag ON tags (tag);
 CREATE TABLE chunks (digest BLOB PRIMARY KEY, size INTEGER, run TEXT, name TEXT, start INTEGER)
     WITHOUT ROWID;
 CREATE TABLE learned (run TEXT PRIMARY KEY) WITHOUT ROWID;
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;
 """
 
-_VERSION: Final = 4
+_VERSION: Final = 5
 
 
 class _AnotherVersion(sqlite3.DatabaseError):

@@ -164,6 +164,13 @@ class Index:
         query = f"SELECT run, step, newer FROM records WHERE {where} ORDER BY run, step"
         return self._database.all(query, *chosen)
 
+    def newer(self, run: str) -> str | None:
+        """Which record of a run, or else its run file, is too new, and why; None if none is."""
+        for _, step, problem in self.too_new(run):
+            return f"{names.record_file(run, step)}: {problem}"
+        query = "SELECT newer FROM runs WHERE run = ? AND newer IS NOT NULL"
+        return next((newer for (newer,) in self._database.all(query, run)), None)
+
     def steps(self, run: str) -> list[int]:
         """The steps of a run, in order, whether they can be read or not."""
         return [

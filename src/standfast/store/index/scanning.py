@@ -215,14 +215,15 @@ def _take_run(backend: Reads, db: sqlite3.Connection, run: str, _: int, stamp: i
     row: tuple[Any, ...]
     try:
         file = read_run(backend, run)
-        row = (run, stamp, file.name, file.created, _json(file), None)
+        row = (run, stamp, file.name, file.created, _json(file), None, None)
     except StandfastError as error:
         _check_answered(error)
         known = recover_run(backend, run)  # it is found by its name all the same
         name, created = (known.name, known.created) if known else (None, None)
-        row = (run, _stamp(stamp, error), name, created, None, str(error))
+        newer = str(error) if isinstance(error, TooNew) else None
+        row = (run, _stamp(stamp, error), name, created, None, str(error), newer)
         whole = not isinstance(error, FileError)
-    db.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?)", row)
+    db.execute(f"INSERT INTO runs VALUES ({_places(7)})", row)
     return whole
 
 

@@ -21,6 +21,7 @@ from standfast.errors import (
     RefNotFound,
     RunBusy,
     StandfastError,
+    TooNew,
     UnreadableFile,
     WriteFailed,
 )
@@ -111,7 +112,7 @@ def clean(backend: Backend, index: Index) -> None:
             continue  # nothing is changed through a link
         lock = backend.lock(listed.run)
         if lock is not None:
-            with lock, change_of(backend, listed.run):
+            with suppress(TooNew), lock, change_of(backend, listed.run):
                 sweep(backend, index, listed.run)
 
 

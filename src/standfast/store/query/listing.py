@@ -43,6 +43,14 @@ class Entry:
     """Why the record cannot be read."""
     where: tuple[str, ...] = ()
     """Where it is, if that was asked for: `local`, the place of its mirror, or both."""
+    newer: str | None = None
+    """What this version does not know of it, if a newer one wrote it."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Its marks, and before them whether it is too new or damaged."""
+        fault = "too new" if self.newer else "" if self.head else "damaged"
+        return (fault, *self.marks) if fault else self.marks
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,7 @@ class _Known:
         self._short = short_hashes(each.run for each in runs)
         self._labels = {each.run: each.name for each in runs}
         self._damaged = index.damaged_files(ask=False)
+        self._newer = {(run, step): newer for run, step, newer in index.too_new()}
         self._of: dict[str, _OfRun] = {}
 
     def entry(self, head: Head, first: Sequence[str]) -> Entry:
@@ -146,12 +155,14 @@ class _Known:
             marks = (*marks, "under suspicion")
         short, label = self._named(head.run)
         metrics = metrics_of(head, of_run.late.get(head.step))
-        return Entry(head.run, short, label, head.step, head, marks, metrics)
+        newer = self._newer.get((head.run, head.step))
+        return Entry(head.run, short, label, head.step, head, marks, metrics, newer=newer)
 
     def unreadable(self, run: str, step: int, problem: str) -> Entry:
         short, label = self._named(run)
         marks = tuple(self._of_run(run).tags.get(step, ()))
-        return Entry(run, short, label, step, None, marks, {}, problem)
+        newer = self._newer.get((run, step))
+        return Entry(run, short, label, step, None, marks, {}, problem, newer=newer)
 
     def _named(self, run: str) -> tuple[str, str | None]:
         return self._short.get(run, run), self._labels.get(run)

@@ -26,10 +26,12 @@ from standfast.store.retention.verdicts import (
     UNKNOWN,
     Verdict,
     stored,
+    unknown,
     verdicts,
 )
 from standfast.store.retention.verdicts import judged as verdicts_of
 from standfast.store.save.changing import PATIENCE, change_of
+from standfast.store.save.taken import changing, check_writable
 from standfast.store.schema.names import run_in
 
 if TYPE_CHECKING:
@@ -149,6 +151,9 @@ def _uploads(backend: Backend, runs: Collection[str] | None, made: Plan) -> Iter
 def _plan_run(
     store: Store, run: str, space: Space, made: Plan, judged: dict[str, list[Verdict]]
 ) -> None:
+    if store.index.newer(run):
+        made.problems[run] = unknown(store.index, run)
+        return
     unreadable = store.index.unreadable(run)
     if unreadable:
         _, step, problem = unreadable[0]
@@ -163,8 +168,8 @@ def _plan_run(
         return
     # With the index as `plan` has found it: a look at all folders for each run takes its time.
     found = verdicts_of(store, run, made.retention or stored(store, run))
-    unknown = (why for each in found for why in each.why if why.startswith(NOBODY_KNOWS))
-    if doubt := next(unknown, None):
+    doubts = (why for each in found for why in each.why if why.startswith(NOBODY_KNOWS))
+    if doubt := next(doubts, None):
         made.problems[run] = doubt
         if made.retention is not None:  # somebody mistyped a metric: the space is no excuse
             return
@@ -250,8 +255,9 @@ def _carry_out_run(store: Store, run: str, plan: Plan, done: Done, wait: float) 
     lines = [line for line in lines if line.kind == "checkpoint"]
     going, stayed = _going(store, run, lines, plan.retention)
     if going:  # what stays is read before others have to wait
+        check_writable(store.backend, store.index, run)
         intact_before(store, run, set(store.index.steps(run)) - {line.step for line in going})
-        with change_of(store.backend, run, wait):
+        with changing(store.backend, store.index, run, wait):
             going, stayed = _going(store, run, lines, plan.retention)
             for why in dict.fromkeys(line.why for line in going):
                 chosen = [line for line in going if line.why == why]

@@ -13,7 +13,7 @@ from standfast.store.retention.retaining import intact_before, intact_step
 from standfast.store.retention.space import Space
 from standfast.store.retention.trash import Trash
 from standfast.store.retention.verdicts import IN_USE
-from standfast.store.save.changing import change_of
+from standfast.store.save.taken import changing, check_writable
 from standfast.store.schema import names
 from standfast.store.schema.run_file import now
 
@@ -35,9 +35,9 @@ def check_delete(store: Store, run: str, steps: Sequence[int]) -> int:
 def delete(
     store: Store, run: str, steps: Sequence[int], trash: Command | None = None, why: str = ""
 ) -> None:
-    """Delete checkpoints, or put them into the trash; raises RefNotFound or Protected."""
+    """Delete checkpoints, or put them into the trash; raises RefNotFound, Protected or TooNew."""
     kept = check_delete(store, run, steps)
-    with change_of(store.backend, run):
+    with changing(store.backend, store.index, run):
         _check(store, run, steps, kept)
         if trash is not None:
             Trash(store.backend).put(run, steps, trash, why or _ASKED)
@@ -58,7 +58,7 @@ def collect(store: Store, run: str, steps: Collection[int], why: str) -> None:
 
 
 def _check(store: Store, run: str, steps: Sequence[int], kept: int | None = None) -> None:
-    store.index.refresh()
+    check_writable(store.backend, store.index, run)
     used = pinned_steps(store.backend, run)
     protected = dict.fromkeys(used, f"is {IN_USE}") | store.index.protected(run)
     known = set(store.index.steps(run))
@@ -92,9 +92,11 @@ def _note(store: Store, run: str, steps: Sequence[int], by: Command | None, why:
 
 
 def delete_all(store: Store, run: str, trash: Command | None = None) -> None:
-    """Delete a run with all its checkpoints; the caller holds its lock. Raises Protected."""
-    with change_of(store.backend, run):
-        store.index.refresh()
+    """Delete a run with all its checkpoints; raises Protected or TooNew.
+
+    The caller holds its lock.
+    """
+    with changing(store.backend, store.index, run):
         for step, why in store.index.protected(run).items():
             raise Protected(f"step {step} of run {run} {why}")
         for step in pinned_steps(store.backend, run):
@@ -106,10 +108,9 @@ def delete_all(store: Store, run: str, trash: Command | None = None) -> None:
 
 def delete_empty(store: Store, run: str) -> bool:
     """Delete a run that has no record, not even a damaged one; the caller holds its lock."""
-    with change_of(store.backend, run):
+    with changing(store.backend, store.index, run):
         listed = (names.parse(name, run) for name, _ in store.backend.list(names.run_folder(run)))
         if any(named is not None and named.kind == "record" for named in listed):
             return False
-        store.index.refresh()
         delete_run(store.backend, store.index, run)
     return True

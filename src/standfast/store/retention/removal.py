@@ -10,6 +10,7 @@ from standfast.store.backends.backend import Backend
 from standfast.store.backends.read_ahead import ReadingAhead
 from standfast.store.index.index import Index
 from standfast.store.retention.trash import KEPT, Trash
+from standfast.store.save.taken import check_writable
 from standfast.store.schema import names
 from standfast.store.schema.damage import forget_deleted
 from standfast.store.schema.decoder import FIRST, names_in_head, read_head
@@ -120,14 +121,17 @@ def orphans(backend: Backend, index: Index, run: str) -> list[str]:
 
 
 def sweep(backend: Backend, index: Index, run: str) -> None:
-    """Delete what crashes have left in the folder of a run; the caller holds its locks."""
+    """Delete what crashes have left in the folder of a run; raises TooNew.
+
+    The caller holds its locks.
+    """
     folder = names.run_folder(run)
     if backend.version(folder) is None:
         return
+    check_writable(backend, index, run)
     for each in (folder, f"{names.SETTINGS}/{run}", f"{names.SAMPLES}/{run}", names.DAMAGED):
         backend.sweep(each)
     backend.sweep("")  # where the manifest is
-    index.refresh()
     backend.delete(_stale_marks(backend, index, run))
     delete_unused(backend, index, run)
     forget_deleted(backend)

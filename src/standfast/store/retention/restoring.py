@@ -18,9 +18,11 @@ from standfast.errors import (
     WriteFailed,
 )
 from standfast.store.backends.backend import Backend
+from standfast.store.index.index import Index
 from standfast.store.retention.trash import LOCK, Trash
 from standfast.store.retention.trash_entry import Entry
 from standfast.store.save.changing import change_of
+from standfast.store.save.taken import changing
 from standfast.store.schema import names
 from standfast.store.schema.decoder import decode
 from standfast.store.schema.record import MAX_RECORD, Head
@@ -38,15 +40,17 @@ class Restored:
     """The steps that stay in the trash, and why."""
 
 
-def restore(backend: Backend, what: Entry | str, steps: Collection[int] | None = None) -> Restored:
+def restore(
+    backend: Backend, index: Index, what: Entry | str, steps: Collection[int] | None = None
+) -> Restored:
     """Bring back an entry of the trash, or what the trash has of a run: these steps, or all.
 
     Steps that are asked for come back, all of them, or it raises: RefNotFound, StepExists if one
-    was saved again meanwhile, or a DamagedFile. Of a whole run, those that can come back do, and
-    it raises if there is none.
+    was saved again meanwhile, TooNew, or a DamagedFile. Of a whole run, those that can come back
+    do, and it raises if there is none.
     """
     run = what if isinstance(what, str) else what.run
-    with change_of(backend, run), change_of(backend, LOCK):
+    with changing(backend, index, run), change_of(backend, LOCK):
         entries = [each for each in Trash(backend).entries(run) if each.problem is None]
         if isinstance(what, Entry):
             entries = [each for each in entries if each.folder == what.folder]

@@ -38,7 +38,7 @@ from standfast.store.retention.verdicts import (
     protections,
     stored,
 )
-from standfast.store.save.changing import change_of
+from standfast.store.save.taken import changing, check_writable
 from standfast.store.schema import names
 from standfast.store.schema.decoder import encode_checked
 from standfast.store.schema.run_file import now
@@ -66,7 +66,7 @@ def retain(store: Store, run: str, retention: Retention | None = None) -> Retain
     """Delete what is not kept, at once; what goes wrong is reported and does no harm."""
     done = Retained()
     try:
-        store.index.refresh()
+        check_writable(store.backend, store.index, run)
         wanted = retention or stored(store, run)
         _refuse_unreadable(store, run, wanted)
         if wanted.budget is not None:
@@ -76,8 +76,7 @@ def retain(store: Store, run: str, retention: Retention | None = None) -> Retain
         done.problems += _doubts(store, run, wanted, found)
         if any(_to_do(found)):
             _check_intact(store, run, found)
-            with change_of(store.backend, run):
-                store.index.refresh()
+            with changing(store.backend, store.index, run):
                 wanted = retention or stored(store, run)
                 _refuse_unreadable(store, run, wanted)
                 if _seen(store, run) != seen:  # saves, tags, readers or another retention

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from standfast.errors import DamagedFile
 from standfast.policies import Candidate, KeepBest, Retention, Wish, judge
-from standfast.store.index.index import Listed
+from standfast.store.index.index import Index, Listed
 from standfast.store.retention.pins import pinned_steps
 from standfast.store.retention.space import Space
 from standfast.store.schema.run_file import Monitor
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 IN_USE: Final = "in use: it is being read, or a run that is running came from it"
 UNKNOWN: Final = "what the run keeps is unknown: its run file is damaged or missing"
+TOO_NEW: Final = "too new"
 NOBODY_KNOWS: Final = "nobody knows which is the best"
 
 
@@ -78,15 +79,16 @@ def judged(store: Store, run: str, retention: Retention) -> list[Verdict]:
     """The same, with the index as it is."""
     listed = list(store.index.newest(run))
     if store.index.run_file(run) is None:
-        return [Verdict(e.step, e.head.sequence, True, (UNKNOWN,), protected=True) for e in listed]
+        why = (unknown(store.index, run),)
+        return [Verdict(e.step, e.head.sequence, True, why, protected=True) for e in listed]
     candidates = _candidates(store, run, listed)
     wishes = judge(retention.keep, candidates)
     protected = protections(store, run)
     limits = str(Retention(retention.keep))
     found = [_verdict(each, wishes[each.step], protected, limits) for each in listed]
-    unknown = _unknown_metric(retention, candidates)
-    if unknown is not None:
-        found = [each if each.keep else replace(each, keep=True, why=(unknown,)) for each in found]
+    doubt = _unknown_metric(retention, candidates)
+    if doubt is not None:
+        found = [each if each.keep else replace(each, keep=True, why=(doubt,)) for each in found]
     return found if retention.budget is None else _within(store, run, found, retention)
 
 
@@ -104,6 +106,12 @@ def _unknown_metric(retention: Retention, candidates: Sequence[Candidate]) -> st
             there = f"; there are {', '.join(sorted(known)[:10])}" if known else ""
             return f"{NOBODY_KNOWS}: no checkpoint has the metric {policy.metric!r}{there}"
     return None
+
+
+def unknown(index: Index, run: str) -> str:
+    """Why it is unknown what a run keeps, if its run file cannot be read or the run is too new."""
+    newer = index.newer(run)
+    return UNKNOWN if newer is None else f"{TOO_NEW}: {newer}"
 
 
 def stored(store: Store, run: str) -> Retention:

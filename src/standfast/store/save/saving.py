@@ -137,12 +137,11 @@ class Assembler:
         return record.head
 
     def begin(self, wanted: Wanted) -> bool:
-        """See what the store has; whether a record is to be replaced, if it may be.
+        """See what the store has; whether a record is to be replaced, if it may be; raises TooNew.
 
         The caller holds the lock of the run's changes, from here to the end of the save.
         """
-        self._index.refresh()
-        check_writable(self._index, self._run)
+        check_writable(self._backend, self._index, self._run)
         return is_taken(self._backend, self._index, self._run, wanted.step, wanted.replace)
 
     def draft(self, task: Task, stack: ExitStack) -> Draft:

@@ -1,20 +1,39 @@
-"""Whether a step may be saved: it is free, or its checkpoint may be replaced."""
+"""Whether a run may be changed, and whether one of its steps may be saved."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from standfast.errors import DamagedFile, Protected, StandfastError, StepExists, TooNew
 from standfast.store.backends.backend import Backend
 from standfast.store.index.index import Index
 from standfast.store.load.reading import Data, read_record
+from standfast.store.save.changing import PATIENCE, change_of
 from standfast.store.schema import names
+from standfast.store.schema.settings import read_settings
 
 
-def check_writable(index: Index, run: str) -> None:
-    """Raise TooNew for a run that a newer version has written to: what it needs is unknown."""
-    for _, step, problem in index.too_new(run):
-        raise TooNew(f"{names.record_file(run, step)}: {problem}; nothing is written to this run")
+def check_writable(backend: Backend, index: Index, run: str) -> None:
+    """Refresh the index; raise TooNew if a record of the run, its run file or `store.json` is.
+
+    What that file needs is unknown, so nothing may be added to the run or deleted from it.
+    """
+    index.refresh()
+    newer = index.newer(run)
+    if newer is not None:
+        raise TooNew(f"{newer}; nothing is changed in run {run}")
+    with suppress(DamagedFile):  # `doctor` reports it
+        read_settings(backend)
+
+
+@contextmanager
+def changing(backend: Backend, index: Index, run: str, wait: float = PATIENCE) -> Iterator[None]:
+    """Hold the lock of a run's changes, with a fresh index; raises RunBusy or TooNew."""
+    with change_of(backend, run, wait):
+        check_writable(backend, index, run)
+        yield
 
 
 def is_taken(backend: Backend, index: Index, run: str, step: int, replace: bool) -> bool:

@@ -65,7 +65,7 @@ class Elsewhere:
         seen = self._look(_PATIENCE)
         if seen.problem is not None or self._known(seen, identity.hash) is not None:
             return None
-        return labelled(seen.index, name, identity, hp, volatile)
+        return labelled(open_mirror(self._place), name, identity, hp, volatile)
 
     def _known(self, seen: Seen, run: str) -> RunFile | None:
         if seen.is_missing:

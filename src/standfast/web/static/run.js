@@ -284,6 +284,7 @@ function checkpointRow(each, metrics) {
       "td",
       { "data-label": "marks" },
       each.damaged ? h("span", { class: "mark bad", title: each.damaged }, "damaged") : null,
+      each.too_new ? h("span", { class: "mark warn", title: each.too_new }, "too new") : null,
       (each.marks ?? []).map(mark)
     ),
     metrics.map((name) =>
@@ -294,8 +295,8 @@ function checkpointRow(each, metrics) {
     h(
       "td",
       { class: "dim wrap", "data-label": "why it stays" },
-      each.damaged
-        ? each.damaged
+      each.damaged || each.too_new
+        ? each.damaged || each.too_new
         : kept.keep === false
           ? [h("span", { class: "mark warn" }, "goes"), why]
           : why

@@ -21,7 +21,7 @@ from standfast.policies import Retention
 from standfast.store import Store
 from standfast.store.query.filters import Filter, chosen_runs
 from standfast.store.retention.history import Deletion, read_deletions
-from standfast.store.retention.verdicts import UNKNOWN, Verdict, verdicts
+from standfast.store.retention.verdicts import Verdict, unknown, verdicts
 
 
 def print_retention(store: Store, ref: str | None, *, as_json: bool) -> None:
@@ -45,7 +45,8 @@ def print_retention(store: Store, ref: str | None, *, as_json: bool) -> None:
         if at:
             say()
         say((printable(names.get(run) or "—"), "bold"), f"  {hash_text(run)}")
-        say(printable(f"keeps {retention or 'everything'}" if run in files else UNKNOWN))
+        keeps = f"keeps {retention or 'everything'}" if run in files else unknown(store.index, run)
+        say(printable(keeps))
         _print_table(kept, deletions, retention)
 
 
