@@ -59,7 +59,11 @@ class Cylinder(GridTopology):
     """A topology of a program's own, which a snapshot would describe as another one."""
 
 
-@pytest.mark.parametrize("frontend", [Wider(2, 4, BOX), object(), None, "scalar"], ids=repr)
+@pytest.mark.parametrize(
+    "frontend",
+    [Wider(2, 4, BOX), object(), None, "scalar"],
+    ids=["wider", "object", "None", "text"],
+)
 def test_a_frontend_that_cannot_be_saved_is_refused_when_the_simulation_begins(
     frontend: Any,
 ) -> None:
