@@ -49,58 +49,59 @@ class Way(NamedTuple):
     decision: str = ""
 
 
-DECISION: Final = "0034-what-the-defects-of-the-review-cost.md"
+DEFECTS: Final = "0034-what-the-defects-of-the-review-cost.md"
+SEEDS: Final = "0035-what-matching-the-seeds-costs.md"
 
 ROOMS: Final = {
-    "amr": Room(44, 4454),
-    "cli": Room(42, 4545),
+    "amr": Room(36, 4564, SEEDS),
+    "cli": Room(41, 4449),
     "conventions": Room(1, 89),
-    "dcp": Room(13, 1354),
-    "display": Room(4, 378),
-    "errors": Room(1, 122),
-    "experiments": Room(14, 923),
-    "files": Room(34, 3407),
-    "formats": Room(32, 4813),
-    "identity": Room(9, 562),
+    "dcp": Room(13, 1356, DEFECTS),
+    "display": Room(4, 378, DEFECTS),
+    "errors": Room(1, 122, DEFECTS),
+    "experiments": Room(8, 955, SEEDS),
+    "files": Room(34, 3405, DEFECTS),
+    "formats": Room(31, 4818, DEFECTS),
+    "identity": Room(9, 567, SEEDS),
     "jax": Room(6, 617),
-    "lightning": Room(11, 1069),
-    "orbax": Room(1, 105),
-    "oxck": Room(4, 344),
-    "packages": Room(39, 3729),
-    "parallel": Room(14, 1155),
+    "lightning": Room(11, 1069, DEFECTS),
+    "orbax": Room(1, 105, DEFECTS),
+    "oxck": Room(2, 359, SEEDS),
+    "packages": Room(20, 3637),
+    "parallel": Room(14, 1162, SEEDS),
     "policies": Room(1, 211),
-    "schedule": Room(1, 183),
+    "schedule": Room(1, 183, DEFECTS),
     "standfast": Room(1, 78),
-    "store": Room(113, 14867),
-    "tensorfile": Room(22, 2161),
-    "tensors": Room(10, 849),
-    "tenzor": Room(18, 1418),
-    "torch": Room(9, 968),
-    "training": Room(37, 4455),
-    "transformers": Room(6, 824),
+    "store": Room(115, 15404, DEFECTS),
+    "tensorfile": Room(22, 2176, DEFECTS),
+    "tensors": Room(10, 861, SEEDS),
+    "tenzor": Room(13, 1509, SEEDS),
+    "torch": Room(9, 966),
+    "training": Room(37, 4462, DEFECTS),
+    "transformers": Room(6, 824, DEFECTS),
     "web": Room(21, 2575),
 }
 """Lines with code, imports included, without blank lines, comments and docstrings."""
 
 SIZES: Final = {
-    "modules": Limit(508),
-    "lines of code": Limit(56255),
+    "modules": Limit(468),
+    "lines of code": Limit(56901, SEEDS),
     "names in standfast.__all__": Limit(34),
-    "options of the command line": Limit(114),
+    "options of the command line": Limit(116, SEEDS),
     "arguments of Checkpointer": Limit(23),
-    "error classes": Limit(79),
-    "modules with a single importer": Limit(143),
+    "error classes": Limit(79, DEFECTS),
+    "modules with a single importer": Limit(123),
     "bytes of the README": Limit(5610),
-    "lines of tests": Limit(98293, DECISION),
+    "lines of tests": Limit(101600, SEEDS),
 }
 
 WAYS: Final = {
-    "run.save": Way(59, 402),
-    "run.load": Way(42, 224),
-    "save": Way(19, 102),
-    "load": Way(19, 81),
-    "ckpt.step, wait": Way(33, 171),
-    "resume": Way(112, 656),
+    "run.save": Way(59, 403, DEFECTS),
+    "run.load": Way(42, 225, DEFECTS),
+    "save": Way(19, 103, DEFECTS),
+    "load": Way(19, 81, DEFECTS),
+    "ckpt.step, wait": Way(34, 172, DEFECTS),
+    "resume": Way(114, 671, DEFECTS),
 }
 """As `tools/way.py` counts them; threads make a resume vary."""
 
