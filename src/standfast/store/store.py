@@ -280,7 +280,7 @@ class Store:
             return Run(self, read_run(self.backend, run))
         except (MissingFile, DamagedFile) as error:
             newest = next(self.index.newest(run), None)
-            if newest is None and isinstance(error, MissingFile):
+            if isinstance(error, MissingFile) and not self.index.steps(run):
                 self.check_exists()
                 raise RefNotFound(f"{self.url} has no run {run}") from None
             file = recover_run(self.backend, run)
