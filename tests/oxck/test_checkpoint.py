@@ -26,6 +26,7 @@ from standfast.errors import (
     TrailingBytes,
     UnsupportedDType,
     UnsupportedShape,
+    UnsupportedTensor,
 )
 from standfast.oxck import (
     Checkpoint,
@@ -538,6 +539,21 @@ def test_a_cast_that_was_allowed_is_made(given: Any, expected: float) -> None:
 def test_no_cast_drops_an_imaginary_part_or_makes_nothing_a_number(given: Any) -> None:
     with pytest.raises(RefusedTensor, match="tensor 'x'"):
         CheckpointTensor("x", given, allow_cast=True)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [torch.nn.Parameter(torch.ones(2))],
+        [torch.ones(2, dtype=torch.bfloat16)],
+        [np.ones((2, 3)), np.ones((2, 2))],
+    ],
+    ids=["gradients", "bfloat16", "ragged"],
+)
+def test_a_list_of_what_numpy_cannot_read_is_refused(given: Any) -> None:
+    """The original's `data: Vec<f32>`."""
+    with pytest.raises(UnsupportedTensor, match="tensor 'x': not a list of numbers"):
+        CheckpointTensor("x", given)
 
 
 @pytest.mark.parametrize("shape", [5, [2.0, 2.0], ["2"], [None]], ids=repr)

@@ -6,6 +6,7 @@ import errno
 import gzip
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -75,6 +76,9 @@ def test_a_package_is_packed_and_unpacked_bit_for_bit(
     path = pack(package, into / f"gpt{suffix}")
     assert path == into / f"gpt{suffix}"
     assert unpack(path, into) == into / "gpt"
+    again: Any = (os.fsencode(path), os.fsencode(into / "bytes"))  # as any other path
+    assert unpack(*again) == into / "bytes" / "gpt"
+    shutil.rmtree(into / "bytes")
     assert read_tree(into / "gpt") == read_tree(package)
     assert sorted(os.listdir(into)) == ["gpt", f"gpt{suffix}"]
     assert standfast.verify(into / "gpt" / "model.safetensors").tensors == 2

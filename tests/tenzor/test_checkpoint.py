@@ -270,6 +270,83 @@ def test_names_that_no_file_can_have_are_refused(weights: Any, extra: Any, path:
     assert not path.exists()
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_weight_with_the_name_of_the_bytes_of_another_is_refused(order: int, path: Path) -> None:
+    """docs/tenzor.md: "`standfast/bytes/` and its name, as a row of bytes"."""
+    weights = {"standfast/bytes/a": torch.ones(2), "a": torch.tensor([True, False])}
+    with pytest.raises(BadName, match=r"'standfast/bytes/a'.*'a'"):
+        Checkpoint.save(path, dict([*weights.items()][::order]), None, METADATA)
+    assert not path.exists()
+    both = {name: torch.tensor([name == "a"]) for name in weights}  # whose bytes have two names
+    Checkpoint.save(path, both, None, METADATA)
+    with Checkpoint.load(path) as loaded:
+        assert {name: loaded.tensor(name).tolist() for name in weights} == {
+            "standfast/bytes/a": [False],
+            "a": [True],
+        }
+
+
+def test_a_tensor_in_extra_gives_way_to_the_bytes_of_a_weight(path: Path) -> None:
+    """docs/tenzor.md: "A name that is taken gets a `~`"."""
+    weights = {"a": torch.tensor([True, False])}
+    Checkpoint.save(path, weights, None, METADATA, extra={"bytes": {"a": torch.ones(2)}})
+    with Checkpoint.load(path) as loaded:
+        assert sorted(loaded.tensor_names()) == ["a", "standfast/bytes/a~"]
+        assert loaded.tensor("a").tolist() == [True, False]
+        assert bits(loaded.extra) == bits({"bytes": {"a": torch.ones(2)}})
+
+
+class Tied(nn.Module):
+    """Two names for one parameter, and a third for a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(3))
+        self.b = self.a
+        self.register_buffer("part", self.a.detach()[1:])
+
+
+UNTIED = {"a": torch.ones(3), "b": torch.ones(3), "part": torch.ones(2)}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"b": torch.full((3,), 2.0)},
+        {"part": torch.tensor([1.0, 3.0])},
+        {"b": torch.tensor([1.0, 1.0, -1.0]), "part": torch.tensor([1.0, -1.0])},
+    ],
+    ids=["twin", "part", "both"],
+)
+@pytest.mark.parametrize("is_module", [True, False])
+def test_different_tensors_do_not_go_into_shared_memory(
+    changed: dict[str, torch.Tensor], is_module: bool, path: Path
+) -> None:
+    """The seed: "Load weights into model"; one of two that share memory would be lost."""
+    Checkpoint.save(path, {**UNTIED, **changed}, None, METADATA)
+    model = Tied()
+    with (
+        Checkpoint.load(path) as loaded,
+        pytest.raises(StateMismatch, match="'a' shares memory with 'b', 'part'"),
+    ):
+        loaded.load_weights(model if is_module else model.state_dict())
+    assert not model.a.detach().any()
+
+
+def test_equal_tensors_go_into_shared_memory(path: Path) -> None:
+    saved = {"a": torch.tensor([1.0, 2.0, 3.0]), "part": torch.tensor([2.0, 3.0])}
+    Checkpoint.save(path, {**saved, "b": saved["a"].clone()}, None, METADATA)
+    model = Tied()
+    with Checkpoint.load(path) as loaded:
+        assert loaded.load_weights(model).exact
+    assert bits(model.state_dict()["b"]) == bits(saved["a"])
+    # Two columns of one array lie between each other, and share nothing.
+    array = np.zeros((3, 2), np.float32)
+    with Checkpoint.load(path) as loaded:
+        loaded.load_weights({"a": array[:, 0], "part": array[1:, 1]}, strict=False)
+    assert array.tolist() == [[1, 0], [2, 2], [3, 3]]
+
+
 def test_extra_that_is_not_a_mapping_is_refused(path: Path) -> None:
     extra: Any = [1]
     with pytest.raises(RefusedState, match="extra: expected a mapping, found a list"):

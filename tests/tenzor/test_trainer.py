@@ -255,6 +255,56 @@ def test_figures_that_are_not_numbers_are_refused_and_change_nothing(
     assert (trainer.state, trainer.history) == (before, [])
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "plain"),
+    [
+        ("should_stop", np.bool_(True), True),
+        ("should_stop", torch.tensor(True), True),
+        ("epoch", np.int64(3), 3),
+        ("global_step", torch.tensor(7), 7),
+        ("epochs_without_best", np.int32(-5), -5),
+        ("best_val_acc", np.float32(0.9), float(np.float32(0.9))),
+        ("best_val_acc", torch.tensor(0.875, requires_grad=True), 0.875),
+        ("best_epoch", np.int64(1), 1),
+        ("train_loss", np.float64(math.inf), math.inf),
+        ("lr", torch.tensor(0.5), 0.5),
+    ],
+)
+def test_scalars_of_libraries_in_the_state_are_saved_as_plain_values(
+    field: str, value: Any, plain: Any, tmp_path: Path
+) -> None:
+    """`TrainerState`: "Where the training stands; all of it may be changed."."""
+    trainer = new_trainer(tmp_path)
+    run_epoch(trainer)
+    setattr(trainer.state, field, value)
+    trainer.end_epoch(1.0, 0.25)  # which puts it into the history too
+    setattr(trainer.state, field, value)
+    trainer.save_checkpoint(tmp_path / "set.tenzor")
+    with Checkpoint.load(tmp_path / "set.tenzor") as loaded:
+        found = loaded.extra["trainer"]["state"][field]
+    assert (type(found), found) == (type(plain), plain)
+    resumed = new_trainer(None)
+    resumed.resume(tmp_path / "set.tenzor")
+    if field != "should_stop":  # which is asked anew
+        assert bits(getattr(resumed.state, field)) == bits(plain)
+    assert {type(stats.epoch) for stats in resumed.history} == {int}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("should_stop", None), ("batch", "two"), ("val_loss", None), ("lr", torch.ones(2))],
+)
+def test_a_state_that_no_training_could_resume_is_not_saved(
+    field: str, value: Any, tmp_path: Path
+) -> None:
+    trainer = new_trainer(tmp_path)
+    run_epoch(trainer)
+    setattr(trainer.state, field, value)
+    with pytest.raises(RefusedMetadata, match=f"{field}|learning_rate: expected"):
+        trainer.save_checkpoint(tmp_path / "set.tenzor")
+    assert not (tmp_path / "set.tenzor").exists()
+
+
 def _files(folder: Path) -> dict[str, Any]:
     tensors = standfast.load(folder / "epoch_4.tenzor")
     return {name: (a.dtype, a.shape, a.tobytes()) for name, a in tensors.items()}

@@ -217,7 +217,10 @@ def _copied(data: Any, allow_cast: bool) -> Floats:
 
 def _rounded(data: Any, allow_cast: bool) -> Floats:
     """An array of plain numbers, each rounded to the nearest float32."""
-    given = np.array(data, object)
+    try:
+        given = np.array(data, object)
+    except (RuntimeError, TypeError, ValueError) as error:  # of tensors that NumPy cannot read
+        raise UnsupportedTensor(f"not a list of numbers: {shortened(str(error))}") from error
     values = given.reshape(-1).tolist()
     for value in values:
         if not isinstance(value, Real):

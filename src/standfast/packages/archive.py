@@ -283,7 +283,7 @@ def unpack(
     of plain files.
     """
     check_are_here(archive, into)
-    return named(archive, lambda: _unpack(archive, Path(into), progress))
+    return named(archive, lambda: _unpack(archive, Path(os.fsdecode(into)), progress))
 
 
 def _check_target(path: Path, home: Path) -> None:

@@ -83,7 +83,8 @@ class Checkpoint:
             "optimizer": optimizer_tree,
             "extra": dict(extra or {}),
         }
-        text, stored, others = document.written(state, parameters, list(mine))
+        taken = [*mine, *(f"{BYTES}{name}" for name in mine)]
+        text, stored, others = document.written(state, parameters, taken)
         tensors, as_bytes = writable({**mine, **others})
         ours = document.to_text(text, stored, as_bytes)
         save(path, tensors, b"%b,%b}" % (metadata.text()[:-1], ours), format=NAME)

@@ -6,7 +6,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,9 +117,20 @@ class Kept:
     epoch: Means | None = None
     """Those of the epoch that was not finished; None between two epochs."""
 
-    def tree(self) -> dict[str, Any]:
-        """All of it as plain values."""
-        return asdict(self)
+
+def _plain(record: Any) -> Any:
+    """A copy of a state or of an epoch's figures, with plain numbers.
+
+    The caller may have set scalars of NumPy or torch. Raises RefusedMetadata for anything else.
+    """
+    kinds: dict[Any, Callable[[str, Any], Any]] = {
+        "int": partial(integer, least=-(1 << 63)),
+        "float": number,
+        "bool": lambda name, value: bool(number(name, value)),
+    }
+    return replace(
+        record, **{f.name: kinds[f.type](f.name, getattr(record, f.name)) for f in fields(record)}
+    )
 
 
 def read_kept(tree: Any) -> Kept:
@@ -261,16 +273,8 @@ class Trainer:
         patience = self.config.early_stopping_patience
         if patience and state.epochs_without_best >= patience:
             state.should_stop = True
-        self.history.append(
-            EpochStats(
-                state.epoch,
-                state.train_loss,
-                state.train_acc,
-                state.val_loss,
-                state.val_acc,
-                state.lr,
-            )
-        )
+        figures = (getattr(state, each.name) for each in fields(EpochStats))
+        self.history.append(EpochStats(*figures))
         return self._save_epoch(is_best)
 
     def _save_epoch(self, is_best: bool) -> list[Path]:
@@ -308,10 +312,9 @@ class Trainer:
             learning_rate=state.lr,
             model_name=self.config.model_name,
         )
+        history, epoch = [*map(_plain, self.history)], self._sums if is_within else None
         extra = {
-            "trainer": Kept(
-                state, self._bases, self.history, self._sums if is_within else None
-            ).tree(),
+            "trainer": asdict(Kept(_plain(state), self._bases, history, epoch)),
             "objects": {name: each.state_dict() for name, each in self.extra.items()},
             "random": randomness.capture(),
         }

@@ -9,6 +9,7 @@ import numpy as np
 
 from standfast.errors import (
     BadField,
+    BadName,
     RefusedTensor,
     SizeMismatch,
     StateMismatch,
@@ -18,6 +19,7 @@ from standfast.errors import (
 from standfast.formats.limits import check_name
 from standfast.formats.tenzor.file import DTYPES, MAX_RANK, hash_name
 from standfast.store.load.filling import LoadReport
+from standfast.store.tree.aliases import check_shared
 from standfast.tensorfile.open import TensorFile
 from standfast.tensors import TensorSpec, fill, kind_of, source_of, tensor_of, why_not_fillable
 from standfast.tensors.frameworks import unwrapped
@@ -62,6 +64,9 @@ def writable(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tens
         else:
             fitting[BYTES + name] = bytes_of(tensor)
             as_bytes[name] = spec
+    if taken := {BYTES + name for name in as_bytes} & (tensors.keys() - as_bytes.keys()):
+        name = shortened(min(taken))
+        raise BadName(f"tensor {name!r}: the bytes of {name.removeprefix(BYTES)!r} need this name")
     return fitting, as_bytes
 
 
@@ -138,6 +143,7 @@ def plan_filling(
         raise StateMismatch("\n".join([head, *report.differences()]))
     # Every byte is verified before the first one changes.
     arrays = {name: saved.array(names[name]) for name in report.loaded}
+    check_shared({name: mine[name] for name in arrays}, arrays)
     specs = {name: saved.spec(names[name]) for name in report.loaded}
 
     def fill_all() -> LoadReport:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from standfast.errors import (
@@ -262,3 +264,23 @@ def test_without_a_counter_the_number_of_tokens_is_unknown(tmp_path: Path) -> No
     assert DatasetInfo.load(path) == dataset
     assert DatasetInfo.of_texts([], len).metadata.total_tokens == 0
     assert DatasetMetadata().total_tokens is None
+
+
+def test_a_counter_may_count_in_numbers_of_numpy(tmp_path: Path) -> None:
+    """The seed: `pub total_tokens: usize`; a sum of bytes is not to overflow."""
+    dataset = DatasetInfo.of_texts(["a", "b", "c"], lambda text: np.uint8(100))  # type: ignore[arg-type, return-value]
+    assert dataset.metadata.total_tokens == 300
+    assert [type(sample.tokens) for sample in dataset.samples] == [int] * 3
+    dataset.save(tmp_path / "dataset.json")
+    assert DatasetInfo.load(tmp_path / "dataset.json") == dataset
+
+
+def test_a_path_may_be_bytes(tmp_path: Path) -> None:
+    """The seed: `AsRef<Path>`."""
+    path: Any = os.fsencode(tmp_path / "dataset.json")
+    DatasetInfo.of_texts(["a"]).save(path)
+    assert DatasetInfo.load(path).text() == "a\n"
+    (tmp_path / "dataset.json").write_text("{}")
+    with pytest.raises(BadField, match=r"dataset\.json: metadata is missing") as caught:
+        DatasetInfo.load(path)
+    assert str(caught.value).startswith(str(tmp_path))

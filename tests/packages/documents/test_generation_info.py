@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pickle
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from standfast.errors import BadField, DuplicateKey, RefusedMetadata
@@ -182,3 +184,17 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_is_refused_when_it_is_given() -> None:
     with pytest.raises(BadField, match="final_loss is nan"):
         TrainingParams(final_loss=math.nan)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    """The seed: `final_loss: f32`; a loss that NumPy computed "must be a number", and is one."""
+    params = TrainingParams(final_loss=np.float64(2.5), epochs=np.int64(3))  # type: ignore[arg-type]
+    assert (type(params.final_loss), type(params.epochs)) == (float, int)
+    info = GenerationInfo(training_params=params)
+    info.save(os.fsencode(tmp_path / "info.json"))  # type: ignore[arg-type]
+    assert GenerationInfo.load(os.fsencode(tmp_path / "info.json")) == info  # type: ignore[arg-type]
+    for value in (np.bool_(True), np.float64(2.5)):
+        with pytest.raises(BadField, match=r"epochs is .*: it must be a whole number"):
+            TrainingParams(epochs=value)
+    with pytest.raises(BadField, match="final_loss is nan"):
+        TrainingParams(final_loss=np.float32("nan"))  # type: ignore[arg-type]

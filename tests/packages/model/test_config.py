@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from standfast.errors import BadField, DuplicateKey, MissingFile, StandfastError, UnsupportedFile
@@ -32,6 +34,17 @@ def test_what_is_not_known_is_kept(tmp_path: Path) -> None:
     assert Config.of_dict(Config.of_dict(given).as_dict()) == Config.of_dict(
         {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", **given}
     )
+
+
+def test_numbers_of_numpy_and_a_path_of_bytes_will_do(tmp_path: Path) -> None:
+    """The seed: `AsRef<Path>`, `pub vocab_size: usize`."""
+    given: Any = {"vocab_size": np.int64(100), "resid_pdrop": np.float64(0.25)}
+    path: Any = os.fsencode(tmp_path / "config.json")
+    Config(**given).save(path)
+    loaded = Config.load(path)
+    assert loaded == Config(vocab_size=100, resid_pdrop=0.25) == Config(**given)
+    with pytest.raises(BadField, match="vocab_size is"):
+        Config(vocab_size=np.float64(100.0))  # type: ignore[arg-type]
 
 
 def test_the_names_of_other_models_are_understood() -> None:

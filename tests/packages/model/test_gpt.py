@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -101,6 +102,7 @@ def test_the_likeliest_token_is_the_one_of_the_whole_text(model: GPT) -> None:
             known.append(int(model(torch.tensor([known[-16:]]))[0, -1].argmax()))
     assert model.generate([7], 20, temperature=0) == known
     assert model.generate([7], 20, top_k=1, seed=9) == known
+    assert model.generate([7], np.int64(20), temperature=0) == known  # type: ignore[arg-type]
 
 
 def test_a_text_ends_with_the_end_token(model: GPT) -> None:
@@ -129,6 +131,7 @@ def test_generating_leaves_the_mode_of_the_model_as_it_was(model: GPT) -> None:
         ([1], {"seed": 1 << 70}),
         ([1], {"max_new_tokens": -1}),
         ([1], {"max_new_tokens": 2.5}),
+        ([1], {"max_new_tokens": True}),
         (["a"], {}),
         ([[1, 2]], {}),
         ("ab", {}),

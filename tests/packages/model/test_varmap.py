@@ -77,6 +77,19 @@ def test_elements_that_share_memory_are_refused(tmp_path: Path) -> None:
     assert not state["a"].any()
 
 
+def test_different_tensors_do_not_go_into_shared_memory(tmp_path: Path) -> None:
+    """The seed: `varmap.load(…)`; one of two that share memory would be lost."""
+    weight = torch.zeros(3)
+    state = VarMap({"a": weight, "b": weight})
+    standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(3), "b": torch.arange(3.0)})
+    with pytest.raises(StateMismatch, match="'a' shares memory with 'b'"):
+        state.load(tmp_path / "w.safetensors")
+    assert not weight.any()
+    standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(3), "b": torch.ones(3)})
+    state.load(tmp_path / "w.safetensors")
+    assert weight.tolist() == [1, 1, 1]
+
+
 def test_a_damaged_file_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     state = VarMap({"a": torch.ones(2), "b": torch.ones(3)})

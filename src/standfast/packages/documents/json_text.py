@@ -64,7 +64,7 @@ def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
                 "keep what is larger in files of another kind"
             )
         text = file.read(0, file.size)
-    return from_json(text, printable(os.fspath(path)))
+    return from_json(text, printable(os.fsdecode(path)))
 
 
 def named(path: str | os.PathLike[str], action: Callable[[], Result]) -> Result:
@@ -72,8 +72,8 @@ def named(path: str | os.PathLike[str], action: Callable[[], Result]) -> Result:
     try:
         return action()
     except (DamagedFile, UnsupportedFile) as error:
-        if os.fspath(path) not in str(error):
-            error.args = (f"{os.fspath(path)}: {error}", *error.args[1:])
+        if os.fsdecode(path) not in str(error):
+            error.args = (f"{os.fsdecode(path)}: {error}", *error.args[1:])
         raise
 
 

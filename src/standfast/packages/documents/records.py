@@ -12,6 +12,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, ClassVar, Final, Self, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from standfast.errors import BadField, BadOption, shortened
 from standfast.packages.documents import json_text
 from standfast.packages.documents.manifest import library_versions
@@ -45,6 +47,9 @@ class Record:
     def __post_init__(self) -> None:
         for name, kind in _kinds(type(self)).items():
             value = getattr(self, name)
+            if isinstance(value, np.generic):  # a scalar of NumPy is the number that it holds
+                value = value.item()
+                object.__setattr__(self, name, value)
             if type(value) not in kind.classes or kind.goes_deeper:
                 kind.check(name, value)
 
@@ -247,7 +252,7 @@ class DatasetInfo(Record):
             raise BadOption("texts is a single text: give a list of them, [text] for this one")
         counts = [(text, count_tokens(text) if count_tokens else None) for text in texts]
         samples = [DatasetSample(text, tokens=tokens) for text, tokens in counts]
-        total = sum(tokens or 0 for _, tokens in counts) if count_tokens else None
+        total = sum(int(tokens or 0) for _, tokens in counts) if count_tokens else None
         totals = {"total_samples": len(samples), "total_tokens": total}
         return cls(DatasetMetadata(**totals | metadata), samples)
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Self
 
+import numpy as np
+
 from standfast.errors import BadField, StateMismatch, UnsupportedFile, shortened
 from standfast.packages.documents import json_text
 from standfast.tensors import TensorSpec
@@ -62,6 +64,9 @@ class Config:
     """All that `config.json` says besides; it is written again as it was."""
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            if isinstance(value := getattr(self, each.name), np.generic):
+                object.__setattr__(self, each.name, value.item())
         _check(self)
 
     @classmethod

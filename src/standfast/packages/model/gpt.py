@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -285,7 +286,7 @@ def _checked(ids: Sequence[int] | Tensor, config: Config) -> list[int]:
 
 
 def _check(count: int, temperature: float, top_k: int | None, seed: int | None) -> None:
-    if type(count) is not int or count < 0:
+    if not isinstance(count, Integral) or isinstance(count, bool) or count < 0:
         raise BadOption(f"max_new_tokens is {count!r}: it must be a whole number, 0 or more")
     if not 0 <= temperature < math.inf:
         raise BadOption(f"temperature is {temperature}: it must be 0 or more")

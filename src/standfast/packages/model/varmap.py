@@ -9,6 +9,7 @@ from typing import Any
 
 from standfast.errors import BadOption, NotVerified, StateMismatch, shortened
 from standfast.packages.remote.places import as_tensors, written_here
+from standfast.store.tree.aliases import check_shared
 from standfast.tensorfile.open import TensorFile
 from standfast.tensorfile.save import save
 from standfast.tensors import fill, framework, source_of, why_not_fillable
@@ -58,6 +59,7 @@ class VarMap(MutableMapping[str, Any]):
             else:
                 _check(file, self._parameters)
                 arrays = file.arrays()
+                check_shared(self._parameters, arrays)
                 for name, parameter in self._parameters.items():
                     fill(parameter, arrays[name], file.spec(name))
         if verify and not file.has_digests:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from standfast.errors import BadRange
-from standfast.tensors import Memory, Source, TensorSpec, memory_of, stretch_of
+from standfast.errors import BadRange, StateMismatch, shortened
+from standfast.tensors import Memory, Source, TensorSpec, memory_of, source_of, stretch_of
 from standfast.tensors.sources import Bytes
 
 _FEW: Final = 50
@@ -109,6 +109,25 @@ def overlapping(spans: Sequence[tuple[int, int, int]]) -> Iterator[list[int]]:
                 yield sorted(group.tolist())
 
 
+def check_shared(targets: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Raise StateMismatch if targets share memory and cannot all hold their saved arrays."""
+    names, values = list(targets), list(targets.values())
+    sources = [source_of(value) for value in values]
+    for positions in _shared(values, sources):
+        group = _Group(values, positions)
+        scratch = np.empty(group.size, np.uint8)
+        parts = {names[n]: view_array(scratch, sources[n].spec, *group.place(n)) for n in positions}
+        for name, part in parts.items():
+            part[...] = arrays[name]
+        lost = next((n for n in parts if parts[n].tobytes() != arrays[n].tobytes()), None)
+        if lost is not None:
+            others = ", ".join(repr(shortened(name)) for name in [*parts][:5] if name != lost)
+            raise StateMismatch(
+                f"{shortened(lost)!r} shares memory with {others} here, and different values were "
+                "saved for them: nothing was filled"
+            )
+
+
 class _Group:
     """Tensors that overlap, and how each lies in what is stored of them."""
 
@@ -119,6 +138,7 @@ class _Group:
         spans = [memory.span() for memory in self._memory.values()]
         self._start = min(start for start, _ in spans)
         self._stop = max(stop for _, stop in spans)
+        self.size = self._stop - self._start
         self._twins = len({_layout(memory) for memory in self._memory.values()}) == 1
         self.base = positions[0] if self._twins else self._covering()
         self.views = [position for position in positions if position != self.base]
@@ -130,7 +150,7 @@ class _Group:
         Two columns of one array overlap and share nothing; what lies between is not ours to store.
         """
         members = sum(each.itemsize * math.prod(each.shape) for each in self._memory.values())
-        if self._stop - self._start <= 2 * members or len(self._memory) > _FEW:
+        if self.size <= 2 * members or len(self._memory) > _FEW:
             return True
         arrays = [np.asarray(_Addressed(memory)) for memory in self._memory.values()]
         return any(_have_in_common(a, b) for a, b in itertools.combinations(arrays, 2))
@@ -139,7 +159,7 @@ class _Group:
         """The first member that has every byte of the group once, in order."""
         for position, memory in self._memory.items():
             size = memory.itemsize * math.prod(memory.shape)
-            if size == self._stop - self._start and is_in_c_order(memory):
+            if size == self.size and is_in_c_order(memory):
                 return position
         return None
 
