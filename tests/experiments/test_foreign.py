@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,18 @@ import pytest
 import torch
 import yaml
 
-from standfast.errors import AmbiguousRef, BadPickle, NotAStore, RefNotFound, RefusedPickle
+from standfast.errors import (
+    AmbiguousRef,
+    BadPickle,
+    NotAStore,
+    RefNotFound,
+    RefusedPickle,
+    UnsupportedFile,
+)
 from standfast.experiments import CheckpointManagerV2, get_checkpoint_system
 from tests import WEIGHTSLAB
 from tests.experiments.models import DATA, HP, bits, new_model, new_optimizer
+from tests.tensorfile.importers.weightslab_roots import FIRST, Writer
 
 ROOT = WEIGHTSLAB
 MADE = "c2546cf6b5a79a7800000000"
@@ -156,3 +165,21 @@ def test_its_architecture_takes_trust(root: Path) -> None:
         manager.load_checkpoint(MADE, load_model=True)
     with pytest.raises(BadPickle):
         manager.load_checkpoint(MADE, load_model=True, trust_architecture=True)
+
+
+def test_without_pyarrow_the_rest_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100)
+    writer.config(FIRST, HP)
+    name = f"{FIRST[16:]}_data_snapshot.parquet"
+    writer.snapshot(FIRST, {"data_format": "parquet", "data_file": name})
+    (writer.checkpoints / "data" / FIRST[16:] / name).write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    manager = CheckpointManagerV2(tmp_path)
+    with pytest.raises(UnsupportedFile, match=r"pip install pyarrow.*load_data=False"):
+        manager.load_checkpoint()
+    found = manager.load_checkpoint(load_data=False)
+    assert found["config"] == HP
+    assert found["loaded_components"] == {"config", "weights"}

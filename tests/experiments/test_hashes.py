@@ -18,6 +18,16 @@ def test_a_hash_is_that_of_the_identity_of_a_run() -> None:
     assert made == identify(hp=HP, model=model, data=DATA).hash
 
 
+def test_data_counts_as_the_manager_counts_it() -> None:
+    generator = ExperimentHashGenerator()
+    made = generator.generate_hash(data_state={"train": "a.csv"})
+    loaded = {"uids": [], "discarded": [], "tags": {}, "data": {"train": "a.csv"}}
+    assert generator.has_changed(data_state=loaded) == (False, set())
+    assert generator.generate_hash(data_state=loaded) == made
+    assert generator.generate_hash(data_state={"uids": []}) == "0" * 24
+    assert generator.generate_hash(data_state={**loaded, "uids": ["a"]}) != made
+
+
 def test_a_part_that_is_not_given_is_zeros() -> None:
     generator = ExperimentHashGenerator()
     assert generator.generate_hash() == "0" * 24

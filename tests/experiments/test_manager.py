@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from argparse import Namespace
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import dill
@@ -24,6 +26,7 @@ from standfast.errors import (
     NotVerified,
     RefNotFound,
     RefusedPickle,
+    RefusedState,
     RunBusy,
     StateMismatch,
     UnstableValue,
@@ -799,6 +802,116 @@ def test_data_of_any_other_form_comes_back_under_a_key(manager: CheckpointManage
     manager.save_data_snapshot({"folder": "images", "version": 3})
     state = manager.load_checkpoint(load_weights=False)["data_state"]
     assert state["data"] == {"folder": "images", "version": 3}
+
+
+@pytest.mark.parametrize("data", [{"train": "a.csv", "seed": 1}, ["a", "b"], "a.csv", {}], ids=repr)
+def test_data_of_any_other_form_that_is_given_back_is_the_same_experiment(
+    root: Path, data: Any
+) -> None:
+    """The seed resumes with what it loaded: the same data is the same hash."""
+    with CheckpointManagerV2(root) as manager:
+        manager.update_experiment_hash(hp_snapshot=HP, dfm_snapshot=data, dump_immediately=True)
+        made = manager.current_exp_hash
+        assert made == identify(hp=HP, data=data).hash
+        found = manager.load_checkpoint()["data_state"]
+        assert manager.update_experiment_hash(dfm_snapshot=found) == (made, False, set())
+    with CheckpointManagerV2(root) as manager:
+        manager.update_experiment_hash(hp_snapshot=HP, dfm_snapshot=found, dump_immediately=True)
+        assert manager.current_exp_hash == made
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert manager.load_checkpoint()["data_state"] == found
+        assert manager.list_experiment_hashes() == [made]
+
+
+@pytest.mark.parametrize(
+    "hp",
+    [
+        {"cfg": MappingProxyType({"lr": 1, "at": MappingProxyType({})})},
+        {
+            "w": torch.ones(2, requires_grad=True) * 2,
+            "all": [torch.ones(1, requires_grad=True) * 2],
+        },
+    ],
+    ids=["a mapping that cannot be pickled", "a tensor that is no leaf"],
+)
+def test_hyperparameters_that_have_an_identity_can_be_saved(
+    manager: CheckpointManagerV2, hp: dict[str, Any]
+) -> None:
+    manager.update_experiment_hash(hp_snapshot=hp, dump_immediately=True)
+    assert manager.current_exp_hash == identify(hp=hp).hash
+    assert identify(hp=manager.load_config()).hp == identify(hp=hp).hp
+
+
+@dataclass
+class Copied:
+    """It has an identity, and cannot be copied."""
+
+    lr: float = 0.1
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise RuntimeError("not again")
+
+
+def test_hyperparameters_that_cannot_be_copied_are_refused(manager: CheckpointManagerV2) -> None:
+    manager.update_experiment_hash(hp_snapshot=HP)
+    made = manager.current_exp_hash
+    with pytest.raises(UnstableValue, match="Copied cannot be copied"):
+        manager.update_experiment_hash(hp_snapshot={"a": Copied()})
+    assert manager.current_exp_hash == made
+
+
+def test_arguments_of_a_wrong_type_are_refused(root: Path, manager: CheckpointManagerV2) -> None:
+    made = fill(root, 1)
+    manager.update_experiment_hash(new_model(), HP, DATA)
+    before = tree(manager.models_dir)
+    for metadata in ("best", [("a", 1)], 5):
+        with pytest.raises(BadOption, match="metadata"):
+            manager.save_model_checkpoint(new_model(), 2, metadata=metadata)  # type: ignore[arg-type]
+    for exp_hash in (5, b"x", [made]):
+        for method in (manager.load_config, manager.load_checkpoint, manager.get_checkpoint_info):
+            with pytest.raises(BadOption, match=type(exp_hash).__name__):
+                method(exp_hash)  # type: ignore[arg-type]
+    with pytest.raises(RefusedState, match="model"):
+        manager.save_model_checkpoint(nn.Linear, 2)
+    assert tree(manager.models_dir) == before
+
+
+def test_a_class_as_the_model_is_refused_when_it_is_saved(manager: CheckpointManagerV2) -> None:
+    manager.update_experiment_hash(nn.Linear, HP)
+    with pytest.raises(RefusedState, match="model"):
+        manager.save_model_checkpoint(nn.Linear, 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_model_is_saved_and_loaded(manager: CheckpointManagerV2) -> None:
+    model = torch.jit.script(new_model())
+    manager.update_experiment_hash(model, HP)
+    manager.save_model_checkpoint(model, 1)
+    before = bits(model.state_dict())
+    other = torch.jit.script(new_model(seed=1))
+    manager.load_latest_checkpoint(other)
+    assert bits(other.state_dict()) == before
+
+
+def compiled(model: nn.Module) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+@pytest.mark.parametrize("wrap", [compiled, nn.DataParallel])
+def test_a_wrapped_model_is_loaded_by_the_module_inside(
+    manager: CheckpointManagerV2, wrap: Any
+) -> None:
+    """The seed: "model.load_state_dict(checkpoint['model_state_dict'])"."""
+    model, fresh = wrap(new_model()), wrap(new_model(seed=1))
+    manager.update_experiment_hash(model, HP)
+    checkpoint = torch.load(manager.save_model_checkpoint(model, 1))
+    inside = fresh._orig_mod if wrap is compiled else fresh.module
+    inside.load_state_dict(checkpoint["model_state_dict"])
+    assert bits(fresh.state_dict()) == bits(model.state_dict())
+    other = wrap(new_model(seed=2))
+    manager.load_latest_checkpoint(other)
+    assert bits(other.state_dict()) == bits(model.state_dict())
 
 
 def test_files_that_were_lost_are_written_by_the_next_dump(

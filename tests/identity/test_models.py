@@ -140,6 +140,29 @@ def test_tensors_by_name_count_by_dtype_and_shape() -> None:
     assert model_hash([packed]) == model_hash([TensorSpec("float4_e2m1fn", (2,))])
 
 
+def compiled(model: nn.Module) -> Any:
+    return torch.compile(model, backend="eager")
+
+
+@pytest.mark.parametrize("wrap", [compiled, nn.DataParallel])
+def test_a_wrapped_model_is_the_model_inside(wrap: Any) -> None:
+    assert model_hash(wrap(nn.Linear(2, 3))) == model_hash(nn.Linear(2, 3))
+    parts = nn.Sequential(wrap(nn.Linear(2, 3)))
+    assert model_hash(parts) == model_hash(nn.Sequential(nn.Linear(2, 3)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_model_counts_by_the_names_of_its_classes() -> None:
+    def scripted(size: int, last: type[nn.Module]) -> Any:
+        return torch.jit.script(nn.Sequential(nn.Linear(2, size), last()))
+
+    made = model_hash(scripted(3, nn.ReLU))
+    assert made == model_hash(scripted(3, nn.ReLU))
+    assert made != model_hash(scripted(3, nn.Tanh))
+    assert made != model_hash(scripted(4, nn.ReLU))
+    assert made != model_hash(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
+
+
 def test_a_plain_value_may_stand_for_a_model() -> None:
     assert model_hash("gpt2") != model_hash("gpt3")
     assert model_hash({"layers": 3}) != model_hash({"layers": 4})

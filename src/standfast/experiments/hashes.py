@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any, Final
 
 from standfast.errors import BadOption, shortened
-from standfast.identity import Identity, identify
+from standfast.identity import Identity, identify, is_data_state
 
 COMPONENTS: Final = ("hp", "model", "data")
 MISSING: Final = "00000000"
 """The part of a hash for what was not given."""
 _LENGTH: Final = len(MISSING)
+_SAMPLES: Final = ("uids", "discarded", "tags")
 _HASH: Final = re.compile("[0-9a-z]{24}")
 _PART: Final = re.compile("[0-9a-z]{8}")
 
@@ -26,6 +27,18 @@ def split_hash(exp_hash: str) -> dict[str, str]:
             f"{shortened(str(exp_hash))!r} is none"
         )
     return {part: plain[i * _LENGTH : (i + 1) * _LENGTH] for i, part in enumerate(COMPONENTS)}
+
+
+def data_of(data: Any) -> Any:
+    """What a data state stands for; None if it is empty.
+
+    In the file of a run, data that is no data state is under `data`, in an empty data state.
+    """
+    if not is_data_state(data) or not data.keys() <= {*_SAMPLES, "data"}:
+        return data
+    given = [data[key] for key in _SAMPLES if data.get(key) is not None]
+    is_empty = all(isinstance(samples, Sized) and not len(samples) for samples in given)
+    return data.get("data") if is_empty else data
 
 
 def digests_of(identity: Identity | None) -> dict[str, str | None]:
@@ -110,6 +123,7 @@ class ExperimentHashGenerator:
 
 
 def _digests(model: Any, config: Any, data_state: Any) -> dict[str, str | None]:
+    data_state = data_of(data_state)
     if model is None and config is None and data_state is None:
         return digests_of(None)
     return digests_of(identify(hp=config, model=model, data=data_state))

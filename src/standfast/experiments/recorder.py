@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -11,11 +12,18 @@ from typing import Any, Final
 
 import msgspec
 
-from standfast.errors import BadOption, NotOpen, RefNotFound, RefusedState, StandfastError
+from standfast.errors import (
+    BadOption,
+    NotOpen,
+    RefNotFound,
+    RefusedState,
+    StandfastError,
+    UnstableValue,
+)
 from standfast.experiments.architectures import pickle_architecture
-from standfast.experiments.hashes import COMPONENTS, digests_of
+from standfast.experiments.hashes import COMPONENTS, data_of, digests_of
 from standfast.experiments.store import Loaded, as_step
-from standfast.identity import Identity, identify, is_data_state
+from standfast.identity import Identity, identify
 from standfast.store import Checkpoint, Run, Store
 from standfast.store.schema import names
 from standfast.store.schema.run_file import now, read_run
@@ -54,7 +62,7 @@ def take_snapshot(before: Snapshot | None, hp: Any, model: Any, data: Any) -> Sn
         known["model"] = identify(model=model).model
     is_same = data is None
     if not is_same:
-        data = None if _is_empty(data) else data
+        data = data_of(data)
         known["data"] = None if data is None else identify(data=data).data
     identity = Identity(known["hp"], known["model"], known["data"])
     if before is None:
@@ -88,14 +96,6 @@ def changed_parts(before: Mapping[str, str | None], after: Identity) -> set[str]
     return {part for part in COMPONENTS if before[part] != new[part]}
 
 
-def _is_empty(data: Any) -> bool:
-    """Whether it is what the file of an experiment without data says."""
-    return is_data_state(data) and all(
-        key in ("uids", "discarded", "tags") and (value is None or not len(value))
-        for key, value in data.items()
-    )
-
-
 def _copied(value: Any) -> Any:
     """A copy all the way down, without the bookkeeping that makes deepcopy slow.
 
@@ -103,11 +103,19 @@ def _copied(value: Any) -> Any:
     """
     if isinstance(value, _UNCHANGING):
         return value
-    if type(value) is dict:
+    if isinstance(value, Mapping):
         return {key: _copied(member) for key, member in value.items()}
     if type(value) in (list, tuple, set):
         return type(value)(map(_copied, value))
-    return copy.deepcopy(value)
+    torch: Any = sys.modules.get("torch")
+    if torch and isinstance(value, torch.Tensor):
+        value = value.detach()  # only leaves of a graph can be copied
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:  # whatever the class of a value raises
+        raise UnstableValue(
+            f"a {type(value).__name__} cannot be copied ({error}): give plain values instead"
+        ) from error
 
 
 class Recorder:
@@ -239,12 +247,15 @@ class Recorder:
         force_dump: bool = False,
     ) -> Checkpoint:
         """Commit a checkpoint of the experiment as it is now."""
+        if not isinstance(metadata, Mapping | None):
+            raise BadOption(f"metadata is a mapping, not a {type(metadata).__name__}")
+        weights = part_of("model", model)  # what is refused changes nothing
         if self._known().model is not None:
             self.update(model=model)  # which may have got other layers since
         step = self.last_step(model) + 1 if step is None else as_step(step)
         self.dump(force_dump, step, model)
         assert self.run is not None
-        state = {"step": step, "model_state_dict": part_of("model", model).tree()}
+        state = {"step": step, "model_state_dict": weights.tree()}
         if optimizer is not None:
             state["optimizer_state_dict"] = part_of("optimizer", optimizer).tree()
         state |= {"timestamp": now(), "exp_hash": self.run.hash}

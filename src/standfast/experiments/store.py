@@ -17,8 +17,9 @@ from standfast.errors import (
     NotVerified,
     RefNotFound,
     UnstableValue,
+    UnsupportedFile,
 )
-from standfast.experiments.hashes import split_hash
+from standfast.experiments.hashes import data_of, split_hash
 from standfast.identity import identify
 from standfast.store import Checkpoint, Store
 from standfast.store.schema import names
@@ -93,6 +94,8 @@ class StoredExperiments:
 
     def find(self, exp_hash: str) -> str:
         """The run whose hash begins so, or that has this name."""
+        if not isinstance(exp_hash, str):
+            raise BadOption(f"a hash or a name is text, not a {type(exp_hash).__name__}")
         prefix = exp_hash.replace("_", "")
         self._store.index.refresh()
         found = self._store.index.runs(prefix=prefix) if prefix else []
@@ -138,6 +141,8 @@ class StoredExperiments:
             raise MissingFile(
                 error.errno, f"{error.strerror}: load_data=False loads the rest"
             ) from error
+        except UnsupportedFile as error:
+            raise type(error)(f"{error}; load_data=False loads the rest") from error
         # The hash that weightslab gave says nothing about the content of the file.
         if not is_foreign_store(self._store.backend) and not _has_digest(found, digest):
             warnings.warn(
@@ -209,11 +214,8 @@ def _loaded(checkpoint: Checkpoint) -> Loaded:
 
 def _has_digest(data_state: dict[str, Any], digest: str) -> bool:
     """Whether an experiment of this digest was made of these samples."""
-    try:  # what is no data state has a place of its own in the file
-        return digest in (identify(data=data_state).data, _digest_of(data_state.get("data")))
+    forms = [form for form in (data_state, data_of(data_state)) if form is not None]
+    try:
+        return any(identify(data=form).data == digest for form in forms)
     except UnstableValue:
         return False
-
-
-def _digest_of(data: Any) -> str | None:
-    return None if data is None else identify(data=data).data

@@ -43,8 +43,13 @@ def describe(value: Any) -> Mapping[str, Any] | TensorSpec | None:
     return {"modules": modules, "parameters": parameters, "buffers": buffers}
 
 
-def _class_of(module: torch.nn.Module) -> type:
-    """The class of a module, as it was before torch shared it out over processes."""
+def _class_of(module: torch.nn.Module) -> type | str:
+    """The class of a module, as it was before torch shared it out over processes.
+
+    Of a scripted module torch keeps the name alone.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        return f"torch.jit.{module.original_name}"
     found: type = type(module)
     while found.__bases__[0].__module__.startswith("torch.distributed.") and found.__bases__[1:]:
         found = found.__bases__[1]
@@ -80,7 +85,8 @@ def _inner(module: torch.nn.Module) -> torch.nn.Module:
     """The module that others are wrapped around."""
     parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     while True:
-        wrapped = module.module if isinstance(module, parallel) else module._modules.get(_COMPILED)
+        children = dict(module._modules.items())  # a scripted module has a mapping without `get`
+        wrapped = module.module if isinstance(module, parallel) else children.get(_COMPILED)
         if not isinstance(wrapped, torch.nn.Module):
             return module
         module = wrapped

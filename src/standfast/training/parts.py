@@ -45,7 +45,7 @@ def part_of(name: str, value: Any) -> Part:
     """A part of a training state; raises RefusedState for what cannot be put back."""
     if isinstance(value, PerRank):
         return _Own(part_of(name, value.tree))
-    if callable(getattr(value, "state_dict", None)):
+    if callable(getattr(value, "state_dict", None)) and not isinstance(value, type):
         if not callable(getattr(value, "load_state_dict", None)):
             raise RefusedState(
                 f"{name}: a {type(value).__name__} has a state_dict and no load_state_dict, so "

@@ -34,8 +34,8 @@ def test_ls_of_what_weightslab_wrote() -> None:
     done = call("ls", "--store", WEIGHTSLAB)
     assert done.code == 0
     assert done.lines[0] == (
-        f"{WEIGHTSLAB} was written by weightslab, and is read only: `standfast import {WEIGHTSLAB} "
-        "--store STORE` takes it over"
+        f"{WEIGHTSLAB} was written by weightslab and is read-only: `standfast import {WEIGHTSLAB} "
+        "--store STORE` imports it"
     )
     assert [line.split()[:3] for line in done.lines[2:]] == [
         ["wl-jade-tide", WRITTEN[:8], "200"],
@@ -217,7 +217,7 @@ def test_every_other_command_leaves_a_root_alone(
     assert done.code == 2
     said = done.err + done.out
     assert "was written by weightslab" in said
-    assert f"`standfast import '{root.path}' --store STORE` takes it over" in said
+    assert f"`standfast import '{root.path}' --store STORE` imports it" in said
     assert everything_in(root.path) == before
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +241,104 @@ def test_killed_at_any_operation_it_is_the_old_one_or_the_new_one(
     assert old != seen[-1]
     assert len(seen) > 4
     assert set(seen) == {old, seen[-1]}
+
+
+# What other programs add
+
+
+ADDED = "1c6ae623a37f617b2048d9ae"
+
+
+def add_as_weightslab(store: Store, run: str = ADDED, **entry: Any) -> dict[str, Any]:
+    """Write a manifest as weightslab does: the one that is there, with one more experiment."""
+    path = Path(store.url) / "manifest.yaml"
+    manifest = yaml.safe_load(path.read_text())
+    manifest["experiments"][run] = {
+        "hp_hash": run[:8],
+        "created": "2026-11-19T06:31:43.974415",
+        "latest_weight_checkpoint": None,
+        "latest_weight_step": 100,
+        **entry,
+    }
+    manifest["latest_hash"] = run
+    path.write_text(yaml.dump(manifest, default_flow_style=False, sort_keys=False))
+    added: dict[str, Any] = manifest["experiments"][run]
+    return added
+
+
+def test_an_experiment_that_another_program_added_is_kept(store: Store) -> None:
+    """The rule of the project: nothing is deleted that Standfast did not create."""
+    with store.run("a") as run:
+        run.save(1, {"a": 1})
+    first = add_as_weightslab(store, notes="it's: # \u00e9\n", experiment_name="wl-cobalt")
+    for _ in range(3):
+        store.write_manifest()
+        assert read(store)["experiments"][ADDED] == first
+    second = add_as_weightslab(store, "2" * 24)
+    with store.run("b") as other:
+        other.save(1, {"a": 1})
+    store.write_manifest()
+    experiments = read(store)["experiments"]
+    assert experiments.keys() == {run.hash, other.hash, ADDED, "2" * 24}
+    assert (experiments[ADDED], experiments["2" * 24]) == (first, second)
+    assert latest(store) == other.hash
+    assert {each.name for each in store.runs()} == {"a", "b"}
+
+
+def test_a_run_that_was_removed_is_not_taken_for_an_added_experiment(store: Store) -> None:
+    for name in "ab":
+        with store.run(name) as run:
+            run.save(1, {"a": name})
+    store.write_manifest()
+    add_as_weightslab(store)
+    shutil.rmtree(Path(store.url) / "models" / run.hash)
+    for _ in range(2):
+        store.write_manifest()
+        assert read(store)["experiments"].keys() == {store.find_run("a").hash, ADDED}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"experiments: {a: {",
+        b"- a list",
+        b"experiments: [1, 2]",
+        b"a: &a [1]\nexperiments: {b: *a}",
+        b"experiments: !!python/object:os.system {}",
+        b"\xff\x00",
+        b"# large\n" * (1 << 20),
+        f"{FIRST_LINE}# Added by another program\nexperiments: {{a: {{".encode(),
+    ],
+    ids=["torn", "list", "no entries", "alias", "tag", "binary", "large", "ours and torn"],
+)
+def test_a_manifest_of_another_program_that_cannot_be_read_is_kept_beside_ours(
+    store: Store, text: bytes
+) -> None:
+    path = Path(store.url) / "manifest.yaml"
+    with store.run("a") as run:
+        run.save(1, {"a": 1})
+    store.write_manifest()
+    path.write_bytes(text)
+    with store.run("a") as run:
+        run.save(2, {"a": 1})
+    store.write_manifest()
+    assert read(store)["experiments"].keys() == {run.hash}
+    assert path.with_name("manifest.weightslab.yaml").read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    "entry", [None, 5, [], {}, {"created": 1}, {"created": None, "a": {"\0": "\u00e9"}}], ids=repr
+)
+def test_an_added_experiment_of_any_form_is_kept(store: Store, entry: Any) -> None:
+    with store.run("a") as run:
+        run.save(1, {"a": 1})
+    path = Path(store.url) / "manifest.yaml"
+    path.write_text(yaml.safe_dump({"experiments": {"x": entry, 5: deepcopy(entry)}}))
+    store.write_manifest()
+    store.write_manifest()
+    experiments = read(store)["experiments"]
+    assert experiments.pop(run.hash)["name"] == "a"
+    assert experiments == {"x": entry, 5: entry}
 
 
 # Roots of others

@@ -10,32 +10,69 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import Any, Final
 
-from standfast.errors import OutOfMemory, StandfastError, WriteFailed
+from standfast.errors import LimitExceeded, MissingFile, OutOfMemory, StandfastError, WriteFailed
 from standfast.files.threads import Thread
+from standfast.files.yaml_text import read_yaml
 from standfast.store.backends.backend import Backend
 from standfast.store.index.index import Index
 from standfast.store.schema import names
 from standfast.store.schema.run_file import now
 from standfast.store.v3.foreign import OURS, is_foreign_store
+from standfast.store.v3.yaml_writer import block
 
 _REFRESHED = 60.0
 """How many seconds a manifest is left as it is while runs are being saved into."""
 _PATIENCE = 10.0
 """How many seconds a server has for it at the end of a process."""
+_LARGEST: Final = 4 << 20
+"""Bytes of a manifest of another program that is read."""
+_ADDED: Final = "# Added by another program"
+_KEPT: Final = "manifest.weightslab.yaml"
 
 
 def write_manifest(backend: Backend, index: Index) -> None:
     """Write it anew, in one rename. That it cannot be written is nobody's loss.
 
-    A store that is gone does not come back by it, and one that is not ours keeps its own.
+    A store that is gone does not come back by it, and one that is not ours keeps its own. What
+    another program added to the experiments is kept.
     """
     if backend.version(names.MODELS) is None or is_foreign_store(backend):
         return
-    with suppress(WriteFailed):
-        backend.replace(names.MANIFEST, "".join(_lines(index)).encode())
+    with suppress(WriteFailed, OSError):
+        added = _added(backend)
+        backend.replace(names.MANIFEST, "".join(_lines(index, added)).encode())
+
+
+def _added(backend: Backend) -> dict[Any, Any]:
+    """The experiments in the manifest that another program, such as weightslab, made in the store.
+
+    A manifest of another program's that cannot be read is kept beside the new one.
+    """
+    path = backend.path(names.MANIFEST)
+    if path is None:  # such programs write into folders only
+        return {}
+    try:
+        text = backend.read(names.MANIFEST, _LARGEST + 1)
+        if text.startswith(OURS.encode()) and _ADDED.encode() not in text:
+            return {}
+        if len(text) > _LARGEST:
+            raise LimitExceeded(f"{path}: it has over {_LARGEST:,} bytes")
+        found = read_yaml(text, str(path))["experiments"].items()
+        return {run: entry for run, entry in found if not _is_ours(entry)}
+    except MissingFile:
+        return {}
+    except (StandfastError, AttributeError, LookupError, TypeError):
+        path.replace(path.with_name(_KEPT))
+        return {}
+
+
+def _is_ours(entry: Any) -> bool:
+    """Whether an entry is from a record. Our times are in UTC; those of weightslab have no zone."""
+    return isinstance(entry, dict) and str(entry.get("created")).endswith("Z")
 
 
 class Manifest:
@@ -171,13 +208,13 @@ atexit.register(close_manifests)
 os.register_at_fork(after_in_child=_forget_parent)
 
 
-def _lines(index: Index) -> Iterator[str]:
+def _lines(index: Index, added: Mapping[Any, Any]) -> Iterator[str]:
     yield f"{OURS} from the records; it may be deleted at any time.\n"
     latest = next(index.newest(), None)
     yield f"latest_hash: {_text(latest.run) if latest else 'null'}\n"
     yield f"last_updated: {_text(now())}\n"
     runs = index.runs()
-    yield "experiments:\n" if runs else "experiments: {}\n"
+    yield "experiments:\n" if runs or added else "experiments: {}\n"
     for run, name, created, used, _, last_used in runs:
         made = created or used or now()
         yield f"  {_text(run)}:\n"
@@ -187,6 +224,10 @@ def _lines(index: Index) -> Iterator[str]:
             yield f"    {part}_hash: {_text(run[8 * i : 8 * i + 8])}\n"
         yield f"    created: {_text(made)}\n"
         yield f"    last_used: {_text(last_used or made)}\n"
+    if others := added.keys() - {each.run for each in runs}:
+        yield f"  {_ADDED}, and kept as it was:\n"
+        for run in sorted(others, key=str):
+            yield from block(run, added[run], "  ")
 
 
 def _text(value: str) -> str:

@@ -24,8 +24,8 @@ _CHECKPOINT: Final = re.compile("[0-9a-z]{24}_step_[0-9]+\\.pt")
 def read_only(root: Path) -> str:
     """Why nothing is written to a root of weightslab, and what to do instead."""
     return (
-        f"{root} was written by weightslab, and is read only: `standfast import "
-        f"{shlex.quote(str(root))} --store STORE` takes it over"
+        f"{root} was written by weightslab and is read-only: `standfast import "
+        f"{shlex.quote(str(root))} --store STORE` imports it"
     )
 
 
