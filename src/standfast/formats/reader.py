@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from standfast.errors import BadOption, TrailingBytes, TruncatedFile
+from standfast.errors import TrailingBytes, TruncatedFile
 
 Read = Callable[[int, int], bytes]
 """Takes a start and a length, returns exactly these bytes of the file."""
@@ -26,10 +26,6 @@ class Options:
     """The names of tensors, for a file that holds only their hashes."""
     tensors_only: bool = False
     """Whether to leave out values that no reader here can build, rather than refuse the file."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.verify, bool):  # or any text would mean True
-            raise BadOption(f"verify={self.verify!r}: expected True or False")
 
 
 class Start:

@@ -252,6 +252,9 @@ def test_a_wrong_argument_on_one_rank_is_refused_on_all(wrong: str, run: Any) ->
             given[wrong] = None
         with pytest.raises(BadOption, match="NoneType"):
             Snapshot.save(step=1, comm=comm, **given)
+        if wrong == "run":
+            with pytest.raises(BadOption, match="run is a NoneType"):
+                Snapshot.load(given["run"], comm=comm)
 
     assert on_threads(2, program) == [None, None]
     assert run.checkpoints() == []

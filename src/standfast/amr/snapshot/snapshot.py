@@ -187,6 +187,7 @@ class Snapshot:
         blocks are shared out anew.
         """
         ranks = given_ranks(comm)
+        together(ranks, lambda: _check_run(run))
 
         def load(checkpoint: Checkpoint) -> Restored[Any]:
             return cls(checkpoint)._restored(frontend, ranks, reshard)
