@@ -38,6 +38,7 @@ from standfast.dcp.folder.folder import DCPFolder
 from standfast.errors import (
     BadField,
     BadIndex,
+    BadOption,
     BadRange,
     ClosedFile,
     DigestMismatch,
@@ -238,6 +239,13 @@ def test_a_box_reads_the_items_that_it_touches_and_no_others(
                     info = described.storage_data[MetadataIndex(name, chunk.offsets)]
                     touched.append((info.relative_path, info.offset))
             assert sorted(read) == sorted(touched)
+
+
+@pytest.mark.parametrize("verify", ["require", "", 0, None])
+def test_a_verify_that_is_neither_true_nor_false_is_refused(verify: Any, tmp_path: Path) -> None:
+    path = save({"weight": torch.ones(3)}, tmp_path / "checkpoint")
+    with pytest.raises(BadOption, match="verify="):
+        DCPFolder(path, verify=verify)
 
 
 def test_a_mapped_chunk_is_not_copied_for_the_sake_of_a_box(tmp_path: Path) -> None:

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 
 import standfast
 from standfast import Packed, Run, TensorSpec
-from standfast.errors import BadLabel, DigestMismatch, RefNotFound, RefusedState, StepExists
+from standfast.errors import (
+    BadLabel,
+    BadOption,
+    DigestMismatch,
+    RefNotFound,
+    RefusedState,
+    StepExists,
+)
 from standfast.tensors import DTYPES
 from tests.store.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes, same
 from tests.strategies import PACKED_DTYPES, WHOLE_BYTE_DTYPES, arrays, packed
@@ -468,3 +475,10 @@ def test_a_run_without_checkpoints_has_nothing_to_load(run: Run) -> None:
 def test_bfloat16_of_numpy_stays_that(run: Run) -> None:
     x = np.array([1.5, -0.0, np.nan], ml_dtypes.bfloat16)
     assert same(_round_trip(run, x), x)
+
+
+@pytest.mark.parametrize("verify", ["require", "", 0, None])
+def test_a_verify_that_is_neither_true_nor_false_is_refused(verify: Any, run: Run) -> None:
+    run.save(1, {"weight": np.ones(3)})
+    with pytest.raises(BadOption, match="verify="):
+        run.load(1, verify=verify)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import standfast
+from standfast.errors import BadOption
 from standfast.files import ring
 from standfast.tensors import Packed
 from tests.strategies import arrays, metadata, names, packed, same_bytes
@@ -149,3 +150,12 @@ def test_arrays_outlive_the_file_they_came_from(tmp_path: Path) -> None:
     assert array.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(standfast.errors.ClosedFile):
         file["x"]
+
+
+@pytest.mark.parametrize("verify", ["require", "no", "", 0, None])
+def test_a_verify_that_is_neither_true_nor_false_is_refused(verify: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    standfast.save(path, {"a": np.ones(3)})
+    for read in (standfast.load, standfast.open):
+        with pytest.raises(BadOption, match="verify="):
+            read(path, verify=verify)

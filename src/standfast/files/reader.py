@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from isal.isal_zlib import crc32
 
-from standfast.errors import DigestMismatch, UnreadableFile
+from standfast.errors import BadOption, DigestMismatch, UnreadableFile
 from standfast.files.digests import (
     CHUNK,
     DIGEST,
@@ -45,6 +45,12 @@ _GAP: Final = 4096
 """What lies between two tensors is fetched along with them if it is no more than this."""
 
 
+def check_verify(verify: Any) -> None:
+    """Raise BadOption for what is neither True nor False: any text would mean True."""
+    if not isinstance(verify, bool):
+        raise BadOption(f"verify={verify!r}: expected True or False")
+
+
 class Reader:
     """Hands out the bytes of a file's tensors, each chunk verified before its first use.
 
@@ -61,6 +67,7 @@ class Reader:
         writable: bool = False,
         verify: bool = True,
     ) -> None:
+        check_verify(verify)
         self._file = file
         self._index = index
         self._verifies = verify and index.digests is not None

@@ -7,7 +7,7 @@ import pytest
 
 from standfast.amr.mesh.apply import Patch
 from standfast.amr.migration import repartition
-from standfast.errors import BadOption, GhostsInUse, RankFailed
+from standfast.errors import BadBlock, BadOption, GhostsInUse, RankFailed
 from tests.amr.meshes import (
     empty_mesh,
     fields_by_key,
@@ -250,3 +250,86 @@ def test_more_ranks_than_blocks_is_legal() -> None:
         return len(tree.live)
 
     assert on_threads(3, program) == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "outside"),
+    [
+        ("uint8", -1),
+        ("uint8", 256),
+        ("int8", 200.0),
+        ("int32", 1e12),
+        ("int32", float("inf")),
+        ("int32", float("nan")),
+        ("int64", 2.0**63),
+        ("uint64", -1),
+        ("float16", 65536),
+        ("float32", 1e300),
+        ("float32", [1e300, 0.0]),
+        ("complex64", 1e300j),
+    ],
+)
+def test_a_number_outside_that_the_field_cannot_hold_is_refused(dtype: str, outside: Any) -> None:
+    components = len(outside) if isinstance(outside, list) else 1
+    tree, arena = random_mesh(3, dtype=dtype, components=components)
+    before = arena.storage.copy()
+    with pytest.raises(BadOption) as refused:
+        tree.apply(lambda patch: patch.shifted(0, 1), arena, outside)
+    assert repr(outside) in str(refused.value)
+    assert dtype in str(refused.value)
+    assert np.array_equal(arena.storage, before, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "outside"),
+    [
+        ("uint8", 255),
+        ("int8", -128.0),
+        ("uint64", 2**64 - 1),
+        ("int64", -(2.0**63)),
+        ("float32", 0.1),
+        ("float32", float("inf")),
+        ("float64", float("nan")),
+        ("complex64", -1),
+    ],
+)
+def test_a_number_outside_that_the_field_can_hold_is_what_kernels_get(
+    dtype: str, outside: Any
+) -> None:
+    tree, arena = random_mesh(3, dtype=dtype)
+    seen = []
+
+    def kernel(patch: Patch) -> Any:
+        seen.append(patch.shifted(0, 1))
+        return patch.field.copy()
+
+    tree.apply(kernel, arena, outside)
+    expected = np.array(outside, dtype)
+    found = np.concatenate([each.ravel() for each in seen])
+    assert np.any((found == expected) | (np.isnan(found) & np.isnan(expected)))
+
+
+@pytest.mark.parametrize("action", ["apply", "fill_ghosts", "defragment", "adapt_mesh"])
+@pytest.mark.parametrize("freed", ["free", "used again"])
+def test_a_live_block_whose_slot_was_given_back_is_refused_and_nothing_changes(
+    action: str, freed: str
+) -> None:
+    tree, arena = random_mesh(3)
+    slot = int(tree.field_slots[tree.live[0]])
+    arena.free(slot)
+    if freed == "used again":
+        tree.field_slots[tree.live[1]] = arena.alloc()
+    before = saved_arrays(tree, arena)
+    with pytest.raises(BadBlock, match=f"slot {slot} "):
+        {
+            "apply": lambda: tree.apply(lambda patch: 0 * patch.field, arena),
+            "fill_ghosts": lambda: tree.fill_ghosts(arena),
+            "defragment": lambda: arena.defragment(tree),
+            "adapt_mesh": lambda: tree.adapt_mesh(arena, 0.0),
+        }[action]()
+    assert saved_arrays(tree, arena) == before
+
+
+def saved_arrays(tree: Any, arena: Any) -> list[bytes]:
+    arrays = tree.blocks, tree.field_slots, arena.storage, arena.free_slots
+    return [each.tobytes() for each in arrays]

@@ -279,3 +279,38 @@ def test_a_file_of_another_format_is_refused(run: Any, tmp_path: Path) -> None:
     standfast.save(path, {"a": np.ones(3)})
     with pytest.raises(BadHeader, match="expected a sunc file"):
         Snapshot.import_files(run, path, frontend=SCALAR, step=1)
+
+
+@pytest.mark.parametrize("page", ["snapshots.md", "coming-from/su_n.md"])
+def test_the_example_of_an_import_runs_on_two_ranks(
+    page: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, [refined()])
+    os.rename(*sorted(os.listdir()), "run_step100.sunc")
+    text = (Path(__file__).parents[3] / "docs" / page).read_text()
+    lines = [x for x in text.splitlines() if x.startswith(("amr.Snapshot", "Snapshot", "state ="))]
+    example = "\n".join(x for x in lines if "import_files(" in x or "reshard=True" in x)
+    assert example.count("\n") == 1
+
+    def program(comm: Any) -> int:
+        given = {"run": Store(run.store.backend).run("heat"), "frontend": SCALAR, "comm": comm}
+        names = {"amr": standfast.amr, "Snapshot": Snapshot, "paths": ["run_step100.sunc"], **given}
+        exec(example, names)
+        state: Any = names["state"]
+        return len(state.tree.live)
+
+    assert sum(on_threads(2, program)) == len(refined()[0].live)
+
+
+def test_something_other_than_a_run_on_one_rank_is_refused_on_all(tmp_path: Path) -> None:
+    store = Store(MemoryBackend())
+    paths = written(tmp_path, [refined()])
+
+    def program(comm: Any) -> None:
+        given: Any = Store(store.backend).run("heat") if comm.rank else "heat"
+        with pytest.raises(BadOption, match="run is a str"):
+            Snapshot.import_files(given, paths, frontend=SCALAR, comm=comm)
+
+    on_threads(2, program)
+    assert store.run("heat").checkpoints() == []

@@ -241,3 +241,20 @@ def test_a_checkpoint_that_is_no_snapshot_is_refused(run: Any) -> None:
     run.save(2, {"simulation": {"format": "standfast snapshot 9"}})
     with pytest.raises(BadOption, match="install a newer Standfast"):
         Snapshot.load(run, 2)
+
+
+@pytest.mark.parametrize("wrong", ["run", "tree", "arena"])
+def test_a_wrong_argument_on_one_rank_is_refused_on_all(wrong: str, run: Any) -> None:
+    def program(comm: Any) -> None:
+        tree, arena = random_mesh(3)
+        given: dict[str, Any] = {"run": run, "tree": tree, "arena": arena}
+        if comm.rank:
+            given[wrong] = None
+        with pytest.raises(BadOption, match="NoneType"):
+            Snapshot.save(step=1, comm=comm, **given)
+        if wrong == "run":
+            with pytest.raises(BadOption, match="run is a NoneType"):
+                Snapshot.load(given["run"], comm=comm)
+
+    assert on_threads(2, program) == [None, None]
+    assert run.checkpoints() == []

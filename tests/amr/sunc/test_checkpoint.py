@@ -334,6 +334,18 @@ def test_a_file_has_no_digests_unless_they_are_asked_for(tmp_path: Path) -> None
     assert saved(state.tree, state.arena) == saved(tree, arena)
 
 
+@pytest.mark.parametrize("verify", ["Require", "", "False", None, 1])
+def test_a_misspelled_verify_is_refused_rather_than_taken_for_true(
+    verify: Any, tmp_path: Path
+) -> None:
+    tree, arena = worn("scalar")
+    path = tmp_path / "state.sunc"
+    checkpoint = TreeCheckpoint(tree.frontend)
+    checkpoint.write_to_file(tree, arena, path)
+    with pytest.raises(BadOption, match="verify="):
+        checkpoint.read_from_file(path, verify=verify)
+
+
 def test_a_file_without_digests_is_read_without_a_word(tmp_path: Path) -> None:
     tree, arena = worn("u1")
     path = tmp_path / "state.sunc"

@@ -73,7 +73,7 @@ def fill_ghosts(tree: AMRTree, arena: FieldArena) -> Ghosts:
 
 
 def field_slots(tree: AMRTree, arena: FieldArena) -> Any:
-    """The slots of the live blocks, all of which must have one; raises BadBlock."""
+    """The slots of the live blocks, each of which must have one of its own; raises BadBlock."""
     if arena.frontend != tree.frontend:
         raise BadOption("the arena is one of another frontend than the tree's")
     slots = tree.field_slots[tree.live]
@@ -86,6 +86,7 @@ def field_slots(tree: AMRTree, arena: FieldArena) -> Any:
             f"block {block} has no field: give it one by tree.field_slots[{block}] = "
             "arena.alloc(), or insert it with insert_block_with_field"
         )
+    arena.check_slots(tree)
     return slots.astype(np.int64)
 
 

@@ -143,9 +143,15 @@ def _beyond(outside: Any, frontend: Frontend) -> Any:
     if value.shape not in ((), shape):
         raise BadOption(f"outside={outside!r}: expected a number, or the {shape} of a site")
     fits = value.dtype.kind in "biufc" and (dtype.kind == "c" or value.dtype.kind != "c")
-    if not fits or (dtype.kind in "iu" and np.any(value != np.floor(value))):
-        raise BadOption(f"outside={outside!r}: the field is of {dtype.name}")
-    return value.astype(dtype)
+    if fits and dtype.kind in "iu":
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        # As numbers of Python, which compare exactly: 2.0**63 is not within int64.
+        fits = all(least <= each <= most and each % 1 == 0 for each in value.ravel().tolist())
+    with np.errstate(over="ignore", invalid="ignore"):
+        beyond = value.astype(dtype) if fits else None
+    if beyond is None or np.any(np.isfinite(beyond) != np.isfinite(value)):
+        raise BadOption(f"outside={outside!r}: the field is of {dtype.name}, which cannot hold it")
+    return beyond
 
 
 def _result(result: Any, patch: Patch) -> Field:

@@ -93,6 +93,19 @@ class FieldArena:
         if position < self.free_count and self.free_slots[position] == slot:
             raise BadBlock(f"slot {slot} is free already")
 
+    def check_slots(self, tree: AMRTree) -> None:
+        """Raise BadBlock for a slot of two live blocks, or of a block though it is free."""
+        slots = tree.field_slots[tree.live]
+        used = np.concatenate((slots[slots != INVALID], self.free_slots[: self.free_count]))
+        counted = np.minimum(used, self.max_blocks).astype(np.int64)
+        wrong = (np.bincount(counted)[counted] > 1) | (used >= self.max_blocks)
+        for slot in used[wrong][:1].tolist():
+            raise BadBlock(
+                f"slot {slot} belongs to two live blocks, or is free although a live block uses "
+                f"it, or is not one of the {self.max_blocks:,} of the arena: each block with a "
+                "field has a slot of its own"
+            )
+
     def grow(self, max_blocks: int | None = None) -> None:
         """Have more slots, twice as many unless told; those there are keep their fields.
 
@@ -137,6 +150,7 @@ class FieldArena:
         slots are free and zero, the lowest on top.
         """
         tree.check_idle()
+        self.check_slots(tree)
         slots = tree.field_slots
         if len(slots) > self.max_blocks:
             raise ArenaFull(

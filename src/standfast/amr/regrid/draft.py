@@ -11,7 +11,7 @@ from standfast.amr.mesh.arena import INVALID, FieldArena
 from standfast.amr.mesh.gauge import GaugeTree
 from standfast.amr.mesh.origins import check_origin
 from standfast.amr.mesh.restriction import Field
-from standfast.errors import BadBlock, BlockAlreadyExists
+from standfast.errors import BlockAlreadyExists
 
 if TYPE_CHECKING:
     from standfast.amr.mesh.arena import FieldArena
@@ -42,7 +42,7 @@ class Draft:
 
     def __init__(self, tree: AMRTree, arena: FieldArena) -> None:
         self.tree, self.arena = tree, arena
-        _refuse_shared_slots(tree, arena)
+        arena.check_slots(tree)
         self.blocks = tree.drafted()
         self.free = FreeSlots(arena)
         self._added: list[_Added] = []
@@ -121,18 +121,6 @@ class Draft:
         misfits = np.any((origins % size != 0) | (origins // size >> bits != 0), axis=1)
         for origin in origins[misfits][:1].tolist():
             check_origin(tuple(origin), size, bits)
-
-
-def _refuse_shared_slots(tree: AMRTree, arena: FieldArena) -> None:
-    """Raise BadBlock for a slot that two live blocks name, or that is free: it would be lost."""
-    slots = tree.field_slots[tree.live]
-    used = np.concatenate((slots[slots != INVALID], arena.free_slots[: arena.free_count]))
-    found, counts = np.unique(used, return_counts=True)
-    for slot in found[(counts > 1) | (found >= arena.max_blocks)][:1].tolist():
-        raise BadBlock(
-            f"slot {slot} is that of two live blocks, or free, or none of the "
-            f"{arena.max_blocks:,} of the arena: a block that has a field has a slot of its own"
-        )
 
 
 class FreeSlots:

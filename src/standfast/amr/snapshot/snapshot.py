@@ -77,14 +77,13 @@ class Snapshot:
         is whatever else the program needs, the same on all ranks. The ranks are those of `comm`,
         or of the tree's shard, or this process alone.
         """
-        if not isinstance(run, Run):
-            raise BadOption(f"run is a {type(run).__name__}: give one, as Store(…).run('heat') is")
-        if not isinstance(tree, AMRTree) or not isinstance(arena, FieldArena):
-            kinds = f"{type(tree).__name__} and a {type(arena).__name__}"
-            raise BadOption(f"a snapshot is of a tree and an arena, not of a {kinds}")
         ranks = _ranks(tree, comm)
 
         def prepare() -> tuple[int, dict[str, Any], dict[str, Any], list[str]]:
+            _check_run(run)
+            if not isinstance(tree, AMRTree) or not isinstance(arena, FieldArena):
+                kinds = f"{type(tree).__name__} and a {type(arena).__name__}"
+                raise BadOption(f"a snapshot is of a tree and an arena, not of a {kinds}")
             check_writable(tree, arena)
             _check_ranks(tree, ranks)
             wanted = run.wanted(step, metrics, None, best, replace)
@@ -138,11 +137,10 @@ class Snapshot:
         >>> Snapshot.import_files(run, ["run_step100_rank0.sunc", "run_step100_rank1.sunc"],
         ...                       frontend=frontend)
         """
-        if not isinstance(run, Run):
-            raise BadOption(f"run is a {type(run).__name__}: give one, as Store(…).run('heat') is")
         ranks = given_ranks(comm)
 
         def prepare() -> tuple[list[str], int, float, Mapping[str, Any], dict[str, Any]]:
+            _check_run(run)
             check_savable(frontend)
             files, named = in_rank_order(paths)
             at_step = named if step is None else step
@@ -189,6 +187,7 @@ class Snapshot:
         blocks are shared out anew.
         """
         ranks = given_ranks(comm)
+        together(ranks, lambda: _check_run(run))
 
         def load(checkpoint: Checkpoint) -> Restored[Any]:
             return cls(checkpoint)._restored(frontend, ranks, reshard)
@@ -315,8 +314,14 @@ class Restored(Generic[Tree]):
         return randomness.restore(self._random["global"])
 
 
-def _ranks(tree: AMRTree, comm: Any) -> Communicator:
-    return tree.shard.comm if comm is None and tree.shard is not None else given_ranks(comm)
+def _check_run(run: Any) -> None:
+    if not isinstance(run, Run):
+        raise BadOption(f"run is a {type(run).__name__}: give one, as Store(…).run('heat') is")
+
+
+def _ranks(tree: Any, comm: Any) -> Communicator:
+    shard = tree.shard if comm is None and isinstance(tree, AMRTree) else None
+    return given_ranks(comm) if shard is None else shard.comm
 
 
 def _check_ranks(tree: AMRTree, ranks: Communicator) -> None:

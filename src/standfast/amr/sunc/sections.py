@@ -74,6 +74,8 @@ class FileSections(AbstractContextManager["FileSections"]):
     def __init__(
         self, path: str | os.PathLike[str], verify: bool | Literal["require"] = True
     ) -> None:
+        if not isinstance(verify, bool) and verify != "require":
+            raise BadOption(f'verify={verify!r}: expected True, False or "require"')
         # Not mapped: the header has 92 bytes, so that no number would be aligned in a mapping.
         self._file = TensorFile(path_of(path), mapped=False, writable=True, verify=bool(verify))
         self.where = self._file.path

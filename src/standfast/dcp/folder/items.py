@@ -27,6 +27,7 @@ from standfast.files.forms import as_array
 from standfast.files.input.file import SourceFile
 from standfast.files.layout import Index, Row
 from standfast.files.mapping import as_bytes, map_file, on_network
+from standfast.files.reader import check_verify
 from standfast.formats.reader import Options, Read
 from standfast.formats.torch import file as torch_files
 from standfast.formats.trees import ROOT, with_leaves
@@ -53,6 +54,7 @@ class ItemFiles:
         verify: bool,
         tensors_only: bool,
     ) -> None:
+        check_verify(verify)
         self._folder = folder
         self._ends = ends
         self._mapped = mapped
