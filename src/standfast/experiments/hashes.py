@@ -32,7 +32,7 @@ def split_hash(exp_hash: str) -> dict[str, str]:
 def data_of(data: Any) -> Any:
     """What a data state stands for; None if it is empty.
 
-    In the file of a run, data that is no data state is under `data`, in an empty data state.
+    The file of a run holds data of any other form under `data`, in an empty data state.
     """
     if not is_data_state(data) or not data.keys() <= {*_SAMPLES, "data"}:
         return data

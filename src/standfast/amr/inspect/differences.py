@@ -26,7 +26,7 @@ _BYTE: Final = np.dtype(np.uint8)
 _PIECE: Final = 1 << 20
 """The bytes that are compared at a time: what is copied for it stays in a processor's cache."""
 _NEAR: Final = 4
-"""Items of the second tree are read together if no more than so many times others lie between."""
+"""Items of the second tree are read in one piece if the gaps hold at most 4 times as many."""
 _HEADER: Final = (
     *("nd", "block_size", "field_bytes", "base_spacing", "bits_per_dim", "max_level"),
 )
@@ -395,7 +395,7 @@ def compared(
 ) -> Iterator[tuple[list[Apart], int]]:
     """The pairs that differ, some at a time, and how many were equal by their digests.
 
-    An element, of so many bytes, consists of numbers of the dtype.
+    An element is `element` bytes long, and consists of numbers of the dtype.
     """
     order = np.argsort(pairs.in_a, kind="stable")
     sorted_a = pairs.in_a[order]

@@ -114,7 +114,7 @@ class _Exact:
         self._around: set[int] = set()
 
     def taken(self, value: Any, path: _Path) -> Any:
-        """The value as a tree; what else it is comes to `kinds`."""
+        """The value as a tree; what a tree cannot hold is added to `kinds`."""
         if type(value) in FORMS:
             return value
         if len(self._around) > MAX_DEPTH:
