@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import yaml
 from standfast import Store
 from standfast.errors import NotAStore, UnreadableFile
 from standfast.files import disk
+from standfast.store.backends.local import LocalBackend
 from standfast.store.index import manifest as manifests
 from standfast.store.index.index import Index
 from standfast.store.index.manifest import Manifest
@@ -324,6 +326,31 @@ def test_a_manifest_of_another_program_that_cannot_be_read_is_kept_beside_ours(
     store.write_manifest()
     assert read(store)["experiments"].keys() == {run.hash}
     assert path.with_name("manifest.weightslab.yaml").read_bytes() == text
+
+
+def test_a_manifest_that_the_disk_cannot_read_now_keeps_its_name(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.run("a") as run:
+        run.save(1, {"a": 1})
+    store.write_manifest()
+    add_as_weightslab(store)
+    path = Path(store.url) / "manifest.yaml"
+    before, plain = path.read_bytes(), LocalBackend.read
+
+    def failing(self: LocalBackend, name: str, limit: int | None = None) -> bytes:
+        if name == path.name:
+            raise UnreadableFile(errno.EIO, f"cannot read {name}")
+        return plain(self, name, limit)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalBackend, "read", failing)
+        run.save(2, {"a": 1})
+        store.write_manifest()
+    assert path.read_bytes() == before
+    store.write_manifest()
+    assert read(store)["experiments"].keys() == {run.hash, ADDED}
+    assert not path.with_name("manifest.weightslab.yaml").exists()
 
 
 @pytest.mark.parametrize(

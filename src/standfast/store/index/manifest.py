@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from standfast.errors import LimitExceeded, MissingFile, OutOfMemory, StandfastError, WriteFailed
+from standfast.errors import DamagedFile, LimitExceeded, MissingFile, OutOfMemory, StandfastError
 from standfast.files.threads import Thread
 from standfast.files.yaml_text import read_yaml
 from standfast.store.backends.backend import Backend
@@ -42,7 +42,7 @@ def write_manifest(backend: Backend, index: Index) -> None:
     """
     if backend.version(names.MODELS) is None or is_foreign_store(backend):
         return
-    with suppress(WriteFailed, OSError):
+    with suppress(OSError):  # what cannot be read now is not replaced either
         added = _added(backend)
         backend.replace(names.MANIFEST, "".join(_lines(index, added)).encode())
 
@@ -65,7 +65,7 @@ def _added(backend: Backend) -> dict[Any, Any]:
         return {run: entry for run, entry in found if not _is_ours(entry)}
     except MissingFile:
         return {}
-    except (StandfastError, AttributeError, LookupError, TypeError):
+    except (DamagedFile, AttributeError, LookupError, TypeError):
         path.replace(path.with_name(_KEPT))
         return {}
 
