@@ -221,7 +221,7 @@ def test_convert_to_bare_bytes_and_to_a_named_format(path: Path) -> None:
 def test_names_are_given_to_a_file_that_has_only_their_hashes(tmp_path: Path) -> None:
     """The original's `tensorNames`: "We can't recover original names from hashes"."""
     names = tmp_path / "names.txt"
-    names.write_text("conv1_weight\nconv1_bias\nnone_of_them\n", "utf-8")
+    names.write_text("conv1_weight\nconv1_bias\nnone_of_them\n", "utf-8-sig")  # as editors do
     original, new = GOLDEN / "tenzor_checkpoint.tenzor", tmp_path / "new.safetensors"
     slots = ["optim/conv1_weight/v", "optim/conv1_bias/v"]
     shown = json.loads(run("show", original, "--names", names, "--json").stdout)

@@ -405,6 +405,19 @@ def test_single_tensors_of_the_original_are_found_by_their_hashes() -> None:
         assert same_bytes(loaded.tensor("0xc0713d87c613c5c3"), loaded.tensor("conv1_weight"))
 
 
+@pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
+@pytest.mark.parametrize("name", ["\ud800", None, 5, []], ids=ascii)
+@pytest.mark.parametrize("is_original", [False, True])
+def test_a_name_that_no_file_can_have_is_in_none(name: Any, is_original: bool, path: Path) -> None:
+    """The seed's file has a `name_hash` for each tensor, and such a name has no hash."""
+    Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
+    with Checkpoint.load(FIRST if is_original else path) as loaded:
+        with pytest.raises(TensorNotFound, match=r"there is no tensor ('\\ud800'|None|5|\[\])"):
+            loaded.tensor(name)
+        if name != []:
+            assert loaded.load_weights({name: np.ones(2)}, strict=False).missing == [name]
+
+
 def test_what_are_no_weights_is_refused(path: Path) -> None:
     with pytest.raises(UnsupportedTensor, match="not a list"):
         Checkpoint.save(path, [np.ones(2)], None, METADATA)
@@ -571,6 +584,10 @@ def test_adam_goes_on_from_the_moments_of_the_original(make: Any, path: Path) ->
 NO_SLOTS: dict[str, float] = {}
 
 
+class Adam(optim.RMSprop):
+    """An optimizer of another library, with the name of one of torch's and other options."""
+
+
 @pytest.mark.parametrize(
     ("slots", "make", "message"),
     [
@@ -582,6 +599,7 @@ NO_SLOTS: dict[str, float] = {}
         (MOMENTS, "momentum", "optim/0.weight/v: was not saved, .* needs it"),
         (MOMENTS, "amsgrad", "no state of Adam with amsgrad"),
         (MOMENTS, optim.NAdam, "no state of NAdam"),
+        (MOMENTS, Adam, "no state of Adam: "),
         ({"m": 0.25}, optim.Adam, "optim/2.weight/v_hat: was not saved"),
         (NO_SLOTS, "momentum", "optim/0.weight/v: was not saved"),
     ],

@@ -410,11 +410,13 @@ def test_a_checkpoint_within_an_epoch_is_saved_again_as_it_is(tmp_path: Path) ->
 
 def test_without_a_loader_a_sentence_says_which_batches_are_done(tmp_path: Path) -> None:
     trainer = new_trainer(None)
+    trainer.extra["averaged"] = new_model()  # which is iterable too, and no loader
     trainer.begin_epoch(total_batches=5)
     for _ in range(3):
         trainer.record_batch(1.0)
     trainer.save_checkpoint(tmp_path / "within.tenzor")
     resumed = new_trainer(None)
+    resumed.extra["averaged"] = new_model()
     (note,) = resumed.resume(tmp_path / "within.tenzor")
     assert "the loop has to skip the first 3 batches" in note
     assert (resumed.begin_epoch(total_batches=5), resumed.state.batch) == (1, 3)

@@ -58,7 +58,7 @@ def names_in(path: Path | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        names = path.read_text("utf-8").split("\n")
+        names = path.read_text("utf-8-sig").split("\n")
     except OSError as error:
         raise UnreadableFile(error.errno, f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

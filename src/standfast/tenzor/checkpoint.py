@@ -99,12 +99,10 @@ class Checkpoint:
                     f"a {file.format} file, not a .tenzor file; standfast.load reads it"
                 )
             loaded = cls(file)
-        except (DamagedFile, UnsupportedFile) as error:
+        except BaseException as error:
             file.close()
-            error.args = (f"{file.path}: {error}", *error.args[1:])
-            raise
-        except BaseException:
-            file.close()
+            if isinstance(error, DamagedFile | UnsupportedFile):
+                error.args = (f"{file.path}: {error}", *error.args[1:])
             raise
         if not file.has_digests:
             warnings.warn(
@@ -117,8 +115,7 @@ class Checkpoint:
     @property
     def extra(self) -> dict[str, Any]:
         """What was given to `save` as `extra`, with tensors in memory of their own."""
-        extra = self._build(_members(self._state, "extra")) if self._is_ours else {}
-        return dict(extra)
+        return dict(self._build(_members(self._state, "extra"))) if self._is_ours else {}
 
     def tensor_names(self) -> list[str]:
         """The names of all tensors, the optimizer's too; a hash where the file has no name."""
@@ -131,7 +128,7 @@ class Checkpoint:
         """
         found = self._tensors.find(name)
         if found is None:
-            raise TensorNotFound(f"{self._file.path}: there is no tensor {shortened(name)!r}")
+            raise TensorNotFound(f"{self._file.path}: there is no tensor {shortened(repr(name))}")
         return self._tensors.fresh(found)
 
     def load_weights(self, weights: Any, *, strict: bool = True) -> LoadReport:

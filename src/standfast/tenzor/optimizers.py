@@ -192,9 +192,9 @@ def _slots_kept(optimizer: Any, group: Mapping[str, Any]) -> list[tuple[str, ...
     Raises StateMismatch for one that keeps others than those which the original writes.
     """
     kind = type(optimizer).__name__
-    if kind == "SGD":
+    if kind == "SGD" and "momentum" in group:
         slots: tuple[str, ...] = ("momentum_buffer",) if group["momentum"] else ()
-    elif kind in ("Adam", "AdamW") and not group["amsgrad"]:
+    elif kind in ("Adam", "AdamW") and not group.get("amsgrad", True):
         slots = ("exp_avg", "exp_avg_sq")
     else:
         option = " with amsgrad" if group.get("amsgrad") else ""

@@ -271,8 +271,7 @@ class Trainer:
             state.best_epoch = state.epoch
         state.epochs_without_best = 0 if is_best else state.epochs_without_best + 1
         patience = self.config.early_stopping_patience
-        if patience and state.epochs_without_best >= patience:
-            state.should_stop = True
+        state.should_stop = state.should_stop or 0 < patience <= state.epochs_without_best
         figures = (getattr(state, each.name) for each in fields(EpochStats))
         self.history.append(EpochStats(*figures))
         return self._save_epoch(is_best)
@@ -350,7 +349,9 @@ class Trainer:
                 f"{len(kept.bases)} learning rates were saved, {len(self._bases)} are given; "
                 "nothing was changed"
             )
-        if kept.epoch is not None and not any(hasattr(e, "__iter__") for e in self.extra.values()):
+        # An nn.Sequential is iterable too.
+        load = [hasattr(e, "__iter__") and not hasattr(e, "forward") for e in self.extra.values()]
+        if kept.epoch is not None and not any(load):
             notes.append(
                 f"it was saved within epoch {kept.state.epoch}: the loop has to skip the first "
                 f"{kept.state.batch} batches, for no loader in extra= does"

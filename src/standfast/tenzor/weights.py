@@ -95,9 +95,12 @@ class StoredTensors:
 
     def find(self, name: str) -> str | None:
         """The name that a tensor goes by here, which may be its hash alone."""
-        if name in self._file or name in self._specs:
-            return name
-        hashed = f"{hash_name(name):#018x}"
+        try:
+            if name in self._file or name in self._specs:
+                return name
+            hashed = f"{hash_name(name):#018x}"
+        except (AttributeError, TypeError, UnicodeEncodeError):  # a name that no file can have
+            return None
         return hashed if hashed in self._file else None
 
     def spec(self, name: str) -> TensorSpec:

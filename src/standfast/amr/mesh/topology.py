@@ -44,16 +44,16 @@ class GridTopology:
                 f"boundary={boundary!r}: give {OPEN!r} or {PERIODIC!r} for each of the {nd} "
                 "dimensions"
             )
-        if not isinstance(extents, Iterable):
-            raise BadOption(f"extents={extents!r}: give a length for each of the {nd} dimensions")
-        lengths = tuple(float(length) for length in extents)
+        try:
+            lengths = tuple(float(length) for length in extents)
+        except (OverflowError, TypeError, ValueError):
+            lengths = ()
         if len(lengths) != nd or not all(math.isfinite(a) and a > 0 for a in lengths):
             raise BadOption(
                 f"extents={extents!r}: give the length of each of the {nd} dimensions, above 0"
             )
-        object.__setattr__(self, "nd", nd)
-        object.__setattr__(self, "boundary", kinds)
-        object.__setattr__(self, "extents", lengths)
+        for name, value in (("nd", nd), ("boundary", kinds), ("extents", lengths)):
+            object.__setattr__(self, name, value)
 
     def sites(self, spacing: float) -> tuple[int, ...]:
         """How many sites of this spacing the box has along each dimension.
