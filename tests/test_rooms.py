@@ -71,8 +71,8 @@ PUBLIC: Final = {
         tree.tree v3.companions v3.foreign
     """,
     "training": """
-        background.background beginning best checkpointer metrics parts proof.comparison
-        proof.proof report saves signals state tenure
+        background.background beginning best checkpointer loaders metrics parts
+        proof.comparison proof.proof report saves signals state tenure
     """,
     "torch": "loader",
     "tenzor": "folder program",

@@ -406,16 +406,15 @@ def test_single_tensors_of_the_original_are_found_by_their_hashes() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
-@pytest.mark.parametrize("name", ["\ud800", None, 5, []], ids=ascii)
+@pytest.mark.parametrize("name", ["\ud800", None, 5], ids=ascii)
 @pytest.mark.parametrize("is_original", [False, True])
 def test_a_name_that_no_file_can_have_is_in_none(name: Any, is_original: bool, path: Path) -> None:
     """The seed's file has a `name_hash` for each tensor, and such a name has no hash."""
     Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
     with Checkpoint.load(FIRST if is_original else path) as loaded:
-        with pytest.raises(TensorNotFound, match=r"there is no tensor ('\\ud800'|None|5|\[\])"):
+        with pytest.raises(TensorNotFound, match=r"there is no tensor ('\\ud800'|None|5)"):
             loaded.tensor(name)
-        if name != []:
-            assert loaded.load_weights({name: np.ones(2)}, strict=False).missing == [name]
+        assert loaded.load_weights({name: np.ones(2)}, strict=False).missing == [name]
 
 
 def test_what_are_no_weights_is_refused(path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -337,11 +339,12 @@ def test_a_resumed_training_ends_with_the_same_bits(start: str, tmp_path: Path) 
 
 BATCHES = torch.arange(60.0).reshape(10, 6)
 """Five batches of two."""
+SHUFFLED = partial(standfast.ResumableLoader, shuffle=True, seed=3)
 
 
-def loading_trainer(folder: Path, seed: int = 0) -> Trainer:
+def loading_trainer(folder: Path, seed: int = 0, kind: Any = SHUFFLED) -> Trainer:
     model = new_model(seed=seed)
-    loader = standfast.ResumableLoader(TensorDataset(BATCHES), batch_size=2, shuffle=True, seed=3)
+    loader = kind(TensorDataset(BATCHES), batch_size=2)
     return Trainer(
         TrainerConfig(epochs=2, checkpoint_dir=folder, learning_rate=0.01),
         model=model,
@@ -366,15 +369,25 @@ def run_to_end(trainer: Trainer, save_at: int | None = None, path: Path = Path()
         trainer.end_epoch(1 / trainer.state.global_step, trainer.state.train_acc)
 
 
+def stateful_loader(*data: Any, **options: Any) -> Any:
+    """That of torchdata: its state alone says whether its epoch has ended."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    return StatefulDataLoader(*data, **options)
+
+
+@pytest.mark.parametrize("kind", [SHUFFLED, stateful_loader], ids=["ours", "torchdata"])
 @pytest.mark.parametrize("step", [1, 4, 5, 7, 9, 10])
+@pytest.mark.filterwarnings("ignore:'set_vital'")
 def test_a_training_saved_within_an_epoch_goes_on_at_the_next_batch(
-    step: int, tmp_path: Path
+    step: int, kind: Any, tmp_path: Path
 ) -> None:
     """Seed: "Save and resume training state"; its metadata has `global_step: u64` for it."""
     path = tmp_path / "within.tenzor"
-    whole = loading_trainer(tmp_path / "whole")
+    whole = loading_trainer(tmp_path / "whole", kind=kind)
     run_to_end(whole, save_at=step, path=path)
-    resumed = loading_trainer(tmp_path / "again", seed=5)
+    resumed = loading_trainer(tmp_path / "again", seed=5, kind=kind)
     assert resumed.resume(path) == []
     assert (resumed.state.global_step, resumed.state.batch) == (step, (step - 1) % 5 + 1)
     run_to_end(resumed)

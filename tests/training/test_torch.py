@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def _resumable() -> Any:
     return standfast.ResumableLoader(data, batch_size=3, shuffle=True, seed=5)
 
 
-def _stateful() -> Any:
+def _stateful(**options: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torchdata.stateful_dataloader import StatefulDataLoader
@@ -214,13 +215,14 @@ def _stateful() -> Any:
 
         data = TensorDataset(torch.arange(10))
         sampler = RandomSampler(data, generator=torch.Generator().manual_seed(4))
-        return StatefulDataLoader(
-            data, batch_size=3, sampler=sampler, generator=torch.Generator().manual_seed(5)
-        )
+        options["generator"] = torch.Generator().manual_seed(5)
+        return StatefulDataLoader(data, batch_size=3, sampler=sampler, **options)
 
 
-@pytest.mark.parametrize("make", [_resumable, _stateful], ids=["resumable", "torchdata"])
-@pytest.mark.parametrize("stop", [1, 3, 4, 5, 9])
+@pytest.mark.parametrize(
+    ("make", "stop"),
+    [*product([_resumable, _stateful], [1, 3, 4, 5, 9]), (lambda: _stateful(num_workers=1), 3)],
+)
 @pytest.mark.filterwarnings("ignore:'set_vital'")
 def test_an_epoch_goes_on_with_the_batches_that_are_left(
     tmp_path: Path, make: Callable[[], Any], stop: int

@@ -20,6 +20,7 @@ from standfast.tenzor.config import TrainerConfig, learning_rate
 from standfast.tenzor.errors import BadConfig
 from standfast.tenzor.folder import BEST, epoch_file, make_writable, refuse_used
 from standfast.tenzor.metadata import CheckpointMetadata, integer, number
+from standfast.training.loaders import is_in_epoch, is_loader
 
 DEFAULT_RATE: Final = 0.01
 
@@ -295,7 +296,7 @@ class Trainer:
         """
         state = self.state
         # A loader that has handed out its last batch is in its epoch until the loop sees the end.
-        is_loading = any(getattr(each, "in_epoch", False) for each in self.extra.values())
+        is_loading = any(map(is_in_epoch, self.extra.values()))
         if self._in_epoch and not (state.total_batches or is_loading):
             raise RefusedState(
                 f"epoch {state.epoch} has not ended, and how many batches it has is not known: "
@@ -349,9 +350,7 @@ class Trainer:
                 f"{len(kept.bases)} learning rates were saved, {len(self._bases)} are given; "
                 "nothing was changed"
             )
-        # An nn.Sequential is iterable too.
-        load = [hasattr(e, "__iter__") and not hasattr(e, "forward") for e in self.extra.values()]
-        if kept.epoch is not None and not any(load):
+        if kept.epoch is not None and not any(map(is_loader, self.extra.values())):
             notes.append(
                 f"it was saved within epoch {kept.state.epoch}: the loop has to skip the first "
                 f"{kept.state.batch} batches, for no loader in extra= does"

@@ -99,7 +99,7 @@ class StoredTensors:
             if name in self._file or name in self._specs:
                 return name
             hashed = f"{hash_name(name):#018x}"
-        except (AttributeError, TypeError, UnicodeEncodeError):  # a name that no file can have
+        except (AttributeError, UnicodeEncodeError):  # a name that no file can have
             return None
         return hashed if hashed in self._file else None
 

@@ -14,16 +14,15 @@ def has_loader(state: TrainingState) -> bool:
 
 def positions(state: TrainingState) -> list[Any]:
     """Where the loaders of the state are: another answer if one of them has moved."""
-    values = [part.value for part in parts_of(state).values() if is_loader(part.value)]
     return [
         (value.epoch, value.batch) if hasattr(value, "in_epoch") else repr(value.state_dict())
-        for value in values
+        for value in filter(is_loader, (part.value for part in parts_of(state).values()))
     ]
 
 
 def count_in_epoch(state: TrainingState) -> int:
     """How many loaders have begun an epoch and not ended it."""
-    return sum(_in_epoch(part.value) for part in parts_of(state).values())
+    return sum(is_in_epoch(part.value) for part in parts_of(state).values())
 
 
 def in_epoch(state: TrainingState) -> bool:
@@ -39,11 +38,12 @@ def is_loader(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "__iter__") and hasattr(value, "dataset")
 
 
-def _in_epoch(value: Any) -> bool:
+def is_in_epoch(value: Any) -> bool:
+    """Whether this is a loader that has begun an epoch and not ended it."""
     if hasattr(value, "in_epoch"):
         return bool(value.in_epoch)
-    if not is_loader(value):
-        return False
-    # That of torchdata keeps these in its state.
-    state = value.state_dict()
-    return bool(state.get("_num_yielded")) and not state.get("_iterator_finished", True)
+    # That of torchdata keeps these in its state; with workers, the steps up to a snapshot and on.
+    state = value.state_dict() if is_loader(value) else {}
+    steps = [state.get("_num_yielded"), state.get("_steps_since_snapshot")]
+    steps.append(state.get("_snapshot", {}).get("_snapshot_step"))
+    return any(steps) and not state.get("_iterator_finished", True)

@@ -79,7 +79,6 @@ def test_a_mesh_has_1_to_8_dimensions(nd: Any) -> None:
         *((1.0,), (1.0, 0.0), (1.0, -1.0), (1.0, np.inf), (1.0, np.nan)),
         *((1.0, "wide"), (1.0, 1j), (1.0, None), (1.0, 10**400), 1.0, None),
     ],
-    ids=lambda value: repr(value)[:20],
 )
 def test_an_extent_is_a_length_for_each_dimension(extents: Any) -> None:
     with pytest.raises(BadOption, match="the length of each of the 2 dimensions"):
