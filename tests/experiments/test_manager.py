@@ -536,9 +536,13 @@ def test_a_config_that_was_edited_by_hand_is_noticed(
     with pytest.warns(NotVerified, match=r"_config\.yaml") as warned:
         assert manager.load_config(made) == HP
     assert warned[0].filename == __file__
+    edited = path.read_text()
+    manager.load_latest_checkpoint(exp_hash=made)
+    manager.update_experiment_hash(new_model(), HP, DATA)
+    manager.save_model_checkpoint(new_model(), 2)
     with pytest.warns(NotVerified, match=r"_config\.yaml"):
         assert manager.load_checkpoint(made)["config"] == HP
-    manager.update_experiment_hash(new_model(), HP, DATA)
+    assert path.read_text() == edited  # no load and no save undoes it
     manager.save_config()
     assert manager.load_config(made) == HP
 
