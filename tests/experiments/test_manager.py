@@ -274,19 +274,29 @@ def parents(manager: CheckpointManagerV2, *made: str) -> list[str | None]:
 
 
 @pytest.mark.parametrize("reuse", [False, True], ids=["a new model", "one that begins anew"])
-def test_a_sweep_in_one_process_is_a_fan(manager: CheckpointManagerV2, reuse: bool) -> None:
+@pytest.mark.parametrize("how", ["at once", "when it is saved", "part by part", "and evaluated"])
+def test_a_sweep_in_one_process_is_a_fan(
+    manager: CheckpointManagerV2, reuse: bool, how: str
+) -> None:
+    """The seed: "Track experiment history"."""
     made = []
     model = new_model()
     for lr in (0.1, 0.01, 0.001):
         model = model if reuse else new_model()
-        hash, _, _ = manager.update_experiment_hash(model, {"lr": lr})
+        if how == "part by part":
+            manager.save_config({"lr": lr})
+            manager.save_model_architecture(model)
+        at_once = how == "at once"
+        hash, _, _ = manager.update_experiment_hash(model, {"lr": lr}, dump_immediately=at_once)
         for step in (1, 2, 3):
             manager.save_model_checkpoint(model, step)
+        if how == "and evaluated" and not reuse:
+            manager.load_latest_checkpoint(model)
         made.append(hash)
     assert parents(manager, *made) == [None] * 3
     manager.store.index.refresh()
     shown = list(lineage(manager.store.index).branches())  # as `standfast log` has it
-    assert [branch.parent for branch in shown] == [None] * 3
+    assert [branch.parent for branch in shown] == [None] * len(manager.list_experiment_hashes())
 
 
 def test_a_sweep_from_one_checkpoint_is_a_fan_of_it(
