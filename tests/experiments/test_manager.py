@@ -540,6 +540,7 @@ def test_hyperparameters_that_are_loaded_continue_the_same_experiment(
 def test_a_config_that_was_edited_by_hand_is_noticed(
     root: Path, manager: CheckpointManagerV2
 ) -> None:
+    """The seed: "config_file = manager.hp_dir / latest_hash / f"{latest_hash}_config.yaml""."""
     made = fill(root, 1)
     path = manager.hp_dir / made / f"{made}_config.yaml"
     path.write_text(path.read_text().replace("batch: 8", "batch: 16"))

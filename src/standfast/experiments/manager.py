@@ -207,9 +207,8 @@ class CheckpointManagerV2:
         if load_weights:
             target_step = None if target_step is None else as_step(target_step, "target_step")
             if target_step is not None or self._experiments.has_checkpoint(found):
-                weights = self._experiments.load(found, target_step)
-                loaded["weights"] = weights.content
-                self._recorder.loaded(weights.checkpoint)
+                loaded["weights"], checkpoint = self._experiments.load(found, target_step)
+                self._recorder.loaded(checkpoint)
         self._recorder.use(found)
         components = {key.removesuffix("_state") for key in loaded if loaded[key] is not None}
         return {**loaded, "loaded_components": components, "exp_hash": found}
