@@ -274,19 +274,29 @@ def parents(manager: CheckpointManagerV2, *made: str) -> list[str | None]:
 
 
 @pytest.mark.parametrize("reuse", [False, True], ids=["a new model", "one that begins anew"])
-def test_a_sweep_in_one_process_is_a_fan(manager: CheckpointManagerV2, reuse: bool) -> None:
+@pytest.mark.parametrize("how", ["at once", "when it is saved", "part by part", "and evaluated"])
+def test_a_sweep_in_one_process_is_a_fan(
+    manager: CheckpointManagerV2, reuse: bool, how: str
+) -> None:
+    """The seed: "Track experiment history"."""
     made = []
     model = new_model()
     for lr in (0.1, 0.01, 0.001):
         model = model if reuse else new_model()
-        hash, _, _ = manager.update_experiment_hash(model, {"lr": lr})
+        if how == "part by part":
+            manager.save_config({"lr": lr})
+            manager.save_model_architecture(model)
+        at_once = how == "at once"
+        hash, _, _ = manager.update_experiment_hash(model, {"lr": lr}, dump_immediately=at_once)
         for step in (1, 2, 3):
             manager.save_model_checkpoint(model, step)
+        if how == "and evaluated" and not reuse:
+            manager.load_latest_checkpoint(model)
         made.append(hash)
     assert parents(manager, *made) == [None] * 3
     manager.store.index.refresh()
     shown = list(lineage(manager.store.index).branches())  # as `standfast log` has it
-    assert [branch.parent for branch in shown] == [None] * 3
+    assert [branch.parent for branch in shown] == [None] * len(manager.list_experiment_hashes())
 
 
 def test_a_sweep_from_one_checkpoint_is_a_fan_of_it(
@@ -530,15 +540,20 @@ def test_hyperparameters_that_are_loaded_continue_the_same_experiment(
 def test_a_config_that_was_edited_by_hand_is_noticed(
     root: Path, manager: CheckpointManagerV2
 ) -> None:
+    """The seed: "config_file = manager.hp_dir / latest_hash / f"{latest_hash}_config.yaml""."""
     made = fill(root, 1)
     path = manager.hp_dir / made / f"{made}_config.yaml"
     path.write_text(path.read_text().replace("batch: 8", "batch: 16"))
     with pytest.warns(NotVerified, match=r"_config\.yaml") as warned:
         assert manager.load_config(made) == HP
     assert warned[0].filename == __file__
+    edited = path.read_text()
+    manager.load_latest_checkpoint(exp_hash=made)
+    manager.update_experiment_hash(new_model(), HP, DATA)
+    manager.save_model_checkpoint(new_model(), 2)
     with pytest.warns(NotVerified, match=r"_config\.yaml"):
         assert manager.load_checkpoint(made)["config"] == HP
-    manager.update_experiment_hash(new_model(), HP, DATA)
+    assert path.read_text() == edited  # no load and no save undoes it
     manager.save_config()
     assert manager.load_config(made) == HP
 

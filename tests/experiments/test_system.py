@@ -36,6 +36,7 @@ def steps_of(system: CheckpointSystem, exp_hash: str) -> Any:
 
 
 def test_a_process_has_one_system(root: Path, system: CheckpointSystem) -> None:
+    """The seed: "get_checkpoint_system(root_log_dir='experiments', checkpoint_frequency=100)"."""
     assert get_checkpoint_system(root, 10) is system
     assert get_checkpoint_system(os.path.relpath(root)) is system
     with pytest.raises(BadOption, match="close"):

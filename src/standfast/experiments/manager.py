@@ -13,7 +13,7 @@ from standfast.errors import BadOption, NotAStore, NotOpen, RefNotFound, WriteFa
 from standfast.experiments.architectures import load_architecture, pickle_architecture
 from standfast.experiments.recorder import Recorder, restore
 from standfast.experiments.registry import watched
-from standfast.experiments.store import Loaded, StoredExperiments, as_step
+from standfast.experiments.store import StoredExperiments, as_step
 from standfast.files.paths import check_local
 from standfast.store import Store
 from standfast.store.schema import names
@@ -207,7 +207,8 @@ class CheckpointManagerV2:
         if load_weights:
             target_step = None if target_step is None else as_step(target_step, "target_step")
             if target_step is not None or self._experiments.has_checkpoint(found):
-                loaded["weights"] = self._origin_of(self._experiments.load(found, target_step))
+                loaded["weights"], checkpoint = self._experiments.load(found, target_step)
+                self._recorder.loaded(checkpoint)
         self._recorder.use(found)
         components = {key.removesuffix("_state") for key in loaded if loaded[key] is not None}
         return {**loaded, "loaded_components": components, "exp_hash": found}
@@ -229,14 +230,10 @@ class CheckpointManagerV2:
         model = watched.model if model is None else model
         optimizer = watched.optimizer if optimizer is None else optimizer
         restore(loaded, model, optimizer if load_optimizer else None)
-        content: dict[str, Any] = self._origin_of(loaded)
+        self._recorder.loaded(loaded.checkpoint, model)
         self._recorder.use(found)
+        content: dict[str, Any] = loaded.content
         return content
-
-    def _origin_of(self, loaded: Loaded) -> Any:
-        """The content; an experiment that is made after this comes from that checkpoint."""
-        self._recorder.loaded(loaded.checkpoint)
-        return loaded.content
 
     def load_config(self, exp_hash: str | None = None) -> Any:
         """The hyperparameters of an experiment; None if it has none."""

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +31,7 @@ from standfast.store.schema.run_file import now, read_run
 from standfast.store.tree import tree
 from standfast.store.v3.companions import change_run, files_beside, write_beside
 from standfast.tensors import TensorSpec, source_of
+from standfast.tensors.frameworks import unwrapped
 from standfast.training.parts import part_of
 
 _UNCHANGING: Final = (str, int, float, bool, bytes, complex, type(None))
@@ -55,7 +57,8 @@ class Snapshot:
 
 def take_snapshot(before: Snapshot | None, hp: Any, model: Any, data: Any) -> Snapshot:
     """The experiment with these parts, and those of the one before for what is not given."""
-    known = digests_of(before.identity if before else None)
+    before = before or Snapshot(Identity(None, None, None), None, None, None)
+    known = digests_of(before.identity)
     if hp is not None:
         known["hp"] = identify(hp=hp).hp
     if model is not None:
@@ -65,8 +68,6 @@ def take_snapshot(before: Snapshot | None, hp: Any, model: Any, data: Any) -> Sn
         data = data_of(data)
         known["data"] = None if data is None else identify(data=data).data
     identity = Identity(known["hp"], known["model"], known["data"])
-    if before is None:
-        return Snapshot(identity, _copied(hp), model, _copied(data))
     # A million samples that did not change need no copy.
     is_same |= before.identity.data == identity.data
     return Snapshot(
@@ -134,9 +135,9 @@ class Recorder:
         self._origin: Checkpoint | None = None
         """The checkpoint that was saved or loaded last."""
         self._is_loaded = False
-        """Whether it was loaded, so that whatever is saved next continues it."""
-        self._trained: Callable[[], Any] = _nothing
-        """The model that was written last, unless it is gone."""
+        """Whether it was loaded, so that what is saved next continues it, at whatever step."""
+        self._trained: Callable[[], Any] | None = None
+        """The model that was written last or loaded into; None if the program did that itself."""
 
     def update(
         self, hp: Any = None, model: Any = None, data: Any = None, force: bool = False
@@ -153,11 +154,9 @@ class Recorder:
             )
         self._take(hp, model, data)
         assert self.current is not None
-        known = digests_of(before.identity if before else None)
+        known = digests_of(before.identity if before and not force else None)
         changed = changed_parts(known, self.current.identity)
-        if force:
-            changed = changed_parts(digests_of(None), self.current.identity)
-            self._forced |= changed
+        self._forced |= changed if force else set()
         is_new = force or before is None or before.identity != self.current.identity
         return self.current.hash, is_new, changed
 
@@ -181,9 +180,10 @@ class Recorder:
         written = self.run.file.identity if self.run else digests_of(None)
         return changed_parts(written, self.current.identity) | self._forced
 
-    def loaded(self, checkpoint: Checkpoint) -> None:
-        """The program has loaded a checkpoint, and goes on from there."""
+    def loaded(self, checkpoint: Checkpoint, model: Any = None) -> None:
+        """The program goes on from a checkpoint that was loaded, into this model if it is given."""
         self._origin, self._is_loaded = checkpoint, True
+        self._trained = None if model is None else _reference(model)
 
     def dump(self, force: bool = False, step: int | None = None, model: Any = None) -> Run | None:
         """Write what the experiment is, if that is pending; None if there was nothing to do.
@@ -196,7 +196,7 @@ class Recorder:
         if current.model is not None:  # somebody may have changed it since, without a word
             current = self._take(None, current.model, None)
         model = current.model if model is None else model
-        self._origin = self._continued(model, step)
+        self._continue(model, step)
         run = self._store.run(
             hp=current.hp,
             model=current.model if current.weights is None else current.weights,
@@ -204,7 +204,8 @@ class Recorder:
             parent=self._parent(),
         )
         self._write_beside(run, current, force)
-        self._trained = _reference(model)
+        if self._origin is None:
+            self._is_loaded, self._trained = False, _reference(model)
         if self.run is None or self.run.hash != run.hash:
             self.use(run.hash)
             if self.run is not None:
@@ -229,12 +230,8 @@ class Recorder:
     def use(self, exp_hash: str) -> None:
         """Let it be the one that was used last, if the store can be written to."""
         with suppress(StandfastError):
-            change_run(
-                self._store.backend,
-                exp_hash,
-                lambda file: msgspec.structs.replace(file, last_used=now()),
-                wait=0.0,
-            )
+            used = partial(msgspec.structs.replace, last_used=now())
+            change_run(self._store.backend, exp_hash, used, wait=0.0)
 
     def save(
         self,
@@ -254,6 +251,7 @@ class Recorder:
             self.update(model=model)  # which may have got other layers since
         step = self.last_step(model) + 1 if step is None else as_step(step)
         self.dump(force_dump, step, model)
+        self._continue(model, step)
         assert self.run is not None
         state = {"step": step, "model_state_dict": weights.tree()}
         if optimizer is not None:
@@ -294,10 +292,25 @@ class Recorder:
         origin = self._origin
         if origin is None and self.run is not None:
             origin = self._latest_of(self.run.hash)
-        if origin is None or self._is_loaded or origin.head.run == self._known().hash:
+        if origin is None or origin.head.run == self._known().hash:
             return origin
-        is_later = step is None or step > origin.step
-        return origin if is_later and model is not None and model is self._trained() else None
+        is_later = self._is_loaded or step is None or step > origin.step
+        if model is None or self._trained is None:
+            return origin if self._is_loaded else None
+        return origin if is_later and unwrapped(model) is self._trained() else None
+
+    def _continue(self, model: Any, step: int | None) -> None:
+        """Go on from the checkpoint of before, or anew.
+
+        If that shows only now, the run that was written has a parent which is none.
+        """
+        before, self._origin = self._origin, self._continued(model, step)
+        if before is None or self._origin is not None or self.run is None:
+            return
+        run = self.run.hash
+        if run == self._known().hash and self.run.parent == before.head.place:
+            change_run(self._store.backend, run, partial(msgspec.structs.replace, parent=None))
+            self.run = self._store.open_run(run)
 
     def _parent(self) -> Checkpoint | None:
         """The checkpoint that a new experiment comes from."""
@@ -314,12 +327,9 @@ class Recorder:
         return Checkpoint(self._store, newest.head) if newest else None
 
 
-def _nothing() -> None:
-    return None
-
-
 def _reference(model: Any) -> Callable[[], Any]:
-    """The model, which is not kept alive if that is possible."""
+    """The model inside, which is not kept alive if that is possible."""
+    model = unwrapped(model)
     try:
         return weakref.ref(model)
     except TypeError:  # a dict, such as one of arrays

@@ -43,14 +43,8 @@ def watch(
     Hyperparameters and data state may be changed in place afterwards: they are looked at again
     whenever a checkpoint is due.
     """
-    given = {
-        "model": model,
-        "optimizer": optimizer,
-        "hyperparameters": hyperparameters,
-        "data_state": data_state,
-    }
-    if all(value is None for value in given.values()):
-        raise BadOption(f"watch what? Give one or more of {', '.join(given)}")
-    for name, value in given.items():
-        if value is not None:
-            setattr(watched, name, value)
+    given = Watched(model, optimizer, hyperparameters, data_state)
+    if not given.names():
+        raise BadOption(f"watch what? Give one or more of {', '.join(vars(given))}")
+    for name in given.names():
+        setattr(watched, name, getattr(given, name))

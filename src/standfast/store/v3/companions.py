@@ -54,10 +54,8 @@ def write_beside(backend: Backend, file: RunFile, model: Any, data: Any) -> None
     """Write all that V3 has of a run, before its run file lets it exist."""
     write_config(backend, file)
     write_data_state(backend, file.run, data)
-    if model is not None:
-        text = encode_architecture(file.identity["model"], model)
-        if text is not None:
-            write_shared(backend, file.run, names.architecture_file, text)
+    if model is not None and (text := encode_architecture(file.identity["model"], model)):
+        write_shared(backend, file.run, names.architecture_file, text)
 
 
 def write_shared(backend: Backend, run: str, name_of: Callable[[str], str], content: bytes) -> None:
@@ -79,10 +77,14 @@ def write_shared(backend: Backend, run: str, name_of: Callable[[str], str], cont
     backend.replace(name, content)
 
 
-def write_run(backend: Backend, file: RunFile) -> None:
-    """Replace the run file and its copy, the config; the caller holds the lock of the run."""
+def write_run(backend: Backend, file: RunFile, before: RunFile | None = None) -> None:
+    """Replace the run file and its copy, the config; the caller holds the lock of the run.
+
+    The config, which people may have edited, stays as it is if only the last use is another.
+    """
     encoded = encode(file)
-    write_config(backend, file)
+    if before is None or msgspec.structs.replace(file, last_used=before.last_used) != before:
+        write_config(backend, file)
     backend.replace(names.run_file(file.run), encoded)
 
 
@@ -110,7 +112,7 @@ def change_run(
                 raise
             file = known
         new = change(file)
-        write_run(backend, new)
+        write_run(backend, new, file)
     return new
 
 
