@@ -70,9 +70,9 @@ def convert(
     """
     if not isinstance(target, str | bytes | os.PathLike):
         raise WriteFailed(errno.EINVAL, f"{target!r} is no path; a conversion is read back")
-    kind = chosen_format(os.fsdecode(target), format)
+    kind = chosen_format(path := os.fsdecode(target), format)
     if not replace and os.path.lexists(target):
-        raise AlreadyExists(errno.EEXIST, f"{os.fsdecode(target)} exists already")
+        raise AlreadyExists(errno.EEXIST, f"{path} exists: replace=True or --yes replaces it")
     with TensorFile(source, names=names, tensors_only=tensors_only) as file:
         sources = [(name, file.source(name)) for name in file]
         casts: list[Cast] = []

@@ -284,7 +284,7 @@ def test_diff_of_two_checkpoints(store: standfast.Store) -> None:
         "  step: 200 → 300",
         "tensor      what     dtype and shape  max  mean  elements",
         "model.bias  changed  float32 4        100   100    100.0%",
-        "2 tensors have the same digests in both, not read (verify reads them)",
+        "2 tensors have the same digests in both (verify reads them)",
     ]
     report = call("diff", "gpt@200", "gpt@300", "--json", *at(store)).json
     assert (report["before"], report["equal_digests"]) == ("gpt@200", 2)
@@ -305,9 +305,7 @@ def test_equal_checkpoints_have_no_difference(store: standfast.Store, tmp_path: 
         run.save(301, state(300, 1), {"loss": 100 / 300, "accuracy": 0.25}, epoch=3)
     done = call("diff", "gpt@300", "gpt@301", *at(copy))
     assert done.code == 0
-    assert done.lines[2:] == [
-        "3 tensors have the same digests in both, not read (verify reads them)"
-    ]
+    assert done.lines[2:] == ["3 tensors have the same digests in both (verify reads them)"]
 
 
 def test_diff_of_a_file_and_a_checkpoint(store: standfast.Store, tmp_path: Path) -> None:
@@ -325,9 +323,24 @@ def test_diff_of_a_file_and_a_checkpoint(store: standfast.Store, tmp_path: Path)
 def test_diff_of_damaged_tensors_is_damage(store: standfast.Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     flip_in(copy, "gpt@300", "model.bias")
-    done = call("diff", "gpt@200", "gpt@300", *at(copy))
-    assert done.code == 1
-    assert "'model.bias' is damaged" in done.err
+    for before in ("gpt@200", "gpt@300"):  # the second is said to have no difference to itself
+        done = call("diff", before, "gpt@300", *at(copy))
+        assert done.code == 1
+        assert "'model.bias' is damaged" in done.err
+
+
+@pytest.mark.guarantee("G9")
+def test_a_damaged_file_of_equal_digests_is_damage(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.npz", tmp_path / "b.pt"]
+    for path in paths:
+        standfast.save(path, {"w": np.arange(50.0)})
+    assert call("diff", *paths).code == 0
+    data = paths[0].read_bytes()
+    at = data.index(np.arange(50.0).tobytes())
+    paths[0].write_bytes(data[:at] + b"!" + data[at + 1 :])
+    for each in (paths, paths[::-1]):
+        done = call("diff", *each)
+        assert (done.code, "'w' is damaged" in done.err) == (1, True)
 
 
 def test_ages_are_told_in_one_unit() -> None:

@@ -299,9 +299,13 @@ def test_diff_of_equal_trees_finds_nothing(folder: Path, store: standfast.Store)
     done = call("diff", "su2@3", folder / "a.sunc", *inside(store))
     assert done.code == 0
     assert done.out == (
-        "no difference found in 7 blocks; 14 fields and links have the same digests in both, "
-        "not read (verify reads them)\n"
+        "no difference found in 7 blocks; 14 fields and links have the same digests in both "
+        "(verify reads them)\n"
     )
+    path = next(Path(store.url, "models").glob("*/*_step_000003.*.safetensors"))
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    done = call("diff", "su2@3", folder / "a.sunc", *inside(store))
+    assert (done.code, "is damaged" in done.err) == (1, True)
 
 
 def test_diff_of_snapshots_of_several_ranks_names_ranks(store: standfast.Store) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from standfast.display.output import print_json, say, shape_text, size_text
-from standfast.errors import AlreadyExists, printable
+from standfast.errors import printable
 from standfast.tensorfile.convert import Converted, convert
 
 
@@ -26,8 +24,6 @@ def convert_file(
     as_json: bool,
 ) -> None:
     """Convert and print what was done."""
-    if not replace and os.path.lexists(target):
-        raise AlreadyExists(errno.EEXIST, f"{target} exists already: --yes replaces it")
     done = convert(
         source,
         target,

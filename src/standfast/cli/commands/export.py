@@ -28,7 +28,8 @@ def export_checkpoint(
     """Export and print what was written."""
     from standfast.store.copies.export import export
 
-    if _is_for_trees(Path(target), format):
+    name = Path(target).name.removesuffix(".zst")
+    if format == "sunc" or (format is None and name.endswith(".sunc")):
         _export_trees(checkpoint, Path(target), extras=extras, replace=replace, as_json=as_json)
         return
     if not replace and os.path.lexists(target):
@@ -53,11 +54,6 @@ def export_checkpoint(
     if len(done.files) > 1:
         for file in done.files:
             say(f"            {file}")
-
-
-def _is_for_trees(target: Path, format: str | None) -> bool:
-    name = target.name.removesuffix(".zst")
-    return format == "sunc" or (format is None and name.endswith(".sunc"))
 
 
 def _export_trees(

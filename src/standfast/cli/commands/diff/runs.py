@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from standfast.cli.commands.diff.files import diff_json, print_tensors, value_lines
+from standfast.cli.commands.diff.files import code_of, diff_json, print_tensors, value_lines
 from standfast.cli.stores import find_store, resolve
 from standfast.display.changes import (
     changes_json,
@@ -75,9 +75,8 @@ def diff_runs(before: str, after: str, *, store: str | None, as_json: bool, ever
         print_json(_as_json(before, after, old, new, found, of_runs, trees))
     else:
         _print(old, new, found, of_runs, trees, every)
-    if trees is not None and trees.problems:
-        return 1
-    return 3 if found or of_runs or trees else 0
+    unsound = trees is not None and trees.problems
+    return 1 if unsound else code_of(found or of_runs or trees, old.checkpoint, new.checkpoint)
 
 
 def runs_diff_json(store: Store, before: str, after: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from standfast.amr.inspect.differences import (
 )
 from standfast.amr.inspect.snapshots import SECTIONS
 from standfast.amr.inspect.trees import SavedState
-from standfast.cli.commands.diff.files import diff_json, print_metadata, print_tensors
+from standfast.cli.commands.diff.files import code_of, diff_json, print_metadata, print_tensors
 from standfast.display.output import (
     ROWS,
     count_text,
@@ -136,9 +136,7 @@ def diff_trees(
         if found is not None and (found.added or found.removed or found.changed):
             print_tensors(found, every or not on_terminal())
         trees.print(every, header=found is None)
-    if trees.problems:
-        return 1
-    return 3 if found or trees else 0
+    return 1 if trees.problems else code_of(found or trees, old, new)
 
 
 def compare_beside(old: Checkpoint, new: Checkpoint) -> Diff:
@@ -268,7 +266,7 @@ def _print_summary(found: TreeDiff) -> None:
     if found.by_digests:
         count = (
             f"no difference found in {count_text(found.same, 'block')}; {found.by_digests:,} "
-            "fields and links have the same digests in both, not read (verify reads them)"
+            "fields and links have the same digests in both (verify reads them)"
         )
     if found.same_blocks and lines:
         say((f"{count}; what differs is where they lie", "green"))
