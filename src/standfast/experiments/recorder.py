@@ -25,10 +25,11 @@ from standfast.experiments.hashes import COMPONENTS, data_of, digests_of
 from standfast.experiments.store import Loaded, as_step
 from standfast.identity import Identity, identify
 from standfast.store import Checkpoint, Run, Store
+from standfast.store.save.taken import change_run
 from standfast.store.schema import names
 from standfast.store.schema.run_file import now, read_run
 from standfast.store.tree import tree
-from standfast.store.v3.companions import change_run, files_beside, write_beside
+from standfast.store.v3.companions import files_beside, write_beside
 from standfast.tensors import TensorSpec, source_of
 from standfast.training.parts import part_of
 
@@ -231,6 +232,7 @@ class Recorder:
         with suppress(StandfastError):
             change_run(
                 self._store.backend,
+                self._store.index,
                 exp_hash,
                 lambda file: msgspec.structs.replace(file, last_used=now()),
                 wait=0.0,
