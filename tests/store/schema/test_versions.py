@@ -365,3 +365,12 @@ def test_doctor_cleans_up_all_runs_but_those_that_are_too_new(store: Store, run:
     TOO_NEW["run file of version 2"](store.find_run("b"))
     clean(store.backend, store.index)
     assert [path.exists() for path in left] == [False, True, False]
+
+
+def test_doctor_restores_nothing_in_a_run_that_is_too_new(store: Store, run: Run) -> None:
+    needing(record_path(run, 3))
+    run_file_of(run).unlink()
+    before = files_of(run)
+    found = examine(store.backend, store.index)
+    assert files_of(run) == before
+    assert "not restored: " in found.damaged[names.run_file(run.hash)]
