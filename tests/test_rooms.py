@@ -66,7 +66,7 @@ PUBLIC: Final = {
         retention.pins retention.restoring retention.retaining retention.space retention.trash
         retention.trash_entry retention.usage retention.verdicts run save.attempts save.changing
         save.held save.joining save.planning save.ranks save.saving save.shares save.sharing
-        save.writing schema.boxes schema.decoder schema.marks schema.metrics schema.names
+        save.taken save.writing schema.boxes schema.decoder schema.marks schema.metrics schema.names
         schema.record schema.run_file store tree.aliases tree.nodes tree.per_rank tree.refusals
         tree.tree v3.companions v3.foreign
     """,

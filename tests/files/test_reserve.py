@@ -46,6 +46,15 @@ def test_a_large_save_is_whole_where_no_space_can_be_reserved(
     assert_holds(kind, folder, state)
 
 
+def test_where_no_space_can_be_reserved_nothing_emulates_it(mount: Callable[..., Path]) -> None:
+    """An emulation writes to the file, which other threads are writing to."""
+    path = mount(fallocate=False) / "file"
+    path.write_bytes(b"x")
+    with path.open("r+b") as file, pytest.raises(OSError, match="not supported"):
+        libc.allocate(file.fileno(), MIB)
+    assert path.read_bytes() == b"x"
+
+
 def answering(number: int, calls: list[int], most: int = 0) -> Callable[[int, int], None]:
     """An `allocate` that fails for more than `most` bytes."""
 

@@ -26,10 +26,11 @@ from standfast.experiments.hashes import COMPONENTS, data_of, digests_of
 from standfast.experiments.store import Loaded, as_step
 from standfast.identity import Identity, identify
 from standfast.store import Checkpoint, Run, Store
+from standfast.store.save.taken import change_run
 from standfast.store.schema import names
 from standfast.store.schema.run_file import now, read_run
 from standfast.store.tree import tree
-from standfast.store.v3.companions import change_run, files_beside, write_beside
+from standfast.store.v3.companions import files_beside, write_beside
 from standfast.tensors import TensorSpec, source_of
 from standfast.tensors.frameworks import unwrapped
 from standfast.training.parts import part_of
@@ -231,7 +232,7 @@ class Recorder:
         """Let it be the one that was used last, if the store can be written to."""
         with suppress(StandfastError):
             used = partial(msgspec.structs.replace, last_used=now())
-            change_run(self._store.backend, exp_hash, used, wait=0.0)
+            change_run(self._store.backend, self._store.index, exp_hash, used, wait=0.0)
 
     def save(
         self,
@@ -309,7 +310,8 @@ class Recorder:
             return
         run = self.run.hash
         if run == self._known().hash and self.run.parent == before.head.place:
-            change_run(self._store.backend, run, partial(msgspec.structs.replace, parent=None))
+            no_parent = partial(msgspec.structs.replace, parent=None)
+            change_run(self._store.backend, self._store.index, run, no_parent)
             self.run = self._store.open_run(run)
 
     def _parent(self) -> Checkpoint | None:

@@ -357,7 +357,8 @@ class Checkpoint:
         """
         with suppress(StandfastError), ExitStack() as stack:  # then it is verified again
             if not locked:
-                stack.enter_context(change_of(self._store.backend, self.head.run, 0.0))
+                backend, index = self._store.backend, self._store.index
+                stack.enter_context(changing(backend, index, self.head.run, 0.0))
             change_marks(
                 self._store.backend, self.head.place, lambda marks: replace(marks, verified=now())
             )

@@ -49,6 +49,7 @@ from standfast.store.save.saving import (
     Task,
     Wanted,
 )
+from standfast.store.save.taken import change_run
 from standfast.store.save.writers import Writer, writer_of
 from standfast.store.schema import names
 from standfast.store.schema.hyperparameters import exact_form
@@ -58,7 +59,7 @@ from standfast.store.schema.run_file import Monitor, RunFile, encode, read_run
 from standfast.store.schema.settings import read_settings
 from standfast.store.tree import tree
 from standfast.store.tree.per_rank import Rank
-from standfast.store.v3.companions import change_run, write_config, write_data_state
+from standfast.store.v3.companions import write_config, write_data_state
 
 if TYPE_CHECKING:
     from standfast.store.save.sharing import Sharing
@@ -401,6 +402,7 @@ class Run:
         """Replace some of what the run file says, if it says something else now."""
         self._file = change_run(
             self._store.backend,
+            self._store.index,
             self.hash,
             lambda file: msgspec.structs.replace(file, **fields),
             self._file if self._is_known else None,

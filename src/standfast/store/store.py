@@ -41,12 +41,12 @@ from standfast.store.retention.restoring import Restored, restore
 from standfast.store.retention.retaining import Retained, said
 from standfast.store.retention.trash import Trash
 from standfast.store.run import Run
-from standfast.store.save.taken import changing
+from standfast.store.save.taken import change_run, changing
 from standfast.store.schema import names
 from standfast.store.schema.hyperparameters import exact_form
 from standfast.store.schema.run_file import RunFile, encode, environment, known_from, now, read_run
 from standfast.store.schema.settings import Settings, change_settings, read_settings
-from standfast.store.v3.companions import change_run, recover_run, write_beside
+from standfast.store.v3.companions import recover_run, write_beside
 from standfast.store.v3.foreign import is_foreign_store, read_only
 
 Result = TypeVar("Result")
@@ -251,9 +251,10 @@ class Store:
         """The run file, with this name if it has none."""
         if file.name or name is None:
             return file
-        with suppress(WriteFailed, RunBusy, MissingFile, DamagedFile):  # a label can wait
+        with suppress(WriteFailed, RunBusy, MissingFile, DamagedFile, TooNew):  # a label can wait
             return change_run(
                 self.backend,
+                self.index,
                 file.run,
                 lambda now: msgspec.structs.replace(now, name=now.name or name),
                 wait=0.0,

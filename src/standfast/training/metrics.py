@@ -207,8 +207,8 @@ _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _SPECIAL: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-class _Stored(msgspec.Struct, forbid_unknown_fields=True):
-    """A line as it stands in the file."""
+class _Stored(msgspec.Struct):
+    """A line as it stands in the file; what a later version adds to it is ignored."""
 
     step: _Count
     epoch: _Count | None

@@ -28,6 +28,7 @@ from standfast.store.maintenance.verify import verify_store
 from standfast.store.retention.collection import carry_out, plan
 from standfast.store.schema import marks, names, record, run_file, settings
 from standfast.store.schema.seal import seal, unseal
+from standfast.training.mirror.marks import CopiedMarks
 from tests.store.stores import data_path, folder, overwrite, record_path
 
 STATE = {"model": {"w": np.arange(20_000.0)}}
@@ -92,6 +93,7 @@ def test_a_record_that_is_too_new_is_refused_and_stays(
         lambda: store.resolve("latest").verify(),
         lambda: run.save(4, STATE),
         lambda: run.save(3, STATE, replace=True),
+        lambda: run.retain(KeepLast(1)),
     ):
         with pytest.raises(TooNew):
             read()
@@ -99,13 +101,10 @@ def test_a_record_that_is_too_new_is_refused_and_stays(
         run.delete(3)
     with pytest.raises((Protected, TooNew)):
         run.delete_all()
-    run.retain(KeepLast(1))
     examine(store.backend, store.index)
     store.index.rebuild()
-    after = files_of(run)
-    assert {name: after[name] for name in before if "_run.json" not in name} == {
-        name: data for name, data in before.items() if "_run.json" not in name
-    }
+    assert files_of(run) == before
+    assert store.index.spans()[run.hash].damaged == 0
     assert run.load(2)["step"] == 2
 
 
@@ -287,6 +286,9 @@ CHANGES: dict[str, Callable[[Run, Run], Any]] = {
     "copy": lambda run, other: other.checkpoint(5).copy_to(run.store),
     "copy of tags": lambda run, other: other.checkpoint(1).copy_to(run.store),
     "tag": lambda run, other: run.checkpoint(1).tag("paper"),
+    "rename": lambda run, other: run.rename("b"),
+    "retention": lambda run, other: run.set_retention(Retention((KeepLast(1),))),
+    "copy of notes": lambda run, other: CopiedMarks(other.store, run.hash).copy(run.store),
 }
 
 
@@ -325,6 +327,7 @@ def test_what_becomes_too_new_under_an_open_run_is_not_written_to(
     before = all_files(store)
     with pytest.raises(TooNew):
         change(run, other)
+    store.checkpoint(run.hash, 1).mark_verified()
     run.close()
     assert all_files(store) == before
 
@@ -362,3 +365,12 @@ def test_doctor_cleans_up_all_runs_but_those_that_are_too_new(store: Store, run:
     TOO_NEW["run file of version 2"](store.find_run("b"))
     clean(store.backend, store.index)
     assert [path.exists() for path in left] == [False, True, False]
+
+
+def test_doctor_restores_nothing_in_a_run_that_is_too_new(store: Store, run: Run) -> None:
+    needing(record_path(run, 3))
+    run_file_of(run).unlink()
+    before = files_of(run)
+    found = examine(store.backend, store.index)
+    assert files_of(run) == before
+    assert "not restored: " in found.damaged[names.run_file(run.hash)]

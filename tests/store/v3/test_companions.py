@@ -7,13 +7,21 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 import yaml
 
 from standfast import KeepLast, Store
-from standfast.errors import BadField, DamagedFile, LimitExceeded, MissingFile, NotAStore
+from standfast.errors import (
+    BadField,
+    DamagedFile,
+    LimitExceeded,
+    MissingFile,
+    NotAStore,
+    TooNew,
+)
 from standfast.identity import recorded
 from standfast.policies import Retention
 from standfast.store.backends.backend import Backend
@@ -112,6 +120,17 @@ def test_a_config_is_for_people(backend: Backend) -> None:
 def test_a_config_that_is_none_is_refused(text: bytes, backend: Backend) -> None:
     backend.replace(names.config_file(RUN), text)
     with pytest.raises(DamagedFile, match="_config"):
+        companions.read_config(backend, RUN)
+
+
+def test_a_config_keeps_what_a_later_version_adds_and_says_what_it_needs(backend: Backend) -> None:
+    newer = msgspec.structs.replace(run_file({"lr": 1}), others={"colour": "blue"})
+    companions.write_config(backend, newer)
+    assert companions.read_config(backend, RUN) == newer
+    assert b',"colour":"blue"}' in backend.read(names.config_file(RUN))
+    newer = msgspec.structs.replace(newer, others={"needs": ["groups"]})
+    companions.write_config(backend, newer)
+    with pytest.raises(TooNew, match=r"_config.*groups"):
         companions.read_config(backend, RUN)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import standfast
 from standfast import KeepBest, KeepEvery, KeepLast
 from standfast.errors import (
     DigestMismatch,
+    Protected,
     RunCollision,
     StandfastError,
     UnreadableFile,
@@ -25,9 +27,10 @@ from standfast.policies import Retention, retention
 from standfast.store.maintenance.doctor import examine
 from standfast.store.retention.pins import pinned_steps
 from standfast.store.retention.removal import orphans
-from standfast.store.schema import names, run_file
+from standfast.store.schema import marks, names, run_file
 from standfast.training.mirror import upload
 from standfast.training.mirror.upload import Uploader
+from tests.store.schema.test_versions import resealed
 
 SIZE = 1 << 15
 
@@ -368,6 +371,42 @@ def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
     assert there.checkpoint(run.hash, 1).metrics["accuracy"] == 0.5
     assert there.resolve("gpt@best").step == 1
     assert there.checkpoint(run.hash, 2).tags == ["theirs", "ours"]
+
+
+@pytest.mark.guarantee("G12")
+@pytest.mark.parametrize("members", [{}, {"needs": ["groups"]}], ids=["tagged", "too new"])
+def test_what_is_marked_in_the_mirror_is_not_replaced_by_a_later_save(
+    members: dict[str, Any], store: standfast.Store, mirror: standfast.Store
+) -> None:
+    run = save(store, 1, 2)
+    one = uploader(store, mirror)
+    catch_up(one)
+    before = record(mirror, 1)
+    mirror.checkpoint(run.hash, 1).tag("theirs")
+    path = Path(mirror.url, names.marks_file(run.hash, 1))
+    resealed(path, marks.FORMAT, **members)
+    marked = path.read_bytes()
+    save(store, 1, replace=True)
+    with suppress(Protected):  # until it has looked again
+        catch_up(one)
+    one.forget_mirror()
+    catch_up(one)
+    assert "tagged" in str(one.problem)
+    assert (record(mirror, 1), path.read_bytes()) == (before, marked)
+
+
+def test_members_of_marks_that_are_unknown_come_to_the_mirror(
+    store: standfast.Store, mirror: standfast.Store
+) -> None:
+    run = save(store, 1)
+    one = uploader(store, mirror)
+    catch_up(one)
+    store.checkpoint(run.hash, 1).tag("ours")
+    name = names.marks_file(run.hash, 1)
+    resealed(Path(store.url, name), marks.FORMAT, colour="blue")
+    store.index.refresh()
+    catch_up(one)
+    assert marks.marks_at(mirror.backend, run.hash, 1).others == {"colour": "blue"}
 
 
 def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(

@@ -116,7 +116,7 @@ def _print(done: Sequence[Restored]) -> None:
 
 def _steps(entry: Entry) -> str:
     if entry.problem:
-        return "damaged"
+        return "too new" if entry.too_new else "damaged"
     if entry.whole:
         return f"the run, {count_text(len(entry.steps), 'checkpoint')}"
     first = ", ".join(map(str, entry.steps[:3]))

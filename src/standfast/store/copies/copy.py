@@ -23,6 +23,7 @@ from standfast.errors import (
     MissingData,
     MissingFile,
     NotAStore,
+    Protected,
     RefNotFound,
     RunCollision,
     StandfastError,
@@ -83,10 +84,11 @@ def copy_checkpoint(
 
     `progress` is told of the bytes of each block, and of each file that was there. With `check`,
     every byte is read back from the target. With `replace`, an older checkpoint of the same step
-    is replaced, once all else of this one is there, but not one of another run: RunCollision. A
-    damaged source raises a DamagedFile, one that cannot be read UnreadableSource, another
-    checkpoint of the same step StepExists, a run or store that a newer version wrote TooNew, and
-    the target has no more checkpoints than before.
+    is replaced, once all else of this one is there, but not one of another run: RunCollision, and
+    none with a tag, or with marks that cannot be read: Protected. A damaged source raises a
+    DamagedFile, one that cannot be read UnreadableSource, another checkpoint of the same step
+    StepExists, a run or store that a newer version wrote TooNew, and the target has no more
+    checkpoints than before.
     """
     backend, head = checkpoint.store.backend, checkpoint.head
     if is_foreign_store(target.backend):
@@ -219,6 +221,9 @@ class _Copy:
         except DamagedFile:
             return "damaged"
         if self._replace and there.sequence < self._head.sequence and there.time < self._head.time:
+            why = self._target.index.protected(self._head.run).get(self._head.step)
+            if why is not None:
+                raise Protected(f"{self._target.url}: step {self._head.step} {why}")
             return "older"
         raise self._taken(is_same(there, self._head))
 

@@ -52,7 +52,7 @@ class Span(NamedTuple):
 
     records: int
     damaged: int
-    """How many of them cannot be read."""
+    """How many of them cannot be read, other than those that are too new."""
     first: int
     last: int
 
@@ -222,7 +222,8 @@ class Index:
     def spans(self) -> dict[str, Span]:
         """How many records each run has that has any, by its hash."""
         rows = self._database.all(
-            "SELECT run, count(*), count(problem), min(step), max(step) FROM records GROUP BY run"
+            "SELECT run, count(*), sum(problem IS NOT NULL AND newer IS NULL), min(step), "
+            "max(step) FROM records GROUP BY run"
         )
         return {run: Span(*row) for run, *row in rows}
 

@@ -36,6 +36,7 @@ from standfast.store.maintenance.verify import is_wrong, wrong_beside, wrong_of_
 from standfast.store.retention.removal import orphans, sweep
 from standfast.store.retention.retaining import said
 from standfast.store.save.changing import change_of
+from standfast.store.save.taken import changing
 from standfast.store.schema import names
 from standfast.store.schema.damage import mark_damaged, trust
 from standfast.store.schema.decoder import encode_checked
@@ -48,7 +49,7 @@ from standfast.store.v3.foreign import is_foreign_store
 from standfast.store.v3.torch_names import SUFFIX as WHOLE
 from standfast.store.v3.torch_names import check_name, name_whole_files, our_names, whole_of
 
-_REFUSALS: Final = (RunBusy, WriteFailed)
+_REFUSALS: Final = (RunBusy, WriteFailed, TooNew)
 """Why something cannot be mended now."""
 Progress = Callable[[int], None]
 
@@ -181,7 +182,7 @@ class _Examination:
         restored, problem = False, ", and there is no other copy of it"
         if any(is_wrong(error) for name, error in wrong.items() if name in copies):
             try:
-                with change_of(self._backend, run):  # now no process deletes or restores it
+                with changing(self._backend, self._index, run):  # none deletes or restores it now
                     wrong = wrong_beside(self._backend, run)
                     if any(is_wrong(error) for name, error in wrong.items() if name in copies):
                         restored = self._write_run()
@@ -222,8 +223,7 @@ class _Examination:
         if not self._backend.list(self._folder, WHOLE):
             return
         try:
-            with change_of(self._backend, self._run):
-                self._index.refresh()
+            with changing(self._backend, self._index, self._run):
                 self._delete_damaged_names()
                 for name in name_whole_files(self._backend, self._index, self._run):
                     self._found.restored[name] = "the name of a whole file, put right by its record"
@@ -315,8 +315,7 @@ class _Examination:
     def _link(self, source: str, file: DataFile) -> bool:
         """Link another run's file into this one, if a record of this one still refers to it."""
         target = f"{self._folder}/{file.name}"
-        with change_of(self._backend, self._run):
-            self._index.refresh()
+        with changing(self._backend, self._index, self._run):
             if file.name not in self._index.files(self._run):
                 return False
             if not self._backend.link(source, target, over=True):
@@ -360,7 +359,7 @@ class _Examination:
         """
         ref = f"{self._run}@{step}"
         try:
-            with change_of(self._backend, self._run):
+            with changing(self._backend, self._index, self._run):
                 self._mend_record(ref, read_record(self._backend, self._run, step))
         except RefNotFound:
             return  # deleted just now

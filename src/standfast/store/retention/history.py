@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from standfast.store.store import Store
 
 
-class Deletion(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Deletion(msgspec.Struct, frozen=True, omit_defaults=True):
     """A checkpoint that was deleted, or some parts of one."""
 
     time: str

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from standfast.errors import DamagedFile, Protected, StandfastError, StepExists, TooNew
+from standfast.errors import (
+    DamagedFile,
+    MissingFile,
+    Protected,
+    StandfastError,
+    StepExists,
+    TooNew,
+)
 from standfast.store.backends.backend import Backend
 from standfast.store.index.index import Index
 from standfast.store.load.reading import Data, read_record
 from standfast.store.save.changing import PATIENCE, change_of
 from standfast.store.schema import names
+from standfast.store.schema.run_file import RunFile, read_run
 from standfast.store.schema.settings import read_settings
+from standfast.store.v3.companions import write_run
 
 
 def check_writable(backend: Backend, index: Index, run: str) -> None:
@@ -34,6 +43,37 @@ def changing(backend: Backend, index: Index, run: str, wait: float = PATIENCE) -
     with change_of(backend, run, wait):
         check_writable(backend, index, run)
         yield
+
+
+def change_run(
+    backend: Backend,
+    index: Index,
+    run: str,
+    change: Callable[[RunFile], RunFile],
+    known: RunFile | None = None,
+    wait: float = PATIENCE,
+) -> RunFile:
+    """Replace what a run file says by what `change` makes of it; returns that.
+
+    Every change of a run file is made here, under a lock, so that none undoes another. A file
+    that is not there is made from what is `known`; raises MissingFile if that is nothing, and
+    TooNew.
+    """
+    with suppress(MissingFile):
+        file = read_run(backend, run)
+        if change(file) == file:
+            return file
+    with changing(backend, index, run, wait):
+        before = None
+        try:
+            file = before = read_run(backend, run)
+        except MissingFile:
+            if known is None:
+                raise
+            file = known
+        new = change(file)
+        write_run(backend, new, before)
+    return new
 
 
 def is_taken(backend: Backend, index: Index, run: str, step: int, replace: bool) -> bool:

@@ -40,13 +40,23 @@ Object = TypeVar("Object", bound=Sealed)
 
 def encode(format: str, value: Sealed) -> bytes:
     """The object as one line of JSON, without the line break."""
-    fields = msgspec.to_builtins(value)
-    return seal(format, fields | fields.pop("others", {}))
+    return seal(format, members(value))
+
+
+def members(value: Sealed) -> dict[str, Any]:
+    """The members of an object, those that this version does not know among them."""
+    fields: dict[str, Any] = msgspec.to_builtins(value)
+    others: dict[str, Any] = fields.pop("others", {})
+    return fields | others
 
 
 def decode(text: bytes, format: str, kind: type[Object]) -> Object:
     """The object in a line; raises TooNew, or a DamagedFile that says what is wrong."""
-    fields = unseal(text, format)
+    return of_members(unseal(text, format), kind)
+
+
+def of_members(fields: Mapping[str, Any], kind: type[Object]) -> Object:
+    """The object with these members; raises TooNew or BadField."""
     known = set(kind.__struct_fields__) - {"others"}
     others = {key: value for key, value in fields.items() if key not in known}
     check_needs(others.get("needs", []))

@@ -18,20 +18,19 @@ from standfast.errors import (
     FileError,
     IndexMismatch,
     LimitExceeded,
-    MissingFile,
     StandfastError,
+    TooNew,
 )
 from standfast.store.backends.backend import NO_ANSWER, Backend, Reads
-from standfast.store.save.changing import PATIENCE, change_of
 from standfast.store.schema import names
 from standfast.store.schema.hyperparameters import yaml_value
-from standfast.store.schema.run_file import MAX_SIZE, RunFile, encode, now, read_run
+from standfast.store.schema.run_file import MAX_SIZE, RunFile, encode, now
+from standfast.store.schema.seal import members, of_members
 from standfast.store.v3 import data_states
 from standfast.store.v3.architectures import encode_architecture, read_architecture
 from standfast.store.v3.yaml_writer import block, escaped
 
 __all__ = [
-    "change_run",
     "check_data_state",
     "files_beside",
     "read_architecture",
@@ -88,34 +87,6 @@ def write_run(backend: Backend, file: RunFile, before: RunFile | None = None) ->
     backend.replace(names.run_file(file.run), encoded)
 
 
-def change_run(
-    backend: Backend,
-    run: str,
-    change: Callable[[RunFile], RunFile],
-    known: RunFile | None = None,
-    wait: float = PATIENCE,
-) -> RunFile:
-    """Replace what a run file says by what `change` makes of it; returns that.
-
-    Every change of a run file is made here, under a lock, so that none undoes another. A file
-    that is not there is made from what is `known`; raises MissingFile if that is nothing.
-    """
-    with suppress(MissingFile):
-        file = read_run(backend, run)
-        if change(file) == file:
-            return file
-    with change_of(backend, run, wait):
-        try:
-            file = read_run(backend, run)
-        except MissingFile:
-            if known is None:
-                raise
-            file = known
-        new = change(file)
-        write_run(backend, new, file)
-    return new
-
-
 def files_beside(run: str) -> list[str]:
     """The files that go with a run in other folders than its own, whether they are there or not."""
     return [names.config_file(run), names.data_state_file(run)]
@@ -134,18 +105,20 @@ def encode_config(file: RunFile) -> bytes:
         "last_updated": now(),
     }
     lines = [line for key, value in fields.items() for line in block(key, value)]
-    lines.append(f"# {escaped(msgspec.json.encode(file).decode())}\n")
+    lines.append(f"# {escaped(msgspec.json.encode(members(file)).decode())}\n")
     return _with_digest("".join(lines))
 
 
 def read_config(backend: Reads, run: str) -> RunFile:
-    """What a run is, by its config; raises MissingFile, or a DamagedFile that says why."""
+    """What a run is, by its config; raises MissingFile, TooNew, or a DamagedFile that says why."""
     path = names.config_file(run)
     text = _checked(_read(backend, path, 4 * MAX_SIZE), path)
     try:
-        file = msgspec.json.decode(text.rsplit(b"\n# ", 1)[-1], type=RunFile)
-    except ValueError as error:  # the digest was made to fit
-        raise BadField(f"{path}: {error}") from error
+        fields = msgspec.json.decode(text.rsplit(b"\n# ", 1)[-1], type=dict[str, Any])
+        file = of_members(fields, RunFile)
+    except (ValueError, BadField, TooNew) as error:  # of the first two, the digest was made to fit
+        kind = TooNew if isinstance(error, TooNew) else BadField
+        raise kind(f"{path}: {error}") from error
     if file.run != run:
         raise BadField(f"{path}: it is that of the run {file.run!r:.40}")
     return file

@@ -9,6 +9,7 @@ import msgspec
 from standfast.store import Store
 from standfast.store.query.mirrors import is_same
 from standfast.store.save.changing import change_of
+from standfast.store.save.taken import changing
 from standfast.store.schema.marks import Marks, change_marks, read_marks
 from standfast.store.schema.record import Place
 
@@ -57,7 +58,7 @@ class CopiedMarks:
         return here.head.place if here and there and is_same(here.head, there.head) else None
 
     def _add(self, mirror: Store, marks: Marks) -> None:
-        with change_of(mirror.backend, "tags"), change_of(mirror.backend, self._run):
+        with change_of(mirror.backend, "tags"), changing(mirror.backend, mirror.index, self._run):
             taken = {tag: on for tag in marks.tags if (on := self._bearer(mirror, tag, marks.step))}
             change_marks(mirror.backend, marks.place, lambda theirs: _joined(marks, theirs, taken))
         self._elsewhere.pop(marks.step, None)
@@ -85,4 +86,5 @@ def _joined(ours: Marks, theirs: Marks, taken: Collection[str]) -> Marks:
         notes=[*theirs.notes, *notes],
         metrics=theirs.metrics | ours.metrics,
         best=ours.best,
+        others=ours.others | theirs.others,
     )

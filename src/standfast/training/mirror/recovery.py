@@ -15,10 +15,10 @@ from standfast.store import Checkpoint, Store
 from standfast.store.copies.copy import copy_checkpoint
 from standfast.store.query.locations import Seen, look_at
 from standfast.store.query.mirrors import is_another_run, is_same, open_mirror
+from standfast.store.save.taken import change_run
 from standfast.store.schema.record import Head
 from standfast.store.schema.run_file import RunFile, known_from, read_run
 from standfast.store.store import labelled
-from standfast.store.v3.companions import change_run
 
 _HURRY: Final = 10.0
 """So many seconds a mirror has to answer if the run can go on without it."""
@@ -173,6 +173,7 @@ def _adopt(store: Store, mirror: Store, run: str) -> None:
         theirs = read_run(mirror.backend, run)
         change_run(
             store.backend,
+            store.index,
             run,
             lambda ours: (
                 msgspec.structs.replace(theirs, retention=ours.retention, monitor=ours.monitor)

@@ -29,10 +29,10 @@ from standfast.store.query.listing import metrics_of
 from standfast.store.query.mirrors import another_run, is_another_run, is_same, open_mirror
 from standfast.store.retention.budgets import after_save
 from standfast.store.retention.retaining import said
+from standfast.store.save.taken import change_run
 from standfast.store.schema import names
 from standfast.store.schema.record import Head
 from standfast.store.schema.run_file import RunFile, encode, read_run
-from standfast.store.v3.companions import change_run
 from standfast.store.v3.foreign import is_foreign_store
 from standfast.training.mirror.marks import CopiedMarks
 
@@ -132,7 +132,7 @@ class Uploader:
                 raise another_run(f"the mirror {self._place}", there)
             return there
 
-        change_run(mirror.backend, self._run, take_over)
+        change_run(mirror.backend, mirror.index, self._run, take_over)
 
     # What is missing
 
@@ -150,10 +150,11 @@ class Uploader:
         self._local.index.refresh()
         here = [each.head for each in self._local.index.newest(self._run)]
         there = {each.step: each.head for each in mirror.index.newest(self._run)}
+        kept = mirror.index.protected(self._run)
         self._conflicts = {}
         known = set(map(_key, here))
         self._resting = {key: rest for key, rest in self._resting.items() if key in known}
-        missing = [head for head in here if self._is_missing(head, there.get(head.step))]
+        missing = [h for h in here if self._is_missing(h, there.get(h.step), kept.get(h.step))]
         wanted = self._wanted(mirror, here, there.values()) if missing else set()
         now = time.monotonic()
         return [
@@ -162,15 +163,18 @@ class Uploader:
             if head.step in wanted and self._resting.get(_key(head), (0.0, ""))[0] <= now
         ]
 
-    def _is_missing(self, head: Head, other: Head | None) -> bool:
+    def _is_missing(self, head: Head, other: Head | None, kept: str | None) -> bool:
         if _key(head) in self._done or (other is not None and is_same(head, other)):
             return False
-        if other is None or (other.sequence < head.sequence and other.time < head.time):
+        if other is None:
             return True
+        if other.sequence < head.sequence and other.time < head.time and kept is None:
+            return True
+        why = kept or "is not replaced by an older one"
         self._conflicts[_key(head)] = (
             f"the mirror {self._place} has another checkpoint of step {head.step}, saved on "
-            f"{other.time[:19].replace('T', ' ')}, and it is not replaced by an older one: bring "
-            "it here by `standfast pull`, or choose another place"
+            f"{other.time[:19].replace('T', ' ')}, and it {why}: bring it here by `standfast "
+            "pull`, or choose another place"
         )
         return False
 
