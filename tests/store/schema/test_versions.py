@@ -24,7 +24,9 @@ from standfast.formats.zip.archive import Entry
 from standfast.formats.zip.tensors import read_own
 from standfast.policies import Retention
 from standfast.store.maintenance.doctor import clean, examine
-from standfast.store.maintenance.verify import verify_store
+from standfast.store.maintenance.verify import verify_oldest, verify_store
+from standfast.store.query.listing import checkpoints
+from standfast.store.retention import trash_entry
 from standfast.store.retention.collection import carry_out, plan
 from standfast.store.schema import marks, names, record, run_file, settings
 from standfast.store.schema.seal import seal, unseal
@@ -103,6 +105,8 @@ def test_a_record_that_is_too_new_is_refused_and_stays(
         run.delete_all()
     examine(store.backend, store.index)
     store.index.rebuild()
+    assert [each.marks for each in checkpoints(store.index) if "latest" in each.marks] == []
+    assert list(verify_oldest(store, None).unverified) == [f"{run.hash}@3"]
     assert files_of(run) == before
     assert store.index.spans()[run.hash].damaged == 0
     assert run.load(2)["step"] == 2
@@ -374,3 +378,17 @@ def test_doctor_restores_nothing_in_a_run_that_is_too_new(store: Store, run: Run
     found = examine(store.backend, store.index)
     assert files_of(run) == before
     assert "not restored: " in found.damaged[names.run_file(run.hash)]
+
+
+@pytest.mark.guarantee("G15")
+def test_an_entry_of_the_trash_that_is_too_new_is_refused_and_stays(
+    store: Store, run: Run, tmp_path: Path
+) -> None:
+    run.delete(1, trash="rm")
+    (path,) = tmp_path.rglob(trash_entry.FILE)
+    resealed(path, trash_entry.FORMAT, needs=["packed"])
+    before = all_files(store)
+    for steps in ((), (1,)):
+        with pytest.raises(TooNew):
+            store.restore(run.hash, *steps)
+    assert all_files(store) == before

@@ -130,12 +130,16 @@ def verify_oldest(
     """Check every byte of the checkpoints that were not verified for the longest time.
 
     One after the other; after that number of seconds no other is begun. Chunks that an earlier one
-    of them refers to as well are not read again. What is known to be damaged comes last.
+    of them refers to as well are not read again. What is known to be damaged comes last. Records
+    that cannot be read, which have no data to check, are always reported.
     """
     end = math.inf if seconds is None else time.monotonic() + seconds
     found = Verification()
     seen: dict[Inode, dict[Piece, bool]] = {}
-    for number, head in enumerate(_by_age(store)):
+    by_age = _by_age(store)
+    for run, step, _ in store.index.unreadable():
+        _RunCheck(store, run, found, seen, progress, step).run()
+    for number, head in enumerate(by_age):
         if number and time.monotonic() >= end:
             break
         _RunCheck(store, head.run, found, seen, progress, head.step).run()

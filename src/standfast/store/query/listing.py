@@ -180,8 +180,8 @@ class _OfRun(NamedTuple):
 
 
 def _marked(index: Index, runs: Collection[str] | None) -> Iterator[tuple[Head, list[str]]]:
-    """The records from the newest on."""
-    latest = ["latest"]
+    """The records from the newest on. None is `latest` if one that is too new may be."""
+    latest = [] if any(runs is None or run in runs for run, *_ in index.too_new()) else ["latest"]
     best: dict[str, Listed | None] = {}
     for listed in _newest(index, runs):
         marks, latest = latest, []

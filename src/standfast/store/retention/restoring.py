@@ -15,6 +15,7 @@ from standfast.errors import (
     RefNotFound,
     RunCollision,
     StepExists,
+    TooNew,
     WriteFailed,
 )
 from standfast.store.backends.backend import Backend
@@ -51,10 +52,11 @@ def restore(
     """
     run = what if isinstance(what, str) else what.run
     with changing(backend, index, run), change_of(backend, LOCK):
-        entries = [each for each in Trash(backend).entries(run) if each.problem is None]
+        entries = Trash(backend).entries(run)
         if isinstance(what, Entry):
             entries = [each for each in entries if each.folder == what.folder]
         chosen = _chosen(run, entries, steps)
+        entries = [each for each in entries if each.problem is None]
         heads, left = _heads(backend, chosen, strict=steps is not None)
         _restore_run(backend, run, entries, heads)
         for step, head in heads.items():
@@ -69,8 +71,12 @@ def restore(
 def _chosen(run: str, entries: list[Entry], steps: Collection[int] | None) -> dict[int, Entry]:
     """The newest entry that has each step."""
     found = {step: entry for entry in entries for step in entry.steps}
+    if not found.keys() >= set(steps or ()) or not found:
+        for entry in entries:
+            if entry.too_new:  # what is asked for may be in it
+                raise TooNew(entry.problem)
     if steps is None:
-        if not entries:
+        if not any(entry.problem is None for entry in entries):
             raise RefNotFound(f"the trash has nothing of run {run}; `standfast restore` lists it")
         return found
     for step in steps:
