@@ -54,9 +54,7 @@ class _AnotherVersion(sqlite3.DatabaseError):
     """The database has other tables than those above."""
 
 
-_NO_DATABASE: Final = frozenset(
-    {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
-)
+_NO_DATABASE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 """What SQLite says of a file whose structure is broken. To delete a file that others have open
 pulls its memory from under them, so nothing else is a reason to."""
 
@@ -108,8 +106,9 @@ class Database:
                 with self._opened() as connection:
                     return action(connection)
             except sqlite3.Error as error:
+                is_broken = _is_broken(error, self._connection)
                 self.close()
-                if _is_broken(error):
+                if is_broken:
                     self._delete()
             except _GARBLED:
                 garbled = True
@@ -200,9 +199,20 @@ class Database:
             self.close()
 
 
-def _is_broken(error: sqlite3.Error) -> bool:
+def _is_broken(error: sqlite3.Error, connection: sqlite3.Connection | None) -> bool:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_ERROR:  # a table is missing, or the query is wrong
+        return connection is None or not _has_all_tables(connection)
     return isinstance(error, _AnotherVersion) or code in _NO_DATABASE
+
+
+def _has_all_tables(connection: sqlite3.Connection) -> bool:
+    with suppress(sqlite3.Error):
+        found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+        return {sql for (sql,) in found} >= {
+            statement.strip() for statement in _SCHEMA.split(";") if "CREATE" in statement
+        }
+    return False
 
 
 _inherited: set[Path | None] = set()

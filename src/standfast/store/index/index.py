@@ -336,6 +336,11 @@ class Index:
         query = "SELECT step, verified FROM current WHERE run = ? AND verified IS NOT NULL"
         return dict(self._database.all(query, run))
 
+    def unreadable_marks(self, run: str) -> set[int]:
+        """The steps of a run whose marks are damaged or too new."""
+        query = "SELECT step FROM marks WHERE run = ? AND problem IS NOT NULL"
+        return {step for (step,) in self._database.all(query, run)}
+
     def _one(self, query: str, *arguments: Any) -> Any:
         return self._database.all(query, *arguments)[0][0]
 

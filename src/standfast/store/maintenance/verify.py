@@ -143,14 +143,22 @@ def verify_oldest(
 
 
 def _by_age(store: Store) -> list[Head]:
-    """All checkpoints, the one that was verified longest ago first, or never."""
+    """All checkpoints, the one that was verified longest ago first, or never.
+
+    Last come those that are known to be damaged, and those whose check cannot be recorded: they
+    would be the first each time.
+    """
     store.index.refresh()
     damaged = store.index.damaged_files()
-    verified = {each.run: store.index.verified(each.run) for each in store.index.runs()}
+    runs = [each.run for each in store.index.runs()]
+    verified = {run: store.index.verified(run) for run in runs}
+    unreadable = {run: store.index.unreadable_marks(run) for run in runs}
 
     def age(head: Head) -> tuple[bool, str, int]:
-        is_damaged = bool(damaged & {file.name for file in head.files})
-        return is_damaged, verified[head.run].get(head.step, ""), head.sequence
+        is_last = head.step in unreadable[head.run] or not damaged.isdisjoint(
+            file.name for file in head.files
+        )
+        return is_last, verified[head.run].get(head.step, ""), head.sequence
 
     return sorted((listed.head for listed in store.index.newest()), key=age)
 

@@ -96,7 +96,8 @@ def change_run(
     """Replace what a run file says by what `change` makes of it; returns that.
 
     Every change of a run file is made here, under a lock, so that none undoes another. A file
-    that is not there is made from what is `known`; raises MissingFile if that is nothing.
+    that is not there is made from its config, or from what is `known`, which may be old; raises
+    MissingFile if nothing is known.
     """
     with suppress(MissingFile):
         file = read_run(backend, run)
@@ -108,7 +109,7 @@ def change_run(
         except MissingFile:
             if known is None:
                 raise
-            file = known
+            file = recover_run(backend, run) or known
         new = change(file)
         write_run(backend, new)
     return new
