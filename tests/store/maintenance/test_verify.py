@@ -218,18 +218,10 @@ def test_the_oldest_are_verified_first_and_the_check_is_recorded(tmp_path: Path)
     for _ in range(4):
         order += verify_oldest(store, 0).intact  # time for one
     assert order == [f"{run.hash}@{step}" for step in (2, 3, 1, 2)]
+    run.checkpoint(3).note("diverged")
+    Path(store.url, names.marks_file(run.hash, 3)).write_bytes(b"garbage")
+    assert verify_oldest(store, 0).intact == [f"{run.hash}@1"], "it cannot be recorded of step 3"
     assert len(verify_oldest(store, None).intact) == 3
-
-
-def test_a_checkpoint_whose_check_cannot_be_recorded_keeps_no_other_from_it(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    run = store.run("a")
-    for step in (1, 2):
-        run.save(step, {"x": random_bytes(70_000, step)})
-    run.checkpoint(1).note("diverged")
-    Path(store.url, names.marks_file(run.hash, 1)).write_bytes(b"garbage")
-    order = [ref for _ in range(2) for ref in verify_oldest(store, 0).intact]
-    assert order == [f"{run.hash}@2"] * 2
 
 
 def test_what_several_refer_to_is_read_once(tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ class _AnotherVersion(sqlite3.DatabaseError):
     """The database has other tables than those above."""
 
 
-_NO_DATABASE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_NO_DATABASE: Final = frozenset(
+    {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+)
 """What SQLite says of a file whose structure is broken. To delete a file that others have open
 pulls its memory from under them, so nothing else is a reason to."""
 
@@ -201,18 +203,11 @@ class Database:
 
 def _is_broken(error: sqlite3.Error, connection: sqlite3.Connection | None) -> bool:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_ERROR:  # a table is missing, or the query is wrong
-        return connection is None or not _has_all_tables(connection)
+    if code == sqlite3.SQLITE_ERROR and connection is not None:  # or is the query wrong?
+        with suppress(sqlite3.Error):
+            found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master")}
+            return any("CREATE" in sql and sql.strip() not in found for sql in _SCHEMA.split(";"))
     return isinstance(error, _AnotherVersion) or code in _NO_DATABASE
-
-
-def _has_all_tables(connection: sqlite3.Connection) -> bool:
-    with suppress(sqlite3.Error):
-        found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
-        return {sql for (sql,) in found} >= {
-            statement.strip() for statement in _SCHEMA.split(";") if "CREATE" in statement
-        }
-    return False
 
 
 _inherited: set[Path | None] = set()

@@ -150,14 +150,12 @@ def _by_age(store: Store) -> list[Head]:
     """
     store.index.refresh()
     damaged = store.index.damaged_files()
-    runs = [each.run for each in store.index.runs()]
-    verified = {run: store.index.verified(run) for run in runs}
-    unreadable = {run: store.index.unreadable_marks(run) for run in runs}
+    unreadable = store.index.unreadable_marks()
+    verified = {each.run: store.index.verified(each.run) for each in store.index.runs()}
 
     def age(head: Head) -> tuple[bool, str, int]:
-        is_last = head.step in unreadable[head.run] or not damaged.isdisjoint(
-            file.name for file in head.files
-        )
+        is_damaged = bool(damaged & {file.name for file in head.files})
+        is_last = is_damaged or (head.run, head.step) in unreadable
         return is_last, verified[head.run].get(head.step, ""), head.sequence
 
     return sorted((listed.head for listed in store.index.newest()), key=age)
