@@ -62,14 +62,18 @@ def data_path(run: Run, step: int, label: str = "") -> Path:
 
 
 def before_lock(
-    store: Store, monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], object]
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    action: Callable[[], object],
+    turn: int = 1,
 ) -> None:
-    """Let another process do something just before this one locks changes of this name."""
-    lock, waiting = store.backend.lock, [action]
+    """Let another process do something just before this one locks changes for the n-th time."""
+    lock, turns = store.backend.lock, iter(range(1, turn + 1))
 
     def locked(wanted: str, *args: Any, **options: Any) -> Any:
-        if wanted == f"{name}.change" and waiting:
-            waiting.pop()()
+        if wanted == f"{name}.change" and next(turns, None) == turn:
+            action()
         return lock(wanted, *args, **options)
 
     monkeypatch.setattr(store.backend, "lock", locked)

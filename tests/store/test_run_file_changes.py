@@ -15,9 +15,10 @@ from standfast.store.backends.local import LocalBackend
 from standfast.store.maintenance.doctor import examine
 from standfast.store.retention import retaining
 from standfast.store.schema import names
-from tests.store.stores import folder
+from tests.store.stores import before_lock, folder
 
 HP = {"lr": 1}
+KEEP = standfast.policies.retention(KeepLast(3), None, None, "min")
 
 
 @pytest.fixture
@@ -79,12 +80,42 @@ def test_no_change_undoes_one_that_is_made_at_the_same_moment(
 ) -> None:
     run = _without_what_it_was_made_with(store).hash
     other = _again(store)
-    keep = standfast.policies.retention(KeepLast(3), None, None, "min")
     opened = other.open_run(run)
-    thread = _between(monkeypatch, lambda: opened.set_retention(keep))
+    thread = _between(monkeypatch, lambda: opened.set_retention(KEEP))
     change(store, run)
     thread.join()
-    assert _again(store).open_run(run).retention == keep
+    assert _again(store).open_run(run).retention == KEEP
+
+
+@pytest.mark.guarantee("G13")
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize(
+    "change", [lambda run: run.rename("b"), lambda run: run.save(2, {})], ids=["rename", "save"]
+)
+def test_no_object_writes_what_it_read_before_others_changed_it(
+    store: Store, change: Any, is_lost: bool
+) -> None:
+    run = store.run("a", HP)
+    run.save(1, {})
+    run.close()
+    _again(store).open_run(run.hash).set_retention(KEEP)
+    if is_lost:  # its copy, the config, is there
+        Path(store.url, names.run_file(run.hash)).unlink()
+    change(run)
+    assert _again(store).open_run(run.hash).retention == KEEP
+
+
+def test_a_run_file_that_is_completed_undoes_no_retention(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.run("a", HP)
+    run.save(1, {})
+    other = _again(store).open_run(run.hash)
+    Path(store.url, names.run_file(run.hash)).unlink()
+    before_lock(store, monkeypatch, run.hash, lambda: other.set_retention(KEEP))
+    with pytest.warns(standfast.errors.FellBack):
+        assert store.run("a", HP).retention == KEEP
+    assert _again(store).open_run(run.hash).retention == KEEP
 
 
 def test_what_a_run_keeps_is_what_was_said_last_by_whichever_object(store: Store) -> None:

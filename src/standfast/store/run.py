@@ -59,7 +59,7 @@ from standfast.store.schema.run_file import Monitor, RunFile, encode, read_run
 from standfast.store.schema.settings import read_settings
 from standfast.store.tree import tree
 from standfast.store.tree.per_rank import Rank
-from standfast.store.v3.companions import write_config, write_data_state
+from standfast.store.v3.companions import recover_run, write_config, write_data_state
 
 if TYPE_CHECKING:
     from standfast.store.save.sharing import Sharing
@@ -240,6 +240,7 @@ class Run:
             return
         with change_of(backend, self.hash):
             if not backend.exists(name):
+                self._file = recover_run(backend, self.hash) or self._file  # this may be old
                 write_config(backend, self._file)
                 if self._file.identity["data"] is None:
                     write_data_state(backend, self.hash, None)

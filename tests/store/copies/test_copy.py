@@ -528,6 +528,8 @@ def test_tags_notes_and_late_metrics_go_along(store: Store, new_store: NewStore)
 
 def test_a_tag_that_the_target_has_elsewhere_is_left_out(store: Store, target: Store) -> None:
     run = saved(store, 1)
+    run.checkpoint().copy_to(target)
+    target.resolve("gpt").verify()  # which says nothing about it
     run.checkpoint().tag("paper")
     run.checkpoint().tag("gold")
     run.checkpoint().tag("called")
@@ -535,6 +537,7 @@ def test_a_tag_that_the_target_has_elsewhere_is_left_out(store: Store, target: S
     theirs.tag("paper")
     left_out = run.checkpoint().copy_to(target).left_out
     assert target.resolve(f"{run.hash}@1").tags == ["gold"]
+    assert [*target.index.verified(run.hash)] == [1]
     assert target.resolve("paper") == theirs
     assert left_out == (
         f"the tag 'paper': it is on {theirs.ref} there",

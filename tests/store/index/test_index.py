@@ -86,7 +86,9 @@ def test_it_says_what_the_records_say(store: Store, run: Run) -> None:
 
 
 @pytest.mark.guarantee("G17")
-@pytest.mark.parametrize("what", ["the file", "the folder", "half of it", "garbage", "another"])
+@pytest.mark.parametrize(
+    "what", ["the file", "the folder", "half of it", "garbage", "a table", "another"]
+)
 def test_what_becomes_of_it_does_not_matter(store: Store, run: Run, what: str) -> None:
     expected = _says(store)
     path = _file(store)
@@ -99,6 +101,10 @@ def test_what_becomes_of_it_does_not_matter(store: Store, run: Run, what: str) -
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     elif what == "garbage":
         path.write_bytes(os.urandom(10_000))
+    elif what == "a table":
+        with sqlite3.connect(path) as other:
+            other.execute("DROP TABLE records")
+        other.close()
     else:
         for name in os.listdir(path.parent):
             if name.startswith(database.NAME):
@@ -108,6 +114,9 @@ def test_what_becomes_of_it_does_not_matter(store: Store, run: Run, what: str) -
         other.close()
     for each in (_again(store), store):
         assert _says(each) == expected
+    with sqlite3.connect(path) as other:  # it is a file again, for all to use
+        assert other.execute("SELECT count(*) FROM records").fetchone() == (3,)
+    other.close()
     assert store.resolve("paper").step == 1
     assert store.run("a").load()["step"] == 3
 

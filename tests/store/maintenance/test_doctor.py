@@ -248,8 +248,9 @@ def test_a_mended_record_refers_to_whole_files_only(store: Store, run: Run) -> N
 
 
 @pytest.mark.guarantee("G14")
+@pytest.mark.parametrize("turn", [1, 2], ids=["before the check", "before the repair"])
 def test_parts_that_retention_drops_meanwhile_stay_dropped(
-    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch, turn: int
 ) -> None:
     model = {"x": random_bytes(1000)}
     run.save(1, {"model": model, "optimizer": {"m": random_bytes(MIB, 1)}})
@@ -262,7 +263,7 @@ def test_parts_that_retention_drops_meanwhile_stay_dropped(
         done = other.open_run(run.hash).retain(standfast.KeepAll(without="optimizer"))
         assert (done.dropped, done.problems) == ({1: ("optimizer",)}, [])
 
-    before_lock(store, monkeypatch, run.hash, drop)
+    before_lock(store, monkeypatch, run.hash, drop, turn)
     found = _examined(store)
     assert (found.sound, list(found.restored)) == (True, [f"{run.hash}@1"])
     assert run.checkpoint(1).head.dropped == ["optimizer"]

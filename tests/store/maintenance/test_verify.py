@@ -218,6 +218,9 @@ def test_the_oldest_are_verified_first_and_the_check_is_recorded(tmp_path: Path)
     for _ in range(4):
         order += verify_oldest(store, 0).intact  # time for one
     assert order == [f"{run.hash}@{step}" for step in (2, 3, 1, 2)]
+    run.checkpoint(3).note("diverged")
+    Path(store.url, names.marks_file(run.hash, 3)).write_bytes(b"garbage")
+    assert verify_oldest(store, 0).intact == [f"{run.hash}@1"], "it cannot be recorded of step 3"
     assert len(verify_oldest(store, None).intact) == 3
 
 

@@ -21,6 +21,7 @@ from standfast.store.backends.local import LocalBackend
 from standfast.store.index.database import NAME
 from standfast.store.maintenance.doctor import examine
 from standfast.store.maintenance.verify import verify_store
+from standfast.store.schema.damage import trust
 from tests.store.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes
 
 
@@ -129,6 +130,7 @@ def test_a_repaired_file_is_trusted_when_all_its_names_are_of_the_intact_one(
     flip(folder(branch) / name, MIB // 2)
     with pytest.raises(DamagedFile):
         branch.load(1)
+    trust(store.backend, run.hash, name)  # that one is intact, but the other is not
     assert store.index.damaged_files() == {name}
     assert examine(store.backend, store.index).sound
     assert store.index.damaged_files() == set()
@@ -177,7 +179,10 @@ def test_a_folder_that_may_not_be_read_keeps_its_damage_and_fails_no_save_of_oth
 
 
 @pytest.mark.guarantee("G17")
-@pytest.mark.parametrize("kind", [ValueError, TypeError, RuntimeError, sqlite3.ProgrammingError])
+@pytest.mark.parametrize(
+    "kind",
+    [ValueError, TypeError, RuntimeError, sqlite3.ProgrammingError, sqlite3.OperationalError],
+)
 def test_an_unexpected_exception_leaves_the_file_of_the_index(
     store: Store, run: Run, kind: type[Exception]
 ) -> None:
@@ -185,6 +190,8 @@ def test_an_unexpected_exception_leaves_the_file_of_the_index(
     before = path.stat().st_ino
 
     def fails(connection: sqlite3.Connection) -> None:
+        if kind is sqlite3.OperationalError:
+            connection.execute("SELECT nonsense FROM records")
         raise kind("a defect elsewhere")
 
     with pytest.raises(kind):

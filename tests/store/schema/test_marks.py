@@ -240,6 +240,16 @@ def test_marks_do_not_survive_the_replacement_of_their_checkpoint(store: Store, 
     assert not path.exists()
 
 
+def test_who_has_the_old_checkpoint_changes_no_marks_of_the_new_one(run: Run) -> None:
+    old = run.checkpoint(1)
+    run.save(1, {"step": 1}, replace=True)
+    new = run.checkpoint(1)
+    new.tag("paper")
+    with pytest.raises(RefNotFound, match="saved again"):
+        old.note("diverged")
+    assert (new.tags, new.notes) == (["paper"], [])
+
+
 def test_a_tag_left_by_a_dead_process_neither_protects_nor_refers(store: Store, run: Run) -> None:
     old = run.checkpoint(1)
     old.tag("paper")

@@ -98,9 +98,13 @@ def copy_marks(source: Backend, target: Store, head: Head) -> tuple[str, ...]:
     with change_of(backend, "tags"), changing(backend, target.index, head.run):
         taken = {tag: why for tag in marks.tags if (why := _taken(target, tag))}
         kept = [tag for tag in marks.tags if tag not in taken]
-        new = msgspec.structs.replace(marks, tags=kept)
+
+        def added(there: Marks) -> Marks:
+            new = msgspec.structs.replace(marks, tags=kept, verified=there.verified)
+            return new if msgspec.structs.replace(there, verified=None) == none else there
+
         with suppress(RefNotFound):  # deleted or replaced by another process
-            change_marks(backend, head.place, lambda there: new if there == none else there)
+            change_marks(backend, head.place, added)
     return tuple(f"the tag {tag!r}: {why}" for tag, why in taken.items())
 
 

@@ -108,8 +108,9 @@ class Database:
                 with self._opened() as connection:
                     return action(connection)
             except sqlite3.Error as error:
+                is_broken = _is_broken(error, self._connection)
                 self.close()
-                if _is_broken(error):
+                if is_broken:
                     self._delete()
             except _GARBLED:
                 garbled = True
@@ -200,8 +201,12 @@ class Database:
             self.close()
 
 
-def _is_broken(error: sqlite3.Error) -> bool:
+def _is_broken(error: sqlite3.Error, connection: sqlite3.Connection | None) -> bool:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_ERROR and connection is not None:  # or is the query wrong?
+        with suppress(sqlite3.Error):
+            found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master")}
+            return any("CREATE" in sql and sql.strip() not in found for sql in _SCHEMA.split(";"))
     return isinstance(error, _AnotherVersion) or code in _NO_DATABASE
 
 

@@ -337,6 +337,10 @@ class Index:
         query = "SELECT step, verified FROM current WHERE run = ? AND verified IS NOT NULL"
         return dict(self._database.all(query, run))
 
+    def unreadable_marks(self) -> set[tuple[str, int]]:
+        """The runs and steps whose marks are damaged or too new."""
+        return {*self._database.all("SELECT run, step FROM marks WHERE problem IS NOT NULL")}
+
     def _one(self, query: str, *arguments: Any) -> Any:
         return self._database.all(query, *arguments)[0][0]
 

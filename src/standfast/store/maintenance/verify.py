@@ -147,14 +147,20 @@ def verify_oldest(
 
 
 def _by_age(store: Store) -> list[Head]:
-    """All checkpoints, the one that was verified longest ago first, or never."""
+    """All checkpoints, the one that was verified longest ago first, or never.
+
+    Last come those that are known to be damaged, and those whose check cannot be recorded: they
+    would be the first each time.
+    """
     store.index.refresh()
     damaged = store.index.damaged_files()
+    unreadable = store.index.unreadable_marks()
     verified = {each.run: store.index.verified(each.run) for each in store.index.runs()}
 
     def age(head: Head) -> tuple[bool, str, int]:
         is_damaged = bool(damaged & {file.name for file in head.files})
-        return is_damaged, verified[head.run].get(head.step, ""), head.sequence
+        is_last = is_damaged or (head.run, head.step) in unreadable
+        return is_last, verified[head.run].get(head.step, ""), head.sequence
 
     return sorted((listed.head for listed in store.index.newest()), key=age)
 

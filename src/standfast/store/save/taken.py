@@ -21,7 +21,7 @@ from standfast.store.save.changing import PATIENCE, change_of
 from standfast.store.schema import names
 from standfast.store.schema.run_file import RunFile, read_run
 from standfast.store.schema.settings import read_settings
-from standfast.store.v3.companions import write_run
+from standfast.store.v3.companions import recover_run, write_run
 
 
 def check_writable(backend: Backend, index: Index, run: str) -> None:
@@ -56,8 +56,8 @@ def change_run(
     """Replace what a run file says by what `change` makes of it; returns that.
 
     Every change of a run file is made here, under a lock, so that none undoes another. A file
-    that is not there is made from what is `known`; raises MissingFile if that is nothing, and
-    TooNew.
+    that is not there is made from its config, or from what is `known`, which may be old; raises
+    MissingFile if nothing is known, and TooNew.
     """
     with suppress(MissingFile):
         file = read_run(backend, run)
@@ -70,7 +70,7 @@ def change_run(
         except MissingFile:
             if known is None:
                 raise
-            file = known
+            file = recover_run(backend, run) or known
         new = change(file)
         write_run(backend, new, before)
     return new
