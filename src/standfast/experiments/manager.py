@@ -6,7 +6,6 @@ import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from standfast.errors import BadOption, NotAStore, NotOpen, RefNotFound, WriteFailed
@@ -287,12 +286,7 @@ class CheckpointManagerV2:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -7,7 +7,6 @@ import errno
 import mmap
 import os
 import threading
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
@@ -92,12 +91,7 @@ class Prefetch:
         self._task = self._threads.submit(self._run)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop = 0
         self._threads.shutdown()
 

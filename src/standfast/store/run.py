@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
@@ -497,12 +496,7 @@ class Run:
             self.take()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

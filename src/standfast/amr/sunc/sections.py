@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Literal, Protocol
 
 import numpy as np
@@ -95,12 +94,7 @@ class FileSections(AbstractContextManager["FileSections"]):
         metadata = self._file.metadata
         self.header = Header(**{name: metadata[name] for name in PLACES})
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     @property

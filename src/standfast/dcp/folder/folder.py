@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import warnings
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
@@ -119,12 +118,7 @@ class DCPFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

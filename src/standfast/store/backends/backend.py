@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
 from standfast.errors import BadLabel, shortened
@@ -95,12 +94,7 @@ class NewFile(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 class Lock(Protocol):
@@ -116,12 +110,7 @@ class Lock(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 class Reads(Protocol):

@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
@@ -179,12 +178,7 @@ class RemoteFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.discard()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -47,12 +46,7 @@ class LiveDisplay:
         self._live.start(refresh=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._live.refresh()
         self._live.stop()
 
