@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import standfast
-from standfast import Store
+from standfast import Run, Store
 from standfast.errors import (
     AlreadyExists,
     AmbiguousRef,
@@ -26,6 +27,7 @@ from standfast.errors import (
 )
 from standfast.identity import Identity, identify
 from standfast.store.backends.local import LocalBackend
+from standfast.store.maintenance.verify import verify_store
 from standfast.store.save.writers import Writer
 from standfast.store.schema import names
 from tests.store.stores import before_lock, folder, same
@@ -254,6 +256,46 @@ def test_a_run_that_is_deleted_right_before_a_save_takes_it_has_its_file_again(
     monkeypatch.setattr(Writer, "claim", overtaken)
     run.save(1, {"x": np.ones(1)})
     assert (folder(run) / f"{run.hash}_run.json").exists()
+
+
+PLAIN: dict[str, Any] = {}
+WHOLE = {"model": {"w": 1}, "data": {"uids": [1]}}
+
+
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize("made_of", [PLAIN, WHOLE], ids=["of a name alone", "of model and data"])
+def test_a_run_that_is_deleted_while_it_is_looked_for_is_made_with_all_its_files(
+    made_of: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.run("a", **made_of).save(1, {})
+    found = store._found
+
+    def overtaken(identity: Identity) -> Any:
+        file = found(identity)
+        monkeypatch.setattr(store, "_found", found)
+        _again(store).open_run(identity.hash).delete_all()
+        return file
+
+    monkeypatch.setattr(store, "_found", overtaken)
+    store.run("a", **made_of).save(2, {})
+    assert verify_store(store).damaged == {}
+    assert not store.run("a", **made_of).file.incomplete
+
+
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize("made_of", [PLAIN, WHOLE], ids=["of a name alone", "of model and data"])
+@pytest.mark.parametrize("act", [lambda run: run.save(2, {}), lambda run: run.rename("b")])
+def test_a_run_that_is_made_again_by_who_has_it_open_is_not_damaged(
+    act: Callable[[Run], object], made_of: dict[str, Any], store: Store
+) -> None:
+    run = store.run("a", **made_of)
+    _again(store).open_run(run.hash).delete_all()
+    act(run)
+    assert verify_store(store).damaged == {}
+    assert _again(store).open_run(run.hash).file.incomplete == (made_of is WHOLE)
+    config = names.config_file(run.hash)
+    Path(store.url, config).unlink()
+    assert list(verify_store(store).damaged) == [config]
 
 
 def test_a_run_file_that_is_gone_is_made_again(store: Store) -> None:

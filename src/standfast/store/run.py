@@ -36,7 +36,7 @@ from standfast.store.retention.deleting import Command
 from standfast.store.retention.pins import pin
 from standfast.store.retention.retaining import Retained
 from standfast.store.retention.verdicts import Verdict, best_by
-from standfast.store.save.changing import PATIENCE, change_of
+from standfast.store.save.changing import PATIENCE
 from standfast.store.save.held import is_cut_up
 from standfast.store.save.planning import Plan, plan_leaves
 from standfast.store.save.saving import (
@@ -54,11 +54,10 @@ from standfast.store.schema import names
 from standfast.store.schema.hyperparameters import exact_form
 from standfast.store.schema.metrics import checked_metrics
 from standfast.store.schema.record import Head, Place
-from standfast.store.schema.run_file import Monitor, RunFile, encode, read_run
+from standfast.store.schema.run_file import Monitor, RunFile, read_run
 from standfast.store.schema.settings import read_settings
 from standfast.store.tree import tree
 from standfast.store.tree.per_rank import Rank
-from standfast.store.v3.companions import recover_run, write_config, write_data_state
 
 if TYPE_CHECKING:
     from standfast.store.save.sharing import Sharing
@@ -234,16 +233,8 @@ class Run:
 
     def _make_file(self) -> None:
         """The files that say what the run is, if another process has deleted it."""
-        backend, name = self._store.backend, names.run_file(self.hash)
-        if not self._is_known or backend.exists(name):
-            return
-        with change_of(backend, self.hash):
-            if not backend.exists(name):
-                self._file = recover_run(backend, self.hash) or self._file  # this may be old
-                write_config(backend, self._file)
-                if self._file.identity["data"] is None:
-                    write_data_state(backend, self.hash, None)
-                backend.create(name, encode(self._file))
+        if self._is_known and not self._store.backend.exists(names.run_file(self.hash)):
+            self._change_file()
 
     def load(
         self,

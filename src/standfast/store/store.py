@@ -140,13 +140,16 @@ class Store:
         identity, found = self._look_up(name, hp, model, data, trial, volatile)
         if trial is None and not (hp is None and model is None and data is None):
             trial = name
-        if found is not None:
-            if not self.backend.exists(names.run_file(found.run)):
-                with (
-                    suppress(FileError, RunBusy, TooNew),  # in a store that can only be read
-                    changing(self.backend, self.index, found.run, 0.0),
-                ):
+        if found is not None and not self.backend.exists(names.run_file(found.run)):
+            with (
+                suppress(FileError, RunBusy, TooNew),  # in a store that can only be read
+                changing(self.backend, self.index, found.run, 0.0),
+            ):
+                if self.index.steps(found.run):
                     self.backend.create(names.run_file(found.run), encode(found))
+                else:  # it was deleted since it was found
+                    found = None
+        if found is not None:
             return Run(self, self._labelled_now(found, name))
         if is_foreign_store(self.backend):
             raise NotAStore(errno.EROFS, read_only(Path(self.url).parent))

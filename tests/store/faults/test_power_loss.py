@@ -135,7 +135,7 @@ SYNCS = {
     "a save that links a file of another run": "run -folder data data folder record folder",
     "a save that replaces a step": "data data folder record folder -folder",
     "a delete": "-marks -folder folder -folder",
-    "a delete of a run": "folder -folder",
+    "a delete of a run": "folder -folder -folder",
     "a doctor's repair": "-folder record folder",
     "a tag": "marks folder",
 }

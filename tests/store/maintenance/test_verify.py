@@ -18,7 +18,7 @@ from standfast import Store
 from standfast.cli.commands.verify import verify_all
 from standfast.errors import MissingFile
 from standfast.formats.seal import sealed
-from standfast.store.backends.backend import Reads
+from standfast.store.backends.backend import Backend, Reads
 from standfast.store.backends.local import LocalBackend
 from standfast.store.maintenance import verify
 from standfast.store.maintenance.verify import verify_oldest, verify_store
@@ -188,6 +188,27 @@ def test_a_run_that_is_deleted_and_restored_while_it_is_verified_is_not_damaged(
 
     monkeypatch.setattr(verify, "read_run", overtaken)
     assert verify_store(store).damaged == {}
+
+
+def test_a_run_that_is_deleted_and_made_again_while_it_is_verified_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    store.run("a").save(1, {})
+    check, looks = verify.check_data_state, iter(range(2))
+
+    def overtaken(backend: Backend, run: str) -> None:
+        if next(looks, None) == 1:  # it was found to have no architecture, which it need not have
+            Store(tmp_path).open_run(run).delete_all()
+            with pytest.raises(MissingFile):
+                check(backend, run)
+            Store(tmp_path).run("a").save(1, {})
+            raise MissingFile(errno.ENOENT, run)
+        check(backend, run)
+
+    monkeypatch.setattr(verify, "check_data_state", overtaken)
+    assert verify_store(store).damaged == {}
+    assert next(looks, None) is None
 
 
 def test_a_checkpoint_that_is_deleted_meanwhile_is_no_error(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from standfast.errors import (
 from standfast.identity import recorded
 from standfast.policies import Retention
 from standfast.store.backends.backend import Backend
+from standfast.store.backends.local import LocalBackend
 from standfast.store.backends.memory import MemoryBackend
+from standfast.store.maintenance.verify import verify_store
 from standfast.store.schema import names
 from standfast.store.schema.record import Place
 from standfast.store.schema.run_file import Monitor, RunFile
@@ -341,6 +344,27 @@ def test_a_deleted_run_leaves_none_of_them(tmp_path: Path) -> None:
     run.delete_all()
     left = [path.name for path in tmp_path.rglob("*") if run.hash in path.name]
     assert [name for name in left if not name.endswith(".lock")] == []
+
+
+def test_a_run_whose_deletion_was_cut_short_lacks_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, delete, left = Store(tmp_path), LocalBackend.delete, [0]
+
+    def killed(self: LocalBackend, files: Iterable[str]) -> None:
+        for name in files:
+            left[0] -= 1
+            if left[0] < 0:
+                raise RuntimeError("killed")
+            delete(self, [name])
+
+    monkeypatch.setattr(LocalBackend, "delete", killed)
+    for count in range(4):
+        run = store.run("a", model={"a": 1}, data={"uids": [1]})
+        left[0] = count
+        with pytest.raises(RuntimeError):
+            run.delete_all()
+        assert verify_store(store).damaged == {}, count
 
 
 # What several runs share

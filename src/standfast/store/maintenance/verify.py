@@ -102,6 +102,10 @@ def is_wrong(error: StandfastError) -> bool:
     return isinstance(error, MissingFile) or is_damage(error)
 
 
+_Wrong = dict[str, StandfastError]
+"""What is wrong with files, by their names."""
+
+
 class Piece(NamedTuple):
     """A chunk where it lies in a data file."""
 
@@ -165,7 +169,7 @@ def _by_age(store: Store) -> list[Head]:
     return sorted((listed.head for listed in store.index.newest()), key=age)
 
 
-def wrong_of_all(backend: Backend) -> dict[str, StandfastError]:
+def wrong_of_all(backend: Backend) -> _Wrong:
     """What is wrong with the files that belong to no run, by their names."""
     found: dict[str, StandfastError] = {}
     for name, read in ((SETTINGS, read_settings), (MIRRORS, read_mirrors)):
@@ -176,12 +180,12 @@ def wrong_of_all(backend: Backend) -> dict[str, StandfastError]:
     return found
 
 
-def wrong_beside(backend: Backend, run: str) -> dict[str, StandfastError]:
+def wrong_beside(backend: Backend, run: str) -> _Wrong:
     """What is wrong with the files of a run besides its records and data files, by their names.
 
     They are read, all of them: the index does not see a bit that flips.
     """
-    folder, found = names.run_folder(run), dict[str, StandfastError]()
+    folder, found = names.run_folder(run), _Wrong()
     named = [names.parse(name, run) for name, _ in backend.list(folder, ".json")]
     checks: dict[str, Callable[[], object]] = {
         names.run_file(run): lambda: read_run(backend, run),
@@ -204,12 +208,13 @@ def wrong_beside(backend: Backend, run: str) -> dict[str, StandfastError]:
                     found[name] = error  # marks come and go
 
     check_all()
-    if any(isinstance(error, MissingFile) for error in found.values()):
-        # It may have been deleted, or restored, while they were read. While it has a record, it
+    missing = {name for name, error in found.items() if isinstance(error, MissingFile)}
+    if missing:
+        # It may have been deleted, and made again, while they were read. While it has a record, it
         # has all other files too: they are created before the first and deleted after the last.
         has_record = _has_record(backend, run)
         check_all()
-        _excuse(backend, run, found, has_record and _has_record(backend, run))
+        _excuse(backend, run, found, missing, has_record and _has_record(backend, run))
     return found
 
 
@@ -218,17 +223,23 @@ def _has_record(backend: Backend, run: str) -> bool:
     return any(each is not None and each.kind == "record" for each in named)
 
 
-def _excuse(backend: Backend, run: str, found: dict[str, StandfastError], has_record: bool) -> None:
-    """Forget what is missing because the run has no model, or is being created or deleted."""
+def _excuse(backend: Backend, run: str, found: _Wrong, missing: set[str], recorded: bool) -> None:
+    """Forget what is missing because a run need not have it, or is being created or deleted.
+
+    So is one of which another file was missing a moment before.
+    """
     file, described = None, names.architecture_file(run)
     with suppress(StandfastError):
         file = read_run(backend, run)
     known = file or recover_run(backend, run)
-    has_model = known is not None and known.identity["model"] is not None
-    if not has_model and isinstance(found.get(described), MissingFile):
-        del found[described]
-    if file is None and not has_record:
-        for name in [name for name, error in found.items() if isinstance(error, MissingFile)]:
+    if known is None or known.identity["model"] is None:
+        missing.discard(described)
+    if known is not None and known.incomplete:
+        missing -= {described, names.data_state_file(run)}
+    if not recorded and (file is None or names.run_file(run) in found):
+        missing.clear()
+    for name, error in [*found.items()]:
+        if isinstance(error, MissingFile) and name not in missing:
             del found[name]
 
 

@@ -9,13 +9,14 @@ from standfast.errors import DamagedFile, StandfastError
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.read_ahead import ReadingAhead
 from standfast.store.index.index import Index
-from standfast.store.retention.trash import KEPT, Trash
+from standfast.store.retention.trash import KEPT, Trash, recorded, run_files
 from standfast.store.save.taken import check_writable
 from standfast.store.schema import names
 from standfast.store.schema.damage import forget_deleted
 from standfast.store.schema.decoder import FIRST, names_in_head, read_head
 from standfast.store.schema.marks import marks_at
 from standfast.store.schema.settings import remember_highest
+from standfast.store.v3.companions import files_beside
 from standfast.store.v3.torch_names import name_whole_files, our_names
 
 
@@ -44,25 +45,17 @@ def delete_run(backend: Backend, index: Index, run: str) -> None:
     """
     folder = names.run_folder(run)
     _remember_highest(backend, index, run, index.steps(run))
-    records: list[str] = []
-    ours: list[str] = []
-    for name, _ in backend.list(folder):
-        named = names.parse(name, run)
-        if named is not None and named.kind != "name":
-            (records if named.kind == "record" else ours).append(f"{folder}/{name}")
+    records = [names.record_file(run, step) for step in recorded(backend, run)]
+    file = names.run_file(run)
+    ours = {*run_files(backend, run)}.difference(records, [file])
     backend.delete([f"{folder}/{name}" for name in our_names(backend, run)])
-    backend.delete(records)
-    backend.sync(folder)
-    backend.delete(ours)
-    backend.sweep(folder)
-    backend.sync(folder)
-    backend.delete_folder(folder)
-    for beside in (names.config_file(run), names.data_state_file(run)):
-        folder = beside.rpartition("/")[0]
-        if backend.version(folder) is not None:
-            backend.delete([beside])
-            backend.sweep(folder)
-            backend.delete_folder(folder)
+    # A record needs the run file, and that all others: nothing may come back that lacks something.
+    for some in (records, [file], sorted(ours)):
+        backend.delete(some)
+        backend.sync(folder)
+    for name in (file, *files_beside(run)):
+        backend.sweep(name.rpartition("/")[0])
+        backend.delete_folder(name.rpartition("/")[0])
 
 
 def _remember_highest(backend: Backend, index: Index, run: str, steps: Iterable[int]) -> None:

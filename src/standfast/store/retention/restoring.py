@@ -20,7 +20,7 @@ from standfast.errors import (
 )
 from standfast.store.backends.backend import Backend
 from standfast.store.index.index import Index
-from standfast.store.retention.trash import LOCK, Trash
+from standfast.store.retention.trash import LOCK, Trash, beside
 from standfast.store.retention.trash_entry import Entry
 from standfast.store.save.changing import change_of
 from standfast.store.save.taken import changing
@@ -153,13 +153,8 @@ def _restore_run(backend: Backend, run: str, entries: list[Entry], heads: dict[i
         pass
     except DamagedFile:
         return  # doctor makes it again from a record
-    beside = [
-        *(names.architecture_file(run, suffix) for suffix in (".json", ".pkl")),
-        names.config_file(run),
-        names.data_state_file(run),
-    ]
     for entry in reversed(entries):
-        for name in (*beside, names.run_file(run)):  # which makes it exist, and so comes last
+        for name in (*beside(run), names.run_file(run)):  # which makes it exist, and so comes last
             with suppress(MissingFile):
                 _bring(backend, _within(entry, name), name)
                 backend.sync(name.rpartition("/")[0])

@@ -84,10 +84,10 @@ class Trash:
         with change_of(self._backend, LOCK):
             self._sweep()
             whole = steps is None
-            chosen = _recorded(self._backend, run) if steps is None else sorted(set(steps))
+            chosen = recorded(self._backend, run) if steps is None else sorted(set(steps))
             kept, files = self._files(run, chosen)
             if whole:
-                files = [*_run_files(self._backend, run)]
+                files = [*run_files(self._backend, run)]
             entry = Entry(
                 f"{run}.{os.urandom(4).hex()}",
                 run,
@@ -123,7 +123,7 @@ class Trash:
                 pass  # nobody knows what it refers to, and it cannot be brought back
             kept.append(Kept(step, sequence))
             files |= {names.record_file(run, step): None, names.marks_file(run, step): None}
-        return kept, [*files, names.run_file(run), *_beside(run)]
+        return kept, [*files, names.run_file(run), *beside(run)]
 
     def _link_all(self, files: Iterable[str], folder: str) -> bool:
         for source in files:
@@ -232,13 +232,14 @@ def _holds(new: Entry, old: Entry) -> bool:
     )
 
 
-def _recorded(backend: Backend, run: str) -> list[int]:
+def recorded(backend: Backend, run: str) -> list[int]:
+    """The steps of which a run has a record."""
     listed = backend.list(names.run_folder(run), ".json")
     found = (names.parse(name, run) for name, _ in listed)
     return sorted(named.step for named in found if named and named.kind == "record")
 
 
-def _run_files(backend: Backend, run: str) -> Iterator[str]:
+def run_files(backend: Backend, run: str) -> Iterator[str]:
     """All files of a run, but for the second names of whole files."""
     folder = names.run_folder(run)
     for name, _ in backend.list(folder):
@@ -248,12 +249,12 @@ def _run_files(backend: Backend, run: str) -> Iterator[str]:
     yield from files_beside(run)
 
 
-def _beside(run: str) -> list[str]:
+def beside(run: str) -> list[str]:
     """What a run is made again from, if it is gone when its checkpoint comes back."""
     suffixes = (".json", ".pkl")
     return [*(names.architecture_file(run, suffix) for suffix in suffixes), *files_beside(run)]
 
 
 def _is_ours(name: str, run: str) -> bool:
-    beside = {path.rpartition("/")[2] for path in files_beside(run)}
-    return name == FILE or name in beside or names.parse(name, run) is not None
+    others = {path.rpartition("/")[2] for path in files_beside(run)}
+    return name == FILE or name in others or names.parse(name, run) is not None

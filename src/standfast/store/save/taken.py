@@ -6,6 +6,8 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+import msgspec
+
 from standfast.errors import (
     DamagedFile,
     MissingFile,
@@ -21,7 +23,7 @@ from standfast.store.save.changing import PATIENCE, change_of
 from standfast.store.schema import names
 from standfast.store.schema.run_file import RunFile, read_run
 from standfast.store.schema.settings import read_settings
-from standfast.store.v3.companions import recover_run, write_run
+from standfast.store.v3.companions import recover_run, write_data_state, write_run
 
 
 def check_writable(backend: Backend, index: Index, run: str) -> None:
@@ -56,8 +58,8 @@ def change_run(
     """Replace what a run file says by what `change` makes of it; returns that.
 
     Every change of a run file is made here, under a lock, so that none undoes another. A file
-    that is not there is made from its config, or from what is `known`, which may be old; raises
-    MissingFile if nothing is known, and TooNew.
+    that is not there is made from its config, or from what is `known`, which may be old, as that
+    of a run which another process has deleted; raises MissingFile if nothing is known, and TooNew.
     """
     with suppress(MissingFile):
         file = read_run(backend, run)
@@ -70,10 +72,20 @@ def change_run(
         except MissingFile:
             if known is None:
                 raise
-            file = recover_run(backend, run) or known
+            file = _made_again(backend, recover_run(backend, run) or known)
         new = change(file)
         write_run(backend, new, before)
     return new
+
+
+def _made_again(backend: Backend, file: RunFile) -> RunFile:
+    """The run file of a run that was deleted; of its model and its data it has but the digests."""
+    if file.identity["data"] is None:
+        write_data_state(backend, file.run, None)
+    needed = [names.data_state_file(file.run)]
+    if file.identity["model"] is not None:
+        needed.append(names.architecture_file(file.run))
+    return msgspec.structs.replace(file, incomplete=not all(map(backend.exists, needed)))
 
 
 def is_taken(backend: Backend, index: Index, run: str, step: int, replace: bool) -> bool:
