@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import standfast
 from standfast import amr, experiments, oxck, tenzor
 from standfast import packages as models
+from standfast.amr.snapshot.files import exported_paths
 from standfast.cli.app import app
 from standfast.dcp import DCPFolder
 from standfast.errors import BadOption
@@ -65,6 +66,7 @@ FUNCTIONS: dict[str, Callable[[Any], object]] = {
     "import": lambda url: import_folder(_store(), url),
     "import, root": lambda url: import_root(_store(), url),
     "export": lambda url: export(_store().resolve("a@1"), url),
+    "export, snapshot": lambda url: exported_paths(cast("Any", None), url),
     "export, folder": lambda url: export(_store().resolve("a@1"), f"{url}/folder"),
     "oxck save": lambda url: oxck.Checkpoint().save(url),
     "oxck load": oxck.Checkpoint.load,
@@ -102,6 +104,7 @@ FUNCTIONS: dict[str, Callable[[Any], object]] = {
 }
 COMMANDS: dict[str, list[str]] = {
     "show": ["show", "URL"],
+    "show, names": ["show", FILE, "--names", "URL"],
     "verify": ["verify", "--json", "URL"],
     "verify, logical": ["verify", "--json", "--logical", "URL"],
     "diff": ["diff", "URL", FILE],

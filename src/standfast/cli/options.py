@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from standfast.errors import BadName, UnreadableFile
+from standfast.files.paths import check_local
 
 Either = Annotated[
     str, typer.Argument(help="A file, or a checkpoint of the store.", show_default=False)
@@ -57,6 +58,7 @@ def names_in(path: Path | None) -> list[str] | None:
     """The names in a file of the option --names, and those of the weights' optimizer state."""
     if path is None:
         return None
+    check_local(path)
     try:
         names = path.read_text("utf-8-sig").split("\n")
     except OSError as error:

@@ -471,7 +471,7 @@ def labelled(
     """
     # Of a run whose file is missing, the index knows neither the name nor when it was made.
     runs = [each.run for each in store.index.runs() if each.name == name or not each.created]
-    found = [store.index.run_file(run) or recover_run(store.backend, run) for run in runs]
+    found = [store.index.run_file(run) for run in runs]
     files = [file for file in found if file is not None and file.name == name]
     if hp is not None or identity.model is not None or identity.data is not None:
         files = [f for f in files if is_trial(f.identity, f.trial, identity, hp, volatile)]
@@ -480,7 +480,7 @@ def labelled(
             f"{len(files)} runs are called {name!r}: {', '.join(file.run for file in files)}; "
             "give the `trial`, or hp, model and data, of one of them"
         )
-    if files and store.index.run_file(files[0].run) is None:
+    if files and not store.index.has_run_file(files[0].run):
         return store.open_run(files[0].run).file
     return files[0] if files else None
 

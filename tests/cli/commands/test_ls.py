@@ -81,6 +81,15 @@ def test_several_filters_are_all_to_fit(store: standfast.Store) -> None:
     assert names_of(store, "--hp", "lr=0.01", "base") == []
 
 
+def test_a_run_whose_file_is_damaged_is_chosen_by_its_config(
+    store: standfast.Store, tmp_path: Path
+) -> None:
+    shutil.copytree(Path(store.url).parent, tmp_path / "store")
+    copy, run = standfast.Store(tmp_path / "store"), store.find_run("low").hash
+    Path(copy.url, "models", run, f"{run}_run.json").write_bytes(b"{")
+    assert names_of(copy, "--hp", "lr=0.01") == ["less", "low"]
+
+
 def test_what_is_no_filter_is_refused(store: standfast.Store) -> None:
     for arguments, words in (
         (("--model", "abc"), "'abc' is too short for the hash of a model"),

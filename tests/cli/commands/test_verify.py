@@ -91,6 +91,17 @@ def test_verify_all_reads_what_is_shared_once(store: standfast.Store) -> None:
     assert report["damaged"] == []
 
 
+def test_verify_oldest_verifies_one_checkpoint_however_short_the_time(
+    store: standfast.Store,
+) -> None:
+    verified = set()
+    for _ in range(4):
+        done = call("verify", "--oldest", "--for", "0s", "--json", *at(store))
+        [one] = done.json["intact"]
+        verified.add(one)
+    assert len(verified) == 4
+
+
 def test_verify_all_names_every_checkpoint_that_is_hit(store: standfast.Store) -> None:
     gpt, bert = store.resolve("gpt").head, store.resolve("bert").head
     flip_in(store, "bert", "model.weight")

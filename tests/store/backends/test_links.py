@@ -12,8 +12,10 @@ import pytest
 from standfast import KeepLast, Run, Store
 from standfast.errors import StandfastError
 from standfast.store.maintenance.doctor import clean, examine
+from standfast.store.query.mirrors import remember_mirror
 from standfast.store.retention.collection import carry_out, plan
 from standfast.store.retention.trash import Trash
+from standfast.store.schema.damage import mark_damaged
 from standfast.training.metrics import Line, MetricsLog
 from tests.store.faults.states import is_same, state
 
@@ -30,9 +32,13 @@ PLACES = [
     "checkpoints/data",
     "checkpoints/data/*",
     "checkpoints/data/*/*_data_state.yaml",
+    "checkpoints/damaged",
+    "checkpoints/damaged/*",
+    "checkpoints/mirrors.json",
     "checkpoints/store.json",
     "checkpoints/models",
     RUNS,
+    f"{RUNS}/.*.standfast",
     f"{RUNS}/*_run.json",
     f"{RUNS}/*_step_000003.json",
     f"{RUNS}/*_step_00000[124].json",
@@ -79,8 +85,13 @@ def built(place: Path) -> None:
     log = MetricsLog(_log(store, run))
     log.append([Line(1, None, "2026-01-01T00:00:00.000Z", {"loss": 1.0})])
     run.delete(4, trash="rm")
+    remember_mirror(store.backend, run.hash, str(place / "mirror"))
+    [lost, *_] = place.glob(f"{RUNS}/*_step_000001.*.safetensors")
+    mark_damaged(store.backend, lost.name, "for the test")
     run.close()
     store.close()
+    Path(lost.parent, ".0123abcd.standfast").write_bytes(b"left by a crash")
+    Path(place, OWN, "locks", f"{run.hash}.pin.1.lock").touch()
 
 
 def _log(store: Store, run: Run) -> Path:

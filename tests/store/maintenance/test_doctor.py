@@ -183,6 +183,22 @@ def test_a_chunk_is_found_in_another_run(
     assert same(first.load(1), {"x": x}), "its folder has all that it needs"
 
 
+@pytest.mark.parametrize("place", [".standfast/locks/RUN.change.lock", "store.json"])
+def test_damage_is_reported_where_nothing_can_be_locked_or_mended(
+    place: str, store: Store, run: Run
+) -> None:
+    for step in (1, 2):
+        run.save(step, {"x": random_bytes(MIB, step)})
+        flip(data_path(run, step), 5000)
+    run.close()
+    path = Path(store.url, place.replace("RUN", run.hash))
+    path.unlink(missing_ok=True)
+    path.mkdir(parents=True)
+    found = _examined(store)
+    assert {f"{run.hash}@1", f"{run.hash}@2"} <= found.damaged.keys()
+    assert not found.restored
+
+
 def test_all_records_that_refer_to_a_damaged_chunk_are_mended(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,9 +108,12 @@ def test_a_parent_of_any_name_is_one_that_is_gone(store: Store) -> None:
 
 def test_a_run_file_that_is_damaged_hides_no_run(store: Store) -> None:
     first = saved(store, "first", 1)
-    saved(store, "second", 1, parent=(first, 1))
-    overwrite(Path(store.url, names.run_file(first.hash)), b"nothing")
+    second = saved(store, "second", 1, parent=(first, 1))
+    for run in (first, second):
+        overwrite(Path(store.url, names.run_file(run.hash)), b"nothing")
     assert tree(store) == [("first", None), ("second", "first")]
+    told = [each.file and each.file.name for each in history(store.index, second.hash)]
+    assert told == ["second", "first"]
 
 
 def test_a_chain_of_thousands_is_no_deeper_than_a_page() -> None:

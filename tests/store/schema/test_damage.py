@@ -101,6 +101,15 @@ def test_what_the_doctor_finds_is_known_too(store: Store, run: Run) -> None:
     assert store.index.damaged_files() == {data_path(run, 1).name}
 
 
+def test_files_of_others_among_the_marks_are_left_alone(store: Store, run: Run) -> None:
+    run.save(2, {"n": np.ones(2)})
+    note = Path(store.url, "damaged", "report of march.json")
+    note.parent.mkdir()
+    note.write_bytes(b"{}")
+    run.save(3, {"n": np.ones(3)})
+    assert note.read_bytes() == b"{}"
+
+
 def test_it_is_forgotten_with_the_last_link(store: Store, run: Run) -> None:
     branch = store.run("b")
     branch.save(1, {"frozen": random_bytes(MIB), "more": 1})

@@ -29,6 +29,7 @@ from standfast.errors import (
 from standfast.files import disk
 from standfast.files.atomic import as_write_failed, real_target
 from standfast.files.compression import SUFFIX, compressing
+from standfast.files.paths import check_local
 from standfast.formats.sunc.file import block_dtype
 from standfast.parallel import Communicator, SingleRank, together
 
@@ -39,6 +40,7 @@ def exported_paths(
     parts: SavedParts, path: str | os.PathLike[str], compress: str | None = None
 ) -> list[str]:
     """Where the file of each rank goes; a path that ends in `.zst` asks for compression too."""
+    check_local(path)
     if compress not in (None, "zstd"):
         raise BadOption(f"compress={compress!r}: there are None and 'zstd'")
     ending = SUFFIX if compress or os.fspath(path).endswith(SUFFIX) else ""

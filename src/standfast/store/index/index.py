@@ -21,6 +21,7 @@ from standfast.store.schema.damage import damaged_files
 from standfast.store.schema.decoder import decode_head
 from standfast.store.schema.record import DataFile, Head
 from standfast.store.schema.run_file import RunFile
+from standfast.store.v3.companions import recover_run
 
 _MOST: Final = 4096
 """How many records are held in memory to be listed."""
@@ -241,14 +242,28 @@ class Index:
         return {each.run: each for each in rows}
 
     def run_files(self) -> dict[str, RunFile]:
-        """What the runs are, by their hashes, as far as their files can be read."""
-        rows = self._database.all("SELECT run, file FROM runs WHERE file IS NOT NULL")
-        return {run: msgspec.json.decode(file, type=RunFile) for run, file in rows}
+        """What the runs are, by their hashes; by its config if a run file cannot be read."""
+        rows = self._database.all(
+            "SELECT run, file FROM runs UNION ALL SELECT DISTINCT run, NULL FROM records "
+            "WHERE run NOT IN (SELECT run FROM runs)"
+        )
+        files = {run: self._run_file(run, file) for run, file in rows}
+        return {run: file for run, file in files.items() if file is not None}
 
     def run_file(self, run: str) -> RunFile | None:
-        """What one run is; None if its file cannot be read."""
-        rows = self._database.all("SELECT file FROM runs WHERE run = ? AND file IS NOT NULL", run)
-        return msgspec.json.decode(rows[0][0], type=RunFile) if rows else None
+        """What one run is, by its config if its file cannot be read; None if neither can."""
+        rows = self._database.all("SELECT file FROM runs WHERE run = ?", run)
+        return self._run_file(run, rows[0][0] if rows else None)
+
+    def _run_file(self, run: str, file: bytes | None) -> RunFile | None:
+        if file is None:
+            return recover_run(self._backend, run)
+        return msgspec.json.decode(file, type=RunFile)
+
+    def has_run_file(self, run: str) -> bool:
+        """Whether the file of a run can be read. If not, nothing of the run may be deleted."""
+        rows = "SELECT count(*) FROM runs WHERE run = ? AND file IS NOT NULL"
+        return bool(self._one(rows, run))
 
     def tagged(self, tag: str) -> list[tuple[str, int]]:
         """The checkpoints that bear a tag: one, unless two writers gave it at the same moment."""

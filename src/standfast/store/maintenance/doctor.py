@@ -9,7 +9,7 @@ nothing refers to are listed, and `clean` deletes those of them that are ours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -49,7 +49,7 @@ from standfast.store.v3.foreign import is_foreign_store
 from standfast.store.v3.torch_names import SUFFIX as WHOLE
 from standfast.store.v3.torch_names import check_name, name_whole_files, our_names, whole_of
 
-_REFUSALS: Final = (RunBusy, WriteFailed, TooNew)
+_REFUSALS: Final = (RunBusy, WriteFailed, UnreadableFile, TooNew)
 """Why something cannot be mended now."""
 Progress = Callable[[int], None]
 
@@ -281,8 +281,14 @@ class _Examination:
     def _still_bad(
         self, file: DataFile, chunks: list[tuple[Extent, bytes]]
     ) -> dict[tuple[Extent, bytes], str]:
-        """The same, while no process deletes or restores: a file that is not needed is not bad."""
-        with change_of(self._backend, self._run):
+        """The same, while no process deletes or restores: a file that is not needed is not bad.
+
+        Where there is no lock to be had, because the store is read-only or a save takes long, it
+        is looked at again all the same: damage is reported, though it cannot be mended.
+        """
+        with ExitStack() as held:
+            with suppress(*_REFUSALS):
+                held.enter_context(change_of(self._backend, self._run))
             self._index.refresh()
             is_used = file.name in self._index.files(self._run)
             return self._bad_chunks(file, chunks) if is_used else {}

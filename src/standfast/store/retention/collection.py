@@ -163,7 +163,7 @@ def _plan_run(
         made.lines.append(Line("leftovers", run, LEFT, space.sweep(run)))
     if not store.index.count(run):
         return  # what a crash has left, and no run
-    if store.index.run_file(run) is None:
+    if not store.index.has_run_file(run):
         made.problems[run] = UNKNOWN
         return
     # With the index as `plan` has found it: a look at all folders for each run takes its time.

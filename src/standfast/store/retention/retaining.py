@@ -99,7 +99,7 @@ def _seen(store: Store, run: str) -> tuple[object, ...]:
 
 def _refuse_unreadable(store: Store, run: str, retention: Retention) -> None:
     """Raise Protected if what a run keeps, or what its records refer to, cannot be read."""
-    if store.index.run_file(run) is None:
+    if not store.index.has_run_file(run):
         raise Protected(
             f"run {run}: {UNKNOWN}; nothing of it is deleted; `standfast doctor` looks into it"
         )

@@ -78,7 +78,7 @@ def verdicts(store: Store, run: str, retention: Retention | None = None) -> list
 def judged(store: Store, run: str, retention: Retention) -> list[Verdict]:
     """The same, with the index as it is."""
     listed = list(store.index.newest(run))
-    if store.index.run_file(run) is None:
+    if not store.index.has_run_file(run):
         why = (unknown(store.index, run),)
         return [Verdict(e.step, e.head.sequence, True, why, protected=True) for e in listed]
     candidates = _candidates(store, run, listed)

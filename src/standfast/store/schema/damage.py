@@ -40,8 +40,9 @@ def is_damage(error: StandfastError) -> bool:
 
 
 def damaged_files(backend: Backend) -> set[str]:
-    """The names of the data files that were found damaged."""
-    return {name.removesuffix(_SUFFIX) for name, _ in backend.list(names.DAMAGED, _SUFFIX)}
+    """The names of the data files that were found damaged; other files there are not ours."""
+    found = {name.removesuffix(_SUFFIX) for name, _ in backend.list(names.DAMAGED, _SUFFIX)}
+    return {name for name in found if names.parse(name, "")}  # of any run
 
 
 def mark_damaged(backend: Backend, name: str, problem: str) -> None:

@@ -45,7 +45,9 @@ def print_retention(store: Store, ref: str | None, *, as_json: bool) -> None:
         if at:
             say()
         say((printable(names.get(run) or "—"), "bold"), f"  {hash_text(run)}")
-        keeps = f"keeps {retention or 'everything'}" if run in files else unknown(store.index, run)
+        keeps = f"keeps {retention or 'everything'}"
+        if not store.index.has_run_file(run):
+            keeps = unknown(store.index, run)
         say(printable(keeps))
         _print_table(kept, deletions, retention)
 
