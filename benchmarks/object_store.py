@@ -29,7 +29,7 @@ from standfast.store.query.listing import checkpoints
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from object_store import Server
 
-from tests.object_store.proxy import Proxy
+from tests.kit.object_store.proxy import Proxy
 
 ROUNDS = 5
 MIB = 1 << 20

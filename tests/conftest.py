@@ -1,6 +1,23 @@
-"""Fixtures that tests in several folders need."""
+"""Fixtures that tests in several folders use."""
 
-from tests.fuse.fixtures import mount, pytest_terminal_summary
-from tests.object_store.fixtures import bucket_url, own_server, proxy, server
+from pathlib import Path
+
+import pytest
+
+from standfast import Run, Store
+from tests.kit.fuse.fixtures import mount, pytest_terminal_summary
+from tests.kit.object_store.fixtures import bucket_url, own_server, proxy, server
 
 __all__ = ["bucket_url", "mount", "own_server", "proxy", "pytest_terminal_summary", "server"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store."""
+    return Store(tmp_path)
+
+
+@pytest.fixture
+def run(store: Store) -> Run:
+    """A run of that store, without checkpoints."""
+    return store.run("a")

@@ -22,7 +22,7 @@ import standfast
 from standfast import errors
 from standfast.cli.app import app
 from tests import ROOT
-from tests.source_code import lines_of_code, modules, own_imports, room
+from tests.kit.source_code import lines_of_code, modules, own_imports, room
 
 
 class Limit(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from standfast.formats import FORMATS
-from tests.source_code import SOURCE, imports, modules, own_imports, paths, room
+from tests.kit.source_code import SOURCE, imports, modules, own_imports, paths, room
 
 FRAMEWORKS: Final = ("torch", "jax", "dcp", "lightning", "transformers", "orbax")
 """None of them imports another."""

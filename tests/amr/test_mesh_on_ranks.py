@@ -13,7 +13,7 @@ from standfast.amr import Snapshot, TreeCheckpoint, format_ranked_path, logical_
 from tests.amr.meshes import random_mesh
 from tests.amr.programs.imported_on_ranks import channel
 from tests.amr.programs.mesh_on_ranks import LATTICE, MESH, halos, wander
-from tests.parallel.ranks import run_ranks
+from tests.kit.parallel_ranks import run_ranks
 
 PROGRAM = Path(__file__).parent / "programs" / "mesh_on_ranks.py"
 IMPORTING = PROGRAM.with_name("imported_on_ranks.py")

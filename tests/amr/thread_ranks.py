@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from standfast.errors import RankLost
-from tests.store.save.rank_threads import Killed, ThreadRanks, attempt_on_ranks
+from tests.kit.rank_threads import Killed, ThreadRanks, attempt_on_ranks
 
 
 def on_threads(size: int, program: Callable[[Any], Any], timeout: float = 20.0) -> list[Any]:

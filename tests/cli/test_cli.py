@@ -15,7 +15,7 @@ import pytest
 import standfast
 from standfast.tenzor import Checkpoint
 from tests import GOLDEN
-from tests.cli.stores import call
+from tests.kit.cli import call
 
 STANDFAST = str(Path(sys.executable).with_name("standfast"))
 

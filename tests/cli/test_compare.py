@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests import ROOT
-from tests.cli.stores import call
+from tests.kit.cli import call
 
 
 def _story() -> dict[str, list[str]]:

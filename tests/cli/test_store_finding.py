@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import standfast
-from tests.cli.stores import call, make_store
+from tests.kit.cli import call, make_store
 
 
 @pytest.fixture(autouse=True)

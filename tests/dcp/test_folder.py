@@ -192,7 +192,7 @@ def test_a_folder_tells_its_names_specs_and_values(four_ranks: Path) -> None:
 
 
 def test_few_files_are_open_at_once(four_ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.descriptors import open_files  # the ranks, which run this file, have no tests
+    from tests.kit.descriptors import open_files  # the ranks, which run this file, have no tests
 
     monkeypatch.setattr(items, "MAX_OPEN", 1)
     expected = torch.load(f"{four_ranks}.pt", weights_only=True)

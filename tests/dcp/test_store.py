@@ -41,7 +41,7 @@ from standfast.store.backends.memory import MemoryBackend
 from tests import ROOT
 from tests.dcp.programs import checks as dcp_checks
 from tests.dcp.programs.checks import same
-from tests.parallel.ranks import run_torchrun
+from tests.kit.parallel_ranks import run_torchrun
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
 

@@ -16,7 +16,7 @@ from numpy.testing import assert_equal
 from standfast.amr import Snapshot, logical_digest
 from tests.examples import EXAMPLES
 from tests.examples.programs import checkpoints, command, digest, exported, run
-from tests.parallel.ranks import run_ranks
+from tests.kit.parallel_ranks import run_ranks
 
 # How each is told to be small, and for how long it runs, in three parts.
 PROGRAMS = {

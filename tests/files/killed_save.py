@@ -6,8 +6,8 @@ import sys
 
 import standfast
 from standfast.files import disk, ring
-from tests.files.faults import FaultyDisk, kill
 from tests.files.states import NEW, SMALL_BLOCK
+from tests.kit.disk_faults import FaultyDisk, kill
 
 if __name__ == "__main__":
     path, at = sys.argv[1], int(sys.argv[2])

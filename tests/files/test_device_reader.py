@@ -28,7 +28,7 @@ from standfast.files.layout import Index
 from standfast.files.reader import Reader
 from standfast.tensorfile.open import TensorFile
 from standfast.tensors.devices import Copies, Incoming
-from tests.devices import LateDevice
+from tests.kit.devices import LateDevice
 
 SIZES = {"empty": 0, "one": 1, "few": 1000, "large": 3 * CHUNK + 20, "even": CHUNK, "last": 77}
 """In bytes: each tensor counts its own."""

@@ -16,7 +16,7 @@ from standfast.files import blocks, device_reader
 from standfast.files.device_reader import stream
 from standfast.files.digests import CHUNK
 from standfast.tensors.sources import Bytes
-from tests.devices import LateDevice
+from tests.kit.devices import LateDevice
 
 
 class _Interrupted(LateDevice):

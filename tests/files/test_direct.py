@@ -15,7 +15,7 @@ from standfast.files.input import direct
 from standfast.files.input.direct import LARGE, DirectReads
 from standfast.files.input.file import SourceFile
 from standfast.files.ring import BLOCK
-from tests.descriptors import open_files
+from tests.kit.descriptors import open_files
 
 SIZE = BLOCK + 3 * LARGE + 1234
 

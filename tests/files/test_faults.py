@@ -12,8 +12,8 @@ import pytest
 import standfast
 from standfast.errors import WriteFailed
 from standfast.files import disk, ring
-from tests.files.faults import FaultyDisk, raising
 from tests.files.states import NEW, OLD, SMALL_BLOCK, is_state, leftovers
+from tests.kit.disk_faults import FaultyDisk, raising
 
 FAULTS = {
     "ENOSPC": OSError(errno.ENOSPC, "No space left on device"),

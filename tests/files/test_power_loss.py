@@ -9,8 +9,8 @@ import pytest
 
 import standfast
 from standfast.files import disk, ring
-from tests.files.power import LoggingDisk, Operation, folder_state, states_after_power_cut
 from tests.files.states import NEW, OLD, SMALL_BLOCK
+from tests.kit.power import LoggingDisk, Operation, folder_state, states_after_power_cut
 
 
 class Save:

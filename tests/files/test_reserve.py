@@ -14,7 +14,7 @@ import standfast
 from standfast import Store
 from standfast.errors import WriteFailed
 from standfast.files import libc, writer
-from tests.store.stores import Array, random_bytes
+from tests.kit.stores import Array, random_bytes
 
 MIB = 1 << 20
 Saves = dict[str, Callable[[Path, dict[str, Array]], object]]

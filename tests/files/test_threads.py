@@ -14,7 +14,7 @@ import pytest
 
 from standfast.errors import OutOfMemory
 from standfast.files.threads import Task, Thread, Threads
-from tests.source_code import SOURCE, paths
+from tests.kit.source_code import SOURCE, paths
 
 
 class Buffer:

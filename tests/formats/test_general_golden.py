@@ -7,7 +7,7 @@ import pytest
 import standfast
 from standfast.errors import DamagedFile, DigestMismatch, IndexMismatch
 from tests.formats.golden.make import FOLDER, METADATA, general_files, general_tensors
-from tests.strategies import same_bytes
+from tests.kit.strategies import same_bytes
 
 SUFFIX = {"safetensors": "safetensors", "torch": "pt", "npz": "npz", "sunc": "sunc"}
 

@@ -18,7 +18,7 @@ from standfast.identity import identify, recorded
 from standfast.tensors import TensorSpec
 from tests.identity.test_canonical import values
 from tests.identity.values import Adam, Colour, Config, Mode, schedule
-from tests.strategies import json_values
+from tests.kit.strategies import json_values
 
 
 @pytest.mark.parametrize(

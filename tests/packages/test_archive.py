@@ -43,8 +43,9 @@ from standfast.files.atomic import aside_prefix
 from standfast.files.folder_swap.leftovers import NEW
 from standfast.packages import archive, pack, unpack
 from standfast.packages.archive import Member, TarReader, header
-from tests.files.faults import FaultyDisk, raising
-from tests.files.power import LoggingDisk, read_tree, write_tree
+from tests.kit.disk_faults import FaultyDisk, raising
+from tests.kit.fault_states import UnsyncedDisk
+from tests.kit.power import LoggingDisk, read_tree, write_tree
 from tests.packages.archives import (
     attributes,
     entry,
@@ -53,7 +54,6 @@ from tests.packages.archives import (
     packed,
     unpacked_by_python,
 )
-from tests.store.faults.states import UnsyncedDisk
 
 
 @pytest.fixture

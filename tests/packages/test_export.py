@@ -30,9 +30,9 @@ from standfast.packages.model.files import load_model_folder
 from standfast.packages.store import export, save_to_store, stored_weights
 from standfast.packages.verify import verify_package
 from standfast.store import Checkpoint, Run, Store
+from tests.kit.stores import chunks, record_path
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, damage, model
-from tests.store.stores import chunks, record_path
 
 TOKENIZER = hugging.byte_level_bpe()
 WIDE = Config(vocab_size=40_000, n_positions=256, n_embd=1024, n_layer=3, n_head=16)

@@ -23,9 +23,9 @@ from standfast.packages.model.config import Config
 from standfast.packages.store import save_to_store, stored_package
 from standfast.store import Run, Store
 from standfast.store.save.known import SMALL
+from tests.kit.stores import bytes_written
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, damage, model
-from tests.store.stores import bytes_written
 
 TOKENIZER = hugging.byte_level_bpe()
 HEADERS = 32 << 10

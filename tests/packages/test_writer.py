@@ -14,8 +14,8 @@ from standfast.errors import AlreadyExists, WriteFailed
 from standfast.packages import verify_package
 from standfast.packages.writer import Contents, own_files, write_package
 from standfast.tensors import TensorSpec, source_of
-from tests.files.power import read_tree, write_tree
 from tests.files.states import leftovers
+from tests.kit.power import read_tree, write_tree
 from tests.packages.saved_packages import make_package
 
 IN_THE_WAY = [

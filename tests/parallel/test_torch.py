@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parallel.ranks import run_torch_ranks, run_torchrun
+from tests.kit.parallel_ranks import run_torch_ranks, run_torchrun
 
 PROGRAMS = Path(__file__).with_name("programs")
 

@@ -25,7 +25,7 @@ from standfast.store.maintenance.doctor import clean, examine
 from standfast.store.maintenance.verify import verify_store
 from standfast.store.retention.trash import Trash
 from tests import ROOT
-from tests.fuse import mounted
+from tests.kit.fuse import mounted
 from tests.soak.journal import now, read
 from tests.soak.model import Model, Operation, Span, Write, operations
 from tests.soak.reader import DATA, NAME, Wrong, read_store

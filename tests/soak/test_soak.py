@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.fuse import CannotMount
-from tests.fuse.fixtures import NOT_RUN
+from tests.kit.fuse import CannotMount
+from tests.kit.fuse.fixtures import NOT_RUN
+from tests.kit.stores import flip
 from tests.soak.campaign import KINDS, soak
 from tests.soak.journal import now, read
 from tests.soak.model import Model, operations
 from tests.soak.reader import read_store
 from tests.soak.states import difference, mismatch, state
 from tests.soak.worker import RUNS, Settings, Worker
-from tests.store.stores import flip
 
 LONG = [pytest.param(kind, 60.0, 0, 4, marks=pytest.mark.long) for kind in KINDS]
 

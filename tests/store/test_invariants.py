@@ -35,7 +35,7 @@ from standfast.store.load.reading import read_record
 from standfast.store.maintenance.doctor import clean, examine
 from standfast.store.schema import names
 from standfast.store.schema.record import encode
-from tests.store.stores import (
+from tests.kit.stores import (
     MIB,
     chunks,
     data_files,
@@ -92,16 +92,6 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> LoggingDisk:
     logging = LoggingDisk()
     monkeypatch.setattr(disk, "LOCAL", logging)
     return logging
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
-
-
-@pytest.fixture
-def run(store: Store) -> Run:
-    return store.run("a")
 
 
 def _state(seed: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from standfast.errors import (
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.schema import names
 from standfast.store.schema.record import encode_head
-from tests.store.stores import (
+from tests.kit.stores import (
     QUERIES,
     before_lock,
     data_path,
@@ -34,11 +34,6 @@ from tests.store.stores import (
     record_path,
     same,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
 
 
 def _saved(store: Store, name: str, *steps: int, **options: Any) -> Run:

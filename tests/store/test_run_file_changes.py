@@ -15,15 +15,10 @@ from standfast.store.backends.local import LocalBackend
 from standfast.store.maintenance.doctor import examine
 from standfast.store.retention import retaining
 from standfast.store.schema import names
-from tests.store.stores import before_lock, folder
+from tests.kit.stores import before_lock, folder
 
 HP = {"lr": 1}
 KEEP = standfast.policies.retention(KeepLast(3), None, None, "min")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
 
 
 def _again(store: Store) -> Store:

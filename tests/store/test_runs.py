@@ -30,12 +30,7 @@ from standfast.store.backends.local import LocalBackend
 from standfast.store.maintenance.verify import verify_store
 from standfast.store.save.writers import Writer
 from standfast.store.schema import names
-from tests.store.stores import before_lock, folder, same
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+from tests.kit.stores import before_lock, folder, same
 
 
 def _again(store: Store) -> Store:

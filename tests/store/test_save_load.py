@@ -26,8 +26,8 @@ from standfast.errors import (
     StepExists,
 )
 from standfast.tensors import DTYPES
-from tests.store.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes, same
-from tests.strategies import PACKED_DTYPES, WHOLE_BYTE_DTYPES, arrays, packed
+from tests.kit.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes, same
+from tests.kit.strategies import PACKED_DTYPES, WHOLE_BYTE_DTYPES, arrays, packed
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from standfast.errors import (
 )
 from standfast.files import deflate, digests, disk, reader
 from standfast.files.disk import Disk
-from tests.strategies import same_bytes
+from tests.kit.strategies import same_bytes
 
 STATE = {
     "layer.weight": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import standfast
 from standfast.tensorfile.diff import ABSENT
 from standfast.tensors import DTYPES
-from tests.strategies import arrays
+from tests.kit.strategies import arrays
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from standfast.errors import DigestMismatch
 from standfast.files.digests import CHUNK
 from standfast.store.query.view import CheckpointView, diff_checkpoints
 from standfast.tensorfile.diff import compare
-from tests.store.stores import data_path
+from tests.kit.stores import data_path
 
 Array = np.ndarray[Any, Any]
 ELEMENTS = CHUNK // 4

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import standfast
 from standfast.formats import FORMATS, format_named
 from standfast.tensors import DTYPES
-from tests.strategies import arrays, metadata, names, same_bytes
+from tests.kit.strategies import arrays, metadata, names, same_bytes
 
 Array = np.ndarray[Any, Any]
 

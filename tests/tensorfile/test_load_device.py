@@ -20,7 +20,7 @@ from standfast.files.digests import CHUNK
 from standfast.tensors import DTYPES, Packed, TensorSpec
 from standfast.tensors.cast import cast_array, cast_spec, castable_dtype
 from tests import GOLDEN
-from tests.devices import LateDevice, put_tensors_on
+from tests.kit.devices import LateDevice, put_tensors_on
 
 FLOATS = ["float64", "float32", "bfloat16", "float16"]
 

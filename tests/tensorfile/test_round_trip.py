@@ -16,7 +16,7 @@ import standfast
 from standfast.errors import BadOption
 from standfast.files import ring
 from standfast.tensors import Packed
-from tests.strategies import arrays, metadata, names, packed, same_bytes
+from tests.kit.strategies import arrays, metadata, names, packed, same_bytes
 
 Array = np.ndarray[Any, Any]
 

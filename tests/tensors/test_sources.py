@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from standfast.tensors import DTYPES, ArraySource, TensorSpec, source_of, sources
-from tests.strategies import WHOLE_BYTE_DTYPES, arrays
+from tests.kit.strategies import WHOLE_BYTE_DTYPES, arrays
 
 Array = np.ndarray[Any, Any]
 

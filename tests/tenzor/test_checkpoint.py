@@ -30,7 +30,7 @@ from standfast.formats.tenzor.file import checkpoint_metadata
 from standfast.tenzor import Checkpoint, CheckpointMetadata, Trainer
 from tests import GOLDEN
 from tests.formats.tenzor.builders import lookup
-from tests.strategies import same_bytes
+from tests.kit.strategies import same_bytes
 from tests.tenzor.models import bits, new_model, train
 
 FIRST = GOLDEN / "tenzor_checkpoint.tenzor"

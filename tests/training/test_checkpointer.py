@@ -16,7 +16,7 @@ import pytest
 
 import standfast
 from standfast import errors
-from tests.training.walk import Walk, checkpointer, walk
+from tests.kit.walk import Walk, checkpointer, walk
 
 
 class Stop(Exception):

@@ -15,8 +15,8 @@ from standfast.lightning.run import TrainerRun
 from standfast.store.schema import names
 from standfast.training.beginning import Settings
 from standfast.training.best import Best
-from tests.store.stores import folder, record_path
-from tests.training.walk import Walk, checkpointer
+from tests.kit.stores import folder, record_path
+from tests.kit.walk import Walk, checkpointer
 
 HP = {"lr": 1}
 

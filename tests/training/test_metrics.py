@@ -26,7 +26,7 @@ from standfast.errors import BadField, MissingFile, RefusedState, UnreadableFile
 from standfast.files import disk
 from standfast.files.lines import LONGEST
 from standfast.training.metrics import Line, MetricsLog, read_metrics
-from tests.files.faults import FaultyDisk, raising
+from tests.kit.disk_faults import FaultyDisk, raising
 
 TIME = "2026-01-02T03:04:05.678901Z"
 

@@ -16,8 +16,8 @@ import pytest
 import standfast
 from standfast.errors import AmbiguousRef, FellBack, RefNotFound, TooNew
 from standfast.store.schema.run_file import FORMAT
+from tests.kit.walk import Walk, checkpointer
 from tests.store.schema.test_versions import resealed
-from tests.training.walk import Walk, checkpointer
 
 PROGRAM = """
 import sys

@@ -13,7 +13,7 @@ import pytest
 
 import standfast
 from standfast.errors import RankError, RanksDisagree, StandfastError
-from tests.store.save.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
+from tests.kit.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
 
 SIZE = 1 << 18
 SECONDS = 60.0

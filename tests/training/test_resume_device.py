@@ -18,10 +18,10 @@ from standfast.tensors import TensorSpec
 from standfast.torch import framework as adapter
 from standfast.training import comparison
 from standfast.training.comparison import differences
-from tests.device_memory import Made
-from tests.devices import LateDevice, put_tensors_on
-from tests.store.stores import data_path, flip, same
-from tests.training.walk import checkpointer
+from tests.kit.device_memory import Made
+from tests.kit.devices import LateDevice, put_tensors_on
+from tests.kit.stores import data_path, flip, same
+from tests.kit.walk import checkpointer
 
 WIDE = 600
 """Wide enough for model and optimizer to have files of their own."""

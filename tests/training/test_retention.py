@@ -21,7 +21,7 @@ from standfast.store.maintenance.doctor import examine
 from standfast.store.retention.pins import pinned_steps
 from standfast.training.background import background
 from standfast.training.checkpointer import EVERY
-from tests.training.walk import Walk, checkpointer
+from tests.kit.walk import Walk, checkpointer
 
 
 def _train(

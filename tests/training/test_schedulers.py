@@ -12,7 +12,7 @@ import torch
 from torch.optim import lr_scheduler
 
 import standfast
-from tests.training.walk import checkpointer
+from tests.kit.walk import checkpointer
 
 STOP, STEPS = 7, 15
 

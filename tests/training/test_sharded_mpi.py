@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import standfast
-from tests.parallel.ranks import run_ranks
+from tests.kit.parallel_ranks import run_ranks
 
 PROGRAM = Path(__file__).with_name("programs") / "mpi_walk.py"
 

@@ -17,7 +17,7 @@ import pytest
 import standfast
 from standfast import errors
 from standfast.store.backends.local import LocalBackend
-from tests.training.walk import Walk, checkpointer
+from tests.kit.walk import Walk, checkpointer
 
 PROGRAM = """
 import signal, sys, time

@@ -14,7 +14,7 @@ import standfast
 from standfast import errors
 from standfast.training.comparison import compare
 from standfast.training.state import TrainingState, model_of, tree_of
-from tests.training.walk import checkpointer
+from tests.kit.walk import checkpointer
 
 
 def _saved(store: Path, **parts: Any) -> None:

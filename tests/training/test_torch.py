@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import standfast
 from standfast import errors
-from tests.training.walk import checkpointer
+from tests.kit.walk import checkpointer
 
 Model = torch.nn.Module
 

@@ -21,7 +21,7 @@ from standfast.errors import BadOption, MissingFile, StandfastError
 from standfast.web import files
 from standfast.web.files import OutsideRoot, look, opened, resolve
 from tests.amr.saved_states import refined, save
-from tests.cli.stores import call, flip
+from tests.kit.cli import call, flip
 from tests.packages.saved_packages import make_package
 
 SECRET = "no one should read this"

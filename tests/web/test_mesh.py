@@ -17,7 +17,7 @@ from standfast.web import mesh
 from standfast.web.mesh import blocks, field
 from tests.amr.meshes import random_mesh
 from tests.amr.saved_states import GAUGE, State, divided, empty, refined, save, snapshot
-from tests.cli.stores import flip
+from tests.kit.cli import flip
 
 
 @pytest.fixture(params=["file", "bare", "snapshot"])

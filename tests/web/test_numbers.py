@@ -28,7 +28,7 @@ from standfast.tensors.dtypes import DTYPES
 from standfast.tensors.sources import Packed
 from standfast.web import decoder, samples
 from standfast.web.numbers import _summary, difference, heatmap, summary
-from tests.cli.stores import flip_in
+from tests.kit.cli import flip_in
 from tests.store.save.cut import Cut, cut_framework, even
 
 __all__ = ["cut_framework"]

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 import standfast
-from tests.cli.stores import call
+from tests.kit.cli import call
 from tests.web.browser.browser import start
 
 MAIN = "from standfast.cli import main; main()"

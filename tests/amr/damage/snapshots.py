@@ -16,7 +16,7 @@ from standfast.store.schema import names
 from standfast.store.schema.extents import extents_of
 from tests.amr.damage.places import NEW, OLD, Place, whole
 from tests.amr.snapshot.step_states import RUN, content, load, save
-from tests.store.save.rank_threads import attempt_on_ranks, on_ranks
+from tests.kit.rank_threads import attempt_on_ranks, on_ranks
 
 RANKS = 2
 HEADER, RECORD, FILE, FILE_HEADER = "header", "record", "file", "file's header"

@@ -16,7 +16,7 @@ from standfast.parallel import together
 from tests.amr.damage.places import NEW, OLD, Place, whole
 from tests.amr.snapshot.step_states import FRONTEND, SLOTS, part
 from tests.amr.tree_states import saved
-from tests.store.save.rank_threads import ThreadRanks, attempt_on_ranks
+from tests.kit.rank_threads import ThreadRanks, attempt_on_ranks
 
 RANKS = 2
 BLOCKS = len(part(0, NEW).tree)

@@ -22,7 +22,7 @@ from standfast.store.index.manifest import Manifest
 from tests.amr.damage.places import NEW, OLD, RANK, STEP, Damage
 from tests.amr.damage.snapshots import RANKS, TENSORS, Snapshots, build
 from tests.amr.snapshot.step_states import expected
-from tests.store.faults.states import UnsyncedDisk, copy_store, make_small
+from tests.kit.fault_states import UnsyncedDisk, copy_store, make_small
 
 _expected = functools.cache(expected)
 

@@ -8,7 +8,7 @@ import pytest
 
 from standfast.files import disk
 from standfast.store.index.manifest import Manifest
-from tests.store.faults.states import UnsyncedDisk, make_small
+from tests.kit.fault_states import UnsyncedDisk, make_small
 
 MEMORY = Path("/dev/shm")
 

@@ -26,8 +26,8 @@ from standfast.store.index.manifest import Manifest
 from standfast.store.save import planning
 from tests.amr.kills.forked_ranks import KILLED, SAVED, ForkedRanks, kill_all, on_forked_ranks
 from tests.amr.snapshot.step_states import RUN, save
-from tests.files.faults import kill
-from tests.store.faults.states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk, copy_store
+from tests.kit.disk_faults import kill
+from tests.kit.fault_states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk, copy_store
 from tests.store.save.rank_faults import CHANGES, QUESTIONS, FaultyBackend
 
 Strike = Callable[[], None]

@@ -24,8 +24,8 @@ from standfast.parallel import MPIRanks
 from standfast.store.index.manifest import Manifest
 from standfast.store.save import planning
 from tests.amr.snapshot.step_states import save
-from tests.files.faults import kill
-from tests.store.faults.states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk
+from tests.kit.disk_faults import kill
+from tests.kit.fault_states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk
 
 PATIENCE = 2.0
 """How many seconds a rank waits for one that is silent."""

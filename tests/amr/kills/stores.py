@@ -9,8 +9,8 @@ from typing import Any
 from standfast import Store
 from standfast.store.maintenance.doctor import examine
 from tests.amr.snapshot.step_states import RUN, content, expected, load, save
-from tests.store.faults.states import leftovers
-from tests.store.save.rank_threads import on_ranks
+from tests.kit.fault_states import leftovers
+from tests.kit.rank_threads import on_ranks
 
 OLD, NEW = 1, 2
 """The step that was saved before, and the one whose save was killed."""

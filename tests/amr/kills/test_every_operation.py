@@ -22,7 +22,7 @@ from tests.amr.kills.stores import (
     listed,
 )
 from tests.amr.snapshot.step_states import expected, save
-from tests.store.save.rank_threads import on_ranks
+from tests.kit.rank_threads import on_ranks
 
 SHORT = [
     (1, 0, "itself", 1),

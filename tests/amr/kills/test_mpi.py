@@ -14,7 +14,7 @@ import pytest
 from tests import ROOT
 from tests.amr.kills.on_mpi import PATIENCE
 from tests.amr.kills.stores import check_next_save, check_whole
-from tests.parallel.ranks import Finished, run_ranks
+from tests.kit.parallel_ranks import Finished, run_ranks
 
 KILLED = Path(__file__).with_name("on_mpi.py")
 APART = ROOT / "tests" / "parallel" / "programs" / "apart.py"

@@ -14,8 +14,8 @@ from standfast.files import disk
 from standfast.store.load.reading import read_record
 from tests.amr.kills.stores import NEW, OLD
 from tests.amr.snapshot.step_states import RUN, save
-from tests.files.power import LoggingDisk, trees_after_power_cut
-from tests.store.save.rank_threads import on_ranks
+from tests.kit.power import LoggingDisk, trees_after_power_cut
+from tests.kit.rank_threads import on_ranks
 
 OPERATIONS = ("create", "reserve", "write", "truncate", "sync", "close", "rename", "link")
 FOLDERS = ("make_folder", "remove_folder", "sync_folder", "remove")

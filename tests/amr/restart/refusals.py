@@ -31,7 +31,7 @@ from standfast.errors import FellBack
 from standfast.parallel import Communicator, MPIRanks, SingleRank
 from tests.amr.restart.simulation import Simulation
 from tests.amr.restart.simulations import Heat, Links
-from tests.cli.stores import flip_in
+from tests.kit.cli import flip_in
 
 BOX = OpenTopology(2, (16.0, 16.0))
 HEAT: dict[str, Any] = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from standfast import Run
 from tests import ROOT
-from tests.parallel.ranks import run_ranks
+from tests.kit.parallel_ranks import run_ranks
 
 PROGRAM = Path(__file__).with_name("program.py")
 

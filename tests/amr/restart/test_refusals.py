@@ -13,7 +13,7 @@ from standfast import Store
 from standfast.amr import Snapshot
 from standfast.errors import IncompatibleCheckpoint, StateMismatch, WrongRankCount
 from tests.amr.restart.refusals import HEAT
-from tests.parallel.ranks import run_ranks
+from tests.kit.parallel_ranks import run_ranks
 
 COUNT = 3
 PROGRAM = Path(__file__).with_name("refusals.py")

@@ -13,7 +13,7 @@ from tests.amr.meshes import merged
 from tests.amr.restart.program import SHARED, shared_run
 from tests.amr.restart.simulations import LAST
 from tests.amr.restart.starting import start, told
-from tests.cli.stores import call
+from tests.kit.cli import call
 
 
 @pytest.mark.parametrize(("count", "others"), [(4, (2, 3, 1)), (1, (4,))], ids=["4", "1"])

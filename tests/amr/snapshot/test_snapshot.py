@@ -34,7 +34,7 @@ from standfast.store.backends.memory import MemoryBackend
 from tests.amr.meshes import empty_mesh, random_mesh
 from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import saved, worn
-from tests.store.stores import bytes_written, data_path, flip
+from tests.kit.stores import bytes_written, data_path, flip
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from standfast.errors import (
     StateMismatch,
     UnknownFormat,
 )
-from tests.store.save.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
+from tests.kit.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
 
 FRONTEND = ScalarFrontend(2, 4, OpenTopology(2, (64.0, 64.0)))
 

@@ -22,7 +22,7 @@ from standfast.errors import BadOption
 from standfast.parallel import SingleRank
 from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import VECTOR
-from tests.parallel.ranks import run_ranks
+from tests.kit.parallel_ranks import run_ranks
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "checkpoint_steps.py"
 

@@ -12,8 +12,8 @@ import standfast
 from standfast.display.output import hash_text
 from standfast.store.schema import names
 from tests.cli.experiments import HP, make_experiments, make_run
-from tests.cli.stores import call
 from tests.cli.test_cli import run_in_terminal
+from tests.kit.cli import call
 
 
 @pytest.fixture(scope="module")

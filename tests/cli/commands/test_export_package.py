@@ -10,7 +10,7 @@ import pytest
 import standfast
 from standfast.packages.model.files import load_model_folder
 from standfast.packages.store import save_to_store
-from tests.cli.stores import call, flip_in
+from tests.kit.cli import call, flip_in
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, model
 

@@ -10,7 +10,7 @@ import pytest
 import standfast
 from standfast.errors import FellBack
 from tests import WEIGHTSLAB
-from tests.cli.stores import call
+from tests.kit.cli import call
 from tests.tensorfile.importers.weightslab_roots import (
     FIRST,
     SECOND,

@@ -13,9 +13,9 @@ from standfast.policies import KeepBest, KeepLast, Retention
 from standfast.store.retention.trash import Trash
 from standfast.store.schema import run_file
 from tests.cli.commands.test_space import at, files, on_disk, verified
-from tests.cli.stores import call, flip, make_store, put, record_of
+from tests.kit.cli import call, flip, make_store, put, record_of
+from tests.kit.stores import folder
 from tests.store.schema.test_versions import needing, resealed
-from tests.store.stores import folder
 
 
 @pytest.fixture

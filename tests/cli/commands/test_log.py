@@ -16,8 +16,8 @@ from standfast.store.schema import names
 from standfast.store.schema.record import Place
 from standfast.store.schema.run_file import encode
 from tests.cli.experiments import make_experiments
-from tests.cli.stores import call, put
 from tests.cli.test_cli import run_in_terminal
+from tests.kit.cli import call, put
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 import standfast
 from standfast import KeepBest
 from tests.cli.experiments import make_experiments
-from tests.cli.stores import call
 from tests.cli.test_cli import run_in_terminal
+from tests.kit.cli import call
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import standfast
 from standfast import KeepLast
 from standfast.store.query import locations
 from standfast.store.query.mirrors import NAME, open_mirror, read_mirrors, remember_mirror
-from tests.cli.stores import Done, call, make_store
 from tests.cli.test_cli import run_in_terminal
+from tests.kit.cli import Done, call, make_store
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from standfast.errors import ChangedFile
 from standfast.packages import listing
 from standfast.packages.documents.records import GenerationInfo
 from standfast.packages.model.config import Config
-from tests.cli.stores import call
 from tests.cli.test_cli import STANDFAST, run_in_terminal
+from tests.kit.cli import call
 from tests.packages.saved_packages import (
     CONFIG,
     PARAMETERS,

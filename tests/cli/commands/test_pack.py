@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.stores import call
-from tests.files.power import read_tree
+from tests.kit.cli import call
+from tests.kit.power import read_tree
 from tests.packages.archives import make_package
 
 

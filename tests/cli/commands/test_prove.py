@@ -10,7 +10,7 @@ import pytest
 
 import standfast
 from tests import ROOT
-from tests.cli.stores import call
+from tests.kit.cli import call
 
 WALK = ROOT / "tests" / "training" / "programs" / "walk.py"
 

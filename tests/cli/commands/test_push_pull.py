@@ -12,7 +12,7 @@ from standfast.cli import stores
 from standfast.errors import NotAStore
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.schema import names
-from tests.cli.stores import call, data_files, flip_in, make_store
+from tests.kit.cli import call, data_files, flip_in, make_store
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ import pytest
 import standfast
 from standfast.display.output import age_text, hash_text
 from standfast.errors import FellBack
-from tests.cli.stores import call, flip_in, make_store, put, record_of, state, weights
 from tests.cli.test_cli import STANDFAST, run_in_terminal
+from tests.kit.cli import call, flip_in, make_store, put, record_of, state, weights
 from tests.store.schema.test_versions import needing, of_version_2
 
 

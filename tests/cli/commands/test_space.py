@@ -11,7 +11,7 @@ import standfast
 from standfast.policies import Retention
 from standfast.store.backends.local import LocalBackend
 from standfast.store.retention.pins import pinned
-from tests.cli.stores import call, data_files, flip_in, make_store, put
+from tests.kit.cli import call, data_files, flip_in, make_store, put
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from standfast.display.curves import Axes, Curve, plot
 from standfast.tensors import randomness
 from standfast.tenzor import Checkpoint, CheckpointMetadata
 from standfast.tenzor.program import Program
-from tests.cli.stores import Done, call
 from tests.cli.test_cli import STANDFAST
+from tests.kit.cli import Done, call
 from tests.tenzor.digits_files import write_digits
 
 

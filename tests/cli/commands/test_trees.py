@@ -12,8 +12,8 @@ import standfast
 from standfast.amr import Snapshot
 from standfast.amr.inspect.logical import logical_digest
 from tests.amr.saved_states import GAUGE, VECTOR, State, divided, refined, save, snapshot
-from tests.cli.stores import call, flip_in
 from tests.cli.test_cli import run_in_terminal
+from tests.kit.cli import call, flip_in
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 import standfast
 from standfast.store.maintenance.verify import verify_store
-from tests.cli.stores import call, data_files, flip, flip_in, make_store, put, record_of
+from tests.kit.cli import call, data_files, flip, flip_in, make_store, put, record_of
 
 
 @pytest.fixture

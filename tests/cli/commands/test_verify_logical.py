@@ -13,9 +13,9 @@ import standfast
 from standfast.store.maintenance.logical import logical
 from standfast.store.tree.per_rank import per_rank
 from tests.amr.saved_states import GAUGE, refined, snapshot
-from tests.cli.stores import call, flip_in
+from tests.kit.cli import call, flip_in
+from tests.kit.rank_threads import ThreadRanks, on_ranks
 from tests.store.save.cut import Cut, cut_framework
-from tests.store.save.rank_threads import ThreadRanks, on_ranks
 from tests.store.save.test_shared import columns, opened, rows
 
 pytestmark = pytest.mark.usefixtures("cut_framework")

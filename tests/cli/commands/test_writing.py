@@ -11,7 +11,7 @@ import pytest
 
 import standfast
 from standfast.store.copies.imports import import_folder
-from tests.cli.stores import call, make_store, weights
+from tests.kit.cli import call, make_store, weights
 
 
 @pytest.fixture

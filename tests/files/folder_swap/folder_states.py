@@ -7,7 +7,7 @@ from pathlib import Path
 from standfast.files.disk import Disk
 from standfast.files.folder_swap.swap import replacing_folder
 from standfast.files.lines import replace_lines
-from tests.files.power import Tree, read_tree, write_tree
+from tests.kit.power import Tree, read_tree, write_tree
 
 LIST = "files.json"
 """The file that says which are ours."""

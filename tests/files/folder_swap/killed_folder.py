@@ -11,8 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.files.faults import FaultyDisk, kill
 from tests.files.folder_swap.folder_states import DISKS, prepare, save
+from tests.kit.disk_faults import FaultyDisk, kill
 
 _LONGEST = 60
 """A child that hangs is ended after so many seconds."""

@@ -29,8 +29,8 @@ from tests.files.folder_swap.folder_states import (
     prepare,
     save,
 )
-from tests.files.power import LoggingDisk, read_tree, write_tree
 from tests.files.states import leftovers
+from tests.kit.power import LoggingDisk, read_tree, write_tree
 
 
 def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:

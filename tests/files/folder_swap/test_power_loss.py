@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.files.folder_swap.folder_states import NEW, OLD, OTHERS, prepare, save
-from tests.files.power import LoggingDisk, Operation, Tree, read_tree, trees_after_power_cut
+from tests.kit.power import LoggingDisk, Operation, Tree, read_tree, trees_after_power_cut
 
 
 class Save:

@@ -19,7 +19,6 @@ from standfast.files.disk import LOCAL, Disk
 from standfast.files.folder_swap.leftovers import NEW as NEW_SUFFIX
 from standfast.files.folder_swap.leftovers import OLD as OLD_SUFFIX
 from standfast.files.folder_swap.swap import making_folder, replacing_folder
-from tests.files.faults import FaultyDisk, raising
 from tests.files.folder_swap.folder_states import (
     DISKS,
     NEW,
@@ -32,8 +31,9 @@ from tests.files.folder_swap.folder_states import (
     prepare,
     save,
 )
-from tests.files.power import read_tree, write_tree
 from tests.files.states import leftovers
+from tests.kit.disk_faults import FaultyDisk, raising
+from tests.kit.power import read_tree, write_tree
 
 PREFIX = aside_prefix(Path("model"))
 """Of what is written beside a folder `model`."""

@@ -17,7 +17,7 @@ from standfast.files.staging.staging import SharedStaging
 from standfast.tensors import Source, TensorSpec, source_of
 from standfast.tensors.sources import ALIGNMENT
 from standfast.torch.devices import DeviceSource
-from tests.devices import LateDevice
+from tests.kit.devices import LateDevice
 
 LARGE = SMALL // 4
 """How many float32 are no small tensor."""

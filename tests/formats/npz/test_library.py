@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import standfast
 from standfast.formats.npz import file as own_format
-from tests.strategies import arrays, same_bytes
+from tests.kit.strategies import arrays, same_bytes
 
 Array = np.ndarray[Any, Any]
 

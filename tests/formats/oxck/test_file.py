@@ -39,7 +39,7 @@ from tests.formats.oxck.builders import (
     sealed_file,
     tensor,
 )
-from tests.strategies import arrays, metadata, names, same_bytes
+from tests.kit.strategies import arrays, metadata, names, same_bytes
 
 FIRST = GOLDEN / "oxck_mixed.oxck"
 METADATA = {

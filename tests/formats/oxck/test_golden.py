@@ -20,7 +20,7 @@ from standfast.oxck import Checkpoint, MetadataParse, TruncatedData
 from tests import GOLDEN
 from tests.formats.golden.make import METADATA, golden_files, oxck_tensors
 from tests.formats.oxck.builders import original_read
-from tests.strategies import same_bytes
+from tests.kit.strategies import same_bytes
 
 FILES = [name for name in golden_files() if name.endswith(".oxck")]
 

@@ -19,7 +19,7 @@ import standfast
 from standfast.errors import NotVerified
 from standfast.formats.safetensors.file import CODE_OF
 from standfast.tensors import DTYPES, Packed, TensorSpec
-from tests.strategies import arrays, names, packed
+from tests.kit.strategies import arrays, names, packed
 
 Array = np.ndarray[Any, Any]
 

@@ -43,7 +43,7 @@ from tests.formats.tenzor.builders import (
     reseal,
     saved,
 )
-from tests.strategies import arrays, metadata, names, same_bytes
+from tests.kit.strategies import arrays, metadata, names, same_bytes
 
 FIRST = GOLDEN / "tenzor_checkpoint.tenzor"
 NAMES = ["conv1_weight", "conv1_bias", "optim/conv1_weight/v", "optim/conv1_bias/v"]

@@ -11,7 +11,7 @@ from standfast.errors import BadField, DigestMismatch, StandfastError, Truncated
 from tests import GOLDEN
 from tests.formats.golden.make import METADATA, golden_files, tenzor_tensors
 from tests.formats.tenzor.builders import lookup
-from tests.strategies import same_bytes
+from tests.kit.strategies import same_bytes
 
 FILES = [name for name in golden_files() if name.endswith(".tenzor")]
 

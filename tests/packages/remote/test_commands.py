@@ -10,7 +10,7 @@ import pytest
 from standfast.packages import load_model_folder, save_model_folder, save_to_store
 from standfast.store import Store
 from standfast.store.remote.client import Client
-from tests.cli.stores import call
+from tests.kit.cli import call
 from tests.packages import hugging
 from tests.packages.saved_packages import make_package
 from tests.packages.stored_models import TINY, bits, model

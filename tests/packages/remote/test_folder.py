@@ -48,9 +48,9 @@ from standfast.packages.remote import places
 from standfast.packages.remote.folder import FORMAT, SAVES, RemoteFolder, RemotePath
 from standfast.store import Store
 from standfast.store.remote.client import Client, Meta, Tag
-from tests.object_store.faults import Answer, DropAnswer, Fault
-from tests.object_store.messages import Request
-from tests.object_store.proxy import Proxy
+from tests.kit.object_store.faults import Answer, DropAnswer, Fault
+from tests.kit.object_store.messages import Request
+from tests.kit.object_store.proxy import Proxy
 from tests.packages import hugging
 from tests.packages.saved_packages import PARAMETERS, make_foreign, make_package
 from tests.packages.stored_models import TINY, bits, model

@@ -17,7 +17,8 @@ from standfast.store.retention.collection import carry_out, plan
 from standfast.store.retention.trash import Trash
 from standfast.store.schema.damage import mark_damaged
 from standfast.training.metrics import Line, MetricsLog
-from tests.store.faults.states import is_same, state
+from tests.kit.fault_states import state
+from tests.kit.stores import same
 
 OWN = "checkpoints/.standfast"
 RUNS = "checkpoints/models/*"
@@ -179,7 +180,7 @@ def _check_operations(place: Path, outside: Path) -> None:
         assert _contents(outside) == before, f"operation {number}"
         try:
             for checkpoint in Store(place).runs()[0].checkpoints():
-                assert is_same(checkpoint.state(), state(checkpoint.step))
+                assert same(checkpoint.state(), state(checkpoint.step))
         except (StandfastError, IndexError):
             pass
     assert succeeded
@@ -236,4 +237,4 @@ def test_a_store_and_its_folder_may_be_links(tmp_path: Path) -> None:
     (tmp_path / "store" / "checkpoints").symlink_to("../disk/checkpoints")
     run = Store(tmp_path / "link").run(name="a")
     run.save(1, state(1))
-    assert is_same(Store(tmp_path / "link").resolve("a").state(), state(1))
+    assert same(Store(tmp_path / "link").resolve("a").state(), state(1))

@@ -23,7 +23,7 @@ from standfast.store.backends import local
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.local import LocalBackend
 from standfast.store.index import scanning
-from tests.files.faults import FaultyDisk, raising
+from tests.kit.disk_faults import FaultyDisk, raising
 from tests.store.backends.backend_suite import RUN, BackendSuite, new_file
 
 FAULTS = {

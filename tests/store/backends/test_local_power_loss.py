@@ -11,7 +11,7 @@ import pytest
 
 from standfast.files import disk
 from standfast.store.backends.local import LocalBackend
-from tests.files.power import (
+from tests.kit.power import (
     LoggingDisk,
     Operation,
     Tree,

@@ -19,7 +19,7 @@ from standfast.files import disk
 from standfast.files.disk import Disk
 from standfast.store.backends import locks
 from standfast.store.backends.locks import holder, take
-from tests.descriptors import open_files
+from tests.kit.descriptors import open_files
 
 
 class Holder:

@@ -25,7 +25,7 @@ from standfast.files.digests import CHUNK
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.maintenance.doctor import clean, examine
 from standfast.store.schema import names
-from tests.store.stores import MIB, chunks, random_bytes, same
+from tests.kit.stores import MIB, chunks, random_bytes, same
 
 
 @pytest.fixture(params=["disk", "memory", "object store"])

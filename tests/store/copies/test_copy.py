@@ -45,9 +45,9 @@ from standfast.store.save.changing import change_of
 from standfast.store.schema import names
 from standfast.store.schema.marks import read_marks
 from standfast.store.schema.run_file import encode, read_run
-from tests.files.faults import raising
-from tests.store.faults.states import Faulty, UnsyncedDisk
-from tests.store.stores import (
+from tests.kit.disk_faults import raising
+from tests.kit.fault_states import Faulty, UnsyncedDisk
+from tests.kit.stores import (
     chunks,
     data_files,
     data_path,

@@ -15,7 +15,7 @@ from standfast.store import Store
 from standfast.store.maintenance.doctor import examine
 from standfast.store.retention.retaining import retain
 from standfast.store.schema import names
-from tests.store.faults.states import DAMAGED, TAG, Contents, state
+from tests.kit.fault_states import DAMAGED, TAG, Contents, state
 
 
 @dataclass(frozen=True)

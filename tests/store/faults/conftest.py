@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from standfast.store.index.manifest import Manifest
-from tests.store.faults.states import make_small
+from tests.kit.fault_states import make_small
 
 MEMORY = Path("/dev/shm")
 

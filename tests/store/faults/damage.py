@@ -12,8 +12,9 @@ import pytest
 from standfast.errors import DamagedFile, FellBack
 from standfast.store import Run, Store
 from standfast.store.schema import names
+from tests.kit.fault_states import Contents, State, state
+from tests.kit.stores import same
 from tests.store.faults.changes import saved
-from tests.store.faults.states import Contents, State, is_same, state
 
 HELD: Contents = {
     ("first", 1): state(1),
@@ -71,7 +72,7 @@ def check_fallback(damaged: Damaged, words: str, error: type[Exception] = Damage
     with pytest.raises(error, match=words) as raised:
         run.load(NEWEST)
     loaded, warning = load_latest(run)
-    assert is_same(loaded, HELD["first", 2])
+    assert same(loaded, HELD["first", 2])
     assert f"fell back to {run.hash}@2" in warning
     check_others(damaged)
     return str(raised.value)
@@ -80,7 +81,7 @@ def check_fallback(damaged: Damaged, words: str, error: type[Exception] = Damage
 def check_others(damaged: Damaged) -> None:
     for (name, step), expected in HELD.items():
         if (name, step) != ("first", NEWEST):
-            assert is_same(damaged.run(name).load(step), expected), (name, step)
+            assert same(damaged.run(name).load(step), expected), (name, step)
 
 
 def check_saving(damaged: Damaged, weight: int | None = None) -> None:
@@ -88,6 +89,6 @@ def check_saving(damaged: Damaged, weight: int | None = None) -> None:
     new: Any = state(9, weight)
     run = damaged.run()
     run.save(4, new)
-    assert is_same(run.load(4), new)
-    assert is_same(load_latest(run)[0], new)
+    assert same(run.load(4), new)
+    assert same(load_latest(run)[0], new)
     run.close()

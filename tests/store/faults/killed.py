@@ -14,9 +14,9 @@ from pathlib import Path
 from standfast.files import disk, ring
 from standfast.store import Store
 from standfast.store.save import planning
-from tests.files.faults import kill
+from tests.kit.disk_faults import kill
+from tests.kit.fault_states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk, copy_store
 from tests.store.faults.changes import CHANGES
-from tests.store.faults.states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk, copy_store
 
 _LONGEST = 60
 """A child that hangs is ended after so many seconds."""

@@ -12,7 +12,8 @@ from standfast.files import disk
 from standfast.store import Store
 from standfast.store.save import saving as saving_module
 from standfast.store.schema import run_file
-from tests.store.faults.states import UnsyncedDisk, is_same, state
+from tests.kit.fault_states import UnsyncedDisk, state
+from tests.kit.stores import same
 
 YEAR = 365 * 24 * 3600
 
@@ -73,8 +74,8 @@ def test_latest_is_the_last_commit_whatever_the_clock_says(
                 clock.stamp()
             opened = Store(folder)
             assert opened.resolve("latest").sequence == step
-            assert is_same(opened.resolve("latest").state(), state(step))
-            assert is_same(opened.run(name).load(), state(step))
+            assert same(opened.resolve("latest").state(), state(step))
+            assert same(opened.run(name).load(), state(step))
     assert times != sorted(times), "the clock was not set back"
     sequences = [each.sequence for run in Store(folder).runs() for each in run.checkpoints()]
     assert sorted(sequences) == list(range(1, 10))

@@ -19,6 +19,8 @@ from standfast.errors import (
 from standfast.files import disk
 from standfast.store import Store
 from standfast.store.load.reading import read_record
+from tests.kit.fault_states import UnsyncedDisk
+from tests.kit.stores import same
 from tests.store.faults.damage import (
     HELD,
     NEWEST,
@@ -28,7 +30,6 @@ from tests.store.faults.damage import (
     check_saving,
     load_latest,
 )
-from tests.store.faults.states import UnsyncedDisk, is_same
 
 TENSORS = ["model.weight", "model.bias", "optimizer.moments"]
 
@@ -151,7 +152,7 @@ def test_a_shared_tensor_that_is_damaged_costs_all_that_share_it_and_no_others(
             run.load(step)
     with pytest.raises(DigestMismatch, match=r"model\.weight"):
         store.run("second").load(1)
-    assert is_same(run.load(), HELD["first", NEWEST])
+    assert same(run.load(), HELD["first", NEWEST])
 
 
 def test_a_header_that_is_damaged_harms_other_programs_alone(store: Damaged) -> None:
@@ -160,7 +161,7 @@ def test_a_header_that_is_damaged_harms_other_programs_alone(store: Damaged) -> 
     room = 8 + int.from_bytes(sound[:8], "little")
     for at in range(0, room, 97):
         flip(file, at)
-        assert is_same(store.run().load(), HELD["first", NEWEST])
+        assert same(store.run().load(), HELD["first", NEWEST])
         with pytest.raises(DamagedFile, match=file.name):
             store.run().checkpoint(NEWEST).verify()
         file.write_bytes(sound)
@@ -190,5 +191,5 @@ def test_a_save_does_not_refer_to_what_a_load_found_damaged(store: Damaged) -> N
     flip_tensor(store, "model.weight")
     loaded, warning = load_latest(store.run())
     assert "model.weight" in warning
-    assert is_same(loaded, HELD["first", 2])
+    assert same(loaded, HELD["first", 2])
     check_saving(store, weight=4)

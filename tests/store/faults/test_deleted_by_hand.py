@@ -10,8 +10,9 @@ import pytest
 from standfast.errors import FellBack, MissingData, RefNotFound, StandfastError, StoreError
 from standfast.files import disk
 from standfast.store import Store
+from tests.kit.fault_states import UnsyncedDisk, leftovers, state
+from tests.kit.stores import same
 from tests.store.faults.damage import HELD, NEWEST, Damaged
-from tests.store.faults.states import UnsyncedDisk, is_same, leftovers, state
 
 
 @pytest.fixture
@@ -26,28 +27,28 @@ def test_a_run_deleted_between_two_saves_begins_anew(store: Damaged) -> None:
     shutil.rmtree(store.folder())
     new = state(11, weight=1)
     run.save(11, new)
-    assert is_same(run.load(), new)
+    assert same(run.load(), new)
     assert [each.step for each in run.checkpoints()] == [11]
     assert run.checkpoint().head.parent is None
-    assert is_same(store.run("second").load(1), HELD["second", 1])
-    assert is_same(Store(store.path).resolve("latest").state(), new)
+    assert same(store.run("second").load(1), HELD["second", 1])
+    assert same(Store(store.path).resolve("latest").state(), new)
     run.close()
     fresh = store.run()
     fresh.save(12, state(12, weight=1))
-    assert is_same(fresh.load(11), new)
+    assert same(fresh.load(11), new)
     assert leftovers(Store(store.path)) == []
 
 
 @pytest.mark.parametrize("is_fresh", [False, True], ids=["the same object", "another one"])
 def test_a_run_deleted_before_a_load_is_not_there(is_fresh: bool, store: Damaged) -> None:
     run = store.run()
-    assert is_same(run.load(), HELD["first", NEWEST])
+    assert same(run.load(), HELD["first", NEWEST])
     shutil.rmtree(store.folder())
     run = store.run() if is_fresh else run
     for ref in ("latest", "best", 1):
         with pytest.raises(RefNotFound):
             run.load(ref)
-    assert is_same(Store(store.path).resolve("latest").state(), HELD["second", 1])
+    assert same(Store(store.path).resolve("latest").state(), HELD["second", 1])
 
 
 @pytest.mark.guarantee("G18")
@@ -58,14 +59,14 @@ def test_a_run_that_shares_with_a_deleted_one_is_whole(name: str, store: Damaged
     for key, expected in HELD.items():
         if key[0] == name:
             run = store.run(name)
-            assert is_same(run.load(key[1]), expected)
+            assert same(run.load(key[1]), expected)
             run.checkpoint(key[1]).verify()
     run = store.run(name)
     run.save(10, state(10, weight=1))
-    assert is_same(run.load(), state(10, weight=1))
+    assert same(run.load(), state(10, weight=1))
     run = store.run(other)
     run.save(10, state(11, weight=1))
-    assert is_same(run.load(), state(11, weight=1))
+    assert same(run.load(), state(11, weight=1))
     assert leftovers(Store(store.path)) == []
 
 
@@ -76,7 +77,7 @@ def test_the_whole_store_deleted_between_two_saves_begins_anew(store: Damaged) -
     with pytest.raises(StoreError):
         run.load()
     run.save(11, state(11))
-    assert is_same(run.load(), state(11))
+    assert same(run.load(), state(11))
     assert [each.name for each in Store(store.path).runs()] == ["first"]
 
 
@@ -129,11 +130,11 @@ def test_a_run_deleted_during_a_save_leaves_an_error_or_a_whole_checkpoint(
         steps = [each.step for each in run.checkpoints()]
         assert steps == ([] if failed or deleting.too_late else [10 + at])
         for step in steps:
-            assert is_same(run.load(step), state(at))
+            assert same(run.load(step), state(at))
         run.save(100 + at, state(at))
-        assert is_same(run.load(), state(at))
+        assert same(run.load(), state(at))
         assert [each.step for each in run.checkpoints()] == [*steps, 100 + at]
-        assert is_same(store.run("second").load(1), HELD["second", 1])
+        assert same(store.run("second").load(1), HELD["second", 1])
         run.close()
     assert at > 5
     assert outcomes == {True, False}
@@ -144,20 +145,20 @@ def test_a_run_file_deleted_by_hand_is_made_again(store: Damaged) -> None:
     file = store.folder() / f"{run.hash}_run.json"
     file.unlink()
     with pytest.warns(FellBack):
-        assert is_same(store.run().load(), HELD["first", NEWEST])
+        assert same(store.run().load(), HELD["first", NEWEST])
     run.save(10, state(10))
     assert file.exists()
-    assert is_same(store.run().load(), state(10))
+    assert same(store.run().load(), state(10))
 
 
 def test_a_record_deleted_by_hand_is_a_checkpoint_deleted(store: Damaged) -> None:
     run = store.run()
     store.record().unlink()
-    assert is_same(run.load(), HELD["first", 2])
+    assert same(run.load(), HELD["first", 2])
     with pytest.raises(RefNotFound, match=f"no checkpoint of step {NEWEST}"):
         run.load(NEWEST)
     run.save(NEWEST, state(9))
-    assert is_same(run.load(), state(9))
+    assert same(run.load(), state(9))
     run.close()
     store.run().save(10, state(10))
     assert leftovers(Store(store.path)) == []
@@ -180,6 +181,6 @@ def test_a_file_deleted_while_a_save_refers_to_it_is_missed_before_the_commit(
             run.save(10, state(10, weight=4))
     assert [each.step for each in run.checkpoints()] == [1, 2, NEWEST]
     run.save(10, state(10, weight=4))
-    assert is_same(run.load(), state(10, weight=4))
+    assert same(run.load(), state(10, weight=4))
     run.close()
     assert leftovers(Store(store.path)) == []

@@ -13,17 +13,17 @@ import pytest
 from standfast.errors import WriteFailed
 from standfast.files import disk
 from standfast.store import Run, Store
-from tests.store.faults.changes import CHANGES, Change
-from tests.store.faults.states import (
+from tests.kit.fault_states import (
     Faulty,
     State,
     UnsyncedDisk,
     check_between,
     check_next_save,
     copy_store,
-    is_same,
     state,
 )
+from tests.kit.stores import same
+from tests.store.faults.changes import CHANGES, Change
 
 FAULTS: dict[str, Callable[[], BaseException]] = {
     "ENOSPC": lambda: OSError(errno.ENOSPC, "No space left on device"),
@@ -128,11 +128,11 @@ def test_a_run_whose_save_failed_goes_on_saving(
         step += step in committed
         new = state(step, weight=7)
         run.save(step, new)
-        assert is_same(run.load(), new)
+        assert same(run.load(), new)
     assert at > 20
     assert outcomes == {True, False}
     for checkpoint in run.checkpoints():
-        assert is_same(checkpoint.state(), state(checkpoint.step, weight=7))
+        assert same(checkpoint.state(), state(checkpoint.step, weight=7))
     run.close()
     check_next_save(Store(folder), {("first", 0): None})
 

@@ -12,14 +12,14 @@ import pytest
 from standfast.files import disk
 from standfast.store import Store
 from standfast.store.maintenance.doctor import examine
-from tests.store.faults.changes import CHANGES
-from tests.store.faults.states import (
+from tests.kit.fault_states import (
     DAMAGED,
     UnsyncedDisk,
     check_between,
     check_next_save,
     leftovers,
 )
+from tests.store.faults.changes import CHANGES
 
 
 @pytest.mark.guarantee("G1")

@@ -17,9 +17,9 @@ from standfast.store import Store
 from standfast.store.backends.local import LocalBackend
 from standfast.store.backends.new_file import is_aside
 from standfast.store.schema import names
-from tests.files.power import LoggingDisk, Operation, Tree, read_tree, trees_after_power_cut
+from tests.kit.fault_states import UnsyncedDisk, check_between, check_next_save
+from tests.kit.power import LoggingDisk, Operation, Tree, read_tree, trees_after_power_cut
 from tests.store.faults.changes import CHANGES, Change
-from tests.store.faults.states import UnsyncedDisk, check_between, check_next_save
 
 
 class Logging(LoggingDisk, UnsyncedDisk):

@@ -15,11 +15,11 @@ from standfast.errors import WriteFailed
 from standfast.files import disk
 from standfast.files.disk import Disk
 from standfast.store import Store
-from tests.files.power import Tree, read_tree
-from tests.fuse import why_not
-from tests.fuse.fixtures import NOT_RUN
+from tests.kit.fault_states import check_between, check_next_save, state
+from tests.kit.fuse import why_not
+from tests.kit.fuse.fixtures import NOT_RUN
+from tests.kit.power import Tree, read_tree
 from tests.store.faults.damage import HELD, Damaged
-from tests.store.faults.states import check_between, check_next_save, state
 
 READING = {"free", "abandoned", "close"}
 

@@ -14,6 +14,8 @@ from standfast.errors import DamagedFile, StandfastError, UnsupportedFile
 from standfast.files import disk
 from standfast.store.backends.local import LocalBackend
 from standfast.store.schema.decoder import decode, decode_head
+from tests.kit.fault_states import UnsyncedDisk
+from tests.kit.stores import same
 from tests.store.faults.damage import (
     HELD,
     NEWEST,
@@ -23,7 +25,6 @@ from tests.store.faults.damage import (
     check_saving,
     load_latest,
 )
-from tests.store.faults.states import UnsyncedDisk, is_same
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_a_damaged_record_costs_its_own_checkpoint_and_no_other(
     check_others(store)
     record.write_bytes(sound)
     store.forget()
-    assert is_same(store.run().load(NEWEST), HELD["first", NEWEST])
+    assert same(store.run().load(NEWEST), HELD["first", NEWEST])
 
 
 def flipped_heads(record: bytes) -> list[bytes]:
@@ -130,7 +131,7 @@ def test_wherever_a_head_is_flipped_latest_falls_back_and_no_data_is_deleted(
         loaded, warning = load_latest(run)
         assert record.name in warning
         assert "fell back" in warning
-        assert is_same(loaded, HELD["first", 2])
+        assert same(loaded, HELD["first", 2])
         with pytest.raises(DamagedFile, match=record.name):
             run.load(NEWEST)
         if i % 20 == 0:
@@ -139,7 +140,7 @@ def test_wherever_a_head_is_flipped_latest_falls_back_and_no_data_is_deleted(
             assert files <= store.data_files()
             store.run().delete(4)
     record.write_bytes(sound)
-    assert is_same(store.run().load(), HELD["first", NEWEST])
+    assert same(store.run().load(), HELD["first", NEWEST])
 
 
 def test_a_record_of_a_gigabyte_of_nothing_takes_neither_time_nor_memory(store: Damaged) -> None:
@@ -168,7 +169,7 @@ def test_something_else_in_the_place_of_a_record(what: str, store: Damaged) -> N
     else:
         record.symlink_to(record if "itself" in what else "nowhere")
     check_others(store)
-    assert is_same(load_latest(store.run())[0], HELD["first", 2])
+    assert same(load_latest(store.run())[0], HELD["first", 2])
     check_saving(store)
     with pytest.raises(StandfastError):
         store.run().load(NEWEST)

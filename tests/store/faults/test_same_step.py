@@ -10,10 +10,10 @@ from standfast.errors import FellBack, Protected, StepExists
 from standfast.files import disk
 from standfast.store import Store
 from standfast.store.schema.damage import mark_damaged
-from tests.files.power import read_tree
+from tests.kit.fault_states import UnsyncedDisk, check_between, leftovers, state
+from tests.kit.power import read_tree
+from tests.kit.stores import flip, same
 from tests.store.faults.damage import HELD, NEWEST, Damaged, check_others
-from tests.store.faults.states import UnsyncedDisk, check_between, is_same, leftovers, state
-from tests.store.stores import flip
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def test_a_replaced_step_is_the_new_state_and_the_old_data_is_gone(store: Damage
     old = [store.data_file(part) for part in ("model", "optimizer")]
     run = store.run()
     run.save(NEWEST, state(9), replace=True)
-    assert is_same(run.load(NEWEST), state(9))
-    assert is_same(run.load(), state(9))
+    assert same(run.load(NEWEST), state(9))
+    assert same(run.load(), state(9))
     assert not any(file.exists() for file in old)
     assert len(run.checkpoints()) == 3
     check_others(store)
@@ -51,10 +51,10 @@ def test_what_others_share_of_a_replaced_step_stays(store: Damaged) -> None:
     run.save(1, state(9), replace=True)
     assert shared.exists()
     assert not own.exists()
-    assert is_same(run.load(1), state(9))
-    assert is_same(run.load(), state(9)), "the latest is the last commit, not the highest step"
+    assert same(run.load(1), state(9))
+    assert same(run.load(), state(9)), "the latest is the last commit, not the highest step"
     for key in (("first", 2), ("first", NEWEST), ("second", 1)):
-        assert is_same(store.run(key[0]).load(key[1]), HELD[key])
+        assert same(store.run(key[0]).load(key[1]), HELD[key])
     assert leftovers(Store(store.path)) == []
 
 
@@ -63,7 +63,7 @@ def test_a_tagged_step_is_not_replaced(store: Damaged) -> None:
     run.checkpoint(NEWEST).tag("paper")
     with pytest.raises(Protected, match="'paper'"):
         run.save(NEWEST, state(9), replace=True)
-    assert is_same(run.load("paper"), HELD["first", NEWEST])
+    assert same(run.load("paper"), HELD["first", NEWEST])
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -73,7 +73,7 @@ def test_a_step_whose_record_is_damaged_can_be_saved_again(store: Damaged, repla
     store.forget()
     run = store.run()
     run.save(NEWEST, state(9), replace=replace)
-    assert is_same(run.load(), state(9))
+    assert same(run.load(), state(9))
     run.close()
     store.run().save(10, state(10))
     assert leftovers(Store(store.path)) == [], "the data of the damaged record"
@@ -88,7 +88,7 @@ def test_a_step_whose_data_a_load_found_damaged_can_be_saved_again(store: Damage
     with pytest.warns(FellBack):
         run.load()
     run.save(NEWEST, state(9))
-    assert is_same(run.load(), state(9))
+    assert same(run.load(), state(9))
     check_others(store)
 
 
@@ -103,5 +103,5 @@ def test_an_intact_step_is_not_replaced_though_a_file_of_it_is_under_suspicion(
 
 def test_replace_of_a_step_that_is_not_there_saves_it(store: Damaged) -> None:
     store.run().save(10, state(10), replace=True)
-    assert is_same(store.run().load(), state(10))
+    assert same(store.run().load(), state(10))
     assert leftovers(Store(store.path)) == []

@@ -15,7 +15,8 @@ from standfast.store.maintenance.doctor import examine
 from standfast.store.retention.restoring import restore
 from standfast.store.retention.trash import Trash
 from standfast.store.schema import names
-from tests.store.faults.states import UnsyncedDisk, check_next_save, contents, is_same
+from tests.kit.fault_states import UnsyncedDisk, check_next_save, contents
+from tests.kit.stores import same
 from tests.store.faults.test_power_loss import Logged
 from tests.store.faults.trash_changes import SHARED, TRASH_CHANGES
 
@@ -25,13 +26,13 @@ LOSING = "an emptied trash"
 def check_nothing_is_lost(store: Store, emptied: bool) -> None:
     """All is there or in the trash, and comes back from it; the store is sound meanwhile."""
     found = contents(store)
-    assert all(is_same(found[key], SHARED[key]) for key in found)
+    assert all(same(found[key], SHARED[key]) for key in found)
     assert examine(store.backend, store.index).sound
     for run in {entry.run for entry in Trash(store.backend).entries()}:
         restore(store.backend, store.index, run)
     again = contents(store)
     lost = {key for key in SHARED if key not in again}
-    assert all(is_same(again[key], SHARED[key]) for key in again)
+    assert all(same(again[key], SHARED[key]) for key in again)
     assert lost <= ({("first", 2)} if emptied else set())
     assert Trash(store.backend).entries() == []
 

@@ -15,7 +15,8 @@ import pytest
 from standfast.errors import RunBusy, StepExists, WriteFailed
 from standfast.files import disk
 from standfast.store import Checkpoint, Store
-from tests.store.faults.states import UnsyncedDisk, is_same, leftovers, state
+from tests.kit.fault_states import UnsyncedDisk, leftovers, state
+from tests.kit.stores import same
 
 BEHIND = 10
 """How many checkpoints are kept: no reader is slower than so many saves."""
@@ -71,12 +72,12 @@ def test_into_one_run_one_process_writes(folder: Path, workers: list[Worker]) ->
     run = Store(folder).run("first")
     with pytest.raises(RunBusy, match=f"process {workers[0].process.pid} on .* writes into it"):
         run.save(2, state(2))
-    assert is_same(run.load(), state(1))
+    assert same(run.load(), state(1))
     Store(folder).run("second").save(1, state(3))
     workers[0].go()
     workers[0].finish()
     run.save(2, state(2))
-    assert is_same(run.load(), state(2))
+    assert same(run.load(), state(2))
     assert leftovers(Store(folder)) == []
 
 
@@ -113,7 +114,7 @@ def test_processes_save_into_runs_of_one_store_at_once(
         sequences = [each.sequence for each in checkpoints]
         assert sequences == sorted(set(sequences))
         for each in checkpoints:
-            assert is_same(each.state(), state(each.step, weight=7))
+            assert same(each.state(), state(each.step, weight=7))
     everything = [each for name in names for each in store.run(name).checkpoints()]
     last = max(everything, key=lambda each: (each.sequence, each.run.hash))
     assert store.resolve("latest") == last
@@ -134,7 +135,7 @@ def test_a_reader_never_sees_half_a_state(folder: Path, workers: list[Worker]) -
             run.delete(step - BEHIND)
     (folder / "stop").touch()
     assert int(workers[0].finish()) > 3
-    assert is_same(run.load(), state(count, weight=7))
+    assert same(run.load(), state(count, weight=7))
 
 
 @pytest.mark.guarantee("G7")
@@ -154,7 +155,7 @@ def test_a_reader_that_is_overtaken_sees_the_newest(
         return checkpoint.state()
 
     loaded = store.with_latest(overtaken, writer.hash)
-    assert is_same(loaded, state(5)), "an old one was taken, and nobody was told"
+    assert same(loaded, state(5)), "an old one was taken, and nobody was told"
 
 
 def test_a_killed_writers_run_is_taken_over_though_its_child_lives(
@@ -170,8 +171,8 @@ def test_a_killed_writers_run_is_taken_over_though_its_child_lives(
         workers[0].process.wait()
         os.kill(child, 0)  # it lives
         run.save(2, state(2))
-        assert is_same(run.load(), state(2))
-        assert is_same(run.load(1), state(1))
+        assert same(run.load(), state(2))
+        assert same(run.load(1), state(1))
     finally:
         os.kill(child, signal.SIGKILL)
 

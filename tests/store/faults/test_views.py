@@ -13,15 +13,15 @@ import pytest
 from standfast.errors import RunBusy
 from standfast.files import disk
 from standfast.store import Store
-from tests.store.faults.damage import HELD, Damaged
-from tests.store.faults.states import (
+from tests.kit.fault_states import (
     UnsyncedDisk,
     check_between,
     check_next_save,
-    is_same,
     leftovers,
     state,
 )
+from tests.kit.stores import same
+from tests.store.faults.damage import HELD, Damaged
 
 VIEWS = ["manifest.yaml", ".standfast/index.sqlite"]
 
@@ -76,7 +76,7 @@ def test_a_view_that_is_damaged_is_made_again(
     damage(store.checkpoints / view)
     assert check_between(opened, {}, HELD)
     check_next_save(opened, HELD)
-    assert is_same(Store(store.path).run("second").load(1), HELD["second", 1])
+    assert same(Store(store.path).run("second").load(1), HELD["second", 1])
     in_the_way = damage in (become_a_folder, become_a_link_to_nowhere)
     if "index" in view and not in_the_way and not is_open:
         assert has_all_runs(store.checkpoints / view)
@@ -166,11 +166,11 @@ def test_all_of_standfasts_own_folder_may_vanish_between_saves(how: str, store: 
                 run.save(step, new)
             own.unlink()
             run.save(step, new)
-        assert is_same(run.load(), new)
+        assert same(run.load(), new)
     run.close()
     opened = Store(store.path)
     for key, expected in HELD.items():
-        assert is_same(opened.run(key[0]).load(key[1]), expected)
+        assert same(opened.run(key[0]).load(key[1]), expected)
     assert leftovers(opened) == []
     files = {name for name in os.listdir(store.folder()) if "weight" in name or "_00001" in name}
     assert sum("model" in name for name in files) == 3  # each has its own bias, none the weight
@@ -194,6 +194,6 @@ def test_if_standfasts_own_folder_vanishes_during_a_save_it_is_refused_or_commit
     opened = Store(store.path)
     assert check_between(opened, {}, HELD)
     run.save(10, state(10))
-    assert is_same(run.load(), state(10))
+    assert same(run.load(), state(10))
     run.close()
     check_next_save(Store(store.path), HELD)

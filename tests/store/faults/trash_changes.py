@@ -14,9 +14,9 @@ from standfast.store import Store
 from standfast.store.retention.restoring import restore
 from standfast.store.retention.trash import Trash
 from standfast.store.save import planning
+from tests.kit.fault_states import SMALL_BLOCK, SMALL_PART, Contents, UnsyncedDisk
 from tests.store.faults import killed
 from tests.store.faults.changes import CHANGES, THREE, Change, saved
-from tests.store.faults.states import SMALL_BLOCK, SMALL_PART, Contents, UnsyncedDisk
 
 SHARED: Contents = {**THREE, ("second", 1): THREE["first", 1]}
 WITHOUT: Contents = {key: each for key, each in SHARED.items() if key != ("first", 2)}

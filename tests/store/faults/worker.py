@@ -12,7 +12,8 @@ from pathlib import Path
 
 from standfast.errors import RunBusy
 from standfast.store import Store
-from tests.store.faults.states import is_same, state
+from tests.kit.fault_states import state
+from tests.kit.stores import same
 
 
 def wait() -> None:
@@ -57,7 +58,7 @@ def read(path: Path, name: str, count: int) -> None:
         is_over = (path / "stop").exists()
         store = kept if loads % 2 else Store(path)
         loaded = store.run(name).load()
-        assert is_same(loaded, state(loaded["seed"], weight=7)), "half a state"
+        assert same(loaded, state(loaded["seed"], weight=7)), "half a state"
         assert loaded["seed"] >= seen, f"{loaded['seed']} after {seen}"
         seen = loaded["seed"]
         loads += 1

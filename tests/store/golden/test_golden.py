@@ -11,8 +11,8 @@ import pytest
 from standfast import KeepLast, Store
 from standfast.errors import Protected, StandfastError, TooNew
 from standfast.store.maintenance.doctor import examine
+from tests.kit.stores import same
 from tests.store.golden.make import FUTURE, RUNS, TODAY, state
-from tests.store.stores import same
 
 OPENED = ("today", "future")
 

@@ -15,7 +15,7 @@ import pytest
 import standfast
 from standfast.store.backends.local import LocalBackend
 from standfast.store.index.forks import _Gate
-from tests.descriptors import open_files
+from tests.kit.descriptors import open_files
 
 PROGRAM = """
 import os, sys, threading, time

@@ -22,12 +22,7 @@ from standfast.files import disk
 from standfast.store.backends.local import LocalBackend
 from standfast.store.index import database, scanning
 from standfast.store.schema import names
-from tests.store.stores import folder, overwrite, random_bytes, record_path, same
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+from tests.kit.stores import folder, overwrite, random_bytes, record_path, same
 
 
 @pytest.fixture

@@ -28,11 +28,6 @@ from tests import WEIGHTSLAB
 FIRST_LINE = "# Written by Standfast from the records; it may be deleted at any time.\n"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
-
-
 def read(store: Store) -> dict[str, Any]:
     path = Path(store.url) / "manifest.yaml"
     text = path.read_text()

@@ -26,9 +26,9 @@ from standfast.files.input.file import SourceFile
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.load import loading, placing
 from standfast.store.load.loading import saved_tree
-from tests.device_memory import Made
-from tests.devices import LateDevice, put_tensors_on
-from tests.store.stores import MIB, chunks, data_path, flip, random_bytes, same
+from tests.kit.device_memory import Made
+from tests.kit.devices import LateDevice, put_tensors_on
+from tests.kit.stores import MIB, chunks, data_path, flip, random_bytes, same
 
 
 @pytest.fixture

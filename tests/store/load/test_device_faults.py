@@ -15,8 +15,8 @@ from standfast.errors import StateMismatch, UnreadableFile
 from standfast.files.input.file import SourceFile
 from standfast.tensors import TensorSpec
 from standfast.torch import devices, dtypes
-from tests.devices import LateDevice, put_tensors_on
-from tests.store.stores import chunks, data_path, flip
+from tests.kit.devices import LateDevice, put_tensors_on
+from tests.kit.stores import chunks, data_path, flip
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from standfast.errors import (
     StateMismatch,
 )
 from standfast.store import LoadReport
-from tests.store.stores import chunks, data_path, flip, random_bytes, same
+from tests.kit.stores import chunks, data_path, flip, random_bytes, same
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from standfast.store.checkpoint import Checkpoint
 from standfast.store.load.ranks_choosing import with_checkpoint_together
 from standfast.store.save.changing import change_of
 from standfast.store.save.ranks import save_together
+from tests.kit.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
 from tests.store.save.rank_states import part
-from tests.store.save.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
 
 
 class OwnIndex(LocalBackend):

@@ -21,7 +21,7 @@ from standfast.store.maintenance.doctor import Diagnosis, clean, examine
 from standfast.store.schema import names, run_file
 from standfast.store.schema.damage import damaged_files
 from standfast.store.schema.seal import seal, unseal
-from tests.store.stores import (
+from tests.kit.stores import (
     MIB,
     before_lock,
     chunks,
@@ -35,16 +35,6 @@ from tests.store.stores import (
     record_path,
     same,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
-
-
-@pytest.fixture
-def run(store: Store) -> Run:
-    return store.run("a")
 
 
 def _examined(store: Store) -> Diagnosis:

@@ -21,9 +21,9 @@ from standfast.store.maintenance.logical import Logical, differences, logical, l
 from standfast.store.tree.nodes import Ranks
 from standfast.store.tree.per_rank import per_rank
 from standfast.tensors.shards import Box
-from tests.cli.stores import flip_in
+from tests.kit.cli import flip_in
+from tests.kit.rank_threads import ThreadRanks, on_ranks
 from tests.store.save.cut import Cut, cut_framework, even
-from tests.store.save.rank_threads import ThreadRanks, on_ranks
 from tests.store.save.test_shared import LARGE, LAYOUTS, PLAIN, WIDE, columns, opened, rows
 
 pytestmark = pytest.mark.usefixtures("cut_framework")

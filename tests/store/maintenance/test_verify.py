@@ -26,7 +26,7 @@ from standfast.store.query.mirrors import remember_mirror
 from standfast.store.schema import names
 from standfast.store.schema.record import END
 from standfast.store.schema.run_file import RunFile
-from tests.store.stores import MIB, data_path, flip, folder, random_bytes
+from tests.kit.stores import MIB, data_path, flip, folder, random_bytes
 
 _KIND = re.compile(r".*(?:_run\.json|_architecture\.json|\.yaml|\.pth|\.safetensors)")
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pytest
 import torch
 
 from standfast import Run, Store
@@ -16,12 +15,7 @@ from standfast.store.query.changes import ABSENT, RunChanges, changes, sample_ch
 from standfast.store.schema import names
 from standfast.store.schema.run_file import encode
 from standfast.tensors import TensorSpec
-from tests.store.stores import overwrite
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+from tests.kit.stores import overwrite
 
 
 def made(store: Store, hp: Any = None, model: Any = None, data: Any = None, **options: Any) -> Run:

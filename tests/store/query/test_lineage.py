@@ -6,19 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from standfast import Run, Store
 from standfast.store.query.lineage import Lineage, Node, history, lineage
 from standfast.store.schema import names
 from standfast.store.schema.record import Place
 from standfast.store.schema.run_file import encode
-from tests.store.stores import overwrite
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+from tests.kit.stores import overwrite
 
 
 def saved(store: Store, name: str, *steps: int, parent: tuple[Run, int] | None = None) -> Run:

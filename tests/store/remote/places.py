@@ -16,9 +16,9 @@ from standfast.store.backends.address import INSIDE
 from standfast.store.remote import new_file
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.schema import names
-from tests.object_store.messages import Request
-from tests.object_store.server import Server
-from tests.store.stores import MIB, random_bytes, same
+from tests.kit.object_store.messages import Request
+from tests.kit.object_store.server import Server
+from tests.kit.stores import MIB, random_bytes, same
 
 PART = 5 * MIB
 """The least that S3 takes for a part."""

@@ -19,9 +19,9 @@ from standfast.errors import (
 from standfast.store.remote.client import Client
 from standfast.store.remote.connection import timeout
 from standfast.store.remote.reasons import reason
-from tests.object_store.faults import Answer, CutAnswer, DropAnswer, DropRequest, HoldAnswer
-from tests.object_store.messages import Request
-from tests.object_store.proxy import Proxy
+from tests.kit.object_store.faults import Answer, CutAnswer, DropAnswer, DropRequest, HoldAnswer
+from tests.kit.object_store.messages import Request
+from tests.kit.object_store.proxy import Proxy
 
 MESSAGES = {
     "Generic S3 error: … 404 Not Found: <Error><Code>NoSuchBucket</Code></Error>": (

@@ -19,10 +19,10 @@ from standfast.store.maintenance.verify import verify_store
 from standfast.store.remote import client
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.remote.client import Client
-from tests.object_store.faults import Answer, Fault, Instead
-from tests.object_store.messages import Request
-from tests.object_store.proxy import Proxy
-from tests.object_store.server import Server
+from tests.kit.object_store.faults import Answer, Fault, Instead
+from tests.kit.object_store.messages import Request
+from tests.kit.object_store.proxy import Proxy
+from tests.kit.object_store.server import Server
 from tests.store.remote.faults.workers import Worker
 from tests.store.remote.places import check, fresh, objects, state, straight
 

@@ -24,10 +24,10 @@ from standfast.store.retention.pins import pinned_steps
 from standfast.store.save.planning import Plan, plan_leaves
 from standfast.store.save.saving import Wanted
 from standfast.store.tree import tree
-from tests.object_store.faults import Answer, DropAnswer, HoldAnswer
-from tests.object_store.messages import Request
-from tests.object_store.proxy import Proxy
-from tests.object_store.server import Server
+from tests.kit.object_store.faults import Answer, DropAnswer, HoldAnswer
+from tests.kit.object_store.messages import Request
+from tests.kit.object_store.proxy import Proxy
+from tests.kit.object_store.server import Server
 from tests.store.remote.faults.workers import Worker
 from tests.store.remote.places import check, fresh, state, straight
 

@@ -17,11 +17,11 @@ from standfast.errors import AlreadyExists, WriteFailed
 from standfast.store.remote import new_file
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.remote.new_file import _copied, _unused
-from tests.object_store.faults import Answer, DropAnswer, HoldAnswer
-from tests.object_store.proxy import Proxy
-from tests.object_store.server import Server
+from tests.kit.object_store.faults import Answer, DropAnswer, HoldAnswer
+from tests.kit.object_store.proxy import Proxy
+from tests.kit.object_store.server import Server
+from tests.kit.stores import MIB, random_bytes
 from tests.store.remote.places import PART, is_completion, is_part, straight, use_small_parts
-from tests.store.stores import MIB, random_bytes
 
 NAME = "models/a/a.safetensors"
 SIZE = 2 * PART + 3 * MIB

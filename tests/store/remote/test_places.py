@@ -8,7 +8,7 @@ import obstore
 import pytest
 
 from standfast import Store
-from tests.object_store.server import Server
+from tests.kit.object_store.server import Server
 from tests.store.remote.places import check, fresh, state, straight
 
 

@@ -22,12 +22,12 @@ from standfast.errors import (
 from standfast.store.maintenance.doctor import examine
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.schema import names
-from tests.object_store.faults import Call, CutAnswer, ReplaceInAnswer
-from tests.object_store.messages import Request
-from tests.object_store.proxy import Proxy
-from tests.object_store.server import Server
+from tests.kit.object_store.faults import Call, CutAnswer, ReplaceInAnswer
+from tests.kit.object_store.messages import Request
+from tests.kit.object_store.proxy import Proxy
+from tests.kit.object_store.server import Server
+from tests.kit.stores import same
 from tests.store.remote.places import fresh, state, straight
-from tests.store.stores import same
 
 SIZE = 300_000
 

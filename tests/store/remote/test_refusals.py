@@ -16,9 +16,9 @@ from standfast import Store
 from standfast.errors import BadOption, FileError, StandfastError, UnreadableFile, WriteFailed
 from standfast.store.remote.connection import checked_url
 from standfast.store.remote.versions import UNTRUSTED
-from tests.object_store.faults import Answer
-from tests.object_store.proxy import Proxy
-from tests.object_store.server import Server
+from tests.kit.object_store.faults import Answer
+from tests.kit.object_store.proxy import Proxy
+from tests.kit.object_store.server import Server
 from tests.store.remote.places import check, fresh, objects, shown, state, straight
 
 TOKEN = "FQoGZXIvYXdzEAAaDtokenofnobody"

@@ -23,9 +23,9 @@ from standfast.store.backends.local import LocalBackend
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.retention.collection import carry_out, plan
+from tests.kit.rank_threads import ThreadRanks, on_ranks
+from tests.kit.stores import QUERIES
 from tests.store import remote
-from tests.store.save.rank_threads import ThreadRanks, on_ranks
-from tests.store.stores import QUERIES
 
 STATE = {"model": {"w": torch.arange(70_000.0), "b": torch.ones(3)}, "step": 7}
 

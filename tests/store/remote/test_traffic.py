@@ -12,7 +12,7 @@ import pytest
 
 import standfast
 from standfast.store.schema import names
-from tests.object_store.proxy import Proxy
+from tests.kit.object_store.proxy import Proxy
 
 MIB = 1 << 20
 

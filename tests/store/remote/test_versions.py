@@ -20,10 +20,10 @@ from standfast.store.backends.address import INSIDE
 from standfast.store.remote import versions
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.schema import names
-from tests.object_store.faults import Answer, Call
-from tests.object_store.messages import Disconnected, Request
-from tests.object_store.proxy import Proxy
-from tests.object_store.server import Server
+from tests.kit.object_store.faults import Answer, Call
+from tests.kit.object_store.messages import Disconnected, Request
+from tests.kit.object_store.proxy import Proxy
+from tests.kit.object_store.server import Server
 from tests.store.remote.faults.workers import Worker
 from tests.store.remote.places import Forgetful, fresh, is_record, objects, orphans, state, straight
 

@@ -20,8 +20,8 @@ from standfast.store.retention.pins import pin, pinned
 from standfast.store.retention.trash import Trash
 from standfast.store.retention.trash_entry import encode
 from standfast.store.schema import names
+from tests.kit.stores import before_lock, folder, overwrite, record_path, same
 from tests.store.retention.test_space import on_disk
-from tests.store.stores import before_lock, folder, overwrite, record_path, same
 
 LAST = Retention((KeepLast(1),))
 BASE = np.random.default_rng(0).random((128, 256))

@@ -10,7 +10,7 @@ import pytest
 
 from standfast import Run, Store
 from standfast.errors import FellBack, Protected, RefNotFound, RunBusy
-from tests.store.stores import (
+from tests.kit.stores import (
     MIB,
     data_files,
     data_path,
@@ -20,16 +20,6 @@ from tests.store.stores import (
     record_path,
     same,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
-
-
-@pytest.fixture
-def run(store: Store) -> Run:
-    return store.run("a")
 
 
 def _state(*seeds: int) -> dict[str, Any]:

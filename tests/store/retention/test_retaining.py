@@ -29,7 +29,7 @@ from standfast.store.retention import retaining
 from standfast.store.retention.history import read_deletions
 from standfast.store.retention.pins import pin, pinned_steps
 from standfast.store.retention.trash import Trash
-from tests.store.stores import (
+from tests.kit.stores import (
     MIB,
     data_files,
     data_path,
@@ -39,11 +39,6 @@ from tests.store.stores import (
     record_path,
     same,
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
 
 
 @pytest.fixture

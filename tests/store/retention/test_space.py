@@ -22,7 +22,7 @@ from standfast.store.retention.trash import Trash
 from standfast.store.schema import names
 from standfast.store.schema.decoder import decode_head
 from standfast.store.schema.record import encode, encode_head
-from tests.store.stores import data_path, folder, overwrite, record_path
+from tests.kit.stores import data_path, folder, overwrite, record_path
 
 SHARED = np.random.default_rng(0).random((128, 256))
 

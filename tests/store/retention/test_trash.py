@@ -30,8 +30,8 @@ from standfast.store.retention.trash import KEPT, Trash
 from standfast.store.retention.trash_entry import Entry, encode
 from standfast.store.schema import names
 from standfast.store.schema.run_file import encode as encode_run
+from tests.kit.stores import data_path, flip, folder, overwrite, record_path, same
 from tests.store.retention.test_space import on_disk, renamed
-from tests.store.stores import data_path, flip, folder, overwrite, record_path, same
 
 SHARED = np.random.default_rng(0).random((128, 256))
 

@@ -13,17 +13,7 @@ import pytest
 
 from standfast import Run, Store
 from standfast.errors import RefNotFound, RunBusy, StepExists
-from tests.store.stores import data_files, folder, random_bytes, same
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
-
-
-@pytest.fixture
-def run(store: Store) -> Run:
-    return store.run("a")
+from tests.kit.stores import data_files, folder, random_bytes, same
 
 
 def _state(step: int) -> dict[str, Any]:

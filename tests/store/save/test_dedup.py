@@ -14,7 +14,7 @@ from standfast import Run, Store
 from standfast.files.digests import CHUNK
 from standfast.store.backends.local import LocalBackend
 from standfast.store.save.known import SMALL
-from tests.store.stores import (
+from tests.kit.stores import (
     MIB,
     bytes_written,
     chunks,

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import standfast
 from standfast import Run
-from tests.store.stores import MIB, data_files, data_path, folder, random_bytes, same
+from tests.kit.stores import MIB, data_files, data_path, folder, random_bytes, same
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from standfast import Run, Store
 from standfast.errors import NotEnoughSpace
 from standfast.files.disk import Disk
 from standfast.store.retention.trash import Trash
-from tests.store.stores import MIB, data_files, data_path, folder, random_bytes, same
+from tests.kit.stores import MIB, data_files, data_path, folder, random_bytes, same
 
 BIG = 8 * MIB
 

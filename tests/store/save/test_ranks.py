@@ -25,8 +25,8 @@ from standfast.parallel.single import SingleRank
 from standfast.store.maintenance.doctor import examine
 from standfast.store.save.ranks import save_together
 from standfast.store.schema import names
-from tests.store.save.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
-from tests.store.stores import MIB, bytes_written, data_files, folder, random_bytes, same
+from tests.kit.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
+from tests.kit.stores import MIB, bytes_written, data_files, folder, random_bytes, same
 
 BIG = 200_000
 """Large enough to be referred to, not written again."""

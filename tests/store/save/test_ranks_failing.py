@@ -15,10 +15,10 @@ from standfast.store import Store
 from standfast.store.index.manifest import Manifest
 from standfast.store.save.ranks import save_together
 from standfast.store.schema import names
-from tests.store.faults.states import UnsyncedDisk, copy_store, leftovers, make_small
+from tests.kit.fault_states import UnsyncedDisk, copy_store, leftovers, make_small
+from tests.kit.rank_threads import Killed, ThreadRanks, attempt_on_ranks, on_ranks
+from tests.kit.stores import random_bytes, same
 from tests.store.save.rank_faults import CHANGES, DONE, OF_FILES, QUESTIONS, FaultyBackend, fail
-from tests.store.save.rank_threads import Killed, ThreadRanks, attempt_on_ranks, on_ranks
-from tests.store.stores import random_bytes, same
 
 COUNT = 3
 BIG = 70_000

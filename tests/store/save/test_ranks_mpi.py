@@ -10,11 +10,11 @@ import pytest
 from standfast import Store
 from standfast.store.maintenance.doctor import examine
 from standfast.store.save.ranks import save_together
-from tests.parallel.ranks import run_ranks
-from tests.store.faults.states import leftovers
+from tests.kit.fault_states import leftovers
+from tests.kit.parallel_ranks import run_ranks
+from tests.kit.rank_threads import ThreadRanks, on_ranks
+from tests.kit.stores import data_files, same
 from tests.store.save.rank_states import SLAB, SLABS, part, union
-from tests.store.save.rank_threads import ThreadRanks, on_ranks
-from tests.store.stores import data_files, same
 
 PROGRAM = Path(__file__).parent / "programs" / "save_together.py"
 

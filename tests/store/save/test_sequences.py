@@ -16,7 +16,7 @@ from standfast.store.schema import decoder, marks, names, record, settings
 from standfast.store.schema.names import MAX_SEQUENCE
 from standfast.store.schema.record import Record
 from standfast.store.schema.seal import seal, unseal
-from tests.store.stores import folder, overwrite, record_path
+from tests.kit.stores import folder, overwrite, record_path
 
 STATE = {"w": np.arange(10_000.0)}
 

@@ -33,8 +33,8 @@ from standfast.store.schema.boxes import check_boxes
 from standfast.store.tree.per_rank import PerRank, per_rank
 from standfast.tensors import TensorSpec
 from standfast.tensors.shards import Box
+from tests.kit.rank_threads import Killed, ThreadRanks, attempt_on_ranks, on_ranks
 from tests.store.save.cut import Cut, cut_framework, even
-from tests.store.save.rank_threads import Killed, ThreadRanks, attempt_on_ranks, on_ranks
 
 pytestmark = pytest.mark.usefixtures("cut_framework")
 __all__ = ["cut_framework"]

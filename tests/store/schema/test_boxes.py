@@ -35,9 +35,9 @@ from standfast.store.schema.boxes import (
 )
 from standfast.tensors import DTYPES, TensorSpec
 from standfast.tensors.shards import Box
-from tests.cli.stores import flip_in
+from tests.kit.cli import flip_in
+from tests.kit.rank_threads import ThreadRanks, on_ranks
 from tests.store.save.cut import Cut, cut_framework, even
-from tests.store.save.rank_threads import ThreadRanks, on_ranks
 
 __all__ = ["cut_framework"]
 

@@ -22,12 +22,7 @@ from standfast.store.index.database import NAME
 from standfast.store.maintenance.doctor import examine
 from standfast.store.maintenance.verify import verify_store
 from standfast.store.schema.damage import trust
-from tests.store.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+from tests.kit.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes
 
 
 @pytest.fixture

@@ -12,12 +12,7 @@ import pytest
 from standfast import Checkpoint, Run, Store
 from standfast.errors import AmbiguousRef, BadLabel, DamagedFile, Protected, RefNotFound
 from standfast.store.schema import names
-from tests.store.stores import folder, same
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+from tests.kit.stores import folder, same
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from standfast.store.schema.record import DataFile, Head, Part, Place, Record, e
 from standfast.store.schema.seal import seal, unseal
 from standfast.store.tree.aliases import View
 from standfast.tensors import TensorSpec
-from tests.store.stores import record_path
+from tests.kit.stores import record_path
 
 RUN = "0123456789abcdef01234567"
 STEP = 100

@@ -32,17 +32,12 @@ from standfast.store.load.reading import read_record
 from standfast.store.save import known
 from standfast.store.schema import marks, names, record, run_file
 from standfast.store.schema.record import Part, encode
-from tests.store.stores import MIB, folder, overwrite, random_bytes, record_path, same
+from tests.kit.stores import MIB, folder, overwrite, random_bytes, record_path, same
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def run(store: Store) -> Run:
-    return store.run("a")
 
 
 def _again(store: Store) -> Store:

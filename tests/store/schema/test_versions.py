@@ -31,7 +31,7 @@ from standfast.store.retention.collection import carry_out, plan
 from standfast.store.schema import marks, names, record, run_file, settings
 from standfast.store.schema.seal import seal, unseal
 from standfast.training.mirror.marks import CopiedMarks
-from tests.store.stores import data_path, folder, overwrite, record_path
+from tests.kit.stores import data_path, folder, overwrite, record_path
 
 STATE = {"model": {"w": np.arange(20_000.0)}}
 

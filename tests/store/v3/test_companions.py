@@ -33,7 +33,7 @@ from standfast.store.schema import names
 from standfast.store.schema.record import Place
 from standfast.store.schema.run_file import Monitor, RunFile
 from standfast.store.v3 import companions
-from tests.store.stores import same
+from tests.kit.stores import same
 
 RUN = "0123456789abcdef01234567"
 

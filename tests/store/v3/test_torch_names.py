@@ -34,8 +34,8 @@ from standfast.store.index.manifest import Manifest
 from standfast.store.maintenance.doctor import examine
 from standfast.store.schema import names
 from standfast.store.v3 import torch_names
-from tests.store.faults.states import Faulty
-from tests.store.stores import MIB, chunks, data_files, flip, folder, overwrite, random_bytes, same
+from tests.kit.fault_states import Faulty
+from tests.kit.stores import MIB, chunks, data_files, flip, folder, overwrite, random_bytes, same
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from standfast.store.index.manifest import close_manifests
 from standfast.store.save.planning import plan_state
 from standfast.store.schema.record import Head
 from standfast.training.background.background import Background
-from tests.descriptors import open_files
 from tests.files.staging.test_staging import mappings
-from tests.store.stores import record_path, same
+from tests.kit.descriptors import open_files
+from tests.kit.stores import record_path, same
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 

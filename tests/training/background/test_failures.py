@@ -22,7 +22,7 @@ from standfast.store.schema import names
 from standfast.training.background.background import Background
 from standfast.training.background.helper import die_with
 from standfast.training.background.messages import Message
-from tests.store.stores import folder, same
+from tests.kit.stores import folder, same
 from tests.training.background.saver import MIB, is_sound
 from tests.training.background.saver import state as sized
 

@@ -14,7 +14,7 @@ from standfast.store.run import Run
 from standfast.training.background import background
 from standfast.training.background.background import Background
 from standfast.training.background.helpers import Helpers
-from tests.training.walk import Walk, checkpointer
+from tests.kit.walk import Walk, checkpointer
 
 MISSING = "no step that was saved came with"
 SLOW = "for the saves before it to end"

@@ -16,7 +16,7 @@ import standfast
 from standfast import TrainingState
 from standfast.errors import CopyFailed, SlowSaves
 from standfast.files.staging import device_copies, layout
-from tests.devices import LateDevice, put_tensors_on
+from tests.kit.devices import LateDevice, put_tensors_on
 
 State = dict[str, Any]
 

@@ -18,7 +18,7 @@ from standfast.errors import CopyFailed, WriteFailed
 from standfast.store.backends.local import LocalBackend
 from standfast.training.background import stagings
 from standfast.training.background.background import Background
-from tests.devices import LateDevice
+from tests.kit.devices import LateDevice
 from tests.training.background.test_overlap import Program, device, program, settled
 
 __all__ = ["device", "program"]

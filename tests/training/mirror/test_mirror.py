@@ -25,8 +25,8 @@ from standfast.store.retention.pins import pinned_steps
 from standfast.store.save.changing import change_of
 from standfast.training.beginning import PROOF
 from standfast.training.mirror import mirror as mirror_module
-from tests.store.save.rank_threads import ThreadRanks, on_ranks
-from tests.training.walk import Walk, checkpointer
+from tests.kit.rank_threads import ThreadRanks, on_ranks
+from tests.kit.walk import Walk, checkpointer
 
 PROGRAM = """
 import signal, sys, time

@@ -15,9 +15,9 @@ from standfast import KeepLast
 from standfast.errors import BadOption, RefNotFound, RunExists
 from standfast.store.save import saving
 from standfast.store.schema import names
-from tests.object_store.server import Server
+from tests.kit.object_store.server import Server
+from tests.kit.walk import Walk, checkpointer, walk
 from tests.training.mirror.test_mirror import wait_for
-from tests.training.walk import Walk, checkpointer, walk
 
 NAMED: dict[str, Any] = {"name": "walk", "every": 1}
 

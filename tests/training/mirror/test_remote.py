@@ -15,15 +15,15 @@ import standfast
 from standfast import KeepLast
 from standfast.errors import RefNotFound
 from standfast.training.mirror import mirror
-from tests.cli.stores import call
-from tests.object_store.faults import Call, HoldAnswer, Slow
-from tests.object_store.messages import Request
-from tests.object_store.proxy import Proxy
+from tests.kit.cli import call
+from tests.kit.object_store.faults import Call, HoldAnswer, Slow
+from tests.kit.object_store.messages import Request
+from tests.kit.object_store.proxy import Proxy
+from tests.kit.walk import checkpointer
 from tests.training.mirror.test_mirror import copying_processes, program, wait_for
-from tests.training.walk import checkpointer
 
 if TYPE_CHECKING:
-    from tests.object_store.server import Server
+    from tests.kit.object_store.server import Server
 
 
 def train(store: Path, steps: int, place: Any, **options: Any) -> standfast.Checkpointer:

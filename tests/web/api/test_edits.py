@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import standfast
-from tests.cli.stores import call
+from tests.kit.cli import call
 from tests.web.api.client import HERE, Api
 
 

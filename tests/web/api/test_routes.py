@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import standfast
-from tests.cli.stores import call
+from tests.kit.cli import call
 from tests.web import stores
 from tests.web.api.client import Api
 

@@ -14,10 +14,10 @@ import pytest
 from playwright.sync_api import Page
 
 import standfast
+from tests.kit.sites import Site
 from tests.web import stores
 from tests.web.browser.browser import ELSEWHERE, Browsing, Watch, visit
 from tests.web.conftest import Serve
-from tests.web.sites import Site
 
 ATTACK = """<!doctype html><link rel="icon" href="data:,"><title>elsewhere</title><script>
 const url = new URLSearchParams(location.search).get('url');

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page
 
+from tests.kit.sites import Site
 from tests.web.browser.browser import (
     ELSEWHERE,
     Browsing,
@@ -17,7 +18,6 @@ from tests.web.browser.browser import (
     settle,
     visit,
 )
-from tests.web.sites import Site
 
 ICON = '<link rel="icon" href="data:,">'
 BAD = {

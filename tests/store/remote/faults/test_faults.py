@@ -12,11 +12,12 @@ import pytest
 from standfast import Store
 from standfast.errors import FileError, StepExists, UnreadableFile, WriteFailed
 from standfast.store.maintenance.doctor import examine
-from tests.object_store.faults import Answer, Call, DropAnswer, DropRequest, HoldAnswer
-from tests.object_store.fixtures import running, use
-from tests.object_store.messages import Request
-from tests.object_store.proxy import Proxy
-from tests.object_store.server import Server
+from tests.kit.object_store.faults import Answer, Call, DropAnswer, DropRequest, HoldAnswer
+from tests.kit.object_store.fixtures import running, use
+from tests.kit.object_store.messages import Request
+from tests.kit.object_store.proxy import Proxy
+from tests.kit.object_store.server import Server
+from tests.kit.stores import same
 from tests.store.remote.places import (
     check,
     data_keys,
@@ -31,7 +32,6 @@ from tests.store.remote.places import (
     straight,
     use_small_parts,
 )
-from tests.store.stores import same
 
 Match = Callable[[Request], bool]
 

@@ -11,9 +11,9 @@ import pytest
 
 from standfast.store.maintenance.doctor import examine
 from standfast.store.remote.locks import LEASE
-from tests.object_store.faults import Call
-from tests.object_store.messages import Disconnected, Request
-from tests.object_store.proxy import Proxy
+from tests.kit.object_store.faults import Call
+from tests.kit.object_store.messages import Disconnected, Request
+from tests.kit.object_store.proxy import Proxy
 from tests.store.remote.faults.workers import Worker
 from tests.store.remote.places import check, fresh, large, orphans, state
 

@@ -12,12 +12,12 @@ import pytest
 
 from standfast import Store
 from standfast.errors import FileError
-from tests.object_store.faults import HoldAnswer
-from tests.object_store.proxy import Proxy
-from tests.object_store.server import Server
+from tests.kit.object_store.faults import HoldAnswer
+from tests.kit.object_store.proxy import Proxy
+from tests.kit.object_store.server import Server
+from tests.kit.stores import same
 from tests.store.remote.faults.workers import Worker
 from tests.store.remote.places import data_keys, fresh, large, orphans, state, straight
-from tests.store.stores import same
 
 
 @pytest.mark.guarantee("G3")

@@ -18,8 +18,8 @@ from standfast.files import ring
 from standfast.store.remote import new_file
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.save.writers import Writer
+from tests.kit.stores import MIB
 from tests.store.remote.places import PART, large, state
-from tests.store.stores import MIB
 
 LONGEST = 60
 """A child that hangs is ended after so many seconds."""

@@ -17,7 +17,7 @@ from standfast.errors import AlreadyExists
 from standfast.store.remote import locks
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.remote.client import Client
-from tests.object_store.fixtures import use
+from tests.kit.object_store.fixtures import use
 from tests.store.remote.google.server import Google, running
 from tests.store.remote.places import check, fresh, large, state, use_small_parts
 

@@ -15,7 +15,7 @@ from standfast import Store
 from standfast.files import disk
 from standfast.parallel import MPIRanks
 from standfast.store.save.ranks import save_together
-from tests.files.faults import FaultyDisk, kill
+from tests.kit.disk_faults import FaultyDisk, kill
 from tests.store.save.rank_states import part
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.fuse import CannotMount, mounted
+from tests.kit.fuse import CannotMount, mounted
 
 NOT_RUN = "not run: "
 """How the reason of a skip begins that the summary lists."""
@@ -16,10 +17,10 @@ NOT_RUN = "not run: "
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Mount a file system as `tests.fuse.mounted` does, until the end of the test."""
+    """Mount a file system as `tests.kit.fuse.mounted` does, until the end of the test."""
     with ExitStack() as mounts:
 
-        def mount(kind: str = "fuse", **switches: int) -> Path:
+        def mount(kind: str = "fuse", **switches: Any) -> Path:
             try:
                 return mounts.enter_context(mounted(tmp_path / kind, kind, **switches))
             except CannotMount as error:

@@ -19,7 +19,8 @@ from standfast.store.backends.new_file import is_aside
 from standfast.store.retention.removal import orphans
 from standfast.store.save import planning
 from standfast.store.schema import names
-from tests.files.faults import FaultyDisk
+from tests.kit.disk_faults import FaultyDisk
+from tests.kit.stores import same
 
 SMALL_BLOCK = 32768
 SMALL_PART = 1024
@@ -66,17 +67,6 @@ class Faulty(FaultyDisk, UnsyncedDisk):
     """A disk with one fault, on which the power stays on."""
 
 
-def is_same(a: Any, b: Any) -> bool:
-    """Whether two states are the same, bit by bit and type by type."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(is_same(a[key], b[key]) for key in a)
-    if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-    return bool(a == b)
-
-
 def contents(store: Store) -> dict[Key, State | str]:
     """All states of a store, each loaded and verified."""
     try:
@@ -100,10 +90,10 @@ def check_between(store: Store, before: Contents, after: Contents) -> bool:
     found = contents(store)
     for key in {**before, **after, **found}:
         allowed = [before.get(key), after.get(key)]
-        assert any(is_same(found.get(key), each) for each in allowed), (
+        assert any(same(found.get(key), each) for each in allowed), (
             f"{key}: {found.get(key)!s:.200}"
         )
-    is_new = is_same(dict(sorted(found.items())), dict(sorted(after.items())))
+    is_new = same(dict(sorted(found.items())), dict(sorted(after.items())))
     present = [key for key in (after if is_new else before) if key in found]
     check_latest(store, found[present[-1]] if present else None)
     for name in run_names(found):
@@ -119,7 +109,7 @@ def check_latest(store: Store, expected: State | str | None, run: Run | None = N
             store.resolve("latest")
         return
     loaded = run.load() if run else store.resolve("latest").state()
-    assert is_same(loaded, expected)
+    assert same(loaded, expected)
 
 
 def check_next_save(store: Store, contents: Contents) -> None:
@@ -129,8 +119,8 @@ def check_next_save(store: Store, contents: Contents) -> None:
         step = max([*store.index.steps(run.hash), 99]) + 1
         new = state(step)
         run.save(step, new)
-        assert is_same(run.load(step), new)
-        assert is_same(store.resolve("latest").state(), new)
+        assert same(run.load(step), new)
+        assert same(store.resolve("latest").state(), new)
         run.close()
     assert leftovers(store) == []
 

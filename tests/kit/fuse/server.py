@@ -37,7 +37,13 @@ _NOT_PASSED = os.O_DIRECT | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
-_libc.renameat2.argtypes = (*[ctypes.c_int, ctypes.c_char_p] * 2, ctypes.c_uint)
+_libc.renameat2.argtypes = (
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_uint,
+)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -229,13 +235,11 @@ class Server:
                 (_ATIME, _ATIME_NOW, old.st_atime_ns, atime * 10**9 + atime_ns),
                 (_MTIME, _MTIME_NOW, old.st_mtime_ns, mtime * 10**9 + mtime_ns),
             ]
-            os.utime(
-                path,
-                ns=tuple(
-                    (now if valid & is_now else given) if valid & is_set else kept
-                    for is_set, is_now, kept, given in times
-                ),
+            atime, mtime = (
+                (now if valid & is_now else given) if valid & is_set else kept
+                for is_set, is_now, kept, given in times
             )
+            os.utime(path, ns=(atime, mtime))
         return self._getattr(request)
 
     def _statfs(self, request: _Request) -> bytes:

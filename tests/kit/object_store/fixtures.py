@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.object_store.proxy import Proxy
+from tests.kit.object_store.proxy import Proxy
 
 if TYPE_CHECKING:
-    from tests.object_store.server import Server
+    from tests.kit.object_store.server import Server
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,7 @@ def proxy(server: Server, bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> I
 @contextmanager
 def running(folder: Path) -> Iterator[Server]:
     """A server, until the end of the block."""
-    from tests.object_store.server import Server  # only tests that use it need obstore
+    from tests.kit.object_store.server import Server  # only tests that use it need obstore
 
     started = Server(folder)
     started.start()

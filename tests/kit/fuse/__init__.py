@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from tests.fuse.server import unmount
+from tests.kit.fuse.server import unmount
 
 DEVICES = {"fuse": "/dev/fuse", "ext4": "/dev/loop-control", "tmpfs": "/"}
 
@@ -46,7 +46,7 @@ def mounted(
     missing = [name for name, has in operations.items() if not has]
     keeper = subprocess.Popen(
         [sys.executable, "-m", __name__, kind, str(place), str(size), *missing],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         start_new_session=True,

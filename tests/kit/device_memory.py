@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from standfast.tensors import TensorSpec
-from tests.devices import LateDevice
+from tests.kit.devices import LateDevice
 
 
 class Made:

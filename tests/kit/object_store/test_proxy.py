@@ -14,7 +14,7 @@ import pytest
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from tests.object_store.faults import (
+from tests.kit.object_store.faults import (
     Answer,
     Call,
     CutAnswer,
@@ -24,9 +24,9 @@ from tests.object_store.faults import (
     ReplaceInAnswer,
     Slow,
 )
-from tests.object_store.messages import Request
-from tests.object_store.proxy import Proxy
-from tests.object_store.server import Server
+from tests.kit.object_store.messages import Request
+from tests.kit.object_store.proxy import Proxy
+from tests.kit.object_store.server import Server
 
 FAILURES = (BaseError, PermissionError, OSError)
 
@@ -47,7 +47,7 @@ def client(url: str, retries: int = 0, **options: Any) -> S3Store:
     patience = timedelta(seconds=20)
     return S3Store.from_url(
         url,
-        client_options={"allow_http": True, **options},
+        client_options={"allow_http": True, **options},  # type: ignore[arg-type]
         retry_config={"max_retries": retries, "retry_timeout": patience},
     )
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.object_store.messages import Request
+from tests.kit.object_store.messages import Request
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
 from tests.examples import EXAMPLES
-from tests.object_store.fixtures import running
-from tests.object_store.server import BUCKET, HOST, Server, ServerFailed
+from tests.kit.object_store.fixtures import running
+from tests.kit.object_store.server import BUCKET, HOST, Server, ServerFailed
 
 
 def from_environment(url: str) -> S3Store:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from typing import Self
 
-from tests.object_store.faults import (
+from tests.kit.object_store.faults import (
     Answer,
     Call,
     CutAnswer,
@@ -24,7 +24,7 @@ from tests.object_store.faults import (
     Rule,
     Slow,
 )
-from tests.object_store.messages import Disconnected, Head, Reader, Request
+from tests.kit.object_store.messages import Disconnected, Head, Reader, Request
 
 HOST = "127.0.0.1"
 TICK = 0.05

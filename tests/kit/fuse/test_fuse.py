@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-import tests.fuse
-from tests.fuse.server import _libc, called
+import tests.kit.fuse
+from tests.kit.fuse.server import _libc, called
 
 PARENT = """
 import os, signal, sys
 from pathlib import Path
-from tests.fuse import mounted
+from tests.kit.fuse import mounted
 
 with mounted(Path(sys.argv[1]), sys.argv[2], size=8 << 20) as folder:
     (folder / "file").touch()
@@ -81,7 +81,7 @@ def test_a_call_that_is_switched_off_is_refused(mount: Callable[..., Path]) -> N
         (lambda: allocate(folder / "file"), errno.EOPNOTSUPP),
     ):
         with pytest.raises(OSError) as raised:
-            call()
+            call()  # type: ignore[no-untyped-call]
         assert raised.value.errno == code
     assert os.listdir(folder) == ["file"]
 
@@ -98,7 +98,7 @@ def test_a_file_system_of_a_given_size_becomes_full(kind: str, mount: Callable[.
 
 @pytest.mark.parametrize("kind", ["fuse", "tmpfs", "ext4"])
 def test_no_mount_outlives_a_parent_that_is_killed(kind: str, tmp_path: Path) -> None:
-    if reason := tests.fuse.why_not(kind):
+    if reason := tests.kit.fuse.why_not(kind):
         pytest.skip(f"not run: {reason}")
     place = tmp_path / "place"
     program = [sys.executable, "-c", PARENT, str(place), kind]
@@ -114,10 +114,10 @@ def test_no_mount_outlives_a_parent_that_is_killed(kind: str, tmp_path: Path) ->
 
 
 def test_a_keeper_that_is_killed_is_an_error_and_leaves_no_mount(tmp_path: Path) -> None:
-    if reason := tests.fuse.why_not("fuse"):
+    if reason := tests.kit.fuse.why_not("fuse"):
         pytest.skip(f"not run: {reason}")
     with ExitStack() as stack:
-        stack.enter_context(tests.fuse.mounted(tmp_path / "place"))
+        stack.enter_context(tests.kit.fuse.mounted(tmp_path / "place"))
         [keeper] = [
             child
             for task in os.listdir("/proc/self/task")
@@ -133,7 +133,7 @@ def test_a_keeper_that_is_killed_is_an_error_and_leaves_no_mount(tmp_path: Path)
 def test_tests_that_cannot_run_are_listed(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_it.py").write_text(
-        "import tests.fuse.fixtures as fixtures\n"
+        "import tests.kit.fuse.fixtures as fixtures\n"
         "def none(*_):\n    raise fixtures.CannotMount('no FUSE here')\n"
         "fixtures.mounted = none\n"
         "def test_it(mount):\n    mount()\n"

@@ -1,6 +1,6 @@
 """Keeps one file system mounted until it is terminated, or its parent is gone.
 
-    python -m tests.fuse KIND PLACE SIZE [MISSING…]
+    python -m tests.kit.fuse KIND PLACE SIZE [MISSING…]
 
 It writes a line when the file system is mounted. It is a process of its own, in a session of its
 own, so that whatever ends the tests does not end it before it has unmounted.
@@ -16,7 +16,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.fuse.server import Server, mount, unmount
+from tests.kit.fuse.server import Server, mount, unmount
 
 
 def main(kind: str, at: str, size: str, *missing: str) -> None:
