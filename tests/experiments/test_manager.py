@@ -390,6 +390,7 @@ def test_a_part_that_an_experiment_lacks_is_not_loaded(manager: CheckpointManage
 def test_an_experiment_goes_by_the_beginning_of_its_hash_and_with_underscores(
     root: Path, manager: CheckpointManagerV2
 ) -> None:
+    """The seed: "Old hash: a1b2c3d4_e5f6g7h8_i9j0k1l2"."""
     made = fill(root, 10)
     other = fill(root, 1, hp={"lr": 2})
     shared = next(i for i in range(24) if made[i] != other[i])

@@ -641,6 +641,7 @@ def test_a_tensor_shows_its_name_its_shape_and_some_of_its_data() -> None:
 def test_a_file_that_cannot_be_loaded_is_named(
     data: bytes, error: type[StandfastError], tmp_path: Path
 ) -> None:
+    """The seed: "Load a checkpoint from `path`."."""
     path = tmp_path / "model.oxck"
     path.write_bytes(data)
     with pytest.raises(error) as caught:

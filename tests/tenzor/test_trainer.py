@@ -241,6 +241,7 @@ def test_the_best_may_be_that_of_the_least_loss(tmp_path: Path) -> None:
 def test_figures_that_are_not_numbers_are_refused_and_change_nothing(
     loss: Any, accuracy: Any, field: str, tmp_path: Path
 ) -> None:
+    """Seed: `best_val_loss: f32`, `best_val_acc: f32`."""
     trainer = new_trainer(tmp_path)
     trainer.begin_epoch(total_batches=2)
     before = replace(trainer.state)
