@@ -213,8 +213,7 @@ class Trainer:
         epoch = None if epoch is None else integer("epoch", epoch)
         if self._continues_epoch and epoch not in (None, state.epoch):
             raise RefusedState(
-                f"epoch {state.epoch} was resumed after {state.batch} batches: begin it, and not "
-                f"epoch {epoch}, which would leave out the rest of it"
+                f"epoch {state.epoch} was resumed after {state.batch} batches: begin it first"
             )
         if self._folder is not None and not self._resumed and state.epoch == 0:
             refuse_used(self._folder)

@@ -24,14 +24,7 @@ from standfast.store.backends.memory import MemoryBackend
 from standfast.store.save.planning import part_keys, shape_of
 from standfast.store.schema import names
 from standfast.store.schema.hyperparameters import exact_form
-from standfast.store.schema.record import (
-    MAX_HEAD,
-    DataFile,
-    Head,
-    Record,
-    encode,
-    encode_head,
-)
+from standfast.store.schema.record import MAX_HEAD, DataFile, Head, Record, encode, encode_head
 from standfast.store.schema.run_file import RunFile, local_time
 from standfast.store.schema.run_file import encode as encode_run
 from standfast.store.tree import tree
