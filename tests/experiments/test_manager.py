@@ -145,8 +145,10 @@ def test_an_experiment_is_needed_before_a_checkpoint(manager: CheckpointManagerV
         manager.save_model_checkpoint(new_model(), step=1)
     with pytest.raises(NotOpen, match="update_experiment_hash"):
         manager.dump_pending_changes(force=True)
-    with pytest.raises(BadOption, match="hp_snapshot"):
-        manager.update_experiment_hash()
+    for nothing in ({}, {"dfm_snapshot": {"discarded": []}}):
+        with pytest.raises(BadOption, match="hp_snapshot"):
+            manager.update_experiment_hash(**nothing)
+        assert manager.current_exp_hash is None
     manager.update_experiment_hash(hp_snapshot=HP)
     with pytest.raises(NotOpen, match="watch"):
         manager.save_model_checkpoint(step=1)
@@ -274,7 +276,10 @@ def parents(manager: CheckpointManagerV2, *made: str) -> list[str | None]:
 
 
 @pytest.mark.parametrize("reuse", [False, True], ids=["a new model", "one that begins anew"])
-@pytest.mark.parametrize("how", ["at once", "when it is saved", "part by part", "and evaluated"])
+@pytest.mark.parametrize(
+    "how",
+    ["at once", "when it is saved", "part by part", "and evaluated", "and looked at", "counted"],
+)
 def test_a_sweep_in_one_process_is_a_fan(
     manager: CheckpointManagerV2, reuse: bool, how: str
 ) -> None:
@@ -289,9 +294,12 @@ def test_a_sweep_in_one_process_is_a_fan(
         at_once = how == "at once"
         hash, _, _ = manager.update_experiment_hash(model, {"lr": lr}, dump_immediately=at_once)
         for step in (1, 2, 3):
-            manager.save_model_checkpoint(model, step)
+            manager.save_model_checkpoint(model, None if how == "counted" and not reuse else step)
         if how == "and evaluated" and not reuse:
             manager.load_latest_checkpoint(model)
+        elif how in ("and looked at", "counted"):
+            manager.load_checkpoint(hash)
+            manager.load_latest_checkpoint()
         made.append(hash)
     assert parents(manager, *made) == [None] * 3
     manager.store.index.refresh()
@@ -313,12 +321,17 @@ def test_a_sweep_from_one_checkpoint_is_a_fan_of_it(
     assert parents(manager, *made) == [f"{base}@2"] * 2
 
 
+@pytest.mark.parametrize("how", ["with it alone", "after a look", "with a new one by hand"])
 def test_an_experiment_that_goes_on_with_the_model_is_a_chain(
-    manager: CheckpointManagerV2,
+    manager: CheckpointManagerV2, how: str
 ) -> None:
     model = new_model()
     first, _, _ = manager.update_experiment_hash(model, {"lr": 0.1})
     manager.save_model_checkpoint(model, 10)
+    if how != "with it alone":
+        weights = manager.load_checkpoint(first)["weights"]["model_state_dict"]
+        model = model if how == "after a look" else new_model()
+        model.load_state_dict(weights)
     second, _, _ = manager.update_experiment_hash(hp_snapshot={"lr": 0.01})
     manager.save_model_checkpoint(model, 20)
     third, _, _ = manager.update_experiment_hash(hp_snapshot={"lr": 0.001}, dump_immediately=True)
@@ -377,6 +390,7 @@ def test_a_part_that_an_experiment_lacks_is_not_loaded(manager: CheckpointManage
 def test_an_experiment_goes_by_the_beginning_of_its_hash_and_with_underscores(
     root: Path, manager: CheckpointManagerV2
 ) -> None:
+    """The seed: "Old hash: a1b2c3d4_e5f6g7h8_i9j0k1l2"."""
     made = fill(root, 10)
     other = fill(root, 1, hp={"lr": 2})
     shared = next(i for i in range(24) if made[i] != other[i])
@@ -745,6 +759,8 @@ def test_errors_suggest_what_the_manager_has(root: Path, manager: CheckpointMana
     manager.update_experiment_hash(new_model(), HP, DATA)
     with lock, pytest.raises(RunBusy) as busy:
         manager.save_model_checkpoint(new_model(), 2)
+    assert "leave it out" in str(refused.value)
+    assert "other hyperparameters" in str(busy.value)
     for word in ("volatile", "trial"):
         assert word not in str(refused.value) + str(busy.value)
 

@@ -20,6 +20,7 @@ from standfast.errors import (
     BadName,
     DamagedFile,
     DuplicateKey,
+    IndexMismatch,
     RefusedMetadata,
     RefusedTensor,
     StandfastError,
@@ -258,6 +259,18 @@ def test_a_checkpoint_has_digests_if_it_is_told_to(tmp_path: Path) -> None:
     strings, tensors = original_read(io.BytesIO(path.read_bytes()))
     assert strings["step"] == "3"
     assert [each.name for each in tensors] == ["w", "b"]
+
+
+def test_a_file_with_digests_that_the_original_saved_again_loads_unverified(tmp_path: Path) -> None:
+    checkpoint = small()
+    checkpoint.digests = True
+    data = written(checkpoint)
+    text, _, tensors = data[28:].partition(b"}" + b" " * 64)
+    path = tmp_path / "again.oxck"
+    path.write_bytes(file_of(text + b"}", tensors.lstrip(b" "), count=len(checkpoint.tensors)))
+    with pytest.raises(IndexMismatch, match=r"standfast\.load\(path, verify=False\)"):
+        Checkpoint.load(path)
+    assert list(standfast.load(path, verify=False)) == [each.name for each in checkpoint.tensors]
 
 
 def test_a_checkpoint_loaded_with_digests_is_saved_with_them(tmp_path: Path) -> None:
@@ -628,6 +641,7 @@ def test_a_tensor_shows_its_name_its_shape_and_some_of_its_data() -> None:
 def test_a_file_that_cannot_be_loaded_is_named(
     data: bytes, error: type[StandfastError], tmp_path: Path
 ) -> None:
+    """The seed: "Load a checkpoint from `path`."."""
     path = tmp_path / "model.oxck"
     path.write_bytes(data)
     with pytest.raises(error) as caught:

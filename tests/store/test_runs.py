@@ -51,6 +51,14 @@ def test_a_run_is_found_by_what_it_is(store: Store) -> None:
     assert run.hyperparameters == hp
 
 
+def test_a_run_is_found_by_its_own_hyperparameters(store: Store) -> None:
+    hp = {"class_weight": {0: 1.0}, "clip": float("inf"), "betas": (0.9, 0.999)}
+    run = store.run(hp=hp)
+    found = _again(store).find_run(run.hash).hyperparameters
+    assert (found, type(found["betas"])) == (hp, tuple)
+    assert store.run(hp=found).hash == run.hash
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -241,6 +241,7 @@ def test_the_best_may_be_that_of_the_least_loss(tmp_path: Path) -> None:
 def test_figures_that_are_not_numbers_are_refused_and_change_nothing(
     loss: Any, accuracy: Any, field: str, tmp_path: Path
 ) -> None:
+    """Seed: `best_val_loss: f32`, `best_val_acc: f32`."""
     trainer = new_trainer(tmp_path)
     trainer.begin_epoch(total_batches=2)
     before = replace(trainer.state)
@@ -432,8 +433,10 @@ def test_without_a_loader_a_sentence_says_which_batches_are_done(tmp_path: Path)
     resumed.extra["averaged"] = new_model()
     (note,) = resumed.resume(tmp_path / "within.tenzor")
     assert "the loop has to skip the first 3 batches" in note
-    assert (resumed.begin_epoch(total_batches=5), resumed.state.batch) == (1, 3)
-    assert (resumed.begin_epoch(total_batches=5), resumed.state.batch) == (2, 0)
+    with pytest.raises(RefusedState, match="epoch 1 was resumed after 3 batches"):
+        resumed.begin_epoch(2, total_batches=5)  # as the original's loops name their epochs
+    assert (resumed.begin_epoch(1, total_batches=5), resumed.state.batch) == (1, 3)
+    assert (resumed.begin_epoch(2, total_batches=5), resumed.state.batch) == (2, 0)
 
 
 def test_an_epoch_of_unknown_length_is_saved_only_when_it_has_ended(tmp_path: Path) -> None:

@@ -69,6 +69,11 @@ def take_snapshot(before: Snapshot | None, hp: Any, model: Any, data: Any) -> Sn
         data = data_of(data)
         known["data"] = None if data is None else identify(data=data).data
     identity = Identity(known["hp"], known["model"], known["data"])
+    if identity == Identity(None, None, None):
+        raise BadOption(
+            "there is no experiment yet, and nothing that says what it is: give "
+            "model_snapshot, hp_snapshot or dfm_snapshot"
+        )
     # A million samples that did not change need no copy.
     is_same |= before.identity.data == identity.data
     return Snapshot(
@@ -135,8 +140,12 @@ class Recorder:
         """The one that was written last."""
         self._origin: Checkpoint | None = None
         """The checkpoint that was saved or loaded last."""
-        self._is_loaded = False
-        """Whether it was loaded, so that what is saved next continues it, at whatever step."""
+        self._is_loaded: bool | None = False
+        """Whether it was loaded, so that what is saved next continues it, at whatever step.
+
+        None if the program loaded what it had saved, into no model that is known: to go on from
+        there or just to evaluate it.
+        """
         self._trained: Callable[[], Any] | None = None
         """The model that was written last or loaded into; None if the program did that itself."""
 
@@ -148,11 +157,6 @@ class Recorder:
         Returns its hash, whether it is another than before, and which parts changed.
         """
         before = self.current
-        if before is None and hp is None and model is None and data is None:
-            raise BadOption(
-                "there is no experiment yet, and nothing that says what it is: give "
-                "model_snapshot, hp_snapshot or dfm_snapshot"
-            )
         self._take(hp, model, data)
         assert self.current is not None
         known = digests_of(before.identity if before and not force else None)
@@ -183,8 +187,12 @@ class Recorder:
 
     def loaded(self, checkpoint: Checkpoint, model: Any = None) -> None:
         """The program goes on from a checkpoint that was loaded, into this model if it is given."""
-        self._origin, self._is_loaded = checkpoint, True
-        self._trained = None if model is None else _reference(model)
+        before, self._origin = self._origin, checkpoint
+        is_own = before is not None and before.head.run == checkpoint.head.run
+        if model is None and is_own and not self._is_loaded:
+            self._is_loaded = None
+        else:
+            self._is_loaded, self._trained = True, None if model is None else _reference(model)
 
     def dump(self, force: bool = False, step: int | None = None, model: Any = None) -> Run | None:
         """Write what the experiment is, if that is pending; None if there was nothing to do.
@@ -296,6 +304,8 @@ class Recorder:
         if origin is None or origin.head.run == self._known().hash:
             return origin
         is_later = self._is_loaded or step is None or step > origin.step
+        if self._is_loaded is None and step is not None:
+            return origin if is_later else None
         if model is None or self._trained is None:
             return origin if self._is_loaded else None
         return origin if is_later and unwrapped(model) is self._trained() else None

@@ -82,7 +82,7 @@ def check_seal(
     ):
         raise IndexMismatch(
             f"what surrounds the tensors does not match its own digest ({KEY}): it is damaged, or "
-            "another program rewrote it and kept Standfast's keys; verify=False opens it unchecked"
+            "another program rewrote it; standfast.load(path, verify=False) reads it unchecked"
         )
 
 

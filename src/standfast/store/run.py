@@ -101,8 +101,8 @@ class Run:
 
     @property
     def hyperparameters(self) -> Any:
-        """The hyperparameters that it was made with, as plain values."""
-        return self._file.hyperparameters
+        """The hyperparameters, with the values and types that it was given."""
+        return self._file.settings
 
     @property
     def file(self) -> RunFile:

@@ -206,14 +206,19 @@ class Trainer:
 
         The cosine falls step by step if `total_batches` is known, else epoch by epoch. A training
         that was not resumed does not begin in a folder that holds checkpoints: AlreadyExists.
-        One that was resumed within an epoch goes on with it, after `state.batch` batches.
+        One that was resumed within an epoch goes on with it, after `state.batch` batches: another
+        epoch before it raises RefusedState.
         """
         state, total_batches = self.state, integer("total_batches", total_batches)
         epoch = None if epoch is None else integer("epoch", epoch)
+        if self._continues_epoch and epoch not in (None, state.epoch):
+            raise RefusedState(
+                f"epoch {state.epoch} was resumed after {state.batch} batches: begin it first"
+            )
         if self._folder is not None and not self._resumed and state.epoch == 0:
             refuse_used(self._folder)
         self._started = time.monotonic() if self._started is None else self._started
-        if self._continues_epoch and epoch in (None, state.epoch):
+        if self._continues_epoch:
             state.total_batches = total_batches or state.total_batches
         else:
             state.epoch = state.epoch + 1 if epoch is None else epoch

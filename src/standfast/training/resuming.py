@@ -269,7 +269,7 @@ class Resumption:
 
     def _overruled(self, checkpoint: Checkpoint, before: dict[str, Any]) -> Iterator[str]:
         """What other hyperparameters may have set, and the checkpoint has set back."""
-        changed = [*changed_settings(self._beginning.hp, checkpoint.run.hyperparameters)]
+        changed = [*changed_settings(self._beginning.hp, checkpoint.run.file.hyperparameters)]
         if not changed:
             return
         yield "its hyperparameters are others than those of the checkpoint:"

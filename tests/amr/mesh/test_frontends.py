@@ -67,6 +67,7 @@ class Cylinder(GridTopology):
 def test_a_frontend_that_cannot_be_saved_is_refused_when_the_simulation_begins(
     frontend: Any,
 ) -> None:
+    """The seed: "arena.storage[arena_max_blocks] (raw FieldType bytes)"."""
     with pytest.raises(BadOption, match="frontend="):
         AMRTree(frontend, 1.0, 4, 2)
     with pytest.raises(BadOption, match="frontend="):

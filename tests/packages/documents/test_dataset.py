@@ -254,7 +254,7 @@ def test_half_of_a_character_is_named_and_not_written(tmp_path: Path, place: str
 
 
 def test_without_a_counter_the_number_of_tokens_is_unknown(tmp_path: Path) -> None:
-    """The seed: `pub struct DatasetMetadata { pub total_tokens: usize, … }`; 0 would be a claim."""
+    """The seed: `pub total_tokens: usize` of `DatasetMetadata`; 0 would be a claim."""
     path = tmp_path / "dataset.json"
     dataset = DatasetInfo.of_texts(["one two", "three"])
     assert dataset.metadata.total_tokens is None

@@ -187,7 +187,7 @@ def test_a_loss_that_is_no_number_is_refused_when_it_is_given() -> None:
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
-    """The seed: `final_loss: f32`; a loss that NumPy computed "must be a number", and is one."""
+    """The seed: `pub training_params: TrainingParams`; a loss that NumPy computed is a number."""
     params = TrainingParams(final_loss=np.float64(2.5), epochs=np.int64(3))  # type: ignore[arg-type]
     assert (type(params.final_loss), type(params.epochs)) == (float, int)
     info = GenerationInfo(training_params=params)

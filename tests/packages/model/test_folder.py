@@ -162,6 +162,7 @@ def test_what_cannot_be_saved_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", REQUIRED_FILES)
 def test_a_file_that_is_missing_is_named(folder: Path, name: str) -> None:
+    """The seed: `return Err(anyhow!("Model file not found: {}", path.display()));`."""
     (folder / name).unlink()
     with pytest.raises(MissingFile, match=name.replace(".", r"\.")):
         load_model_folder(folder)
@@ -631,7 +632,7 @@ def test_the_configuration_that_comes_back_equals_the_one_that_was_saved(tmp_pat
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(
     tmp_path: Path, added: list[str]
 ) -> None:
-    """The seed: "vocab_size" is the model's, and `tokenizer.json` has the ids that it is given."""
+    """The seed: `pub fn save_model_folder(varmap, tokenizer, config, folder) -> Result<()>`."""
     tokenizer = hugging.byte_level_bpe(300 - len(added) + 1)
     tokenizer.add_tokens(added)
     size = tokenizer.get_vocab_size()

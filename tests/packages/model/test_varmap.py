@@ -78,7 +78,7 @@ def test_elements_that_share_memory_are_refused(tmp_path: Path) -> None:
 
 
 def test_different_tensors_do_not_go_into_shared_memory(tmp_path: Path) -> None:
-    """The seed: `varmap.load(…)`; one of two that share memory would be lost."""
+    """The seed: `varmap.load(path)?;`: one of two that share memory would be lost."""
     weight = torch.zeros(3)
     state = VarMap({"a": weight, "b": weight})
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(3), "b": torch.arange(3.0)})

@@ -45,6 +45,7 @@ from standfast.store.save.changing import change_of
 from standfast.store.schema import names
 from standfast.store.schema.marks import read_marks
 from standfast.store.schema.run_file import encode, read_run
+from tests import WEIGHTSLAB
 from tests.kit.disk_faults import raising
 from tests.kit.fault_states import Faulty, UnsyncedDisk
 from tests.kit.stores import (
@@ -253,11 +254,17 @@ def test_the_run_file_is_made_from_the_record_if_it_is_lost(store: Store, target
     assert read_run(target.backend, run.hash).identity == checkpoint.head.identity
 
 
+def test_a_root_of_another_program_is_imported_and_not_copied(store: Store, target: Store) -> None:
+    with pytest.raises(NotAStore, match="standfast import"):
+        Store(WEIGHTSLAB).resolve("latest").copy_to(target)
+    assert not Path(target.url).exists()
+
+
 def test_a_root_of_another_program_is_not_written_to(store: Store, tmp_path: Path) -> None:
     foreign = tmp_path / "theirs" / "checkpoints"
     (foreign / "models").mkdir(parents=True)
     (foreign / "manifest.yaml").write_text("experiments: {}\n")
-    with pytest.raises(NotAStore, match="another program"):
+    with pytest.raises(NotAStore, match="read-only"):
         saved(store, 1).checkpoint().copy_to(Store(tmp_path / "theirs"))
     assert sorted(path.name for path in foreign.rglob("*")) == ["manifest.yaml", "models"]
 

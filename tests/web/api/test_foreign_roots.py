@@ -35,6 +35,7 @@ def test_its_checkpoints_are_shown() -> None:
     assert [run["name"] for run in api("/runs")["runs"]] == ["wl-jade-tide"]
     assert api(f"/runs/{MADE}")["hyperparameters"] == {"batch": 8, "lr": 0.001}
     assert api(f"/checkpoints/{MADE}/100")["step"] == 100
+    assert api(f"/checkpoints/{MADE}/100/record")["lines"][-1]["name"] == "digest"
 
 
 def test_nothing_can_be_edited() -> None:

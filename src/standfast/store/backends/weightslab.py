@@ -24,7 +24,7 @@ from standfast.store.backends.memory import MemoryBackend
 from standfast.store.save.planning import part_keys, shape_of
 from standfast.store.schema import names
 from standfast.store.schema.hyperparameters import exact_form
-from standfast.store.schema.record import DataFile, Head, Record, encode, encode_head
+from standfast.store.schema.record import MAX_HEAD, DataFile, Head, Record, encode, encode_head
 from standfast.store.schema.run_file import RunFile, local_time
 from standfast.store.schema.run_file import encode as encode_run
 from standfast.store.tree import tree
@@ -91,7 +91,7 @@ class ForeignBackend(MemoryBackend):
     def read(self, name: str, limit: int | None = None) -> bytes:
         """A file, or the first `limit` bytes of it; of a record then no more than its head."""
         found = self._parsed(name)
-        if found is not None and found[0] == "record" and limit is not None:
+        if found is not None and found[0] == "record" and limit is not None and limit <= MAX_HEAD:
             return _Checkpoint(self, *found[1:]).head_line()
         file = self.open(name)
         try:

@@ -12,6 +12,7 @@ import errno
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from standfast.errors import (
@@ -46,7 +47,7 @@ from standfast.store.schema.damage import mark_damaged, trust
 from standfast.store.schema.decoder import decode
 from standfast.store.schema.record import MAX_RECORD, DataFile, Head, Record
 from standfast.store.schema.run_file import RunFile, read_run
-from standfast.store.v3.foreign import is_foreign_store
+from standfast.store.v3.foreign import is_foreign_store, read_only
 from standfast.store.v3.torch_names import name_whole_file
 
 if TYPE_CHECKING:
@@ -87,15 +88,13 @@ def copy_checkpoint(
     is replaced, once all else of this one is there, but not one of another run: RunCollision, and
     none with a tag, or with marks that cannot be read: Protected. A damaged source raises a
     DamagedFile, one that cannot be read UnreadableSource, another checkpoint of the same step
-    StepExists, a run or store that a newer version wrote TooNew, and the target has no more
-    checkpoints than before.
+    StepExists, a run or store that a newer version wrote TooNew, a root that weightslab wrote, on
+    either side, NotAStore, and the target has no more checkpoints than before.
     """
     backend, head = checkpoint.store.backend, checkpoint.head
-    if is_foreign_store(target.backend):
-        raise NotAStore(
-            errno.EPERM,
-            f"{target.url} was written by another program, and Standfast writes nothing into it",
-        )
+    for store in (target, checkpoint.store):  # one is read-only, the other has no digests to copy
+        if is_foreign_store(store.backend):
+            raise NotAStore(errno.EPERM, read_only(Path(store.url).parent))
     with pinned(backend, head.run, head.step):
         copied = _Copy(checkpoint, target, progress or (lambda nbytes: None), replace).make()
     target.saved()

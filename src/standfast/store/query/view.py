@@ -146,7 +146,7 @@ def diff_checkpoints(before: Checkpoint, after: Checkpoint) -> Diff:
 def _beside(checkpoint: Checkpoint, view: CheckpointView) -> dict[str, Any]:
     run = run_of(checkpoint)
     return {
-        "hyperparameters": run.hyperparameters if run else None,
+        "hyperparameters": run.file.hyperparameters if run else None,
         "epoch": checkpoint.epoch,
         "metrics": checkpoint.metrics,
         "state": view.values,

@@ -82,7 +82,7 @@ def checkpoint_json(checkpoint: Checkpoint, view: CheckpointView) -> dict[str, A
         "name": run.name if run else None,
         **summary(checkpoint.head),
         "metrics": checkpoint.metrics,
-        "hyperparameters": run.hyperparameters if run else None,
+        "hyperparameters": run.file.hyperparameters if run else None,
         "written": written(checkpoint.head),
         "retention": _retention_json(run, checkpoint),
         "tags": checkpoint.tags,
@@ -170,8 +170,8 @@ def _facts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     for name, value in checkpoint.metrics.items():
         yield f"metric {name}", value_text(value)
     run = run_of(checkpoint)
-    if run is not None and run.hyperparameters is not None:
-        yield "hyperparameters", value_text(run.hyperparameters)
+    if run is not None and run.file.hyperparameters is not None:
+        yield "hyperparameters", value_text(run.file.hyperparameters)
     if head.best:
         yield "best", "saved as the best of its run"
     if head.parent is not None:
