@@ -157,6 +157,7 @@ def test_importing_standfast_imports_nothing_of_simulations() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.long
 def test_integrations_are_attributes_of_the_package() -> None:
     code = "import standfast as s; print(s.dcp.Writer, s.lightning.StandfastCheckpoint)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -57,6 +57,7 @@ def test_arrays_pytrees_and_the_checkpoints_of_orbax(tmp_path: Path) -> None:
     assert "skipped" not in output
 
 
+@pytest.mark.long
 def test_a_training_with_optax_that_was_killed_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     program = ["-W", "error", "-m", "tests.jax.training", str(tmp_path)]
     _end(_start(*program, "kill", devices=1), -signal.SIGKILL)

@@ -140,6 +140,7 @@ def test_the_number_of_workers_changes_no_byte(workers: int) -> None:
         assert _bytes(helped) == _bytes(alone)
 
 
+@pytest.mark.long
 def test_spawned_workers_give_the_same_batches() -> None:
     spawned = _augmented(num_workers=1, multiprocessing_context="spawn")
     assert _bytes(spawned) == _bytes(_augmented())

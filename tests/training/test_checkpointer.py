@@ -16,6 +16,7 @@ import pytest
 
 import standfast
 from standfast import errors
+from tests.kit.cases import kept
 from tests.kit.walk import Walk, checkpointer, walk
 
 
@@ -42,7 +43,7 @@ def _crash(store: Path, at: int, steps: int = 60, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("at", [1, 9, 10, 35, 59])
+@pytest.mark.parametrize("at", kept([1, 9, 10, 35, 59], 9, 35))
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(
     tmp_path: Path, at: int, asynchronous: bool
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 import standfast
 from standfast.errors import AmbiguousRef, FellBack, RefNotFound, TooNew
 from standfast.store.schema.run_file import FORMAT
+from tests.kit.cases import kept
 from tests.kit.walk import Walk, checkpointer
 from tests.store.schema.test_versions import resealed
 
@@ -77,6 +78,7 @@ def test_each_seed_of_an_array_is_a_run_of_its_own(tmp_path: Path) -> None:
     assert "'seed1'" in line
 
 
+@pytest.mark.long
 def test_a_seed_goes_on_from_its_own_checkpoint_of_the_mirror(tmp_path: Path) -> None:
     mirror = tmp_path / "mirror"
     for name in ("seed0", "seed1"):
@@ -88,7 +90,7 @@ def test_a_seed_goes_on_from_its_own_checkpoint_of_the_mirror(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_mirrored", [False, True])
-@pytest.mark.parametrize("name", ["seed0", "better"])
+@pytest.mark.parametrize("name", kept(["seed0", "better"], "better"))
 def test_a_renamed_run_goes_on_under_the_name_it_began_with_and_its_label(
     tmp_path: Path, name: str, is_mirrored: bool
 ) -> None:
@@ -165,7 +167,7 @@ def test_a_label_is_followed_to_a_run_whose_file_cannot_be_read(
 
     def found() -> standfast.Run:
         if is_mirrored:
-            return train(new, name="b", hp={"lr": 1}, mirror=place).run
+            return train(new, name="b", hp={"lr": 1}, mirror=place, mirror_wait=0).run
         return standfast.Store(place).run("b", hp={"lr": 1})
 
     with warnings.catch_warnings(record=True) as said:

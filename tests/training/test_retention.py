@@ -175,6 +175,7 @@ with standfast.Checkpointer(sys.argv[1], state, every=1, keep=keep) as ckpt:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.long)])
 def test_killed_at_any_moment_it_leaves_a_sound_store(tmp_path: Path, kills: int) -> None:
     chance = random.Random(6)

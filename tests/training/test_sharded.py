@@ -132,6 +132,7 @@ def check_resumed(ran: Ran, kind: str) -> None:
     assert len(set(own)) == 2, "each rank draws other numbers"
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_goes_on_exactly(ran: Ran) -> None:
     check_resumed(ran, "fsdp")
 

@@ -122,6 +122,7 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(tmp_path: Path, wh
     assert keeper.run.hyperparameters["learning_rate"] == 0.01
 
 
+@pytest.mark.long
 def test_a_signal_saves_the_step_and_stops(tmp_path: Path) -> None:
     options = {
         "gradient_accumulation_steps": 2,
@@ -198,6 +199,7 @@ def test_the_best_is_kept_and_loaded_at_the_end(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     options = {"every": 6, "quiet": True, "asynchronous": False}
     first = StandfastCallback(tmp_path / "store", **options)
@@ -219,6 +221,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     keeper.run.checkpoint(12).verify()
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G14")
 def test_a_run_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)

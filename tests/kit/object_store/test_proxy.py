@@ -210,6 +210,7 @@ def test_a_rule_counts_the_requests_it_leaves_alone(
     assert obstore.get(store, "0").bytes() == b"0"
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_and_started_again_is_found_again(own_server: Server) -> None:
     with Proxy(own_server.port) as proxy:
         store = _through(proxy, own_server)

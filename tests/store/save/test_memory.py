@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from standfast.errors import OutOfMemory, within_memory
+from tests.kit.cases import kept
 from tests.store.save.memory_limited import OPERATIONS
 
 HANGS = 300.0
@@ -17,7 +18,7 @@ HANGS = 300.0
 
 
 @pytest.mark.guarantee("G1")
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", kept(OPERATIONS, "run-save", "training-with-helper"))
 def test_without_memory_an_error_of_ours_is_raised_and_all_is_as_it_was(
     operation: str, tmp_path: Path
 ) -> None:

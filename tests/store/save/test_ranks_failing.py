@@ -15,6 +15,7 @@ from standfast.store import Store
 from standfast.store.index.manifest import Manifest
 from standfast.store.save.ranks import save_together
 from standfast.store.schema import names
+from tests.kit.cases import kept
 from tests.kit.fault_states import UnsyncedDisk, copy_store, leftovers, make_small
 from tests.kit.rank_threads import Killed, ThreadRanks, attempt_on_ranks, on_ranks
 from tests.kit.stores import random_bytes, same
@@ -118,7 +119,7 @@ class Faulted:
 
 @pytest.mark.guarantee("G6")
 @pytest.mark.parametrize("replace", [False, True], ids=["new", "replaced"])
-@pytest.mark.parametrize("rank", range(COUNT))
+@pytest.mark.parametrize("rank", kept(range(COUNT), 1))
 @pytest.mark.parametrize(
     "what", ["changes", "done", pytest.param("questions", marks=pytest.mark.long)]
 )

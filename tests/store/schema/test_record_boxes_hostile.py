@@ -387,6 +387,7 @@ def test_a_store_says_what_is_wrong_with_its_boxes(tmp_path: Path) -> None:
         standfast.Store(tmp_path).resolve("a@1").state()
 
 
+@pytest.mark.long
 def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
     """In its short form: `python -m tests.fuzz --target record --seconds N` runs for longer."""
     report = fuzz_records(seed=1, folder=tmp_path, inputs=9000)

@@ -322,6 +322,7 @@ def test_warming_takes_the_memory_that_a_save_needs(run: Run, background: Backgr
     assert background._stagings.all[0].size == size < 1.1 * 24_000_000
 
 
+@pytest.mark.long
 def test_saves_do_not_make_the_process_grow(run: Run, background: Background) -> None:
     def taken() -> tuple[int, int, int]:
         gc.collect()

@@ -278,6 +278,7 @@ def test_a_kill_during_a_large_save_leaves_no_process_no_lock_and_no_file(tmp_pa
     assert ends(helper)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G1")
 def test_a_kill_at_any_moment_leaves_a_sound_store(tmp_path: Path) -> None:
     moments = random.Random(0)

@@ -193,6 +193,7 @@ def test_a_clock_that_runs_ahead_hides_no_checkpoint_of_the_mirror(
         assert "is later, but by its number alone: a clock may have been wrong" in said
 
 
+@pytest.mark.long
 def test_without_its_mirror_a_run_begins_only_if_it_loses_nothing(
     own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -69,6 +69,7 @@ def test_everything_arrives_and_the_list_says_so(bucket_url: str, tmp_path: Path
     assert shown["where"] == ["local", bucket_url]
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_in_an_upload_gets_the_rest_when_it_is_back(
     own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_program_that_is_killed_in_an_upload_copies_the_rest_and_nothing_twice
     assert not {path for path in again for step in arrived if f"_step_{step:06d}" in path}
 
 
+@pytest.mark.long
 def test_a_server_that_hangs_holds_no_save_and_no_list_up(
     bucket_url: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_server_that_hangs_holds_no_save_and_no_list_up(
     )
 
 
+@pytest.mark.long
 def test_the_end_waits_for_a_server_that_is_slow_to_take_the_last_bytes(
     bucket_url: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

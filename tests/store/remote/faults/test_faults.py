@@ -12,6 +12,7 @@ import pytest
 from standfast import Store
 from standfast.errors import FileError, StepExists, UnreadableFile, WriteFailed
 from standfast.store.maintenance.doctor import examine
+from tests.kit.cases import kept
 from tests.kit.object_store.faults import Answer, Call, DropAnswer, DropRequest, HoldAnswer
 from tests.kit.object_store.fixtures import running, use
 from tests.kit.object_store.messages import Request
@@ -62,7 +63,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "moment",
-    [is_part, pytest.param(is_completion, marks=pytest.mark.long), is_record],
+    kept([is_part, is_completion, is_record], is_record),
     ids=["part", "end", "record"],
 )
 def test_a_server_that_dies_during_a_save_and_comes_back_has_all_or_nothing_of_it(
@@ -93,6 +94,7 @@ def test_a_server_that_dies_during_a_save_and_comes_back_has_all_or_nothing_of_i
         run.close()
 
 
+@pytest.mark.long
 def test_a_server_that_is_gone_is_told_of_in_time_and_has_what_it_had_when_it_is_back(
     killable: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +267,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("fault", [DropAnswer(), DropRequest()], ids=["answer", "request"])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", kept(MOMENTS, "record", "part", "lock"))
 def test_what_is_lost_on_the_way_is_asked_for_again(
     proxy: Proxy, bucket_url: str, moment: str, fault: DropAnswer | DropRequest
 ) -> None:

@@ -112,6 +112,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.long
 def test_a_process_ends_though_its_server_is_gone(
     proxy: Proxy, bucket_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
