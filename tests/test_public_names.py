@@ -6,6 +6,8 @@ import inspect
 import subprocess
 import sys
 
+import pytest
+
 import standfast
 from standfast import errors
 from tests import ROOT
