@@ -44,6 +44,11 @@ class Outcome:
     """Why the tests could not say anything."""
 
     @property
+    def caught(self) -> bool:
+        """Whether a test failed, or hung."""
+        return bool(self.test or self.hung) and not self.wrong
+
+    @property
     def result(self) -> str:
         if self.wrong:
             return f"WRONG: {self.wrong}"
@@ -134,33 +139,33 @@ def try_all(mutants: list[Mutant], jobs: int) -> list[Outcome]:
 
 def page(outcomes: list[Outcome], seconds: float) -> str:
     """The page docs/mutants.md."""
-    caught = sum(bool(each.test) or each.hung for each in outcomes)
-    plain = sum((bool(each.test) or each.hung) and not each.mutant.long for each in outcomes)
-    reverts = sum(bool(each.mutant.reverts) for each in outcomes)
+    caught = [outcome for outcome in outcomes if outcome.caught]
     rows = []
-    for each in sorted(outcomes, key=lambda outcome: outcome.mutant.name):
-        mutant = each.mutant
-        breaks = mutant.breaks + (f" Reverts: {mutant.reverts}" if mutant.reverts else "")
-        path, _, test = each.test.partition("::")
-        by = f"`{path}::{test.partition('[')[0]}`" if test else each.result
-        rows.append(f"| {mutant.name} | {breaks} | {mutant.guarantee} | {by} |")
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.mutant.name):
+        mutant = outcome.mutant
+        breaks = mutant.breaks + (f" Fixed before: {mutant.reverts}." if mutant.reverts else "")
+        test = f"`{outcome.test.partition('[')[0]}`" if outcome.test else outcome.result
+        rows.append(f"| {mutant.name} | {breaks} | {mutant.guarantee} | {test} |")
     return f"""\
 # Mutants
 
-A mutant is the product with one place broken on purpose: a missing `fsync`, a digest that is not
-checked, a lock that is ignored. If the tests still pass, they do not test that place. `make mutants`
-applies each mutant below to a copy of `src/`, one at a time, and runs the tests that are named for
-it. The list is in `tests/mutants/`; {reverts} of the mutants bring back a defect that was once fixed.
+A mutant is the product with one place broken on purpose: an `fsync` left out, a digest that is not
+checked, a lock that is ignored. If all tests still pass, none of them tests that place. `make
+mutants` applies each mutant below to a copy of `src/`, one at a time, runs the few tests that are
+named for it, and writes this page. The lists are in `tests/mutants/`.
 
-`make mutants` writes this page. It takes about {max(1, round(seconds / 60))} minutes on two cores.
-For some of the mutants: `python -m tests.mutants NAME…`. It exits with 1 if a mutant survives, or if
-the list is wrong: a text that is not found exactly once, or a test that cannot be run.
+It takes {max(1, round(seconds / 60))} minutes on two cores. To try some of the mutants: `python -m
+tests.mutants NAME…`. The exit status is 1 if a mutant survives, or if the list is wrong: the text
+to be replaced is not found exactly once, or a test cannot be run.
 
-To add one, break the place by hand, find the fastest test that fails, and add both to the list.
-If no test fails, write it first.
+To add a mutant, break the place by hand and look for the fastest test that fails. If none does,
+write it first.
 
 ## Result
-{len(outcomes)} mutants, {caught} caught, {plain} of these by tests that `make test` runs.
+{len(outcomes)} mutants: {len(caught)} caught, \
+{sum(not outcome.mutant.long for outcome in caught)} of them by tests that `make test` runs. \
+{sum(bool(outcome.mutant.reverts) for outcome in outcomes)} of them bring back a defect that was \
+fixed before.
 
 | mutant | what it breaks | guarantee | caught by |
 |---|---|---|---|
@@ -191,11 +196,10 @@ def main() -> int:
         print(error)
         return 1
     seconds = time.monotonic() - begun
-    survived = [each for each in outcomes if not (each.test or each.hung)]
-    caught = len(outcomes) - len(survived)
-    print(f"{len(outcomes)} mutants, {caught} caught, in {seconds:.0f} s")
-    for each in survived:
-        print(f"{each.mutant.name}: {each.mutant.breaks} {each.result}")
+    survived = [outcome for outcome in outcomes if not outcome.caught]
+    print(f"{len(outcomes)} mutants, {len(survived)} not caught, in {seconds:.0f} s")
+    for outcome in survived:
+        print(f"{outcome.mutant.name}: {outcome.result}: {outcome.mutant.breaks}")
     if options.page:
         PAGE.write_text(page(outcomes, seconds))
     return 1 if survived else 0

@@ -13,7 +13,9 @@ TRAINING: Final = (
         guarantee="G20",
         old="        random.setstate(python)\n",
         new="        pass\n",
-        tests=("tests/tensors/test_randomness.py",),
+        tests=(
+            "tests/tensors/test_randomness.py::test_after_a_restore_the_same_numbers_are_drawn",
+        ),
     ),
     Mutant(
         name="numpy-generator-not-restored",
@@ -21,7 +23,9 @@ TRAINING: Final = (
         guarantee="G20",
         old="    np.random.set_state(state)\n    return []\n",
         new="    return []\n",
-        tests=("tests/tensors/test_randomness.py",),
+        tests=(
+            "tests/tensors/test_randomness.py::test_after_a_restore_the_same_numbers_are_drawn",
+        ),
     ),
     Mutant(
         name="torch-generator-not-restored",
@@ -29,23 +33,35 @@ TRAINING: Final = (
         guarantee="G20",
         old="    torch.set_rng_state(cpu)\n",
         new="",
-        tests=("tests/tensors/test_randomness.py",),
+        tests=(
+            "tests/tensors/test_randomness.py::test_after_a_restore_the_same_numbers_are_drawn",
+        ),
     ),
     Mutant(
         name="optimizer-not-restored",
         breaks="A resumed run begins with an empty optimizer.",
         guarantee="G20",
         old="            if name not in tree:\n                continue\n",
-        new='            if name not in tree or name == "optimizer":\n                continue\n',
-        tests=("tests/training/test_torch.py::test_a_model_with_optimizer_and_scheduler_goes_on_exactly",),
+        new=('            if name not in tree or name == "optimizer":\n                continue\n'),
+        tests=(
+            "tests/training/test_torch.py"
+            "::test_a_model_with_optimizer_and_scheduler_goes_on_exactly",
+        ),
     ),
     Mutant(
         name="scheduler-not-restored",
         breaks="A resumed run begins its learning rates anew.",
         guarantee="G20",
-        old="                part.restore(saved)\n            except StateMismatch as error:\n",
-        new='                if name != "scheduler":\n                    part.restore(saved)\n            except StateMismatch as error:\n',
-        tests=("tests/training/test_torch.py::test_a_model_with_optimizer_and_scheduler_goes_on_exactly",),
+        old=("                part.restore(saved)\n            except StateMismatch as error:\n"),
+        new=(
+            '                if name != "scheduler":\n'
+            "                    part.restore(saved)\n"
+            "            except StateMismatch as error:\n"
+        ),
+        tests=(
+            "tests/training/test_torch.py"
+            "::test_a_model_with_optimizer_and_scheduler_goes_on_exactly",
+        ),
     ),
     Mutant(
         name="mismatch-accepted",
@@ -53,7 +69,10 @@ TRAINING: Final = (
         guarantee="G20",
         old="        if self._strict and not fits.exact:\n",
         new="        if False:\n",
-        tests=("tests/training/test_checkpointer.py::test_another_architecture_is_refused_with_the_difference",),
+        tests=(
+            "tests/training/test_checkpointer.py"
+            "::test_another_architecture_is_refused_with_the_difference",
+        ),
     ),
     Mutant(
         name="loader-position-lost",
@@ -61,7 +80,10 @@ TRAINING: Final = (
         guarantee="G20",
         old="        self._move(*position_in(state, self._order.fixed()))\n",
         new="        self._move(position_in(state, self._order.fixed())[0], 0)\n",
-        tests=("tests/torch/test_loader.py::test_batches_before_and_after_a_stop_are_those_of_a_run_without",),
+        tests=(
+            "tests/torch/test_loader.py"
+            "::test_batches_before_and_after_a_stop_are_those_of_a_run_without",
+        ),
     ),
     Mutant(
         name="same-order-in-each-epoch",
@@ -69,7 +91,9 @@ TRAINING: Final = (
         guarantee="G20",
         old='        seed = np.frombuffer(_digest(self.seed, self.epoch, "order"), "<u4")\n',
         new='        seed = np.frombuffer(_digest(self.seed, 0, "order"), "<u4")\n',
-        tests=("tests/torch/test_loader.py::test_each_epoch_has_every_sample_in_an_order_of_its_own",),
+        tests=(
+            "tests/torch/test_loader.py::test_each_epoch_has_every_sample_in_an_order_of_its_own",
+        ),
     ),
     Mutant(
         name="mixed-steps-committed",
@@ -77,15 +101,24 @@ TRAINING: Final = (
         guarantee="G4",
         old="        if not numbers:\n            return\n        stored =",
         new="        if True:\n            return\n        stored =",
-        tests=("tests/training/background/test_overlap.py::test_what_is_edited_by_hand_is_never_committed_as_the_step_before",),
+        tests=(
+            "tests/training/background/test_overlap.py"
+            "::test_what_is_edited_by_hand_is_never_committed_as_the_step_before",
+        ),
     ),
     Mutant(
         name="staging-not-copied",
         breaks="A background save writes the bytes of an earlier save from the staging memory.",
         guarantee="G4",
-        old="                    self._sources[tensor].copy_to(self._targets[tensor][start:stop], start)\n",
+        old=(
+            "                    self._sources[tensor].copy_to(self._targets[tensor]["
+            "start:stop], start)\n"
+        ),
         new="                    pass\n",
-        tests=("tests/training/background/test_background.py::test_what_was_saved_is_loaded_bit_for_bit",),
+        tests=(
+            "tests/training/background/test_background.py"
+            "::test_what_was_saved_is_loaded_bit_for_bit",
+        ),
     ),
     Mutant(
         name="failed-save-is-silent",
@@ -93,15 +126,26 @@ TRAINING: Final = (
         guarantee="G5",
         old="                self._failures.append((job.wanted.step, failure))\n",
         new="                pass\n",
-        tests=("tests/training/background/test_failures.py::test_a_disk_that_takes_no_more_is_reported_at_the_next_call",),
+        tests=(
+            "tests/training/background/test_failures.py"
+            "::test_a_disk_that_takes_no_more_is_reported_at_the_next_call",
+        ),
     ),
     Mutant(
         name="commit-without-the-lock",
         breaks="A process whose lock was deleted commits into a run that another one has taken.",
         guarantee="G3",
-        old="        if not self.is_locking():\n            raise RunBusy(f\"run {self._run}: its lock was deleted",
-        new="        if False:\n            raise RunBusy(f\"run {self._run}: its lock was deleted",
-        tests=("tests/training/background/test_failures.py::test_a_run_whose_lock_was_deleted_is_not_committed_into",),
+        old=(
+            "        if not self.is_locking():\n"
+            '            raise RunBusy(f"run {self._run}: its lock was deleted'
+        ),
+        new=(
+            '        if False:\n            raise RunBusy(f"run {self._run}: its lock was deleted'
+        ),
+        tests=(
+            "tests/training/background/test_failures.py"
+            "::test_a_run_whose_lock_was_deleted_is_not_committed_into",
+        ),
     ),
     Mutant(
         name="run-not-claimed",
@@ -115,16 +159,21 @@ TRAINING: Final = (
         name="equal-metric-is-better",
         breaks="The best checkpoint changes when a later one has the same metric.",
         guarantee="G13",
-        old="        return self.value is None or self._sign * value < self._sign * self.value\n",
-        new="        return self.value is None or self._sign * value <= self._sign * self.value\n",
-        tests=("tests/training/test_checkpointer.py::test_the_best_is_the_strictly_better_one_and_never_nan",),
+        old=("        return self.value is None or self._sign * value < self._sign * self.value\n"),
+        new=(
+            "        return self.value is None or self._sign * value <= self._sign * self.value\n"
+        ),
+        tests=(
+            "tests/training/test_checkpointer.py"
+            "::test_the_best_is_the_strictly_better_one_and_never_nan",
+        ),
     ),
     Mutant(
         name="schedule-off-by-one",
         breaks="A run saves a step after each one that the schedule names.",
         old="        return bool((step - self.start) % self.interval == 0)\n",
         new="        return bool((step - self.start) % self.interval == 1 % self.interval)\n",
-        tests=("tests/test_schedule.py",),
+        tests=("tests/test_schedule.py::test_a_schedule_is_due_every_interval_from_its_start",),
     ),
     Mutant(
         name="metrics-cut-one-step-too-early",
@@ -140,15 +189,23 @@ TRAINING: Final = (
         guarantee="G20",
         old="                self._log.cut(self._step)\n",
         new="                pass\n",
-        tests=("tests/training/test_checkpointer.py::test_every_metric_is_in_the_log_which_is_cut_back_on_resume",),
+        tests=(
+            "tests/training/test_checkpointer.py"
+            "::test_every_metric_is_in_the_log_which_is_cut_back_on_resume",
+        ),
     ),
     Mutant(
         name="signal-without-a-save",
         breaks="A program that is asked to end loses the steps since its last save.",
         guarantee="G20",
-        old="        self._save(midway=self._epoch.is_midway() and not once)\n        self.wait()\n",
+        old=(
+            "        self._save(midway=self._epoch.is_midway() and not once)\n        self.wait()\n"
+        ),
         new="        self.wait()\n",
-        tests=("tests/training/test_signals.py::test_a_signal_makes_the_next_step_save_and_the_loop_end",),
+        tests=(
+            "tests/training/test_signals.py"
+            "::test_a_signal_makes_the_next_step_save_and_the_loop_end",
+        ),
     ),
     Mutant(
         name="origin-not-pinned",
@@ -164,7 +221,10 @@ TRAINING: Final = (
         reverts="checkpoints went to the store of the environment, not to that of the program",
         old="    elsewhere = os.environ.get(PROOF)\n",
         new='    elsewhere = os.environ.get(PROOF) or os.environ.get("STANDFAST_STORE")\n',
-        tests=("tests/training/test_checkpointer.py::test_the_environment_does_not_move_the_store_that_a_program_names",),
+        tests=(
+            "tests/training/test_checkpointer.py"
+            "::test_the_environment_does_not_move_the_store_that_a_program_names",
+        ),
     ),
     Mutant(
         name="name-is-not-identity",
@@ -172,38 +232,57 @@ TRAINING: Final = (
         reverts="a name did not count, and the second program got the first one's weights",
         old="        else _settings_digest(hp, name if trial is None else trial, volatile),\n",
         new="        else _settings_digest(hp, trial, volatile),\n",
-        tests=("tests/identity/test_identity.py",),
+        tests=("tests/identity/test_identity.py::test_the_name_is_the_trial_where_none_is_given",),
     ),
     Mutant(
         name="hyperparameter-ignored",
         breaks="Two experiments that differ in the learning rate share a hash.",
-        old='        settings["hp"] = Canonical("hp", skipped=IGNORED.union(names)).encode(hp)\n',
-        new='        settings["hp"] = Canonical("hp", skipped=IGNORED.union(names, ["lr"])).encode(hp)\n',
-        tests=("tests/identity/test_identity.py", "tests/experiments/test_hashes.py"),
+        old=('        settings["hp"] = Canonical("hp", skipped=IGNORED.union(names)).encode(hp)\n'),
+        new=(
+            '        settings["hp"] = Canonical("hp", skipped=IGNORED.union(names, '
+            '["lr"])).encode(hp)\n'
+        ),
+        tests=(
+            "tests/identity/test_identity.py"
+            "::test_the_example_of_the_documentation_has_the_digests_that_it_gives",
+        ),
     ),
     Mutant(
         name="failing-start-deletes-an-old-run",
         breaks="A start that fails deletes a run that was there before.",
         guarantee="G14",
-        old="            if self._is_ours and self._is_new:\n                self._run.delete_empty()\n",
+        old=(
+            "            if self._is_ours and self._is_new:\n"
+            "                self._run.delete_empty()\n"
+        ),
         new="            if self._is_ours:\n                self._run.delete_all()\n",
-        tests=("tests/training/test_failed_starts.py", "tests/training/test_checkpointer.py::test_another_architecture_is_refused_with_the_difference"),
+        tests=(
+            "tests/training/test_failed_starts.py::test_what_another_process_saved_into_it_stays",
+        ),
     ),
     Mutant(
         name="mirror-without-copies",
         breaks="The mirror lacks a checkpoint, and the program believes it is there.",
         old="        if other is None:\n            return True\n        if other.sequence",
         new="        if other is None:\n            return False\n        if other.sequence",
-        tests=("tests/training/mirror/test_upload.py::test_the_newest_go_first_and_arrive_as_they_are",),
+        tests=(
+            "tests/training/mirror/test_upload.py::test_the_newest_go_first_and_arrive_as_they_are",
+        ),
     ),
     Mutant(
         name="mirror-replaces-what-is-tagged",
         breaks="A save that was repeated replaces a checkpoint that has a tag in the mirror.",
         guarantee="G12",
         reverts="a checkpoint with a tag in the mirror was replaced by a later save of its step",
-        old="        if other.sequence < head.sequence and other.time < head.time and kept is None:\n",
+        old=(
+            "        if other.sequence < head.sequence and other.time < head.time and "
+            "kept is None:\n"
+        ),
         new="        if other.sequence < head.sequence and other.time < head.time:\n",
-        tests=("tests/training/mirror/test_upload.py::test_what_is_marked_in_the_mirror_is_not_replaced_by_a_later_save",),
+        tests=(
+            "tests/training/mirror/test_upload.py"
+            "::test_what_is_marked_in_the_mirror_is_not_replaced_by_a_later_save",
+        ),
     ),
     Mutant(
         name="mirror-without-tags",
@@ -211,7 +290,10 @@ TRAINING: Final = (
         guarantee="G12",
         old="        tags=[*theirs.tags, *tags],\n",
         new="        tags=[*theirs.tags],\n",
-        tests=("tests/training/mirror/test_upload.py::test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay",),
+        tests=(
+            "tests/training/mirror/test_upload.py"
+            "::test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay",
+        ),
     ),
     Mutant(
         name="failure-of-a-rank-not-heard",
