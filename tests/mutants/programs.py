@@ -50,7 +50,7 @@ PROGRAMS: Final = (
         new="            pass\n",
         tests=(
             "tests/lightning/test_callback.py"
-            "::test_a_training_that_goes_on_ends_as_if_it_had_never_stopped",
+            "::test_a_training_that_goes_on_ends_as_if_it_had_never_stopped[epochs]",
         ),
     ),
     Mutant(
@@ -61,7 +61,7 @@ PROGRAMS: Final = (
         reverts="a URL was taken for a path, and the checkpoints stayed on this machine",
         old="    if not _URL.match(text) and not _FLATTENED.match(text):\n        return\n",
         new="    return\n",
-        tests=("tests/test_urls.py::test_a_function_refuses_a_url_and_makes_nothing",),
+        tests=("tests/test_urls.py::test_a_function_refuses_a_url_and_makes_nothing[save]",),
     ),
     Mutant(
         name="convert-overwrites",
@@ -71,7 +71,7 @@ PROGRAMS: Final = (
             "    if not replace and os.path.lexists(target):\n"
             '        raise AlreadyExists(errno.EEXIST, f"{path} exists: replace'
         ),
-        new=('    if False:\n        raise AlreadyExists(errno.EEXIST, f"{path} exists: replace'),
+        new='    if False:\n        raise AlreadyExists(errno.EEXIST, f"{path} exists: replace',
         tests=("tests/tensorfile/test_convert.py::test_a_file_is_replaced_only_if_asked",),
     ),
     Mutant(
@@ -140,7 +140,7 @@ PROGRAMS: Final = (
         name="big-endian-array-not-swapped",
         breaks="A big-endian array is saved with its bytes in the wrong order.",
         guarantee="G4",
-        old=('        self._little = array.dtype if little else array.dtype.newbyteorder("<")\n'),
+        old='        self._little = array.dtype if little else array.dtype.newbyteorder("<")\n',
         new="        self._little = array.dtype\n",
         tests=(
             "tests/store/test_save_load.py"
@@ -165,7 +165,8 @@ PROGRAMS: Final = (
         ),
         tests=(
             "tests/packages/remote/test_folder.py"
-            "::test_a_save_that_ends_at_any_request_leaves_the_old_package_or_the_new",
+            "::test_a_save_that_ends_at_any_request_leaves_the_old_package_or_the_new"
+            "[before-copied]",
         ),
     ),
     Mutant(
@@ -279,7 +280,7 @@ PROGRAMS: Final = (
     ),
     Mutant(
         name="ghosts-of-coarser-blocks-mixed-up",
-        breaks="The layer beside a coarser block is taken from the wrong part of it.",
+        breaks="The layer next to a coarser block is taken from the wrong part of it.",
         old=(
             "            copies.append(_pieces(rest, face, found, 1 + "
             "places.child_numbers(origins)))\n"
@@ -312,7 +313,7 @@ PROGRAMS: Final = (
     ),
     Mutant(
         name="dashboard-without-a-token",
-        breaks="Anybody on the network reads the store through the dashboard.",
+        breaks="Everyone on the network reads the store through the dashboard.",
         old=(
             '        if _is_same(_cookies(headers).get(cookie, ""), self._session):\n'
             "            return None\n"

@@ -89,7 +89,7 @@ SAVING: Final = (
         new="        pass\n",
         tests=(
             "tests/store/backends/test_links.py"
-            "::test_nothing_is_changed_through_a_link_out_of_the_store",
+            "::test_nothing_is_changed_through_a_link_out_of_the_store[checkpoints/HP]",
         ),
     ),
     Mutant(
@@ -159,7 +159,7 @@ SAVING: Final = (
         name="dedup-trusts-the-index",
         breaks="A save refers to a chunk that the index names, though the file has other bytes.",
         guarantee="G4",
-        old=("        if not self._is_usable(hint.name) or not self._is_there(found, digest):\n"),
+        old="        if not self._is_usable(hint.name) or not self._is_there(found, digest):\n",
         new="        if not self._is_usable(hint.name):\n",
         tests=(
             "tests/store/schema/test_trust.py"
@@ -227,7 +227,7 @@ SAVING: Final = (
         new="            write()\n",
         tests=(
             "tests/store/save/test_ranks_failing.py"
-            "::test_an_operation_that_fails_on_one_rank_fails_on_all",
+            "::test_an_operation_that_fails_on_one_rank_fails_on_all[changes-0-new]",
         ),
     ),
     Mutant(

@@ -36,7 +36,7 @@ STORES: Final = (
         name="unreadable-marks-do-not-protect",
         breaks="A checkpoint whose marks cannot be read, and may have a tag, is deleted.",
         guarantee="G12",
-        old=('            if problem is not None:\n                found[step] = f"may be tagged'),
+        old='            if problem is not None:\n                found[step] = f"may be tagged',
         new='            if False:\n                found[step] = f"may be tagged',
         tests=(
             "tests/store/schema/test_marks.py"
@@ -127,7 +127,7 @@ STORES: Final = (
         name="retention-not-decided-again-under-the-lock",
         breaks="Retention deletes a checkpoint that got a tag, or a reader, at the last moment.",
         guarantee="G13",
-        reverts="retention deleted by what it had read before the lock",
+        reverts="retention deleted on what it had read before the lock",
         old=(
             "                if _seen(store, run) != seen:  # saves, tags, readers or "
             "another retention\n"
@@ -286,7 +286,7 @@ STORES: Final = (
         breaks="A run that is deleted and restored while `doctor` reads it is called damaged.",
         guarantee="G9",
         reverts="a file that is not needed any more was marked as damaged",
-        old=("            bad = self._bad_chunks(file, found) and self._still_bad(file, found)\n"),
+        old="            bad = self._bad_chunks(file, found) and self._still_bad(file, found)\n",
         new="            bad = self._bad_chunks(file, found)\n",
         tests=(
             "tests/store/maintenance/test_doctor.py"
@@ -328,7 +328,7 @@ STORES: Final = (
         name="verify-without-companion-files",
         breaks="`verify --all` calls a store sound whose run files are damaged.",
         guarantee="G9",
-        reverts="verify did not look at the files beside records and data",
+        reverts="verify read records and data files only",
         old=(
             "        for name, error in wrong_beside(store.backend, listed.run).items():\n"
             "            found.add(name, error)\n"
@@ -439,7 +439,7 @@ STORES: Final = (
     ),
     Mutant(
         name="leftovers-of-a-killed-save-stay",
-        breaks="The files of a killed save stay for ever.",
+        breaks="The files that a killed save left are never deleted.",
         guarantee="G16",
         old="            sweep(self._backend, self._index, self._run)\n\n\n_writers:",
         new="            pass\n\n\n_writers:",

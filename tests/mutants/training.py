@@ -42,7 +42,7 @@ TRAINING: Final = (
         breaks="A resumed run begins with an empty optimizer.",
         guarantee="G20",
         old="            if name not in tree:\n                continue\n",
-        new=('            if name not in tree or name == "optimizer":\n                continue\n'),
+        new='            if name not in tree or name == "optimizer":\n                continue\n',
         tests=(
             "tests/training/test_torch.py"
             "::test_a_model_with_optimizer_and_scheduler_goes_on_exactly",
@@ -52,7 +52,7 @@ TRAINING: Final = (
         name="scheduler-not-restored",
         breaks="A resumed run begins its learning rates anew.",
         guarantee="G20",
-        old=("                part.restore(saved)\n            except StateMismatch as error:\n"),
+        old="                part.restore(saved)\n            except StateMismatch as error:\n",
         new=(
             '                if name != "scheduler":\n'
             "                    part.restore(saved)\n"
@@ -103,7 +103,7 @@ TRAINING: Final = (
         new="        if True:\n            return\n        stored =",
         tests=(
             "tests/training/background/test_overlap.py"
-            "::test_what_is_edited_by_hand_is_never_committed_as_the_step_before",
+            "::test_what_is_edited_by_hand_is_never_committed_as_the_step_before[_edit]",
         ),
     ),
     Mutant(
@@ -122,7 +122,7 @@ TRAINING: Final = (
     ),
     Mutant(
         name="failed-save-is-silent",
-        breaks="A save in the background fails, and the program never hears of it.",
+        breaks="A save in the background fails, and the program is not told.",
         guarantee="G5",
         old="                self._failures.append((job.wanted.step, failure))\n",
         new="                pass\n",
@@ -159,7 +159,7 @@ TRAINING: Final = (
         name="equal-metric-is-better",
         breaks="The best checkpoint changes when a later one has the same metric.",
         guarantee="G13",
-        old=("        return self.value is None or self._sign * value < self._sign * self.value\n"),
+        old="        return self.value is None or self._sign * value < self._sign * self.value\n",
         new=(
             "        return self.value is None or self._sign * value <= self._sign * self.value\n"
         ),
@@ -237,7 +237,7 @@ TRAINING: Final = (
     Mutant(
         name="hyperparameter-ignored",
         breaks="Two experiments that differ in the learning rate share a hash.",
-        old=('        settings["hp"] = Canonical("hp", skipped=IGNORED.union(names)).encode(hp)\n'),
+        old='        settings["hp"] = Canonical("hp", skipped=IGNORED.union(names)).encode(hp)\n',
         new=(
             '        settings["hp"] = Canonical("hp", skipped=IGNORED.union(names, '
             '["lr"])).encode(hp)\n'
