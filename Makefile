@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SECONDS ?= 60
 MINUTES ?= 10
 
-.PHONY: help demo s3 test test-all test-gpu lint packages fuzz soak bench bench-gpu clean
+.PHONY: help demo s3 test test-all test-gpu lint packages fuzz soak mutants bench bench-gpu clean
 
 help:
 	@echo "make demo       kill a training run in a save, resume it, compare every byte"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-gpu   the tests that need a GPU"
 	@echo "make fuzz       fuzz the readers for SECONDS=$(SECONDS)"
 	@echo "make soak       use, kill and fill stores for MINUTES=$(MINUTES) on each of ext4, tmpfs and FUSE"
+	@echo "make mutants    break the code in one place at a time: do the tests notice?"
 	@echo "make bench      the figures of docs/benchmarks.md, measured here"
 	@echo "make bench-gpu  those of a GPU, ten minutes"
 
@@ -68,6 +69,9 @@ fuzz: $(VENV)/ready
 
 soak: $(VENV)/ready packages
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+mutants: $(VENV)/ready packages
+	$(BIN)/python -m tests.mutants --page
 
 bench: $(VENV)/ready
 	$(BIN)/python -m benchmarks

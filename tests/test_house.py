@@ -51,6 +51,7 @@ class Way(NamedTuple):
 
 DEFECTS: Final = "0034-what-the-defects-of-the-review-cost.md"
 SEEDS: Final = "0035-what-matching-the-seeds-costs.md"
+MUTANTS: Final = "0036-mutants.md"
 
 ROOMS: Final = {
     "amr": Room(36, 4572, SEEDS),
@@ -92,7 +93,7 @@ SIZES: Final = {
     "error classes": Limit(79, DEFECTS),
     "modules with a single importer": Limit(123),
     "bytes of the README": Limit(5610),
-    "lines of tests": Limit(102300, SEEDS),
+    "lines of tests": Limit(104600, MUTANTS),
 }
 
 WAYS: Final = {

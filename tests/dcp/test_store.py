@@ -38,7 +38,7 @@ from standfast.errors import (
     StateMismatch,
 )
 from standfast.store.backends.memory import MemoryBackend
-from tests import ROOT
+from tests import python_path
 from tests.dcp.programs import checks as dcp_checks
 from tests.dcp.programs.checks import same
 from tests.kit.parallel_ranks import run_torchrun
@@ -63,7 +63,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[st
     folder = tmp_path_factory.mktemp("ranks")
     subprocess.run(
         [sys.executable, str(PROGRAMS / "jobs.py"), str(folder)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": python_path()},
         check=True,
         timeout=240,
         capture_output=True,

@@ -51,6 +51,7 @@ def make_small(patch: pytest.MonkeyPatch) -> None:
     """Let small states be written as large ones are: in several blocks, a file for each part."""
     patch.setattr(ring, "BLOCK", SMALL_BLOCK)
     patch.setattr(planning, "TOGETHER", SMALL_PART)
+    patch.setattr(planning, "_before", None)  # the last plan may have been made without that
 
 
 class UnsyncedDisk(Disk):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import ROOT
+from tests import python_path
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
@@ -106,7 +106,7 @@ def _run(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": _python_path(), **(env or {})},
+        env={**os.environ, "PYTHONPATH": python_path(), **(env or {})},
         start_new_session=True,
         text=True,
         errors="replace",
@@ -131,10 +131,6 @@ def _printed(folder: Path | None) -> str:
         return ""
     files = sorted(folder.iterdir(), key=lambda file: int(file.name))
     return "".join(file.read_text(errors="replace") for file in files)
-
-
-def _python_path() -> str:
-    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def _end(process: subprocess.Popen[str]) -> tuple[str, str]:

@@ -22,7 +22,7 @@ import torch
 
 import standfast
 from standfast import errors
-from tests import ROOT
+from tests import python_path
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -142,12 +142,11 @@ def test_it_does_from_every_step(tmp_path: Path, way: str) -> None:
 
 
 def _run(store: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    root = ROOT
     imported = "LIGHTNING_IMPORTED" in environment
     program = ["-c", IMPORTED] if imported else [str(PROGRAM)]
     return subprocess.run(
         [sys.executable, "-W", "ignore", *program, str(store), *arguments],
-        env={**os.environ, "PYTHONPATH": str(root), **environment},
+        env={**os.environ, "PYTHONPATH": python_path(), **environment},
         capture_output=True,
         text=True,
         timeout=200,

@@ -32,7 +32,7 @@ from standfast.errors import (
 from standfast.store.load.filling import leaves_of
 from standfast.transformers import StandfastCallback
 from standfast.transformers import folder as transformers_folder
-from tests import ROOT
+from tests import python_path
 from tests.transformers.programs import ranks as transformers_ranks
 from tests.transformers.programs import train as transformers_train
 from tests.transformers.programs.train import small_model, trainer_with
@@ -312,11 +312,11 @@ def test_the_ranks_of_a_training_go_on_with_their_own_random_states(tmp_path: Pa
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     both = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    root = ROOT
+    own = {**os.environ, **both, "PYTHONPATH": python_path()}
     ranks = [
         subprocess.Popen(
             [sys.executable, transformers_ranks.__file__, tmp_path],
-            env={**os.environ, **both, "RANK": rank, "LOCAL_RANK": rank, "PYTHONPATH": str(root)},
+            env={**own, "RANK": rank, "LOCAL_RANK": rank},
             stderr=subprocess.PIPE,
         )
         for rank in "01"

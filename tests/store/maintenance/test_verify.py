@@ -119,6 +119,17 @@ def test_all_damage_of_a_store_is_listed_at_once(
     assert files - reported <= {name for name in files if name.endswith((".pth", ".safetensors"))}
 
 
+@pytest.mark.guarantee("G9")
+def test_all_damaged_data_files_of_a_run_are_listed(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {name for name in _files(store) if name.endswith((".pth", ".safetensors"))}
+    assert len(files) == 2
+    for name in files:
+        Path(store.url, name).unlink()
+    assert _reported(store, capsys) == (1, files)
+
+
 def test_what_is_too_new_is_not_verified_and_no_damage(store: Store) -> None:
     for name in (name for name in _files(store) if name.endswith(".json")):
         path = Path(store.url, name)

@@ -524,6 +524,26 @@ def test_what_becomes_protected_in_the_last_moment_stays(
     assert same(run.load(30), state(31))
 
 
+@pytest.mark.guarantee("G13")
+def test_what_is_kept_since_the_last_moment_must_be_intact(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(run, 10, 20)
+    check = retaining._check_intact
+
+    def slow(*given: Any) -> None:
+        """A new checkpoint is saved, and damaged, right after what stays was verified."""
+        monkeypatch.setattr(retaining, "_check_intact", check)
+        check(*given)
+        fill(run, 30)
+        flip(data_path(run, 30, "model"))
+
+    monkeypatch.setattr(retaining, "_check_intact", slow)
+    (problem,) = retaining.retain(run.store, run.hash, retention(KeepLast(1))).problems
+    assert "no intact checkpoint left" in problem
+    assert steps(run) == [10, 20, 30]
+
+
 def test_the_names_of_other_frameworks_are_taken(run: Run) -> None:
     fill(run, 10, 20, 30, 40)
     run.retain(save_top_k=2, monitor="loss", mode="max")

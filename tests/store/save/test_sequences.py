@@ -76,6 +76,16 @@ def test_the_last_number_leaves_the_store_readable_and_says_what_to_do(tmp_path:
     assert run.save(3, STATE).sequence == 3  # a number that was counted is not used again
 
 
+@pytest.mark.guarantee("G7")
+def test_the_number_of_a_deleted_checkpoint_is_never_used_again(tmp_path: Path) -> None:
+    with Store(tmp_path).run("r") as run:
+        run.save(1, STATE)
+        run.save(2, STATE)
+        run.delete(2)
+    with Store(tmp_path).run("r") as again:
+        assert again.save(3, STATE).sequence == 3
+
+
 def test_a_number_without_a_margin_is_not_copied_into_a_store(tmp_path: Path) -> None:
     source, target = Store(tmp_path / "a"), Store(tmp_path / "b")
     run = source.run("r")

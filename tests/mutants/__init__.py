@@ -1,0 +1,1 @@
+"""Mutants: the product, broken in chosen places, one at a time, to see that the tests notice."""
