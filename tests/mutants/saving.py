@@ -227,7 +227,7 @@ SAVING: Final = (
         new="            write()\n",
         tests=(
             "tests/store/save/test_ranks_failing.py"
-            "::test_an_operation_that_fails_on_one_rank_fails_on_all[changes-0-new]",
+            "::test_an_operation_that_fails_on_one_rank_fails_on_all[changes-1-new]",
         ),
     ),
     Mutant(
