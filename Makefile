@@ -2,17 +2,22 @@
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV := .venv
+# The versions that are known to work together; `make constraints` takes those of $(VENV).
+CONSTRAINTS ?= constraints.txt
+FREEZE := --exclude torch --exclude-editable
+INSTALL = $(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %)
 BIN := $(VENV)/bin
 SECONDS ?= 60
 MINUTES ?= 10
 
-.PHONY: help demo s3 test test-all test-gpu lint packages fuzz soak mutants bench bench-gpu clean
+.PHONY: help demo s3 test test-all test-newest constraints test-gpu lint packages fuzz soak mutants bench bench-gpu clean
 
 help:
 	@echo "make demo       kill a training run in a save, resume it, compare every byte"
 	@echo "make s3         an object store on this machine, to try s3:// with"
 	@echo "make test       ruff, mypy --strict and the tests"
 	@echo "make test-all   the same with the long proofs"
+	@echo "make test-newest the tests with the newest versions of all packages but torch"
 	@echo "make test-gpu   the tests that need a GPU"
 	@echo "make fuzz       fuzz the readers for SECONDS=$(SECONDS)"
 	@echo "make soak       use, kill and fill stores for MINUTES=$(MINUTES) on each of ext4, tmpfs and FUSE"
@@ -21,15 +26,15 @@ help:
 	@echo "make bench-gpu  those of a GPU, ten minutes"
 
 # torch comes first and by its pin, so that nothing that depends on it brings another build.
-$(VENV)/core: pyproject.toml Makefile
+$(VENV)/core: pyproject.toml Makefile $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[torch,train]"
+	$(INSTALL) "$(TORCH)"
+	$(INSTALL) --editable ".[torch,train]"
 	@touch $@
 
 # All that the tests use: other frameworks, MPI, an object store, a browser's driver.
 $(VENV)/ready: $(VENV)/core
-	$(BIN)/python -m pip install --quiet --editable ".[torch,train,dev]"
+	$(INSTALL) --editable ".[torch,train,dev]"
 	@touch $@
 
 demo: $(VENV)/core
@@ -59,7 +64,16 @@ test: lint packages
 	$(BIN)/python -m pytest -n 2
 
 test-all: lint packages
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest -m "not gpu" -n 2
+
+# The newest versions of everything but torch; what differs from the constraints is printed.
+test-newest: packages
+	$(MAKE) VENV=.venv-newest CONSTRAINTS= .venv-newest/ready
+	-.venv-newest/bin/python -m pip freeze $(FREEZE) | diff --unified=0 constraints.txt -
+	.venv-newest/bin/python -m pytest -n 2
+
+constraints:
+	$(BIN)/python -m pip freeze $(FREEZE) > constraints.txt
 
 test-gpu: $(VENV)/ready
 	$(BIN)/python -m pytest tests/gpu -m gpu -rs
