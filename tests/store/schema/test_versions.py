@@ -28,11 +28,12 @@ from standfast.store.maintenance.verify import verify_oldest, verify_store
 from standfast.store.query.listing import checkpoints
 from standfast.store.retention import trash_entry
 from standfast.store.retention.collection import carry_out, plan
+from standfast.store.retention.deleting import delete_empty
 from standfast.store.retention.trash import Trash
 from standfast.store.schema import marks, names, record, run_file, settings
 from standfast.store.schema.seal import seal, unseal
 from standfast.training.mirror.marks import CopiedMarks
-from tests.kit.stores import data_path, folder, overwrite, record_path
+from tests.kit.stores import data_path, flip, folder, overwrite, record_path
 
 STATE = {"model": {"w": np.arange(20_000.0)}}
 
@@ -290,6 +291,7 @@ CHANGES: dict[str, Callable[[Run, Run], Any]] = {
     "delete": lambda run, other: run.delete(1),
     "rm": lambda run, other: run.delete(1, trash="rm"),
     "delete all": lambda run, other: run.delete_all(),
+    "delete if empty": lambda run, other: delete_empty(run.store, run.hash),
     "rm all": lambda run, other: run.delete_all(trash="rm"),
     "restore": lambda run, other: run.store.restore(run.hash, 4),
     "copy": lambda run, other: other.checkpoint(5).copy_to(run.store),
@@ -377,12 +379,17 @@ def test_doctor_cleans_up_all_runs_but_those_that_are_too_new(store: Store, run:
 
 
 def test_doctor_restores_nothing_in_a_run_that_is_too_new(store: Store, run: Run) -> None:
+    for step in (4, 5):
+        run.save(step, {"small": np.ones(3), "step": step})
+    run.close()
+    flip(data_path(run, 4))
     needing(record_path(run, 3))
     run_file_of(run).unlink()
     before = files_of(run)
     found = examine(store.backend, store.index)
     assert files_of(run) == before
     assert "not restored: " in found.damaged[names.run_file(run.hash)]
+    assert "not mended: " in found.damaged[f"{run.hash}@4"]
 
 
 @pytest.mark.guarantee("G15")
