@@ -32,6 +32,7 @@ with warnings.catch_warnings():
     from standfast.lightning import StandfastCheckpoint, load_checkpoint
     from standfast.lightning.resume import EXTRA, Extra
     from standfast.lightning.values import again, plain
+    from standfast.training.beginning import program_name
     from tests.lightning.programs.training import BATCHES, Data, Net, fit, trainer_of
 
 pytestmark = [
@@ -339,6 +340,12 @@ def test_hyperparameters_of_the_module_make_the_run(tmp_path: Path) -> None:
         {"rate": 0.1},
     ]
     assert final(last)["hyper_parameters"] == {"rate": 0.1}
+
+
+def test_the_name_of_the_program_is_a_label_and_no_part_of_the_identity(tmp_path: Path) -> None:
+    fit(StandfastCheckpoint(tmp_path, quiet=True), Net(), max_epochs=1)
+    [run] = standfast.Store(tmp_path).runs()
+    assert (run.name, run.file.trial) == (program_name(), None)
 
 
 def test_a_path_that_is_given_is_taken_instead(tmp_path: Path) -> None:

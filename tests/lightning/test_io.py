@@ -14,6 +14,7 @@ import torch
 
 import standfast
 from standfast import errors
+from tests.store.schema.test_versions import of_version_2
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -142,9 +143,8 @@ def test_a_damaged_or_lost_checkpoint_is_not_loaded(tmp_path: Path) -> None:
     for wrong in (
         sound[:-3],
         sound.replace('"step":1', '"step":-1'),
-        sound.replace('"standfast":1', '"standfast":2'),
+        sound.replace('"standfast":1', '"standfast":0'),
         json.dumps({**json.loads(sound), "run": "../../other"}),
-        json.dumps({**json.loads(sound), "more": 1}),
     ):
         path.write_text(wrong)
         with pytest.raises(errors.BadField):
@@ -163,6 +163,36 @@ def test_a_damaged_or_lost_checkpoint_is_not_loaded(tmp_path: Path) -> None:
         file.write_bytes(data)
     with pytest.raises(errors.DamagedFile):
         io.load_checkpoint(path)
+
+
+def test_a_pointer_of_a_newer_version_is_neither_damaged_nor_replaced(tmp_path: Path) -> None:
+    io, path = StandfastIO(tmp_path / "store"), tmp_path / "one.ckpt"
+    io.save_checkpoint(checkpoint(), path)
+    text = path.read_text()
+    path.write_text(json.dumps({**json.loads(text), "colour": "blue"}))
+    assert io.load_checkpoint(path)["global_step"] == 1
+    path.write_text('{"standfast":2}')
+    for use in (
+        lambda: io.load_checkpoint(path),
+        lambda: io.save_checkpoint(checkpoint(2), path),
+        lambda: io.remove_checkpoint(path),
+    ):
+        with pytest.raises(errors.TooNew):
+            use()
+    assert path.read_text() == '{"standfast":2}'
+    assert [step for _, step in stored(tmp_path / "store")] == [1]
+    io.teardown()
+
+
+def test_the_pointer_to_what_cannot_be_deleted_stays(tmp_path: Path) -> None:
+    io = StandfastIO(tmp_path / "store")
+    for step in (1, 2):
+        io.save_checkpoint(checkpoint(step), tmp_path / f"{step}.ckpt")
+    io.teardown()
+    of_version_2(next((tmp_path / "store").rglob("*_step_000001.json")))
+    with pytest.raises(errors.TooNew):
+        io.remove_checkpoint(tmp_path / "2.ckpt")
+    assert io.load_checkpoint(tmp_path / "2.ckpt")["global_step"] == 2
 
 
 class Code:

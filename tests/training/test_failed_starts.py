@@ -67,6 +67,19 @@ def test_a_run_that_was_made_for_it_is_deleted(start: Any, tmp_path: Path) -> No
 
 
 @STARTS
+def test_that_it_could_not_be_deleted_is_noted_and_masks_nothing(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(run: standfast.Run) -> None:
+        raise RunBusy("in use")
+
+    monkeypatch.setattr(standfast.Run, "delete_empty", refuse)
+    with pytest.raises(WriteFailed, match="no more") as caught:
+        start(tmp_path)
+    assert "could not be deleted: in use" in caught.value.__notes__[0]
+
+
+@STARTS
 @pytest.mark.guarantee("G14")
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_what_another_process_saved_into_it_stays(

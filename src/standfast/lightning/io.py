@@ -95,8 +95,8 @@ class StandfastIO(TorchCheckpointIO):
         if pointer is None:
             super().remove_checkpoint(path)
             return
-        Path(path).unlink(missing_ok=True)
         self._delete(pointer)
+        Path(path).unlink(missing_ok=True)  # last: what could not be deleted is still led to
 
     def teardown(self) -> None:
         """Let others have the runs."""

@@ -9,7 +9,7 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from standfast.errors import (
     MissingFile,
     NotAStore,
     RefNotFound,
+    TooNew,
     UnreadableFile,
 )
 from standfast.files import disk
@@ -34,11 +35,14 @@ _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 _Hash = Annotated[str, msgspec.Meta(pattern="^[0-9a-z]{24}$")]
 
 
-class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the file says."""
+class _Version(msgspec.Struct, frozen=True):
+    standfast: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """It comes first, and tells the file from others."""
 
-    standfast: Literal[1] = 1
-    """The version; it stands first, and tells the file from others."""
+
+class Pointer(_Version, frozen=True, kw_only=True):
+    """What the file says; fields that this version does not know are ignored."""
+
     store: str
     """Where the store was when it was written, for people."""
     run: _Hash
@@ -83,7 +87,7 @@ def write_pointer(path: str | os.PathLike[str], pointer: Pointer) -> None:
 def read_pointer(path: str | os.PathLike[str]) -> Pointer | None:
     """What a file says; None if it is no pointer, but a checkpoint itself, or a folder.
 
-    Raises MissingFile, or BadField for a damaged one, and BadOption for a URL.
+    Raises MissingFile, TooNew, or BadField for a damaged one, and BadOption for a URL.
     """
     check_local(path)
     try:
@@ -98,13 +102,19 @@ def read_pointer(path: str | os.PathLike[str]) -> Pointer | None:
     if not _BEGINNING.match(text):
         return None
     try:
+        version = msgspec.json.decode(text[:_LONGEST], type=_Version).standfast
+        if version > _Version().standfast:
+            raise TooNew(
+                f"{os.fspath(path)} is a pointer of version {version} into a store, and this "
+                f"version reads {_Version().standfast}: install a newer Standfast"
+            )
         return msgspec.json.decode(text[:_LONGEST], type=Pointer)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise BadField(f"{os.fspath(path)} is a damaged pointer into a store: {error}") from error
 
 
 def pointer_before(path: str | os.PathLike[str]) -> Pointer | None:
-    """The pointer at a path that is about to be replaced, if there is a sound one."""
+    """The pointer at a path to be replaced, if there is a sound one; raises TooNew."""
     with suppress(MissingFile, UnreadableFile, DamagedFile):
         return read_pointer(path)
     return None

@@ -35,6 +35,7 @@ from tests.kit.stores import (
     record_path,
     same,
 )
+from tests.store.schema.test_versions import rewritten
 
 
 def _examined(store: Store) -> Diagnosis:
@@ -115,12 +116,14 @@ def test_damage_without_another_copy_is_named(store: Store, run: Run) -> None:
 def test_a_damaged_small_tensor_is_found_in_another_step(store: Store, run: Run) -> None:
     run.save(1, {"x": random_bytes(1000), "n": 1})
     run.save(2, {"x": random_bytes(1000), "n": 2})
+    rewritten(record_path(run, 1), lambda lines: lines.append(b'{"origin":{"x":"elsewhere"}}'))
     flip(data_path(run, 1))
     with pytest.raises(DamagedFile):
         run.load(1)
     found = _examined(store)
     assert found.sound
     assert list(found.restored) == [f"{run.hash}@1"]
+    assert b'{"origin":{"x":"elsewhere"}}' in record_path(run, 1).read_bytes().split(b"\n")
     assert same(run.load(1), {"x": random_bytes(1000), "n": 1})
     assert same(run.load(2), {"x": random_bytes(1000), "n": 2})
     run.checkpoint(1).verify()

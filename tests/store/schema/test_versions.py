@@ -28,10 +28,12 @@ from standfast.store.maintenance.verify import verify_oldest, verify_store
 from standfast.store.query.listing import checkpoints
 from standfast.store.retention import trash_entry
 from standfast.store.retention.collection import carry_out, plan
+from standfast.store.retention.deleting import delete_empty
+from standfast.store.retention.trash import Trash
 from standfast.store.schema import marks, names, record, run_file, settings
 from standfast.store.schema.seal import seal, unseal
 from standfast.training.mirror.marks import CopiedMarks
-from tests.kit.stores import data_path, folder, overwrite, record_path
+from tests.kit.stores import data_path, flip, folder, overwrite, record_path
 
 STATE = {"model": {"w": np.arange(20_000.0)}}
 
@@ -147,9 +149,13 @@ def test_columns_and_members_that_are_unknown_are_ignored_and_kept(store: Store,
     assert run.checkpoint(2).head.others == {"colour": "blue"}
 
 
-def test_a_run_file_that_is_too_new_is_refused_and_stays(store: Store, run: Run) -> None:
+@pytest.mark.parametrize("more", [b"", b"more\n"], ids=["one line", "more lines"])
+def test_a_run_file_that_is_too_new_is_refused_and_stays(
+    store: Store, run: Run, more: bytes
+) -> None:
     path = folder(run) / f"{run.hash}_run.json"
     resealed(path, run_file.FORMAT, "standfast run 2")
+    overwrite(path, path.read_bytes() + more)
     before = path.read_bytes()
     with pytest.raises(TooNew):
         store.run("a", hp={"lr": 1})
@@ -285,6 +291,7 @@ CHANGES: dict[str, Callable[[Run, Run], Any]] = {
     "delete": lambda run, other: run.delete(1),
     "rm": lambda run, other: run.delete(1, trash="rm"),
     "delete all": lambda run, other: run.delete_all(),
+    "delete if empty": lambda run, other: delete_empty(run.store, run.hash),
     "rm all": lambda run, other: run.delete_all(trash="rm"),
     "restore": lambda run, other: run.store.restore(run.hash, 4),
     "copy": lambda run, other: other.checkpoint(5).copy_to(run.store),
@@ -372,12 +379,17 @@ def test_doctor_cleans_up_all_runs_but_those_that_are_too_new(store: Store, run:
 
 
 def test_doctor_restores_nothing_in_a_run_that_is_too_new(store: Store, run: Run) -> None:
+    for step in (4, 5):
+        run.save(step, {"small": np.ones(3), "step": step})
+    run.close()
+    flip(data_path(run, 4))
     needing(record_path(run, 3))
     run_file_of(run).unlink()
     before = files_of(run)
     found = examine(store.backend, store.index)
     assert files_of(run) == before
     assert "not restored: " in found.damaged[names.run_file(run.hash)]
+    assert "not mended: " in found.damaged[f"{run.hash}@4"]
 
 
 @pytest.mark.guarantee("G15")
@@ -391,4 +403,26 @@ def test_an_entry_of_the_trash_that_is_too_new_is_refused_and_stays(
     for steps in ((), (1,)):
         with pytest.raises(TooNew):
             store.restore(run.hash, *steps)
+    assert Trash(store.backend).empty() == 0
     assert all_files(store) == before
+
+
+def test_a_step_comes_back_though_another_of_its_entry_is_too_new(
+    store: Store, run: Run, tmp_path: Path
+) -> None:
+    run.delete(1, 2, trash="rm")
+    (path,) = tmp_path.rglob(f"trash/*/{record_path(run, 2).name}")
+    needing(path)
+    resealed(path.with_name(trash_entry.FILE), trash_entry.FORMAT, colour="blue")
+    assert store.restore(run.hash, 1).steps == [1]
+    (entry,) = Trash(store.backend).entries()
+    assert (entry.steps, entry.others) == ([2], {"colour": "blue"})
+    with pytest.raises(TooNew, match=path.name):
+        store.restore(run.hash, 2)
+
+
+def test_a_record_that_is_too_new_is_named_by_a_copy(run: Run, tmp_path: Path) -> None:
+    checkpoint = run.checkpoint(2)
+    needing(record_path(run, 2))
+    with pytest.raises(TooNew, match=record_path(run, 2).name):
+        checkpoint.copy_to(Store(tmp_path / "other"))

@@ -12,11 +12,13 @@ import pytest
 
 import standfast
 from standfast import KeepLast
-from standfast.errors import BadOption, RefNotFound, RunExists
+from standfast.errors import BadOption, DamagedFile, FellBack, RefNotFound, RunExists, TooNew
 from standfast.store.save import saving
 from standfast.store.schema import names
 from tests.kit.object_store.server import Server
+from tests.kit.stores import flip
 from tests.kit.walk import Walk, checkpointer, walk
+from tests.store.schema.test_versions import needing, of_version_2
 from tests.training.mirror.test_mirror import wait_for
 
 NAMED: dict[str, Any] = {"name": "walk", "every": 1}
@@ -70,15 +72,39 @@ def test_an_older_store_goes_on_from_the_newer_mirror(tmp_path: Path) -> None:
     assert ckpt.resume_report.step == 6
 
 
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
+def step_3(place: Path, suffix: str) -> Path:
+    (found,) = place.glob(f"checkpoints/models/*/*_step_000003{suffix}")
+    return found
+
+
+@pytest.mark.guarantee("G10")
+@pytest.mark.parametrize("suffix", [".*.safetensors", ".json"], ids=["data file", "record"])
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path: Path, suffix: str) -> None:
     place = tmp_path / "mirror"
     train(tmp_path / "first", 3, place)
-    (data,) = place.glob("checkpoints/models/*/*_step_000003.*.safetensors")
-    content = bytearray(data.read_bytes())
-    content[-1] ^= 1
-    data.write_bytes(content)
-    _, ckpt = train(tmp_path / "second", 4, place, mirror_wait=0)
+    flip(step_3(place, suffix), 20)
+    with pytest.warns(FellBack, match="step 3: "):
+        _, ckpt = train(tmp_path / "second", 4, place, mirror_wait=0)
     assert ckpt.resume_report.step == 2
+
+
+def test_no_run_begins_anew_where_nothing_in_its_mirror_is_intact(tmp_path: Path) -> None:
+    place = tmp_path / "mirror"
+    train(tmp_path / "first", 3, place, mirror_keep=KeepLast(1))
+    flip(step_3(place, ".json"), 20)
+    with pytest.raises(DamagedFile, match="no checkpoint there is intact"):
+        train(tmp_path / "second", 4, place, mirror_wait=0)
+
+
+@pytest.mark.guarantee("G10")
+@pytest.mark.parametrize("newer", [needing, of_version_2])
+def test_a_checkpoint_that_is_too_new_is_not_passed_over(tmp_path: Path, newer: Any) -> None:
+    place = tmp_path / "mirror"
+    train(tmp_path / "first", 3, place)
+    newer(step_3(place, ".json"))
+    for store in ("first", "second"):
+        with pytest.raises(TooNew, match=r"_step_000003\.json: "):
+            train(tmp_path / store, 4, place, mirror_wait=0)
 
 
 def test_never_takes_a_trial_that_neither_the_store_nor_the_mirror_has(

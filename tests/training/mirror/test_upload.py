@@ -19,6 +19,7 @@ from standfast.errors import (
     Protected,
     RunCollision,
     StandfastError,
+    TooNew,
     UnreadableFile,
     WriteFailed,
 )
@@ -27,7 +28,7 @@ from standfast.policies import Retention, retention
 from standfast.store.maintenance.doctor import examine
 from standfast.store.retention.pins import pinned_steps
 from standfast.store.retention.removal import orphans
-from standfast.store.schema import marks, names, run_file
+from standfast.store.schema import marks, names, run_file, settings
 from standfast.training.mirror import upload
 from standfast.training.mirror.upload import Uploader
 from tests.store.schema.test_versions import resealed
@@ -154,6 +155,30 @@ def test_a_newer_one_that_comes_meanwhile_goes_next(
     copies.meanwhile = meanwhile
     catch_up(uploader(store, mirror))
     assert copies.steps == [2, 9, 1]
+
+
+def test_a_copy_is_verified_only_if_every_byte_of_it_was_copied(
+    store: standfast.Store, mirror: standfast.Store
+) -> None:
+    run = store.run("gpt")
+    with run:
+        for step in (1, 2):
+            run.save(step, {"frozen": {"w": np.arange(SIZE)}, "model": {"w": np.ones(SIZE) * step}})
+            catch_up(uploader(store, mirror))
+    mirror.index.refresh()
+    assert list(mirror.index.verified(run.hash)) == [1]
+
+
+def test_no_run_is_made_in_a_mirror_that_is_too_new(
+    store: standfast.Store, mirror: standfast.Store
+) -> None:
+    mirror.run("other").save(1, {"w": np.ones(3)})
+    mirror.budget = 10**12
+    resealed(Path(mirror.url) / settings.NAME, settings.FORMAT, needs=["x"])
+    run = save(store, 1)
+    with pytest.raises(TooNew):
+        uploader(store, mirror).open()
+    assert not (Path(mirror.url) / names.run_folder(run.hash)).exists()
 
 
 def test_retention_here_and_there_are_separate(

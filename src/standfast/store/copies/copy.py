@@ -29,6 +29,7 @@ from standfast.errors import (
     RunCollision,
     StandfastError,
     StepExists,
+    TooNew,
     TruncatedFile,
 )
 from standfast.files.reader import Progress
@@ -346,7 +347,7 @@ def _read(checkpoint: Checkpoint) -> tuple[bytes, Record]:
         record = decode(text, head.run, head.step)
     except MissingFile as error:
         raise RefNotFound(f"{checkpoint.ref} was deleted meanwhile") from error
-    except DamagedFile as error:
+    except (DamagedFile, TooNew) as error:
         error.args = (f"{name}: {error}", *error.args[1:])
         raise
     if head.sequence >= names.FORGED_SEQUENCE:

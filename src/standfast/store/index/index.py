@@ -253,6 +253,8 @@ class Index:
     def run_file(self, run: str) -> RunFile | None:
         """What one run is, by its config if its file cannot be read; None if neither can."""
         rows = self._database.all("SELECT file FROM runs WHERE run = ?", run)
+        if not rows and not self.steps(run):
+            return None  # nothing is known of it, and its store may be out of reach
         return self._run_file(run, rows[0][0] if rows else None)
 
     def _run_file(self, run: str, file: bytes | None) -> RunFile | None:

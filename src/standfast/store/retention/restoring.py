@@ -134,7 +134,7 @@ def _head(backend: Backend, entry: Entry, step: int) -> Head:
         return decode(backend.read(name), entry.run, step).head
     except MissingFile as error:
         raise MissingData(f"{name} is not there: the entry is not whole any more") from error
-    except DamagedFile as error:
+    except (DamagedFile, TooNew) as error:
         error.args = (f"{name}: {error}", *error.args[1:])
         raise
 
@@ -218,7 +218,7 @@ def _needed(backend: Backend, entry: Entry, steps: list[int]) -> set[str] | None
             needed |= {file.name for file in _head(backend, entry, step).files}
             for name in (names.record_file, names.marks_file):
                 needed.add(name(entry.run, step).rpartition("/")[2])
-    except DamagedFile:
+    except (DamagedFile, TooNew):
         return None
     return needed
 

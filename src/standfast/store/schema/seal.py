@@ -71,18 +71,22 @@ def read(backend: Reads, path: str, format: str, kind: type[Object], limit: int)
     """The object in a small file; raises MissingFile, TooNew or a DamagedFile, with the path."""
     text = backend.read(path, limit)
     try:
-        return decode(line_of(text), format, kind)
+        return decode(line_of(text, format), format, kind)
     except (DamagedFile, TooNew) as error:
         error.args = (f"{path}: {error}", *error.args[1:])
         raise
 
 
-def line_of(text: bytes) -> bytes:
-    """The one line of a file that is a sealed object; raises a DamagedFile if it is not one."""
+def line_of(text: bytes, format: str) -> bytes:
+    """The one line of a file that is a sealed object; raises a DamagedFile if it is not one.
+
+    Raises TooNew if it begins as a file of a newer version, which may have more lines.
+    """
     line, end, rest = text.partition(b"\n")
     if not end:
         raise TruncatedFile("it ends without a line break")
     if rest:
+        check_sealed(line, format)
         raise TrailingBytes(f"{len(rest):,} bytes after its line")
     return line
 

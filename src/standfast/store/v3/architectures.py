@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from standfast.errors import BadField, DamagedFile, LimitExceeded
+from standfast.errors import BadField, DamagedFile, LimitExceeded, TooNew
 from standfast.identity import recorded
 from standfast.identity.names import qualified_name
 from standfast.store.backends.backend import Backend
@@ -41,7 +41,7 @@ def read_architecture(backend: Backend, run: str) -> dict[str, Any]:
         text = backend.read(path, MAX_SIZE + 1)
         if len(text) > MAX_SIZE:
             raise LimitExceeded(f"it has over {MAX_SIZE:,} bytes")
-        fields = unseal(line_of(text), FORMAT)
+        fields = unseal(line_of(text, FORMAT), FORMAT)
         identity = fields.pop("model", None)
         if not isinstance(identity, str) or not identity.startswith(run[8:16]):
             raise BadField("it is that of another model")
@@ -51,7 +51,7 @@ def read_architecture(backend: Backend, run: str) -> dict[str, Any]:
             msgspec.convert(fields, dict[str, dict[str, Any]])
     except msgspec.ValidationError as error:
         raise BadField(f"{path}: {error}") from error
-    except DamagedFile as error:
+    except (DamagedFile, TooNew) as error:
         error.args = (f"{path}: {error}", *error.args[1:])
         raise
     return fields

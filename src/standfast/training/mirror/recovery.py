@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
-from standfast.errors import DamagedFile, MissingFile, RefNotFound, StandfastError
+from standfast.errors import (
+    DamagedFile,
+    FellBack,
+    MissingFile,
+    RefNotFound,
+    StandfastError,
+    TooNew,
+)
 from standfast.files.paths import is_url
 from standfast.identity import Identity
 from standfast.store import Checkpoint, Store
@@ -93,7 +101,8 @@ class Elsewhere:
 
         A mirror that cannot be reached is no reason to fail where there is a checkpoint to go on
         from; where there is none, raises RefNotFound: to begin anew could be to lose all that was
-        done.
+        done, and so DamagedFile if none in the mirror is intact. If one there is damaged, another
+        is taken with a FellBack warning; if one is too new, raises TooNew.
         """
         self._store.index.refresh()
         here = next((listed.head for listed in self._store.index.newest(run)), None)
@@ -108,20 +117,34 @@ class Elsewhere:
                 "without it"
             )
             return
-        for listed in seen.index.newest(run):
-            if here is not None and not self._is_wanted(listed.head, here, seen):
-                return
-            if self._bring(listed.head, is_needed=here is None):
-                return
+        if newer := seen.index.newer(run):  # it may be the latest
+            raise TooNew(f"the mirror {self._place}: {newer}")
+        known = self._store.index.steps(run)
+        damaged = seen.index.unreadable(run)
+        problems = [f"step {step}: {problem}" for _, step, problem in damaged if step not in known]
+        is_done = any(
+            (here is not None and not self._is_wanted(listed.head, here, seen))
+            or self._bring(listed.head, problems, is_needed=here is None)
+            for listed in seen.index.newest(run)
+        )
+        if problems:
+            text = f"the mirror {self._place}: {'; '.join(problems[:3])}"
+            if here is None and not is_done:
+                raise DamagedFile(f"{text}: no checkpoint there is intact")
+            text += ": the run goes on from the newest intact checkpoint"
+            warnings.warn(text, FellBack, stacklevel=1)
 
-    def _bring(self, head: Head, is_needed: bool) -> bool:
+    def _bring(self, head: Head, problems: list[str], is_needed: bool) -> bool:
         """Copy one, if that can be; False if it is damaged, and the one before it may do."""
         mirror = open_mirror(self._place)
         try:
             if is_needed and not self._store.index.steps(head.run):
                 _adopt(self._store, mirror, head.run)
             copy_checkpoint(Checkpoint(mirror, head), self._store)
-        except (DamagedFile, RefNotFound) as error:
+        except DamagedFile as error:
+            problems.append(f"step {head.step}: {error}")
+            return False
+        except RefNotFound as error:
             self._say(f"step {head.step} of the mirror {self._place} cannot be used: {error}")
             return False
         except StandfastError as error:

@@ -29,7 +29,7 @@ from standfast.store.query.listing import metrics_of
 from standfast.store.query.mirrors import another_run, is_another_run, is_same, open_mirror
 from standfast.store.retention.budgets import after_save
 from standfast.store.retention.retaining import said
-from standfast.store.save.taken import change_run
+from standfast.store.save.taken import change_run, check_writable
 from standfast.store.schema import names
 from standfast.store.schema.record import Head
 from standfast.store.schema.run_file import RunFile, encode, read_run
@@ -104,6 +104,7 @@ class Uploader:
                 raise NotAStore(
                     errno.EPERM, f"{mirror.url} was written by another program, and is no mirror"
                 ) from None
+            check_writable(mirror.backend, mirror.index, self._run)
             text = encode(msgspec.structs.replace(here, retention=self._keep))
             with suppress(AlreadyExists):
                 mirror.backend.create(names.run_file(self._run), text)
@@ -205,7 +206,7 @@ class Uploader:
         """Copy one; raises what is wrong with the mirror. One that was deleted here is skipped."""
         mirror = self.open()
         try:
-            copy_checkpoint(Checkpoint(self._local, head), mirror, moved, replace=True)
+            copied = copy_checkpoint(Checkpoint(self._local, head), mirror, moved, replace=True)
         except (RefNotFound, FileError, DamagedFile) as error:
             if self._is_gone(head):
                 return
@@ -218,7 +219,8 @@ class Uploader:
         self._is_untidy = True
         self._resting.pop(_key(head), None)
         mirror.index.refresh()
-        Checkpoint(mirror, head).mark_verified()  # on its way, by the digests of every byte
+        if not copied.shared:  # every byte was read, and compared with its digest, on its way
+            Checkpoint(mirror, head).mark_verified()
 
     def _is_gone(self, head: Head) -> bool:
         """Whether a checkpoint was deleted here, or replaced, by now."""
