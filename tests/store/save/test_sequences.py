@@ -13,7 +13,7 @@ from standfast import Run, Store
 from standfast.errors import LimitExceeded, NotDeleted, RefusedState
 from standfast.store.maintenance.verify import verify_store
 from standfast.store.schema import decoder, marks, names, record, settings
-from standfast.store.schema.names import MAX_SEQUENCE
+from standfast.store.schema.names import FORGED_SEQUENCE, LAST_COPIED
 from standfast.store.schema.record import Record
 from standfast.store.schema.seal import seal, unseal
 from tests.kit.stores import folder, overwrite, record_path
@@ -59,12 +59,16 @@ def test_a_record_beyond_the_bound_spoils_no_save_of_others(tmp_path: Path, sequ
     assert run.checkpoint(2).parent == run.checkpoint(1)
 
 
-def test_the_last_number_leaves_the_store_readable_and_says_what_to_do(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+@pytest.mark.parametrize("sequence", [FORGED_SEQUENCE - 1, FORGED_SEQUENCE + 5, (1 << 53) - 1])
+def test_a_forged_number_stops_saves_until_its_record_is_deleted(
+    tmp_path: Path, sequence: int
+) -> None:
+    """A save with a number above it could be copied nowhere, not even after it is deleted."""
+    store = Store(tmp_path / "store")
     run, foreign = store.run("own"), store.run("foreign")
     run.save(1, STATE)
     foreign.save(1, STATE)
-    numbered(foreign, 1, MAX_SEQUENCE - 1)
+    numbered(foreign, 1, sequence)
     with pytest.raises(RefusedState, match=f"{foreign.hash}_step_000001.json"):
         run.save(2, STATE)
     assert run.load()["w"][-1] == 9999
@@ -74,19 +78,20 @@ def test_the_last_number_leaves_the_store_readable_and_says_what_to_do(tmp_path:
     assert run.save(2, STATE).sequence == 2
     run.delete(2)
     assert run.save(3, STATE).sequence == 3  # a number that was counted is not used again
+    run.checkpoint(3).copy_to(Store(tmp_path / "mirror"))
 
 
 def test_a_number_without_a_margin_is_not_copied_into_a_store(tmp_path: Path) -> None:
     source, target = Store(tmp_path / "a"), Store(tmp_path / "b")
     run = source.run("r")
     run.save(1, STATE)
-    numbered(run, 1, MAX_SEQUENCE // 2)
+    numbered(run, 1, LAST_COPIED + 1)
     with pytest.raises(LimitExceeded):
         run.checkpoint(1).copy_to(target)
     assert not list((tmp_path / "b").rglob("*.json"))
-    numbered(run, 1, MAX_SEQUENCE // 2 - 1)
+    numbered(run, 1, LAST_COPIED)
     run.checkpoint(1).copy_to(target)
-    assert target.run("r").save(2, STATE).sequence == MAX_SEQUENCE // 2
+    assert target.run("r").save(2, STATE).sequence == LAST_COPIED + 1
 
 
 @pytest.mark.parametrize(
@@ -114,7 +119,7 @@ def test_best_without_a_margin_is_not_copied_into_a_store(tmp_path: Path) -> Non
     run = source.run("r")
     run.save(1, STATE)
     run.checkpoint(1).add_metrics({"loss": 1.0}, best=True)
-    forged(run, best=names.FORGED_SEQUENCE)
+    forged(run, best=LAST_COPIED + 1)
     run.checkpoint(1).copy_to(target)
     copy = target.run("r")
     assert copy.checkpoint(1).metrics == {}

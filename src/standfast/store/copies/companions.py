@@ -90,7 +90,7 @@ def copy_marks(source: Backend, target: Store, head: Head) -> tuple[str, ...]:
         marks = msgspec.structs.replace(read_marks(source, head.place), verified=None)
     except (DamagedFile, TooNew) as error:
         return (f"its tags and notes, which cannot be read ({error})",)
-    if marks.best is not None and marks.best >= names.FORGED_SEQUENCE:
+    if marks.best is not None and marks.best > names.LAST_COPIED:
         return (f"its tags and notes, whose field best is {marks.best:,}: no store counts so far",)
     if marks == none:
         return ()
