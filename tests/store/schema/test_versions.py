@@ -181,6 +181,34 @@ def test_marks_that_are_too_new_protect_what_they_may_have_tagged(store: Store, 
     assert run.load(1)["step"] == 1
 
 
+@pytest.mark.guarantee("G10", "G12")
+def test_no_other_checkpoint_is_the_best_or_gets_a_tag_that_hidden_marks_may_have(
+    tmp_path: Path, store: Store, run: Run
+) -> None:
+    elsewhere = Store(tmp_path / "elsewhere")
+    for step in (1, 2):
+        run.checkpoint(step).copy_to(elsewhere)
+    run.checkpoint(1).add_metrics({"loss": 0.5}, best=True)
+    run.checkpoint(1).tag("paper")
+    other = elsewhere.find_run("a").checkpoint(2)
+    other.tag("paper")
+    elsewhere.index.refresh()
+    path = folder(run) / names.marks_file(run.hash, 1).rpartition("/")[2]
+    resealed(path, marks.FORMAT, needs=["groups"])
+    for action in (
+        lambda: run.load("best"),
+        lambda: run.checkpoint("best"),
+        lambda: store.run("b").save(1, STATE).tag("paper"),
+        lambda: CopiedMarks(elsewhere, run.hash).copy(store),
+    ):
+        with pytest.raises(TooNew, match=path.name):
+            action()
+    assert path.name in other.copy_to(store).left_out[0]
+    path.write_bytes(b"damaged")
+    with pytest.warns(FellBack, match=path.name):
+        assert run.checkpoint("best").step == 3
+
+
 def test_members_of_marks_that_are_unknown_are_kept(run: Run) -> None:
     run.checkpoint(1).tag("paper")
     path = folder(run) / names.marks_file(run.hash, 1).rpartition("/")[2]

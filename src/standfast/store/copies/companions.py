@@ -112,6 +112,8 @@ def _taken(target: Store, tag: str) -> str:
     """Why a tag cannot be given in a store; empty if it can."""
     for run, step in target.index.tagged(tag):
         return f"it is on {run}@{step} there"
+    if newer := target.index.newer_marks():
+        return f"it may be on a checkpoint there: {newer}"
     for listed in target.index.runs(name=tag):
         return f"run {listed.run} is called so there"
     return ""

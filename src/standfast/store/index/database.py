@@ -34,8 +34,8 @@ CREATE TABLE files (run TEXT, step INTEGER, name TEXT, size INTEGER, digest TEXT
 CREATE INDEX by_file ON files (run, name);
 CREATE INDEX by_step ON files (run, step);
 CREATE TABLE marks (run TEXT, step INTEGER, stamp INTEGER, sequence INTEGER, token TEXT,
-    tags TEXT, best INTEGER, metrics BLOB, verified TEXT, problem TEXT, PRIMARY KEY (run, step))
-    WITHOUT ROWID;
+    tags TEXT, best INTEGER, metrics BLOB, verified TEXT, problem TEXT, newer TEXT,
+    PRIMARY KEY (run, step)) WITHOUT ROWID;
 CREATE VIEW current AS SELECT marks.* FROM marks JOIN records USING (run, step)
     WHERE marks.problem IS NOT NULL OR records.problem IS NOT NULL
     OR (marks.sequence = records.sequence AND marks.token = records.token);
