@@ -138,7 +138,8 @@ class Store:
         `parent` is the checkpoint that a new run goes on from.
         """
         identity, found = self._look_up(name, hp, model, data, trial, volatile)
-        if trial is None and not (hp is None and model is None and data is None):
+        named = trial is None and name is not None
+        if named and not (hp is None and model is None and data is None):
             trial = name
         if found is not None and not self.backend.exists(names.run_file(found.run)):
             with (
@@ -164,6 +165,7 @@ class Store:
             exact=exact_form(hp),
             environment=environment(),
             retention=self._retention_of(parent) if parent else None,
+            named=named,
         )
         encoded = encode(file)
         with changing(self.backend, self.index, file.run):  # one may make or delete it too
