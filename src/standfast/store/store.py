@@ -266,13 +266,20 @@ class Store:
         return msgspec.structs.replace(file, name=name)
 
     def runs(self) -> list[Run]:
-        """All runs, the one with the latest checkpoint first."""
+        """All runs, the one with the latest checkpoint first.
+
+        With a FellBack warning for each that is not listed because its run file is too new, or is
+        damaged and nothing else tells of it; `open_run` of that one raises.
+        """
         self.check_exists()
         self.index.refresh()
         found = []
         for each in self.index.runs():
-            with suppress(RefNotFound):  # deleted since it was listed
-                found.append(self.open_run(each.run))
+            try:
+                with suppress(RefNotFound):  # deleted since it was listed
+                    found.append(self.open_run(each.run))
+            except (TooNew, DamagedFile) as error:
+                warnings.warn(f"{error}: run {each.run} is not listed", FellBack, stacklevel=2)
         return found
 
     def open_run(self, run: str) -> Run:

@@ -159,6 +159,20 @@ def test_a_run_file_that_is_too_new_is_refused_and_stays(store: Store, run: Run)
     assert path.read_bytes() == before
 
 
+def test_a_run_that_is_too_new_or_damaged_hides_no_others(store: Store, run: Run) -> None:
+    damaged = store.run("c", hp={"lr": 3})
+    path = run_file_of(damaged)
+    path.write_bytes(b"damaged")
+    (Path(store.url) / names.config_file(damaged.hash)).unlink()
+    resealed(run_file_of(run), run_file.FORMAT, needs=["x"])
+    with store.run("b", hp={"lr": 2}) as other:
+        other.save(1, STATE)
+    with pytest.warns(FellBack) as warned:
+        assert [each.name for each in store.runs()] == ["b"]
+    said = sorted(str(each.message).rpartition("run ")[2] for each in warned)
+    assert said == sorted(f"{each.hash} is not listed" for each in (run, damaged))
+
+
 def test_members_of_a_run_file_that_are_unknown_are_kept(store: Store, run: Run) -> None:
     path = folder(run) / f"{run.hash}_run.json"
     resealed(path, run_file.FORMAT, colour="blue")
