@@ -343,7 +343,7 @@ def all_files(store: Store) -> dict[str, bytes]:
     found = (path for path in root.rglob("*") if path.is_file())
     files = {str(path.relative_to(root)): path.read_bytes() for path in found}
     return {
-        name: data for name, data in files.items() if not re.search(r"/locks/|index\.sqlite", name)
+        name: data for name, data in files.items() if not re.search(r"/locks/|index-", name)
     }
 
 
