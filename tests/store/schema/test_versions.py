@@ -342,9 +342,7 @@ def all_files(store: Store) -> dict[str, bytes]:
     root = Path(store.url)
     found = (path for path in root.rglob("*") if path.is_file())
     files = {str(path.relative_to(root)): path.read_bytes() for path in found}
-    return {
-        name: data for name, data in files.items() if not re.search(r"/locks/|index-", name)
-    }
+    return {name: data for name, data in files.items() if not re.search(r"/locks/|index-", name)}
 
 
 @pytest.mark.guarantee("G14")
