@@ -417,7 +417,10 @@ class NotVerified(UserWarning):
 
 
 class FellBack(UserWarning):
-    """What was asked for is damaged: an older checkpoint, or what is left of a run, was taken."""
+    """What was asked for is damaged: an older checkpoint, or what is left of a run, was taken.
+
+    Also from `Store.runs`, of a run that it leaves out because it is damaged or too new.
+    """
 
 
 class NotDeleted(UserWarning):

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from standfast.store import Store
 from standfast.store.backends import locks
+from standfast.store.index import database
 from standfast.store.maintenance.doctor import clean, examine
 from standfast.store.maintenance.verify import verify_store
 from standfast.store.retention.trash import Trash
@@ -325,7 +326,7 @@ class Campaign:
 
     def _try_view(self, process: Process) -> bool:
         """Delete or overwrite what can be made again from the records."""
-        index = [self._own / f"index.sqlite{suffix}" for suffix in ("-shm", "-wal", "")]
+        index = [self._own / f"{database.NAME}{suffix}" for suffix in ("-shm", "-wal", "")]
         kind = self._random.randrange(5)
         with suppress(OSError):
             if kind == 0:
@@ -337,7 +338,7 @@ class Campaign:
                 manifest = self._store / "checkpoints" / "manifest.yaml"
                 manifest.unlink() if self._random.random() < 0.5 else manifest.write_bytes(b"\0{")
             elif kind == 3:
-                self._old_index = self._journals / "index.sqlite"
+                self._old_index = self._journals / database.NAME
                 shutil.copyfile(index[2], self._old_index)
             elif self._old_index is not None:
                 for path in index:
@@ -462,7 +463,7 @@ class Campaign:
         """The index says what a new one does, and the manifest tells of all runs."""
         before = _indexed(self._store)
         for suffix in ("-shm", "-wal", ""):
-            (self._own / f"index.sqlite{suffix}").unlink(missing_ok=True)
+            (self._own / f"{database.NAME}{suffix}").unlink(missing_ok=True)
         after = _indexed(self._store)
         if before != after:
             self._wrong("G17", f"the index had {before}, and a new one has {after}")

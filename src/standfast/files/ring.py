@@ -54,8 +54,7 @@ class Ring:
         try:
             if kind is None:
                 self._flush()
-                for future, _ in self._writing:
-                    future.result()
+                self.settle()
         finally:
             self._pool.drain()  # the file is closed after this: its number may be another's
         for block in self._blocks:
@@ -65,6 +64,13 @@ class Ring:
         """Go on at `offset`, a multiple of the alignment."""
         self._flush()
         self._offset = offset
+
+    def settle(self) -> None:
+        """Wait for the writes that have begun; raises if one failed."""
+        while self._writing:
+            future, block = self._writing.popleft()
+            future.result()
+            self._free.append(block)
 
     def put(self, source: Source, start: int = 0, stop: int | None = None) -> None:
         """Append the bytes of one source, or those from `start` to `stop`."""

@@ -148,6 +148,7 @@ def write_growing(
                 size += stop - start
                 if size > reserved:
                     reserved = min(most, 2 * size + _AHEAD)
+                    ring.settle()  # a file system may do it by writing to the file
                     _reserve(file, size, reserved)
                 ring.put(source, start, stop)
             ring.seek(0)

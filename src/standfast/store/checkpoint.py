@@ -18,6 +18,7 @@ from standfast.errors import (
     MissingFile,
     RefNotFound,
     StandfastError,
+    TooNew,
     TruncatedFile,
     within_memory,
 )
@@ -287,6 +288,8 @@ class Checkpoint:
         with change_of(self._store.backend, "tags"):
             self._store.index.refresh()
             self._refuse_names_of_runs(name)
+            if newer := self._store.index.newer_marks():  # they may have this tag
+                raise TooNew(newer)
             for run, step in self._store.index.tagged(name):
                 if (run, step) != (self.head.run, self.head.step):
                     raise AmbiguousRef(

@@ -138,7 +138,8 @@ class Store:
         `parent` is the checkpoint that a new run goes on from.
         """
         identity, found = self._look_up(name, hp, model, data, trial, volatile)
-        if trial is None and not (hp is None and model is None and data is None):
+        named = trial is None and name is not None
+        if named and not (hp is None and model is None and data is None):
             trial = name
         if found is not None and not self.backend.exists(names.run_file(found.run)):
             with (
@@ -164,6 +165,7 @@ class Store:
             exact=exact_form(hp),
             environment=environment(),
             retention=self._retention_of(parent) if parent else None,
+            named=named,
         )
         encoded = encode(file)
         with changing(self.backend, self.index, file.run):  # one may make or delete it too
@@ -264,13 +266,20 @@ class Store:
         return msgspec.structs.replace(file, name=name)
 
     def runs(self) -> list[Run]:
-        """All runs, the one with the latest checkpoint first."""
+        """All runs, the one with the latest checkpoint first.
+
+        With a FellBack warning for each that is not listed because its run file is too new, or is
+        damaged and nothing else tells of it; `open_run` of that one raises.
+        """
         self.check_exists()
         self.index.refresh()
         found = []
         for each in self.index.runs():
-            with suppress(RefNotFound):  # deleted since it was listed
-                found.append(self.open_run(each.run))
+            try:
+                with suppress(RefNotFound):  # deleted since it was listed
+                    found.append(self.open_run(each.run))
+            except (TooNew, DamagedFile) as error:
+                warnings.warn(f"{error}: run {each.run} is not listed", FellBack, stacklevel=2)
         return found
 
     def open_run(self, run: str) -> Run:

@@ -153,6 +153,8 @@ def test_a_name_is_no_hyperparameter_that_changed(tmp_path: Path, given: dict[st
     first = store.run("seed0", **given)
     parent = first.save(1, {})
     second = store.run("seed1", **given, parent=parent)
-    found = call("diff", first.hash, second.hash, *at(store))
-    assert section(found.lines, "hyperparameters") == []
-    assert "from 1: nothing changed" in call("log", *at(store)).out
+    for name in ("seed0", "better"):
+        first.rename(name)
+        found = call("diff", first.hash, second.hash, *at(store))
+        assert section(found.lines, "hyperparameters") == []
+        assert "from 1: nothing changed" in call("log", *at(store)).out

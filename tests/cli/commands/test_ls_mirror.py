@@ -11,6 +11,7 @@ import pytest
 
 import standfast
 from standfast import KeepLast
+from standfast.store.index import database
 from standfast.store.query import locations
 from standfast.store.query.mirrors import NAME, open_mirror, read_mirrors, remember_mirror
 from tests.cli.test_cli import run_in_terminal
@@ -129,7 +130,7 @@ def test_a_mirror_that_does_not_answer_is_not_waited_for(
     assert found == {300: ["local"], 200: ["local", mirror], 100: [mirror]}
     (line,) = done.err.splitlines()
     known = f"{open_mirror(mirror).backend.cache}"
-    assert Path(known, "index.sqlite").exists()
+    assert Path(known, database.NAME).exists()
     assert "cannot be reached: no answer in time; this is what it had on 20" in line
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from standfast import KeepLast, Run, Store
 from standfast.errors import StandfastError
+from standfast.store.index import database
 from standfast.store.maintenance.doctor import clean, examine
 from standfast.store.query.mirrors import remember_mirror
 from standfast.store.retention.collection import carry_out, plan
@@ -49,7 +50,7 @@ PLACES = [
     f"{RUNS}/*.pth",
     f"{RUNS}/*.pt",
     OWN,
-    f"{OWN}/index.sqlite",
+    f"{OWN}/{database.NAME}",
     f"{OWN}/locks",
     f"{OWN}/trash",
     f"{OWN}/trash/*",
@@ -60,10 +61,10 @@ PLACES = [
     f"{OWN}/trash/*/*_data_state.yaml",
 ]
 NEW_PLACES = [
-    f"{OWN}/index.sqlite-journal",
-    f"{OWN}/index.sqlite-wal",
-    f"{OWN}/index.sqlite-shm",
-    f"{OWN}/index.sqlite.lock",
+    f"{OWN}/{database.NAME}-journal",
+    f"{OWN}/{database.NAME}-wal",
+    f"{OWN}/{database.NAME}-shm",
+    f"{OWN}/{database.NAME}.lock",
     f"{OWN}/locks/trash.lock",
     f"{OWN}/locks/RUN.lock",
     f"{OWN}/locks/RUN.change.lock",

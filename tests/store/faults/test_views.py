@@ -13,6 +13,7 @@ import pytest
 from standfast.errors import RunBusy
 from standfast.files import disk
 from standfast.store import Store
+from standfast.store.index import database
 from tests.kit.fault_states import (
     UnsyncedDisk,
     check_between,
@@ -23,7 +24,7 @@ from tests.kit.fault_states import (
 from tests.kit.stores import same
 from tests.store.faults.damage import HELD, Damaged
 
-VIEWS = ["manifest.yaml", ".standfast/index.sqlite"]
+VIEWS = ["manifest.yaml", f".standfast/{database.NAME}"]
 
 
 @pytest.fixture
@@ -101,8 +102,8 @@ def test_the_manifest_comes_back_with_the_next_save(store: Damaged) -> None:
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
-def test_an_index_of_another_version_is_made_again(is_empty: bool, store: Damaged) -> None:
-    index = store.checkpoints / ".standfast" / "index.sqlite"
+def test_an_index_with_other_tables_is_made_again(is_empty: bool, store: Damaged) -> None:
+    index = store.checkpoints / ".standfast" / database.NAME
     index.unlink()
     connection = sqlite3.connect(index)
     connection.execute("PRAGMA user_version = 99")
@@ -114,8 +115,20 @@ def test_an_index_of_another_version_is_made_again(is_empty: bool, store: Damage
     assert has_all_runs(index)
 
 
+def test_the_index_of_another_version_is_left_to_it(
+    store: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To delete it would pull its memory from under those who have it open."""
+    theirs = store.checkpoints / ".standfast" / database.NAME
+    before = theirs.stat().st_ino
+    monkeypatch.setattr(database, "NAME", "index-99.sqlite")
+    assert check_between(Store(store.path), {}, HELD)
+    assert has_all_runs(theirs.with_name("index-99.sqlite"))
+    assert theirs.stat().st_ino == before
+
+
 def test_an_index_with_a_garbled_row_is_made_again(store: Damaged) -> None:
-    index = store.checkpoints / ".standfast" / "index.sqlite"
+    index = store.checkpoints / ".standfast" / database.NAME
     connection = sqlite3.connect(index)
     connection.execute("UPDATE records SET head = x'00'")
     connection.commit()
@@ -126,7 +139,7 @@ def test_an_index_with_a_garbled_row_is_made_again(store: Damaged) -> None:
 def test_an_index_that_cannot_be_written_is_done_without(
     store: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = store.checkpoints / ".standfast" / "index.sqlite"
+    index = store.checkpoints / ".standfast" / database.NAME
     before = index.read_bytes()
     real = sqlite3.connect
 
@@ -137,7 +150,7 @@ def test_an_index_that_cannot_be_written_is_done_without(
 
     class ReadOnly(UnsyncedDisk):
         def remove(self, path: Path) -> None:
-            if path.name.startswith("index.sqlite"):
+            if path.name.startswith(database.NAME):
                 raise PermissionError(13, "Permission denied")
             super().remove(path)
 

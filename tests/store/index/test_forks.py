@@ -14,6 +14,7 @@ import pytest
 
 import standfast
 from standfast.store.backends.local import LocalBackend
+from standfast.store.index import database
 from standfast.store.index.forks import _Gate
 from tests.kit.descriptors import open_files
 
@@ -86,10 +87,10 @@ def test_no_file_of_an_index_is_inherited(tmp_path: Path) -> None:
     store.run("a").save(1, {"n": 1})
     store.index.refresh()
     assert store.index.count() == 1
-    assert open_files("index.sqlite")
-    assert in_a_child("open_files('index.sqlite')", tmp_path) == "[]"
+    assert open_files(database.NAME)
+    assert in_a_child("open_files(database.NAME)", tmp_path) == "[]"
     assert store.index.count() == 1
-    assert open_files("index.sqlite")
+    assert open_files(database.NAME)
 
 
 def test_what_is_known_in_memory_alone_is_known_after_a_fork(
@@ -123,7 +124,7 @@ def test_a_fork_does_not_wait_for_a_server_that_is_silent(
     waiting = threading.Thread(target=store.index.refresh)
     waiting.start()
     assert asked.wait(60)
-    listed, found = "open_files('index.sqlite')", f"standfast.Store({str(tmp_path / 'store')!r})"
+    listed, found = "open_files(database.NAME)", f"standfast.Store({str(tmp_path / 'store')!r})"
     said = in_a_child(f"{listed}, {found}.resolve('a').step, {listed}", tmp_path)
     assert waiting.is_alive()
     before, step, after = ast.literal_eval(said)

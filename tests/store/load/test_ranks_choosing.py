@@ -14,6 +14,7 @@ from standfast import KeepBest, Store
 from standfast.errors import DigestMismatch, FellBack, RankFailed, RefNotFound, RunBusy
 from standfast.store.backends.local import LocalBackend
 from standfast.store.checkpoint import Checkpoint
+from standfast.store.index import database
 from standfast.store.load.ranks_choosing import with_checkpoint_together
 from standfast.store.save.changing import change_of
 from standfast.store.save.ranks import save_together
@@ -116,7 +117,7 @@ def test_ranks_on_a_store_that_is_new_share_its_index(tmp_path: Path) -> None:
         (row,) = store.index._database.all("PRAGMA database_list")
         return Path(row[2]).name if row[2] else None
 
-    assert on_ranks(3, save) == ["index.sqlite"] * 3
+    assert on_ranks(3, save) == [database.NAME] * 3
 
 
 def test_a_run_that_somebody_is_changing_is_busy_for_all_before_they_give_up(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,8 @@ def test_parts_that_retention_drops_meanwhile_stay_dropped(
     run.save(1, {"model": model, "optimizer": {"m": random_bytes(MIB, 1)}})
     run.save(2, {"model": model, "optimizer": {"m": random_bytes(MIB, 2)}})
     run.close()
-    flip(data_path(run, 1, "model"))
+    damaged = data_path(run, 1, "model")
+    flip(damaged)
     other = Store(Path(store.url).parent)
 
     def drop() -> None:
@@ -277,7 +279,25 @@ def test_parts_that_retention_drops_meanwhile_stay_dropped(
     assert (found.sound, list(found.restored)) == (True, [f"{run.hash}@1"])
     assert run.checkpoint(1).head.dropped == ["optimizer"]
     assert same(run.load(1), {"model": model})
+    assert store.index.damaged_files() == {damaged.name}
     assert _examined(store).sound
+
+
+def test_a_file_of_a_checkpoint_that_is_deleted_meanwhile_is_not_linked_again(
+    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = random_bytes(MIB)
+    run.save(1, {"x": x})
+    run.save(2, {})
+    store.run("b").save(1, {"x": x})
+    run.close()
+    path = data_path(run, 1)
+    part_by_hand(path)
+    flip(path)
+    deleted = partial(Store(Path(store.url).parent).open_run(run.hash).delete, 1)
+    before_lock(store, monkeypatch, run.hash, deleted, turn=2)
+    assert list(_examined(store).restored) == []
+    assert not path.exists()
 
 
 def test_a_run_that_is_renamed_meanwhile_keeps_its_name(

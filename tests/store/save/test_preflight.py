@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from standfast import Run, Store
-from standfast.errors import NotEnoughSpace
+from standfast.errors import NotEnoughSpace, WriteFailed
 from standfast.files.disk import Disk
 from standfast.store.retention.trash import Trash
 from tests.kit.stores import MIB, data_files, data_path, folder, random_bytes, same
@@ -54,6 +55,36 @@ def test_a_save_that_cannot_fit_writes_nothing(run: Run, monkeypatch: pytest.Mon
     monkeypatch.undo()
     run.save(2, {"x": random_bytes(BIG, 2)})
     assert same(run.load(), {"x": random_bytes(BIG, 2)})
+
+
+@pytest.mark.guarantee("G5")
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "fails"])
+@pytest.mark.parametrize("kind", ["ext4", "tmpfs", "fuse"])
+def test_a_full_file_system_costs_the_save_and_nothing_else(
+    kind: str, is_refused: bool, mount: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it writes, or in the middle, if another program takes the space meanwhile."""
+    store = Store(mount(kind, size=40 * MIB) / "store")
+    if not is_refused:
+        _free(monkeypatch, 1 << 40)
+    states = {step: {"x": random_bytes(3 * MIB, step)} for step in range(20)}
+
+    def fill(run: Run) -> None:
+        for step, state in states.items():
+            run.save(step, state)
+
+    with store.run("a") as run:
+        with pytest.raises(NotEnoughSpace if is_refused else WriteFailed) as caught:
+            fill(run)
+        assert caught.value.errno == errno.ENOSPC
+        saved = [each.step for each in run.checkpoints()]
+        assert len(saved) > 5
+        assert not list(folder(run).glob(".*.standfast"))
+        run.delete(saved.pop())
+        run.save(100, states[19])
+        assert all(same(run.load(step), states[step]) for step in saved)
+        assert same(run.load(), states[19])
+    store.close()
 
 
 def test_a_save_that_fits_thanks_to_dedup_goes_through(

@@ -28,6 +28,7 @@ from standfast.errors import (
 )
 from standfast.files.input.file import SourceFile
 from standfast.store.backends.local import LocalBackend
+from standfast.store.index import database
 from standfast.store.load.reading import read_record
 from standfast.store.save import known
 from standfast.store.schema import marks, names, record, run_file
@@ -46,7 +47,7 @@ def _again(store: Store) -> Store:
 
 def _sql(store: Store, statement: str) -> None:
     store.index.close()
-    with sqlite3.connect(Path(store.url) / ".standfast" / "index.sqlite") as connection:
+    with sqlite3.connect(Path(store.url) / ".standfast" / database.NAME) as connection:
         assert connection.execute(statement).rowcount > 0
     connection.close()
 

@@ -165,6 +165,20 @@ def test_a_run_file_that_is_too_new_is_refused_and_stays(
     assert path.read_bytes() == before
 
 
+def test_a_run_that_is_too_new_or_damaged_hides_no_others(store: Store, run: Run) -> None:
+    damaged = store.run("c", hp={"lr": 3})
+    path = run_file_of(damaged)
+    path.write_bytes(b"damaged")
+    (Path(store.url) / names.config_file(damaged.hash)).unlink()
+    resealed(run_file_of(run), run_file.FORMAT, needs=["x"])
+    with store.run("b", hp={"lr": 2}) as other:
+        other.save(1, STATE)
+    with pytest.warns(FellBack) as warned:
+        assert [each.name for each in store.runs()] == ["b"]
+    said = sorted(str(each.message).rpartition("run ")[2] for each in warned)
+    assert said == sorted(f"{each.hash} is not listed" for each in (run, damaged))
+
+
 def test_members_of_a_run_file_that_are_unknown_are_kept(store: Store, run: Run) -> None:
     path = folder(run) / f"{run.hash}_run.json"
     resealed(path, run_file.FORMAT, colour="blue")
@@ -185,6 +199,34 @@ def test_marks_that_are_too_new_protect_what_they_may_have_tagged(store: Store, 
     run.retain(KeepLast(1))
     assert path.read_bytes() == before
     assert run.load(1)["step"] == 1
+
+
+@pytest.mark.guarantee("G10", "G12")
+def test_no_other_checkpoint_is_the_best_or_gets_a_tag_that_hidden_marks_may_have(
+    tmp_path: Path, store: Store, run: Run
+) -> None:
+    elsewhere = Store(tmp_path / "elsewhere")
+    for step in (1, 2):
+        run.checkpoint(step).copy_to(elsewhere)
+    run.checkpoint(1).add_metrics({"loss": 0.5}, best=True)
+    run.checkpoint(1).tag("paper")
+    other = elsewhere.find_run("a").checkpoint(2)
+    other.tag("paper")
+    elsewhere.index.refresh()
+    path = folder(run) / names.marks_file(run.hash, 1).rpartition("/")[2]
+    resealed(path, marks.FORMAT, needs=["groups"])
+    for action in (
+        lambda: run.load("best"),
+        lambda: run.checkpoint("best"),
+        lambda: store.run("b").save(1, STATE).tag("paper"),
+        lambda: CopiedMarks(elsewhere, run.hash).copy(store),
+    ):
+        with pytest.raises(TooNew, match=path.name):
+            action()
+    assert path.name in other.copy_to(store).left_out[0]
+    path.write_bytes(b"damaged")
+    with pytest.warns(FellBack, match=path.name):
+        assert run.checkpoint("best").step == 3
 
 
 def test_members_of_marks_that_are_unknown_are_kept(run: Run) -> None:
@@ -307,9 +349,7 @@ def all_files(store: Store) -> dict[str, bytes]:
     root = Path(store.url)
     found = (path for path in root.rglob("*") if path.is_file())
     files = {str(path.relative_to(root)): path.read_bytes() for path in found}
-    return {
-        name: data for name, data in files.items() if not re.search(r"/locks/|index\.sqlite", name)
-    }
+    return {name: data for name, data in files.items() if not re.search(r"/locks/|index-", name)}
 
 
 @pytest.mark.guarantee("G14")

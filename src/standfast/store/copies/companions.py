@@ -90,7 +90,7 @@ def copy_marks(source: Backend, target: Store, head: Head) -> tuple[str, ...]:
         marks = msgspec.structs.replace(read_marks(source, head.place), verified=None)
     except (DamagedFile, TooNew) as error:
         return (f"its tags and notes, which cannot be read ({error})",)
-    if marks.best is not None and marks.best >= names.FORGED_SEQUENCE:
+    if marks.best is not None and marks.best > names.LAST_COPIED:
         return (f"its tags and notes, whose field best is {marks.best:,}: no store counts so far",)
     if marks == none:
         return ()
@@ -112,6 +112,8 @@ def _taken(target: Store, tag: str) -> str:
     """Why a tag cannot be given in a store; empty if it can."""
     for run, step in target.index.tagged(tag):
         return f"it is on {run}@{step} there"
+    if newer := target.index.newer_marks():
+        return f"it may be on a checkpoint there: {newer}"
     for listed in target.index.runs(name=tag):
         return f"run {listed.run} is called so there"
     return ""

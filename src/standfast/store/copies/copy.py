@@ -350,7 +350,7 @@ def _read(checkpoint: Checkpoint) -> tuple[bytes, Record]:
     except (DamagedFile, TooNew) as error:
         error.args = (f"{name}: {error}", *error.args[1:])
         raise
-    if head.sequence >= names.FORGED_SEQUENCE:
+    if head.sequence > names.LAST_COPIED:
         raise LimitExceeded(
             f"{name}: its sequence number {head.sequence:,} would leave too few for the "
             "checkpoints of another store; no save reaches such a number"

@@ -18,7 +18,8 @@ from standfast.store.backends.backend import Backend
 from standfast.store.index.forks import connected, inside_sqlite, keep_open
 from standfast.store.index.scanning import forget_all
 
-NAME: Final = "index.sqlite"
+NAME: Final = "index-6.sqlite"
+"""With the number of the tables below: a version that has others makes a file of its own."""
 _SCHEMA: Final = """
 CREATE TABLE folders (run TEXT PRIMARY KEY, version TEXT, settled INTEGER) WITHOUT ROWID;
 CREATE TABLE runs (run TEXT PRIMARY KEY, stamp INTEGER, name TEXT, created TEXT, file BLOB,
@@ -34,8 +35,8 @@ CREATE TABLE files (run TEXT, step INTEGER, name TEXT, size INTEGER, digest TEXT
 CREATE INDEX by_file ON files (run, name);
 CREATE INDEX by_step ON files (run, step);
 CREATE TABLE marks (run TEXT, step INTEGER, stamp INTEGER, sequence INTEGER, token TEXT,
-    tags TEXT, best INTEGER, metrics BLOB, verified TEXT, problem TEXT, PRIMARY KEY (run, step))
-    WITHOUT ROWID;
+    tags TEXT, best INTEGER, metrics BLOB, verified TEXT, problem TEXT, newer TEXT,
+    PRIMARY KEY (run, step)) WITHOUT ROWID;
 CREATE VIEW current AS SELECT marks.* FROM marks JOIN records USING (run, step)
     WHERE marks.problem IS NOT NULL OR records.problem IS NOT NULL
     OR (marks.sequence = records.sequence AND marks.token = records.token);
@@ -44,15 +45,10 @@ CREATE INDEX by_tag ON tags (tag);
 CREATE TABLE chunks (digest BLOB PRIMARY KEY, size INTEGER, run TEXT, name TEXT, start INTEGER)
     WITHOUT ROWID;
 CREATE TABLE learned (run TEXT PRIMARY KEY) WITHOUT ROWID;
-PRAGMA user_version = 5;
+PRAGMA user_version = 1;
 """
-
-_VERSION: Final = 5
-
-
-class _AnotherVersion(sqlite3.DatabaseError):
-    """The database has other tables than those above."""
-
+_MADE: Final = (1,)
+"""The `user_version` of a database that has all its tables."""
 
 _NO_DATABASE: Final = frozenset(
     {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
@@ -207,7 +203,7 @@ def _is_broken(error: sqlite3.Error, connection: sqlite3.Connection | None) -> b
         with suppress(sqlite3.Error):
             found = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master")}
             return any("CREATE" in sql and sql.strip() not in found for sql in _SCHEMA.split(";"))
-    return isinstance(error, _AnotherVersion) or code in _NO_DATABASE
+    return code in _NO_DATABASE
 
 
 _inherited: set[Path | None] = set()
@@ -246,7 +242,7 @@ def _made(path: Path) -> sqlite3.Connection | None:
     with suppress(sqlite3.Error):
         mode = connection.execute("PRAGMA journal_mode").fetchone()
         version = connection.execute("PRAGMA user_version").fetchone()
-        if (mode, version) == (("wal",), (_VERSION,)):
+        if (mode, version) == (("wal",), _MADE):
             connection.execute("PRAGMA synchronous = NORMAL")
             return connection
     connection.close()
@@ -263,7 +259,7 @@ def _prepared(path: Path | str) -> sqlite3.Connection:
         with suppress(sqlite3.OperationalError):  # somebody else is doing so this moment
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        if connection.execute("PRAGMA user_version").fetchone() != (_VERSION,):
+        if connection.execute("PRAGMA user_version").fetchone() != _MADE:
             connection.execute("BEGIN IMMEDIATE")
             _make_tables(connection)
             connection.commit()
@@ -275,9 +271,7 @@ def _prepared(path: Path | str) -> sqlite3.Connection:
 
 def _make_tables(connection: sqlite3.Connection) -> None:
     """Make all tables, unless another process did so meanwhile."""
-    if connection.execute("PRAGMA user_version").fetchone() == (_VERSION,):
+    if connection.execute("PRAGMA user_version").fetchone() == _MADE:
         return
-    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
-        raise _AnotherVersion("another version")
     for statement in _SCHEMA.split(";"):
         connection.execute(statement)

@@ -354,9 +354,16 @@ class Index:
         query = "SELECT step, verified FROM current WHERE run = ? AND verified IS NOT NULL"
         return dict(self._database.all(query, run))
 
-    def unreadable_marks(self) -> set[tuple[str, int]]:
-        """The runs and steps whose marks are damaged or too new."""
-        return {*self._database.all("SELECT run, step FROM marks WHERE problem IS NOT NULL")}
+    def unreadable_marks(self, run: str | None = None) -> dict[tuple[str, int], str]:
+        """What is wrong with marks, of a run or of the store, that are damaged or too new."""
+        query = "SELECT run, step, problem FROM current WHERE problem IS NOT NULL"
+        rows = self._database.all(f"{query} AND (? IS NULL OR run = ?)", run, run)
+        return {(run, step): problem for run, step, problem in rows}
+
+    def newer_marks(self, run: str | None = None) -> str | None:
+        """Which marks, of a run or of the store, are too new, and why; None if none are."""
+        query = "SELECT newer FROM current WHERE newer IS NOT NULL AND (? IS NULL OR run = ?)"
+        return next((newer for (newer,) in self._database.all(query, run, run)), None)
 
     def _one(self, query: str, *arguments: Any) -> Any:
         return self._database.all(query, *arguments)[0][0]

@@ -197,15 +197,16 @@ def _take_marks(backend: Reads, db: sqlite3.Connection, run: str, step: int, sta
         tags = marks.tags
         row = (
             *(run, step, stamp, marks.sequence, marks.token, json.dumps(tags), marks.best),
-            *(_json(marks.metrics), marks.verified, None),
+            *(_json(marks.metrics), marks.verified, None, None),
         )
     except StandfastError as error:
         _check_answered(error)
         if isinstance(error, MissingFile):
             return True  # deleted since the folder was listed
-        row = (run, step, _stamp(stamp, error), 0, "", "[]", None, b"{}", None, str(error))
+        newer = str(error) if isinstance(error, TooNew) else None
+        row = (run, step, _stamp(stamp, error), 0, "", "[]", None, b"{}", None, str(error), newer)
         whole = not isinstance(error, FileError)
-    db.execute(f"INSERT INTO marks VALUES ({_places(10)})", row)
+    db.execute(f"INSERT INTO marks VALUES ({_places(11)})", row)
     db.executemany("INSERT INTO tags VALUES (?, ?, ?)", [(tag, run, step) for tag in tags])
     return whole
 

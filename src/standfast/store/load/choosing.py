@@ -35,6 +35,9 @@ def with_latest(store: Store, action: Callable[[Checkpoint], Result], run: str |
 def with_best(store: Store, action: Callable[[Checkpoint], Result], run: str) -> Result:
     """Do it with the best checkpoint of a run, or if that is damaged with the latest."""
     problems = _unreadable(store, run)
+    if newer := store.index.newer_marks(run):
+        raise TooNew(newer)
+    problems += store.index.unreadable_marks(run).values()
     for _ in range(_ATTEMPTS):
         best = store.index.best(run)
         if best is None and not problems:
@@ -44,7 +47,7 @@ def with_best(store: Store, action: Callable[[Checkpoint], Result], run: str) ->
         checkpoint = Checkpoint(store, best.head)
         try:
             result = action(checkpoint)
-            if problems:  # one of those that cannot be read may have been the best
+            if problems:  # what cannot be read may have made another the best
                 _fell_back(problems, checkpoint)
             return result
         except (DamagedFile, UnreadableFile) as error:

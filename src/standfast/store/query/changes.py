@@ -117,7 +117,7 @@ def changes(before: Run, after: Run, largest: int | None = None) -> RunChanges:
         hyperparameters,
         frozenset(hyperparameters.keys() & uncounted((old, new))),
         trial,
-        not hyperparameters and not trial and any(map(_is_by_name, (old, new))),
+        not hyperparameters and not trial and (old.named or new.named),
         layers,
         samples,
     )
@@ -175,14 +175,8 @@ def _is_ignored(key: str) -> bool:
 
 
 def trial_of(file: RunFile) -> dict[str, Any]:
-    """The trial of a run, unless that is its name, or there is none."""
-    return {} if file.trial is None or file.trial == file.name else {"trial": file.trial}
-
-
-def _is_by_name(file: RunFile) -> bool:
-    """Whether a run's name is part of its identity."""
-    alone = file.hyperparameters is None and not any(map(file.identity.get, ("model", "data")))
-    return file.name is not None and file.name == (file.name if alone else file.trial)
+    """The trial that a run was given, if it was given one."""
+    return {} if file.trial is None or file.named else {"trial": file.trial}
 
 
 def layer_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> LayerChanges:

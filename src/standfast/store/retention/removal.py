@@ -62,7 +62,7 @@ def _remember_highest(backend: Backend, index: Index, run: str, steps: Iterable[
     """Let the latest number of the store stay used, if its checkpoint goes."""
     sequences = index.sequences(run)
     highest = max((sequences.get(step, 0) for step in steps), default=0)
-    if names.FORGED_SEQUENCE > highest >= index.highest() > 0:
+    if names.LAST_COPIED >= highest >= index.highest() > 0:
         with suppress(DamagedFile):  # the settings cannot be read: `doctor` tells of it
             remember_highest(backend, highest)
 

@@ -253,13 +253,13 @@ class Assembler:
     def next_sequence(self, after: int) -> int:
         """The number of the next commit, which no other has; raises RefusedState if none is left.
 
-        No store gets there by counting: someone has put a made-up record into it.
+        A higher number could not be copied, and would stay after the forged record is deleted.
         """
         highest = 0
         with suppress(DamagedFile):  # `doctor` reports it; no reason to lose a checkpoint
             highest = read_settings(self._backend).highest
         sequence = max(after, self._index.highest(), highest) + 1
-        if sequence >= names.MAX_SEQUENCE:
+        if sequence >= names.FORGED_SEQUENCE:
             newest = next(self._index.newest(), None)
             name = names.record_file(newest.run, newest.step) if newest else SETTINGS
             raise RefusedState(

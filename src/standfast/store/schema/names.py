@@ -19,7 +19,9 @@ MAX_STEP: Final = 1 << 53
 MAX_SEQUENCE: Final = 1 << 53
 """Steps and sequence numbers are below these, so that any reader of JSON has them exactly."""
 FORGED_SEQUENCE: Final = MAX_SEQUENCE // 2
-"""No store counts this far: from here on, a number was made up, and is not taken over."""
+"""No store counts this far: from here on, a number was made up. No save gets one."""
+LAST_COPIED: Final = FORGED_SEQUENCE - (1 << 32)
+"""The last number that is taken over from elsewhere: it leaves enough for the saves after it."""
 RESERVED: Final = frozenset({"latest", "best"})
 """What refers to a checkpoint by itself, and so is no name."""
 LONGEST: Final = 200

@@ -53,6 +53,8 @@ class RunFile(Sealed, frozen=True):
     """The hyperparameters with all their types, where `hyperparameters` does not have them."""
     last_used: str | None = None
     """When an experiment was loaded or made the current one, where that is after its commits."""
+    named: bool = False
+    """Whether the name that it was made with identifies it: no trial was given."""
     incomplete: bool = False
     """Whether it was deleted and made again by a save, without its data state or architecture."""
 

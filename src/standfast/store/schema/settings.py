@@ -32,7 +32,7 @@ def read_settings(backend: Backend) -> Settings:
         settings = read(backend, NAME, FORMAT, Settings, _MAX_SIZE)
     except MissingFile:
         return Settings()
-    if not 0 <= settings.highest < names.FORGED_SEQUENCE:
+    if not 0 <= settings.highest <= names.LAST_COPIED:
         raise BadField(f"{NAME}: field highest: {settings.highest:,} is out of range")
     return settings
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from standfast.errors import TooNew
 from standfast.store import Store
 from standfast.store.query.mirrors import is_same
 from standfast.store.save.changing import change_of
@@ -59,6 +60,8 @@ class CopiedMarks:
 
     def _add(self, mirror: Store, marks: Marks) -> None:
         with change_of(mirror.backend, "tags"), changing(mirror.backend, mirror.index, self._run):
+            if marks.tags and (newer := mirror.index.newer_marks()):  # they may have one of these
+                raise TooNew(newer)
             taken = {tag: on for tag in marks.tags if (on := self._bearer(mirror, tag, marks.step))}
             change_marks(mirror.backend, marks.place, lambda theirs: _joined(marks, theirs, taken))
         self._elsewhere.pop(marks.step, None)
