@@ -17,9 +17,10 @@ from tests.kit.parallel_ranks import run_ranks
 
 PROGRAM = Path(__file__).parent / "programs" / "mesh_on_ranks.py"
 IMPORTING = PROGRAM.with_name("imported_on_ranks.py")
+LONG = [pytest.param(count, marks=pytest.mark.long) for count in (2, 4)]
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [3, *LONG])
 def test_fields_ghosts_meshes_and_halos_are_those_of_one_rank(count: int, tmp_path: Path) -> None:
     run_ranks(count, PROGRAM, str(tmp_path))
     answers = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(count)]
@@ -33,7 +34,7 @@ def test_fields_ghosts_meshes_and_halos_are_those_of_one_rank(count: int, tmp_pa
         assert answer["again"]
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, LONG[1]])
 def test_files_of_three_ranks_go_on_as_they_would_have_on_one(count: int, tmp_path: Path) -> None:
     """The seed: "Support deterministic restarts for long-running HMC and AMR pipelines"."""
     paths = [format_ranked_path(tmp_path, "flow", 100, rank) for rank in range(3)]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import INVALID, ShardContext
+from standfast.amr import ShardContext
 from standfast.amr.migration import move_blocks, repartition
 from standfast.errors import BadBlock, BadOption, RankFailed, RanksDisagree
 from tests.amr.meshes import empty_mesh, fields_by_key, give_fields, merged, random_mesh
@@ -42,42 +42,6 @@ def test_blocks_come_to_their_owners_with_fields_and_links(of: Any, size: int) -
     expected = fields_by_key(*random_mesh(7, **of))
     assert merged([first for first, _ in answers]) == expected
     assert merged([last for _, last in answers]) == expected
-
-
-def test_slots_are_given_back_and_the_arena_grows() -> None:
-    def program(comm: Any) -> Any:
-        tree, arena = empty_mesh(base=4)
-        if comm.rank == 0:
-            for number in range(16):
-                tree.insert_block((4 * (number % 4), 4 * (number // 4)), 0)
-            give_fields(tree, arena, np.random.default_rng(0))
-        before = arena.max_blocks
-        repartition(tree, arena, comm, np.arange(16.0) + 1 if comm.rank == 0 else [])
-        taken = tree.field_slots[tree.live].tolist()
-        free = arena.free_slots[: arena.free_count].tolist()
-        assert sorted(taken + free) == list(range(arena.max_blocks))
-        dead = np.setdiff1d(np.arange(len(tree)), tree.live)
-        assert set(tree.field_slots[dead].tolist()) <= {INVALID}
-        keys = tree.keys()
-        if comm.rank:
-            assert keys == sorted(keys)  # they came in the order of their keys
-        return before, arena.max_blocks, len(keys)
-
-    assert on_threads(2, program) == [(32, 32, 11), (4, 8, 5)]
-
-
-def test_a_block_without_a_field_travels_without_one() -> None:
-    def program(comm: Any) -> Any:
-        tree, arena = empty_mesh(gauge=3)
-        if comm.rank == 0:
-            tree.insert_block((0, 0), 0)
-            tree.insert_block((4, 0), 0)
-            tree.links[:] = 1 + 2j
-        repartition(tree, arena, comm)
-        assert np.all(tree.links[tree.live] == 1 + 2j)
-        return tree.field_slots[tree.live].tolist(), arena.max_blocks
-
-    assert on_threads(2, program) == [([INVALID], 4), ([INVALID], 4)]
 
 
 def test_a_copy_that_the_owner_has_is_the_one_that_is_kept() -> None:
@@ -154,16 +118,6 @@ def test_weights_that_are_none_are_refused_on_all_ranks(weights: Any) -> None:
             repartition(tree, arena, comm, weights if comm.rank == 0 else [1.0, 1.0])
 
     assert on_threads(2, program) == [None, None]
-
-
-def test_huge_weights_lose_no_block() -> None:
-    def program(comm: Any) -> Any:
-        tree, arena = random_mesh(7)
-        repartition(tree, arena, comm, np.full(len(tree.live), 1e308))
-        return fields_by_key(tree, arena)
-
-    expected = fields_by_key(*random_mesh(7))
-    assert merged(on_threads(2, program)) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from tests.kit.parallel_ranks import run_ranks
 PROGRAMS = Path(__file__).with_name("programs")
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "count", [3, *(pytest.param(count, marks=pytest.mark.long) for count in (1, 2, 4))]
+)
 def test_ranks_of_mpi_are_a_communicator(count: int, tmp_path: Path) -> None:
     run_ranks(count, PROGRAMS / "conformance.py", str(tmp_path), timeout=180)
     for rank in range(count):

@@ -87,7 +87,7 @@ def cases(matrix: dict[str, tuple[Any, ...]], fields: dict[str, Any]) -> list[An
         pytest.param(
             *(section, damage, ranks, outcome),
             id=f"{section}, {damage}, {whom}",
-            marks=[pytest.mark.long] if whom == "rank 0" else [],
+            marks=[] if whom == "rank 1" or section == "storage" else [pytest.mark.long],
         )
         for section, damage, outcome in rows
         for whom, ranks in WHOM.items()

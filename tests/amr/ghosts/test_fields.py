@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from itertools import product
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from standfast.amr import (
     AMRTree,
     FieldArena,
-    OpenTopology,
     PeriodicTopology,
     ScalarFrontend,
     ShardContext,
@@ -21,7 +19,6 @@ from tests.amr.meshes import (
     beyond,
     empty_mesh,
     face_sites,
-    give_fields,
     merged,
     random_mesh,
     sites_by_place,
@@ -104,26 +101,6 @@ def test_a_random_mesh_has_all_kinds_of_neighbours() -> None:
     assert 0 < ghosts.valid.sum() < ghosts.valid.size
     assert ghosts.coarser.any()
     assert len(set(levels.tolist())) > 2
-
-
-def test_a_layer_of_finer_blocks_is_that_of_the_parent_they_would_make() -> None:
-    tree, arena = empty_mesh(base=2)
-    for place in ((0, 0), (4, 0)):
-        tree.insert_block(place, 0)
-    tree.refine_block(1)
-    give_fields(tree, arena, np.random.default_rng(0))
-    finer = tree.fill_ghosts(arena).layers[0, 0]
-    tree.coarsen_blocks([2, 3, 4, 5], arena)
-    assert finer.tobytes() == tree.fill_ghosts(arena).layers[0, 0].tobytes()
-
-
-def test_blocks_two_levels_apart_are_no_neighbours() -> None:
-    tree, arena = empty_mesh(base=2)
-    for place in ((0, 0), (4, 0)):
-        tree.insert_block(place, 0)
-    tree.refine_block(tree.refine_block(1)[0])
-    give_fields(tree, arena, np.random.default_rng(0))
-    assert not tree.fill_ghosts(arena).valid[0].any()
 
 
 def test_a_place_too_far_out_for_a_key_is_no_other_place() -> None:
@@ -235,15 +212,3 @@ def test_ghosts_follow_the_blocks_of_other_ranks() -> None:
         return before, tree.fill_ghosts(arena).valid.sum()
 
     assert on_threads(2, program) == [(1, 0), (1, 0)]
-
-
-def test_ten_thousand_blocks_take_no_loop_over_blocks() -> None:
-    frontend = ScalarFrontend(2, 16, OpenTopology(2, (1600.0, 1600.0)))
-    tree, arena = AMRTree(frontend, 1.0, 8, 2), FieldArena(frontend, 10_000)
-    for number in range(10_000):
-        tree.insert_block_with_field((number % 100 * 16, number // 100 * 16), 0, arena)
-    start = time.thread_time()
-    ghosts = tree.fill_ghosts(arena)
-    seconds = time.thread_time() - start
-    assert ghosts.valid.sum() == 4 * 100 * 99
-    assert seconds < 2.0  # about 0.1 s on an idle machine

@@ -75,28 +75,6 @@ def test_a_halo_is_as_deep_as_the_tree_says() -> None:
     assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec(2)))
 
 
-def test_a_plaquette_is_the_same_for_every_site_of_a_pure_gauge() -> None:
-    """Links U(x, d) = g(x) · g(x + d)* give plaquettes of 1, over borders and corners too."""
-    tree, _ = random_mesh(4, 0, holes=False, nd=2, base=2, topology="periodic", gauge=1)
-    phases = np.exp(1j * np.random.default_rng(0).random((8, 8)))
-    for index in tree.live.tolist():
-        x, y = tree.blocks[index]["origin"].tolist()
-        for site in range(16):
-            i, j = (x + site % 4) % 8, (y + site // 4) % 8
-            for d, ahead in enumerate((((i + 1) % 8, j), (i, (j + 1) % 8))):
-                tree.links[index, 2 * site + d] = phases[i, j] * phases[ahead].conj()
-    u = link_halo(tree)[..., 0, 0]
-    x_links, y_links = u[..., 0], u[..., 1]
-    plaquettes = (
-        x_links[:, :-1, :-1]
-        * y_links[:, :-1, 1:]
-        * x_links[:, 1:, :-1].conj()
-        * y_links[:, :-1, :-1].conj()
-    )
-    assert plaquettes.shape == (4, 5, 5)
-    assert np.max(np.abs(plaquettes - 1)) < 1e-12
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("of", [MESHES[1], MESHES[3], MESHES[4]])
 def test_halos_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:

@@ -70,47 +70,12 @@ def test_the_highest_level_may_be_set_later() -> None:
 # Inserting
 
 
-def test_an_inserted_block_has_the_spacing_of_its_level_and_no_slot() -> None:
-    tree, _ = new()
-    assert [tree.insert_block((0, 0), 0), tree.insert_block((4, 8), 2)] == [0, 1]
-    block = tree.blocks[1]
-    assert block["origin"].tolist() == [4, 8]
-    assert (block["spacing"], block["block_index"], block["level"]) == (0.125, 1, 2)
-    assert block["padding"].tolist() == [0] * 7
-    assert tree.field_slots.tolist() == [INVALID, INVALID]
-
-
-def test_a_block_with_a_field_takes_the_next_slot() -> None:
-    tree, arena = new()
-    tree.insert_block_with_field((0, 0), 0, arena)
-    tree.insert_block_with_field((4, 0), 0, arena)
-    assert tree.field_slots.tolist() == [0, 1]
-
-
 def test_many_blocks_can_be_inserted() -> None:
     tree, _ = new(bits=8)
     places = [(4 * x, 4 * y) for x in range(20) for y in range(20)]
     assert [tree.insert_block(place, 0) for place in places] == list(range(400))
     assert origins(tree, range(400)) == places
     assert [tree.find(place, 0) for place in places] == list(range(400))
-
-
-def test_the_same_place_may_hold_blocks_of_two_levels() -> None:
-    tree, _ = new()
-    tree.insert_block((0, 0), 0)
-    tree.insert_block((0, 0), 1)
-    assert (tree.find((0, 0), 0), tree.find((0, 0), 1)) == (0, 1)
-
-
-def test_a_dead_index_is_never_used_again() -> None:
-    tree, arena = new()
-    tree.insert_block_with_field((0, 0), 0, arena)
-    tree.invalidate_block(0)
-    assert tree.find((0, 0), 0) is None
-    assert tree.insert_block_with_field((0, 0), 0, arena) == 1
-    assert tree.field_slots.tolist() == [0, 1]
-    assert tree.blocks["block_index"].tolist() == [INVALID, 1]
-    assert tree.live.tolist() == [1]
 
 
 BAD_PLACES: list[tuple[str, Any, Any]] = [
@@ -269,19 +234,6 @@ def test_the_coarsest_blocks_are_not_coarsened() -> None:
 # Refining, coarsening, reordering
 
 
-def test_refining_appends_the_children_in_their_order() -> None:
-    tree, arena = new()
-    tree.insert_block_with_field((4, 8), 1, arena)
-    children = tree.refine_block(0)
-    assert children == [1, 2, 3, 4]
-    assert origins(tree, children) == [(8, 16), (12, 16), (8, 20), (12, 20)]
-    assert tree.blocks["level"].tolist() == [1, 2, 2, 2, 2]
-    assert tree.blocks["spacing"].tolist() == [0.25] + [0.125] * 4
-    assert tree.blocks["block_index"].tolist() == [INVALID, 1, 2, 3, 4]
-    assert tree.field_slots.tolist() == [0] + [INVALID] * 4  # no slots are touched
-    assert arena.free_count == 7
-
-
 def test_coarsening_takes_a_slot_first_and_frees_those_of_the_children_in_order() -> None:
     tree, arena = new()
     children = _children(tree)
@@ -299,43 +251,12 @@ def test_coarsening_takes_a_slot_first_and_frees_those_of_the_children_in_order(
     assert arena.free_count == 7
 
 
-def test_coarsening_without_fields_needs_no_slot() -> None:
-    tree, arena = new(slots=0)
-    assert tree.coarsen_blocks(_children(tree), arena) == 4
-    assert tree.field_slots.tolist() == [INVALID] * 5
-
-
 def test_blocks_above_the_highest_level_can_be_coarsened() -> None:
     tree, arena = new()
     children = _children(tree)
     tree.max_level = 0
     parent = tree.coarsen_blocks(children, arena)
     assert tree.blocks[parent]["level"] == 1
-
-
-def test_reordering_sorts_by_place_and_level_and_drops_the_dead() -> None:
-    tree, arena = new()
-    places = [((4, 4), 0), ((0, 0), 1), ((4, 0), 0), ((0, 0), 0), ((8, 8), 1), ((0, 4), 0)]
-    for origin, level in places:
-        tree.insert_block_with_field(origin, level, arena)
-    tree.invalidate_block(2)
-    moved = tree.reorder()
-    order = [((0, 0), 0), ((0, 0), 1), ((0, 4), 0), ((4, 4), 0), ((8, 8), 1)]
-    # (8, 8) of level 1 has the coordinates (4, 4), and (4, 4) of level 0 has (1, 1).
-    assert origins(tree, range(5)) == [origin for origin, _ in order]
-    assert tree.blocks["level"].tolist() == [level for _, level in order]
-    assert tree.blocks["block_index"].tolist() == [0, 1, 2, 3, 4]
-    assert tree.field_slots.tolist() == [3, 1, 5, 0, 4]
-    assert moved.tolist() == [3, 1, INVALID, 0, 4, 2]
-    assert [tree.find(*place) for place in order] == [0, 1, 2, 3, 4]
-    assert tree.find((4, 0), 0) is None
-    assert arena.free_count == 2  # slot 2 is neither named nor free
-
-
-def test_an_empty_tree_can_be_reordered() -> None:
-    tree, _ = new()
-    assert tree.reorder().tolist() == []
-    assert tree.insert_block((0, 0), 0) == 0
 
 
 # Inside apply

@@ -13,27 +13,25 @@ from tests.amr.restart.simulations import LAST
 from tests.amr.restart.starting import content, start, told
 from tests.amr.restart.states import digest, first_difference
 
-AFTER = {
-    2: "heat:1 heat:3 heat:9 links:2 links:7",
-    3: "heat:2 heat:10 links:5",
-    4: "heat:4 heat:8 heat:15 links:6",
-}
-"""Right after changes of all kinds, weighted partitions among them."""
-EVERY = " ".join(f"{name}:{step}" for name, last in LAST.items() for step in range(last))
+AFTER = ["heat:3", "heat:10", "links:7"]
+"""Right after changes of several kinds, weighted partitions among them."""
+EVERY = [f"{name}:{step}" for name, last in LAST.items() for step in range(last)]
 
 
-@pytest.mark.parametrize("count", AFTER)
-def test_ranks_go_on_as_if_they_had_not_stopped(count: int, tmp_path: Path) -> None:
-    _check_restarts(count, AFTER[count].split(), tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("count", AFTER)
-def test_ranks_go_on_after_every_step(count: int, tmp_path: Path) -> None:
-    _check_restarts(count, EVERY.split(), tmp_path)
-
-
-def _check_restarts(count: int, after: list[str], folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "after"),
+    [
+        pytest.param(3, AFTER, id="3"),
+        *(
+            pytest.param(count, EVERY, id=f"{count}, every step", marks=pytest.mark.long)
+            for count in (2, 3, 4)
+        ),
+    ],
+)
+def test_ranks_go_on_as_if_they_had_not_stopped(
+    count: int, after: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path
     start(count, "straight", folder / "store", folder, *after)
     start(count, "resume", folder / "store", folder, *after)
     for each in after:

@@ -6,7 +6,6 @@ import io
 import re
 import struct
 import tracemalloc
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,9 @@ from standfast.errors import (
     BadHeader,
     BadOption,
     BadRange,
-    DigestMismatch,
     IncompatibleCheckpoint,
     LimitExceeded,
     NothingToVerify,
-    SizeMismatch,
     StandfastError,
     TruncatedFile,
     UnsupportedFile,
@@ -65,21 +62,6 @@ def test_saved_loaded_and_saved_again_gives_the_same_bytes(kind: str) -> None:
         state = loaded(data, tree)
         assert type(state.tree) is type(tree)
         assert saved(state.tree, state.arena) == data
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_restored_state_goes_on_as_the_other_would_have(kind: str) -> None:
-    tree, arena = worn(kind)
-    state = loaded(saved(tree, arena), tree)
-    for each, memory in ((tree, arena), (state.tree, state.arena)):
-        block = each.insert_block_with_field((20, 4), 1, memory)
-        for child in each.refine_block(block):
-            each.field_slots[child] = memory.alloc()
-        each.coarsen_blocks(range(len(each) - 4, len(each)), memory)
-        memory.grow()
-        each.reorder()
-        each.insert_block_with_field((24, 4), 1, memory)
-    assert saved(state.tree, state.arena) == saved(tree, arena)
 
 
 @pytest.mark.parametrize(
@@ -346,36 +328,6 @@ def test_a_misspelled_verify_is_refused_rather_than_taken_for_true(
         checkpoint.read_from_file(path, verify=verify)
 
 
-def test_a_file_without_digests_is_read_without_a_word(tmp_path: Path) -> None:
-    tree, arena = worn("u1")
-    path = tmp_path / "state.sunc"
-    tree.write_checkpoint_to_file(arena, path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        state = GaugeTree.read_checkpoint_from_file(path, frontend=U1)
-    assert saved(state.tree, state.arena) == path.read_bytes()
-
-
-@pytest.mark.parametrize("section", ["blocks", "field_slots", "storage", "free_slots", "links"])
-def test_a_flipped_bit_is_found_by_the_digests(section: str, tmp_path: Path) -> None:
-    tree, arena = worn("u1")
-    path = tmp_path / "state.sunc"
-    tree.write_checkpoint_to_file(arena, path, extras=True)
-    with standfast.open(path) as file:
-        part = file[section].tobytes()
-    data = bytearray(path.read_bytes())
-    # The last bit of a section is one that the tree itself has no reason to refuse.
-    at = data.index(part) + len(part) - 1
-    data[at] ^= 128
-    path.write_bytes(data)
-    with pytest.raises(DigestMismatch, match=f"tensor '{section}'") as caught:
-        GaugeTree.read_checkpoint_from_file(path, frontend=U1)
-    assert str(caught.value).count("state.sunc") == 1
-    if section == "storage":
-        state = GaugeTree.read_checkpoint_from_file(path, frontend=U1, verify=False)
-        assert saved(state.tree, state.arena) == bytes(data[: len(saved(tree, arena))])
-
-
 def test_an_unknown_extension_is_left_alone(tmp_path: Path) -> None:
     tree, arena = worn()
     path = tmp_path / "state.sunc"
@@ -509,18 +461,6 @@ def test_an_unsound_tree_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(BadRange, match=f"^{re.escape(str(path))}: section 'field_slots', block 0"):
         TreeCheckpoint(SCALAR).read_from_file(path)
-
-
-def test_a_cut_file_is_truncated(tmp_path: Path) -> None:
-    tree, arena = worn("u1")
-    data = saved(tree, arena)
-    path = tmp_path / "state.sunc"
-    path.write_bytes(data[: payload_size(data) - 1])
-    with pytest.raises(TruncatedFile):
-        TreeCheckpoint(U1).read_from_file(path)
-    path.write_bytes(data[:-1])
-    with pytest.raises(SizeMismatch):
-        GaugeTree.read_checkpoint_from_file(path, frontend=U1)
 
 
 def test_a_tree_of_another_frontend_is_not_written() -> None:

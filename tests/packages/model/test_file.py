@@ -135,10 +135,10 @@ print(was_read, grown(before, after), grown(after, then), model.h[0].mlp.c_fc.we
 """
 
 
-def test_a_gigabyte_is_mapped_at_once_and_memory_grows_with_what_is_touched(
+def test_a_large_file_is_mapped_at_once_and_memory_grows_with_what_is_touched(
     tmp_path: Path,
 ) -> None:
-    config = Config(vocab_size=1000, n_positions=64, n_embd=2048, n_layer=5, n_head=16)
+    config = Config(vocab_size=1000, n_positions=64, n_embd=1024, n_layer=3, n_head=16)
     path = tmp_path / "model.safetensors"
     torch.manual_seed(0)
     block = torch.rand(1 << 22)
@@ -150,7 +150,7 @@ def test_a_gigabyte_is_mapped_at_once_and_memory_grows_with_what_is_touched(
     }
     save_model(tensors, path)
     config.save(tmp_path / "config.json")
-    assert path.stat().st_size > 1_000_000_000
+    assert path.stat().st_size > 150_000_000
     done = subprocess.run(
         [sys.executable, "-c", MAPPED, str(path)],
         capture_output=True,
