@@ -9,8 +9,8 @@ from standfast.amr import ShardContext
 from standfast.amr.migration import move_blocks, repartition
 from standfast.errors import BadBlock, BadOption, RankFailed, RanksDisagree
 from tests.amr.meshes import empty_mesh, fields_by_key, give_fields, merged, random_mesh
-from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import saved
+from tests.kit.rank_threads import on_threads
 
 GAUGE: dict[str, Any] = {"nd": 2, "base": 3, "gauge": 2}
 VECTOR: dict[str, Any] = {"nd": 2, "base": 3, "topology": "mixed", "components": 3}

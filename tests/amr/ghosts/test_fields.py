@@ -23,7 +23,7 @@ from tests.amr.meshes import (
     random_mesh,
     sites_by_place,
 )
-from tests.amr.thread_ranks import on_threads
+from tests.kit.rank_threads import on_threads
 
 MESHES = [
     ({"nd": 1, "base": 4, "topology": "open"}, 6),

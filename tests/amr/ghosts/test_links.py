@@ -11,7 +11,7 @@ from standfast.amr.ghosts.links import link_halo
 from standfast.amr.migration import repartition
 from standfast.errors import BadBlock, BadOption, RanksDisagree
 from tests.amr.meshes import beyond, empty_mesh, give_fields, merged, random_mesh
-from tests.amr.thread_ranks import on_threads
+from tests.kit.rank_threads import on_threads
 
 MESHES: list[dict[str, Any]] = [
     {"nd": 1, "base": 3, "topology": "open", "gauge": 2},

@@ -15,7 +15,7 @@ from tests.amr.meshes import (
     merged,
     random_mesh,
 )
-from tests.amr.thread_ranks import on_threads
+from tests.kit.rank_threads import on_threads
 
 MESHES: list[dict[str, Any]] = [
     {"nd": 1, "base": 4},

@@ -19,7 +19,7 @@ from tests.amr.meshes import (
     random_mesh,
     sites_by_place,
 )
-from tests.amr.thread_ranks import on_threads
+from tests.kit.rank_threads import on_threads
 
 Mesh = set[tuple[int, tuple[int, ...]]]
 """Blocks as their levels and the coordinates of their origins in blocks."""

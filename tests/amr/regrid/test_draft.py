@@ -13,8 +13,8 @@ from standfast.amr.regrid.adapt import Adapted
 from standfast.errors import ArenaFull, BadBlock, MaxRefinementExceeded, RankFailed
 from tests.amr.meshes import empty_mesh, random_mesh, random_numbers
 from tests.amr.regrid.slow_changes import adapt_slowly, move_slowly
-from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import loaded, saved
+from tests.kit.rank_threads import on_threads
 
 MESHES: list[dict[str, Any]] = [
     {"nd": 1, "base": 4},

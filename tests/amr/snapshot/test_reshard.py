@@ -12,7 +12,7 @@ from standfast.errors import DuplicateKey, RanksDisagree
 from standfast.store.backends.memory import MemoryBackend
 from tests.amr.meshes import empty_mesh, fields_by_key, merged, random_mesh
 from tests.amr.snapshot.snapshots import saved_by_threads
-from tests.amr.thread_ranks import on_threads
+from tests.kit.rank_threads import on_threads
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from standfast.amr import (
 )
 from standfast.errors import BadOption
 from standfast.parallel import SingleRank
-from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import VECTOR
 from tests.kit.parallel_ranks import run_ranks
+from tests.kit.rank_threads import on_threads
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "checkpoint_steps.py"
 
