@@ -23,7 +23,6 @@ from standfast.errors import (
     BadOption,
     FellBack,
     GhostsInUse,
-    IncompatibleCheckpoint,
     RefNotFound,
     RefusedState,
     StandfastError,
@@ -185,13 +184,6 @@ def test_the_latest_falls_back_to_one_that_is_intact(run_on_disk: Any) -> None:
 
 
 # What is refused
-
-
-def test_another_frontend_is_refused_with_what_differs(run: Any) -> None:
-    Snapshot.save(run, 1, *worn())
-    other = ScalarFrontend(2, 4, OpenTopology(2, (16.0, 8.0)))
-    with pytest.raises(IncompatibleCheckpoint, match=r"topology: expected .*8\.0.*, found .*16"):
-        Snapshot.load(run, frontend=other)
 
 
 @pytest.mark.parametrize(
