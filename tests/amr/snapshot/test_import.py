@@ -48,11 +48,6 @@ FRONTENDS = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def run() -> Any:
-    return Store(MemoryBackend()).run("heat")
-
-
 def written(folder: Path, states: list[State], step: int = 100) -> list[str]:
     """A file of each rank, under the names of the original."""
     paths = [format_ranked_path(folder, "run", step, rank) for rank in range(len(states))]

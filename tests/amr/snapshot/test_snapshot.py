@@ -29,16 +29,10 @@ from standfast.errors import (
     StateMismatch,
 )
 from standfast.parallel import SingleRank
-from standfast.store.backends.memory import MemoryBackend
 from tests.amr.meshes import empty_mesh, random_mesh
 from tests.amr.tree_states import saved, worn
 from tests.kit.rank_threads import on_threads
 from tests.kit.stores import bytes_written, data_path, flip
-
-
-@pytest.fixture
-def run() -> Any:
-    return Store(MemoryBackend()).run("heat")
 
 
 @pytest.fixture
