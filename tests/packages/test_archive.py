@@ -217,7 +217,7 @@ UNSOUND: dict[str, tuple[Callable[[Path], object], type[StandfastError]]] = {
         lambda package: (package / "vocabulary").symlink_to("/etc/passwd"),
         UnsupportedFile,
     ),
-    "a\nb": (lambda package: (package / "a\nb").write_bytes(b""), UnsupportedFile),
+    "odd\nname": (lambda package: (package / "odd\nname").write_bytes(b""), UnsupportedFile),
 }
 """By the file that is wrong."""
 
@@ -228,7 +228,7 @@ def test_what_is_not_a_sound_package_is_not_packed(name: str, package: Path) -> 
     change(package)
     with pytest.raises(error) as caught:
         pack(package)
-    assert name.replace("\n", "\\n") in str(caught.value)
+    assert name.partition("\n")[0] in str(caught.value)
     assert os.listdir(package.parent) == ["gpt"]
 
 
