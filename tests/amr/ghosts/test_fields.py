@@ -19,7 +19,6 @@ from tests.amr.meshes import (
     beyond,
     empty_mesh,
     face_sites,
-    merged,
     random_mesh,
     sites_by_place,
 )
@@ -158,27 +157,6 @@ def test_ghosts_are_not_filled_inside_a_kernel() -> None:
     tree, arena = random_mesh(0)
     with pytest.raises(GhostsInUse):
         tree.apply(lambda patch: tree.fill_ghosts(arena), arena)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize(
-    "of",
-    [MESHES[2][0], MESHES[5][0], MESHES[7][0], MESHES[8][0]],
-    ids=["2-D", "gauge", "3-D", "mixed vector"],
-)
-def test_ghosts_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
-    def by_key(tree: Any, arena: Any) -> Any:
-        ghosts = tree.fill_ghosts(arena)
-        rows = zip(ghosts.layers, ghosts.valid, ghosts.coarser, strict=True)
-        return {key: tuple(map(bytes, row)) for key, row in zip(tree.keys(), rows, strict=True)}
-
-    def program(comm: Any) -> Any:
-        tree, arena = random_mesh(5, 9, **of)
-        weights = np.random.default_rng(comm.size).random(len(tree.live))
-        repartition(tree, arena, comm, weights)
-        return by_key(tree, arena)
-
-    assert merged(on_threads(size, program)) == by_key(*random_mesh(5, 9, **of))
 
 
 def test_a_tree_that_changed_without_its_shard_is_refused_on_all_ranks() -> None:

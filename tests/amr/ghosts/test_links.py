@@ -10,7 +10,7 @@ from standfast.amr import LinkExchangeSpec
 from standfast.amr.ghosts.links import link_halo
 from standfast.amr.migration import repartition
 from standfast.errors import BadBlock, BadOption, RanksDisagree
-from tests.amr.meshes import beyond, empty_mesh, give_fields, merged, random_mesh
+from tests.amr.meshes import beyond, empty_mesh, give_fields, random_mesh
 from tests.kit.rank_threads import on_threads
 
 MESHES: list[dict[str, Any]] = [
@@ -73,23 +73,6 @@ def test_a_halo_is_as_deep_as_the_tree_says() -> None:
     tree, _ = random_mesh(4, 0, **MESHES[3])
     tree.link_exchange_spec = LinkExchangeSpec(2)
     assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec(2)))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("of", [MESHES[1], MESHES[3], MESHES[4]])
-def test_halos_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
-    def by_key(tree: Any) -> Any:
-        return dict(zip(tree.keys(), map(bytes, link_halo(tree)), strict=True))
-
-    def program(comm: Any) -> Any:
-        tree, arena = random_mesh(4, 0, **of)
-        rng = np.random.default_rng(9)
-        repartition(tree, arena, comm, rng.random(len(tree.live)))
-        first = by_key(tree)
-        assert by_key(tree) == first
-        return first
-
-    assert merged(on_threads(size, program)) == by_key(random_mesh(4, 0, **of)[0])
 
 
 def test_ranks_with_other_specs_are_refused() -> None:

@@ -12,7 +12,6 @@ from tests.amr.meshes import (
     empty_mesh,
     fields_by_key,
     give_fields,
-    merged,
     random_mesh,
 )
 from tests.kit.rank_threads import on_threads
@@ -193,21 +192,6 @@ def test_there_is_no_dimension_and_no_step_beyond() -> None:
         tree.apply(lambda patch: patch.shifted(0, 2), arena)
     with pytest.raises(BadOption, match="d=2"):
         tree.apply(lambda patch: patch.shifted(2, 1), arena)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_fields_are_the_same_on_any_number_of_ranks(size: int) -> None:
-    def program(comm: Any) -> Any:
-        tree, arena = random_mesh(5, 9, nd=2, base=3)
-        repartition(tree, arena, comm)
-        for _ in range(3):
-            tree.apply(smooth, arena, 0.5)
-        return fields_by_key(tree, arena)
-
-    tree, arena = random_mesh(5, 9, nd=2, base=3)
-    for _ in range(3):
-        tree.apply(smooth, arena, 0.5)
-    assert merged(on_threads(size, program)) == fields_by_key(tree, arena)
 
 
 def test_a_kernel_that_fails_on_one_rank_changes_no_field_on_any() -> None:

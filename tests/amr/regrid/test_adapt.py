@@ -13,9 +13,7 @@ from tests.amr.ghosts.test_fields import expected_layer
 from tests.amr.meshes import (
     beyond,
     empty_mesh,
-    fields_by_key,
     give_fields,
-    merged,
     random_mesh,
     sites_by_place,
 )
@@ -239,59 +237,6 @@ def test_a_threshold_that_is_none_is_refused(threshold: Any, hysteresis: Any) ->
     tree, arena = random_mesh(0)
     with pytest.raises(BadOption, match=r"threshold=|hysteresis="):
         tree.adapt_mesh(arena, threshold, hysteresis)
-
-
-def walk(tree: Any, arena: Any, spread: Any = None) -> list[Any]:
-    """Let a bump wander over the mesh, and the mesh follow it; what there is after each step."""
-    states = []
-    for step in range(4):
-        centre = 1.0 + step
-
-        def bump(patch: Any, centre: float = centre) -> Any:
-            squares = sum((patch.positions(d) - centre) ** 2 for d in range(patch.nd))
-            field: Any = 4.0 * np.exp(-2.0 * squares) + 0.01 * patch.field
-            return field.astype(patch.field.dtype)
-
-        tree.apply(bump, arena)
-        report = tree.adapt_mesh(arena, 1.5)
-        if spread is not None and step == 1:
-            spread()
-        states.append((report, fields_by_key(tree, arena)))
-    return states
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize(
-    "of",
-    [
-        {"nd": 2, "base": 3},
-        {"nd": 2, "base": 3, "topology": "mixed", "components": 3},
-        {"nd": 2, "base": 3, "topology": "periodic", "gauge": 2},
-    ],
-)
-def test_meshes_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
-    def program(comm: Any) -> Any:
-        tree, arena = random_mesh(3, 4, holes=False, **of)
-        rng = np.random.default_rng(comm.size)
-        repartition(tree, arena, comm, rng.random(len(tree.live)))
-
-        def spread() -> None:
-            weights = np.random.default_rng(comm.rank).random(len(tree.live))
-            repartition(tree, arena, weights=weights)
-
-        states = walk(tree, arena, spread)
-        assert tree.shard.kind == "manual"
-        shared = [tuple(key) for key in tree.shard.owned_by(comm.rank).tolist()]
-        assert sorted(tree.keys()) == shared
-        return states
-
-    alone = walk(*random_mesh(3, 4, holes=False, **of))
-    assert sum(report.refined for report, _ in alone) > 3
-    assert sum(report.coarsened for report, _ in alone) > 3
-    ranks = on_threads(size, program)
-    for step, (report, fields) in enumerate(alone):
-        assert {rank[step][0] for rank in ranks} == {report}
-        assert merged([rank[step][1] for rank in ranks]) == fields
 
 
 def test_a_mesh_that_has_grown_on_one_rank_is_shared_out_by_hand() -> None:
