@@ -23,9 +23,10 @@ from standfast.packages.model.config import Config
 from standfast.packages.store import save_to_store, stored_package
 from standfast.store import Run, Store
 from standfast.store.save.known import SMALL
+from tests.kit.cli import flip_in
 from tests.kit.stores import bytes_written
 from tests.packages import hugging
-from tests.packages.stored_models import TINY, bits, damage, model
+from tests.packages.stored_models import TINY, bits, model
 
 TOKENIZER = hugging.byte_level_bpe()
 HEADERS = 32 << 10
@@ -177,6 +178,6 @@ def test_what_no_package_has_is_refused(run: Run, package: dict[str, Any]) -> No
 
 def test_a_damaged_file_is_named(run: Run) -> None:
     checkpoint = save_to_store(run, 1, model(), TOKENIZER, TINY)
-    damage(run.store, "gpt@1", "package.files.tokenizer.json")
+    flip_in(run.store, "gpt@1", "package.files.tokenizer.json")
     with pytest.raises(DigestMismatch, match=r"package\.files\.tokenizer\.json"):
         stored_package(checkpoint)

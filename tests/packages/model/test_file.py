@@ -22,6 +22,8 @@ from standfast.errors import (
     StateMismatch,
 )
 from standfast.packages import Config, VarMap, load_model, load_model_mmaped, save_model
+from standfast.packages.model.gpt import empty
+from tests.kit.stores import flip
 from tests.packages.stored_models import TINY, bits, model
 
 
@@ -86,9 +88,7 @@ def test_a_configuration_that_is_none_is_refused(tmp_path: Path, config: Any) ->
 def test_damage_is_found_when_it_is_looked_for(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_model(model(1), path)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip(path)
     for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
         with pytest.raises(DigestMismatch, match=r"ln_f\.bias"):
             load(path)
@@ -145,7 +145,7 @@ def test_a_large_file_is_mapped_at_once_and_memory_grows_with_what_is_touched(
     tensors = {
         name: block.repeat(-(-shape.numel() // block.numel()))[: shape.numel()].view(shape)
         for name, shape in (
-            (name, value.shape) for name, value in _empty(config).state_dict().items()
+            (name, value.shape) for name, value in empty(config).state_dict().items()
         )
     }
     save_model(tensors, path)
@@ -162,12 +162,6 @@ def test_a_large_file_is_mapped_at_once_and_memory_grows_with_what_is_touched(
     assert was_read < 1_000_000
     assert by_loading < 5_000_000
     assert touched <= by_touching < 1.5 * touched
-
-
-def _empty(config: Config) -> torch.nn.Module:
-    from standfast.packages.model.gpt import empty
-
-    return empty(config)
 
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
