@@ -110,12 +110,10 @@ def named(case: tuple[int, int, str, int]) -> str:
     return f"rank {rank} of {count}, {who}, {stride}"
 
 
-def killed(
-    what: str, folder: Path, count: int, rank: int, who: str, stride: int
-) -> dict[int, list[int]]:
+def killed(folder: Path, count: int, rank: int, who: str, stride: int) -> dict[int, list[int]]:
     """How each rank ended, by the operation at which there was a kill."""
     command = [sys.executable, "-m", "tests.amr.kills.killed"]
-    command += [what, str(folder), str(count), str(rank), who, str(stride)]
+    command += [str(folder), str(count), str(rank), who, str(stride)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -135,7 +133,7 @@ def killed(
 def test_a_snapshot_killed_at_any_operation_leaves_the_old_one_or_the_new_one(
     count: int, rank: int, who: str, stride: int, folder: Path
 ) -> None:
-    ends = killed("save", folder, count, rank, who, stride)
+    ends = killed(folder, count, rank, who, stride)
     is_new: list[bool] = []
     left = 0
     for at, codes in ends.items():
@@ -157,35 +155,6 @@ def test_a_snapshot_killed_at_any_operation_leaves_the_old_one_or_the_new_one(
     assert False in is_new
     assert (True in is_new) == (rank == 0), "rank 0 alone commits"
     assert check_whole(folder / str(max(ends) + stride), count)
-
-
-@pytest.mark.parametrize(
-    ("count", "rank", "who", "stride"),
-    [
-        (2, 1, "itself", 6),
-        pytest.param(1, 0, "itself", 1, marks=pytest.mark.long),
-        pytest.param(2, 0, "itself", 1, marks=pytest.mark.long),
-        pytest.param(2, 1, "itself", 1, marks=pytest.mark.long),
-        pytest.param(2, 0, "all", 1, marks=pytest.mark.long),
-        pytest.param(3, 1, "all", 1, marks=pytest.mark.long),
-    ],
-)
-def test_a_kill_in_a_load_changes_nothing_on_the_disk(
-    count: int, rank: int, who: str, stride: int, folder: Path
-) -> None:
-    path = folder / "store"
-    on_ranks(count, lambda comm: [save(path, comm, step) for step in (OLD, NEW)])
-    before = listed(path)
-    ends = killed("load", path, count, rank, who, stride)
-    assert max(ends) > 10, "so much has to be read"
-    for codes in ends.values():
-        others = {code for number, code in enumerate(codes) if number != rank}
-        assert others <= ({KILLED, SAVED} if who == "all" else {LOST, SAVED})
-    assert listed(path) == before
-    assert contents(path, count, "latest") == expected(count, NEW)
-    with Store(path) as store:
-        store.run(RUN).delete(OLD)  # no dead process keeps it
-    assert contents(path, count, "latest") == expected(count, NEW)
 
 
 # Power cuts
