@@ -7,7 +7,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pytest
@@ -37,8 +37,28 @@ from standfast.errors import (
     TruncatedFile,
     UnsupportedFile,
 )
-from tests.amr.sunc.streams import Trickle, trickle
 from tests.amr.tree_states import SCALAR, SU2, U1, loaded, saved, worn
+
+
+class Trickle:
+    """A stream that gives at most `most` bytes at a time, and can do nothing but read."""
+
+    def __init__(self, data: bytes, most: int) -> None:
+        self._rest = io.BytesIO(data)
+        self._most = most
+        self.largest = 0
+        """The most that was asked for at once."""
+
+    def read(self, size: int = -1) -> bytes:
+        assert size >= 0, "whoever asks for everything reads too far"
+        self.largest = max(self.largest, size)
+        return self._rest.read(min(size, self._most))
+
+
+def trickle(data: bytes, most: int = 5) -> BinaryIO:
+    """These bytes, few at a time."""
+    return cast(BinaryIO, Trickle(data, most))
+
 
 KINDS = ["scalar", "vector", "u1", "su2"]
 TORUS = PeriodicTopology(2, (4.0, 4.0))
