@@ -1,16 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from standfast.amr import INVALID, ShardContext
+from standfast.amr import ShardContext
 from standfast.amr.migration import move_blocks, repartition
-from standfast.errors import BadBlock, BadOption, RankFailed, RanksDisagree
+from standfast.errors import BadBlock, BadOption, RankFailed, RanksDisagree, StandfastError
 from tests.amr.meshes import empty_mesh, fields_by_key, give_fields, merged, random_mesh
-from tests.amr.thread_ranks import on_threads
-from tests.amr.tree_states import saved
+from tests.kit.rank_threads import on_threads
 
 GAUGE: dict[str, Any] = {"nd": 2, "base": 3, "gauge": 2}
 VECTOR: dict[str, Any] = {"nd": 2, "base": 3, "topology": "mixed", "components": 3}
@@ -44,42 +44,6 @@ def test_blocks_come_to_their_owners_with_fields_and_links(of: Any, size: int) -
     assert merged([last for _, last in answers]) == expected
 
 
-def test_slots_are_given_back_and_the_arena_grows() -> None:
-    def program(comm: Any) -> Any:
-        tree, arena = empty_mesh(base=4)
-        if comm.rank == 0:
-            for number in range(16):
-                tree.insert_block((4 * (number % 4), 4 * (number // 4)), 0)
-            give_fields(tree, arena, np.random.default_rng(0))
-        before = arena.max_blocks
-        repartition(tree, arena, comm, np.arange(16.0) + 1 if comm.rank == 0 else [])
-        taken = tree.field_slots[tree.live].tolist()
-        free = arena.free_slots[: arena.free_count].tolist()
-        assert sorted(taken + free) == list(range(arena.max_blocks))
-        dead = np.setdiff1d(np.arange(len(tree)), tree.live)
-        assert set(tree.field_slots[dead].tolist()) <= {INVALID}
-        keys = tree.keys()
-        if comm.rank:
-            assert keys == sorted(keys)  # they came in the order of their keys
-        return before, arena.max_blocks, len(keys)
-
-    assert on_threads(2, program) == [(32, 32, 11), (4, 8, 5)]
-
-
-def test_a_block_without_a_field_travels_without_one() -> None:
-    def program(comm: Any) -> Any:
-        tree, arena = empty_mesh(gauge=3)
-        if comm.rank == 0:
-            tree.insert_block((0, 0), 0)
-            tree.insert_block((4, 0), 0)
-            tree.links[:] = 1 + 2j
-        repartition(tree, arena, comm)
-        assert np.all(tree.links[tree.live] == 1 + 2j)
-        return tree.field_slots[tree.live].tolist(), arena.max_blocks
-
-    assert on_threads(2, program) == [([INVALID], 4), ([INVALID], 4)]
-
-
 def test_a_copy_that_the_owner_has_is_the_one_that_is_kept() -> None:
     def program(comm: Any) -> Any:
         tree, arena = empty_mesh(base=2)
@@ -93,16 +57,61 @@ def test_a_copy_that_the_owner_has_is_the_one_that_is_kept() -> None:
     assert on_threads(2, program) == [0.0, 1.0]
 
 
-def test_a_shard_of_another_mesh_is_refused_and_nothing_moves() -> None:
-    def program(comm: Any) -> None:
-        tree, arena = random_mesh(7)
+def moved_to(owners: Any) -> Callable[[Any, Any, Any], object]:
+    """Blocks that the ranks move to these owners, which each of them may have by its number."""
+
+    def move(comm: Any, tree: Any, arena: Any) -> None:
         shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
-        if comm.rank == 1:
-            tree.insert_block((20, 20), 0)
-        before = tree.blocks.tobytes()
-        with pytest.raises(RanksDisagree, match=r"shard\.refresh"):
-            move_blocks(tree, arena, shard)
-        assert tree.blocks.tobytes() == before
+        shard.owners = np.array(owners(comm.rank) if callable(owners) else owners)
+        move_blocks(tree, arena, shard)
+
+    return move
+
+
+def weighted(weights: Any) -> Callable[[Any, Any, Any], object]:
+    """Blocks that are shared out by weights of which rank 0 has others."""
+
+    def share(comm: Any, tree: Any, arena: Any) -> None:
+        repartition(tree, arena, comm, weights if comm.rank == 0 else [1.0, 1.0])
+
+    return share
+
+
+def without_its_shard(comm: Any, tree: Any, arena: Any) -> None:
+    shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
+    if comm.rank == 1:
+        tree.insert_block((20, 20), 0)
+    move_blocks(tree, arena, shard)
+
+
+REFUSED: dict[str, tuple[Callable[[Any, Any, Any], object], type[StandfastError], str]] = {
+    "a shard of another mesh": (without_its_shard, RanksDisagree, r"shard\.refresh"),
+    "too few weights": (weighted([1.0]), BadOption, "rank 0 of 2: .*weights"),
+    "a negative weight": (weighted([-1.0, 1.0]), BadOption, "rank 0 of 2: .*weights"),
+    "a weight that is no number": (weighted([float("nan"), 1.0]), BadOption, "rank 0 of 2"),
+    "weights on one rank only": (weighted(None), RanksDisagree, "some gave none"),
+    "an owner too high": (moved_to([0, 2]), BadOption, "1 of 2 blocks have an owner"),
+    "a negative owner": (moved_to([-1, 0]), BadOption, "the first of them -1"),
+    "too few owners": (moved_to([0]), BadOption, r"int64 of shape \(1,\)"),
+    "owners that are no integers": (moved_to([0.0, 1.0]), BadOption, "found float64"),
+    "other owners on each rank": (moved_to(lambda r: [1 - r, r]), RanksDisagree, "the owners of"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_refused_on_all_ranks_and_nothing_moves(name: str) -> None:
+    call, error, told = REFUSED[name]
+
+    def program(comm: Any) -> None:
+        tree, arena = empty_mesh()
+        for place in ((0, 0), (4, 0)):
+            tree.insert_block_with_field(place, 0, arena)
+        fields = arena.storage.tobytes(), arena.free_slots.tobytes(), arena.free_count
+        with pytest.raises(error, match=told):
+            call(comm, tree, arena)
+        assert tree.live[:2].tolist() == [0, 1]
+        assert tree.field_slots[:2].tolist() == [0, 1]
+        assert (arena.storage.tobytes(), arena.free_slots.tobytes(), arena.free_count) == fields
 
     assert on_threads(2, program) == [None, None]
 
@@ -142,77 +151,6 @@ def test_no_room_on_one_rank_fails_on_all_and_nothing_is_lost(monkeypatch: Any) 
 
 def _no_room(_: int) -> None:
     raise MemoryError("no room")
-
-
-@pytest.mark.parametrize("weights", [[1.0], [-1.0, 1.0], [float("nan"), 1.0]])
-def test_weights_that_are_none_are_refused_on_all_ranks(weights: Any) -> None:
-    def program(comm: Any) -> None:
-        tree, arena = empty_mesh()
-        for place in ((0, 0), (4, 0)):
-            tree.insert_block_with_field(place, 0, arena)
-        with pytest.raises(BadOption, match=r"rank 0 of 2: .*weights"):
-            repartition(tree, arena, comm, weights if comm.rank == 0 else [1.0, 1.0])
-
-    assert on_threads(2, program) == [None, None]
-
-
-def test_huge_weights_lose_no_block() -> None:
-    def program(comm: Any) -> Any:
-        tree, arena = random_mesh(7)
-        repartition(tree, arena, comm, np.full(len(tree.live), 1e308))
-        return fields_by_key(tree, arena)
-
-    expected = fields_by_key(*random_mesh(7))
-    assert merged(on_threads(2, program)) == expected
-
-
-@pytest.mark.parametrize(
-    ("owners", "match"),
-    [
-        ([0, 2], "1 of 2 blocks have an owner that is none of the 2 ranks, the first of them 2"),
-        ([-1, 0], "the first of them -1"),
-        ([0], r"each of the 2 blocks, and found int64 of shape \(1,\)"),
-        ([0.0, 1.0], "found float64"),
-    ],
-)
-def test_owners_that_are_none_are_refused_and_nothing_moves(owners: Any, match: str) -> None:
-    def program(comm: Any) -> None:
-        tree, arena = empty_mesh()
-        for place in ((0, 0), (4, 0)):
-            tree.insert_block_with_field(place, 0, arena)
-        before = saved(tree, arena)
-        shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
-        shard.owners = np.array(owners)
-        with pytest.raises(BadOption, match=match):
-            move_blocks(tree, arena, shard)
-        assert saved(tree, arena) == before
-
-    assert on_threads(2, program) == [None, None]
-
-
-def test_ranks_must_agree_on_the_owners() -> None:
-    def program(comm: Any) -> None:
-        tree, arena = empty_mesh()
-        for place in ((0, 0), (4, 0)):
-            tree.insert_block_with_field(place, 0, arena)
-        before = saved(tree, arena)
-        shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
-        shard.owners = np.array([1 - comm.rank, comm.rank])
-        with pytest.raises(RanksDisagree, match="the owners of blocks"):
-            move_blocks(tree, arena, shard)
-        assert saved(tree, arena) == before
-
-    assert on_threads(2, program) == [None, None]
-
-
-def test_weights_on_some_ranks_only_are_refused() -> None:
-    def program(comm: Any) -> None:
-        tree, arena = empty_mesh()
-        tree.insert_block_with_field((4 * comm.rank, 0), 0, arena)
-        with pytest.raises(RanksDisagree, match="some gave none"):
-            repartition(tree, arena, comm, [1.0] if comm.rank == 0 else None)
-
-    assert on_threads(2, program) == [None, None]
 
 
 def test_a_tree_without_a_shard_needs_a_communicator() -> None:

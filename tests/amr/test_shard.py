@@ -9,7 +9,7 @@ from standfast.amr import ShardContext
 from standfast.amr.shard import even_owners, weighted_owners
 from standfast.errors import BadOption, BlockNotFound, RanksDisagree
 from tests.amr.meshes import empty_mesh, random_mesh
-from tests.amr.thread_ranks import on_threads
+from tests.kit.rank_threads import on_threads
 
 
 def test_seven_blocks_over_three_ranks_are_three_two_and_two() -> None:

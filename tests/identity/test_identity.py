@@ -40,6 +40,7 @@ def test_the_example_of_the_documentation_has_the_digests_that_it_gives() -> Non
     assert identity.data == blake3(data).hexdigest()
 
 
+UIDS = [f"é{i}" for i in range(1000)]
 GOLDEN: dict[str, tuple[dict[str, Any], str]] = {
     "name": ({"name": "baseline"}, "70ed8d8a0000000000000000"),
     "name and trial": ({"name": "baseline", "trial": 2}, "efcec2f90000000000000000"),
@@ -62,6 +63,24 @@ GOLDEN: dict[str, tuple[dict[str, Any], str]] = {
     "data": (
         {"data": {"uids": [3, 1, 2], "discarded": [], "tags": {1: ["x", "y"]}}},
         "00000000000000009ee75f90",
+    ),
+    # By Python 3.12 and torch 2.11, on another machine.
+    "another machine": (
+        {
+            "hp": {
+                "a": (1, 2.5, None, True, b"x", 1 + 2j, {3, 1}),
+                "f": float("nan"),
+                "big": 2**70,
+                "t": np.arange(6.0).reshape(2, 3),
+            },
+            "model": torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)),
+            "data": {
+                "uids": UIDS,
+                "discarded": UIDS[::7],
+                "tags": {u: ["x", "y"] for u in UIDS[::3]},
+            },
+        },
+        "3dbc204e92149ff5f0d2a64b",
     ),
     "plain data": ({"data": {"files": ["a", "b"], "seed": 1}}, "0000000000000000588e0004"),
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from typing import Any
 
 import numpy as np
@@ -114,16 +112,3 @@ def test_data_of_another_shape_is_refused(data: Any, message: str) -> None:
     with pytest.raises(UnstableValue) as raised:
         identify(data=data)
     assert str(raised.value).startswith(message)
-
-
-def test_a_million_samples_would_take_less_than_two_seconds() -> None:
-    count = 200_000
-    generator = random.Random(0)
-    names = [f"{generator.getrandbits(64):016x}" for _ in range(count)]
-    data = {"uids": names, "discarded": names[::10], "tags": {name: ["x"] for name in names[::2]}}
-    times = []
-    for _ in range(5):
-        start = time.thread_time()
-        identify(data=data)
-        times.append(time.thread_time() - start)
-    assert min(times) < 2.0 * count / 1_000_000

@@ -61,7 +61,7 @@ def run_torch_ranks(
 
     Each has a folder, called by its number, in the one given; its name is the last argument.
     """
-    start = Path(__file__).with_name("programs") / "torch_start.py"
+    start = ROOT / "tests" / "parallel" / "programs" / "torch_start.py"
     text = json.dumps([list(job) for job in jobs])
     command = [sys.executable, str(start), str(count), str(program), str(folder), text]
     return _run(f"{program.name} on {count} ranks", command, timeout, None, check=True)

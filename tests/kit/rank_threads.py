@@ -148,3 +148,20 @@ def on_ranks(count: int, program: Callable[[ThreadRanks], Any], timeout: float =
         if isinstance(outcome, BaseException):
             raise outcome
     return outcomes
+
+
+def on_threads(size: int, program: Callable[[Any], Any], timeout: float = TIMEOUT) -> list[Any]:
+    """The same for a program that may fail on one rank: its error is raised, and no rank waits."""
+
+    def start(comm: ThreadRanks) -> Any:
+        try:
+            return program(comm)
+        except BaseException:
+            comm.kill()  # nobody shall wait for it
+            raise
+
+    outcomes = attempt_on_ranks(size, start, timeout)
+    errors = [each for each in outcomes if isinstance(each, BaseException)]
+    for error in sorted(errors, key=lambda error: isinstance(error, RankLost | Killed)):
+        raise error
+    return outcomes

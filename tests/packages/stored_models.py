@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,6 @@ import torch
 
 from standfast.packages.model.config import Config
 from standfast.packages.model.gpt import GPT
-from standfast.store import Store
-from standfast.store.load.reading import read_record
 
 TINY = Config(vocab_size=300, n_positions=32, n_embd=16, n_layer=2, n_head=2)
 
@@ -31,14 +28,3 @@ def bits(value: Any) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     state = value.state_dict() if hasattr(value, "state_dict") else value
     arrays = {name: np.asarray(tensor) for name, tensor in state.items()}
     return {name: (str(each.dtype), each.shape, each.tobytes()) for name, each in arrays.items()}
-
-
-def damage(store: Store, ref: str, tensor: str) -> None:
-    """Change one bit of a tensor where it is stored, as a disk does."""
-    head = store.resolve(ref).head
-    record = read_record(store.backend, head.run, head.step)
-    extent = record.first_extents[list(record.names).index(tensor)]
-    path = Path(store.url, "models", head.run, head.files[record.files[extent]].name)
-    content = bytearray(path.read_bytes())
-    content[int(record.starts[extent])] ^= 1
-    path.write_bytes(content)

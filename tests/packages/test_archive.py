@@ -46,6 +46,7 @@ from standfast.packages.archive import Member, TarReader, header
 from tests.kit.disk_faults import FaultyDisk, raising
 from tests.kit.fault_states import UnsyncedDisk
 from tests.kit.power import LoggingDisk, read_tree, write_tree
+from tests.kit.stores import flip
 from tests.packages.archives import (
     attributes,
     entry,
@@ -204,49 +205,30 @@ def test_members_are_written_under_their_names_and_durable_at_the_end(
     assert kinds.count("sync_folder") == 2
 
 
-def _damage(package: Path) -> None:
-    data = bytearray((package / "model.safetensors").read_bytes())
-    data[-1] ^= 1
-    (package / "model.safetensors").write_bytes(data)
+UNSOUND: dict[str, tuple[Callable[[Path], object], type[StandfastError]]] = {
+    "model.safetensors": (lambda package: flip(package / "model.safetensors"), DigestMismatch),
+    "tokenizer.json": (lambda package: (package / "tokenizer.json").unlink(), MissingData),
+    "runs": (lambda package: (package / "runs").mkdir(), UnsupportedFile),
+    "training_args.bin": (
+        lambda package: (package / "training_args.bin").write_bytes(b"\x80\x04."),
+        RefusedPickle,
+    ),
+    "vocabulary": (
+        lambda package: (package / "vocabulary").symlink_to("/etc/passwd"),
+        UnsupportedFile,
+    ),
+    "odd\nname": (lambda package: (package / "odd\nname").write_bytes(b""), UnsupportedFile),
+}
+"""By the file that is wrong."""
 
 
-def _remove(package: Path) -> None:
-    (package / "tokenizer.json").unlink()
-
-
-def _put_folder(package: Path) -> None:
-    (package / "runs").mkdir()
-
-
-def _put_pickle(package: Path) -> None:
-    (package / "training_args.bin").write_bytes(b"\x80\x04.")
-
-
-def _put_link(package: Path) -> None:
-    (package / "vocabulary").symlink_to("/etc/passwd")
-
-
-def _put_odd_name(package: Path) -> None:
-    (package / "a\nb").write_bytes(b"")
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (_damage, DigestMismatch, "model.safetensors"),
-        (_remove, MissingData, "tokenizer.json is missing"),
-        (_put_folder, UnsupportedFile, "runs is not a file"),
-        (_put_pickle, RefusedPickle, "training_args.bin is a pickle.*: no archive with pickles"),
-        (_put_link, UnsupportedFile, "leads out"),
-        (_put_odd_name, UnsupportedFile, "rename it"),
-    ],
-)
-def test_what_is_not_a_sound_package_is_not_packed(
-    change: Callable[[Path], None], error: type[StandfastError], message: str, package: Path
-) -> None:
+@pytest.mark.parametrize("name", UNSOUND)
+def test_what_is_not_a_sound_package_is_not_packed(name: str, package: Path) -> None:
+    change, error = UNSOUND[name]
     change(package)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error) as caught:
         pack(package)
+    assert name.partition("\n")[0] in str(caught.value)
     assert os.listdir(package.parent) == ["gpt"]
 
 
@@ -286,95 +268,58 @@ def test_a_folder_that_is_there_is_never_touched(package: Path, into: Path) -> N
     assert read_tree(unpack(path, into / "new" / "folders")) == read_tree(package)
 
 
-HOSTILE = {
-    "an absolute name": (entry("/gpt/x"), BadArchive, "no path inside"),
-    "a way up": (entry("gpt/../../x"), BadArchive, "no path inside"),
-    "a way up as a folder": (entry("../x"), BadArchive, "no path inside"),
-    "a folder called ..": (entry("..", kind=b"5"), BadArchive, "no path inside"),
-    "a way up in pax": (
-        attributes(b"20 path=gpt/../../x\n") + entry("gpt/x"),
-        BadArchive,
-        "no path inside",
-    ),
-    "no name": (entry(""), BadArchive, "no path inside"),
-    "a name with an escape": (entry("gpt/\x1b[2J"), BadArchive, r"\\x1b\[2J"),
-    "a name that is too long": (entry("gpt/" + "x" * 256), BadArchive, "no path inside"),
-    "a name that is not UTF-8": (
-        entry("gpt/x").replace(b"gpt/x", b"gpt/\xff", 1),
-        BadArchive,
-        "damaged",
-    ),
-    "a hidden folder": (entry(".ssh/keys"), BadArchive, "hidden"),
-    "a file in no folder": (entry("config.json"), BadArchive, "in no folder"),
-    "two folders": (entry("gpt/x") + entry("other/x"), BadArchive, "two folders"),
-    "a folder below": (entry("gpt/x/y"), UnsupportedFile, "no folders in it"),
-    "an empty folder below": (entry("gpt/x", kind=b"5"), UnsupportedFile, "no folders in it"),
-    "a symbolic link": (entry("gpt/x", kind=b"2"), UnsupportedFile, "is a symbolic link"),
-    "a hard link": (entry("gpt/x", kind=b"1"), UnsupportedFile, "is a hard link"),
-    "a device": (entry("gpt/x", kind=b"3"), UnsupportedFile, "is a device"),
-    "a pipe": (entry("gpt/x", kind=b"6"), UnsupportedFile, "is a pipe"),
-    "a sparse file": (entry("gpt/x", kind=b"S"), UnsupportedFile, "is a sparse file"),
-    "a sparse file of pax": (
-        attributes(b"22 GNU.sparse.major=1\n") + entry("gpt/x"),
-        UnsupportedFile,
-        "GNU.sparse.major",
-    ),
-    "other names of pax": (
-        attributes(b"21 hdrcharset=BINARY\n") + entry("gpt/x"),
-        UnsupportedFile,
-        "hdrcharset",
-    ),
-    "a global header": (entry("x", b"9 path=a\n", b"g"), UnsupportedFile, "kind b'g'"),
-    "a header upon a header": (
-        attributes(b"11 path=ab\n") + attributes(b"11 path=ab\n"),
-        UnsupportedFile,
-        "kind b'x'",
-    ),
-    "a name twice in pax": (
-        attributes(b"14 path=gpt/x\n" * 2) + entry("gpt/x"),
-        DuplicateKey,
-        "'path' twice",
-    ),
-    "a size in two places": (
-        attributes(b"10 size=5\n") + entry("gpt/x", b"12345"),
-        BadArchive,
-        "stands in two places",
-    ),
-    "a size that is none": (
-        attributes(b"11 size=-1\n") + entry("gpt/x"),
-        BadArchive,
-        "is no number",
-    ),
-    "a broken line of pax": (attributes(b"99 path=x\n") + entry("gpt/x"), BadArchive, "of pax"),
-    "a line of pax without length": (attributes(b"path=x\n"), BadArchive, "of pax"),
-    "a line of pax of no length": (attributes(b"0 path=x\n"), BadArchive, "of pax"),
-    "a header without end": (attributes(bytes(1 << 20)), LimitExceeded, "a header of 1,048,576"),
-    "the same file twice": (entry("gpt/x") * 2, BadArchive, "holds 'x' twice"),
-    "a file larger than the disk": (
-        header(Member("gpt/x", 1 << 60, is_folder=False)),
-        NotEnoughSpace,
-        "1,152,921,504,606,846,976 bytes",
-    ),
-    "a folder with content": (entry("gpt", b"x", b"5"), BadArchive, "a folder of 1 byte"),
-    "no tar at all": (b"x" * 2048, BadArchive, "no tar archive"),
-    "nothing": (b"", BadArchive, "the archive is empty"),
-    "too many files": (
-        entry("gpt", kind=b"5") * (archive.MOST_MEMBERS + 1),
-        LimitExceeded,
-        "more than 1,000",
-    ),
-    "no package": (entry("gpt/config.json", b"{}"), MissingData, "model.safetensors"),
+PAX_X = entry("gpt/x")
+HOSTILE: dict[str, tuple[bytes, type[StandfastError]]] = {
+    "an absolute name": (entry("/gpt/x"), BadArchive),
+    "a way up": (entry("gpt/../../x"), BadArchive),
+    "a way up as a folder": (entry("../x"), BadArchive),
+    "a folder called ..": (entry("..", kind=b"5"), BadArchive),
+    "a way up in pax": (attributes(b"20 path=gpt/../../x\n") + PAX_X, BadArchive),
+    "no name": (entry(""), BadArchive),
+    "a name with an escape": (entry("gpt/\x1b[2J"), BadArchive),
+    "a name that is too long": (entry("gpt/" + "x" * 256), BadArchive),
+    "a name that is not UTF-8": (entry("gpt/x").replace(b"gpt/x", b"gpt/\xff", 1), BadArchive),
+    "a hidden folder": (entry(".ssh/keys"), BadArchive),
+    "a file in no folder": (entry("config.json"), BadArchive),
+    "two folders": (entry("gpt/x") + entry("other/x"), BadArchive),
+    "a folder below": (entry("gpt/x/y"), UnsupportedFile),
+    "an empty folder below": (entry("gpt/x", kind=b"5"), UnsupportedFile),
+    "a symbolic link": (entry("gpt/x", kind=b"2"), UnsupportedFile),
+    "a hard link": (entry("gpt/x", kind=b"1"), UnsupportedFile),
+    "a device": (entry("gpt/x", kind=b"3"), UnsupportedFile),
+    "a pipe": (entry("gpt/x", kind=b"6"), UnsupportedFile),
+    "a sparse file": (entry("gpt/x", kind=b"S"), UnsupportedFile),
+    "a sparse file of pax": (attributes(b"22 GNU.sparse.major=1\n") + PAX_X, UnsupportedFile),
+    "other names of pax": (attributes(b"21 hdrcharset=BINARY\n") + PAX_X, UnsupportedFile),
+    "a global header": (entry("x", b"9 path=a\n", b"g"), UnsupportedFile),
+    "a header upon a header": (attributes(b"11 path=ab\n") * 2, UnsupportedFile),
+    "a name twice in pax": (attributes(b"14 path=gpt/x\n" * 2) + PAX_X, DuplicateKey),
+    "a size in two places": (attributes(b"10 size=5\n") + entry("gpt/x", b"12345"), BadArchive),
+    "a size that is none": (attributes(b"11 size=-1\n") + PAX_X, BadArchive),
+    "a broken line of pax": (attributes(b"99 path=x\n") + PAX_X, BadArchive),
+    "a line of pax without length": (attributes(b"path=x\n"), BadArchive),
+    "a line of pax of no length": (attributes(b"0 path=x\n"), BadArchive),
+    "a header without end": (attributes(bytes(1 << 20)), LimitExceeded),
+    "the same file twice": (entry("gpt/x") * 2, BadArchive),
+    "a file larger than the disk": (header(Member("gpt/x", 1 << 60, False)), NotEnoughSpace),
+    "a folder with content": (entry("gpt", b"x", b"5"), BadArchive),
+    "no tar at all": (b"x" * 2048, BadArchive),
+    "nothing": (b"", BadArchive),
+    "too many files": (entry("gpt", kind=b"5") * (archive.MOST_MEMBERS + 1), LimitExceeded),
+    "no package": (entry("gpt/config.json", b"{}"), MissingData),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_archive_is_refused_and_leaves_nothing(name: str, into: Path) -> None:
-    members, error, message = HOSTILE[name]
+    members, error = HOSTILE[name]
     path = packed(into.parent / "hostile.tar.gz", members)
     before = sorted(os.listdir(into.parent))
-    with pytest.raises(error, match=message) as caught:
+    with pytest.raises(error) as caught:
         unpack(path, into)
+    assert type(caught.value) is error
     assert ".standfast" not in str(caught.value)
+    assert str(caught.value).isprintable()
     assert os.listdir(into) == []
     assert sorted(os.listdir(into.parent)) == before
 
@@ -382,9 +327,9 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(name: str, into: Path) 
 def test_a_sound_archive_that_holds_what_is_no_sound_package_leaves_nothing(
     package: Path, into: Path
 ) -> None:
-    changes = {_damage: DigestMismatch, _remove: MissingData, _put_pickle: RefusedPickle}
-    for i, (change, error) in enumerate(changes.items()):
-        other = make_package(package.parent / str(i) / "gpt")
+    for name in ("model.safetensors", "tokenizer.json", "training_args.bin"):
+        change, error = UNSOUND[name]
+        other = make_package(package.parent / name / "gpt")
         change(other)
         path = packed(into.parent / "other.tar.gz", members_of(other))
         with pytest.raises(error):

@@ -148,9 +148,6 @@ def test_an_empty_folder_has_no_models(tmp_path: Path) -> None:
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingFile, match=r"there is no folder .*models"):
         list_saved_models(tmp_path / "models")
-
-
-def test_a_file_is_no_folder_of_models(tmp_path: Path) -> None:
     (tmp_path / "models").write_text("")
     with pytest.raises(UnreadableFile, match=r"cannot list .*models"):
         list_saved_models(tmp_path / "models")
@@ -226,6 +223,14 @@ def edited(name: str, change: Callable[[bytes], bytes]) -> Break:
     return edit
 
 
+def cut(name: str, count: int = 1) -> Break:
+    return edited(name, lambda data: data[:-count])
+
+
+def flipped(name: str, at: int) -> Break:
+    return edited(name, lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+
 def removed(name: str) -> Break:
     return lambda folder: (folder / name).unlink()
 
@@ -234,14 +239,12 @@ def replaced_by(name: str, content: bytes) -> Break:
     return lambda folder: (folder / name).write_bytes(content)
 
 
-def led_out(folder: Path) -> None:
-    shutil.move(folder / "config.json", folder.parent / "elsewhere.json")
-    (folder / "config.json").symlink_to("../elsewhere.json")
+def linked(target: str) -> Break:
+    def link(folder: Path) -> None:
+        (folder / "config.json").rename(folder.parent / "elsewhere.json")
+        (folder / "config.json").symlink_to(target)
 
-
-def linked_to_nothing(folder: Path) -> None:
-    (folder / "config.json").unlink()
-    (folder / "config.json").symlink_to("nothing.json")
+    return link
 
 
 def made_a_pipe(folder: Path) -> None:
@@ -255,88 +258,65 @@ def added_weights(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
-def flipped(at: int) -> Callable[[bytes], bytes]:
-    return lambda data: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+def said(**changes: Any) -> Break:
+    return lambda folder: rewrite_manifest(folder, **changes)
 
 
+WEIGHTS, INFORMATION = "model.safetensors", "generation_info.json"
 BROKEN: dict[str, tuple[Break, str]] = {
     "no config": (removed("config.json"), "config.json is missing"),
     "no tokenizer": (removed("tokenizer.json"), "tokenizer.json is missing"),
-    "no weights": (removed("model.safetensors"), "model.safetensors is missing"),
-    "config changed": (edited("config.json", flipped(100)), "config.json is damaged: its bytes"),
-    "config cut": (edited("config.json", lambda data: data[:-9]), "config.json has "),
-    "tokenizer cut": (edited("tokenizer.json", lambda data: data[:-1]), "tokenizer.json has "),
-    "weights cut": (edited("model.safetensors", lambda data: data[:-1]), "model.safetensors has "),
-    "weights longer": (edited("model.safetensors", lambda data: data + b"0"), "model.safeten"),
-    "header changed": (
-        edited("model.safetensors", flipped(200)),
-        "model.safetensors is damaged: its header",
-    ),
+    "no weights": (removed(WEIGHTS), "model.safetensors is missing"),
+    "config changed": (flipped("config.json", 100), "config.json is damaged: its bytes"),
+    "config cut": (cut("config.json", 9), "config.json has "),
+    "tokenizer cut": (cut("tokenizer.json"), "tokenizer.json has "),
+    "weights cut": (cut(WEIGHTS), "model.safetensors has "),
+    "weights longer": (edited(WEIGHTS, lambda data: data + b"0"), "model.safetensors"),
+    "header changed": (flipped(WEIGHTS, 200), "model.safetensors is damaged: its header"),
     "header too long": (
-        edited("model.safetensors", lambda data: b"\xff" * 8 + data[8:]),
-        "model.safetensors: it ends before its header does",
+        edited(WEIGHTS, lambda d: b"\xff" * 8 + d[8:]),
+        "model.safetensors: it ends",
     ),
-    "manifest changed": (edited("manifest.json", flipped(30)), "manifest.json: "),
-    "manifest cut": (edited("manifest.json", lambda data: data[:-50]), "manifest.json: "),
+    "manifest changed": (flipped("manifest.json", 30), "manifest.json: "),
+    "manifest cut": (cut("manifest.json", 50), "manifest.json: "),
     "manifest empty": (replaced_by("manifest.json", b""), "manifest.json: "),
-    "information cut": (
-        edited("generation_info.json", lambda data: data[:-9]),
-        "generation_info.json: ",
-    ),
-    "link out": (led_out, "config.json is a link that leads out of the folder"),
+    "information cut": (cut(INFORMATION, 9), "generation_info.json: "),
+    "link out": (linked("../elsewhere.json"), "config.json is a link that leads out of the folder"),
+    "link to nothing": (linked("nothing.json"), "config.json is a link to a file that is missing"),
     "pipe": (made_a_pipe, "config.json has 0 bytes"),
-    "link to nothing": (linked_to_nothing, "config.json is a link to a file that is missing"),
-    "too many parameters": (
-        lambda folder: rewrite_manifest(folder, parameters=10**400),
-        "manifest.json: model or created: ",
-    ),
-    "parameters of less than nothing": (
-        lambda folder: rewrite_manifest(folder, parameters=-1),
-        "manifest.json: model or created: ",
-    ),
-    "too many bytes": (
-        lambda folder: rewrite_manifest(folder, nbytes=1 << 63),
-        "manifest.json: model or created: ",
-    ),
+    "too many parameters": (said(parameters=10**400), "manifest.json: model or created: "),
+    "less than no parameters": (said(parameters=-1), "manifest.json: model or created: "),
+    "too many bytes": (said(nbytes=1 << 63), "manifest.json: model or created: "),
     "weights added": (added_weights, "manifest.json does not name model-00001-of-00001"),
 }
-
-
-@pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_package_is_listed_with_the_reason(package: Path, how: str) -> None:
-    act, problem = BROKEN[how]
-    act(package)
-    info = only(package.parent)
-    assert info.integrity == "broken"
-    assert info.problem.startswith(problem)
-    assert info.name == "recipes"
-    assert list_saved_models(package) == [info]
-
-
 BROKEN_FOREIGN: dict[str, tuple[Break, str]] = {
     "no config": (removed("config.json"), "config.json is missing"),
     "no tokenizer": (removed("tokenizer.json"), "tokenizer.json is missing"),
-    "no weights": (removed("model.safetensors"), "model.safetensors is missing"),
-    "weights cut": (edited("model.safetensors", lambda data: data[:-1]), "model.safetensors: "),
-    "weights empty": (replaced_by("model.safetensors", b""), "model.safetensors: the file has 0"),
-    "a pickle": (replaced_by("model.safetensors", b"\x80\x05N." * 9), "model.safetensors: "),
-    "config cut": (edited("config.json", lambda data: data[:-9]), "config.json: not the JSON"),
+    "no weights": (removed(WEIGHTS), "model.safetensors is missing"),
+    "weights cut": (cut(WEIGHTS), "model.safetensors: "),
+    "weights empty": (replaced_by(WEIGHTS, b""), "model.safetensors: the file has 0"),
+    "a pickle": (replaced_by(WEIGHTS, b"\x80\x05N." * 9), "model.safetensors: "),
+    "config cut": (cut("config.json", 9), "config.json: not the JSON"),
     "config a list": (replaced_by("config.json", b"[]"), "config.json: expected a JSON object"),
     "config of a number": (replaced_by("config.json", b'{"model_type": 3}'), "config.json: model"),
-    "information a list": (
-        replaced_by("generation_info.json", b"[1]"),
-        "generation_info.json: expected a JSON object",
-    ),
+    "information a list": (replaced_by(INFORMATION, b"[1]"), "generation_info.json: expected a"),
 }
 
 
-@pytest.mark.parametrize("how", BROKEN_FOREIGN)
-def test_a_broken_foreign_package_is_listed_with_the_reason(tmp_path: Path, how: str) -> None:
-    act, problem = BROKEN_FOREIGN[how]
-    act(make_foreign(tmp_path / "gpt2"))
+@pytest.mark.parametrize(
+    ("is_ours", "how"),
+    [*((True, how) for how in BROKEN), *((False, how) for how in BROKEN_FOREIGN)],
+)
+def test_a_broken_package_is_listed_with_the_reason(
+    is_ours: bool, how: str, original: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "recipes"
+    act, problem = (BROKEN if is_ours else BROKEN_FOREIGN)[how]
+    act(Path(shutil.copytree(original, folder)) if is_ours else make_foreign(folder))
     info = only(tmp_path)
-    assert info.integrity == "broken"
+    assert (info.name, info.integrity) == ("recipes", "broken")
     assert info.problem.startswith(problem)
+    assert list_saved_models(folder) == [info]
 
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -414,16 +394,8 @@ def test_a_file_that_nobody_may_read_is_broken(
     assert only(package.parent).problem == "cannot open model.safetensors: Permission denied"
 
 
-def test_a_broken_one_does_not_hide_the_others(tmp_path: Path, original: Path) -> None:
-    for name in ("a", "b", "c"):
-        shutil.copytree(original, tmp_path / name)
-    (tmp_path / "b" / "config.json").unlink()
-    found = [(info.name, info.integrity) for info in list_saved_models(tmp_path)]
-    assert found == [("a", "whole"), ("b", "broken"), ("c", "whole")]
-
-
 def test_damage_inside_of_large_files_is_left_to_verify(package: Path) -> None:
-    edited("model.safetensors", lambda data: data[:-1] + b"x")(package)
+    edited(WEIGHTS, lambda data: data[:-1] + b"x")(package)
     assert only(package.parent).integrity == "whole"
 
 

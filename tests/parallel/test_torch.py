@@ -32,8 +32,8 @@ def _assert_all_passed(folder: Path, count: int) -> None:
     ],
 )
 def test_ranks_of_torch_are_a_communicator(count: int, tmp_path: Path) -> None:
-    program = PROGRAMS / "torch_conformance.py"
-    finished = run_torch_ranks(count, program, tmp_path, [], timeout=150)
+    program = PROGRAMS / "conformance.py"
+    finished = run_torch_ranks(count, program, tmp_path, ["torch"], timeout=150)
     assert finished.exit_codes == [[0] * count]
     _assert_all_passed(tmp_path / "0", count)
 
@@ -55,22 +55,29 @@ LOST = {
 """How rank 1 is lost, and what the others say."""
 
 
-def test_the_others_of_a_lost_rank_raise(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "hows",
+    [
+        pytest.param(["kill", "message", "hang", "absent", "interrupt"], id="in some ways"),
+        pytest.param([*LOST], id="in all ways", marks=pytest.mark.long),
+    ],
+)
+def test_the_others_of_a_lost_rank_raise(hows: list[str], tmp_path: Path) -> None:
     program = PROGRAMS / "torch_lost.py"
-    finished = run_torch_ranks(3, program, tmp_path, *([how] for how in LOST), timeout=100)
-    for number, (how, told) in enumerate(LOST.items()):
+    finished = run_torch_ranks(3, program, tmp_path, *([how] for how in hows), timeout=100)
+    for number, how in enumerate(hows):
         folder = tmp_path / str(number)
         # Rank 2 hangs while rank 1 is interrupted.
         for rank in (0,) if how == "interrupt" else (0, 2):
             kind, seconds, text = _raised(folder, rank)
             assert (how, kind) == (how, "RankLost")
-            assert told in text
+            assert LOST[how] in text
             assert seconds < 30, how  # half of the time that they wait for one that lives
             assert seconds > 4 or how not in ("hang", "absent")
         # Whoever is left ends as it would with all the others.
         expected = [0, -9 if how == "kill" else 0, 0]
         assert (how, finished.exit_codes[number]) == (how, expected)
-    assert _raised(tmp_path / str(list(LOST).index("interrupt")), 1)[0] == "KeyboardInterrupt"
+    assert _raised(tmp_path / str(hows.index("interrupt")), 1)[0] == "KeyboardInterrupt"
 
 
 def _raised(folder: Path, rank: int) -> tuple[str, float, str]:
@@ -80,7 +87,7 @@ def _raised(folder: Path, rank: int) -> tuple[str, float, str]:
 
 @pytest.mark.long
 def test_the_ranks_of_torchrun_are_a_communicator(tmp_path: Path) -> None:
-    run_torchrun(3, PROGRAMS / "torch_conformance.py", str(tmp_path), timeout=170)
+    run_torchrun(3, PROGRAMS / "conformance.py", "torch", str(tmp_path), timeout=170)
     _assert_all_passed(tmp_path, 3)
 
 

@@ -74,39 +74,22 @@ def test_metadata_comes_back_exactly_and_reads_like_the_originals(path: Path) ->
     assert (members["epoch"], members["best_val_loss"]) == (5, 0.198)
 
 
-@pytest.mark.parametrize("value", [math.inf, -math.inf, 1e-300, 1 / 3, -0.0])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e-300, 1 / 3, -0.0, 1e39])
 def test_every_number_comes_back(value: float, path: Path) -> None:
+    """Seed: `learning_rate: f32`, which the text beside the exact value follows."""
     metadata = CheckpointMetadata(best_val_loss=value, best_val_acc=value, learning_rate=value)
     Checkpoint.save(path, {}, None, metadata)
     with Checkpoint.load(path) as loaded:
-        assert loaded.metadata == metadata
-        assert math.copysign(1, loaded.metadata.learning_rate) == math.copysign(1, value)
-
-
-def test_nan_comes_back(path: Path) -> None:
-    Checkpoint.save(path, {}, None, CheckpointMetadata(best_val_loss=math.nan))
-    with Checkpoint.load(path) as loaded:
-        assert math.isnan(loaded.metadata.best_val_loss)
-        assert loaded.metadata.best_val_acc == 0
+        assert bits(loaded.metadata.learning_rate) == bits(value)
+        assert bits(loaded.metadata.best_val_loss) == bits(value)
+    if value == 1e39:
+        assert standfast.open(path).metadata["learning_rate"] is None
 
 
 def test_scalars_of_libraries_are_numbers() -> None:
-    metadata = CheckpointMetadata(epoch=np.int64(3), best_val_acc=torch.tensor(0.5))  # type: ignore[arg-type]
+    acc = torch.tensor(0.5, requires_grad=True)
+    metadata = CheckpointMetadata(epoch=np.int64(3), best_val_acc=acc)  # type: ignore[arg-type]
     assert (type(metadata.epoch), type(metadata.best_val_acc)) == (int, float)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("epoch", 1.5, "epoch: expected an integer, found 1.5"),
-        ("global_step", -1, r"global_step: expected an integer from 0 to 2\^64-1, found -1"),
-        ("best_val_loss", "low", "best_val_loss: expected a number, found 'low'"),
-        ("model_name", None, "model_name: expected text, found None"),
-    ],
-)
-def test_metadata_that_is_none_is_refused(field: str, value: Any, message: str) -> None:
-    with pytest.raises(RefusedMetadata, match=message):
-        CheckpointMetadata(**{field: value})
 
 
 def test_metadata_may_be_a_dict_as_in_the_seed(path: Path) -> None:
@@ -129,6 +112,10 @@ def test_metadata_may_be_a_dict_as_in_the_seed(path: Path) -> None:
         ({"epochs": 5}, "metadata: there is no field 'epochs'"),
         ({5: "epoch"}, "metadata: there is no field 5"),
         ({"epoch": "five"}, "epoch: expected an integer, found 'five'"),
+        ({"epoch": 1.5}, "epoch: expected an integer, found 1.5"),
+        ({"global_step": -1}, "global_step: expected an integer from 0"),
+        ({"best_val_loss": "low"}, "best_val_loss: expected a number, found 'low'"),
+        ({"model_name": None}, "model_name: expected text, found None"),
         ({"epoch": 1 << 64}, "epoch: expected an integer from 0 to 2"),
         ({"epoch": 10**5000}, "found one of 16,610 bits"),
         ({"timestamp": -(1 << 63) - 1}, "timestamp: expected an integer from -9223372036854775808"),
@@ -140,20 +127,6 @@ def test_metadata_that_cannot_be_saved_is_refused(metadata: Any, message: str, p
     with pytest.raises(RefusedMetadata, match=message):
         Checkpoint.save(path, {"w": np.ones(2)}, None, metadata)
     assert not path.exists()
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_rate_beyond_float32_comes_back(path: Path) -> None:
-    """Seed: `learning_rate: f32`, which the text beside the exact value follows."""
-    Checkpoint.save(path, {"w": np.ones(2)}, None, {"learning_rate": 1e39})
-    with Checkpoint.load(path) as loaded:
-        assert loaded.metadata.learning_rate == 1e39
-    assert standfast.open(path).metadata["learning_rate"] is None
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_figure_that_wants_gradients_is_a_number() -> None:
-    assert CheckpointMetadata(best_val_loss=torch.ones((), requires_grad=True)).best_val_loss == 1  # type: ignore[arg-type]
 
 
 # Weights
@@ -189,14 +162,6 @@ def test_a_mapping_is_filled_in_place(path: Path) -> None:
     assert all(same_bytes(mine[name], saved[name]) for name in saved)
 
 
-def test_a_state_dict_fills_its_module(path: Path) -> None:
-    model, new = new_model(seed=1), new_model(seed=2)
-    Checkpoint.save(path, model.state_dict(), None, METADATA)
-    with Checkpoint.load(path) as loaded:
-        loaded.load_weights(new.state_dict())
-    assert bits(new.state_dict()) == bits(model.state_dict())
-
-
 def test_a_wrapped_module_has_the_names_of_the_one_it_wraps(path: Path) -> None:
     model, new = new_model(seed=1), new_model(seed=2)
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -204,7 +169,7 @@ def test_a_wrapped_module_has_the_names_of_the_one_it_wraps(path: Path) -> None:
     Checkpoint.save(path, nn.DataParallel(model), optimizer, METADATA)
     assert "optim/0.weight/v" in standfast.load(path)
     with Checkpoint.load(path) as loaded:
-        loaded.load_weights(new)
+        loaded.load_weights(new.state_dict())
         assert bits(new.state_dict()) == bits(model.state_dict())
         loaded.load_weights(nn.DataParallel(new_model(seed=3)))
 

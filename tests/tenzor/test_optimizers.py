@@ -32,7 +32,13 @@ VARIANTS: dict[str, Callable[[Any], optim.Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float32,
+        *(pytest.param(d, marks=pytest.mark.long) for d in (torch.float64, torch.bfloat16)),
+    ],
+)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_an_optimizer_goes_on_with_the_same_bits(
     variant: str, dtype: torch.dtype, tmp_path: Path

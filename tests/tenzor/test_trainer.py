@@ -71,21 +71,23 @@ def _rates(trainer: Trainer, epochs: int, batches: int) -> list[float]:
     return rates
 
 
-def test_a_constant_rate_stays() -> None:
-    assert _rates(new_trainer(None, scheduler="constant"), 2, 2) == [0.1] * 4
+COSINE = [0.02 + 0.08 * 0.5 * (1 + math.cos(math.pi * i / 8)) for i in range(8)]
 
 
-def test_a_step_falls_every_so_many_steps() -> None:
-    trainer = new_trainer(None, scheduler="step", step_size=2, gamma=0.5, learning_rate=0.4)
-    assert _rates(trainer, 2, 3) == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
-
-
-def test_a_cosine_falls_from_the_rate_to_the_least() -> None:
-    trainer = new_trainer(None, epochs=2, min_lr=0.02)
-    rates = _rates(trainer, 2, 4)
-    expected = [0.02 + 0.08 * 0.5 * (1 + math.cos(math.pi * i / 8)) for i in range(8)]
-    assert rates == expected
-    assert trainer.get_lr() == pytest.approx(0.02)
+@pytest.mark.parametrize(
+    ("options", "batches", "expected"),
+    [
+        ({"scheduler": "constant"}, 2, [0.1] * 4),
+        (
+            {"scheduler": "step", "step_size": 2, "gamma": 0.5, "learning_rate": 0.4},
+            *(3, [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]),
+        ),
+        ({"epochs": 2, "min_lr": 0.02}, 4, COSINE),
+    ],
+    ids=["constant", "step", "cosine"],
+)
+def test_rates_fall_as_scheduled(options: Any, batches: int, expected: list[float]) -> None:
+    assert _rates(new_trainer(None, **options), 2, batches) == expected
 
 
 def test_without_the_number_of_batches_the_cosine_falls_by_epochs() -> None:

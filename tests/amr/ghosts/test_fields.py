@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from itertools import product
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from standfast.amr import (
     AMRTree,
     FieldArena,
-    OpenTopology,
     PeriodicTopology,
     ScalarFrontend,
     ShardContext,
@@ -21,12 +19,10 @@ from tests.amr.meshes import (
     beyond,
     empty_mesh,
     face_sites,
-    give_fields,
-    merged,
     random_mesh,
     sites_by_place,
 )
-from tests.amr.thread_ranks import on_threads
+from tests.kit.rank_threads import on_threads
 
 MESHES = [
     ({"nd": 1, "base": 4, "topology": "open"}, 6),
@@ -106,26 +102,6 @@ def test_a_random_mesh_has_all_kinds_of_neighbours() -> None:
     assert len(set(levels.tolist())) > 2
 
 
-def test_a_layer_of_finer_blocks_is_that_of_the_parent_they_would_make() -> None:
-    tree, arena = empty_mesh(base=2)
-    for place in ((0, 0), (4, 0)):
-        tree.insert_block(place, 0)
-    tree.refine_block(1)
-    give_fields(tree, arena, np.random.default_rng(0))
-    finer = tree.fill_ghosts(arena).layers[0, 0]
-    tree.coarsen_blocks([2, 3, 4, 5], arena)
-    assert finer.tobytes() == tree.fill_ghosts(arena).layers[0, 0].tobytes()
-
-
-def test_blocks_two_levels_apart_are_no_neighbours() -> None:
-    tree, arena = empty_mesh(base=2)
-    for place in ((0, 0), (4, 0)):
-        tree.insert_block(place, 0)
-    tree.refine_block(tree.refine_block(1)[0])
-    give_fields(tree, arena, np.random.default_rng(0))
-    assert not tree.fill_ghosts(arena).valid[0].any()
-
-
 def test_a_place_too_far_out_for_a_key_is_no_other_place() -> None:
     tree, arena = empty_mesh(base=65)
     for place in ((0, 0), (4 * 63, 0)):
@@ -183,27 +159,6 @@ def test_ghosts_are_not_filled_inside_a_kernel() -> None:
         tree.apply(lambda patch: tree.fill_ghosts(arena), arena)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize(
-    "of",
-    [MESHES[2][0], MESHES[5][0], MESHES[7][0], MESHES[8][0]],
-    ids=["2-D", "gauge", "3-D", "mixed vector"],
-)
-def test_ghosts_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
-    def by_key(tree: Any, arena: Any) -> Any:
-        ghosts = tree.fill_ghosts(arena)
-        rows = zip(ghosts.layers, ghosts.valid, ghosts.coarser, strict=True)
-        return {key: tuple(map(bytes, row)) for key, row in zip(tree.keys(), rows, strict=True)}
-
-    def program(comm: Any) -> Any:
-        tree, arena = random_mesh(5, 9, **of)
-        weights = np.random.default_rng(comm.size).random(len(tree.live))
-        repartition(tree, arena, comm, weights)
-        return by_key(tree, arena)
-
-    assert merged(on_threads(size, program)) == by_key(*random_mesh(5, 9, **of))
-
-
 def test_a_tree_that_changed_without_its_shard_is_refused_on_all_ranks() -> None:
     def program(comm: Any) -> Any:
         tree, arena = random_mesh(5)
@@ -235,15 +190,3 @@ def test_ghosts_follow_the_blocks_of_other_ranks() -> None:
         return before, tree.fill_ghosts(arena).valid.sum()
 
     assert on_threads(2, program) == [(1, 0), (1, 0)]
-
-
-def test_ten_thousand_blocks_take_no_loop_over_blocks() -> None:
-    frontend = ScalarFrontend(2, 16, OpenTopology(2, (1600.0, 1600.0)))
-    tree, arena = AMRTree(frontend, 1.0, 8, 2), FieldArena(frontend, 10_000)
-    for number in range(10_000):
-        tree.insert_block_with_field((number % 100 * 16, number // 100 * 16), 0, arena)
-    start = time.thread_time()
-    ghosts = tree.fill_ghosts(arena)
-    seconds = time.thread_time() - start
-    assert ghosts.valid.sum() == 4 * 100 * 99
-    assert seconds < 2.0  # about 0.1 s on an idle machine

@@ -10,8 +10,8 @@ from standfast.amr import LinkExchangeSpec
 from standfast.amr.ghosts.links import link_halo
 from standfast.amr.migration import repartition
 from standfast.errors import BadBlock, BadOption, RanksDisagree
-from tests.amr.meshes import beyond, empty_mesh, give_fields, merged, random_mesh
-from tests.amr.thread_ranks import on_threads
+from tests.amr.meshes import beyond, empty_mesh, give_fields, random_mesh
+from tests.kit.rank_threads import on_threads
 
 MESHES: list[dict[str, Any]] = [
     {"nd": 1, "base": 3, "topology": "open", "gauge": 2},
@@ -73,45 +73,6 @@ def test_a_halo_is_as_deep_as_the_tree_says() -> None:
     tree, _ = random_mesh(4, 0, **MESHES[3])
     tree.link_exchange_spec = LinkExchangeSpec(2)
     assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec(2)))
-
-
-def test_a_plaquette_is_the_same_for_every_site_of_a_pure_gauge() -> None:
-    """Links U(x, d) = g(x) · g(x + d)* give plaquettes of 1, over borders and corners too."""
-    tree, _ = random_mesh(4, 0, holes=False, nd=2, base=2, topology="periodic", gauge=1)
-    phases = np.exp(1j * np.random.default_rng(0).random((8, 8)))
-    for index in tree.live.tolist():
-        x, y = tree.blocks[index]["origin"].tolist()
-        for site in range(16):
-            i, j = (x + site % 4) % 8, (y + site // 4) % 8
-            for d, ahead in enumerate((((i + 1) % 8, j), (i, (j + 1) % 8))):
-                tree.links[index, 2 * site + d] = phases[i, j] * phases[ahead].conj()
-    u = link_halo(tree)[..., 0, 0]
-    x_links, y_links = u[..., 0], u[..., 1]
-    plaquettes = (
-        x_links[:, :-1, :-1]
-        * y_links[:, :-1, 1:]
-        * x_links[:, 1:, :-1].conj()
-        * y_links[:, :-1, :-1].conj()
-    )
-    assert plaquettes.shape == (4, 5, 5)
-    assert np.max(np.abs(plaquettes - 1)) < 1e-12
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("of", [MESHES[1], MESHES[3], MESHES[4]])
-def test_halos_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
-    def by_key(tree: Any) -> Any:
-        return dict(zip(tree.keys(), map(bytes, link_halo(tree)), strict=True))
-
-    def program(comm: Any) -> Any:
-        tree, arena = random_mesh(4, 0, **of)
-        rng = np.random.default_rng(9)
-        repartition(tree, arena, comm, rng.random(len(tree.live)))
-        first = by_key(tree)
-        assert by_key(tree) == first
-        return first
-
-    assert merged(on_threads(size, program)) == by_key(random_mesh(4, 0, **of)[0])
 
 
 def test_ranks_with_other_specs_are_refused() -> None:

@@ -13,7 +13,7 @@ from standfast.amr.ghosts.plans import partition_of
 from standfast.amr.migration import move_blocks
 from standfast.errors import BadOption, RanksDisagree
 from tests.amr.meshes import empty_mesh
-from tests.amr.thread_ranks import on_threads
+from tests.kit.rank_threads import on_threads
 
 FIRST, SECOND = np.array([0, 1, 0, 2]), np.array([0, 2, 0, 1])
 """Each rank has as many blocks before and after, and as many neighbours on each other rank."""

@@ -1,12 +1,11 @@
-"""Save or load a snapshot again and again, killed at its operations:
+"""Save a snapshot again and again, killed at its operations:
 
-    killed.py save FOLDER COUNT WHOSE WHO STRIDE
-    killed.py load FOLDER COUNT WHOSE WHO STRIDE
+    killed.py FOLDER COUNT WHOSE WHO STRIDE
 
 The operations are those of the rank WHOSE of COUNT, from the first on each STRIDE-th; WHO is killed
-at them: `itself`, or `all`. To save, FOLDER gets a store for each operation, which had the snapshot
-of step 1 and gets that of step 2. To load, FOLDER is a store. How each rank ended is printed. One
-process is started and prepared, and forks all ranks.
+at them: `itself`, or `all`. FOLDER gets a store for each operation, which had the snapshot of
+step 1 and gets that of step 2. How each rank ended is printed. One process is started and prepared,
+and forks all ranks.
 """
 
 from __future__ import annotations
@@ -18,17 +17,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from standfast import Store
-from standfast.amr import Snapshot
 from standfast.files import disk, ring
 from standfast.parallel import SingleRank
 from standfast.store.index.manifest import Manifest
 from standfast.store.save import planning
 from tests.amr.kills.forked_ranks import KILLED, SAVED, ForkedRanks, kill_all, on_forked_ranks
-from tests.amr.snapshot.step_states import RUN, save
+from tests.amr.snapshot.step_states import save
 from tests.kit.disk_faults import kill
 from tests.kit.fault_states import SMALL_BLOCK, SMALL_PART, Faulty, UnsyncedDisk, copy_store
-from tests.store.save.rank_faults import CHANGES, QUESTIONS, FaultyBackend
 
 Strike = Callable[[], None]
 Program = Callable[[int, Strike, bool, ForkedRanks], object]
@@ -54,20 +50,6 @@ def saving(folder: Path, count: int) -> Program:
     return program
 
 
-def loading(path: Path, count: int) -> Program:
-    """Each rank loads; the operations are those of its backend, which reads most of the time."""
-
-    def program(at: int, strike: Strike, is_struck: bool, comm: ForkedRanks) -> None:
-        root = path / "checkpoints"
-        among = (*CHANGES, *QUESTIONS)
-        backend = FaultyBackend(root, at, lambda name: strike(), among)
-        backend.armed = is_struck
-        with Store(backend) as store:
-            Snapshot.load(store.run(RUN), comm=comm)
-
-    return program
-
-
 def killed_at_each(
     program: Program, count: int, whose: int, strike: Strike, stride: int
 ) -> list[list[int]]:
@@ -88,7 +70,7 @@ if __name__ == "__main__":
     ring.BLOCK, planning.TOGETHER = SMALL_BLOCK, SMALL_PART  # type: ignore[misc]
     disk.LOCAL = UnsyncedDisk()  # type: ignore[misc]
     Manifest.refresh = Manifest.mark  # type: ignore[method-assign]
-    what, folder, count, whose, who, stride = sys.argv[1:]
-    program = {"save": saving, "load": loading}[what](Path(folder), int(count))
+    folder, count, whose, who, stride = sys.argv[1:]
+    program = saving(Path(folder), int(count))
     strike = STRIKES[who]
     print(json.dumps(killed_at_each(program, int(count), int(whose), strike, int(stride))))

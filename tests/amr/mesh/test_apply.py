@@ -12,10 +12,9 @@ from tests.amr.meshes import (
     empty_mesh,
     fields_by_key,
     give_fields,
-    merged,
     random_mesh,
 )
-from tests.amr.thread_ranks import on_threads
+from tests.kit.rank_threads import on_threads
 
 MESHES: list[dict[str, Any]] = [
     {"nd": 1, "base": 4},
@@ -187,37 +186,12 @@ def test_a_kernel_may_not_change_the_tree() -> None:
             tree.apply(lambda patch, change=change: change(), arena)
 
 
-def test_the_field_outside_must_be_one_of_the_field() -> None:
-    tree, arena = random_mesh(3)
-    with pytest.raises(BadOption, match="outside=1j"):
-        tree.apply(smooth, arena, outside=1j)
-    integers, counts = random_mesh(3, dtype=np.int16)
-    integers.apply(lambda patch: patch.shifted(0, 1), counts, outside=-3.0)
-    with pytest.raises(BadOption, match=r"outside=0\.5"):
-        integers.apply(lambda patch: patch.shifted(0, 1), counts, outside=0.5)
-
-
 def test_there_is_no_dimension_and_no_step_beyond() -> None:
     tree, arena = random_mesh(3)
     with pytest.raises(BadOption, match="step=2"):
         tree.apply(lambda patch: patch.shifted(0, 2), arena)
     with pytest.raises(BadOption, match="d=2"):
         tree.apply(lambda patch: patch.shifted(2, 1), arena)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_fields_are_the_same_on_any_number_of_ranks(size: int) -> None:
-    def program(comm: Any) -> Any:
-        tree, arena = random_mesh(5, 9, nd=2, base=3)
-        repartition(tree, arena, comm)
-        for _ in range(3):
-            tree.apply(smooth, arena, 0.5)
-        return fields_by_key(tree, arena)
-
-    tree, arena = random_mesh(5, 9, nd=2, base=3)
-    for _ in range(3):
-        tree.apply(smooth, arena, 0.5)
-    assert merged(on_threads(size, program)) == fields_by_key(tree, arena)
 
 
 def test_a_kernel_that_fails_on_one_rank_changes_no_field_on_any() -> None:
@@ -263,6 +237,8 @@ def test_more_ranks_than_blocks_is_legal() -> None:
         ("int32", float("nan")),
         ("int64", 2.0**63),
         ("uint64", -1),
+        ("int16", 0.5),
+        ("float64", 1j),
         ("float16", 65536),
         ("float32", 1e300),
         ("float32", [1e300, 0.0]),

@@ -21,22 +21,6 @@ def test_links_are_identities_until_they_are_set() -> None:
     assert tree.links.tobytes() == np.tile(np.eye(2, dtype=complex), (9, 32, 1, 1)).tobytes()
 
 
-def test_links_that_were_set_stay_when_the_list_grows() -> None:
-    tree = GaugeTree(U1, 1.0, 4, 2)
-    for x in range(9):
-        block = tree.insert_block((4 * x, 0), 0)
-        tree.links[block] = x
-    assert tree.links[:, 0, 0, 0].tolist() == list(range(9))
-
-
-def test_the_links_of_a_dead_block_stay_and_its_children_have_identities() -> None:
-    tree = GaugeTree(U1, 1.0, 4, 2)
-    tree.insert_block((0, 0), 0)
-    tree.links[0] = 5
-    tree.refine_block(0)
-    assert tree.links[:, 0, 0, 0].tolist() == [5, 1, 1, 1, 1]
-
-
 def test_links_follow_a_reorder() -> None:
     tree, arena = worn("su2")
     before = {tuple(tree.blocks[i]["origin"]): tree.links[i].tobytes() for i in tree.live}

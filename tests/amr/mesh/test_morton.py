@@ -20,22 +20,6 @@ def plain_morton(origin: list[int], level: int, block_size: int, bits_per_dim: i
     return int("".join(each[i] for i in range(bits) for each in reversed(digits)) or "0", 2)
 
 
-def test_dimension_0_is_the_lowest_bit() -> None:
-    assert key_of((4, 0), 0, 4, 4) == (0b01, 0)
-    assert key_of((0, 4), 0, 4, 4) == (0b10, 0)
-    assert key_of((12, 8), 0, 4, 4) == (0b1101, 0)
-
-
-def test_the_level_shifts_the_coordinates() -> None:
-    assert key_of((4, 0), 1, 4, 4) == (0b0100, 1)
-    assert key_of((8, 0), 1, 4, 4) == (0b010000, 1)
-
-
-def test_bits_beyond_are_dropped() -> None:
-    assert key_of((4 * 16, 0), 0, 4, 4) == key_of((0, 0), 0, 4, 4)
-    assert key_of((4 * 17, 0), 0, 4, 4) == key_of((4, 0), 0, 4, 4)
-
-
 @st.composite
 def blocks(draw: Any) -> tuple[list[int], int, int, int]:
     nd = draw(st.integers(1, 8))

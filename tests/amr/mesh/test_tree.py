@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -70,47 +71,12 @@ def test_the_highest_level_may_be_set_later() -> None:
 # Inserting
 
 
-def test_an_inserted_block_has_the_spacing_of_its_level_and_no_slot() -> None:
-    tree, _ = new()
-    assert [tree.insert_block((0, 0), 0), tree.insert_block((4, 8), 2)] == [0, 1]
-    block = tree.blocks[1]
-    assert block["origin"].tolist() == [4, 8]
-    assert (block["spacing"], block["block_index"], block["level"]) == (0.125, 1, 2)
-    assert block["padding"].tolist() == [0] * 7
-    assert tree.field_slots.tolist() == [INVALID, INVALID]
-
-
-def test_a_block_with_a_field_takes_the_next_slot() -> None:
-    tree, arena = new()
-    tree.insert_block_with_field((0, 0), 0, arena)
-    tree.insert_block_with_field((4, 0), 0, arena)
-    assert tree.field_slots.tolist() == [0, 1]
-
-
 def test_many_blocks_can_be_inserted() -> None:
     tree, _ = new(bits=8)
     places = [(4 * x, 4 * y) for x in range(20) for y in range(20)]
     assert [tree.insert_block(place, 0) for place in places] == list(range(400))
     assert origins(tree, range(400)) == places
     assert [tree.find(place, 0) for place in places] == list(range(400))
-
-
-def test_the_same_place_may_hold_blocks_of_two_levels() -> None:
-    tree, _ = new()
-    tree.insert_block((0, 0), 0)
-    tree.insert_block((0, 0), 1)
-    assert (tree.find((0, 0), 0), tree.find((0, 0), 1)) == (0, 1)
-
-
-def test_a_dead_index_is_never_used_again() -> None:
-    tree, arena = new()
-    tree.insert_block_with_field((0, 0), 0, arena)
-    tree.invalidate_block(0)
-    assert tree.find((0, 0), 0) is None
-    assert tree.insert_block_with_field((0, 0), 0, arena) == 1
-    assert tree.field_slots.tolist() == [0, 1]
-    assert tree.blocks["block_index"].tolist() == [INVALID, 1]
-    assert tree.live.tolist() == [1]
 
 
 BAD_PLACES: list[tuple[str, Any, Any]] = [
@@ -156,130 +122,97 @@ def test_a_far_place_is_not_found_under_the_key_of_a_near_one() -> None:
 # All or nothing
 
 
-def _full() -> tuple[AMRTree, FieldArena]:
+def _children(tree: AMRTree) -> list[int]:
+    """Four siblings without fields."""
+    return [tree.insert_block((8 + 4 * x, 16 + 4 * y), 2) for y in (0, 1) for x in (0, 1)]
+
+
+State = tuple[AMRTree, FieldArena]
+
+
+def _full() -> State:
     tree, arena = worn()
     while arena.free_count:
         arena.alloc()
     return tree, arena
 
 
-def _children(tree: AMRTree) -> list[int]:
-    """Four siblings without fields."""
-    return [tree.insert_block((8 + 4 * x, 16 + 4 * y), 2) for y in (0, 1) for x in (0, 1)]
+def _with_child() -> State:
+    tree, arena = worn()
+    tree.insert_block((4, 4), 1)
+    return tree, arena
 
 
-REFUSALS: dict[str, tuple[Any, Callable[[AMRTree, FieldArena], Any]]] = {
-    "insert what is there": (BlockAlreadyExists, lambda t, a: t.insert_block((0, 0), 0)),
+def _far_out() -> State:
+    tree, arena = new(bits=1)
+    tree.insert_block_with_field((4, 0), 0, arena)
+    return tree, arena
+
+
+def _siblings(fields: Sequence[int] = (), parent: bool = False, slots: int = 8) -> State:
+    """Four children, some of them with fields; their parent may be there too."""
+    tree, arena = new(slots=slots)
+    children = _children(tree)
+    for child in fields:
+        tree.field_slots[children[child]] = arena.alloc()
+    if parent:
+        tree.insert_block((4, 8), 1)
+    return tree, arena
+
+
+def _roots(level: int, at: int) -> State:
+    tree, arena = new()
+    for y, x in product((0, 1), repeat=2):
+        tree.insert_block((at + 4 * x, 4 * y), level)
+    return tree, arena
+
+
+def _coarsen(tree: AMRTree, arena: FieldArena) -> int:
+    return tree.coarsen_blocks(range(4), arena)
+
+
+Action = Callable[[AMRTree, FieldArena], Any]
+REFUSALS: dict[str, tuple[Callable[[], State], Action, Any]] = {
+    "insert what is there": (worn, lambda t, a: t.insert_block((0, 0), 0), BlockAlreadyExists),
     "insert with field what is there": (
-        BlockAlreadyExists,
+        worn,
         lambda t, a: t.insert_block_with_field((0, 0), 0, a),
+        BlockAlreadyExists,
     ),
-    "invalidate the dead": (BlockNotFound, lambda t, a: t.invalidate_block(1)),
-    "invalidate none": (BlockNotFound, lambda t, a: t.invalidate_block(99)),
-    "invalidate a negative index": (BlockNotFound, lambda t, a: t.invalidate_block(-1)),
-    "refine the dead": (BlockNotFound, lambda t, a: t.refine_block(1)),
-    "coarsen too few": (BadBlock, lambda t, a: t.coarsen_blocks([0], a)),
-    "coarsen none": (BadBlock, lambda t, a: t.coarsen_blocks([], a)),
-    "coarsen one four times": (BadBlock, lambda t, a: t.coarsen_blocks([0] * 4, a)),
-    "coarsen the dead": (BlockNotFound, lambda t, a: t.coarsen_blocks([0, 1, 2, 3], a)),
+    "insert into a full arena": (
+        _full,
+        lambda t, a: t.insert_block_with_field((20, 20), 0, a),
+        ArenaFull,
+    ),
+    "invalidate the dead": (worn, lambda t, a: t.invalidate_block(1), BlockNotFound),
+    "invalidate none": (worn, lambda t, a: t.invalidate_block(99), BlockNotFound),
+    "invalidate a negative index": (worn, lambda t, a: t.invalidate_block(-1), BlockNotFound),
+    "refine the dead": (worn, lambda t, a: t.refine_block(1), BlockNotFound),
+    "refine above a child": (_with_child, lambda t, a: t.refine_block(0), BlockAlreadyExists),
+    "refine too far out": (_far_out, lambda t, a: t.refine_block(0), BadBlock),
+    "coarsen too few": (worn, lambda t, a: t.coarsen_blocks([0], a), BadBlock),
+    "coarsen none": (worn, lambda t, a: t.coarsen_blocks([], a), BadBlock),
+    "coarsen one four times": (worn, lambda t, a: t.coarsen_blocks([0] * 4, a), BadBlock),
+    "coarsen the dead": (worn, _coarsen, BlockNotFound),
+    "coarsen some with fields": (lambda: _siblings([2]), _coarsen, BadBlock),
+    "coarsen below the parent": (lambda: _siblings(parent=True), _coarsen, BlockAlreadyExists),
+    "coarsen without a slot": (lambda: _siblings(range(4), slots=4), _coarsen, ArenaFull),
+    "coarsen no siblings": (lambda: _roots(1, 4), _coarsen, BadBlock),
+    "coarsen the coarsest": (lambda: _roots(0, 0), _coarsen, BadBlock),
 }
 
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_is_refused_changes_nothing(name: str) -> None:
-    tree, arena = worn()
+    make, action, error = REFUSALS[name]
+    tree, arena = make()
     before = saved(tree, arena)
-    error, action = REFUSALS[name]
     with pytest.raises(error):
         action(tree, arena)
     assert saved(tree, arena) == before
 
 
-def test_a_full_arena_leaves_the_tree_as_it_was() -> None:
-    tree, arena = _full()
-    before = saved(tree, arena)
-    with pytest.raises(ArenaFull):
-        tree.insert_block_with_field((20, 20), 0, arena)
-    assert saved(tree, arena) == before
-
-
-def test_refining_is_refused_if_a_child_is_there() -> None:
-    tree, arena = worn()
-    tree.insert_block((4, 4), 1)
-    before = saved(tree, arena)
-    with pytest.raises(BlockAlreadyExists, match=r"at \(4, 4\) of level 1"):
-        tree.refine_block(0)
-    assert saved(tree, arena) == before
-
-
-def test_refining_is_refused_if_a_child_would_lie_too_far_out() -> None:
-    tree, arena = new(bits=1)
-    tree.insert_block_with_field((4, 0), 0, arena)
-    before = saved(tree, arena)
-    with pytest.raises(BadBlock, match="give the tree more bits"):
-        tree.refine_block(0)
-    assert saved(tree, arena) == before
-
-
-def test_coarsening_is_refused_if_only_some_have_fields() -> None:
-    tree, arena = new()
-    children = _children(tree)
-    tree.field_slots[children[2]] = arena.alloc()
-    before = saved(tree, arena)
-    with pytest.raises(BadBlock, match="some of the blocks"):
-        tree.coarsen_blocks(children, arena)
-    assert saved(tree, arena) == before
-
-
-def test_coarsening_is_refused_if_the_parent_is_there() -> None:
-    tree, arena = new()
-    children = _children(tree)
-    tree.insert_block((4, 8), 1)
-    before = saved(tree, arena)
-    with pytest.raises(BlockAlreadyExists):
-        tree.coarsen_blocks(children, arena)
-    assert saved(tree, arena) == before
-
-
-def test_coarsening_is_refused_if_there_is_no_slot_for_the_parent() -> None:
-    tree, arena = new(slots=4)
-    children = _children(tree)
-    for child in children:
-        tree.field_slots[child] = arena.alloc()
-    before = saved(tree, arena)
-    with pytest.raises(ArenaFull):
-        tree.coarsen_blocks(children, arena)
-    assert saved(tree, arena) == before
-
-
-def test_neighbours_that_are_no_siblings_are_not_coarsened() -> None:
-    tree, arena = new()
-    shifted = [tree.insert_block((4 + 4 * x, 4 * y), 1) for y in (0, 1) for x in (0, 1)]
-    with pytest.raises(BadBlock, match="children of one block"):
-        tree.coarsen_blocks(shifted, arena)
-
-
-def test_the_coarsest_blocks_are_not_coarsened() -> None:
-    tree, arena = new()
-    roots = [tree.insert_block((4 * x, 4 * y), 0) for y in (0, 1) for x in (0, 1)]
-    with pytest.raises(BadBlock, match="children of one block"):
-        tree.coarsen_blocks(roots, arena)
-
-
 # Refining, coarsening, reordering
-
-
-def test_refining_appends_the_children_in_their_order() -> None:
-    tree, arena = new()
-    tree.insert_block_with_field((4, 8), 1, arena)
-    children = tree.refine_block(0)
-    assert children == [1, 2, 3, 4]
-    assert origins(tree, children) == [(8, 16), (12, 16), (8, 20), (12, 20)]
-    assert tree.blocks["level"].tolist() == [1, 2, 2, 2, 2]
-    assert tree.blocks["spacing"].tolist() == [0.25] + [0.125] * 4
-    assert tree.blocks["block_index"].tolist() == [INVALID, 1, 2, 3, 4]
-    assert tree.field_slots.tolist() == [0] + [INVALID] * 4  # no slots are touched
-    assert arena.free_count == 7
 
 
 def test_coarsening_takes_a_slot_first_and_frees_those_of_the_children_in_order() -> None:
@@ -299,43 +232,12 @@ def test_coarsening_takes_a_slot_first_and_frees_those_of_the_children_in_order(
     assert arena.free_count == 7
 
 
-def test_coarsening_without_fields_needs_no_slot() -> None:
-    tree, arena = new(slots=0)
-    assert tree.coarsen_blocks(_children(tree), arena) == 4
-    assert tree.field_slots.tolist() == [INVALID] * 5
-
-
 def test_blocks_above_the_highest_level_can_be_coarsened() -> None:
     tree, arena = new()
     children = _children(tree)
     tree.max_level = 0
     parent = tree.coarsen_blocks(children, arena)
     assert tree.blocks[parent]["level"] == 1
-
-
-def test_reordering_sorts_by_place_and_level_and_drops_the_dead() -> None:
-    tree, arena = new()
-    places = [((4, 4), 0), ((0, 0), 1), ((4, 0), 0), ((0, 0), 0), ((8, 8), 1), ((0, 4), 0)]
-    for origin, level in places:
-        tree.insert_block_with_field(origin, level, arena)
-    tree.invalidate_block(2)
-    moved = tree.reorder()
-    order = [((0, 0), 0), ((0, 0), 1), ((0, 4), 0), ((4, 4), 0), ((8, 8), 1)]
-    # (8, 8) of level 1 has the coordinates (4, 4), and (4, 4) of level 0 has (1, 1).
-    assert origins(tree, range(5)) == [origin for origin, _ in order]
-    assert tree.blocks["level"].tolist() == [level for _, level in order]
-    assert tree.blocks["block_index"].tolist() == [0, 1, 2, 3, 4]
-    assert tree.field_slots.tolist() == [3, 1, 5, 0, 4]
-    assert moved.tolist() == [3, 1, INVALID, 0, 4, 2]
-    assert [tree.find(*place) for place in order] == [0, 1, 2, 3, 4]
-    assert tree.find((4, 0), 0) is None
-    assert arena.free_count == 2  # slot 2 is neither named nor free
-
-
-def test_an_empty_tree_can_be_reordered() -> None:
-    tree, _ = new()
-    assert tree.reorder().tolist() == []
-    assert tree.insert_block((0, 0), 0) == 0
 
 
 # Inside apply

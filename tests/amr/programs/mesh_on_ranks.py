@@ -1,6 +1,9 @@
-"""A mesh and a lattice on several ranks: what each rank has at the end of each step.
+"""Meshes and lattices on several ranks: what each rank has at the end of each step.
 
-Run as `mesh_on_ranks.py FOLDER`; each rank writes FOLDER/RANK.json.
+    mesh_on_ranks.py mesh FOLDER            a mesh, a lattice, and the steps of checkpoints
+    mesh_on_ranks.py imported FOLDER FILE…  files of some ranks go on as a simulation on others
+
+Each rank writes FOLDER/RANK.json.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +19,21 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from standfast import Store
+from standfast.amr import Snapshot, broadcast_checkpoint_step
 from standfast.amr.ghosts.links import link_halo
 from standfast.amr.migration import repartition
-from standfast.errors import RankFailed
+from standfast.errors import StandfastError
+from standfast.parallel import communicator
 from tests.amr.meshes import fields_by_key, random_mesh
 
 MESH: dict[str, Any] = {"nd": 2, "base": 3, "topology": "periodic"}
 LATTICE: dict[str, Any] = {"nd": 3, "base": 2, "topology": "periodic", "gauge": 2}
+CHANNEL: dict[str, Any] = {"nd": 2, "base": 3, "topology": "mixed", "components": 3}
+
+
+def channel() -> Any:
+    return random_mesh(3, 4, holes=False, **CHANNEL)
 
 
 def wander(tree: Any, arena: Any, comm: Any = None) -> list[dict[str, str]]:
@@ -32,7 +44,8 @@ def wander(tree: Any, arena: Any, comm: Any = None) -> list[dict[str, str]]:
         def bump(patch: Any, centre: float = 1.0 + step) -> Any:
             squares = sum((patch.positions(d) - centre) ** 2 for d in range(patch.nd))
             around = sum(patch.shifted(d, s) for d in range(patch.nd) for s in (1, -1))
-            return 4.0 * np.exp(-2.0 * squares) + 0.01 * around
+            field = 4.0 * np.exp(-2.0 * squares) + 0.01 * around
+            return field.astype(patch.field.dtype)
 
         tree.apply(bump, arena)
         report = tree.adapt_mesh(arena, 1.5)
@@ -52,39 +65,56 @@ def digests(parts: dict[Any, bytes]) -> dict[str, str]:
     return {str(key): hashlib.sha256(part).hexdigest()[:16] for key, part in parts.items()}
 
 
-def failure_of(tree: Any, arena: Any, comm: Any) -> str:
-    """What all ranks raise when a kernel fails on the last of them."""
-
-    def fail(patch: Any) -> Any:
-        if comm.rank == comm.size - 1:
-            raise ZeroDivisionError("no way")
-        return patch.field
-
+def failure_of(call: Callable[[], object]) -> str:
+    """What a call that cannot succeed raises."""
     try:
-        tree.apply(fail, arena)
-    except RankFailed as error:
-        return str(error)
+        call()
+    except StandfastError as error:
+        return f"{type(error).__name__}: {error}"
     return "nothing"
 
 
-def main(folder: Path) -> None:
-    from mpi4py import MPI
-
-    from standfast.parallel import communicator
-
+def mesh(folder: Path) -> Any:
+    tree, arena = random_mesh(3, 4, holes=False, **MESH)
+    lattice, fields = random_mesh(4, 0, holes=False, **LATTICE)
     with communicator(MPI.COMM_WORLD) as comm:
-        tree, arena = random_mesh(3, 4, holes=False, **MESH)
         repartition(tree, arena, comm)
         states = wander(tree, arena, comm)
-        lattice, fields = random_mesh(4, 0, holes=False, **LATTICE)
         repartition(lattice, fields, comm)
-        answer = {
+
+        def fail(patch: Any) -> Any:
+            if comm.rank == comm.size - 1:
+                raise ZeroDivisionError("no way")
+            return patch.field
+
+        world, own = MPI.COMM_WORLD, 7 + comm.rank
+        return {
             "states": [*states, halos(lattice)],
-            "failure": failure_of(tree, arena, comm),
+            "failure": failure_of(lambda: tree.apply(fail, arena)),
             "again": tree.fill_ghosts(arena).valid.shape[0] == len(tree.live),
+            "steps": [broadcast_checkpoint_step(world, root, own) for root in (0, 1)],
+            "agreed": broadcast_checkpoint_step(world, 0, 5, strict=True),
+            "strict": failure_of(lambda: broadcast_checkpoint_step(world, 0, own, strict=True)),
+            "none": failure_of(lambda: broadcast_checkpoint_step(world, 1, -comm.rank)),
         }
-    (folder / f"{comm.rank}.json").write_text(json.dumps(answer))
+
+
+def imported(folder: Path, *paths: str) -> Any:
+    frontend = channel()[0].frontend
+    with communicator(MPI.COMM_WORLD) as comm, Store(folder / "store") as opened:
+        run = opened.run("flow")
+        Snapshot.import_files(run, paths, frontend=frontend, comm=comm)
+        found = Snapshot.load(run, frontend=frontend, comm=comm, reshard=True)
+        states = wander(found.tree, found.arena, comm)
+        Snapshot.save(run, 101, found.tree, found.arena)
+        other = {"step": 200 + comm.rank, "time": 0.5 * comm.rank}
+        told = failure_of(lambda: Snapshot.save(run, tree=found.tree, arena=found.arena, **other))
+    return {"step": found.step, "states": states, "told": told}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    from mpi4py import MPI
+
+    what, folder, *rest = sys.argv[1:]
+    answer = {"mesh": mesh, "imported": imported}[what](Path(folder), *rest)
+    Path(folder, f"{MPI.COMM_WORLD.rank}.json").write_text(json.dumps(answer))

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import INVALID, GaugeTree, ShardContext
-from standfast.amr.mesh.restriction import inject, restrict
+from standfast.amr import ShardContext
 from standfast.amr.migration import repartition
 from standfast.amr.regrid.adapt import Adapted, gradients
 from standfast.errors import BadBlock, BadOption, RanksDisagree
@@ -14,13 +13,11 @@ from tests.amr.ghosts.test_fields import expected_layer
 from tests.amr.meshes import (
     beyond,
     empty_mesh,
-    fields_by_key,
     give_fields,
-    merged,
     random_mesh,
     sites_by_place,
 )
-from tests.amr.thread_ranks import on_threads
+from tests.kit.rank_threads import on_threads
 
 Mesh = set[tuple[int, tuple[int, ...]]]
 """Blocks as their levels and the coordinates of their origins in blocks."""
@@ -175,66 +172,6 @@ def test_the_meshes_of_the_test_above_are_refined_and_coarsened(of: Any) -> None
     assert sum(report.coarsened for report in reports) > 0
 
 
-@pytest.mark.parametrize("of", MESHES)
-def test_children_get_injected_fields_and_parents_means(of: Any) -> None:
-    tree, arena = bumpy_mesh(6, of)
-    before = {
-        tuple(key): (
-            tree.blocks[i]["origin"].tolist(),
-            arena.storage[int(tree.field_slots[i])].copy(),
-        )
-        for key, i in zip(tree.keys(), tree.live.tolist(), strict=True)
-    }
-    found = gradients(tree, arena, tree.fill_ghosts(arena))
-    tree.adapt_mesh(arena, float(np.quantile(found, 0.8)))
-    size, frontend = tree.frontend.block_size, tree.frontend
-    kinds = set()
-    for key, index in zip(tree.keys(), tree.live.tolist(), strict=True):
-        field = arena.storage[int(tree.field_slots[index])]
-        origin, level = tree.blocks[index]["origin"].tolist(), key[1]
-        parent = [x // (2 * size) * size for x in origin]
-        if key in before:
-            expected = before[key][1]
-            kinds.add("kept")
-        elif (up := tree.key(parent, level - 1) if level else None) in before:
-            child = sum((x // size & 1) << d for d, x in enumerate(origin))
-            expected = inject(before[up][1], frontend)[child]
-            kinds.add("refined")
-        else:
-            children = [tree.key(each, level + 1) for each in tree.child_origins(origin)]
-            expected = restrict(np.stack([before[child][1] for child in children]), frontend)
-            kinds.add("coarsened")
-        assert field.tobytes() == expected.tobytes()
-    assert kinds == {"kept", "refined", "coarsened"}
-
-
-def test_blocks_are_refined_in_the_order_of_the_list() -> None:
-    tree, arena = empty_mesh(base=2)
-    for place in ((4, 4), (0, 0), (4, 0)):
-        tree.insert_block_with_field(place, 0, arena)
-    arena.storage[int(tree.field_slots[0]), 5] = 9.0
-    arena.storage[int(tree.field_slots[2]), 5] = 9.0
-    assert tree.adapt_mesh(arena, 1.0) == Adapted(2, 0)
-    origins = [tuple(origin) for origin in tree.blocks["origin"].tolist()]
-    assert origins[3:7] == [(8, 8), (12, 8), (8, 12), (12, 12)]
-    assert origins[7:] == [(8, 0), (12, 0), (8, 4), (12, 4)]
-    # Block 0 gave back slot 0, which its first child took; the arena doubled for the others.
-    assert tree.field_slots.tolist() == [INVALID, 1, INVALID, 0, 3, 4, 5, 2, 6, 7, 8]
-    assert arena.max_blocks == 16
-
-
-def test_families_are_coarsened_in_the_order_of_the_list() -> None:
-    tree, arena = empty_mesh(base=2)
-    for place in ((4, 4), (0, 0), (4, 0)):
-        tree.insert_block(place, 0)
-    for block in (2, 0, 1):
-        tree.refine_block(block)
-    give_fields(tree, arena, np.random.default_rng(0))
-    arena.storage[:] = 1.0
-    assert tree.adapt_mesh(arena, 1.0) == Adapted(0, 3)
-    assert tree.blocks["origin"][15:].tolist() == [[4, 0], [4, 4], [0, 0]]
-
-
 def test_a_mesh_that_nothing_is_done_to_is_left_as_it_is() -> None:
     tree, arena = bumpy_mesh(0, MESHES[1])
     before = tree.blocks.tobytes(), tree.field_slots.tobytes(), arena.storage.tobytes()
@@ -250,16 +187,6 @@ def test_a_flat_mesh_becomes_as_coarse_as_it_can_be() -> None:
     assert set(tree.blocks["level"][tree.live].tolist()) == {0}
     assert len(tree.live) == 9
     assert arena.free_count == arena.max_blocks - 9
-
-
-def test_a_ramp_is_as_steep_at_a_coarser_neighbour_as_elsewhere() -> None:
-    tree, arena = empty_mesh(nd=1, base=2)
-    tree.insert_block((0,), 0)
-    tree.insert_block((4,), 0)
-    tree.refine_block(0)
-    give_fields(tree, arena, np.random.default_rng(0))
-    tree.apply(lambda patch: 3.0 * patch.positions(0), arena)
-    assert gradients(tree, arena, tree.fill_ghosts(arena)).tolist() == [3.0, 3.0, 3.0]
 
 
 def test_not_a_number_is_neither_steep_nor_flat() -> None:
@@ -281,16 +208,6 @@ def test_an_unbalanced_mesh_is_balanced() -> None:
     tree.adapt_mesh(arena, 1e9, 0.0)
     assert not finer_by(tree, mesh_of(tree), 2)
     assert (0, (0, 0)) not in mesh_of(tree)
-
-
-def test_new_blocks_of_a_gauge_tree_have_identities() -> None:
-    tree, arena = bumpy_mesh(1, {"nd": 2, "base": 2, "gauge": 3})
-    old = len(tree)
-    links = tree.links.copy()
-    assert tree.adapt_mesh(arena, 1.0).refined
-    assert isinstance(tree, GaugeTree)
-    assert np.array_equal(tree.links[:old], links)
-    assert np.all(tree.links[old:] == np.eye(3))
 
 
 def test_a_block_too_far_out_to_be_refined_changes_nothing() -> None:
@@ -320,59 +237,6 @@ def test_a_threshold_that_is_none_is_refused(threshold: Any, hysteresis: Any) ->
     tree, arena = random_mesh(0)
     with pytest.raises(BadOption, match=r"threshold=|hysteresis="):
         tree.adapt_mesh(arena, threshold, hysteresis)
-
-
-def walk(tree: Any, arena: Any, spread: Any = None) -> list[Any]:
-    """Let a bump wander over the mesh, and the mesh follow it; what there is after each step."""
-    states = []
-    for step in range(4):
-        centre = 1.0 + step
-
-        def bump(patch: Any, centre: float = centre) -> Any:
-            squares = sum((patch.positions(d) - centre) ** 2 for d in range(patch.nd))
-            field: Any = 4.0 * np.exp(-2.0 * squares) + 0.01 * patch.field
-            return field.astype(patch.field.dtype)
-
-        tree.apply(bump, arena)
-        report = tree.adapt_mesh(arena, 1.5)
-        if spread is not None and step == 1:
-            spread()
-        states.append((report, fields_by_key(tree, arena)))
-    return states
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize(
-    "of",
-    [
-        {"nd": 2, "base": 3},
-        {"nd": 2, "base": 3, "topology": "mixed", "components": 3},
-        {"nd": 2, "base": 3, "topology": "periodic", "gauge": 2},
-    ],
-)
-def test_meshes_are_the_same_on_any_number_of_ranks(of: Any, size: int) -> None:
-    def program(comm: Any) -> Any:
-        tree, arena = random_mesh(3, 4, holes=False, **of)
-        rng = np.random.default_rng(comm.size)
-        repartition(tree, arena, comm, rng.random(len(tree.live)))
-
-        def spread() -> None:
-            weights = np.random.default_rng(comm.rank).random(len(tree.live))
-            repartition(tree, arena, weights=weights)
-
-        states = walk(tree, arena, spread)
-        assert tree.shard.kind == "manual"
-        shared = [tuple(key) for key in tree.shard.owned_by(comm.rank).tolist()]
-        assert sorted(tree.keys()) == shared
-        return states
-
-    alone = walk(*random_mesh(3, 4, holes=False, **of))
-    assert sum(report.refined for report, _ in alone) > 3
-    assert sum(report.coarsened for report, _ in alone) > 3
-    ranks = on_threads(size, program)
-    for step, (report, fields) in enumerate(alone):
-        assert {rank[step][0] for rank in ranks} == {report}
-        assert merged([rank[step][1] for rank in ranks]) == fields
 
 
 def test_a_mesh_that_has_grown_on_one_rank_is_shared_out_by_hand() -> None:

@@ -2,20 +2,85 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from standfast.amr import INVALID, FieldArena, GaugeTree
+from standfast.amr.ghosts.places import Places
+from standfast.amr.mesh.restriction import inject
 from standfast.amr.migration import repartition
-from standfast.amr.regrid.adapt import Adapted
+from standfast.amr.regrid.adapt import Adapted, gradients, plan_adaption
 from standfast.errors import ArenaFull, BadBlock, MaxRefinementExceeded, RankFailed
 from tests.amr.meshes import empty_mesh, random_mesh, random_numbers
-from tests.amr.regrid.slow_changes import adapt_slowly, move_slowly
-from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import loaded, saved
+from tests.kit.rank_threads import on_threads
+
+
+def adapt_slowly(tree: Any, arena: Any, threshold: float, hysteresis: float) -> None:
+    """`adapt_mesh` of a tree without a shard."""
+    found = gradients(tree, arena, tree.fill_ghosts(arena))
+    places = Places.of(tree)
+    adaption = plan_adaption(
+        places,
+        np.zeros(len(places), np.int64),
+        found > threshold,
+        found < threshold * hysteresis,
+        tree.max_level,
+    )
+    for chosen in adaption.refined:
+        for index in sorted(indices_of(tree, chosen.origins, chosen.levels)):
+            refine_slowly(tree, arena, index)
+    families = [
+        indices_of(tree, places.origins[family], places.levels[family])
+        for family in adaption.families
+    ]
+    for family in sorted(families, key=min):
+        if not arena.free_count:
+            arena.grow()
+        tree.coarsen_blocks(family, arena)
+
+
+def indices_of(tree: Any, origins: Any, levels: Any) -> list[int]:
+    pairs = zip(origins.tolist(), levels.tolist(), strict=True)
+    return [tree.find(origin, level) for origin, level in pairs]
+
+
+def refine_slowly(tree: Any, arena: Any, index: int) -> None:
+    """Put children in the place of a block; the first takes the slot that it gives back."""
+    slot = int(tree.field_slots[index])
+    fields = inject(arena.storage[slot], tree.frontend).copy()
+    children = tree.refine_block(index)
+    arena.free(slot)
+    tree.field_slots[index] = INVALID
+    for child, field in zip(children, fields, strict=True):
+        if not arena.free_count:
+            arena.grow()
+        tree.field_slots[child] = arena.alloc()
+        arena.storage[int(tree.field_slots[child])] = field
+
+
+def move_slowly(tree: Any, arena: Any, dying: list[Any], coming: list[Any]) -> None:
+    """Let blocks at some places die, and insert others: (place, field or None, links)."""
+    indices = [tree.find(*place) for place in dying]
+    freed = sum(int(tree.field_slots[index]) != INVALID for index in indices)
+    while arena.free_count + freed < sum(field is not None for _, field, _ in coming):
+        arena.grow()
+    for index in indices:
+        if tree.field_slots[index] != INVALID:
+            arena.free(int(tree.field_slots[index]))
+            tree.field_slots[index] = INVALID
+        tree.invalidate_block(index)
+    for place, field, links in coming:
+        if field is None:
+            index = tree.insert_block(*place)
+        else:
+            index = tree.insert_block_with_field(*place, arena)
+            arena.storage[int(tree.field_slots[index])] = field
+        if isinstance(tree, GaugeTree):
+            tree.links[index] = links
+
 
 MESHES: list[dict[str, Any]] = [
     {"nd": 1, "base": 4},
@@ -38,7 +103,7 @@ def scramble(tree: Any, arena: Any, rng: np.random.Generator) -> None:
             arena.storage[slot] = random_numbers(rng, shape, arena.storage.dtype)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3])
+@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("of", MESHES)
 def test_an_adapted_mesh_has_the_bytes_of_one_adapted_block_by_block(of: Any, seed: int) -> None:
     tree, arena = random_mesh(seed, 6, holes=False, **of)
@@ -289,19 +354,3 @@ def test_blocks_finer_than_the_highest_level_cannot_be_balanced_and_nothing_chan
     with pytest.raises(MaxRefinementExceeded, match="set max_level"):
         tree.adapt_mesh(arena, 1.0, 0.0)
     assert saved(tree, arena) == before
-
-
-def test_thousands_of_blocks_take_moments() -> None:
-    tree, arena = empty_mesh(base=64, max_level=1)
-    tree, arena = type(tree)(tree.frontend, 0.5, 8, 1), FieldArena(tree.frontend, 5000)
-    for number in range(4096):
-        tree.insert_block_with_field((4 * (number % 64), 4 * (number // 64)), 0, arena)
-    arena.storage[:, 3] = 9.0
-    start = time.process_time()
-    assert tree.adapt_mesh(arena, 1.0).refined == 4096
-    arena.storage[:] = 0.0
-    assert tree.adapt_mesh(arena, 1.0).coarsened == 4096
-    for index in tree.live.tolist():
-        arena.free(int(tree.field_slots[index]))
-        tree.invalidate_block(index)
-    assert time.process_time() - start < 3.0  # it is 0.3 s; block by block it was 6 s

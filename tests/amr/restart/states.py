@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,30 @@ from blake3 import blake3
 
 from standfast.amr import GaugeTree
 from standfast.amr.ghosts.links import link_halo
+from standfast.identity.canonical import Canonical
 from standfast.tensors import randomness
 from tests.amr.meshes import fields_by_key
-from tests.amr.restart.simulation import Simulation
+from tests.amr.restart.simulations import Simulation
 from tests.amr.tree_states import loaded, saved
 
 States = Mapping[str, Mapping[str, str]]
 """By step, as JSON has it, the digest of each section."""
+
+
+def followed(
+    simulation: Simulation,
+    last: int,
+    state: Callable[[Simulation], dict[str, str]],
+    save: Callable[[], object] = lambda: None,
+) -> dict[str, dict[str, str]]:
+    """A state now and after each step up to the last; all of them may be saved."""
+    states = {str(simulation.step): state(simulation)}
+    save()
+    while simulation.step < last:
+        simulation.advance()
+        states[str(simulation.step)] = state(simulation)
+        save()
+    return states
 
 
 def whole_state(simulation: Simulation) -> dict[str, str]:
@@ -25,20 +42,19 @@ def whole_state(simulation: Simulation) -> dict[str, str]:
     ghosts = tree.fill_ghosts(arena)
     file = saved(tree, arena)
     again = loaded(file, tree)
-    random = [randomness.state_of(simulation.kicks), randomness.capture()]
     sections: dict[str, Any] = {
         "file": file,
         "file written again": saved(again.tree, again.arena),
-        "blocks": tree.blocks,
+        "blocks": tree.blocks.view(np.uint8),
         "field_slots": tree.field_slots,
         "storage": arena.storage,
         "free_slots": arena.free_slots,
         "free_count": arena.free_count,
-        "geometry": [tree.base_spacing.hex(), tree.bits_per_dim, tree.max_level],
-        "random": random,
+        "geometry": [tree.base_spacing, tree.bits_per_dim, tree.max_level],
+        "random": [randomness.state_of(simulation.kicks), randomness.capture()],
         "step": simulation.step,
-        "time": simulation.time.hex(),
-        "values": [[each.hex() for each in simulation.history], simulation.changes],
+        "time": simulation.time,
+        "values": [simulation.history, simulation.changes],
         "fields": sorted(fields_by_key(tree, arena).items()),
         "ghosts": [ghosts.blocks, ghosts.layers, ghosts.valid, ghosts.coarser],
     }
@@ -59,31 +75,12 @@ def blocks_by_place(simulation: Simulation) -> dict[str, str]:
 def first_difference(one: States, other: States) -> tuple[int, list[str]] | None:
     """The first step that both have and at which they differ, and in which sections."""
     for step in sorted(map(int, one.keys() & other.keys())):
-        found = different(one[str(step)], other[str(step)])
-        if found:
+        here, there = one[str(step)], other[str(step)]
+        names = here.keys() | there.keys()
+        if found := sorted(name for name in names if here.get(name) != there.get(name)):
             return step, found
     return None
 
 
-def different(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """The sections that are not the same."""
-    return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
-
-
 def digest(value: Any) -> str:
-    """A few hexadecimal digits for bytes, arrays, numbers, texts, and collections of them."""
-    return blake3(_bytes(value)).hexdigest()[:16]
-
-
-def _bytes(value: Any) -> bytes:
-    """Bytes that tell values of different types, shapes or contents apart."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape} ".encode() + value.tobytes()
-    if isinstance(value, Mapping):
-        value = sorted(value.items())
-    if isinstance(value, list | tuple):
-        parts = [_bytes(each) for each in value]
-        return b"".join(b"%d:%s" % (len(part), part) for part in parts)
-    return repr(value).encode()
+    return blake3(Canonical("state").encode(value)).hexdigest()[:16]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,50 +11,76 @@ import pytest
 
 from standfast import Store
 from standfast.amr import Snapshot
+from standfast.tensors import randomness
 from tests.amr.meshes import merged
-from tests.amr.restart.program import SHARED, shared_run
-from tests.amr.restart.simulations import LAST
-from tests.amr.restart.starting import start, told
+from tests.amr.restart.simulations import LAST, SIMULATIONS, Simulation
+from tests.amr.restart.states import blocks_by_place, followed
 from tests.kit.cli import call
+from tests.kit.rank_threads import on_threads
+
+SHARED = {"heat": 11, "links": 9}
+"""The step whose snapshot is loaded by other numbers of ranks: there are tombstones, and levels."""
 
 
-@pytest.mark.parametrize(("count", "others"), [(4, (2, 3, 1)), (1, (4,))], ids=["4", "1"])
+@pytest.fixture(autouse=True)
+def _generators_kept() -> Iterator[None]:
+    before = randomness.capture()
+    yield
+    randomness.restore(before)
+
+
+@pytest.mark.parametrize("name", SIMULATIONS)
+@pytest.mark.parametrize(
+    ("count", "others"),
+    [
+        pytest.param(3, (2, 1), id="3"),
+        pytest.param(4, (2, 3, 1), id="4", marks=pytest.mark.long),
+        pytest.param(1, (4,), id="1", marks=pytest.mark.long),
+    ],
+)
 def test_other_numbers_of_ranks_have_the_same_blocks_and_go_on_alike(
-    count: int, others: tuple[int, ...], tmp_path: Path
+    count: int, others: tuple[int, ...], name: str, tmp_path: Path
 ) -> None:
-    store = tmp_path / "store"
-    start(count, "share", store, tmp_path / str(count))
+    kind, step = SIMULATIONS[name], SHARED[name]
+    resumed = partial(kind.resumed, by_place=True, reshard=True, with_random=False)
+
+    def blocks(size: int) -> Any:
+        """By step the blocks of all ranks, none of which has another's."""
+
+        def program(comm: Any) -> Any:
+            comm = None if size == 1 else comm
+            store = Store(tmp_path / "store")
+            if size == count:
+                simulation: Simulation = kind.begun(comm, by_place=True)
+                while simulation.step < step:
+                    simulation.advance()
+            else:
+                simulation = resumed(store.run(str(count)), step, comm)
+            simulation.save(store.run(str(size)))
+            return followed(simulation, LAST[name], blocks_by_place)
+
+        ranks = on_threads(size, program)
+        assert all(rank.keys() == ranks[0].keys() for rank in ranks)
+        return {step: merged([rank[step] for rank in ranks]) for step in ranks[0]}
+
+    expected = blocks(count)
+    assert sorted(map(int, expected)) == list(range(step, LAST[name] + 1))
     for other in others:
-        start(other, "reshard", store, tmp_path / str(other), count)
-    for name in LAST:
-        expected = _blocks(tmp_path, count, name)
-        assert sorted(map(int, expected)) == list(range(SHARED[name], LAST[name] + 1))
-        for other in others:
-            assert _blocks(tmp_path, other, name) == expected, f"{name} on {other} ranks"
-        runs = [shared_run(name, count), *(shared_run(name, count, other) for other in others)]
-        digests = [_logical(store, run, SHARED[name], tmp_path / run) for run in runs]
-        assert len(set(digests)) == 1, digests
+        assert blocks(other) == expected, f"{name} on {other} ranks"
+    assert len({_logical(tmp_path, size, step) for size in (count, *others)}) == 1
 
 
-def _blocks(folder: Path, count: int, name: str) -> dict[str, Any]:
-    """By step the blocks of all ranks, none of which has another's."""
-    ranks = [told(folder / str(count), f"blocks-{name}", rank) for rank in range(count)]
-    assert all(rank.keys() == ranks[0].keys() for rank in ranks)
-    return {step: merged([rank[step] for rank in ranks]) for step in ranks[0]}
-
-
-def _logical(store: Path, run: str, step: int, out: Path) -> str:
-    """What `verify --logical` says of a snapshot, and of its files together."""
-    checkpoint = Store(store).run(run).checkpoint(step)
-    out.mkdir()
-    files = Snapshot(checkpoint).export(out)
-    assert len(files) == Snapshot(checkpoint).ranks
+def _logical(folder: Path, size: int, step: int) -> str:
+    """What `verify --logical` says of the snapshot of so many ranks, and of its files together."""
+    checkpoint = Store(folder / "store").run(str(size)).checkpoint(step)
+    (folder / str(size)).mkdir()
+    files = Snapshot(checkpoint).export(folder / str(size))
+    assert len(files) == size
+    ref = f"{checkpoint.run.hash}@{step}"
     told = [
-        call("verify", "--logical", "--json", "--store", store, f"{checkpoint.run.hash}@{step}"),
+        call("verify", "--logical", "--json", "--store", folder / "store", ref),
         call("verify", "--logical", "--json", *files),
     ]
-    for done in told:
-        assert done.code == 0, done
-        assert done.json[0]["status"] == "intact"
+    assert [done.json[0]["status"] for done in told] == ["intact"] * 2
     assert told[0].json[0]["logical"] == told[1].json[0]["logical"]
     return str(told[0].json[0]["logical"])

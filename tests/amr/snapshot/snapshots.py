@@ -7,8 +7,8 @@ from typing import Any
 
 from standfast import Run, Store
 from standfast.amr import ShardContext, Snapshot
-from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import saved
+from tests.kit.rank_threads import on_threads
 
 
 def saved_by_threads(run: Run, size: int, made: Callable[[int], Any], shard: str = "") -> Any:

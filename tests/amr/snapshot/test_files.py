@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import zstandard
 
-from standfast import Store
 from standfast.amr import (
     AMRTree,
     FieldArena,
@@ -21,15 +20,9 @@ from standfast.amr import (
 )
 from standfast.amr.snapshot import files
 from standfast.errors import BadOption, DigestMismatch, WriteFailed
-from standfast.store.backends.memory import MemoryBackend
 from tests.amr.meshes import random_mesh
 from tests.amr.snapshot.snapshots import saved_by_threads
 from tests.amr.tree_states import saved, worn
-
-
-@pytest.fixture
-def run() -> Any:
-    return Store(MemoryBackend()).run("heat")
 
 
 @pytest.mark.parametrize("kind", ["scalar", "vector", "u1"])

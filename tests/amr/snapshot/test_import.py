@@ -40,17 +40,12 @@ from standfast.errors import (
 from standfast.store.backends.memory import MemoryBackend
 from tests.amr.meshes import fields_by_key, merged
 from tests.amr.saved_states import GAUGE, SCALAR, VECTOR, State, divided, empty, refined
-from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import golden, golden_channel, golden_scalar, golden_u1, saved
+from tests.kit.rank_threads import on_threads
 
 FRONTENDS = pytest.mark.parametrize(
     "frontend", [SCALAR, VECTOR, GAUGE], ids=["scalar", "mixed vector", "gauge"]
 )
-
-
-@pytest.fixture
-def run() -> Any:
-    return Store(MemoryBackend()).run("heat")
 
 
 def written(folder: Path, states: list[State], step: int = 100) -> list[str]:

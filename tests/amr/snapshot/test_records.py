@@ -15,11 +15,6 @@ from standfast.store.backends.memory import MemoryBackend
 from tests.amr.tree_states import SCALAR, saved, worn
 
 
-@pytest.fixture
-def run() -> Any:
-    return Store(MemoryBackend()).run("heat")
-
-
 def _state(kind: str = "u1") -> dict[str, Any]:
     """What a snapshot of one rank with a shard is in a store."""
     run = Store(MemoryBackend()).run("heat")

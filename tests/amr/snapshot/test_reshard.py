@@ -9,15 +9,9 @@ import pytest
 from standfast import Store
 from standfast.amr import Snapshot
 from standfast.errors import DuplicateKey, RanksDisagree
-from standfast.store.backends.memory import MemoryBackend
 from tests.amr.meshes import empty_mesh, fields_by_key, merged, random_mesh
 from tests.amr.snapshot.snapshots import saved_by_threads
-from tests.amr.thread_ranks import on_threads
-
-
-@pytest.fixture
-def run() -> Any:
-    return Store(MemoryBackend()).run("heat")
+from tests.kit.rank_threads import on_threads
 
 
 def _loaded_by_threads(run: Any, size: int) -> Any:

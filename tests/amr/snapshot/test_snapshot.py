@@ -23,23 +23,16 @@ from standfast.errors import (
     BadOption,
     FellBack,
     GhostsInUse,
-    IncompatibleCheckpoint,
     RefNotFound,
     RefusedState,
     StandfastError,
     StateMismatch,
 )
 from standfast.parallel import SingleRank
-from standfast.store.backends.memory import MemoryBackend
 from tests.amr.meshes import empty_mesh, random_mesh
-from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import saved, worn
+from tests.kit.rank_threads import on_threads
 from tests.kit.stores import bytes_written, data_path, flip
-
-
-@pytest.fixture
-def run() -> Any:
-    return Store(MemoryBackend()).run("heat")
 
 
 @pytest.fixture
@@ -185,13 +178,6 @@ def test_the_latest_falls_back_to_one_that_is_intact(run_on_disk: Any) -> None:
 
 
 # What is refused
-
-
-def test_another_frontend_is_refused_with_what_differs(run: Any) -> None:
-    Snapshot.save(run, 1, *worn())
-    other = ScalarFrontend(2, 4, OpenTopology(2, (16.0, 8.0)))
-    with pytest.raises(IncompatibleCheckpoint, match=r"topology: expected .*8\.0.*, found .*16"):
-        Snapshot.load(run, frontend=other)
 
 
 @pytest.mark.parametrize(

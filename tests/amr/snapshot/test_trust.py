@@ -28,11 +28,10 @@ from standfast.errors import (
     BadBlock,
     BadField,
     BadOption,
-    RanksDisagree,
     StateMismatch,
     UnknownFormat,
 )
-from tests.kit.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
+from tests.kit.rank_threads import ThreadRanks, attempt_on_ranks
 
 FRONTEND = ScalarFrontend(2, 4, OpenTopology(2, (64.0, 64.0)))
 
@@ -111,17 +110,6 @@ def test_ranks_in_another_order_than_the_shards_are_refused(tmp_path: Path) -> N
     assert "leave comm out" in str(outcomes[0])
 
 
-def test_meshes_of_their_own_are_not_shared_out_as_one(tmp_path: Path) -> None:
-    def save(comm: ThreadRanks) -> None:
-        tree, arena = _mesh()
-        arena.storage += comm.rank
-        Snapshot.save(Store(tmp_path).run("ensemble"), 1, tree, arena, comm=comm)
-
-    on_ranks(2, save)
-    with pytest.raises(RanksDisagree, match="nobody owns it"):
-        Snapshot.load(Store(tmp_path).run("ensemble"), reshard=True)
-
-
 @pytest.mark.parametrize("rows", [20_000_000, 10**9])
 def test_sections_that_claim_more_than_is_stored_are_refused(rows: int, run: Run) -> None:
     tree, arena = _mesh()
@@ -160,13 +148,6 @@ def test_what_is_given_in_the_wrong_place_is_told(wrong: Any, why: str, run: Run
     with pytest.raises(BadOption, match=why):
         wrong(run, *_mesh())
     assert run.checkpoints() == []
-
-
-def test_a_snapshot_has_a_logical_digest(run: Run) -> None:
-    tree, arena = _mesh()
-    snapshot = Snapshot.save(run, 1, tree, arena)
-    assert logical_digest(snapshot) == logical_digest((tree, arena))
-    assert logical_digest(snapshot) == logical_digest(snapshot.checkpoint)
 
 
 def test_a_path_that_says_so_is_compressed(run: Run, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,15 +28,6 @@ def test_the_scalar_state_built_by_operations_gives_the_golden_bytes() -> None:
 
 def test_the_gauge_state_built_by_operations_gives_the_golden_bytes() -> None:
     assert saved(*golden_u1()) == golden("sunc_u1_2d")
-
-
-def test_a_file_on_disk_has_the_golden_bytes_too(tmp_path: Path) -> None:
-    path = tmp_path / "state.sunc"
-    TreeCheckpoint(SCALAR).write_to_file(*golden_scalar(), path)
-    assert path.read_bytes() == golden("sunc_scalar_2d")
-    tree, arena = golden_u1()
-    tree.write_checkpoint_to_file(arena, path)
-    assert path.read_bytes() == golden("sunc_u1_2d")
 
 
 def test_the_golden_scalar_file_is_read_as_the_state_that_it_tells() -> None:

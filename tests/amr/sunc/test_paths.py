@@ -20,11 +20,8 @@ from standfast.amr import (
 )
 from standfast.errors import BadOption
 from standfast.parallel import SingleRank
-from tests.amr.thread_ranks import on_threads
 from tests.amr.tree_states import VECTOR
-from tests.kit.parallel_ranks import run_ranks
-
-PROGRAM = Path(__file__).parents[1] / "programs" / "checkpoint_steps.py"
+from tests.kit.rank_threads import on_threads
 
 
 def test_paths_are_the_originals() -> None:
@@ -99,12 +96,4 @@ def test_each_rank_writes_its_own_file_and_rebuilds_the_shard_after_a_restart(
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "run_step300_rank0.sunc",
         "run_step300_rank1.sunc",
-    ]
-
-
-def test_all_ranks_get_the_step_of_the_root_or_all_are_told_that_they_disagree() -> None:
-    finished = run_ranks(2, PROGRAM)
-    assert sorted(finished.stdout.splitlines()) == [
-        "rank 0: [7, 8, 5, 'RanksDisagree', 'BadOption']",
-        "rank 1: [7, 8, 5, 'RanksDisagree', 'BadOption']",
     ]

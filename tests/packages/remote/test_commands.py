@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from standfast.store import Store
 from standfast.store.remote.client import Client
 from tests.kit.cli import call
 from tests.packages import hugging
-from tests.packages.saved_packages import make_package
 from tests.packages.stored_models import TINY, bits, model
 
 
@@ -76,11 +74,3 @@ def test_a_password_in_a_url_is_not_shown(command: str) -> None:
     assert done.code != 0
     assert "credentials come from the environment" in done.out + done.err
     assert "HIDDEN" not in done.out + done.err
-
-
-def test_archives_are_refused(url: str, tmp_path: Path) -> None:
-    folder = make_package(tmp_path / "gpt")
-    for arguments in (("pack", url), ("pack", folder, "--to", f"{url}.tar.gz"), ("unpack", url)):
-        done = call(*arguments)
-        assert done.code != 0
-        assert "on this machine" in done.err

@@ -1,4 +1,4 @@
-"""Run all checks on the ranks that were started: conformance.py FOLDER
+"""Run all checks on ranks of MPI, or of torch: conformance.py KIND FOLDER
 
 Each rank writes the names of those that it passed, and how others failed, into a file of its own.
 """
@@ -6,43 +6,59 @@ Each rank writes the names of those that it passed, and how others failed, into 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from mpi4py import MPI
 
 from standfast.errors import BadOption, NotOpen
-from standfast.parallel import MPIRanks, communicator
+from standfast.parallel import Communicator, MPIRanks, TorchRanks, communicator, program_ranks
 from tests.parallel import suite
-from tests.parallel.programs import mpi_checks, trading_checks
+from tests.parallel.programs import trading_checks
 
 
-def main(folder: Path) -> None:
-    outcomes: dict[str, str] = {}
-    for check in (*suite.CHECKS, *trading_checks.CHECKS, *mpi_checks.CHECKS):
-        comm = MPIRanks(MPI.COMM_WORLD, timeout=60.0)
+def outcomes(made: Callable[[], Communicator], checks: Sequence[suite.Check]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for check in (*suite.CHECKS, *trading_checks.CHECKS, *checks):
+        comm = made()
         try:
             check(comm)
             comm.close()
-            outcomes[check.__name__] = "passed"
+            found[check.__name__] = "passed"
         except Exception:
-            outcomes[check.__name__] = traceback.format_exc()
-    rank = MPI.COMM_WORLD.rank
-    comm = MPIRanks(MPI.COMM_WORLD)
+            found[check.__name__] = traceback.format_exc()
+    return found
+
+
+def on_mpi(folder: Path) -> None:
+    from mpi4py import MPI
+
+    from tests.parallel.programs import mpi_checks
+
+    found = outcomes(lambda: MPIRanks(MPI.COMM_WORLD, timeout=60.0), mpi_checks.CHECKS)
+    rank, comm = MPI.COMM_WORLD.rank, MPIRanks(MPI.COMM_WORLD)
     MPI.Finalize()
-    nothing_is_said_after_the_end_of_mpi(comm)
-    (folder / f"{rank}.json").write_text(json.dumps(outcomes))
-
-
-def nothing_is_said_after_the_end_of_mpi(comm: MPIRanks) -> None:
     comm.close()
     with pytest.raises(NotOpen):
         comm.all_gather(b"")
     with pytest.raises(BadOption, match="MPI has ended"):
         communicator(MPI.COMM_WORLD)
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+
+
+def on_torch(folder: Path) -> None:
+    from tests.parallel.programs import torch_checks, torch_world
+
+    torch_world.begin()
+    # The store of torchrun keeps the keys of a first meeting, which may break torch's second.
+    os.environ.setdefault("MEETING", str(folder / "meeting"))
+    kept = program_ranks()  # it is not closed: a program may end without
+    found = outcomes(lambda: TorchRanks(timeout=60.0), torch_checks.CHECKS)
+    (folder / f"{kept.rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    {"mpi": on_mpi, "torch": on_torch}[sys.argv[1]](Path(sys.argv[2]))

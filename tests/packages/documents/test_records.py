@@ -1,0 +1,375 @@
+"""`dataset.json` and `generation_info.json`: what they say comes back, unknown fields included."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from standfast.errors import (
+    BadField,
+    BadOption,
+    DuplicateKey,
+    LimitExceeded,
+    MissingFile,
+    RefusedMetadata,
+)
+from standfast.packages.documents import json_text
+from standfast.packages.documents.json_text import text
+from standfast.packages.documents.records import (
+    DatasetInfo,
+    DatasetMetadata,
+    DatasetSample,
+    DataStats,
+    GenerationInfo,
+    TrainingParams,
+)
+from standfast.tensorfile.importers import json_files
+
+DATASET: dict[str, Any] = {
+    "metadata": {
+        "total_samples": 2,
+        "total_tokens": 7,
+        "creation_date": "2024-01-23T14:30:22Z",
+        "generation_method": "ollama",
+        "ollama_used": True,
+        "temperature": 0.7,
+        "others": ["a field of this name", None],
+    },
+    "samples": [
+        {"text": "Take two eggs.", "prompt": "recipe", "tokens": 4, "id": 18446744073709551616},
+        {"text": "Für ½ Liter Milch\n…", "quality": {"score": -0.0, "by": ["a", {"b": None}]}},
+    ],
+    "schema": {"version": 3},
+}
+"""What another program wrote."""
+INFO: dict[str, Any] = {
+    "candle_version": "0.8.4",
+    "creation_date": "2024-01-23 14:30:22",
+    "data_stats": {"avg_tokens_per_sample": 104.7},
+    "libraries": {},
+    "model_size": "33M",
+    "prompt": "a cooking recipe generator",
+    "training_params": {"epochs": 20, "schedule": {"kind": "cosine", "to": 1e-05}},
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "record.json"
+
+
+def changed(*place: Any, to: Any) -> dict[str, Any]:
+    """The data set, with another value in one place."""
+    content: dict[str, Any] = json.loads(json.dumps(DATASET))
+    inner: Any = content
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = to
+    return content
+
+
+# What is given comes back
+
+
+def test_texts_become_a_dataset_that_comes_back(path: Path) -> None:
+    dataset = DatasetInfo.of_texts(["one two", "three"], lambda text: len(text.split()))
+    dataset.save(path)
+    assert DatasetInfo.load(path) == dataset
+    assert (dataset.metadata.total_samples, dataset.metadata.total_tokens) == (2, 3)
+    assert dataset.samples[1] == DatasetSample("three", tokens=1)
+    other = DatasetInfo.of_texts(["a"], generation_method="collected", total_tokens=9)
+    assert (other.metadata.generation_method, other.metadata.total_tokens) == ("collected", 9)
+    assert other.samples[0].tokens is None
+
+
+def test_plain_text_has_an_empty_line_between_samples() -> None:
+    assert DatasetInfo.of_texts(["one\ntwo", "three"]).text() == "one\ntwo\n\nthree\n"
+
+
+def test_without_a_counter_the_number_of_tokens_is_unknown(path: Path) -> None:
+    """The seed: `pub total_tokens: usize` of `DatasetMetadata`; 0 would be a claim."""
+    dataset = DatasetInfo.of_texts(["one two", "three"])
+    assert dataset.metadata.total_tokens is None
+    dataset.save(path)
+    assert "total_tokens" not in path.read_text()
+    assert DatasetInfo.load(path) == dataset
+    assert DatasetInfo.of_texts([], len).metadata.total_tokens == 0
+    assert DatasetMetadata().total_tokens is None
+
+
+def test_a_prompt_and_a_size_are_enough(path: Path) -> None:
+    info = GenerationInfo(prompt="recipes", model_size="small")
+    info.save(path)
+    assert GenerationInfo.load(path) == info
+    assert info.libraries["numpy"] == version("numpy")
+    for record in (info, DatasetMetadata()):
+        date = datetime.fromisoformat(record.creation_date)
+        assert abs((datetime.now().astimezone() - date).total_seconds()) < 60
+
+
+def test_everything_that_is_given_comes_back(path: Path) -> None:
+    info = GenerationInfo(
+        "recipes",
+        "12M",
+        TrainingParams(epochs=3, learning_rate=1, final_loss=0.1 + 0.2, optimizer="adamw"),
+        DataStats(total_samples=10, vocab_size=5000),
+        creation_date="2026-11-16T12:00:00+01:00",
+        libraries={"candle": "0.8.4"},
+        quantization={"largest_error": 0.001, "scheme": "int8"},
+        others={"notes": ["a", None]},
+    )
+    info.save(path)
+    assert GenerationInfo.load(path) == info
+    assert json.loads(path.read_text()) == {
+        "prompt": "recipes",
+        "model_size": "12M",
+        "training_params": {
+            "epochs": 3,
+            "learning_rate": 1,
+            "final_loss": 0.30000000000000004,
+            "optimizer": "adamw",
+        },
+        "data_stats": {"total_samples": 10, "vocab_size": 5000},
+        "creation_date": "2026-11-16T12:00:00+01:00",
+        "libraries": {"candle": "0.8.4"},
+        "quantization": {"largest_error": 0.001, "scheme": "int8"},
+        "notes": ["a", None],
+    }
+
+
+def test_numbers_of_numpy_are_numbers_and_a_path_may_be_bytes(path: Path) -> None:
+    """The seed: `pub training_params: TrainingParams`, `pub total_tokens: usize`, `AsRef<Path>`."""
+    given: Any = os.fsencode(path)
+    params = TrainingParams(final_loss=np.float64(2.5), epochs=np.int64(3))  # type: ignore[arg-type]
+    assert (type(params.final_loss), type(params.epochs)) == (float, int)
+    info = GenerationInfo(training_params=params)
+    info.save(given)
+    assert GenerationInfo.load(given) == info
+    counted: Any = lambda text: np.uint8(100)  # noqa: E731
+    dataset = DatasetInfo.of_texts(["a", "b", "c"], counted)
+    assert dataset.metadata.total_tokens == 300  # a sum of bytes is not to overflow
+    assert [type(sample.tokens) for sample in dataset.samples] == [int] * 3
+    dataset.save(given)
+    assert DatasetInfo.load(given) == dataset
+    for value in (np.bool_(True), np.float64(2.5)):
+        with pytest.raises(BadField, match="epochs is"):
+            TrainingParams(epochs=value)
+    for loss in (math.nan, np.float32("nan")):
+        with pytest.raises(BadField, match="final_loss is nan"):
+            TrainingParams(final_loss=loss)  # type: ignore[arg-type]
+    path.write_text("{}")
+    with pytest.raises(BadField) as caught:
+        DatasetInfo.load(given)
+    assert str(caught.value).startswith(str(path))
+
+
+# What others wrote is written again as it was
+
+
+@pytest.mark.parametrize(("kind", "content"), [(DatasetInfo, DATASET), (GenerationInfo, INFO)])
+def test_unknown_fields_are_written_again_exactly(kind: Any, content: Any, path: Path) -> None:
+    path.write_text(json.dumps(content))
+    record = kind.load(path)
+    record.save(path)
+    expected = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    assert path.read_text() == expected
+    if kind is DatasetInfo:
+        assert record.metadata.others["temperature"] == 0.7
+        assert record.samples[1].others["quality"]["by"] == ["a", {"b": None}]
+    else:
+        assert record.others == {"candle_version": "0.8.4"}
+
+
+FOREIGN: list[tuple[Any, dict[str, Any]]] = [
+    (DatasetInfo, {"metadata": {}, "samples": []}),
+    (DatasetInfo, {"metadata": {"total_samples": 2}, "samples": [{"text": ""}]}),
+    (DatasetInfo, changed("metadata", "total_tokens", to=7.0)),
+    (DatasetInfo, changed("metadata", "total_tokens", to=-0.0)),
+    (DatasetInfo, changed("metadata", "total_tokens", to=None)),
+    (DatasetInfo, changed("metadata", "creation_date", to=None)),
+    (DatasetInfo, changed("metadata", "creation_date", to="")),
+    (DatasetInfo, changed("metadata", "ollama_used", to=None)),
+    (DatasetInfo, changed("samples", 0, "tokens", to=1e300)),
+    (DatasetInfo, changed("samples", 0, "tokens", to=None)),
+    (DatasetInfo, changed("samples", 0, "as_written", to={"tokens": None})),
+    (GenerationInfo, {}),
+    (GenerationInfo, {"prompt": "recipes"}),
+    (GenerationInfo, {"training_params": None, "data_stats": None, "prompt": None}),
+    (GenerationInfo, {"training_params": {}, "data_stats": {}, "prompt": "", "libraries": {}}),
+    (GenerationInfo, {"libraries": None, "creation_date": None, "quantization": None}),
+    (GenerationInfo, {"libraries": {"torch": None, "candle": "0.8.4"}}),
+    (GenerationInfo, {"training_params": {"epochs": None, "optimizer": None}}),
+    (GenerationInfo, {"training_params": {"epochs": 3.0, "learning_rate": 1.0, "seconds": 2}}),
+    (GenerationInfo, {"training_params": {"epochs": -0.0}, "data_stats": {"vocab_size": 300.0}}),
+    (GenerationInfo, {"as_written": {"prompt": None}, "others": {"prompt": 3}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "content"), FOREIGN)
+def test_what_is_read_and_written_again_is_the_same_json(
+    kind: Any, content: Any, path: Path
+) -> None:
+    path.write_text(json.dumps(content))
+    record = kind.load(path)
+    record.save(path)
+    assert path.read_text() == text(content) + "\n"
+    assert text(pickle.loads(pickle.dumps(record)).as_dict()) == text(content)
+
+
+def test_what_a_file_lacks_or_has_as_null_is_not_made_up() -> None:
+    nothing = GenerationInfo(creation_date="", libraries={})
+    assert GenerationInfo.of_dict({}) == nothing
+    assert GenerationInfo.of_dict({}).libraries is not GenerationInfo.of_dict({}).libraries
+    given = {"training_params": None, "libraries": None, "creation_date": None, "prompt": None}
+    assert GenerationInfo.of_dict(given) == nothing
+    found = DatasetInfo.of_dict({"metadata": {}, "samples": []})
+    assert found.metadata == DatasetMetadata(creation_date="")
+
+
+def test_a_whole_number_with_a_point_is_a_whole_number() -> None:
+    dataset = DatasetInfo.of_dict(changed("samples", 0, "tokens", to=4.0))
+    assert type(dataset.samples[0].tokens) is int
+    assert type(dataset.samples[0].changed(tokens=5).as_dict()["tokens"]) is int
+
+
+def test_a_field_that_a_file_lacks_is_written_once_it_is_set() -> None:
+    info = GenerationInfo.of_dict({"prompt": None, "training_params": {"epochs": 3.0}})
+    params = info.training_params.changed(epochs=4, steps=10)
+    other = info.changed(prompt="recipes", training_params=params, quantization={"scheme": "int8"})
+    assert info.quantization is None
+    assert other.as_dict() == {
+        "prompt": "recipes",
+        "training_params": {"epochs": 4, "steps": 10},
+        "quantization": {"scheme": "int8"},
+    }
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "problem"),
+    [
+        (DatasetInfo, {"samples": []}, "metadata is missing"),
+        (DatasetInfo, {"metadata": {}}, "samples is missing"),
+        (DatasetInfo, changed("metadata", to=[]), "metadata is []: it must be "),
+        (DatasetInfo, changed("samples", to={"text": "a"}), "samples is {'text': 'a'}: "),
+        (DatasetInfo, changed("samples", 1, to="a text"), "samples[1] is 'a text': "),
+        (DatasetInfo, changed("samples", 1, to={"txt": "a"}), "samples[1].text is missing"),
+        (DatasetInfo, changed("samples", 0, "text", to=3), "samples[0].text is 3: "),
+        (DatasetInfo, changed("samples", 0, "text", to=None), "samples[0].text is None: "),
+        (DatasetInfo, changed("samples", to=None), "samples is None: "),
+        (DatasetInfo, changed("samples", 0, "tokens", to=4.5), "samples[0].tokens is 4.5: "),
+        (DatasetInfo, changed("metadata", "total_samples", to=True), "metadata.total_samples is"),
+        (DatasetInfo, changed("metadata", "ollama_used", to=1), "metadata.ollama_used is 1: "),
+        (DatasetInfo, changed("metadata", "creation_date", to=3.0), "metadata.creation_date is"),
+        (GenerationInfo, {"prompt": 3.0}, "prompt is 3.0: it must be a text"),
+        (GenerationInfo, {"model_size": 12}, "model_size is 12: it must be a text"),
+        (GenerationInfo, {"training_params": []}, "training_params is []: it must be an object"),
+        (GenerationInfo, {"training_params": {"epochs": 2.5}}, "training_params.epochs is 2.5: "),
+        (GenerationInfo, {"training_params": {"epochs": "3"}}, "training_params.epochs is '3': "),
+        (
+            GenerationInfo,
+            {"training_params": {"learning_rate": "fast"}},
+            "training_params.learning_rate is 'fast': it must be a number",
+        ),
+        (GenerationInfo, {"data_stats": {"total_tokens": False}}, "data_stats.total_tokens is"),
+        (GenerationInfo, {"libraries": {"torch": 2.4}}, "libraries['torch'] is 2.4: "),
+        (GenerationInfo, {"libraries": ["torch"]}, "libraries is ['torch']: "),
+        (GenerationInfo, {"quantization": "int8"}, "quantization is 'int8': "),
+    ],
+    ids=lambda value: value.rstrip(": ") if isinstance(value, str) else "",
+)
+def test_a_known_field_of_the_wrong_kind_is_named_with_the_file(
+    kind: Any, content: Any, problem: str, path: Path
+) -> None:
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadField) as caught:
+        kind.load(path)
+    assert str(caught.value).startswith(f"{path}: {problem}")
+
+
+REST = '{"metadata": {}, "samples": [{"text": "a", "x": '
+NO_JSON: dict[str, tuple[str, type[Exception]]] = {
+    "key twice": ('{"metadata": {}, "samples": [], "samples": []}', DuplicateKey),
+    "key twice inside": (REST + '{"b": 1, "b": 2}}]}', DuplicateKey),
+    "nan": (REST + "NaN}]}", BadField),
+    "infinity": (REST + "1e999}]}", BadField),
+    "half a pair": ('{"metadata": {}, "samples": [{"text": "\\ud800"}]}', BadField),
+    "deep": (REST + "[" * 100_000, BadField),
+    "cut": ('{"metadata": {}, "samples": [{"text": "a"}', BadField),
+    "list": ("[]", BadField),
+    "empty": ("", BadField),
+}
+
+
+@pytest.mark.parametrize("name", NO_JSON)
+@pytest.mark.parametrize("kind", [DatasetInfo, GenerationInfo])
+def test_what_is_not_strict_json_is_refused(kind: Any, name: str, path: Path) -> None:
+    content, error = NO_JSON[name]
+    path.write_text(content)
+    with pytest.raises(error, match=r"record\.json"):
+        kind.load(path)
+
+
+@pytest.mark.parametrize("kind", [DatasetInfo, GenerationInfo])
+def test_a_file_that_is_missing_is_named(kind: Any, path: Path) -> None:
+    with pytest.raises(MissingFile, match=r"record\.json"):
+        kind.load(path)
+
+
+def test_a_dataset_may_be_larger_than_other_json_files_up_to_a_limit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_files, "MAX_JSON", 1 << 16)
+    sample = "flour and butter " * 4096
+    dataset = DatasetInfo.of_texts([sample])
+    dataset.save(path)
+    assert DatasetInfo.load(path) == dataset
+    monkeypatch.setattr(json_text, "LARGEST", path.stat().st_size - 1)
+    with pytest.raises(LimitExceeded, match=r"record\.json"):
+        DatasetInfo.load(path)
+
+
+HALF = "\ud800"
+UNWRITABLE: dict[str, Any] = {
+    "samples[1].text": DatasetInfo.of_texts(["a", f"b{HALF}"]),
+    "samples[0].tags[1].by": DatasetInfo(
+        DatasetMetadata(), [DatasetSample("a", others={"tags": ["x", {"by": "\udfff"}]})]
+    ),
+    "metadata.creation_date": DatasetInfo.of_texts([], creation_date="\udc80"),
+    "a key of metadata.more": DatasetInfo(DatasetMetadata(others={"more": {HALF: 1}}), []),
+    "prompt": GenerationInfo(f"crêpes {HALF}"),
+}
+
+
+@pytest.mark.parametrize("place", UNWRITABLE)
+def test_half_of_a_character_is_named_and_not_written(place: str, path: Path) -> None:
+    with pytest.raises(RefusedMetadata) as caught:
+        UNWRITABLE[place].save(path)
+    assert str(caught.value).startswith(f"{path}: {place} has '")
+    assert str(caught.value).isprintable()
+    assert not path.exists()
+
+
+def test_what_json_does_not_have_is_not_written(path: Path) -> None:
+    sample = DatasetSample("a", others={"when": datetime.now()})
+    with pytest.raises(RefusedMetadata, match="JSON"):
+        DatasetInfo(DatasetMetadata(), [sample]).save(path)
+    assert not path.exists()
+
+
+def test_samples_are_of_their_class_and_one_text_is_not_taken_for_its_letters() -> None:
+    with pytest.raises(BadField, match=r"samples\[1\]"):
+        DatasetInfo(DatasetMetadata(), [DatasetSample("a"), "b"])  # type: ignore[list-item]
+    with pytest.raises(BadOption, match=r"\[text\]"):
+        DatasetInfo.of_texts("abc")
