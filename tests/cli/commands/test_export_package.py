@@ -10,7 +10,7 @@ import pytest
 import standfast
 from standfast.packages.model.files import load_model_folder
 from standfast.packages.store import save_to_store
-from tests.kit.cli import call, flip_in
+from tests.kit.cli import at, call, flip_in
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, model
 
@@ -35,10 +35,6 @@ def files(tmp_path: Path) -> list[str]:
     TOKENIZER.save(str(tmp_path / "tokenizer.json"))
     named = ("--config", tmp_path / "config.json", "--tokenizer", tmp_path / "tokenizer.json")
     return [str(each) for each in named]
-
-
-def at(store: standfast.Store) -> tuple[str, str]:
-    return "--store", str(Path(store.url).parent)
 
 
 def test_a_package_is_written_and_described(store: standfast.Store, tmp_path: Path) -> None:

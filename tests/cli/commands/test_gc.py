@@ -12,8 +12,8 @@ from standfast.display.output import size_text
 from standfast.policies import KeepBest, KeepLast, Retention
 from standfast.store.retention.trash import Trash
 from standfast.store.schema import run_file
-from tests.cli.commands.test_space import at, files, on_disk, verified
-from tests.kit.cli import call, flip, make_store, put, record_of
+from tests.cli.commands.test_space import files, on_disk, verified
+from tests.kit.cli import at, call, flip, make_store, put, record_of
 from tests.kit.stores import folder
 from tests.store.schema.test_versions import needing, resealed
 

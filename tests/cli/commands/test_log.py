@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -16,22 +15,12 @@ from standfast.store.schema import names
 from standfast.store.schema.record import Place
 from standfast.store.schema.run_file import encode
 from tests.cli.experiments import make_experiments
-from tests.cli.test_cli import run_in_terminal
-from tests.kit.cli import call, put
+from tests.kit.cli import Terminal, at, call, copy_of, put
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
     return make_experiments(tmp_path_factory.mktemp("log") / "store")
-
-
-def at(store: standfast.Store) -> tuple[str, str]:
-    return "--store", str(Path(store.url).parent)
-
-
-def copy_of(store: standfast.Store, path: Path) -> standfast.Store:
-    shutil.copytree(Path(store.url).parent, path)
-    return standfast.Store(path)
 
 
 def shortened(line: str) -> str:
@@ -60,12 +49,14 @@ def test_the_lineage_is_a_tree(store: standfast.Store) -> None:
     assert done.lines[7].split()[2] == hash_text(store.find_run("wide").hash)
 
 
-def test_a_terminal_marks_the_groups_that_differ_from_the_parent(store: standfast.Store) -> None:
+def test_a_terminal_marks_the_groups_that_differ_from_the_parent(
+    store: standfast.Store, terminal: Terminal
+) -> None:
     wide = store.find_run("wide").hash
-    shown = run_in_terminal("log", *at(store))
+    shown = terminal("log", *at(store))
     assert f"\x1b[33m{wide[8:16]}\x1b[0m" in shown
     assert f"\x1b[2m{wide[16:]}\x1b[0m" in shown
-    assert "… and 5 more; --all lists them" in run_in_terminal("log", "-n", "2", *at(store))
+    assert "… and 5 more; --all lists them" in terminal("log", "-n", "2", *at(store))
 
 
 def test_the_lineage_for_scripts(store: standfast.Store) -> None:
@@ -153,7 +144,9 @@ def test_the_best_is_told_by_the_metric_that_decides(
     assert "best 400: loss 0.25" in call("log", *at(copy)).out
 
 
-def test_a_narrow_terminal_cuts_what_changed_before_the_best(tmp_path: Path) -> None:
+def test_a_narrow_terminal_cuts_what_changed_before_the_best(
+    tmp_path: Path, terminal: Terminal
+) -> None:
     store = standfast.Store(tmp_path / "store")
     first = store.run("first", {"schedule": "x" * 30})
     first.save(1, {})
@@ -161,7 +154,7 @@ def test_a_narrow_terminal_cuts_what_changed_before_the_best(tmp_path: Path) -> 
         "second", {"schedule": "y" * 30, "other": "z" * 30}, parent=first.checkpoint()
     )
     second.save(2, {}, {"loss": 0.125}, best=True)
-    (line,) = (line for line in run_in_terminal("log", *at(store)).splitlines() if "best" in line)
+    (line,) = (line for line in terminal("log", *at(store)).splitlines() if "best" in line)
     assert re.search(r"from 1: schedule 'x+' → '.*…; best 2: loss 0\.125", line)
 
 

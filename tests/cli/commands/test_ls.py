@@ -11,17 +11,12 @@ import pytest
 import standfast
 from standfast import KeepBest
 from tests.cli.experiments import make_experiments
-from tests.cli.test_cli import run_in_terminal
-from tests.kit.cli import call
+from tests.kit.cli import Terminal, at, call
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
     return make_experiments(tmp_path_factory.mktemp("ls") / "store")
-
-
-def at(store: standfast.Store) -> tuple[str, str]:
-    return "--store", str(Path(store.url).parent)
 
 
 def listed(store: standfast.Store, *arguments: str) -> list[tuple[str, int]]:
@@ -208,18 +203,22 @@ def test_values_that_cannot_be_compared_come_last(tmp_path: Path) -> None:
     assert [step for _, step in listed(store, "--best", "x", "--max")] == [5, 2, 1, 3, 4]
 
 
-def test_a_terminal_has_no_column_that_says_nothing(store: standfast.Store) -> None:
-    shown = run_in_terminal("ls", "low", *at(store))
+def test_a_terminal_has_no_column_that_says_nothing(
+    store: standfast.Store, terminal: Terminal
+) -> None:
+    shown = terminal("ls", "low", *at(store))
     title, heading, row, *_ = shown.splitlines()
     assert "low" in title
     assert store.find_run("low").hash[:8] in title
     assert "epoch" not in heading
     assert "hash" not in heading
     assert row.split()[:3] == ["400", "0.25", "0.975"]
-    assert "run" in run_in_terminal("ls", *at(store)).splitlines()[0]
+    assert "run" in terminal("ls", *at(store)).splitlines()[0]
 
 
-def test_a_terminal_says_how_many_more_have_a_metric(store: standfast.Store) -> None:
-    assert "… and 12 more; --all lists them" in run_in_terminal(
+def test_a_terminal_says_how_many_more_have_a_metric(
+    store: standfast.Store, terminal: Terminal
+) -> None:
+    assert "… and 12 more; --all lists them" in terminal(
         "ls", "--best", "loss", "-n", "2", *at(store)
     )

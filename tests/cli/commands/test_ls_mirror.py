@@ -13,8 +13,7 @@ import standfast
 from standfast import KeepLast
 from standfast.store.query import locations
 from standfast.store.query.mirrors import NAME, open_mirror, read_mirrors, remember_mirror
-from tests.cli.test_cli import run_in_terminal
-from tests.kit.cli import Done, call, make_store
+from tests.kit.cli import Done, Terminal, call, make_store
 
 
 @pytest.fixture
@@ -40,7 +39,9 @@ def where(store: standfast.Store, *arguments: str) -> dict[int, Any]:
     return {each["step"]: each["where"] for each in ls(store, "--json", *arguments).json}
 
 
-def test_each_checkpoint_is_said_to_be_where_it_is(store: standfast.Store, tmp_path: Path) -> None:
+def test_each_checkpoint_is_said_to_be_where_it_is(
+    store: standfast.Store, tmp_path: Path, terminal: Terminal
+) -> None:
     mirror = str(tmp_path / "mirror")
     assert where(store) == {7: ["local"], 300: ["local"], 200: ["local", mirror], 100: [mirror]}
     heading, *rows = ls(store).lines
@@ -52,7 +53,7 @@ def test_each_checkpoint_is_said_to_be_where_it_is(store: standfast.Store, tmp_p
         "local + mirror",
         "mirror",
     ]
-    assert "local + mirror" in run_in_terminal("ls", "gpt", "--store", Path(store.url).parent)
+    assert "local + mirror" in terminal("ls", "gpt", "--store", Path(store.url).parent)
 
 
 def test_where_no_listed_run_has_a_mirror_nothing_is_said(store: standfast.Store) -> None:
@@ -61,13 +62,13 @@ def test_where_no_listed_run_has_a_mirror_nothing_is_said(store: standfast.Store
 
 
 def test_those_in_the_mirror_alone_stand_in_the_order_that_was_asked_for(
-    store: standfast.Store,
+    store: standfast.Store, terminal: Terminal
 ) -> None:
     assert list(where(store, "-n", "3")) == [7, 300, 200]
     assert list(where(store, "--sort", "step", "--reverse")) == [7, 100, 200, 300]
     assert list(where(store, "--best", "loss", "--max")) == [100, 200, 300]
     assert list(where(store, "--best", "loss", "-n", "2")) == [300, 200]
-    shown = run_in_terminal("ls", "gpt", "-n", "1", "--store", Path(store.url).parent)
+    shown = terminal("ls", "gpt", "-n", "1", "--store", Path(store.url).parent)
     assert "… and 2 older; --all lists them" in shown
 
 

@@ -11,8 +11,7 @@ from standfast.errors import ChangedFile
 from standfast.packages import listing
 from standfast.packages.documents.records import GenerationInfo
 from standfast.packages.model.config import Config
-from tests.cli.test_cli import STANDFAST, run_in_terminal
-from tests.kit.cli import call
+from tests.kit.cli import Terminal, call
 from tests.packages.saved_packages import (
     CONFIG,
     PARAMETERS,
@@ -43,10 +42,6 @@ def broken(tmp_path: Path) -> Path:
     make_package(tmp_path / "whole_20260101_000000")
     (make_package(tmp_path / "cut_20250101_000000") / "tokenizer.json").unlink()
     return tmp_path
-
-
-def in_terminal(columns: int, *arguments: str | Path) -> str:
-    return run_in_terminal(*arguments, command=("env", f"COLUMNS={columns}", STANDFAST))
 
 
 def test_a_pipe_gets_plain_columns_the_newest_first(models: Path) -> None:
@@ -94,31 +89,33 @@ def test_a_broken_one_gives_its_reason_and_the_exit_code_of_damage(broken: Path)
     assert [each["problem"] for each in told.json] == [None, "tokenizer.json is missing"]
 
 
-def test_a_wide_terminal_shows_the_time_and_a_narrow_one_the_age(models: Path) -> None:
-    wide = in_terminal(140, "models", models)
+def test_a_wide_terminal_shows_the_time_and_a_narrow_one_the_age(
+    models: Path, terminal: Terminal
+) -> None:
+    wide = terminal("models", models, columns=140)
     assert "2024-01-23 14:30:22" in wide
     assert LONG in wide
-    narrow = in_terminal(80, "models", models)
+    narrow = terminal("models", models, columns=80)
     assert "2024-01-23" not in narrow
     assert "cooking_recipe" in narrow
     assert "…" in narrow
     assert len(narrow.splitlines()) == 4  # nothing is wrapped
 
 
-def test_a_terminal_shows_a_broken_one_in_red(broken: Path) -> None:
-    output = in_terminal(120, "models", broken)
+def test_a_terminal_shows_a_broken_one_in_red(broken: Path, terminal: Terminal) -> None:
+    output = terminal("models", broken, columns=120)
     assert "\x1b[31mcut_20250101_000000" in output
     assert "\x1b[31mwhole_" not in output
 
 
-def test_a_terminal_is_spared_the_oldest_of_many(tmp_path: Path) -> None:
+def test_a_terminal_is_spared_the_oldest_of_many(tmp_path: Path, terminal: Terminal) -> None:
     for day in range(1, 43):
         folder = tmp_path / f"m{day:02}_202601{day:02}_000000"
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(b"")
-    output = in_terminal(120, "models", tmp_path)
+    output = terminal("models", tmp_path, columns=120)
     assert "… and 2 more; --all lists them" in output
-    assert "more" not in in_terminal(120, "models", tmp_path, "--all")
+    assert "more" not in terminal("models", tmp_path, "--all", columns=120)
     assert output.count("config.json is missing") == 42
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,8 +13,19 @@ import pytest
 import standfast
 from standfast.display.output import age_text, hash_text
 from standfast.errors import FellBack
-from tests.cli.test_cli import STANDFAST, run_in_terminal
-from tests.kit.cli import call, flip_in, make_store, put, record_of, state, weights
+from tests.cli.test_cli import STANDFAST
+from tests.kit.cli import (
+    Terminal,
+    at,
+    call,
+    copy_of,
+    flip_in,
+    make_store,
+    put,
+    record_of,
+    state,
+    weights,
+)
 from tests.store.schema.test_versions import needing, of_version_2
 
 
@@ -25,15 +35,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
     store.resolve("gpt@200").tag("paper")
     store.resolve("gpt@200").note("looks \x1b[2J good")
     return store
-
-
-def at(store: standfast.Store) -> tuple[str, str]:
-    return "--store", str(Path(store.url).parent)
-
-
-def copy_of(store: standfast.Store, path: Path) -> standfast.Store:
-    shutil.copytree(Path(store.url).parent, path)
-    return standfast.Store(path)
 
 
 # ls
@@ -120,8 +121,10 @@ def test_ls_of_an_empty_store_and_of_no_run(store: standfast.Store, tmp_path: Pa
     assert "no run goes by 'nobody'" in done.err
 
 
-def test_ls_fits_a_terminal_and_says_what_it_left_out(store: standfast.Store) -> None:
-    shown = run_in_terminal("ls", "-n", "2", *at(store))
+def test_ls_fits_a_terminal_and_says_what_it_left_out(
+    store: standfast.Store, terminal: Terminal
+) -> None:
+    shown = terminal("ls", "-n", "2", *at(store))
     assert "\x1b[1m" in shown  # a bold heading
     assert "… and 2 older; --all lists them" in shown
     assert "0.3333      0.25" in shown
@@ -140,25 +143,25 @@ def test_only_the_last_best_of_a_run_is_marked(tmp_path: Path) -> None:
     assert marks["two", 3] == ["latest"]
 
 
-def test_metrics_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+def test_metrics_that_do_not_fit_are_left_out(tmp_path: Path, terminal: Terminal) -> None:
     store = standfast.Store(tmp_path / "store")
     with store.run("a run with a longish name") as run:
         metrics = {"loss": 0.5, "validation perplexity": 12.5, "accuracy": 1, "x" * 60: 2}
         run.save(1, {}, metrics=metrics)
-    shown = run_in_terminal("ls", *at(store))
+    shown = terminal("ls", *at(store))
     assert "0.5                   12.5         1" in shown
     assert "xxx" not in shown
     assert "… 1 more metric; --json has all of them" in shown
     assert "x" * 60 in call("ls", *at(store)).out
 
 
-def test_metrics_cannot_steer_the_terminal(tmp_path: Path) -> None:
+def test_metrics_cannot_steer_the_terminal(tmp_path: Path, terminal: Terminal) -> None:
     store = standfast.Store(tmp_path / "store")
     with store.run("hostile") as run:
         run.save(1, {"x\x1b[2J": 1}, metrics={"\x1b[2Jgone": float("nan")})
     for command in ("ls", "show"):
         arguments = [command, *(["hostile"] if command == "show" else []), *at(store)]
-        for shown in (call(*arguments).out, run_in_terminal(*arguments)):
+        for shown in (call(*arguments).out, terminal(*arguments)):
             assert "\x1b[2J" not in shown
             assert r"\x1b[2Jgone" in shown
 
@@ -208,11 +211,13 @@ def test_show_says_that_a_parent_is_gone(store: standfast.Store, tmp_path: Path)
     assert "@100, which is gone" in call("show", "gpt@200", *at(copy)).out
 
 
-def test_a_terminal_shows_plain_values_when_it_is_asked(store: standfast.Store) -> None:
-    shown = run_in_terminal("show", "gpt@200", *at(store))
+def test_a_terminal_shows_plain_values_when_it_is_asked(
+    store: standfast.Store, terminal: Terminal
+) -> None:
+    shown = terminal("show", "gpt@200", *at(store))
     assert "4 plain values; --all lists them" in shown
     assert "optimizer.lr" not in shown
-    assert "optimizer.lr: 0.5" in run_in_terminal("show", "gpt@200", "--all", *at(store))
+    assert "optimizer.lr: 0.5" in terminal("show", "gpt@200", "--all", *at(store))
 
 
 def test_show_prints_json_for_scripts(store: standfast.Store) -> None:

@@ -11,16 +11,12 @@ import standfast
 from standfast.policies import Retention
 from standfast.store.backends.local import LocalBackend
 from standfast.store.retention.pins import pinned
-from tests.kit.cli import call, data_files, flip_in, make_store, put
+from tests.kit.cli import at, call, data_files, flip_in, make_store, put
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> standfast.Store:
     return make_store(tmp_path / "store")
-
-
-def at(store: standfast.Store) -> tuple[str, str]:
-    return "--store", str(Path(store.url).parent)
 
 
 def on_disk(store: standfast.Store) -> int:

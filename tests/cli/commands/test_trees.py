@@ -12,8 +12,7 @@ import standfast
 from standfast.amr import Snapshot
 from standfast.amr.inspect.logical import logical_digest
 from tests.amr.saved_states import GAUGE, VECTOR, State, divided, refined, save, snapshot
-from tests.cli.test_cli import run_in_terminal
-from tests.kit.cli import call, flip_in
+from tests.kit.cli import Terminal, call, flip_in
 
 
 @pytest.fixture
@@ -172,9 +171,9 @@ def test_show_of_a_snapshot_that_cannot_be_read_says_why(tmp_path: Path) -> None
     assert "the tree cannot be read: " in done.out
 
 
-def test_a_terminal_of_80_columns_has_room_for_the_tables(folder: Path) -> None:
+def test_a_terminal_of_80_columns_has_room_for_the_tables(folder: Path, terminal: Terminal) -> None:
     for arguments in (("show", folder / "a.sunc"), ("diff", folder / "a.sunc", folder / "b.sunc")):
-        shown = re.sub(r"\x1b\[[0-9;]*m", "", run_in_terminal(*arguments))
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal(*arguments))
         assert max(len(line) for line in shown.splitlines() if str(folder) not in line) <= 80
 
 
@@ -334,7 +333,9 @@ def test_diff_of_trees_of_two_kinds(folder: Path) -> None:
     assert done.lines[-1] == "blocks cannot be compared: they are of another kind"
 
 
-def test_a_terminal_shows_the_worst_blocks_unless_asked_for_all(tmp_path: Path) -> None:
+def test_a_terminal_shows_the_worst_blocks_unless_asked_for_all(
+    tmp_path: Path, terminal: Terminal
+) -> None:
     from tests.amr.saved_states import empty
 
     tree, arena = state = empty(max_blocks=50)
@@ -343,11 +344,11 @@ def test_a_terminal_shows_the_worst_blocks_unless_asked_for_all(tmp_path: Path) 
     before = save(tmp_path / "a.sunc", state)
     arena.storage[:, 3] = np.arange(1, 51)[:, np.newaxis].ravel()
     after = save(tmp_path / "b.sunc", state)
-    shown = run_in_terminal("diff", before, after)
+    shown = terminal("diff", before, after)
     assert "and 10 more; --all lists them" in shown
     assert re.search(r"\b49 +0 +196,0 +field", shown)
     assert not re.search(r"\b9 +0 +36,0 +field", shown)
-    assert re.search(r"\b9 +0 +36,0 +field", run_in_terminal("diff", before, after, "--all"))
+    assert re.search(r"\b9 +0 +36,0 +field", terminal("diff", before, after, "--all"))
 
 
 def test_a_snapshot_is_exported_as_the_files_of_its_ranks(store: standfast.Store) -> None:

@@ -10,16 +10,12 @@ import pytest
 
 import standfast
 from standfast.store.maintenance.verify import verify_store
-from tests.kit.cli import call, data_files, flip, flip_in, make_store, put, record_of
+from tests.kit.cli import at, call, data_files, flip, flip_in, make_store, put, record_of
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> standfast.Store:
     return make_store(tmp_path / "store")
-
-
-def at(store: standfast.Store) -> tuple[str, str]:
-    return "--store", str(Path(store.url).parent)
 
 
 def test_verify_says_what_was_verified(store: standfast.Store, tmp_path: Path) -> None:

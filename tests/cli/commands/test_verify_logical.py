@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import standfast
 from standfast.store.maintenance.logical import logical
 from standfast.store.tree.per_rank import per_rank
 from tests.amr.saved_states import GAUGE, refined, snapshot
-from tests.kit.cli import call, flip_in
+from tests.kit.cli import at, call, flip_in
 from tests.kit.rank_threads import ThreadRanks, on_ranks
 from tests.store.save.cut import Cut, cut_framework
 from tests.store.save.test_shared import columns, opened, rows
@@ -50,10 +49,6 @@ def store(tmp_path: Path) -> standfast.Store:
 
         on_ranks(size, save)
     return standfast.Store(tmp_path)
-
-
-def at(store: standfast.Store) -> Sequence[str]:
-    return "--store", str(Path(store.url).parent)
 
 
 def test_one_state_of_two_numbers_of_ranks_is_the_same(store: standfast.Store) -> None:

@@ -11,16 +11,12 @@ import pytest
 
 import standfast
 from standfast.store.copies.imports import import_folder
-from tests.kit.cli import call, make_store, weights
+from tests.kit.cli import at, call, make_store, weights
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> standfast.Store:
     return make_store(tmp_path / "store")
-
-
-def at(store: standfast.Store) -> tuple[str, str]:
-    return "--store", str(Path(store.url).parent)
 
 
 # export

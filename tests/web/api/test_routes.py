@@ -13,6 +13,7 @@ import standfast
 from tests.kit.cli import call
 from tests.web import stores
 from tests.web.api.client import Api
+from tests.web.conftest import Shown
 
 
 @pytest.fixture
@@ -200,6 +201,15 @@ def test_a_tensor_is_summed_up(api: Api, gpt: str, small: standfast.Store) -> No
     assert told["name"] == name
     assert told["shape"] == list(checkpoint.tensors[name].shape)
     assert len(told["histogram"]["counts"]) == 16
+
+
+def test_of_a_tensor_of_a_gigabyte_a_part_is_summed_up(shown: Shown) -> None:
+    store = shown(stores.huge)
+    told = Api(store)(f"/tensor?ref={store.find_run('huge').hash}@1&name=model.weight")
+    assert (told["elements"], told["exact"]) == (1 << 28, False)
+    assert 0 < told["seen"] <= 1 << 26
+    assert abs(told["mean"]) < 0.01
+    assert abs(told["std"] - 1) < 0.01
 
 
 def test_what_cannot_be_asked_so_is_an_error_that_says_why(api: Api, gpt: str) -> None:
