@@ -131,7 +131,7 @@ def test_exit_codes_tell_damage_from_wrong_use(path: Path, tmp_path: Path) -> No
         ("show", path, "--frobnicate"): 2,
     }
     assert {args: call(*args).code for args in codes} == codes
-    assert [_started("verify", each).returncode for each in (path, broken, text)] == [0, 1, 2]
+    assert _started("verify", broken).returncode == 1
 
 
 def test_errors_are_one_line_without_a_traceback(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def test_a_resumed_training_ends_with_the_same_bits(
         assert content(path.parent / name) == content(trained / name)
 
 
+@pytest.mark.long
 def test_a_training_killed_in_the_middle_ends_with_the_same_bits(
     data: Path, trained: Path, tmp_path: Path
 ) -> None:

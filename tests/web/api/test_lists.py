@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from standfast.web.api import routes as web_api
 from standfast.web.changes import LONGEST
 from tests.web import stores
 from tests.web.api.client import Api
+from tests.web.conftest import Shown
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_a_store_that_lies_in_no_folder_is_told_of_too() -> None:
 
 
 @pytest.fixture
-def many(shown: Callable[[Any], standfast.Store]) -> standfast.Store:
+def many(shown: Shown) -> standfast.Store:
     store = shown(stores.many)
     store.index.refresh()
     time.sleep(2.1)  # until no folder can change in the tick that it was seen in
@@ -209,6 +209,7 @@ def many(shown: Callable[[Any], standfast.Store]) -> standfast.Store:
     return store
 
 
+@pytest.mark.long
 def test_the_first_page_of_a_large_store_comes_at_once(many: standfast.Store) -> None:
     api = Api(many)
     assert api("/store")["checkpoints"] == 10_000
