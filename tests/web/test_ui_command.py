@@ -23,7 +23,7 @@ from tests.web.browser.browser import start
 LONG = pytest.mark.long
 MAIN = "from standfast.cli import main; main()"
 UI = "standfast.cli.commands.ui"
-LIBRARIES = ("starlette", "uvicorn", "jinja2", "plotly", "anyio", "httpx")
+LIBRARIES = ("starlette", "uvicorn", "jinja2", "plotly", "anyio", "httpx", "torch", "sklearn")
 
 
 def port_of(url: str) -> int:
