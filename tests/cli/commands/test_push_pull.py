@@ -112,7 +112,7 @@ def test_what_is_left_out_is_told(store: standfast.Store) -> None:
     assert done.lines[0].startswith(f"left out    {store.resolve('gpt@100').ref}: the tag 'paper'")
 
 
-def test_another_checkpoint_of_the_step_is_refused(store: standfast.Store) -> None:
+def test_what_the_target_has_made_of_its_own_is_refused(store: standfast.Store) -> None:
     for step in (200, 300):
         assert call("push", f"gpt@{step}", "backup", "--store", "store").code == 0
     theirs = standfast.Store("backup").run("gpt", hp={"lr": 0.1, "layers": 2})
@@ -123,6 +123,12 @@ def test_another_checkpoint_of_the_step_is_refused(store: standfast.Store) -> No
     assert done.lines[0].startswith("refused     ")
     assert "2 checkpoints" in done.lines[1]
     assert theirs.load(100) == {"theirs": 1}
+    other = standfast.Store("other").run("gpt", hp={"lr": 0.1, "layers": 2})
+    other.save(1000, {"theirs": 1})
+    done = call("push", "gpt@300", "other", "--store", "store")
+    assert done.code == 2
+    assert "has gone on with run" in done.err
+    assert other.checkpoint("latest").step == 1000
 
 
 def test_push_errors(store: standfast.Store, tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ def test_show_prints_what_a_checkpoint_is_and_holds(store: standfast.Store) -> N
         "model            2  131 kB",
     ):
         assert line in lines, line
+    assert "written by" not in done.out
     assert any(line.endswith(r": looks \x1b[2J good") for line in lines)
     assert any(line.startswith("  software: python") for line in lines)
     file = store.resolve("gpt@200").head.files[0].name
