@@ -119,14 +119,8 @@ def test_a_page_elsewhere_may_link_to_pages_and_do_nothing_else(port: int) -> No
 def test_no_answer_may_be_read_framed_sniffed_or_kept(port: int, small: standfast.Store) -> None:
     run = small.find_run("gpt").hash
     for path in (
-        "/",
-        f"/runs/{run}",
-        "/api/v1/runs",
-        "/api/v1/none",
-        "/none",
-        "/static/style.css",
-        "/static/none",
-        "/plotly.js",
+        *("/", f"/runs/{run}", "/api/v1/runs", "/api/v1/none", "/none"),
+        *("/static/style.css", "/static/none", "/plotly.js"),
     ):
         head = ask(port, path).head
         assert "access-control-allow" not in head

@@ -205,14 +205,6 @@ def test_damage_is_told_and_nothing_else_suffers(
     assert "damaged" in marks[40]
 
 
-def test_an_empty_store_is_empty(shown: Shown) -> None:
-    api = Api(shown(stores.empty))
-    assert api("/runs")["runs"] == []
-    assert api("/lineage") == []
-    assert api("/storage")["parts"] == []
-    assert api("/store")["runs"] == 0
-
-
 def test_hostile_names_are_told_as_they_are(shown: Shown) -> None:
     store = shown(stores.hostile)
     api = Api(store)
