@@ -183,31 +183,28 @@ def test_keys_are_listed_and_rows_walked_chosen_and_opened_by_them(see: See) -> 
     expect(page.locator("h1")).to_contain_text(found[1])
 
 
-def test_the_theme_is_the_systems_until_another_is_chosen(see: See, page: Page) -> None:
+def test_the_theme_is_the_systems_until_another_is_chosen_and_phones_have_a_menu(
+    see: See, page: Page
+) -> None:
     def darkness() -> str:
         return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
     page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 390, "height": 844})
     see("/")
     dark = darkness()
     page.get_by_role("button", name="Light or dark").click()
     light = darkness()
     assert dark != light
-    see("/lineage")
-    assert darkness() == light
-    page.keyboard.press("t")
-    assert darkness() == dark
-    page.evaluate("localStorage.clear()")
-
-
-def test_the_navigation_opens_on_a_phone(see: See, page: Page) -> None:
-    page.set_viewport_size({"width": 390, "height": 844})
-    see("/")
     storage = page.get_by_role("navigation", name="Pages", exact=True).get_by_text("Storage")
     expect(storage).to_be_hidden()
     page.get_by_role("button", name="Menu").click()
     storage.click()
     page.wait_for_url("**/storage")
+    assert darkness() == light
+    page.keyboard.press("t")
+    assert darkness() == dark
+    page.evaluate("localStorage.clear()")
 
 
 # A run

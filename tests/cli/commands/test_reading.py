@@ -146,7 +146,9 @@ def test_a_pipe_that_is_closed_early_is_no_error(store: standfast.Store) -> None
 # show
 
 
-def test_show_prints_what_a_checkpoint_is_and_holds(store: standfast.Store) -> None:
+def test_show_prints_what_a_checkpoint_is_and_holds(
+    store: standfast.Store, terminal: Terminal
+) -> None:
     done = call("show", "gpt@200", *at(store))
     assert done.code == 0
     lines = done.lines
@@ -166,6 +168,10 @@ def test_show_prints_what_a_checkpoint_is_and_holds(store: standfast.Store) -> N
     ):
         assert line in lines, line
     assert "written by" not in done.out
+    shown = terminal("show", "gpt@200", *at(store))
+    assert "4 plain values; --all lists them" in shown
+    assert "optimizer.lr" not in shown
+    assert "optimizer.lr: 0.5" in terminal("show", "gpt@200", "--all", *at(store))
     assert any(line.endswith(r": looks \x1b[2J good") for line in lines)
     assert any(line.startswith("  software: python") for line in lines)
     file = store.resolve("gpt@200").head.files[0].name
@@ -176,15 +182,6 @@ def test_show_says_that_a_parent_is_gone(store: standfast.Store, tmp_path: Path)
     copy = copy_of(store, tmp_path / "copy")
     copy.find_run("gpt").delete(100)
     assert "@100, which is gone" in call("show", "gpt@200", *at(copy)).out
-
-
-def test_a_terminal_shows_plain_values_when_it_is_asked(
-    store: standfast.Store, terminal: Terminal
-) -> None:
-    shown = terminal("show", "gpt@200", *at(store))
-    assert "4 plain values; --all lists them" in shown
-    assert "optimizer.lr" not in shown
-    assert "optimizer.lr: 0.5" in terminal("show", "gpt@200", "--all", *at(store))
 
 
 def test_show_prints_json_for_scripts(store: standfast.Store) -> None:
