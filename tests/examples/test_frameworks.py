@@ -38,7 +38,10 @@ def _latest(folder: Path) -> tuple[int, dict[str, bytes]]:
     return checkpoint.step, {name: np.asarray(checkpoint[name]).tobytes() for name in names}
 
 
-@pytest.mark.parametrize("name", STARTERS)
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in STARTERS if name != "jax"]
+
+
+@pytest.mark.parametrize("name", ["jax", *LONG])
 def test_it_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
     _run(name, 40, tmp_path / "whole")
     _run(name, 25, tmp_path / "stopped")

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 from gauge_theory import (
-    algebra,
     dagger,
     draw_momenta,
     exact_plaquette,
@@ -160,11 +159,3 @@ def test_the_error_of_a_chain_counts_its_memory():
     expected = 1 / (1 - 0.9) / math.sqrt(len(chain))
     assert mean == chain.mean()
     assert 0.7 * expected < error < 1.6 * expected
-
-
-def test_the_algebra_holds_what_is_anti_hermitian():
-    generator = np.random.default_rng(9)
-    matrices = generator.standard_normal((5, 3, 3)) + 1j * generator.standard_normal((5, 3, 3))
-    part = algebra(matrices)
-    assert np.abs(algebra(part) - part).max() < 1e-15
-    assert np.abs(algebra(matrices - part)).max() < 1e-15

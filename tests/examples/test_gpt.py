@@ -47,15 +47,8 @@ def files(folder: Path) -> list[Path]:
 
 
 def options(folder: Path) -> list[object]:
-    return [
-        *files(folder),
-        "--store",
-        folder / "store",
-        "--models",
-        folder / "models",
-        *SMALL,
-        *PROMPT,
-    ]
+    folders = ["--store", folder / "store", "--models", folder / "models"]
+    return [*files(folder), *folders, *SMALL, *PROMPT]
 
 
 def only_package(folder: Path) -> Path:
@@ -160,6 +153,7 @@ def test_a_package_alone_goes_on_in_the_same_way(whole):
     assert len(made) > 1
 
 
+@pytest.mark.long
 def test_a_killed_run_ends_with_the_same_bytes(whole, tmp_path):
     given = options(tmp_path)
     with subprocess.Popen(command("gpt", *given), stdout=subprocess.PIPE, text=True) as process:

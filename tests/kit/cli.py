@@ -1,12 +1,21 @@
-"""A small store with two runs, and the command line run in this process."""
+"""A small store with two runs, and the command line run in this process or on a terminal."""
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
-from contextlib import redirect_stderr, redirect_stdout
+import os
+import pty
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -38,6 +47,50 @@ def call(*arguments: str | Path) -> Done:
             return Done(left.code, out.getvalue(), err.getvalue())
 
 
+ON_TERMINAL: Final = """
+import json, sys
+from standfast.cli.app import run
+for line in sys.stdin:
+    try:
+        run(json.loads(line))
+    except SystemExit:
+        print(end=chr(0), flush=True)
+"""
+
+
+Terminal = Callable[..., str]
+"""What a command shows on a terminal of so many columns."""
+
+
+@contextmanager
+def open_terminal(program: str = ON_TERMINAL) -> Iterator[Terminal]:
+    """The command line on a terminal; Python starts once for all that is typed there."""
+    ours, theirs = pty.openpty()
+    inherited = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=theirs,
+        stderr=theirs,
+        env={**inherited, "TERM": "xterm-256color"},
+        text=True,
+    ) as process:
+        os.close(theirs)
+        assert process.stdin is not None
+        typed = process.stdin
+
+        def show(*arguments: str | Path, columns: int = 100) -> str:
+            fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+            print(json.dumps([str(each) for each in arguments]), file=typed, flush=True)
+            shown = b""
+            while not shown.endswith(b"\0"):
+                shown += os.read(ours, 65536)
+            return shown[:-1].decode()
+
+        yield show
+    os.close(ours)
+
+
 def weights(seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
     """More than what is too small to be looked for in the store."""
     return np.random.default_rng(seed).random((128, 256), np.float32)
@@ -63,6 +116,17 @@ def make_store(path: Path) -> standfast.Store:
     with store.run("bert", hp={"lr": 0.2, "layers": 2}) as bert:
         bert.save(7, {"model": {"weight": weights(1)}, "note": "small"})
     return store
+
+
+def at(store: standfast.Store) -> tuple[str, str]:
+    """The option that names a store."""
+    return "--store", str(Path(store.url).parent)
+
+
+def copy_of(store: standfast.Store, path: Path) -> standfast.Store:
+    """Another store with the same files, which a test may change."""
+    shutil.copytree(Path(store.url).parent, path)
+    return standfast.Store(path)
 
 
 def data_files(store: standfast.Store, run: str) -> list[Path]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import python_path
+from tests import ROOT, python_path
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 

@@ -276,7 +276,7 @@ PROGRAMS: Final = (
             "tree.frontend), tree.frontend)\n"
         ),
         new="        pass\n",
-        tests=("tests/amr/ghosts/test_fields.py::test_ghosts_are_the_same_on_any_number_of_ranks",),
+        tests=("tests/amr/ghosts/test_fields.py::test_ghosts_follow_the_blocks_of_other_ranks",),
     ),
     Mutant(
         name="ghosts-of-coarser-blocks-mixed-up",

@@ -148,11 +148,11 @@ SAVING: Final = (
         breaks="One record with an invented sequence number makes every later save unreadable.",
         guarantee="G7",
         reverts="a save took a sequence number that no reader accepts",
-        old="        if sequence >= names.MAX_SEQUENCE:\n",
+        old="        if sequence >= names.FORGED_SEQUENCE:\n",
         new="        if False:\n",
         tests=(
             "tests/store/save/test_sequences.py"
-            "::test_the_last_number_leaves_the_store_readable_and_says_what_to_do",
+            "::test_a_forged_number_stops_saves_until_its_record_is_deleted",
         ),
     ),
     Mutant(

@@ -11,9 +11,11 @@ from playwright.sync_api import Page
 
 import standfast
 from tests.web import stores
-from tests.web.browser.browser import DESK, Browsing, Server, Watch, start
+from tests.web.browser.browser import Browsing, Server, Watch, start, visit
 
 Serve = Callable[..., str]
+Shown = Callable[[Any], standfast.Store]
+See = Callable[[str], Page]
 
 
 @pytest.fixture(scope="session")
@@ -23,13 +25,13 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shown(shared_folder: Path) -> Callable[[Any], standfast.Store]:
+def shown(shared_folder: Path) -> Shown:
     """A store of a builder, made once for all tests: they must leave it as it is."""
     return lambda builder: stores.cached(builder, shared_folder)
 
 
 @pytest.fixture
-def small(shown: Callable[[Any], standfast.Store]) -> standfast.Store:
+def small(shown: Shown) -> standfast.Store:
     """The store with everything."""
     return shown(stores.small)
 
@@ -85,11 +87,26 @@ def browsing() -> Iterator[Browsing]:
 
 @pytest.fixture
 def page(browsing: Browsing, watch: Watch) -> Iterator[Page]:
-    """A page in a browser of its own; the test fails if anything went wrong on it."""
-    with browsing.context(viewport=DESK) as context:
-        watch.attach(context)
-        page = context.new_page()
-        page.watch = watch
+    """A page; the test fails if anything went wrong on it."""
+    with browsing.page(watch) as page:
         yield page
         page.wait_for_timeout(0)  # what was reported meanwhile comes in
     assert watch.problems == []
+
+
+@pytest.fixture
+def see(small: standfast.Store, served: Serve, page: Page) -> See:
+    """Visits a page of the store with everything, by its name in `stores.pages` or its path."""
+    url, named = served(small), stores.pages(small)
+
+    def visited(name: str) -> Page:
+        visit(page, f"{url}{named.get(name, name)}")
+        return page
+
+    return visited
+
+
+@pytest.fixture(scope="session")
+def workshop(shared_folder: Path) -> standfast.Store:
+    """A store into which tests save runs of their own; it is served with `allow_edit=True`."""
+    return standfast.Store(shared_folder / "workshop")

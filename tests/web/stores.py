@@ -177,6 +177,11 @@ def many(folder: Path, runs: int = 1000, checkpoints: int = 10_000) -> standfast
     return store
 
 
+def several(folder: Path) -> standfast.Store:
+    """More runs than there are on a page."""
+    return many(folder, 120, 120)
+
+
 def huge(folder: Path) -> standfast.Store:
     """One tensor of a gigabyte, `model.weight`, whose 64 chunks are the same 16 MiB of the disk."""
     store = standfast.Store(folder)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import threading
 import unicodedata
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -46,70 +46,29 @@ def root(tmp_path: Path) -> Path:
 # Paths
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "..",
-        "../outside/secret.json",
-        "a/../../outside/secret.json",
-        "a/..",
-        "./a",
-        "a/./b",
-        "/etc/passwd",
-        "//etc/passwd",
-        "/",
-        "a//b",
-        "a/",
-        "/a",
-        "..\\outside\\secret.json",
-        ".\\a",
-        ".hidden",
-        ".hidden/secret.json",
-        "a/.hidden",
-        "...",
-        "....//outside",
-        "\0",
-        "a\0/../outside",
-        "a/w.safetensors\0.txt",
-        "~\0",
-        "\ud800",
-        "a/" + "b/" * 3000 + "c",
-        unquote("%2e%2e/outside/secret.json"),
-        unquote("..%2foutside%2fsecret.json"),
-        unquote("%2fetc%2fpasswd"),
-    ],
-)
-def test_a_path_that_no_listing_gives_is_refused(root: Path, path: str) -> None:
-    for ask in (resolve, look):
-        with pytest.raises(OutsideRoot) as caught:
-            ask(root, path)
-        assert SECRET not in str(caught.value)
-        assert str(caught.value).isprintable()
+def test_a_path_that_no_listing_gives_is_refused(root: Path) -> None:
+    for path in (
+        *("..", "../outside/secret.json", "a/../../outside/secret.json", "a/..", "./a", "a/./b"),
+        *("/etc/passwd", "//etc/passwd", "/", "a//b", "a/", "/a", ".\\a", ".hidden", "a/.hidden"),
+        *("..\\outside\\secret.json", ".hidden/secret.json", "...", "....//outside", "\ud800"),
+        *("\0", "a\0/../outside", "a/w.safetensors\0.txt", "~\0", "a/" + "b/" * 3000 + "c"),
+    ):
+        for ask in (resolve, look):
+            with pytest.raises(OutsideRoot) as caught:
+                ask(root, path)
+            assert SECRET not in str(caught.value)
+            assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "nothing",
-        "a/nothing",
-        "a/w.safetensors/more",
-        "..%2foutside%2fsecret.json"[2:],
-        "%2e%2e/outside",
-        "a\\..\\..\\outside",
-        "\uff0e\uff0e/outside",  # full-width dots
-        "\u2025/outside",
-        "a\u2044b",
-        "x" * 300,
-        "~root",
-        "C:\\Windows",
-        "file:///etc/passwd",
-        "<script>alert(1)</script>",
-    ],
-)
-def test_other_names_are_just_not_there(root: Path, path: str) -> None:
-    for ask in (resolve, look):
-        with pytest.raises((MissingFile, OutsideRoot)):
-            ask(root, path)
+def test_other_names_are_just_not_there(root: Path) -> None:
+    for path in (
+        *("nothing", "a/nothing", "a/w.safetensors/more", "%2foutside%2fsecret.json", "x" * 300),
+        *("%2e%2e/outside", "a\\..\\..\\outside", "\uff0e\uff0e/outside", "\u2025/outside"),
+        *("a\u2044b", "~root", "C:\\Windows", "file:///etc/passwd", "<script>alert(1)</script>"),
+    ):
+        for ask in (resolve, look):
+            with pytest.raises((MissingFile, OutsideRoot)):
+                ask(root, path)
 
 
 @settings(
@@ -156,9 +115,10 @@ def test_links_that_stay_below_the_root_are_followed(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["../outside", "/etc", "..", ".hidden", "a/../../outside", "round"]
+    "target", ["../outside", "../root2", "/etc", "..", ".hidden", "a/../../outside", "round"]
 )
 def test_links_that_lead_elsewhere_are_refused_and_not_listed(root: Path, target: str) -> None:
+    shutil.copytree(root.parent / "outside", root.parent / "root2")
     (root / "round").symlink_to("round2")
     (root / "round2").symlink_to("round")
     (root / "way").symlink_to(target)
@@ -167,14 +127,6 @@ def test_links_that_lead_elsewhere_are_refused_and_not_listed(root: Path, target
             resolve(root, path)
     assert [each["name"] for each in look(root, "")["folders"]] == ["a"]
     assert look(root, "")["files"] == []
-
-
-def test_a_folder_whose_name_begins_like_the_root_is_outside(root: Path) -> None:
-    (root.parent / "root2").mkdir()
-    (root.parent / "root2" / "secret.json").write_text(SECRET)
-    (root / "way").symlink_to("../root2")
-    with pytest.raises(OutsideRoot):
-        resolve(root, "way/secret.json")
 
 
 def test_pipes_and_devices_are_refused_and_not_waited_for(root: Path) -> None:
@@ -328,9 +280,6 @@ def test_a_file_is_told_as_on_the_command_line(root: Path) -> None:
     shown = call("show", "--json", root / "a" / "w.safetensors").json
     assert found.pop("time").endswith("+00:00")
     assert found == {**shown, "path": "a/w.safetensors"}
-
-
-def test_a_tree_is_told_as_on_the_command_line(root: Path) -> None:
     save(root / "t.sunc", refined())
     shown = call("show", "--json", root / "t.sunc").json
     assert json.loads(json.dumps(look(root, "t.sunc")["tree"])) == shown["tree"]
@@ -348,40 +297,33 @@ class Evil:
 
 def test_no_code_in_a_torch_file_is_run(root: Path) -> None:
     torch = pytest.importorskip("torch")
-    state = {"w": torch.zeros(2, 3), "evil": Evil(root / "run")}
-    torch.save(state, root / "evil.pt")
+    torch.save({"w": torch.zeros(2, 3), "evil": Evil(root / "run")}, root / "evil.pt")
     found = look(root, "evil.pt")
     assert not (root / "run").exists()
     assert found.get("error") or "evil" in found["left_out"]
+    torch.save({"w": torch.zeros(2, 3), "path": Path("x")}, root / "mixed.pt")
+    found = look(root, "mixed.pt")
+    assert [each["name"] for each in found["tensors"]] == ["w"]
+    assert "path" in found["left_out"]
     (root / "plain.pt").write_bytes(pickle.dumps(Evil(root / "run")))
     assert look(root, "plain.pt")["error"]
     assert not (root / "run").exists()
 
 
-def test_objects_in_a_torch_file_are_left_out(root: Path) -> None:
-    torch = pytest.importorskip("torch")
-    torch.save({"w": torch.zeros(2, 3), "path": Path("x")}, root / "mixed.pt")
-    found = look(root, "mixed.pt")
-    assert [each["name"] for each in found["tensors"]] == ["w"]
-    assert "path" in found["left_out"]
-
-
-def test_a_damaged_file_is_told_with_its_error(root: Path) -> None:
+def test_a_damaged_file_and_one_of_no_format_are_told_with_their_error(root: Path) -> None:
     path = root / "a" / "w.safetensors"
     flip(path, 3)
-    found = look(root, "a/w.safetensors")
-    assert (found["format"], found["bytes"]) == ("safetensors", path.stat().st_size)
-    assert found["error"]["message"]
-    assert str(root) not in json.dumps(found)
+    for name, kind, nbytes in (
+        ("a/w.safetensors", "safetensors", path.stat().st_size),
+        ("a/b/text.txt", None, 5),
+    ):
+        found = look(root, name)
+        assert (found["format"], found["bytes"]) == (kind, nbytes)
+        assert str(root) not in json.dumps(found)
+        assert found["error"]["message"]
+    assert found["error"]["kind"] == "UnknownFormat"
     path.write_bytes(b"")
     assert look(root, "a/w.safetensors")["error"]["kind"]
-
-
-def test_a_file_of_no_format_is_told_with_its_error(root: Path) -> None:
-    found = look(root, "a/b/text.txt")
-    assert (found["format"], found["bytes"]) == (None, 5)
-    assert found["error"]["kind"] == "UnknownFormat"
-    assert str(root) not in json.dumps(found)
 
 
 def test_a_package_is_told_as_on_the_command_line(root: Path) -> None:
@@ -414,7 +356,6 @@ def test_a_package_with_a_link_out_of_the_root_is_refused(root: Path) -> None:
 def test_an_opened_file_gives_its_tensors(root: Path) -> None:
     with opened(root, "a/w.safetensors") as file:
         assert file["w"].tolist() == list(range(6))
-    with pytest.raises(OutsideRoot), opened(root, "../outside/secret.safetensors"):
-        pass
-    with pytest.raises(StandfastError), opened(root, "a"):
-        pass
+    for path in ("../outside/secret.safetensors", "a"):
+        with pytest.raises(StandfastError), opened(root, path):
+            pass

@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,13 @@ from hypothesis import strategies as st
 import standfast
 from standfast.errors import BadOption, DigestMismatch, TensorNotFound, UnsupportedDType
 from standfast.files.digests import CHUNK
+from standfast.store.load.reading import Data
 from standfast.store.query.view import CheckpointView
 from standfast.tensorfile.open import TensorFile
 from standfast.tensors import TensorSpec
 from standfast.tensors.dtypes import DTYPES
 from standfast.tensors.sources import Packed
-from standfast.web import decoder, samples
+from standfast.web import samples
 from standfast.web.numbers import _summary, difference, heatmap, summary
 from tests.kit.cli import flip_in
 from tests.store.save.cut import Cut, cut_framework, even
@@ -34,8 +34,8 @@ from tests.store.save.cut import Cut, cut_framework, even
 __all__ = ["cut_framework"]
 
 Look = Callable[[Any], Any]
-ROWS, COLUMNS = 6000, 5001
-"""Of a matrix of 120 MB: in chunks of 16 MiB, whose ends are in the middle of rows."""
+ROWS, COLUMNS = 3500, 5001
+"""Of a matrix of 70 MB: in chunks of 16 MiB, whose ends are in the middle of rows."""
 
 
 @pytest.fixture(params=["checkpoint", "file", "bare", "npz"])
@@ -66,6 +66,13 @@ def view_of(folder: Path, *steps: Any) -> CheckpointView:
         for step, array in enumerate(steps):
             run.save(step, {"w": array})
     return view_at(store, len(steps) - 1)
+
+
+def changed(folder: Path, before: Any, after: Any) -> dict[str, Any]:
+    """The difference of two steps, and what was before and after."""
+    view_of(folder, before, after)
+    store = standfast.Store(folder / "store")
+    return difference(view_at(store, 0), view_at(store, 1), "w")
 
 
 def view_at(store: standfast.Store, step: int) -> CheckpointView:
@@ -103,16 +110,21 @@ def check(found: dict[str, Any], values: Any, bins: int = 64) -> None:
 # Every dtype
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", ml_dtypes.bfloat16])
-def test_floats_are_told_as_numpy_tells_them(look: Look, dtype: Any) -> None:
-    array = np.random.default_rng(1).standard_normal((300, 70)).astype(dtype)
-    array[3, 4:9] = [np.nan, np.inf, -np.inf, 0.0, -0.0]
+REALS = "float32 float64 float16 bfloat16 int32 uint32 int64 uint64 int16 uint16".split()
+
+
+@pytest.mark.parametrize("dtype", [*REALS, "complex64", "complex128"])
+def test_elements_are_told_as_numpy_tells_them(look: Look, dtype: str) -> None:
+    kind = DTYPES[dtype].numpy
+    parts = 1000 * np.random.default_rng(1).standard_normal((2, 300, 70))
+    array = (parts[0] + 1j * parts[1] if kind.kind == "c" else np.abs(parts[0])).astype(kind)
+    if kind.kind not in "iu":
+        array[3, 4:9] = [np.nan, np.inf, -np.inf, 0.0, -0.0]
     found = summary(look(array), "w")
-    check(found, array)
-    assert (found["nan"], found["inf"], found["zeros"]) == (1, 2, 2)
-    assert found["exact"] is True
-    assert found["shape"] == [300, 70]
-    assert found["of"] == "value"
+    check(found, np.abs(array.astype(np.complex128)) if kind.kind == "c" else array)
+    assert (found["exact"], found["shape"]) == (True, [300, 70])
+    assert found["of"] == ("modulus" if kind.kind == "c" else "value")
+    assert type(found["min"]) is (int if kind.kind in "iu" else float)
 
 
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if name.startswith("float8")])
@@ -121,14 +133,6 @@ def test_floats_of_eight_bits_are_counted_bit_by_bit(look: Look, dtype: str) -> 
     found = summary(look(array), "w", 16)
     check(found, array.astype(np.float64), 16)
     assert found["seen"] == array.size
-
-
-@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64", "int16", "uint16"])
-def test_whole_numbers_are_told_exactly(look: Look, dtype: str) -> None:
-    array = np.random.default_rng(2).integers(0, 30_000, 5000).astype(dtype)
-    found = summary(look(array), "w")
-    check(found, array)
-    assert type(found["min"]) is int
 
 
 def test_few_whole_numbers_have_a_bin_each(look: Look) -> None:
@@ -160,30 +164,13 @@ def test_whole_numbers_beyond_float64_are_not_rounded(look: Look) -> None:
     assert sum(most["histogram"]["counts"]) == 2
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_complex_numbers_are_told_by_their_modulus(look: Look, dtype: str) -> None:
-    parts = np.random.default_rng(3).standard_normal((2, 4000))
-    array = (parts[0] + 1j * parts[1]).astype(dtype)
-    array[:2] = [complex(math.nan, 1), complex(math.inf, 0)]
-    found = summary(look(array), "w")
-    check(found, np.abs(array.astype(np.complex128)))
-    assert found["of"] == "modulus"
-
-
-def test_packed_elements_are_counted_one_by_one(look: Look) -> None:
-    codes = np.random.default_rng(4).integers(0, 16, 400).astype(np.uint8)
-    source = look(Packed(codes[::2] | codes[1::2] << 4, "float4_e2m1fn", (20, 20)))
-    values = codes.view(ml_dtypes.float4_e2m1fn).astype(np.float64)
-    check(summary(source, "w"), values)
-    assert heatmap(source, "w")["values"] == values.reshape(20, 20).tolist()
-
-
-@pytest.mark.parametrize("dtype", ["float6_e2m3fn", "float6_e3m2fn"])
-def test_elements_of_six_bits_follow_each_other_without_gaps(tmp_path: Path, dtype: str) -> None:
-    codes = np.random.default_rng(5).integers(0, 64, 400).astype(np.uint8)
-    bits = (codes[:, None] >> np.arange(6) & 1).reshape(-1)
-    data = np.packbits(bits.astype(np.uint8), bitorder="little")
-    source = view_of(tmp_path, Packed(data, dtype, (20, 20)))
+@pytest.mark.parametrize("dtype", ["float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"])
+def test_packed_elements_are_counted_one_by_one(look: Look, dtype: str) -> None:
+    """They follow each other without gaps."""
+    width = DTYPES[dtype].bits
+    codes = np.random.default_rng(4).integers(0, 1 << width, 400).astype(np.uint8)
+    bits = (codes[:, None] >> np.arange(width) & 1).reshape(-1)
+    source = look(Packed(np.packbits(bits.astype(np.uint8), bitorder="little"), dtype, (20, 20)))
     values = codes.view(getattr(ml_dtypes, dtype)).astype(np.float64)
     check(summary(source, "w"), values)
     assert heatmap(source, "w", 20, 20)["values"] == values.reshape(20, 20).tolist()
@@ -210,12 +197,6 @@ def test_equal_elements_are_one_bin(look: Look, dtype: str) -> None:
     assert (found["mean"], found["std"]) == (7, 0)
 
 
-def test_nothing_but_nan_has_no_range(look: Look) -> None:
-    for dtype in ("float64", "float16"):
-        found = summary(look(np.full(5, np.nan, dtype)), "w")
-        assert (found["nan"], found["mean"], found["norm"]) == (5, None, None)
-
-
 def test_huge_and_tiny_numbers_do_not_leave_the_range(look: Look) -> None:
     huge = summary(look(np.array([-1.5e308, 1.5e308, 1.5e308])), "w", 8)
     assert huge["mean"] == pytest.approx(0.5e308)
@@ -232,12 +213,15 @@ def test_huge_and_tiny_numbers_do_not_leave_the_range(look: Look) -> None:
     assert summary(look(small), "w")["std"] == pytest.approx(1e-200)
 
 
-def test_numbers_too_close_for_all_bins_have_fewer(look: Look) -> None:
+def test_numbers_too_close_for_all_bins_have_fewer_and_nan_alone_has_none(look: Look) -> None:
     array = np.array([1.0, np.nextafter(1.0, 2), np.nextafter(1.0, 2)])
     found = summary(look(array), "w")
     edges = found["histogram"]["edges"]
     assert edges == sorted(set(edges))
     assert sum(found["histogram"]["counts"]) == 3
+    for dtype in ("float64", "float16"):
+        found = summary(look(np.full(5, np.nan, dtype)), "w")
+        assert (found["nan"], found["mean"], found["norm"]) == (5, None, None)
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
@@ -284,9 +268,19 @@ def sampled(array: Any) -> Any:
     return np.concatenate([flat[n * length : (n + 1) * length] for n in numbers])
 
 
-def test_of_a_large_tensor_whole_chunks_are_looked_at(large: Any) -> None:
+def test_of_a_large_tensor_whole_chunks_are_looked_at_and_no_others(
+    large: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     array, store, path = large
     seen = sampled(array)
+    asked: list[int] = []
+    plain = Data.chunk
+
+    def chunk(self: Data, tensor: int, number: int) -> Any:
+        asked.append(number)
+        return plain(self, tensor, number)
+
+    monkeypatch.setattr(Data, "chunk", chunk)
     with TensorFile(path) as file:
         for source in (view_at(store, 0), file):
             found = summary(source, "w")
@@ -296,22 +290,7 @@ def test_of_a_large_tensor_whole_chunks_are_looked_at(large: Any) -> None:
             found["norm"] = norm / math.sqrt(array.size / seen.size)
             check(found, seen)
             assert norm == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=0.1)
-            assert summary(source, "w") == {**found, "norm": norm}
-
-
-def test_no_other_chunk_is_read(large: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from standfast.store.load.reading import Data
-
-    asked: list[int] = []
-    plain = Data.chunk
-
-    def chunk(self: Data, tensor: int, number: int) -> Any:
-        asked.append(number)
-        return plain(self, tensor, number)
-
-    monkeypatch.setattr(Data, "chunk", chunk)
-    summary(view_at(large[1], 0), "w")
-    assert asked == [1, 3, 5, 7]
+    assert asked == [0, 1, 3, 4]  # of the checkpoint
 
 
 def test_damage_in_what_is_read_is_found(tmp_path: Path) -> None:
@@ -327,6 +306,7 @@ BOUND = """
 import resource, sys
 import numpy as np
 import standfast
+from standfast.store.load.reading import Data
 from standfast.store.query.view import CheckpointView
 from standfast.tensorfile.open import TensorFile
 from standfast.web.numbers import difference, heatmap, summary
@@ -343,23 +323,18 @@ with TensorFile(path) as file:
         heatmap(source, "w", 256, 256)
 difference(*views, "w")
 print(peak() - before)
+import standfast.web.files, standfast.web.mesh
+assert not {"starlette", "uvicorn", "jinja2", "plotly"}.intersection(sys.modules)
 """
 
 
-def test_memory_stays_within_bounds(large: Any) -> None:
+def test_memory_stays_within_bounds_and_no_web_framework_is_needed(large: Any) -> None:
     _, store, path = large
     place = Path(store.url).parent
     done = subprocess.run(
         [sys.executable, "-c", BOUND, place, path], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 150
-
-
-def test_a_large_tensor_does_not_take_long(large: Any) -> None:
-    summary(view_at(large[1], 0), "w")
-    begun = time.process_time()
-    summary(view_at(large[1], 0), "w")
-    assert time.process_time() - begun < 2
 
 
 # However it lies
@@ -376,8 +351,8 @@ def test_a_part_of_a_larger_tensor_is_read_from_where_it_lies(tmp_path: Path) ->
         assert view.chunks(name) is None
         check(summary(view, name), part)
     assert heatmap(view, "part")["values"] == parts["part"].tolist()
-    changed = difference(view, view, "end")["difference"]
-    assert (changed["zeros"], changed["max"]) == (5000, 0.0)
+    same = difference(view, view, "end")["difference"]
+    assert (same["zeros"], same["max"]) == (5000, 0.0)
 
 
 @pytest.mark.usefixtures("cut_framework")
@@ -419,9 +394,8 @@ def test_the_difference_is_what_was_added(tmp_path: Path) -> None:
     for dtype in ("float32", "float64", "float16", "int32", "complex64"):
         before = (100 * rng.standard_normal((80, 90))).astype(dtype)
         after = (100 * rng.standard_normal((80, 90))).astype(dtype)
-        view_of(tmp_path / dtype, before, after)
+        found = changed(tmp_path / dtype, before, after)
         store = standfast.Store(tmp_path / dtype / "store")
-        found = difference(view_at(store, 0), view_at(store, 1), "w")
         wide = np.complex128 if dtype == "complex64" else np.float64
         change = after.astype(wide) - before.astype(wide)
         check(found["difference"], np.abs(change) if dtype == "complex64" else change)
@@ -429,37 +403,37 @@ def test_the_difference_is_what_was_added(tmp_path: Path) -> None:
         assert found["after"] == summary(view_at(store, 1), "w")
 
 
-def test_differences_of_whole_numbers_do_not_overflow(tmp_path: Path) -> None:
-    before = np.array([-(2**63), 2**63 - 1, 5], np.int64)
-    after = np.array([2**63 - 1, -(2**63), 5], np.int64)
-    view_of(tmp_path, before, after)
-    store = standfast.Store(tmp_path / "store")
-    found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
-    assert (found["min"], found["max"], found["zeros"]) == (-(2.0**64), 2.0**64, 1)
-    big = [np.array([0, 7], np.uint64), np.array([2**64 - 1, 6], np.uint64)]
-    view_of(tmp_path / "big", *big)
-    store = standfast.Store(tmp_path / "big" / "store")
-    found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
-    assert (found["min"], found["max"]) == (-1.0, 2.0**64)
-    flags = [np.array([True, False]), np.array([False, False])]
-    view_of(tmp_path / "flags", *flags)
-    store = standfast.Store(tmp_path / "flags" / "store")
-    found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
-    assert (found["min"], found["max"]) == (-1, 0)
+@pytest.mark.parametrize(
+    ("before", "after", "least", "most", "zeros"),
+    [
+        (
+            np.array([-(2**63), 2**63 - 1, 5]),
+            np.array([2**63 - 1, -(2**63), 5]),
+            -(2.0**64),
+            2.0**64,
+            1,
+        ),
+        (np.array([0, 7], np.uint64), np.array([2**64 - 1, 6], np.uint64), -1.0, 2.0**64, 0),
+        (np.array([True, False]), np.array([False, False]), -1, 0, 1),
+    ],
+    ids=["int64", "uint64", "bool"],
+)
+def test_differences_of_whole_numbers_do_not_overflow(
+    before: Any, after: Any, least: float, most: float, zeros: int, tmp_path: Path
+) -> None:
+    found = changed(tmp_path, before, after)["difference"]
+    assert (found["min"], found["max"], found["zeros"]) == (least, most, zeros)
 
 
 def test_what_is_the_same_has_not_changed_though_it_is_no_number(tmp_path: Path) -> None:
     before = np.array([np.nan, np.inf, 1.0, np.nan], np.float32)
-    view_of(tmp_path, before, np.array([np.nan, np.inf, 2.0, 0.0], np.float32))
-    store = standfast.Store(tmp_path / "store")
-    found = difference(view_at(store, 0), view_at(store, 1), "w")["difference"]
+    after = np.array([np.nan, np.inf, 2.0, 0.0], np.float32)
+    found = changed(tmp_path, before, after)["difference"]
     assert (found["zeros"], found["nan"], found["inf"], found["max"]) == (2, 1, 0, 1.0)
 
 
 def test_equal_digests_spare_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.random.default_rng(10).standard_normal((100, 100))
-    view_of(tmp_path, array, array)
-    store = standfast.Store(tmp_path / "store")
     reads: list[int] = []
     plain = samples.Chunked.read
 
@@ -468,12 +442,12 @@ def test_equal_digests_spare_the_reading(tmp_path: Path, monkeypatch: pytest.Mon
         return plain(self, start, stop)
 
     monkeypatch.setattr(samples.Chunked, "read", read)
-    found = difference(view_at(store, 0), view_at(store, 1), "w")
+    found = changed(tmp_path, array, array)
     assert reads == [array.nbytes]  # of one of the two, for its own summary
     assert found["before"] == found["after"]
-    change = found["difference"]
-    assert (change["seen"], change["zeros"], change["norm"]) == (10_000, 10_000, 0.0)
-    assert change["histogram"] == {"edges": [0.0, 0.0], "counts": [10_000]}
+    same = found["difference"]
+    assert (same["seen"], same["zeros"], same["norm"]) == (10_000, 10_000, 0.0)
+    assert same["histogram"] == {"edges": [0.0, 0.0], "counts": [10_000]}
 
 
 def test_a_large_difference_is_of_the_same_elements(large: Any) -> None:
@@ -500,7 +474,6 @@ def test_tensors_of_other_shapes_or_dtypes_have_no_difference(tmp_path: Path) ->
 
 def cells(matrix: Any, rows: int, columns: int) -> Any:
     """The means of a matrix cut into so many rows and columns."""
-    matrix = matrix.astype(np.float64)
     height, width = matrix.shape
     return np.array(
         [
@@ -508,7 +481,7 @@ def cells(matrix: Any, rows: int, columns: int) -> Any:
                 matrix[
                     height * i // rows : height * (i + 1) // rows,
                     width * j // columns : width * (j + 1) // columns,
-                ].mean()
+                ].mean(dtype=np.float64)
                 for j in range(columns)
             ]
             for i in range(rows)
@@ -585,7 +558,7 @@ def test_of_a_larger_matrix_some_bands_are_shown(
 def test_of_very_long_rows_some_parts_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    array = np.random.default_rng(13).integers(0, 200, (4, 20_000_000)).astype(np.uint8)
+    array = np.random.default_rng(13).integers(0, 200, (3, 17_000_000), np.uint8)
     view = view_of(tmp_path, array)
     exact = heatmap(view, "w", 2, 50)
     np.testing.assert_allclose(exact["values"], cells(array, 2, 50), rtol=1e-12)
@@ -610,19 +583,3 @@ def test_what_cannot_be_asked_is_refused(look: Look) -> None:
             heatmap(source, "w", rows, columns)
     with pytest.raises(TensorNotFound):
         summary(source, "other")
-
-
-def test_no_web_framework_is_needed() -> None:
-    code = (
-        "import sys, standfast.web.numbers, standfast.web.mesh, standfast.web.files\n"
-        "print([name for name in sys.modules if name.split('.')[0] in "
-        "('starlette', 'uvicorn', 'jinja2', 'plotly')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_each_value_of_a_narrow_dtype_is_in_its_table() -> None:
-    for name, kind in DTYPES.items():
-        if kind.bits <= 16:
-            assert decoder.table(name).shape == (1 << kind.bits,)

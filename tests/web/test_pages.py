@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from playwright.sync_api import Locator, Page, expect
 
 import standfast
 from tests.web import stores
-from tests.web.browser.browser import settle, visit, work_of
-from tests.web.conftest import Serve
+from tests.web.browser.browser import Watch, settle, visit, work_of
+from tests.web.conftest import See, Serve, Shown
 
-Shown = Callable[[Any], standfast.Store]
 NAMES = {"gpt", "low rate", "wide", "less data", "heat", "not begun"}
 
 
@@ -34,10 +30,10 @@ def filter_box(page: Page) -> Locator:
 # Runs
 
 
-def test_text_in_the_filter_leaves_the_runs_that_have_it(
-    small: standfast.Store, served: Serve, page: Page
+def test_the_filter_leaves_the_runs_that_have_its_text_parts_and_metrics(
+    see: See, small: standfast.Store
 ) -> None:
-    visit(page, served(small))
+    page = see("/")
     assert names(page) == NAMES
     filter_box(page).fill("low")
     expect(rows(page)).to_have_count(1)
@@ -47,12 +43,6 @@ def test_text_in_the_filter_leaves_the_runs_that_have_it(
     expect(page.locator("main")).to_contain_text("No run fits")
     page.get_by_role("button", name="Show all runs").click()
     expect(rows(page)).to_have_count(len(NAMES))
-
-
-def test_parts_of_a_hash_and_metrics_become_chips(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, served(small))
     gpt, low = (small.find_run(name).hash for name in ("gpt", "low rate"))
     assert gpt[8:16] == low[8:16]
     filter_box(page).press_sequentially(f"model:{gpt[8:16]} ")
@@ -70,10 +60,20 @@ def test_parts_of_a_hash_and_metrics_become_chips(
     expect(rows(page)).to_have_count(len(with_model))
 
 
-def test_a_click_on_a_part_of_a_hash_filters_by_it_and_back_undoes_it(
-    small: standfast.Store, served: Serve, page: Page
+def test_equal_parts_of_hashes_light_up_together_and_a_click_filters_by_them(
+    see: See, small: standfast.Store
 ) -> None:
-    visit(page, served(small))
+    page = see("/")
+    part = f"model:{small.find_run('gpt').hash[8:16]}"
+    equal = page.locator(f"[data-part='{part}']")
+    assert equal.count() >= 2
+    colours = equal.evaluate_all("all => all.map(e => getComputedStyle(e).backgroundColor)")
+    assert len(set(colours)) == 1
+    equal.first.hover()
+    lit = page.locator(".hash > .same")
+    expect(lit).to_have_count(equal.count())
+    page.locator("h1").hover()
+    expect(lit).to_have_count(0)
     hp = small.find_run("low rate").hash[:8]
     page.locator(f"[data-part='hp:{hp}']").first.click()
     expect(rows(page)).to_have_count(1)
@@ -85,52 +85,33 @@ def test_a_click_on_a_part_of_a_hash_filters_by_it_and_back_undoes_it(
     expect(rows(page)).to_have_count(1)
 
 
-def test_equal_parts_look_equal_and_light_up_together(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, served(small))
-    part = f"model:{small.find_run('gpt').hash[8:16]}"
-    equal = page.locator(f"[data-part='{part}']")
-    assert equal.count() >= 2
-    colours = equal.evaluate_all("all => all.map(e => getComputedStyle(e).backgroundColor)")
-    assert len(set(colours)) == 1
-    equal.first.hover()
-    lit = page.locator(".hash > .same")
-    expect(lit).to_have_count(equal.count())
-    page.locator("h1").hover()
-    expect(lit).to_have_count(0)
-
-
 def test_a_long_list_comes_in_pages(shown: Shown, served: Serve, page: Page) -> None:
-    visit(page, served(shown(stores.many)))
-    expect(page.locator("#count")).to_have_text("1,000 runs")
+    visit(page, served(shown(stores.several)))
+    expect(page.locator("#count")).to_have_text("120 runs")
     assert rows(page).count() == 50
     first = names(page)
     page.get_by_role("button", name="Next page").click()
-    expect(page.locator(".pager")).to_contain_text("51–100 of 1,000")
+    expect(page.locator(".pager")).to_contain_text("51–100 of 120")
     settle(page)
     assert page.url.endswith("?page=2")
     assert not first & names(page)
     page.keyboard.press("[")
-    expect(page.locator(".pager")).to_contain_text("1–50 of 1,000")
+    expect(page.locator(".pager")).to_contain_text("1–50 of 120")
     page.go_back()
-    expect(page.locator(".pager")).to_contain_text("51–100 of 1,000")
+    expect(page.locator(".pager")).to_contain_text("51–100 of 120")
+    visit(page, f"{served(shown(stores.several))}/?page=3")
+    assert rows(page).count() == 20
+    assert "run 0" in names(page)
 
 
-def test_a_column_sorts_the_runs(small: standfast.Store, served: Serve, page: Page) -> None:
-    visit(page, served(small))
+def test_runs_are_sorted_chosen_and_compared(see: See, small: standfast.Store) -> None:
+    page = see("/")
     page.get_by_role("button", name="Name", exact=True).click()
     page.wait_for_url("**/?sort=name")
     settle(page)
     found = page.locator("main td.name a").all_inner_texts()
     assert found == sorted(found)
     expect(page.locator("th[aria-sort=ascending]")).to_have_count(1)
-
-
-def test_two_runs_that_were_chosen_are_compared_or_drawn_together(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, served(small))
     for name in ("gpt", "low rate"):
         page.get_by_label(f"choose {name}", exact=True).check()
     together = page.get_by_role("link", name="Plot together").get_attribute("href") or ""
@@ -143,14 +124,14 @@ def test_two_runs_that_were_chosen_are_compared_or_drawn_together(
 
 
 def test_a_row_changes_in_its_place_while_somebody_is_on_it(
-    tmp_path: Path, served: Serve, page: Page
+    workshop: standfast.Store, served: Serve, page: Page
 ) -> None:
-    store = standfast.Store(tmp_path / "store")
+    store = workshop
     with store.run("old", hp={"lr": 1}) as old:
         old.save(1, {"model": {"weight": np.zeros(2)}}, {"loss": 2.0})
     with store.run("new", hp={"lr": 2}) as new:
         new.save(1, {"model": {"weight": np.zeros(2)}}, {"loss": 1.0})
-        visit(page, served(store))
+        visit(page, served(store, allow_edit=True))
         page.keyboard.press("j")
         page.keyboard.press("j")
         row = page.locator("tr:focus")
@@ -166,8 +147,8 @@ def test_a_row_changes_in_its_place_while_somebody_is_on_it(
 # The keyboard and the theme
 
 
-def test_keys_lead_everywhere(small: standfast.Store, served: Serve, page: Page) -> None:
-    visit(page, served(small))
+def test_keys_lead_everywhere(see: See) -> None:
+    page = see("/")
     for keys, path in (("gl", "/lineage"), ("gs", "/storage"), ("gf", "/files"), ("gr", "/")):
         for key in keys:
             page.keyboard.press(key)
@@ -181,10 +162,12 @@ def test_keys_lead_everywhere(small: standfast.Store, served: Serve, page: Page)
     assert filter_box(page).input_value() == "gl"
 
 
-def test_rows_are_walked_chosen_and_opened_by_keys(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, served(small))
+def test_keys_are_listed_and_rows_walked_chosen_and_opened_by_them(see: See) -> None:
+    page = see("/")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
     found = page.locator("main td.name a").all_inner_texts()
     for key in ("j", "ArrowDown", "j", "k"):
         page.keyboard.press(key)
@@ -200,51 +183,35 @@ def test_rows_are_walked_chosen_and_opened_by_keys(
     expect(page.locator("h1")).to_contain_text(found[1])
 
 
-def test_the_list_of_keys_opens_and_closes(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, served(small))
-    page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog")).to_have_count(0)
-
-
-def test_the_theme_is_the_systems_until_another_is_chosen(
-    small: standfast.Store, served: Serve, page: Page
+def test_the_theme_is_the_systems_until_another_is_chosen_and_phones_have_a_menu(
+    see: See, page: Page
 ) -> None:
     def darkness() -> str:
         return str(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
 
     page.emulate_media(color_scheme="dark")
-    visit(page, served(small))
+    page.set_viewport_size({"width": 390, "height": 844})
+    see("/")
     dark = darkness()
     page.get_by_role("button", name="Light or dark").click()
     light = darkness()
     assert dark != light
-    visit(page, f"{served(small)}/lineage")
-    assert darkness() == light
-    page.keyboard.press("t")
-    assert darkness() == dark
-
-
-def test_the_navigation_opens_on_a_phone(small: standfast.Store, served: Serve, page: Page) -> None:
-    page.set_viewport_size({"width": 390, "height": 844})
-    visit(page, served(small))
     storage = page.get_by_role("navigation", name="Pages", exact=True).get_by_text("Storage")
     expect(storage).to_be_hidden()
     page.get_by_role("button", name="Menu").click()
     storage.click()
     page.wait_for_url("**/storage")
+    assert darkness() == light
+    page.keyboard.press("t")
+    assert darkness() == dark
+    page.evaluate("localStorage.clear()")
 
 
 # A run
 
 
-def test_curves_have_checkpoints_on_their_axis_which_open(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, f"{served(small)}{stores.pages(small)['run']}")
+def test_a_run_has_curves_with_its_checkpoints_which_open_and_say_why_they_stay(see: See) -> None:
+    page = see("run")
     plot = page.locator(".plot").first
     plot.locator(".scatterlayer .trace path.js-line").first.wait_for()
     assert plot.locator(".points path.point").count() == 10
@@ -253,49 +220,29 @@ def test_curves_have_checkpoints_on_their_axis_which_open(
     texts = plot.evaluate("e => e.data.find(t => t.meta === 'checkpoints').text")
     assert any("paper" in text for text in texts)
     assert any("latest" in text and "newest" in text for text in texts)
-    last = plot.locator(".points path.point").last.bounding_box()
-    assert last is not None
-    page.mouse.click(last["x"] + last["width"] / 2, last["y"] + last["height"] / 2)
-    page.wait_for_url("**/checkpoints/*/200")
-
-
-def test_the_scale_and_the_smoothing_change_the_curves(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, f"{served(small)}{stores.pages(small)['run']}")
-    plot = page.locator(".plot").first
-    plot.locator("path.js-line").first.wait_for()
-    page.get_by_role("button", name="Log").click()
-    page.wait_for_function("() => document.querySelector('.plot').layout.yaxis.type === 'log'")
-    page.get_by_label("Smoothing").fill("0.9")
-    page.wait_for_function("() => document.querySelector('.plot').data.length === 3")
-    raw, smooth = plot.evaluate("e => e.data.slice(0, 2).map(trace => trace.y)")
-    assert np.abs(np.diff(smooth)).mean() < np.abs(np.diff(raw)).mean()
-
-
-def test_several_runs_are_on_one_plot(small: standfast.Store, served: Serve, page: Page) -> None:
-    visit(page, f"{served(small)}{stores.pages(small)['runs-together']}")
-    page.locator(".plot").first.locator("path.js-line").nth(1).wait_for()
-    expect(page.locator(".legend a")).to_have_text(["gpt", "low rate"])
-
-
-def test_checkpoints_say_why_they_stay(small: standfast.Store, served: Serve, page: Page) -> None:
-    visit(page, f"{served(small)}{stores.pages(small)['run']}")
     table = page.locator("#checkpoints tbody")
     expect(table.locator("tr").first).to_contain_text("▲ latest")
     expect(table.locator("tr", has_text="paper")).to_contain_text("tagged 'paper'")
     expect(table.locator("tr", has_text="goes").first).to_be_visible()
     exact = table.locator("time").first
     assert re.search(r"\d{4}-\d\d-\d\dT", exact.get_attribute("title") or "")
+    page.get_by_role("button", name="Log").click()
+    page.wait_for_function("() => document.querySelector('.plot').layout.yaxis.type === 'log'")
+    page.get_by_label("Smoothing").fill("0.9")
+    page.wait_for_function("() => document.querySelector('.plot').data.length === 3")
+    raw, smooth = plot.evaluate("e => e.data.slice(0, 2).map(trace => trace.y)")
+    assert np.abs(np.diff(smooth)).mean() < np.abs(np.diff(raw)).mean()
+    last = plot.locator(".points path.point").last.bounding_box()
+    assert last is not None
+    page.mouse.click(last["x"] + last["width"] / 2, last["y"] + last["height"] / 2)
+    page.wait_for_url("**/checkpoints/*/200")
 
 
 # Lineage, checkpoint, compare, storage, files
 
 
-def test_lineage_says_what_changed_at_each_edge(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, f"{served(small)}/lineage")
+def test_lineage_says_what_changed_at_each_edge(see: See, small: standfast.Store) -> None:
+    page = see("/lineage")
     low = page.locator(".branch", has_text="low rate")
     expect(low).to_contain_text(re.compile(r"from 100: lr 0\.0003 → (0\.00001|1e-0?5)"))
     assert low.get_attribute("aria-level") == "2"
@@ -308,10 +255,8 @@ def test_lineage_says_what_changed_at_each_edge(
     page.wait_for_url(f"**/runs/{small.find_run('wide').hash}")
 
 
-def test_a_tensor_is_looked_at_in_the_tree(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, f"{served(small)}{stores.pages(small)['checkpoint']}")
+def test_a_tensor_is_looked_at_in_the_tree(see: See) -> None:
+    page = see("checkpoint")
     page.get_by_label("Filter tensors").fill("model.")
     leaf = page.locator(".row[aria-selected]", has_text="weight").first
     name = leaf.get_attribute("title") or ""
@@ -328,13 +273,12 @@ def test_a_tensor_is_looked_at_in_the_tree(
 
 
 def test_ten_thousand_tensors_do_not_freeze_the_tree(
-    tmp_path: Path, served: Serve, page: Page
+    workshop: standfast.Store, served: Serve, page: Page
 ) -> None:
-    store = standfast.Store(tmp_path / "store")
     weights = {f"layers.{at}.weight": np.full(1, at, np.float32) for at in range(10_000)}
-    with store.run("tall", hp={}) as run:
+    with workshop.run("tall", hp={}) as run:
         run.save(1, {"model": weights})
-    assert 0 < work_of(page, f"{served(store)}/checkpoints/{run.hash}/1") < 1
+    assert 0 < work_of(page, f"{served(workshop, allow_edit=True)}/checkpoints/{run.hash}/1") < 1
     expect(page.locator(".row.columns")).to_contain_text("10,000 tensors")
     assert page.locator(".row").count() < 400
     page.locator(".row.group").first.click()
@@ -344,25 +288,16 @@ def test_ten_thousand_tensors_do_not_freeze_the_tree(
     expect(page.locator(".row[aria-selected]")).to_have_count(1)
 
 
-def test_a_checkpoint_is_verified_on_demand(tmp_path: Path, served: Serve, page: Page) -> None:
-    store = standfast.Store(tmp_path / "store")
-    with store.run("sound", hp={}) as run:
-        run.save(1, {"model": {"weight": np.ones(1000)}})
-    visit(page, f"{served(store)}/checkpoints/{run.hash}/1")
+def test_a_checkpoint_is_verified_and_gets_tags_and_notes_only_where_it_is_allowed(
+    workshop: standfast.Store, served: Serve, see: See
+) -> None:
+    page = see("checkpoint")
+    expect(page.get_by_placeholder("A tag")).to_have_count(0)
+    with workshop.run("first", hp={}) as run:
+        run.save(1, {"model": {"weight": np.ones(3)}})
+    visit(page, f"{served(workshop, allow_edit=True)}/checkpoints/{run.hash}/1")
     page.get_by_role("button", name="Verify now").click()
     expect(page.locator("#integrity")).to_contain_text("intact")
-
-
-def test_tags_and_notes_can_be_given_only_where_it_is_allowed(
-    tmp_path: Path, served: Serve, page: Page
-) -> None:
-    store = standfast.Store(tmp_path / "store")
-    with store.run("first", hp={}) as run:
-        run.save(1, {"model": {"weight": np.ones(3)}})
-    path = f"/checkpoints/{run.hash}/1"
-    visit(page, f"{served(store)}{path}")
-    expect(page.get_by_placeholder("A tag")).to_have_count(0)
-    visit(page, f"{served(store, allow_edit=True)}{path}")
     page.get_by_placeholder("A tag").fill("<b>paper")
     page.get_by_placeholder("A tag").press("Enter")
     expect(page.locator(".mark", has_text="<b>paper")).to_have_count(1)
@@ -371,13 +306,11 @@ def test_tags_and_notes_can_be_given_only_where_it_is_allowed(
     expect(page.locator(".notes")).to_contain_text("It was the lr.")
     page.get_by_role("button", name="remove the tag <b>paper").click()
     expect(page.locator(".mark", has_text="<b>paper")).to_have_count(0)
-    assert store.find_run("first").checkpoint(1).notes[0].text == "It was the lr."
+    assert workshop.find_run("first").checkpoint(1).notes[0].text == "It was the lr."
 
 
-def test_two_checkpoints_are_picked_by_typing(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, f"{served(small)}/compare")
+def test_two_checkpoints_are_picked_by_typing(see: See) -> None:
+    page = see("/compare")
     expect(page.locator("main")).to_contain_text("Choose two checkpoints")
     for label, typed in (("Before", "gpt"), ("After", "low")):
         page.get_by_label(label, exact=True).fill(typed)
@@ -393,10 +326,8 @@ def test_two_checkpoints_are_picked_by_typing(
     page.wait_for_url("**before=*%40200*")
 
 
-def test_what_changed_most_comes_first_and_opens_as_three_histograms(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, f"{served(small)}{stores.pages(small)['compare']}")
+def test_what_changed_most_comes_first_and_opens_as_three_histograms(see: See) -> None:
+    page = see("compare")
     changed = page.locator("tr[data-name]")
     first = changed.first.get_attribute("data-name")
     page.locator(".switch button", has_text="model").click()
@@ -412,10 +343,8 @@ def test_what_changed_most_comes_first_and_opens_as_three_histograms(
         expect(panel).to_contain_text(side)
 
 
-def test_storage_says_what_would_go_and_why_the_rest_stays(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, f"{served(small)}/storage")
+def test_storage_says_what_would_go_and_why_the_rest_stays(see: See) -> None:
+    page = see("/storage")
     main = page.locator("main")
     expect(main).to_contain_text("Saved by dedup")
     expect(main).to_contain_text("the latest of its run")
@@ -425,16 +354,14 @@ def test_storage_says_what_would_go_and_why_the_rest_stays(
     expect(page.locator("main")).to_contain_text("goes with the next gc")
 
 
-def test_files_are_walked_down_to_a_tensor_and_a_mesh(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, f"{served(small)}/files")
+def test_files_are_walked_down_to_a_tensor_and_a_mesh(see: See) -> None:
+    page = see("/files")
     page.get_by_role("link", name="weights.safetensors").click()
     page.wait_for_url("**path=weights.safetensors")
     settle(page)
     page.locator(".row[aria-selected]").first.click()
     page.get_by_label("The chosen tensor").locator("dl.stats").wait_for()
-    visit(page, f"{served(small)}{stores.pages(small)['mesh']}")
+    page = see("mesh")
     canvas = page.locator("canvas")
     colours, bare = canvas.evaluate(
         "c => { const all = new Uint32Array(c.getContext('2d')"
@@ -452,12 +379,12 @@ def test_files_are_walked_down_to_a_tensor_and_a_mesh(
 
 
 def test_an_error_is_shown_in_its_place_and_can_be_tried_again(
-    small: standfast.Store, served: Serve, page: Page
+    see: See, page: Page, watch: Watch
 ) -> None:
-    page.watch.expect("422|503")  # type: ignore[attr-defined]
+    watch.expect("422|503")
     said = '{"error": {"kind": "DamagedFile", "message": "the index is <i>damaged</i>"}}'
     page.route("**/api/v1/storage", lambda route: route.fulfill(status=422, body=said))
-    visit(page, f"{served(small)}/storage")
+    see("/storage")
     expect(page.get_by_role("alert").last).to_contain_text("the index is <i>damaged</i>")
     page.unroute("**/api/v1/storage")
     page.get_by_role("button", name="Try again").click()

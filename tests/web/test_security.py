@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ import httpx
 import pytest
 
 import standfast
+from tests.web import stores
 from tests.web.api.client import Api
 from tests.web.browser.browser import Server, start
 from tests.web.conftest import Serve
@@ -62,6 +62,10 @@ def test_it_answers_to_its_own_names_alone(port: int) -> None:
         f"0.0.0.0:{port}",
         f"localhost:{port}:{port}",
         f"localhost.:{port}",
+        f"127.0.0.1@attacker.example:{port}",
+        f"127.0.0.1:{port}, attacker.example",
+        "[::ffff:127.0.0.1]",
+        "*",
         f":{port}",
     ):
         for path in ("/", "/api/v1/runs", "/static/style.css", "/plotly.js"):
@@ -84,6 +88,7 @@ def test_a_page_with_another_origin_reads_nothing(port: int) -> None:
         "null",
         "file://",
         f"{own}.attacker.example",
+        f"http://attacker.example#{own}",
     ):
         for path in ("/api/v1/runs", "/api/v1/store", "/"):
             assert ask(port, path, Origin=origin).status == 403, (origin, path)
@@ -114,14 +119,8 @@ def test_a_page_elsewhere_may_link_to_pages_and_do_nothing_else(port: int) -> No
 def test_no_answer_may_be_read_framed_sniffed_or_kept(port: int, small: standfast.Store) -> None:
     run = small.find_run("gpt").hash
     for path in (
-        "/",
-        f"/runs/{run}",
-        "/api/v1/runs",
-        "/api/v1/none",
-        "/none",
-        "/static/style.css",
-        "/static/none",
-        "/plotly.js",
+        *("/", f"/runs/{run}", "/api/v1/runs", "/api/v1/none", "/none"),
+        *("/static/style.css", "/static/none", "/plotly.js"),
     ):
         head = ask(port, path).head
         assert "access-control-allow" not in head
@@ -181,10 +180,11 @@ def test_no_path_leads_out_of_what_is_served(port: int) -> None:
         assert ask(port, path).status in (400, 403, 404), path
 
 
-@pytest.fixture
-def elsewhere(small: standfast.Store, tmp_path: Path) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One that listens beyond this machine."""
-    server = start(small, tmp_path / "log", host="0.0.0.0")
+    folder = tmp_path_factory.mktemp("elsewhere")
+    server = start(stores.empty(folder / "store"), folder / "log", host="0.0.0.0")
     yield server
     server.stop()
 

@@ -10,7 +10,7 @@ import pytest
 import standfast
 from standfast.packages.model.files import load_model_folder
 from standfast.packages.store import save_to_store
-from tests.kit.cli import call, flip_in
+from tests.kit.cli import at, call, flip_in
 from tests.packages import hugging
 from tests.packages.stored_models import TINY, bits, model
 
@@ -37,10 +37,6 @@ def files(tmp_path: Path) -> list[str]:
     return [str(each) for each in named]
 
 
-def at(store: standfast.Store) -> tuple[str, str]:
-    return "--store", str(Path(store.url).parent)
-
-
 def test_a_package_is_written_and_described(store: standfast.Store, tmp_path: Path) -> None:
     folder = tmp_path / "package"
     done = call("export", "--package", "gpt@1", folder, *at(store))
@@ -58,9 +54,13 @@ def test_a_package_is_written_and_described(store: standfast.Store, tmp_path: Pa
 def test_what_the_checkpoint_does_not_say_comes_from_files(
     store: standfast.Store, files: list[str], tmp_path: Path
 ) -> None:
-    for step in (2, 3):
+    store.run("gpt").save(4, {"ema": model(4).state_dict(), "optimizer": {"lr": 0.5}})
+    shards = ("--part", "ema", "--max-shard-size", "20kB")
+    for step, options in ((2, ()), (3, ()), (4, shards)):
         folder = tmp_path / f"step-{step}"
-        assert call("export", "--package", f"gpt@{step}", folder, *files, *at(store)).code == 0
+        export = ("export", "--package", f"gpt@{step}", folder, *options)
+        assert call(*export, *files, *at(store)).code == 0
+        assert (folder / "model.safetensors.index.json").exists() == (step == 4)
         assert bits(load_model_folder(folder)[0]) == bits(model(step))
 
 
@@ -76,23 +76,6 @@ def test_what_is_missing_is_asked_for_by_its_option(
     assert not (tmp_path / "package").exists()
 
 
-def test_json_has_the_sizes(store: standfast.Store, tmp_path: Path) -> None:
-    folder = tmp_path / "package"
-    done = call("export", "--package", "gpt@1", folder, "--json", *at(store)).json
-    files = done.pop("files")
-    assert files == {
-        path.name: path.stat().st_size for path in folder.iterdir() if path.name != "manifest.json"
-    }
-    assert done == {
-        "ref": store.resolve("gpt@1").ref,
-        "folder": str(folder),
-        "parameters": 11_904,
-        "bytes": 47_616,
-        "dtype": "float32",
-        "quantization": None,
-    }
-
-
 def test_a_quantized_package_shows_what_it_saves_and_costs(
     store: standfast.Store, tmp_path: Path
 ) -> None:
@@ -105,15 +88,12 @@ def test_a_quantized_package_shows_what_it_saves_and_costs(
     done = call("export", "--package", "gpt@1", tmp_path / "b", "--json", *options)
     assert done.json["quantization"] == info["quantization"]
     assert done.json["bytes"] < 20_000
-
-
-def test_shards_and_another_part(store: standfast.Store, files: list[str], tmp_path: Path) -> None:
-    store.run("gpt").save(4, {"ema": model(4).state_dict(), "optimizer": {"lr": 0.5}})
-    folder = tmp_path / "package"
-    options = ("--part", "ema", "--max-shard-size", "20kB", *files, *at(store))
-    assert call("export", "--package", "gpt@4", folder, *options).code == 0
-    assert (folder / "model.safetensors.index.json").exists()
-    assert bits(load_model_folder(folder)[0]) == bits(model(4))
+    assert (done.json["parameters"], done.json["dtype"]) == (11_904, "float32")
+    assert done.json["files"] == {
+        path.name: path.stat().st_size
+        for path in (tmp_path / "b").iterdir()
+        if path.name != "manifest.json"
+    }
 
 
 def test_a_folder_that_is_there_is_replaced_only_if_told(
@@ -137,9 +117,8 @@ def test_damage_is_named_with_exit_code_1(store: standfast.Store, tmp_path: Path
     assert not (tmp_path / "package").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
+def test_options_that_cannot_be_are_refused(store: standfast.Store, tmp_path: Path) -> None:
+    for options, told in (
         ("--package --format npz", "--cast"),
         ("--package --cast", "--format"),
         ("--quantize int8", "are for --package"),
@@ -149,12 +128,8 @@ def test_damage_is_named_with_exit_code_1(store: standfast.Store, tmp_path: Path
         ("--package --quantize int3", "int8"),
         ("--package --max-shard-size large", "'5GB'"),
         ("--package --part optimizer", "it has model, package: --part names the weights"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(
-    store: standfast.Store, options: str, told: str, tmp_path: Path
-) -> None:
-    done = call("export", "gpt@1", tmp_path / "package", *options.split(), *at(store))
-    assert done.code == 2
-    assert told in " ".join(done.err.replace("│", " ").split())
-    assert not (tmp_path / "package").exists()
+    ):
+        done = call("export", "gpt@1", tmp_path / "package", *options.split(), *at(store))
+        assert done.code == 2
+        assert told in " ".join(done.err.replace("│", " ").split())
+        assert not (tmp_path / "package").exists()

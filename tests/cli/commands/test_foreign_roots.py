@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -85,14 +84,6 @@ def test_ls_says_what_it_could_not_read(root: Writer) -> None:
     assert len(done.lines) == 6
 
 
-def test_ls_where_nothing_was_saved_yet(tmp_path: Path) -> None:
-    Writer(tmp_path, short=True).experiment(FIRST)
-    done = call("ls", "--store", tmp_path)
-    assert done.lines[1] == "no checkpoints yet"
-    assert call("ls", "--json", "--store", tmp_path).json == []
-    assert call("show", "latest", "--store", tmp_path).code == 2
-
-
 def test_show_has_the_tensors_of_the_file_and_the_configuration() -> None:
     before = everything_in(WEIGHTSLAB)
     file = WEIGHTSLAB / "checkpoints" / "models" / "b5a79a78" / f"{WRITTEN}_step_000200.pt"
@@ -108,19 +99,13 @@ def test_show_has_the_tensors_of_the_file_and_the_configuration() -> None:
     assert everything_in(WEIGHTSLAB) == before
 
 
-def test_log_shows_the_experiments(root: Writer) -> None:
+def test_diff_compares_tensors_and_settings(root: Writer) -> None:
     before = everything_in(root.path)
     assert [run["run"] for run in call("log", "--json", "--store", root.path).json] == [
-        FIRST,
-        SECOND,
+        *(FIRST, SECOND)
     ]
     history = call("log", "bert", "--json", "--store", root.path).json
     assert [entry["step"] for entry in history[0]["checkpoints"]] == [7]
-    assert everything_in(root.path) == before
-
-
-def test_diff_compares_tensors_and_settings(root: Writer) -> None:
-    before = everything_in(root.path)
     done = call("diff", f"{FIRST}@100", f"{FIRST}@1000000", "--json", "--store", root.path)
     assert done.code == 3
     assert "model_state_dict.0.weight" in str(done.json)
@@ -130,42 +115,21 @@ def test_diff_compares_tensors_and_settings(root: Writer) -> None:
     assert everything_in(root.path) == before
 
 
-def test_show_finds_what_is_meant(root: Writer) -> None:
-    meant = {
-        "latest": f"{FIRST}@1000000",
-        FIRST: f"{FIRST}@1000000",
-        FIRST[:6]: f"{FIRST}@1000000",
-        f"{FIRST[:4]}@latest": f"{FIRST}@1000000",
-        f"{FIRST[:4]}@100": f"{FIRST}@100",
-        "bert": f"{SECOND}@7",
-        "bert@7": f"{SECOND}@7",
-    }
-    for ref, expected in meant.items():
-        assert call("show", ref, "--json", "--store", root.path).json["ref"] == expected
-
-
-@pytest.mark.parametrize(
-    ("ref", "words"),
-    [
+def test_show_of_what_is_not_there(root: Writer) -> None:
+    root.experiment(f"dead1{FIRST[5:]}", last_used="2026-02-01T00:00:00")
+    root.experiment(f"dead2{FIRST[5:]}")
+    for ref, words in (
         ("bert@8", "no checkpoint of step 8; it has 7"),
         ("nothing", "no run goes by 'nothing'"),
-        ("a1b", "no run goes by"),
         ("dead", "2 runs go by 'dead'"),
         ("dead1", "has no checkpoint"),
-    ],
-)
-def test_show_of_what_is_not_there(root: Writer, ref: str, words: str) -> None:
-    root.experiment(f"dead1{FIRST[5:]}")
-    root.experiment(f"dead2{FIRST[5:]}")
-    done = call("show", ref, "--store", root.path)
-    assert done.code == 2
-    assert words in done.err
-
-
-def test_latest_is_the_last_that_has_a_checkpoint(root: Writer) -> None:
-    root.experiment(f"dead1{FIRST[5:]}", last_used="2026-02-01T00:00:00")
-    done = call("show", "latest", "--json", "--store", root.path)
-    assert done.json["ref"] == f"{FIRST}@1000000"
+    ):
+        done = call("show", ref, "--store", root.path)
+        assert done.code == 2
+        assert words in done.err
+    for ref in ("latest", f"{FIRST[:4]}@latest"):
+        done = call("show", ref, "--json", "--store", root.path)
+        assert done.json["ref"] == f"{FIRST}@1000000"
 
 
 def test_show_of_weights_whose_configuration_is_damaged(root: Writer) -> None:
@@ -174,12 +138,6 @@ def test_show_of_weights_whose_configuration_is_damaged(root: Writer) -> None:
         done = call("show", FIRST, "--store", root.path)
     assert done.code == 0
     assert "model_state_dict.0.weight" in done.out
-
-
-def test_show_of_damaged_weights(root: Writer) -> None:
-    path = root.weights(FIRST, 100)
-    path.write_bytes(path.read_bytes()[:300])
-    assert call("show", f"{FIRST}@100", "--store", root.path).code == 1
 
 
 def test_a_root_around_the_current_folder(root: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,13 +186,6 @@ def test_import_takes_a_root_over(root: Writer, tmp_path: Path) -> None:
     store = standfast.Store(target)
     first, second = store.find_run(FIRST), store.find_run("bert")
     assert done.code == 0
-    assert [line[:21] for line in done.lines] == [
-        "imported    step 7: f",
-        "weightslab, experimen",
-        "imported    step 100:",
-        "imported    step 1000",
-        "weightslab, experimen",
-    ]
     assert done.lines[1] == (
         f"weightslab, experiment {SECOND}: 1 checkpoint into run {second.hash} (bert)"
     )
@@ -260,15 +211,3 @@ def test_import_of_a_damaged_root_takes_the_rest(root: Writer, tmp_path: Path) -
     assert again.code == 1
     ignored = again.json["runs"][1]["ignored"]
     assert [entry["path"] for entry in ignored] == [str(root.weights(FIRST, 100))]
-
-
-def test_import_of_a_root_that_can_only_be_read(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    shutil.copytree(WEIGHTSLAB, root)
-    for path in [root, *root.rglob("*")]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    done = call("import", root, "--store", tmp_path / "store")
-    for path in [root, *root.rglob("*")]:
-        path.chmod(0o755)
-    assert done.code == 0
-    assert len(standfast.Store(tmp_path / "store").runs()) == 1

@@ -9,11 +9,11 @@ import pytest
 
 import standfast
 from standfast.display.output import size_text
-from standfast.policies import KeepBest, KeepLast, Retention
+from standfast.policies import KeepBest, Retention
 from standfast.store.retention.trash import Trash
 from standfast.store.schema import run_file
-from tests.cli.commands.test_space import at, files, on_disk, verified
-from tests.kit.cli import call, flip, make_store, put, record_of
+from tests.cli.commands.test_space import files, on_disk, verified
+from tests.kit.cli import at, call, flip, make_store, put, record_of
 from tests.kit.stores import folder
 from tests.store.schema.test_versions import needing, resealed
 
@@ -28,79 +28,70 @@ def steps(store: standfast.Store, run: str) -> list[int]:
     return [each.step for each in store.find_run(run).checkpoints()]
 
 
-def test_without_yes_it_shows_what_would_go(store: standfast.Store) -> None:
+def test_without_yes_it_shows_what_would_go_by_run_and_reason(store: standfast.Store) -> None:
+    gpt, bert = store.find_run("gpt"), store.find_run("bert")
+    gpt.save(1000, {"step": 1000})
+    bert.save(8, {"step": 8})
     there = files(store)
     done = call("gc", "--keep-last", "1", *at(store))
     assert done.code == 0
-    gpt = store.find_run("gpt").hash
-    assert done.lines == [
-        f"gpt {gpt[:8]}: not among those that are kept: the last",
-        "  100  268 kB",
-        "total  268 kB",
-        "268 kB would go to the trash, to be freed after 7 days, "
-        "or by `standfast gc --empty --yes`",
-        "--yes does it",
+    why = "not among those that are kept: the last"
+    assert [re.sub("  +[0-9.]+ k?B", "  size", line) for line in done.lines[:6]] == [
+        f"bert {bert.hash[:8]}: {why}",
+        "    7  size",
+        f"gpt {gpt.hash[:8]}: {why}",
+        "  100  size",
+        "  300  size",
+        "total  size",
     ]
+    assert "would go to the trash, to be freed after 7 days" in done.lines[6]
+    assert done.lines[7] == "--yes does it"
     assert files(store) == there
-    assert Trash(store.backend).entries() == []
 
 
 def test_gc_frees_what_it_said_once_the_trash_is_emptied(store: standfast.Store) -> None:
     verified(store)
     before = on_disk(store)
-    promised = call("gc", "--keep-last", "1", "--json", *at(store)).json
+    keep_last = ("gc", "--keep-last", "1")
+    promised = call(*keep_last, "--json", *at(store)).json
     assert (promised["done"], promised["total_before"]) == (False, before)
-    done = call("gc", "--keep-last", "1", "--yes", "--json", *at(store)).json
+    done = call(*keep_last, "--yes", "--json", *at(store)).json
     assert done["done"] is True
     assert done["bytes"] == promised["bytes"] == promised["to_trash"]
     assert [line["step"] for line in done["lines"]] == [100]
+    held = done["in_trash"]
+    done = call(*keep_last, "--yes", *at(store))
+    total = size_text(on_disk(store))
+    assert (done.code, done.lines) == (
+        0,
+        [f"nothing to do: the store takes {total}, 268 kB of it in the trash"],
+    )
     emptied = call("gc", "--empty", "--yes", "--json", *at(store)).json
-    assert emptied["bytes"] == done["in_trash"]
+    assert emptied["bytes"] == held
     assert before - on_disk(store) == promised["bytes"] > 0
     assert call("verify", "--all", *at(store)).code == 0
 
 
-def test_a_second_time_there_is_nothing_to_do(store: standfast.Store) -> None:
-    done = call("gc", "--keep-last", "1", "--yes", *at(store))
-    assert done.code == 0
-    assert done.lines[3:] == [
+def test_what_was_done_is_said(store: standfast.Store) -> None:
+    assert call("gc", "--keep-last", "1", "--yes", *at(store)).lines[3:] == [
         "1 checkpoint deleted",
         "the trash holds 268 kB, to be freed after 7 days, or by `standfast gc --empty --yes`",
     ]
-    total = size_text(on_disk(store))
-    for _ in range(2):
-        done = call("gc", "--keep-last", "1", "--yes", *at(store))
-        assert (done.code, done.lines) == (
-            0,
-            [f"nothing to do: the store takes {total}, 268 kB of it in the trash"],
-        )
 
 
-def test_what_a_run_keeps_by_itself_counts(store: standfast.Store) -> None:
-    total = size_text(on_disk(store))
-    assert call("gc", *at(store)).lines == [f"nothing to do: the store takes {total}"]
-    store.find_run("gpt").set_retention(Retention((KeepLast(2),)))
-    assert [line["step"] for line in call("gc", "--json", *at(store)).json["lines"]] == [100]
-    assert call("gc", "bert", "--json", *at(store)).json["lines"] == []
-
-
-@pytest.mark.parametrize(
-    ("options", "going"),
-    [
-        (["--keep-best", "loss:max"], []),
-        (["--keep-best", "loss"], [100]),
-        (["--keep-every", "100"], []),
-        (["--keep-every", "150"], [100]),
-        (["--keep-tagged"], [100]),
-        (["--keep-tagged", "--keep-best", "loss:max"], []),
-    ],
-    ids=["best", "less is better", "every", "every other", "tagged", "tagged or best"],
-)
-def test_what_is_kept_can_be_said(
-    store: standfast.Store, options: list[str], going: list[int]
-) -> None:
-    found = call("gc", *options, "--json", *at(store)).json
-    assert [line["step"] for line in found["lines"]] == going
+def test_what_is_kept_can_be_said(store: standfast.Store) -> None:
+    for options, going in (
+        ("--keep-best loss:max", []),
+        ("--keep-best loss", [100]),
+        ("--keep-every 100", []),
+        ("--keep-every 150", [100]),
+        ("--keep-tagged", [100]),
+        ("--keep-tagged --keep-best loss:max", []),
+        ("--keep-last 1", [100]),
+        ("bert --keep-last 1", []),
+    ):
+        found = call("gc", *options.split(), "--json", *at(store)).json
+        assert [line["step"] for line in found["lines"]] == going, options
 
 
 def test_wrong_options_are_refused(store: standfast.Store) -> None:
@@ -121,11 +112,6 @@ def test_a_store_is_brought_down_to_a_number_of_bytes(store: standfast.Store) ->
     verified(store)
     done = call("gc", "--to", "300kB", *at(store))
     assert done.lines[0].endswith("the space is needed, and the oldest go first")
-    assert done.lines[3:] == [
-        "the trash would be emptied for the space: what goes does not come back",
-        done.lines[4],
-        "--yes does it",
-    ]
     promised = done.lines[4]
     done = call("gc", "--to", "300kB", "--yes", *at(store))
     assert done.code == 0
@@ -136,9 +122,6 @@ def test_a_store_is_brought_down_to_a_number_of_bytes(store: standfast.Store) ->
     ]
     assert promised == f"the store would take {total}, the trash included"
     assert on_disk(store) <= 300_000
-    assert call("gc", "--to", "300kB", "--yes", *at(store)).lines == [
-        f"nothing to do: the store takes {total}"
-    ]
 
 
 def test_what_cannot_be_reached_is_said(store: standfast.Store) -> None:
@@ -156,94 +139,40 @@ def test_what_cannot_be_reached_is_said(store: standfast.Store) -> None:
     assert again.json["short"] == again.json["total_before"] - 1000
 
 
-def test_what_goes_stands_under_its_run_and_the_reason(store: standfast.Store) -> None:
-    gpt, bert = store.find_run("gpt"), store.find_run("bert")
-    gpt.save(1000, {"step": 1000})
-    bert.save(8, {"step": 8})
-    lines = call("gc", "--keep-last", "1", *at(store)).lines
-    why = "not among those that are kept: the last"
-    shown = [re.sub("  +[0-9.]+ k?B", "  size", line) for line in lines]
-    assert shown[:6] == [
-        f"bert {bert.hash[:8]}: {why}",
-        "    7  size",
-        f"gpt {gpt.hash[:8]}: {why}",
-        "  100  size",
-        "  300  size",
-        "total  size",
-    ]
-
-
-def test_the_budget_of_the_store_counts(store: standfast.Store) -> None:
+def test_the_budget_of_the_store_counts_unless_runs_are_named(store: standfast.Store) -> None:
+    store.budget = 1000
+    done = call("gc", "gpt", "--yes", *at(store))
+    assert done.code == 0
+    assert "`standfast gc` without a run brings it down to that" in done.lines[0]
+    assert done.lines[1].startswith("nothing goes")
+    assert steps(store, "gpt") == [100, 200, 300]
     store.budget = 300_000
-    before = size_text(on_disk(store))
-    done = call("gc", *at(store))
-    assert done.lines[0] == f"the store takes {before}, its budget is 300 kB"
-    assert done.lines[1].endswith("the space is needed, and the oldest go first")
+    assert call("gc", *at(store)).lines[0].endswith(", its budget is 300 kB")
     assert call("gc", "--json", *at(store)).json["to"] == 300_000
     assert call("gc", "--to", "1MB", *at(store)).lines[0].startswith("nothing ")
     assert call("gc", "--yes", *at(store)).code == 0
     assert on_disk(store) <= 300_000
-    assert call("gc", *at(store)).lines[1].startswith("nothing to do")
-    store.budget = 1000
-    done = call("gc", "--yes", *at(store))
-    assert done.code == 2
-    assert done.lines[1].startswith("nothing goes: the store takes ")
-    assert done.lines[2].endswith("over 1 kB")
-
-
-def test_runs_that_are_named_do_not_pay_for_the_others(store: standfast.Store) -> None:
-    store.budget = 1000
-    done = call("gc", "gpt", "--yes", *at(store))
-    assert done.code == 0
-    assert done.lines[0].endswith(
-        ", its budget is 1 kB: `standfast gc` without a run brings it down to that"
-    )
-    assert done.lines[1].startswith("nothing goes")
-    assert steps(store, "gpt") == [100, 200, 300]
-
-
-def test_a_budget_that_cannot_be_read_is_named(store: standfast.Store) -> None:
     put(Path(store.url, "store.json"), b"nothing")
     done = call("gc", "--keep-last", "1", *at(store))
     assert done.code == 1
     assert done.lines[0].startswith("let be      the budget of the store: store.json: ")
-    assert "  100  268 kB" in done.lines
-    assert call("gc", "--to", "1MB", *at(store)).code == 0
 
 
-def test_a_metric_that_no_checkpoint_has_is_a_typing_error(store: standfast.Store) -> None:
+def test_a_metric_that_no_checkpoint_has_is_in_doubt(store: standfast.Store) -> None:
     gpt, bert = store.find_run("gpt"), store.find_run("bert")
     done = call("gc", "gpt", "--keep-best", "los", "--to", "1kB", "--yes", *at(store))
     assert done.code == 2
-    assert done.lines[0].startswith(
-        f"in doubt    {gpt.hash}: nobody knows which is the best: no checkpoint has the metric "
-        "'los'; there are accuracy, loss"
-    )
+    assert done.lines[0].startswith(f"in doubt    {gpt.hash}: nobody knows which is the best")
     assert done.lines[1].startswith("nothing goes")
     assert steps(store, "gpt") == [100, 200, 300]
-    assert call("gc", "gpt", "--keep-best", "los", *at(store)).code == 2
-    bert.save(8, {}, {"los": 1})
-    bert.save(9, {}, {"los": 2})
+    for step in (8, 9):
+        bert.save(step, {}, {"los": step})
     found = call("gc", "--keep-best", "los", "--json", *at(store))
-    assert found.code == 0
-    assert list(found.json["problems"]) == [gpt.hash]
+    assert (found.code, list(found.json["problems"])) == (0, [gpt.hash])
     assert [line["step"] for line in found.json["lines"]] == [7]
-
-
-def test_a_metric_that_is_yet_to_come_is_none(store: standfast.Store) -> None:
-    store.find_run("gpt").set_retention(Retention((KeepBest(1, "bleu"),)))
-    done = call("gc", *at(store))
+    gpt.set_retention(Retention((KeepBest(1, "bleu"),)))  # which may come yet
+    done = call("gc", "gpt", *at(store))
     assert (done.code, done.lines[0][:8]) == (0, "in doubt")
-    found = call("gc", "--to", "300kB", "--json", *at(store)).json
-    assert [line["step"] for line in found["lines"]] == [100]
-
-
-def test_a_run_that_is_let_be_is_named(store: standfast.Store) -> None:
-    put(record_of(store, "gpt@100"), b"nothing")
-    done = call("gc", "--keep-last", "1", "--yes", *at(store))
-    assert done.code == 1
-    run = store.find_run("gpt").hash
-    assert done.lines[0].startswith(f"let be      {run}: its record of step 100 cannot be read")
 
 
 # restore
@@ -267,26 +196,17 @@ def test_restore_lists_the_trash(store: standfast.Store) -> None:
     call("rm", "bert", "--yes", *at(store))
     lines = call("restore", *at(store)).lines
     assert lines[0].split() == "run hash steps holds age by goes in why".split()
-    gpt = store.find_run("gpt").hash
     nbytes = Trash(store.backend).nbytes()
-    assert lines[1].split()[0] == "bert"
+    assert lines[1].startswith("bert ")
     assert "the run, 1 checkpoint" in lines[1]
-    assert lines[2].split()[:5] == ["gpt", gpt[:8], "100", "268", "kB"]
+    assert lines[2].split()[::2][:2] == ["gpt", "100"]
     assert " rm  7 d " in lines[2]
-    assert lines[3] == (
-        f"{size_text(nbytes)} in all: `standfast restore RUN@STEP` brings it back, "
-        "`standfast gc --empty --yes` frees it"
-    )
+    assert lines[3].startswith(f"{size_text(nbytes)} in all: ")
     found = call("restore", "--json", *at(store)).json
     assert [entry["steps"] for entry in found["entries"]] == [[7], [100]]
     assert [entry["whole_run"] for entry in found["entries"]] == [True, False]
-    assert found["bytes"] == nbytes
-    report = call("du", "--json", *at(store)).json
-    assert report["trash"] == found["bytes"]
-    assert call("du", *at(store)).lines[-1] == (
-        f"the trash holds {size_text(nbytes)} more: `standfast restore` lists it, "
-        "`standfast gc --empty --yes` frees it"
-    )
+    assert call("du", "--json", *at(store)).json["trash"] == found["bytes"] == nbytes
+    assert call("du", *at(store)).lines[-1].startswith(f"the trash holds {size_text(nbytes)} more")
 
 
 def test_restore_refuses_what_it_does_not_have(store: standfast.Store) -> None:
@@ -330,8 +250,9 @@ def test_a_run_that_is_too_new_is_let_be_and_not_called_damaged(
 ) -> None:
     """docs/format.md: "Too new is not damage." """
     run = store.find_run("gpt")
+    record = record_of(store, "gpt@200")
     if newer == "record":
-        needing(record_of(store, "gpt@200"))
+        needing(record)
     else:
         path = folder(run) / f"{run.hash}_run.json"
         resealed(path, run_file.FORMAT, "standfast run 2")
@@ -345,5 +266,11 @@ def test_a_run_that_is_too_new_is_let_be_and_not_called_damaged(
     assert (told["lines"], list(told["problems"])) == ([], [run.hash])
     assert told["problems"][run.hash].startswith("too new: ")
     assert files(store) == there
-    if newer == "run file":
+    if newer == "record":
+        put(record, b"nothing")
+        done = call("gc", "--keep-last", "1", "--yes", *at(store))
+        assert done.code == 1
+        let_be = f"let be      {run.hash}: its record of step 200 cannot be read"
+        assert done.lines[0].startswith(let_be)
+    else:
         assert call("log", "--retention", "gpt", *at(store)).lines[1].startswith("too new: ")

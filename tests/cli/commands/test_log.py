@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
 
 import standfast
-from standfast import KeepBest, KeepLast
+from standfast import KeepLast
 from standfast.display.output import hash_text
 from standfast.store.schema import names
 from standfast.store.schema.record import Place
 from standfast.store.schema.run_file import encode
 from tests.cli.experiments import make_experiments
-from tests.cli.test_cli import run_in_terminal
-from tests.kit.cli import call, put
+from tests.kit.cli import Terminal, at, call, copy_of, put
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
     return make_experiments(tmp_path_factory.mktemp("log") / "store")
-
-
-def at(store: standfast.Store) -> tuple[str, str]:
-    return "--store", str(Path(store.url).parent)
-
-
-def copy_of(store: standfast.Store, path: Path) -> standfast.Store:
-    shutil.copytree(Path(store.url).parent, path)
-    return standfast.Store(path)
 
 
 def shortened(line: str) -> str:
@@ -60,12 +49,14 @@ def test_the_lineage_is_a_tree(store: standfast.Store) -> None:
     assert done.lines[7].split()[2] == hash_text(store.find_run("wide").hash)
 
 
-def test_a_terminal_marks_the_groups_that_differ_from_the_parent(store: standfast.Store) -> None:
+def test_a_terminal_marks_the_groups_that_differ_from_the_parent(
+    store: standfast.Store, terminal: Terminal
+) -> None:
     wide = store.find_run("wide").hash
-    shown = run_in_terminal("log", *at(store))
+    shown = terminal("log", *at(store))
     assert f"\x1b[33m{wide[8:16]}\x1b[0m" in shown
     assert f"\x1b[2m{wide[16:]}\x1b[0m" in shown
-    assert "… and 5 more; --all lists them" in run_in_terminal("log", "-n", "2", *at(store))
+    assert "… and 5 more; --all lists them" in terminal("log", "-n", "2", *at(store))
 
 
 def test_the_lineage_for_scripts(store: standfast.Store) -> None:
@@ -143,17 +134,9 @@ def test_roots_of_one_name_are_told_apart_by_what_counts_first(tmp_path: Path) -
     assert text in call("log", *at(store)).out
 
 
-def test_the_best_is_told_by_the_metric_that_decides(
-    store: standfast.Store, tmp_path: Path
+def test_a_narrow_terminal_cuts_what_changed_before_the_best(
+    tmp_path: Path, terminal: Terminal
 ) -> None:
-    copy = copy_of(store, tmp_path / "copy")
-    copy.find_run("base").retain(KeepBest(9, "accuracy", "max"))
-    assert "best 400: accuracy 0.975" in call("log", *at(copy)).out
-    copy.find_run("base").set_monitor("loss", "min")
-    assert "best 400: loss 0.25" in call("log", *at(copy)).out
-
-
-def test_a_narrow_terminal_cuts_what_changed_before_the_best(tmp_path: Path) -> None:
     store = standfast.Store(tmp_path / "store")
     first = store.run("first", {"schedule": "x" * 30})
     first.save(1, {})
@@ -161,16 +144,8 @@ def test_a_narrow_terminal_cuts_what_changed_before_the_best(tmp_path: Path) -> 
         "second", {"schedule": "y" * 30, "other": "z" * 30}, parent=first.checkpoint()
     )
     second.save(2, {}, {"loss": 0.125}, best=True)
-    (line,) = (line for line in run_in_terminal("log", *at(store)).splitlines() if "best" in line)
+    (line,) = (line for line in terminal("log", *at(store)).splitlines() if "best" in line)
     assert re.search(r"from 1: schedule 'x+' → '.*…; best 2: loss 0\.125", line)
-
-
-def test_an_empty_store_and_a_run_without_checkpoints(
-    store: standfast.Store, tmp_path: Path
-) -> None:
-    (tmp_path / "checkpoints" / "models").mkdir(parents=True)
-    assert call("log", "--store", tmp_path).out == "no runs yet\n"
-    assert call("log", "empty", *at(store)).lines[1:] == ["no checkpoint"]
 
 
 def test_a_name_stands_for_all_runs_that_have_it(store: standfast.Store) -> None:
@@ -187,14 +162,19 @@ def test_a_name_stands_for_all_runs_that_have_it(store: standfast.Store) -> None
     found = call("log", "sweep", "--json", *at(store)).json
     assert [each["history_of"] for each in found] == [each["run"] for each in found] == runs
     assert call("log", "nobody", *at(store)).code == 2
+    assert call("log", "empty", *at(store)).lines[1:] == ["no checkpoint"]
 
 
 def test_why_checkpoints_are_kept_and_why_others_were_deleted(
     store: standfast.Store, tmp_path: Path
 ) -> None:
+    assert "all checkpoints are kept" in call("log", "--retention", *at(store)).out
     copy = copy_of(store, tmp_path / "copy")
     copy.resolve("base@100").tag("paper")
     copy.find_run("base").retain(KeepLast(1))
+    shown = call("show", "base@400", *at(copy)).lines
+    assert "  its run keeps: the last" in shown
+    assert "  kept: the latest of its run; the best of its run; the newest" in shown
     lines = call("log", "--retention", *at(copy)).lines
     assert lines[:2] == [f"base  {hash_text(copy.find_run('base').hash)}", "keeps the last"]
     told = {line.split()[0]: " ".join(line.split()[1:]) for line in lines[3:]}
@@ -209,21 +189,3 @@ def test_why_checkpoints_are_kept_and_why_others_were_deleted(
     assert [each["step"] for each in found["checkpoints"]] == [400, 100]
     assert {each["step"] for each in found["deleted"]} == {300, 200}
     assert found["retention"] == {"keep": [{"policy": "last", "n": 1}]}
-
-
-def test_a_run_without_a_retention_keeps_everything(store: standfast.Store) -> None:
-    assert "all checkpoints are kept" in call("log", "--retention", *at(store)).out
-    lines = call("log", "--retention", "low", *at(store)).lines
-    assert lines[1] == "keeps everything"
-    assert lines[-1].split() == ["300", "kept", "all", "are", "kept"]
-
-
-def test_show_says_why_a_checkpoint_is_kept(store: standfast.Store, tmp_path: Path) -> None:
-    copy = copy_of(store, tmp_path / "copy")
-    run = copy.find_run("base")
-    run.retain(KeepLast(2))
-    shown = call("show", "base@300", *at(copy)).lines
-    assert "  its run keeps: the last 2" in shown
-    assert "  kept: the 2nd newest" in shown
-    retention = call("show", "base@300", "--json", *at(copy)).json["retention"]
-    assert retention["checkpoint"]["why"] == ["the 2nd newest"]

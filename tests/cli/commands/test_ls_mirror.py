@@ -14,8 +14,7 @@ from standfast import KeepLast
 from standfast.store.index import database
 from standfast.store.query import locations
 from standfast.store.query.mirrors import NAME, open_mirror, read_mirrors, remember_mirror
-from tests.cli.test_cli import run_in_terminal
-from tests.kit.cli import Done, call, make_store
+from tests.kit.cli import Done, Terminal, call, make_store
 
 
 @pytest.fixture
@@ -41,8 +40,12 @@ def where(store: standfast.Store, *arguments: str) -> dict[int, Any]:
     return {each["step"]: each["where"] for each in ls(store, "--json", *arguments).json}
 
 
-def test_each_checkpoint_is_said_to_be_where_it_is(store: standfast.Store, tmp_path: Path) -> None:
+def test_each_checkpoint_is_said_to_be_where_it_is(
+    store: standfast.Store, tmp_path: Path, terminal: Terminal
+) -> None:
     mirror = str(tmp_path / "mirror")
+    marks = {each["step"]: each["marks"] for each in ls(store, "gpt", "--json").json}
+    assert marks == {300: ["latest"], 200: ["best"], 100: []}
     assert where(store) == {7: ["local"], 300: ["local"], 200: ["local", mirror], 100: [mirror]}
     heading, *rows = ls(store).lines
     assert heading.split()[-1] == "where"
@@ -53,28 +56,33 @@ def test_each_checkpoint_is_said_to_be_where_it_is(store: standfast.Store, tmp_p
         "local + mirror",
         "mirror",
     ]
-    assert "local + mirror" in run_in_terminal("ls", "gpt", "--store", Path(store.url).parent)
+    assert "local + mirror" in terminal("ls", "gpt", "--store", Path(store.url).parent)
 
 
-def test_where_no_listed_run_has_a_mirror_nothing_is_said(store: standfast.Store) -> None:
+def test_a_run_without_a_mirror_says_nothing_and_each_has_its_own(
+    store: standfast.Store, tmp_path: Path
+) -> None:
     assert "where" not in ls(store, "bert").out
     assert "where" not in ls(store, "bert", "--json").json[0]
+    bert = store.find_run("bert")
+    bert.checkpoint().copy_to(standfast.Store(tmp_path / "other"))
+    remember_mirror(store.backend, bert.hash, str(tmp_path / "other"))
+    assert where(store)[7] == ["local", str(tmp_path / "other")]
+    assert where(store)[200] == ["local", str(tmp_path / "mirror")]
+    remember_mirror(store.backend, bert.hash, str(tmp_path / "mirror"))
+    assert len(read_mirrors(store.backend)) == 2
+    assert where(store)[7] == ["local"]
 
 
 def test_those_in_the_mirror_alone_stand_in_the_order_that_was_asked_for(
-    store: standfast.Store,
+    store: standfast.Store, terminal: Terminal
 ) -> None:
     assert list(where(store, "-n", "3")) == [7, 300, 200]
     assert list(where(store, "--sort", "step", "--reverse")) == [7, 100, 200, 300]
     assert list(where(store, "--best", "loss", "--max")) == [100, 200, 300]
     assert list(where(store, "--best", "loss", "-n", "2")) == [300, 200]
-    shown = run_in_terminal("ls", "gpt", "-n", "1", "--store", Path(store.url).parent)
+    shown = terminal("ls", "gpt", "-n", "1", "--store", Path(store.url).parent)
     assert "… and 2 older; --all lists them" in shown
-
-
-def test_what_refers_to_a_checkpoint_refers_to_one_of_the_store(store: standfast.Store) -> None:
-    marks = {each["step"]: each["marks"] for each in ls(store, "gpt", "--json").json}
-    assert marks == {300: ["latest"], 200: ["best"], 100: []}
 
 
 def test_a_run_that_is_in_its_mirror_alone_is_listed(
@@ -87,12 +95,7 @@ def test_a_run_that_is_in_its_mirror_alone_is_listed(
     shown = ls(store, "--json").json
     assert [each["step"] for each in shown] == [7, 300, 200, 100]
     assert (shown[0]["name"], shown[0]["marks"]) == ("bert", [])
-
-
-def test_another_checkpoint_of_the_same_step_is_not_the_same(
-    store: standfast.Store, tmp_path: Path
-) -> None:
-    store.find_run("gpt").save(200, {}, replace=True)
+    store.find_run("gpt").save(200, {}, replace=True)  # another one than in the mirror
     assert where(store, "gpt") == {
         300: ["local"],
         200: ["local"],
@@ -146,14 +149,3 @@ def test_a_damaged_list_of_mirrors_is_told_and_the_rest_is_listed(store: standfa
     with pytest.warns(UserWarning, match=NAME):
         remember_mirror(store.backend, store.find_run("gpt").hash, "/another")
     assert path.read_bytes() == before
-
-
-def test_each_run_has_a_mirror_of_its_own(store: standfast.Store, tmp_path: Path) -> None:
-    bert = store.find_run("bert")
-    bert.checkpoint().copy_to(standfast.Store(tmp_path / "other"))
-    remember_mirror(store.backend, bert.hash, str(tmp_path / "other"))
-    assert where(store)[7] == ["local", str(tmp_path / "other")]
-    assert where(store)[200] == ["local", str(tmp_path / "mirror")]
-    assert len(read_mirrors(store.backend)) == 2
-    remember_mirror(store.backend, bert.hash, str(tmp_path / "mirror"))
-    assert where(store)[7] == ["local"]

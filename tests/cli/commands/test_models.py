@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from standfast.errors import ChangedFile
-from standfast.packages import listing
 from standfast.packages.documents.records import GenerationInfo
 from standfast.packages.model.config import Config
-from tests.cli.test_cli import STANDFAST, run_in_terminal
-from tests.kit.cli import call
+from tests.kit.cli import Terminal, call
 from tests.packages.saved_packages import (
     CONFIG,
     PARAMETERS,
     make_foreign,
     make_package,
-    rewrite_manifest,
 )
 
 LONG = "cooking_recipe_generator_20240123_143022"
@@ -43,10 +38,6 @@ def broken(tmp_path: Path) -> Path:
     make_package(tmp_path / "whole_20260101_000000")
     (make_package(tmp_path / "cut_20250101_000000") / "tokenizer.json").unlink()
     return tmp_path
-
-
-def in_terminal(columns: int, *arguments: str | Path) -> str:
-    return run_in_terminal(*arguments, command=("env", f"COLUMNS={columns}", STANDFAST))
 
 
 def test_a_pipe_gets_plain_columns_the_newest_first(models: Path) -> None:
@@ -83,99 +74,59 @@ def test_the_folder_is_the_current_one_unless_another_is_given(
     assert [each["name"] for each in call("models", "--json").json] == ["recipes"]
 
 
-def test_a_broken_one_gives_its_reason_and_the_exit_code_of_damage(broken: Path) -> None:
-    done = call("models", broken)
-    assert done.code == 1
-    lines = done.out.splitlines()
-    assert [line.split()[-1] for line in lines[1:3]] == ["whole", "broken"]
-    assert lines[3] == "broken      cut_20250101_000000: tokenizer.json is missing"
-    told = call("models", broken, "--json")
-    assert told.code == 1
-    assert [each["problem"] for each in told.json] == [None, "tokenizer.json is missing"]
-
-
-def test_a_wide_terminal_shows_the_time_and_a_narrow_one_the_age(models: Path) -> None:
-    wide = in_terminal(140, "models", models)
+def test_a_wide_terminal_shows_the_time_and_a_narrow_one_the_age(
+    models: Path, terminal: Terminal
+) -> None:
+    wide = terminal("models", models, columns=140)
     assert "2024-01-23 14:30:22" in wide
     assert LONG in wide
-    narrow = in_terminal(80, "models", models)
+    narrow = terminal("models", models, columns=80)
     assert "2024-01-23" not in narrow
     assert "cooking_recipe" in narrow
     assert "…" in narrow
     assert len(narrow.splitlines()) == 4  # nothing is wrapped
 
 
-def test_a_terminal_shows_a_broken_one_in_red(broken: Path) -> None:
-    output = in_terminal(120, "models", broken)
+def test_a_broken_one_is_red_and_gives_its_reason_and_exit_code(
+    broken: Path, terminal: Terminal
+) -> None:
+    done = call("models", broken)
+    assert done.code == 1
+    assert [line.split()[-1] for line in done.lines[1:3]] == ["whole", "broken"]
+    assert done.lines[3] == "broken      cut_20250101_000000: tokenizer.json is missing"
+    told = call("models", broken, "--json")
+    assert told.code == 1
+    assert [each["problem"] for each in told.json] == [None, "tokenizer.json is missing"]
+    output = terminal("models", broken, columns=120)
     assert "\x1b[31mcut_20250101_000000" in output
     assert "\x1b[31mwhole_" not in output
 
 
-def test_a_terminal_is_spared_the_oldest_of_many(tmp_path: Path) -> None:
+def test_a_terminal_is_spared_the_oldest_of_many(tmp_path: Path, terminal: Terminal) -> None:
     for day in range(1, 43):
         folder = tmp_path / f"m{day:02}_202601{day:02}_000000"
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(b"")
-    output = in_terminal(120, "models", tmp_path)
+    output = terminal("models", tmp_path, columns=120)
     assert "… and 2 more; --all lists them" in output
-    assert "more" not in in_terminal(120, "models", tmp_path, "--all")
+    assert "more" not in terminal("models", tmp_path, "--all", columns=120)
     assert output.count("config.json is missing") == 42
 
 
-def test_a_folder_without_models_is_no_error(tmp_path: Path) -> None:
+def test_a_folder_without_models_is_no_error_and_one_that_is_missing_is(tmp_path: Path) -> None:
     done = call("models", tmp_path)
     assert (done.code, done.out) == (0, f"no model packages in {tmp_path}\n")
-
-
-def test_a_folder_that_is_missing_is_wrong_use(tmp_path: Path) -> None:
     done = call("models", tmp_path / "models")
     assert done.code == 2
     assert done.err == f"standfast: there is no folder {tmp_path / 'models'}\n"
 
 
 def test_what_a_file_says_cannot_steer_a_terminal(tmp_path: Path) -> None:
-    make_foreign(tmp_path / "evil\x1b[2J")
-    done = call("models", tmp_path)
-    assert done.code == 0
-    assert "evil\\x1b[2J" in done.out
-    assert "\x1b" not in done.out
-
-
-def test_a_number_that_no_model_has_does_not_end_the_list(broken: Path) -> None:
-    rewrite_manifest(make_package(broken / "huge_20240101_000000"), parameters=10**400)
-    done = call("models", broken)
-    assert done.code == 1
-    lines = done.out.splitlines()
-    assert [line.split()[0] for line in lines[1:4]] == [
-        "whole_20260101_000000",
-        "cut_20250101_000000",
-        "huge_20240101_000000",
-    ]
-    assert lines[5].startswith("broken      huge_20240101_000000: manifest.json: model or created")
-
-
-def test_a_link_to_nothing_is_shown_as_missing(tmp_path: Path) -> None:
-    folder = make_package(tmp_path / "gpt")
+    folder = make_foreign(tmp_path / "evil\x1b[2J")
     (folder / "notes.txt").symlink_to("nothing.txt")
-    (folder / "circle.txt").symlink_to("circle.txt")
-    done = call("show", f"{folder}/")
-    assert done.code == 0
-    lines = [line.split() for line in done.out.splitlines()]
-    assert ["notes.txt", "missing"] in lines
-    assert ["circle.txt", "missing"] in lines
-
-
-def test_a_package_that_is_replaced_all_the_time_is_said_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_package(tmp_path / "gpt")
-
-    def changing(home: Path, action: Any) -> Any:
-        if home != tmp_path:
-            raise ChangedFile(f"{home} is replaced all the time")
-        return action()
-
-    monkeypatch.setattr(listing, "while_unchanged", changing)
-    done = call("models", tmp_path)
-    assert done.code == 0
-    assert done.out.splitlines()[2].startswith("unverified  gpt: ")
+    for command in ("models", tmp_path), ("show", f"{folder}/"):
+        done = call(*command)
+        assert done.code == 0
+        assert "evil\\x1b[2J" in done.out
+        assert "\x1b" not in done.out
+    assert ["notes.txt", "missing"] in [line.split() for line in done.lines]

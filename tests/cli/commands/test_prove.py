@@ -60,6 +60,7 @@ def test_a_program_that_is_not_exact_ends_with_one_and_the_first_difference() ->
     assert found["differences"][0] == found["first"]
 
 
+@pytest.mark.long
 def test_differences_are_printed_for_people_too() -> None:
     options = ("--kills", "1", "--seed", "4")  # a kill before the last save, by far
     done = call(*prove(*options, program=walk("--leave-out", "restoring")))

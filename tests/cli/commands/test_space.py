@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,12 @@ import standfast
 from standfast.policies import Retention
 from standfast.store.backends.local import LocalBackend
 from standfast.store.retention.pins import pinned
-from tests.kit.cli import call, data_files, flip_in, make_store, put
+from tests.kit.cli import at, call, data_files, flip_in, make_store, put
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> standfast.Store:
     return make_store(tmp_path / "store")
-
-
-def at(store: standfast.Store) -> tuple[str, str]:
-    return "--store", str(Path(store.url).parent)
 
 
 def on_disk(store: standfast.Store) -> int:
@@ -48,11 +43,7 @@ def verified(store: standfast.Store) -> None:
 # rm
 
 
-@pytest.mark.parametrize(
-    "refs",
-    [["gpt@100"], ["gpt@300"], ["gpt@100", "gpt@200"], ["bert"], ["gpt"], ["gpt", "bert"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("refs", [["gpt@100", "gpt@200"], ["gpt", "bert"]], ids=" ".join)
 def test_rm_frees_what_it_said_once_the_trash_is_emptied(
     store: standfast.Store, refs: list[str]
 ) -> None:
@@ -72,110 +63,65 @@ def test_rm_frees_what_it_said_once_the_trash_is_emptied(
 
 def test_rm_shows_what_would_go(store: standfast.Store) -> None:
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
-    done = call("rm", "gpt@100", "gpt@200", "bert", *at(store))
+    done = call("rm", "gpt@300", "gpt@200", "bert", *at(store))
     assert done.code == 0
-    assert done.lines == [
-        f"would go    {gpt}@100 (gpt)",
+    assert done.lines[:3] == [
+        f"would go    {gpt}@300 (gpt): the latest of its run",
         f"would go    {gpt}@200 (gpt): the best of its run",
         f"would go    run {bert} (bert) with 1 checkpoint",
-        done.lines[-1],
     ]
-    assert done.lines[-1].endswith("would be free once the trash is emptied; --yes moves it there")
+    assert done.lines[3].endswith("would be free once the trash is emptied; --yes moves it there")
     done = call("rm", "gpt@100", "--yes", *at(store))
     assert done.lines[0] == f"deleted     {gpt}@100 (gpt)"
-    assert done.lines[1].startswith(
-        "            moved to the trash; `standfast restore gpt@100` brings it back; "
-        "the whole trash holds 26"
-    )
-    assert done.lines[1].endswith(" kB, which `standfast gc --empty --yes` frees")
+    assert "`standfast restore gpt@100` brings it back; the whole trash holds 26" in done.lines[1]
     assert [c.step for c in store.find_run("gpt").checkpoints()] == [200, 300]
 
 
-def test_a_file_with_another_name_elsewhere_is_not_freed(
-    store: standfast.Store, tmp_path: Path
-) -> None:
-    first, *_ = data_files(store, "gpt")
-    before = call("rm", "gpt@100", "--json", *at(store)).json["bytes"]
-    os.link(first, tmp_path / "backup")
-    after = call("rm", "gpt@100", "--json", *at(store)).json["bytes"]
-    assert before - after == first.stat().st_size
-
-
-def test_rm_refuses_what_is_protected(store: standfast.Store) -> None:
+def test_rm_refuses_what_is_protected_or_in_use(store: standfast.Store) -> None:
     store.resolve("gpt@200").tag("paper")
-    there = files(store)
-    for ref in ("gpt@200", "paper", "gpt", "bert@7"):
-        done = call("rm", ref, "--yes", *at(store))
-        assert (done.code, done.out) == (2, "")
-        why = done.err.removeprefix("standfast: ")
-        assert ("intact" if ref == "bert@7" else "'paper'") in why
-        foretold = call("rm", ref, *at(store))
-        assert (foretold.code, foretold.out) == (2, f"refused     {why}")
+    gpt, there = store.find_run("gpt"), files(store)
+
+    def refused(ref: str, why: str) -> None:
+        for options, done in (((), "out"), (("--yes",), "err")):
+            found = call("rm", ref, *options, *at(store))
+            assert found.code == 2
+            assert why in getattr(found, done), (ref, options)
+
+    for ref in ("gpt@200", "paper", "gpt"):
+        refused(ref, "'paper'")
+    refused("bert@7", "intact")
+    with pinned(store.backend, gpt.hash, 100):
+        refused("gpt@100", f"step 100 of run {gpt.hash} is in use")
     assert files(store) == there
+    gpt.checkpoint(200).untag("paper")
+    with gpt:
+        refused("gpt", "writes into it; end that first")
+    assert call("rm", "gpt", *at(store)).code == 0
 
 
 def test_rm_foretells_where_it_stops(store: standfast.Store) -> None:
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
     store.resolve("gpt@200").tag("paper")
-    done = call("rm", "bert", "gpt@300", "gpt@200", *at(store))
+    refs = ("bert", "gpt@300", "gpt@200")
+    done = call("rm", *refs, *at(store))
     assert done.code == 2
-    assert done.lines == [
+    assert done.lines[:4] == [
         f"would go    run {bert} (bert) with 1 checkpoint",
         f"refused     step 200 of run {gpt} is tagged 'paper': remove the tag first",
         f"would stay  {gpt}@300 (gpt)",
         f"would stay  {gpt}@200 (gpt)",
-        done.lines[-1],
     ]
-    found = call("rm", "bert", "gpt@300", "gpt@200", "--json", *at(store))
+    found = call("rm", *refs, "--json", *at(store))
     assert (found.code, [each["run"] for each in found.json["what"]]) == (2, [bert])
     assert found.json["refused"] == [done.lines[1].removeprefix("refused     ")]
     alone = call("rm", "bert", "--json", *at(store)).json
     assert (alone["bytes"], alone["refused"]) == (found.json["bytes"], [])
-    turned = call("rm", "gpt@200", "bert", *at(store))
-    assert turned.lines[1:] == [
-        f"would stay  {gpt}@200 (gpt)",
-        f"would stay  run {bert} (bert) with 1 checkpoint",
-    ]
-    call("rm", "bert", "gpt@300", "gpt@200", "--yes", *at(store))
-    assert [run.hash for run in store.runs()] == [gpt]
-    assert len(store.find_run("gpt").checkpoints()) == 3
-
-
-def test_rm_says_if_the_latest_or_the_best_would_go(store: standfast.Store) -> None:
-    gpt = store.find_run("gpt").hash
-    done = call("rm", "gpt@300", *at(store))
-    assert (done.code, done.lines[0]) == (0, f"would go    {gpt}@300 (gpt): the latest of its run")
-    hints = call("rm", "gpt@100", "gpt@200", "--json", *at(store)).json["what"][0]["hints"]
-    assert hints == {"200": ["the best of its run"]}
-
-
-def test_rm_of_a_run_that_somebody_writes_into_is_refused(store: standfast.Store) -> None:
-    with store.find_run("gpt") as run:
-        for options in ((), ("--yes",)):
-            done = call("rm", "gpt", *options, *at(store))
-            assert done.code == 2
-            assert f"run {run.hash}: " in done.out + done.err
-            assert "writes into it; end that first" in done.out + done.err
-    assert call("rm", "gpt", *at(store)).code == 0
-
-
-def test_rm_of_what_is_being_read_is_refused(store: standfast.Store) -> None:
-    run = store.find_run("gpt").hash
-    with pinned(store.backend, run, 100):
-        for ref in ("gpt", "gpt@100"):
-            for options in ((), ("--yes",)):
-                done = call("rm", ref, *options, *at(store))
-                assert done.code == 2
-                assert f"step 100 of run {run} is in use" in done.out + done.err
-
-
-def test_rm_says_what_is_gone_when_a_later_one_is_refused(store: standfast.Store) -> None:
-    store.resolve("gpt@200").tag("paper")
-    done = call("rm", "bert", "gpt@200", "--yes", *at(store))
+    done = call("rm", *refs, "--yes", *at(store))
     assert done.code == 2
-    assert len(done.lines) == 2
     assert done.lines[0].startswith("deleted     run")
     assert "`standfast restore bert`" in done.lines[1]
+    assert [run.hash for run in store.runs()] == [gpt]
+    assert len(store.find_run("gpt").checkpoints()) == 3
 
 
 def test_rm_says_so_where_there_is_no_trash(
@@ -215,7 +161,7 @@ def test_du_counts_every_file_once(store: standfast.Store) -> None:
     assert report["orphans"] == {}
 
 
-def test_du_prints_a_table_and_what_has_no_record(store: standfast.Store) -> None:
+def test_du_prints_a_table_what_has_no_record_and_budgets(store: standfast.Store) -> None:
     first, *_ = data_files(store, "gpt")
     orphan = first.with_name(first.name.replace("000100", "000999"))
     orphan.write_bytes(bytes(1000))
@@ -223,26 +169,16 @@ def test_du_prints_a_table_and_what_has_no_record(store: standfast.Store) -> Non
     assert lines[0].split() == ["run", "hash", "checkpoints", "logical", "disk", "saved"]
     assert lines[3].split()[:4] == ["total", "4", "918", "kB"]
     assert lines[4] == "1 file without a record, 1 kB: `standfast doctor` lists them"
-
-
-def test_du_shows_budgets_where_there_are_any(store: standfast.Store) -> None:
     store.find_run("bert").set_retention(Retention(budget=2_000_000))
-    lines = call("du", *at(store)).lines
-    assert lines[0].split()[-1] == "budget"
-    assert lines[1].split()[-2:] == ["2", "MB"]
-    assert len(lines[2]) < len(lines[1])
     store.budget = "5GB"
-    assert call("du", *at(store)).lines[3].endswith("5 GB")
+    lines = call("du", *at(store)).lines
+    assert [line.split()[-2:] for line in lines[1:4:2]] == [["2", "MB"], ["5", "GB"]]
     report = call("du", "--json", *at(store)).json
     assert [run["budget"] for run in report["runs"]] == [2_000_000, None]
     assert (report["total"]["budget"], report["problem"]) == (5_000_000_000, None)
-
-
-def test_a_budget_that_cannot_be_read_does_not_hide_the_rest(store: standfast.Store) -> None:
     put(Path(store.url, "store.json"), b"nothing")
     done = call("du", *at(store))
-    assert done.code == 1
-    assert done.lines[3].startswith("total")
+    assert (done.code, done.lines[3][:5]) == (1, "total")
     assert done.lines[4].startswith("damaged     the budget of the store: store.json: ")
     assert call("du", "--json", *at(store)).json["problem"].startswith("store.json")
 

@@ -10,17 +10,12 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.store.copies.imports import import_folder
-from tests.kit.cli import call, make_store, weights
+from tests.kit.cli import at, call, make_store, weights
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> standfast.Store:
     return make_store(tmp_path / "store")
-
-
-def at(store: standfast.Store) -> tuple[str, str]:
-    return "--store", str(Path(store.url).parent)
 
 
 # export
@@ -55,22 +50,15 @@ def test_export_replaces_nothing_unasked(store: standfast.Store, tmp_path: Path)
     assert list(standfast.load(target)) == ["weight", "bias"]
 
 
-def test_export_to_a_folder(store: standfast.Store, tmp_path: Path) -> None:
-    target = tmp_path / "folder"
-    done = call("export", "gpt@200", target, *at(store))
-    assert [line.strip() for line in done.lines[1:]] == [
-        str(target / name)
-        for name in ("model.safetensors", "optimizer.safetensors", "checkpoint.json")
-    ]
-    assert json.loads((target / "checkpoint.json").read_text())["step"] == 200
-    assert call("export", "gpt@200", target, *at(store)).code == 2
-
-
 def test_export_to_a_folder_whose_name_has_a_dot(store: standfast.Store, tmp_path: Path) -> None:
     for name in ("model.onnx", "run.v2"):
         assert call("export", "gpt@200", tmp_path / name, *at(store)).code == 2
     assert list(tmp_path.glob("*.*")) == []
-    assert call("export", "gpt@200", f"{tmp_path / 'run.v2'}/", *at(store)).code == 0
+    done = call("export", "gpt@200", f"{tmp_path / 'run.v2'}/", *at(store))
+    assert [Path(line.strip()).name for line in done.lines[1:]] == [
+        *("model.safetensors", "optimizer.safetensors", "checkpoint.json")
+    ]
+    assert call("export", "gpt@100", tmp_path / "run.v2", *at(store)).code == 2
     assert call("export", "gpt@100", tmp_path / "run.v2", "--yes", *at(store)).code == 0
     assert json.loads((tmp_path / "run.v2" / "checkpoint.json").read_text())["step"] == 100
 
@@ -94,13 +82,19 @@ def test_an_export_that_fails_leaves_the_folder_as_it_was(
     assert {path.name for path in folder.iterdir()} == names
 
 
-def test_convert_replaces_nothing_unasked(tmp_path: Path) -> None:
+def test_convert_replaces_nothing_unasked_and_leaves_checkpoints_to_export(
+    store: standfast.Store, tmp_path: Path
+) -> None:
     standfast.save(tmp_path / "a.npz", {"w": np.ones(3)})
     target = tmp_path / "b.safetensors"
     target.write_bytes(b"precious")
     assert call("convert", tmp_path / "a.npz", target).code == 2
     assert target.read_bytes() == b"precious"
     assert call("convert", tmp_path / "a.npz", target, "--yes").code == 0
+    done = call("convert", "gpt@200", tmp_path / "c.pt", *at(store))
+    assert done.code == 2
+    assert f"standfast export gpt@200 {tmp_path / 'c.pt'}" in done.err
+    assert not (tmp_path / "c.pt").exists()
 
 
 def test_export_errors(store: standfast.Store, tmp_path: Path) -> None:
@@ -110,14 +104,6 @@ def test_export_errors(store: standfast.Store, tmp_path: Path) -> None:
     assert "it has model, optimizer" in unknown.err
     assert call("export", "gpt@200", target, "--format", "nothing", *at(store)).code == 2
     assert call("export", "gpt@200", tmp_path / "no" / "folder", *at(store)).code == 2
-    assert not target.exists()
-
-
-def test_convert_of_a_checkpoint_is_left_to_export(store: standfast.Store, tmp_path: Path) -> None:
-    target = tmp_path / "model.pt"
-    done = call("convert", "gpt@200", target, *at(store))
-    assert done.code == 2
-    assert f"standfast export gpt@200 {target}" in done.err
     assert not target.exists()
 
 
@@ -193,7 +179,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_import_makes_a_run_of_a_folder(folder: Path, tmp_path: Path) -> None:
+def test_import_makes_a_run_of_a_folder_and_can_be_repeated(folder: Path, tmp_path: Path) -> None:
     new = tmp_path / "new store"
     (folder / "junk.pt").unlink()
     done = call("import", folder, "--store", new)
@@ -207,39 +193,21 @@ def test_import_makes_a_run_of_a_folder(folder: Path, tmp_path: Path) -> None:
         "            left out    arguments: a argparse.Namespace",
         f"torch: 2 checkpoints into run {run.hash} (old run)",
     ]
-    assert [checkpoint.step for checkpoint in run.checkpoints()] == [10, 20]
-    loaded = run.load(10)
-    assert np.array_equal(np.asarray(loaded["model"]["weight"]), weights(10))
+    assert np.array_equal(np.asarray(run.load(10)["model"]["weight"]), weights(10))
     assert store.resolve("latest").metrics == {"loss": 0.05}
-
-
-def test_import_can_be_repeated(folder: Path, store: standfast.Store) -> None:
-    (folder / "junk.pt").unlink()
+    again = call("import", folder, *at(store))
+    assert "skipped     step 10: the run has it already" in again.lines
+    assert again.lines[-1].startswith("torch: 0 checkpoints")
     first = call("import", folder, "--name", "taken", "--json", *at(store)).json
     assert [each["step"] for each in first["taken"]] == [10, 20]
     assert first["taken"][0]["left_out"] == {"arguments": "argparse.Namespace"}
     assert (first["name"], first["kind"], first["skipped"]) == ("taken", "torch", [])
-    (folder / "step_20.pt").rename(folder / "step_30.pt")
-    again = call("import", folder, "--name", "taken", *at(store))
-    assert "skipped     step 10: the run has it already" in again.lines
-    assert again.lines[-1].startswith("torch: 0 checkpoints")
-    assert call("import", folder, "--name", "taken", "--json", *at(store)).json["skipped"] == [
-        10,
-        20,
-    ]
-
-
-def test_an_imported_run_can_be_gone_on_with(folder: Path, store: standfast.Store) -> None:
-    (folder / "junk.pt").unlink()
-    imported = import_folder(store, folder)
-    with store.find_run("old run") as run:
-        run.save(30, imported.taken[-1].checkpoint.state())
-    assert [checkpoint.step for checkpoint in imported.run.checkpoints()] == [10, 20, 30]
+    again = call("import", folder, "--name", "taken", "--json", *at(store)).json
+    assert (again["taken"], again["skipped"]) == ([], [10, 20])
 
 
 def test_import_says_what_it_ignored(folder: Path, store: standfast.Store) -> None:
-    for path in folder.glob("*.pt"):
-        path.rename(path.with_suffix(".bin") if path.stem == "junk" else path)
+    (folder / "junk.pt").unlink()
     (folder / "model.safetensors").symlink_to(folder / "gone")
     done = call("import", folder, *at(store))
     assert done.code == 0, done.err

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +20,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
 
 import standfast
-from tests import ROOT
 
-SCREENS = ROOT / "build" / "screens"
 ELSEWHERE = "attacker.example"
 """A name that the browser finds on this machine, as after a DNS rebinding."""
 ARGUMENTS = [
@@ -40,7 +38,7 @@ PHONE = {"width": 390, "height": 844}
 LONGEST_WAIT = 60.0
 """Seconds after which a page hangs; on a busy machine it may well be slow."""
 expect.set_options(timeout=LONGEST_WAIT * 1000)
-_OBSERVED = """
+OBSERVED = """
 window.__shift = 0; window.__shifted = []; window.__longest = 0;
 new PerformanceObserver(list => { for (const entry of list.getEntries())
   if (!entry.hadRecentInput) {
@@ -62,12 +60,14 @@ window.setTimeout = (action, delay = 0, ...given) => {
 window.clearTimeout = timer => { __timers.delete(timer); clearTimeout(timer); };
 """
 """Runs before all else on each page: what people would feel is added up, and timers are known."""
-_IS_IDLE = """async () => {
-  await new Promise(done => requestIdleCallback(() => requestAnimationFrame(done)));
-  return __timers.size || [...document.querySelectorAll('[aria-busy=true]')].some(element => {
-    const box = element.getBoundingClientRect();
-    return box.width && box.bottom > 0 && box.top < innerHeight; }) ? "busy" : "idle"; }"""
-"""Whether all that can be seen of a page is there, once it has nothing else to do."""
+_IDLE = """async () => {
+  for (let idle = 0; idle < 4; idle += 1) {
+    await new Promise(done => requestIdleCallback(() => requestAnimationFrame(done)));
+    if (__timers.size || [...document.querySelectorAll('[aria-busy=true]')].some(element => {
+      const box = element.getBoundingClientRect();
+      return box.width && box.bottom > 0 && box.top < innerHeight; })) idle = -1;
+  } return true; }"""
+"""Waits until all that can be seen of a page is there, and it has had nothing to do for a while."""
 
 
 def chromium() -> str:
@@ -144,6 +144,7 @@ class Watch:
     allowed: list[re.Pattern[str]] = field(default_factory=list)
     pending: set[Any] = field(default_factory=set)
     """Requests that were not answered yet, but for those that wait for news."""
+    answered: int = 0
 
     def expect(self, pattern: str) -> None:
         """Let pass what the pattern is found in: `404 .*/runs/none`, `console error: .*refused`."""
@@ -164,13 +165,22 @@ class Watch:
         Nothing can leave: the browser finds no other machine. Requests are not stopped on their
         way, since browsers that are stopped so keep nothing, and load everything again.
         """
-        context.set_default_timeout(LONGEST_WAIT * 1000)
-        context.add_init_script(_OBSERVED)
-        context.on("request", self._on_request)
-        context.on("requestfinished", self._on_end)
-        context.on("requestfailed", self._on_end)
-        context.on("response", self._on_response)
-        context.on("page", self._attach_page)
+        for event, action in self._listeners.items():
+            context.on(event, action)  # type: ignore[call-overload]
+
+    def detach(self, context: BrowserContext) -> None:
+        for event, action in self._listeners.items():
+            context.remove_listener(event, action)
+
+    @property
+    def _listeners(self) -> dict[str, Any]:
+        return {
+            "request": self._on_request,
+            "requestfinished": self._on_end,
+            "requestfailed": self._on_end,
+            "response": self._on_response,
+            "page": self._attach_page,
+        }
 
     def _attach_page(self, page: Page) -> None:
         page.on("console", self._on_console)
@@ -198,6 +208,7 @@ class Watch:
 
     def _on_end(self, request: Any) -> None:
         self.pending.discard(request)
+        self.answered += 1
 
     def _on_response(self, response: Any) -> None:
         if response.status >= 400:
@@ -207,12 +218,10 @@ class Watch:
 def settle(page: Page) -> None:
     """Wait until a page has all that it asked for, or was about to ask for, and has shown it."""
     watch: Watch = page.watch  # type: ignore[attr-defined]
-    end = time.monotonic() + LONGEST_WAIT
-    idle = 0
-    while idle < 4:  # an answer that came is seen by the page a moment later, and then shown
-        is_idle = page.wait_for_function(_IS_IDLE).json_value() == "idle"
-        idle = idle + 1 if is_idle and not watch.pending else 0
-        assert time.monotonic() < end, f"still loading: {[each.url for each in watch.pending]}"
+    answered = -1
+    while watch.pending or answered != watch.answered:  # an answer is shown a moment later
+        answered = watch.answered
+        page.wait_for_function(_IDLE)
 
 
 def visit(page: Page, url: str) -> None:
@@ -231,22 +240,13 @@ def work_of(page: Page, url: str) -> float:
     return next(each["value"] for each in found if each["name"] == "TaskDuration")
 
 
-def shot(page: Page, url: str, name: str) -> None:
-    """Visit a page on a phone and at a desk, which it must fit, and where it must not jump.
-
-    Pictures of it are in `build/screens`, in light and in dark.
-    """
-    SCREENS.mkdir(parents=True, exist_ok=True)
-    for rendering, size in {"phone": PHONE, "light": DESK}.items():
+def check_sizes(page: Page, url: str, sizes: Iterable[Any] = (PHONE, DESK)) -> None:
+    """Visit a page on a phone and at a desk, which it must fit, and where it must not jump."""
+    for size in sizes:
         page.set_viewport_size(size)
         visit(page, url)
-        page.screenshot(path=SCREENS / f"{name}-{rendering}.png")
-        check_fit(page, f"{name}-{rendering}")
-        check_shift(page, f"{name}-{rendering}")
-    page.emulate_media(color_scheme="dark")
-    settle(page)
-    page.screenshot(path=SCREENS / f"{name}-dark.png")
-    page.emulate_media(color_scheme="light")
+        check_fit(page, f"{url}, {size['width']} wide,")
+        check_shift(page, url)
 
 
 def check_fit(page: Page, what: str) -> None:
@@ -276,23 +276,44 @@ class Browsing:
     def __init__(self) -> None:
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
+        self._shared: BrowserContext | None = None
         self._loop: Any = None
 
     @contextmanager
     def context(self, **options: Any) -> Iterator[BrowserContext]:
         """A context that knows nothing of others."""
         with self._at_work():
-            if self._browser is None:
-                self._playwright = sync_playwright().start()
-                self._browser = self._playwright.chromium.launch(
-                    executable_path=chromium(), args=ARGUMENTS
-                )
-                self._loop = asyncio._get_running_loop()
-            context = self._browser.new_context(**options)
+            context = self._new_context(**options)
             try:
                 yield context
             finally:
                 context.close()
+
+    @contextmanager
+    def page(self, watch: Watch) -> Iterator[Page]:
+        """A page in the context of all tests: what it has loaded once need not come again."""
+        with self._at_work():
+            self._shared = self._shared or self._new_context(viewport=DESK)
+            watch.attach(self._shared)
+            page = self._shared.new_page()
+            page.watch = watch  # type: ignore[attr-defined]
+            try:
+                yield page
+            finally:
+                page.close()
+                watch.detach(self._shared)
+
+    def _new_context(self, **options: Any) -> BrowserContext:
+        if self._browser is None:
+            self._playwright = sync_playwright().start()
+            self._browser = self._playwright.chromium.launch(
+                executable_path=chromium(), args=ARGUMENTS
+            )
+            self._loop = asyncio._get_running_loop()
+        context = self._browser.new_context(**options)
+        context.set_default_timeout(LONGEST_WAIT * 1000)
+        context.add_init_script(OBSERVED)
+        return context
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:

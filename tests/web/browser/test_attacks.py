@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import httpx
 import pytest
 from playwright.sync_api import Page
 
-import standfast
 from tests.kit.sites import Site
 from tests.web import stores
-from tests.web.browser.browser import ELSEWHERE, Browsing, Watch, visit
-from tests.web.conftest import Serve
+from tests.web.browser.browser import ELSEWHERE, Browsing
+from tests.web.conftest import Serve, Shown
 
 ATTACK = """<!doctype html><link rel="icon" href="data:,"><title>elsewhere</title><script>
 const url = new URLSearchParams(location.search).get('url');
@@ -84,6 +81,12 @@ Promise.allSettled(ways).then(() => { window.done = true; });
 </script>"""
 
 
+RENAME = """async run => (await fetch(`/api/v1/runs/${run}/name`, { method: 'POST',
+headers: { 'X-Standfast': '1', 'Content-Type': 'application/json' },
+body: JSON.stringify({ name: `pwned ${Math.random()}` }) })).status"""
+"""What the dashboard's own pages do, in JavaScript."""
+
+
 class Target(NamedTuple):
     """A dashboard that may be written with, and the run to write about."""
 
@@ -103,7 +106,7 @@ class Target(NamedTuple):
 
 
 @pytest.fixture
-def target(shared_folder: Path, shown: Callable[[Any], standfast.Store], served: Serve) -> Target:
+def target(shared_folder: Path, shown: Shown, served: Serve) -> Target:
     """The same for all tests: each looks at what it has changed itself."""
     small = shown(stores.small)
     place = shared_folder / "target"
@@ -119,13 +122,16 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def victim(browsing: Browsing, watch: Watch) -> Iterator[Page]:
+def victim(browsing: Browsing) -> Iterator[Page]:
     """A page that may go anywhere on this machine, and whose errors are expected."""
     with browsing.context() as context:
         yield context.new_page()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", ELSEWHERE])
+LONG = [pytest.param(host, marks=pytest.mark.long) for host in ("localhost", ELSEWHERE)]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", *LONG])
 def test_a_page_elsewhere_reads_and_changes_nothing(
     host: str, target: Target, site: Site, victim: Page
 ) -> None:
@@ -137,6 +143,9 @@ def test_a_page_elsewhere_reads_and_changes_nothing(
     victim.wait_for_timeout(300)
     assert victim.evaluate("window.read") == []
     assert target.state == before
+    victim.goto(f"{target.url}/lineage")
+    assert victim.evaluate(RENAME, target.run) == 200, "the dashboard itself may edit"
+    assert target.state != before
 
 
 def test_the_attack_works_on_a_page_that_does_not_defend_itself(site: Site, victim: Page) -> None:
@@ -160,12 +169,7 @@ def test_a_name_that_was_made_to_lead_here_is_refused(target: Target, victim: Pa
         assert "low rate" not in text
         assert target.run not in text.replace(path, "")
         assert str(target.place) not in text
-    status = victim.evaluate(
-        "async run => (await fetch(`/api/v1/runs/${run}/name`, { method: 'POST',"
-        " headers: { 'X-Standfast': '1', 'Content-Type': 'application/json' },"
-        " body: JSON.stringify({ name: 'pwned' }) })).status",
-        target.run,
-    )
+    status = victim.evaluate(RENAME, target.run)
     assert 400 <= status < 500
     assert target.state == before
 
@@ -177,64 +181,3 @@ def test_it_cannot_be_shown_in_a_frame(target: Target, site: Site, victim: Page)
     victim.wait_for_timeout(300)
     (frame,) = [each for each in victim.frames if each != victim.main_frame]
     assert "low rate" not in frame.content()
-
-
-def test_the_dashboard_itself_may_edit(target: Target, page: Page) -> None:
-    """Else the tests above would show nothing."""
-    visit(page, f"{target.url}/checkpoints/{target.run}/200")
-    status = page.evaluate(
-        "async run => (await fetch(`/api/v1/runs/${run}/name`, { method: 'POST',"
-        " headers: { 'X-Standfast': '1', 'Content-Type': 'application/json' },"
-        " body: JSON.stringify({ name: 'renamed' }) })).status",
-        target.run,
-    )
-    assert status == 200
-    assert standfast.Store(target.place).open_run(target.run).name == "renamed"
-
-
-def test_nothing_can_be_edited_unless_it_was_allowed(
-    small: standfast.Store, served: Serve, page: Page, watch: Watch
-) -> None:
-    watch.expect("^403 (POST|DELETE) ")
-    watch.expect("console error: Failed to load resource.* 403")
-    url, run = served(small), small.find_run("gpt").hash
-    visit(page, f"{url}/checkpoints/{run}/100")
-    for method, path, body in (
-        ("POST", f"runs/{run}/name", {"name": "other"}),
-        ("POST", f"checkpoints/{run}/100/tags", {"tag": "other"}),
-        ("POST", f"checkpoints/{run}/100/notes", {"text": "other"}),
-        ("DELETE", f"checkpoints/{run}/100/tags/paper", None),
-    ):
-        status = page.evaluate(
-            "async ([method, path, body]) => (await fetch(`/api/v1/${path}`, { method, body,"
-            " headers: { 'X-Standfast': '1', 'Content-Type': 'application/json' } })).status",
-            [method, path, body and json.dumps(body)],
-        )
-        assert status == 403, path
-    assert small.checkpoint(run, 100).tags == ["paper"]
-
-
-def test_what_asks_without_a_browser_is_held_to_the_same(target: Target) -> None:
-    """Hosts and origins that look alike."""
-    before = target.state
-    port = target.port
-    for host in (
-        ELSEWHERE, f"127.0.0.1.{ELSEWHERE}:{port}", f"localhost.{ELSEWHERE}", "0.0.0.0",
-        f"127.0.0.1@{ELSEWHERE}", f"127.0.0.1:{port}, {ELSEWHERE}", "", "[::ffff:127.0.0.1]", "*",
-    ):  # fmt: skip
-        answer = httpx.get(f"{target.url}/api/v1/runs", headers={"Host": host})
-        assert 400 <= answer.status_code < 500, host
-        assert "low rate" not in answer.text
-    path = f"{target.url}/api/v1/runs/{target.run}/name"
-    for origin in (
-        f"http://{ELSEWHERE}", "null", f"http://127.0.0.1.{ELSEWHERE}:{port}",
-        f"http://127.0.0.1:{int(port) - 1}", f"https://127.0.0.1:{port}",
-        f"http://{ELSEWHERE}#http://127.0.0.1:{port}", f"http://127.0.0.1:{port}.{ELSEWHERE}",
-    ):  # fmt: skip
-        headers = {"Origin": origin, "X-Standfast": "1"}
-        answer = httpx.post(path, json={"name": "pwned"}, headers=headers)
-        assert answer.status_code == 403, origin
-        answer = httpx.get(f"{target.url}/api/v1/runs", headers={"Origin": origin})
-        assert "access-control-allow-origin" not in answer.headers
-    assert httpx.post(path, json={"name": "pwned"}).status_code == 403
-    assert target.state == before

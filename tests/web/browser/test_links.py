@@ -1,4 +1,4 @@
-"""All links of all pages lead somewhere."""
+"""Every page can be reached, fits its window, does not jump and says where it is."""
 
 from __future__ import annotations
 
@@ -6,26 +6,31 @@ import re
 from urllib.parse import urldefrag, urljoin, urlsplit
 
 import httpx
+import pytest
 from playwright.sync_api import Page
 
 import standfast
 from tests.web import stores
-from tests.web.browser.browser import visit
+from tests.web.browser.browser import DESK, PHONE, check_sizes
 from tests.web.conftest import Serve
 
 MOST = 400
 """Pages; a crawl that finds more has gone astray."""
+NAMES = (
+    "runs run runs-together lineage checkpoint snapshot compare storage files file mesh package"
+).split()
+SHORT = ("checkpoint",)
 
 
-def test_every_link_of_every_page_answers(
+def test_every_link_answers_and_every_page_can_be_reached_from_the_first_one(
     small: standfast.Store, served: Serve, page: Page
 ) -> None:
     """One page of each kind is opened in the browser; what others link to is asked for."""
     url = served(small)
-    waiting = [f"{url}{path}" for path in stores.pages(small).values()]
+    waiting = [f"{url}/"]
     opened: set[str] = set()
     answered: set[str] = set()
-    with httpx.Client(timeout=20) as client:
+    with httpx.Client(timeout=60) as client:
         while waiting:
             link = waiting.pop()
             if link in answered:
@@ -37,31 +42,33 @@ def test_every_link_of_every_page_answers(
             if _kind(link) in opened or "text/html" not in answer.headers["content-type"]:
                 continue
             opened.add(_kind(link))
-            visit(page, link)
+            check_sizes(page, link, [DESK])
+            check_place(page)
             waiting += [found for found in _links(page) if found not in answered]
-    assert len(opened) >= 7, opened
+    assert opened >= {_kind(f"{url}{path}") for path in stores.pages(small).values()}
     assert len(answered) > 20
 
 
-def test_every_page_can_be_reached_from_the_first_one(
-    small: standfast.Store, served: Serve, page: Page
+@pytest.mark.parametrize(
+    "name",
+    [each if each in SHORT else pytest.param(each, marks=pytest.mark.long) for each in NAMES],
+)
+def test_every_page_fits_a_phone_and_a_desk_and_says_where_it_is(
+    name: str, small: standfast.Store, served: Serve, page: Page
 ) -> None:
-    url = served(small)
-    visit(page, url)
-    kinds = {_kind(link) for link in _links(page)}
-    assert {"/", "/lineage", "/storage", "/files", "/runs/RUN"} <= kinds
-    visit(page, f"{url}{stores.pages(small)['run']}")
-    assert "/checkpoints/RUN/N" in {_kind(link) for link in _links(page)}
+    check_sizes(page, f"{served(small)}{stores.pages(small)[name]}", [PHONE, DESK])
+    check_place(page)
 
 
-def test_the_way_back_works(small: standfast.Store, served: Serve, page: Page) -> None:
-    url = served(small)
-    visit(page, url)
-    page.locator(f"a[href*='{small.find_run('gpt').hash}']").first.click()
-    page.wait_for_url("**/runs/*")
-    page.go_back()
-    page.get_by_text("low rate").first.wait_for()
-    assert urlsplit(page.url).path == "/"
+def test_the_list_of_pages_is_whole(small: standfast.Store) -> None:
+    assert sorted(stores.pages(small)) == sorted(NAMES)
+
+
+def check_place(page: Page) -> None:
+    assert page.locator("h1").count() == 1
+    assert page.locator("nav [aria-current]").count() == 1
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert re.fullmatch(r"\S.* · Standfast", page.title())
 
 
 def _links(page: Page) -> list[str]:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, sync_playwright
+import pytest
+from playwright.sync_api import expect, sync_playwright
 
 import standfast
 from tests.web import stores
-from tests.web.browser.browser import ARGUMENTS, Watch, chromium, visit
-from tests.web.conftest import Serve
+from tests.web.browser.browser import ARGUMENTS, OBSERVED, Watch, chromium, visit
+from tests.web.conftest import See, Serve
 
-NAMES = ("run", "checkpoint", "compare", "mesh")
+EVERY = ("run", "checkpoint", "compare", "mesh")
 
 
+@pytest.mark.parametrize("names", [EVERY[:1], pytest.param(EVERY, marks=pytest.mark.long)])
 def test_no_page_opens_a_connection_to_anywhere_else(
-    small: standfast.Store, served: Serve, tmp_path: Path, watch: Watch
+    names: Sequence[str], small: standfast.Store, served: Serve, tmp_path: Path, watch: Watch
 ) -> None:
     """Below the pages too: connections, by whatever part of the browser."""
     url, log = served(small), tmp_path / "network.json"
@@ -26,10 +29,11 @@ def test_no_page_opens_a_connection_to_anywhere_else(
             executable_path=chromium(), args=[*ARGUMENTS, f"--log-net-log={log}"]
         )
         context = browser.new_context()
+        context.add_init_script(OBSERVED)
         watch.attach(context)
         page = context.new_page()
         page.watch = watch
-        for name in NAMES:
+        for name in names:
             visit(page, f"{url}{stores.pages(small)[name]}")
         browser.close()
     connected, asked = _network(log)
@@ -38,27 +42,19 @@ def test_no_page_opens_a_connection_to_anywhere_else(
     assert watch.problems == []
 
 
-def test_the_plots_come_out_of_the_installed_package_and_are_kept(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    """They are megabytes: the browser does not ask for them again."""
-    for name in ("run", "runs-together"):
-        visit(page, f"{served(small)}{stores.pages(small)[name]}")
-        page.locator("path.js-line").first.wait_for()
-    assert page.locator("path.js-line").count() >= 4
-    sizes = page.evaluate(
+def test_plots_are_loaded_where_they_are_shown_and_once(see: See) -> None:
+    """They are megabytes: they come out of the installed package, and the browser keeps them."""
+    loaded = (
         "performance.getEntriesByType('resource').filter(each => each.name.endsWith('/plotly.js'))"
         ".map(each => each.transferSize)"
     )
-    assert sizes == [0]
-
-
-def test_pages_that_show_no_plot_do_not_load_the_plots(
-    small: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, f"{served(small)}/")
-    loaded = page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
-    assert not any("plotly" in name for name in loaded)
+    assert see("runs").evaluate(loaded) == []
+    see("run")
+    page = see("runs-together")
+    page.locator(".plot").first.locator("path.js-line").nth(1).wait_for()
+    assert page.locator("path.js-line").count() >= 4
+    expect(page.locator(".legend a")).to_have_text(["gpt", "low rate"])
+    assert page.evaluate(loaded) == [0]
 
 
 def _network(log: Path) -> tuple[set[str], set[str]]:

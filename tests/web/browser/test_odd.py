@@ -29,19 +29,13 @@ def odd(shared_folder: Path) -> standfast.Store:
     return store
 
 
-def test_tensors_at_the_top_of_a_state_are_shown(
+def test_tensors_at_the_top_of_a_state_and_large_integers_are_shown(
     odd: standfast.Store, served: Serve, page: Page
 ) -> None:
-    for name, tensors in (("odd", 3), ("other", 1)):
+    for name, tensors in (("other", 1), ("odd", 3)):
         visit(page, f"{served(odd)}/checkpoints/{odd.find_run(name).hash}/1")
         expect(page.locator(".row.columns")).to_contain_text(f"{tensors} tensor")
         expect(page.locator("main")).to_contain_text("no part")
-
-
-def test_a_histogram_of_large_integers_has_bars(
-    odd: standfast.Store, served: Serve, page: Page
-) -> None:
-    visit(page, f"{served(odd)}/checkpoints/{odd.find_run('odd').hash}/1")
     page.locator(".row[aria-selected]", has_text="ids").click()
     page.locator(".bars path").first.wait_for()
     bars = page.locator(".bars path").evaluate_all("all => all.map(e => e.getAttribute('d'))")
@@ -93,24 +87,22 @@ def test_a_setting_in_the_filter_is_no_metric_and_a_metric_may_be_called_time(
 
 
 def test_what_people_zoomed_to_and_what_they_write_stays_when_the_run_goes_on(
-    tmp_path: Path, served: Serve, page: Page
+    workshop: standfast.Store, served: Serve, page: Page
 ) -> None:
-    store = standfast.Store(tmp_path / "store")
-    run = store.run("live", hp={})
-    for step in range(1, 30):
-        run.save(step, {"n": step}, {"loss": 1 / step})
-    visit(page, f"{served(store, allow_edit=True)}/runs/{run.hash}")
-    plot = page.locator(".plot.js-plotly-plot").first
-    plot.evaluate("plot => Plotly.relayout(plot, {'xaxis.range': [5, 10]})")
-    page.get_by_role("button", name="Rename").click()
-    name = page.locator("#head form input")
-    name.fill("half a na")
-    run.save(30, {"n": 30}, {"loss": 0.01})
-    page.wait_for_function(
-        "() => document.querySelector('.plot.js-plotly-plot').data[0].x.includes(30)"
-    )
-    settle(page)
-    assert plot.evaluate("plot => plot.layout.xaxis.range") == [5, 10]
-    expect(name).to_have_value("half a na")
-    expect(name).to_be_focused()
-    run.close()
+    with workshop.run("live", hp={}) as run:
+        for step in range(1, 12):
+            run.save(step, {"n": step}, {"loss": 1 / step})
+        visit(page, f"{served(workshop, allow_edit=True)}/runs/{run.hash}")
+        plot = page.locator(".plot.js-plotly-plot").first
+        plot.evaluate("plot => Plotly.relayout(plot, {'xaxis.range': [5, 10]})")
+        page.get_by_role("button", name="Rename").click()
+        name = page.locator("#head form input")
+        name.fill("half a na")
+        run.save(30, {"n": 30}, {"loss": 0.01})
+        page.wait_for_function(
+            "() => document.querySelector('.plot.js-plotly-plot').data[0].x.includes(30)"
+        )
+        settle(page)
+        assert plot.evaluate("plot => plot.layout.xaxis.range") == [5, 10]
+        expect(name).to_have_value("half a na")
+        expect(name).to_be_focused()
