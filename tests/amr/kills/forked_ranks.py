@@ -10,11 +10,11 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from itertools import combinations
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from standfast.errors import RankLost
 from standfast.parallel import Communicator
@@ -77,6 +77,17 @@ class ForkedRanks:
         for connection in self._connections.values():
             connection.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
 
 def on_forked_ranks(count: int, program: Callable[[ForkedRanks], Any]) -> list[int]:
     """Run a program on some ranks: how each of them ended. They are one process group."""
@@ -108,7 +119,7 @@ def _ended_with(
         signal.alarm(LONGEST)
         _close_all([each for number, each in enumerate(ends) if number != rank])
         os.read(waiting, 1)
-        with closing(ForkedRanks(rank, len(ends), ends[rank])) as comm:
+        with ForkedRanks(rank, len(ends), ends[rank]) as comm:
             program(comm)
         return SAVED
     except RankLost:
