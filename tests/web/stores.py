@@ -204,23 +204,26 @@ def huge(folder: Path) -> standfast.Store:
     return store
 
 
+PAGES = {
+    "runs": "/",
+    "run": "/runs/{gpt}",
+    "runs-together": "/runs/{gpt}?with={low}",
+    "lineage": "/lineage",
+    "checkpoint": "/checkpoints/{gpt}/200",
+    "snapshot": "/checkpoints/{heat}/60",
+    "compare": "/compare?before={gpt}@100&after={low}@180",
+    "storage": "/storage",
+    "files": "/files",
+    "file": "/files?path=weights.safetensors",
+    "mesh": "/files?path=heat.sunc",
+    "package": "/files?path=recipes",
+}
+
+
 def pages(store: standfast.Store) -> dict[str, str]:
     """Where each page of the dashboard is, for the store `small`, by what to call its pictures."""
     gpt, low, heat = (store.find_run(name).hash for name in ("gpt", "low rate", "heat"))
-    return {
-        "runs": "/",
-        "run": f"/runs/{gpt}",
-        "runs-together": f"/runs/{gpt}?with={low}",
-        "lineage": "/lineage",
-        "checkpoint": f"/checkpoints/{gpt}/200",
-        "snapshot": f"/checkpoints/{heat}/60",
-        "compare": f"/compare?before={gpt}@100&after={low}@180",
-        "storage": "/storage",
-        "files": "/files",
-        "file": "/files?path=weights.safetensors",
-        "mesh": "/files?path=heat.sunc",
-        "package": "/files?path=recipes",
-    }
+    return {name: path.format(gpt=gpt, low=low, heat=heat) for name, path in PAGES.items()}
 
 
 @cache

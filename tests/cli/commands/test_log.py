@@ -172,6 +172,8 @@ def test_why_checkpoints_are_kept_and_why_others_were_deleted(
     copy = copy_of(store, tmp_path / "copy")
     copy.resolve("base@100").tag("paper")
     copy.find_run("base").retain(KeepLast(1))
+    copy.find_run("base").set_monitor("accuracy", "max")
+    assert "best 400: accuracy 0.975" in call("log", *at(copy)).out
     shown = call("show", "base@400", *at(copy)).lines
     assert "  its run keeps: the last" in shown
     assert "  kept: the latest of its run; the best of its run; the newest" in shown
