@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page
 
-import standfast
+from standfast import Store
 from tests.web import stores
 from tests.web.browser.browser import DESK, PHONE, check_sizes
 from tests.web.conftest import Serve
@@ -20,7 +20,7 @@ LONG = [pytest.param(each, marks=pytest.mark.long) for each in stores.PAGES if e
 
 
 def test_every_link_answers_and_every_page_can_be_reached_from_the_first_one(
-    small: standfast.Store, served: Serve, page: Page
+    small: Store, served: Serve, page: Page
 ) -> None:
     """One page of each kind is opened in the browser; what others link to is asked for."""
     url = served(small)
@@ -48,7 +48,7 @@ def test_every_link_answers_and_every_page_can_be_reached_from_the_first_one(
 
 @pytest.mark.parametrize("name", ["checkpoint", *LONG])
 def test_every_page_fits_a_phone_and_a_desk_and_says_where_it_is(
-    name: str, small: standfast.Store, served: Serve, page: Page
+    name: str, small: Store, served: Serve, page: Page
 ) -> None:
     check_sizes(page, f"{served(small)}{stores.pages(small)[name]}", [PHONE, DESK])
     check_place(page)
