@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import standfast
+from standfast import Store
 
 HP = {"lr": 0.1, "optimizer": {"name": "adam", "betas": [0.9, 0.99]}, "version": "1.0"}
 DATA = {"uids": list(range(20)), "discarded": [3], "tags": {5: ["hard"]}}
@@ -18,7 +19,7 @@ def model(width: int) -> dict[str, Any]:
 
 
 def make_run(
-    store: standfast.Store,
+    store: Store,
     name: str,
     steps: range,
     hp: Any = HP,
@@ -37,9 +38,9 @@ def make_run(
     return run
 
 
-def make_experiments(path: Path) -> standfast.Store:
+def make_experiments(path: Path) -> Store:
     """`base`, its branches `low` and `wide`, the branch `less` of `low`, two runs `sweep`."""
-    store = standfast.Store(path)
+    store = Store(path)
     base = make_run(store, "base", range(100, 500, 100))
     low = make_run(
         store, "low", range(300, 500, 100), {**HP, "lr": 0.01}, parent=base.checkpoint(200)

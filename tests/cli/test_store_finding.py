@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import standfast
+from standfast import Store
 from tests.kit.cli import call, make_store
 
 
@@ -27,7 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    with standfast.Store(tmp_path / "other").run("only here") as run:
+    with Store(tmp_path / "other").run("only here") as run:
         run.save(1, {"w": np.ones(2)})
     return tmp_path / "other"
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-import standfast
+from standfast import Store
 from tests.web import stores
 from tests.web.browser.browser import Browsing, Server, Watch, start, visit
 
 Serve = Callable[..., str]
-Shown = Callable[[Any], standfast.Store]
+Shown = Callable[[Any], Store]
 See = Callable[[str], Page]
 
 
@@ -31,7 +31,7 @@ def shown(shared_folder: Path) -> Shown:
 
 
 @pytest.fixture
-def small(shown: Shown) -> standfast.Store:
+def small(shown: Shown) -> Store:
     """The store with everything."""
     return shown(stores.small)
 
@@ -52,7 +52,7 @@ def served(
     """Serves a store, and gives the address; options are those of `standfast ui`."""
     own: list[Server] = []
 
-    def serve(store: standfast.Store | Path, **options: Any) -> str:
+    def serve(store: Store | Path, **options: Any) -> str:
         place = store if isinstance(store, Path) else Path(store.url).parent
         key = (place, *sorted(options.items()))
         if not place.is_relative_to(shared_folder):
@@ -95,7 +95,7 @@ def page(browsing: Browsing, watch: Watch) -> Iterator[Page]:
 
 
 @pytest.fixture
-def see(small: standfast.Store, served: Serve, page: Page) -> See:
+def see(small: Store, served: Serve, page: Page) -> See:
     """Visits a page of the store with everything, by its name in `stores.pages` or its path."""
     url, named = served(small), stores.pages(small)
 
@@ -107,6 +107,6 @@ def see(small: standfast.Store, served: Serve, page: Page) -> See:
 
 
 @pytest.fixture(scope="session")
-def workshop(shared_folder: Path) -> standfast.Store:
+def workshop(shared_folder: Path) -> Store:
     """A store into which tests save runs of their own; it is served with `allow_edit=True`."""
-    return standfast.Store(shared_folder / "workshop")
+    return Store(shared_folder / "workshop")

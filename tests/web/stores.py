@@ -17,7 +17,7 @@ import numpy as np
 
 import standfast
 import tests.examples  # noqa: F401  (its programs can be imported from here on)
-from standfast import KeepBest, KeepLast
+from standfast import KeepBest, KeepLast, Store
 from standfast.amr import OpenTopology, ScalarFrontend, Snapshot
 from standfast.files.digests import CHUNK
 from standfast.parallel import SingleRank
@@ -67,9 +67,9 @@ ODDITIES = (
 )
 
 
-def small(folder: Path) -> standfast.Store:
+def small(folder: Path) -> Store:
     """Four runs that came from each other, a simulation, a run without checkpoints, and files."""
-    store = standfast.Store(folder)
+    store = Store(folder)
     gpt = _trained(store, "gpt", HP, range(20, STEPS + 1, 20))
     gpt.set_retention(retention(KeepLast(2) | KeepBest(1, "loss"), None))
     gpt.checkpoint(100).tag("paper")
@@ -91,17 +91,17 @@ def small(folder: Path) -> standfast.Store:
     return store
 
 
-def empty(folder: Path) -> standfast.Store:
+def empty(folder: Path) -> Store:
     """A store in which there is nothing yet."""
     (folder / "checkpoints" / names.MODELS).mkdir(parents=True)
-    return standfast.Store(folder)
+    return Store(folder)
 
 
-def damaged(folder: Path) -> standfast.Store:
+def damaged(folder: Path) -> Store:
     """Run `gpt` with a record that is all but lost (40), a flipped byte (60), no data file (80), a
     record without its end (100) and an unfinished log; another run, whose own file is lost.
     """
-    store = standfast.Store(folder)
+    store = Store(folder)
     run = _trained(store, "gpt", HP, range(20, 121, 20))
     store.close()
     place = folder / "checkpoints" / names.MODELS / run.hash
@@ -121,12 +121,12 @@ def damaged(folder: Path) -> standfast.Store:
     return store
 
 
-def hostile(folder: Path) -> standfast.Store:
+def hostile(folder: Path) -> Store:
     """What somebody would put into a store to hurt those who look at it.
 
     The names that the product refuses are written into the files by hand, under right digests.
     """
-    store = standfast.Store(folder)
+    store = Store(folder)
     texts = (*ATTACKS, *ODDITIES)
     state = {
         "model": {text: np.arange(12, dtype=np.float32).reshape(3, 4) for text in texts},
@@ -163,9 +163,9 @@ def hostile(folder: Path) -> standfast.Store:
     return store
 
 
-def many(folder: Path, runs: int = 1000, checkpoints: int = 10_000) -> standfast.Store:
+def many(folder: Path, runs: int = 1000, checkpoints: int = 10_000) -> Store:
     """So many checkpoints in so many runs: real records, made from one that was saved."""
-    store = standfast.Store(folder)
+    store = Store(folder)
     weights = {f"layers.{i}.weight": np.zeros(64, np.float32) for i in range(4)}
     with store.run("template") as run:
         run.save(0, {"model": weights}, metrics={"loss": 1.0})
@@ -177,14 +177,14 @@ def many(folder: Path, runs: int = 1000, checkpoints: int = 10_000) -> standfast
     return store
 
 
-def several(folder: Path) -> standfast.Store:
+def several(folder: Path) -> Store:
     """More runs than there are on a page."""
     return many(folder, 120, 120)
 
 
-def huge(folder: Path) -> standfast.Store:
+def huge(folder: Path) -> Store:
     """One tensor of a gigabyte, `model.weight`, whose 64 chunks are the same 16 MiB of the disk."""
-    store = standfast.Store(folder)
+    store = Store(folder)
     noise = np.random.default_rng(0).standard_normal(CHUNK // 4, np.float32)
     with store.run("huge") as run:
         run.save(1, {"model": {"weight": noise}})
@@ -204,27 +204,30 @@ def huge(folder: Path) -> standfast.Store:
     return store
 
 
-def pages(store: standfast.Store) -> dict[str, str]:
+PAGES = {
+    "runs": "/",
+    "run": "/runs/{gpt}",
+    "runs-together": "/runs/{gpt}?with={low}",
+    "lineage": "/lineage",
+    "checkpoint": "/checkpoints/{gpt}/200",
+    "snapshot": "/checkpoints/{heat}/60",
+    "compare": "/compare?before={gpt}@100&after={low}@180",
+    "storage": "/storage",
+    "files": "/files",
+    "file": "/files?path=weights.safetensors",
+    "mesh": "/files?path=heat.sunc",
+    "package": "/files?path=recipes",
+}
+
+
+def pages(store: Store) -> dict[str, str]:
     """Where each page of the dashboard is, for the store `small`, by what to call its pictures."""
     gpt, low, heat = (store.find_run(name).hash for name in ("gpt", "low rate", "heat"))
-    return {
-        "runs": "/",
-        "run": f"/runs/{gpt}",
-        "runs-together": f"/runs/{gpt}?with={low}",
-        "lineage": "/lineage",
-        "checkpoint": f"/checkpoints/{gpt}/200",
-        "snapshot": f"/checkpoints/{heat}/60",
-        "compare": f"/compare?before={gpt}@100&after={low}@180",
-        "storage": "/storage",
-        "files": "/files",
-        "file": "/files?path=weights.safetensors",
-        "mesh": "/files?path=heat.sunc",
-        "package": "/files?path=recipes",
-    }
+    return {name: path.format(gpt=gpt, low=low, heat=heat) for name, path in PAGES.items()}
 
 
 @cache
-def cached(builder: Callable[[Path], standfast.Store], folder: Path) -> standfast.Store:
+def cached(builder: Callable[[Path], Store], folder: Path) -> Store:
     """A store that is made once for all tests, which only read it."""
     place = folder / builder.__name__
     shutil.rmtree(place, ignore_errors=True)
@@ -232,7 +235,7 @@ def cached(builder: Callable[[Path], standfast.Store], folder: Path) -> standfas
 
 
 def _trained(
-    store: standfast.Store,
+    store: Store,
     name: str,
     hp: Any,
     steps: range,
@@ -301,7 +304,7 @@ def _optimizer(model: dict[str, Any], step: int) -> dict[str, Any]:
     return {"state": {0: {"step": step, "exp_avg": moment}}, "lr": 3e-4}
 
 
-def _simulated(store: standfast.Store) -> Snapshot:
+def _simulated(store: Store) -> Snapshot:
     """The plate of `examples/heat.py`, which is refined where it is hot."""
     from heat import BLOCK, STEP, new_plate
 

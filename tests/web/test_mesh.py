@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import standfast
+from standfast import Store
 from standfast.amr import AMRTree, FieldArena, OpenTopology, ScalarFrontend
 from standfast.errors import BadOption, BlockNotFound, DamagedFile, DigestMismatch
 from standfast.tensorfile.open import TensorFile
@@ -33,7 +34,7 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def checkpoint(folder: Path, *ranks: State) -> Any:
-    store = standfast.Store(folder / "store")
+    store = Store(folder / "store")
     with store.run("heat") as run:
         return run.save(1, snapshot(*ranks))
 
@@ -266,7 +267,7 @@ def test_an_unsound_tree_and_what_is_no_tree_are_refused(tmp_path: Path) -> None
     standfast.save(tmp_path / "w.safetensors", {"w": np.zeros(3)})
     with TensorFile(tmp_path / "w.safetensors") as file, pytest.raises(BadOption, match="sunc"):
         blocks(file)
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     with store.run("a") as run:
         plain = run.save(1, {"w": np.zeros(3)})
     with pytest.raises(BadOption):

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import standfast
+from standfast import Store
 from standfast.errors import BadOption, DigestMismatch, TensorNotFound, UnsupportedDType
 from standfast.files.digests import CHUNK
 from standfast.store.load.reading import Data
@@ -61,7 +62,7 @@ def look(request: pytest.FixtureRequest, tmp_path: Path) -> Look:
 
 def view_of(folder: Path, *steps: Any) -> CheckpointView:
     """The last of some steps that have an array each, as the tensor `w`."""
-    store = standfast.Store(folder / "store")
+    store = Store(folder / "store")
     with store.run("a") as run:
         for step, array in enumerate(steps):
             run.save(step, {"w": array})
@@ -71,11 +72,11 @@ def view_of(folder: Path, *steps: Any) -> CheckpointView:
 def changed(folder: Path, before: Any, after: Any) -> dict[str, Any]:
     """The difference of two steps, and what was before and after."""
     view_of(folder, before, after)
-    store = standfast.Store(folder / "store")
+    store = Store(folder / "store")
     return difference(view_at(store, 0), view_at(store, 1), "w")
 
 
-def view_at(store: standfast.Store, step: int) -> CheckpointView:
+def view_at(store: Store, step: int) -> CheckpointView:
     return CheckpointView(store.resolve(f"a@{step}"))
 
 
@@ -250,13 +251,13 @@ def test_every_element_is_counted_once(values: list[float], dtype: str, bins: in
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, standfast.Store, Path]:
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Store, Path]:
     """A matrix of more than 64 MiB, in a store twice and in a file; a part of it changes."""
     folder = tmp_path_factory.mktemp("large")
     array = np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)
     view_of(folder, array, array + np.float32(64))
     standfast.save(folder / "w.safetensors", {"w": array})
-    return array, standfast.Store(folder / "store"), folder / "w.safetensors"
+    return array, Store(folder / "store"), folder / "w.safetensors"
 
 
 def sampled(array: Any) -> Any:
@@ -295,7 +296,7 @@ def test_of_a_large_tensor_whole_chunks_are_looked_at_and_no_others(
 
 def test_damage_in_what_is_read_is_found(tmp_path: Path) -> None:
     view_of(tmp_path, np.arange(50_000, dtype=np.float32))
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     flip_in(store, "a@0", "w")
     for work in (summary, heatmap):
         with pytest.raises(DigestMismatch, match="w"):
@@ -343,7 +344,7 @@ def test_memory_stays_within_bounds_and_no_web_framework_is_needed(large: Any) -
 def test_a_part_of_a_larger_tensor_is_read_from_where_it_lies(tmp_path: Path) -> None:
     whole = np.random.default_rng(6).standard_normal(CHUNK // 8 + 4096)
     parts = {"part": whole[100:3000].reshape(29, 100), "end": whole[-5000:], "column": whole[::3]}
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     with store.run("a") as run:
         run.save(0, {"whole": whole, **parts})
     view = view_at(store, 0)
@@ -395,7 +396,7 @@ def test_the_difference_is_what_was_added(tmp_path: Path) -> None:
         before = (100 * rng.standard_normal((80, 90))).astype(dtype)
         after = (100 * rng.standard_normal((80, 90))).astype(dtype)
         found = changed(tmp_path / dtype, before, after)
-        store = standfast.Store(tmp_path / dtype / "store")
+        store = Store(tmp_path / dtype / "store")
         wide = np.complex128 if dtype == "complex64" else np.float64
         change = after.astype(wide) - before.astype(wide)
         check(found["difference"], np.abs(change) if dtype == "complex64" else change)
@@ -462,7 +463,7 @@ def test_a_large_difference_is_of_the_same_elements(large: Any) -> None:
 
 def test_tensors_of_other_shapes_or_dtypes_have_no_difference(tmp_path: Path) -> None:
     view_of(tmp_path, np.zeros((2, 3)), np.zeros((3, 2)), np.zeros((3, 2), np.float32))
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     with pytest.raises(BadOption, match=r"float64 \[2, 3\] in one and float64 \[3, 2\]"):
         difference(view_at(store, 0), view_at(store, 1), "w")
     with pytest.raises(BadOption, match="float32"):

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from playwright.sync_api import Locator, Page, expect
 
-import standfast
+from standfast import Store
 from tests.web import stores
 from tests.web.browser.browser import Watch, settle, visit, work_of
 from tests.web.conftest import See, Serve, Shown
@@ -31,7 +31,7 @@ def filter_box(page: Page) -> Locator:
 
 
 def test_the_filter_leaves_the_runs_that_have_its_text_parts_and_metrics(
-    see: See, small: standfast.Store
+    see: See, small: Store
 ) -> None:
     page = see("/")
     assert names(page) == NAMES
@@ -61,7 +61,7 @@ def test_the_filter_leaves_the_runs_that_have_its_text_parts_and_metrics(
 
 
 def test_equal_parts_of_hashes_light_up_together_and_a_click_filters_by_them(
-    see: See, small: standfast.Store
+    see: See, small: Store
 ) -> None:
     page = see("/")
     part = f"model:{small.find_run('gpt').hash[8:16]}"
@@ -104,7 +104,7 @@ def test_a_long_list_comes_in_pages(shown: Shown, served: Serve, page: Page) -> 
     assert "run 0" in names(page)
 
 
-def test_runs_are_sorted_chosen_and_compared(see: See, small: standfast.Store) -> None:
+def test_runs_are_sorted_chosen_and_compared(see: See, small: Store) -> None:
     page = see("/")
     page.get_by_role("button", name="Name", exact=True).click()
     page.wait_for_url("**/?sort=name")
@@ -124,7 +124,7 @@ def test_runs_are_sorted_chosen_and_compared(see: See, small: standfast.Store) -
 
 
 def test_a_row_changes_in_its_place_while_somebody_is_on_it(
-    workshop: standfast.Store, served: Serve, page: Page
+    workshop: Store, served: Serve, page: Page
 ) -> None:
     store = workshop
     with store.run("old", hp={"lr": 1}) as old:
@@ -241,7 +241,7 @@ def test_a_run_has_curves_with_its_checkpoints_which_open_and_say_why_they_stay(
 # Lineage, checkpoint, compare, storage, files
 
 
-def test_lineage_says_what_changed_at_each_edge(see: See, small: standfast.Store) -> None:
+def test_lineage_says_what_changed_at_each_edge(see: See, small: Store) -> None:
     page = see("/lineage")
     low = page.locator(".branch", has_text="low rate")
     expect(low).to_contain_text(re.compile(r"from 100: lr 0\.0003 → (0\.00001|1e-0?5)"))
@@ -273,7 +273,7 @@ def test_a_tensor_is_looked_at_in_the_tree(see: See) -> None:
 
 
 def test_ten_thousand_tensors_do_not_freeze_the_tree(
-    workshop: standfast.Store, served: Serve, page: Page
+    workshop: Store, served: Serve, page: Page
 ) -> None:
     weights = {f"layers.{at}.weight": np.full(1, at, np.float32) for at in range(10_000)}
     with workshop.run("tall", hp={}) as run:
@@ -289,7 +289,7 @@ def test_ten_thousand_tensors_do_not_freeze_the_tree(
 
 
 def test_a_checkpoint_is_verified_and_gets_tags_and_notes_only_where_it_is_allowed(
-    workshop: standfast.Store, served: Serve, see: See
+    workshop: Store, served: Serve, see: See
 ) -> None:
     page = see("checkpoint")
     expect(page.get_by_placeholder("A tag")).to_have_count(0)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-import standfast
+from standfast import Store
 from tests.web import stores
 from tests.web.api.client import Api
 from tests.web.browser.browser import Server, start
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture
-def port(small: standfast.Store, served: Serve) -> int:
+def port(small: Store, served: Serve) -> int:
     found = urlsplit(served(small)).port
     assert found is not None
     return found
@@ -116,7 +116,7 @@ def test_a_page_elsewhere_may_link_to_pages_and_do_nothing_else(port: int) -> No
         assert ask(port, Sec_Fetch_Site=site).status == 200
 
 
-def test_no_answer_may_be_read_framed_sniffed_or_kept(port: int, small: standfast.Store) -> None:
+def test_no_answer_may_be_read_framed_sniffed_or_kept(port: int, small: Store) -> None:
     run = small.find_run("gpt").hash
     for path in (
         *("/", f"/runs/{run}", "/api/v1/runs", "/api/v1/none", "/none"),
@@ -251,7 +251,7 @@ def test_with_a_token_names_and_origins_are_checked_all_the_same(elsewhere: Serv
     assert ask(port, Sec_Fetch_Site="cross-site", **known).status == 403
 
 
-def test_there_are_no_websockets(small: standfast.Store) -> None:
+def test_there_are_no_websockets(small: Store) -> None:
     from starlette.websockets import WebSocketDisconnect
 
     with (

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-import standfast
+from standfast import Store
 from tests.kit.cli import call
 from tests.web.browser.browser import start
 
@@ -51,7 +51,7 @@ sys.exit(connection.getresponse().status != 200)
 
 
 @contextmanager
-def slow(small: standfast.Store) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def slow(small: Store) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server that has long answers, and its address; it must have ended, and said no more."""
     place = str(Path(small.url).parent)
     command = [sys.executable, "-c", SLOW, "ui", place, "--no-open", "--port", "0"]
@@ -66,7 +66,7 @@ def slow(small: standfast.Store) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=LONG)])
-def test_it_ends_at_once_and_well_when_told_to(small: standfast.Store, number: int) -> None:
+def test_it_ends_at_once_and_well_when_told_to(small: Store, number: int) -> None:
     with slow(small) as (process, url):
         state = httpx.get(f"{url}api/v1/store").json()["state"]
         path = f"/api/v1/store?wait={state}&seconds=600"
@@ -82,9 +82,7 @@ def test_it_ends_at_once_and_well_when_told_to(small: standfast.Store, number: i
     waiting.stdout.close()
 
 
-def test_it_outlives_those_who_leave_before_they_are_answered(
-    small: standfast.Store, tmp_path: Path
-) -> None:
+def test_it_outlives_those_who_leave_before_they_are_answered(small: Store, tmp_path: Path) -> None:
     """As every browser does whose page is closed."""
     server = start(small, tmp_path / "log")
     # What is refused is answered so fast that the server does not know yet that nobody is there.
@@ -102,7 +100,7 @@ def test_it_outlives_those_who_leave_before_they_are_answered(
 
 
 def test_it_is_found_by_environment_and_by_the_folder_around_and_takes_the_next_free_port(
-    small: standfast.Store, tmp_path: Path
+    small: Store, tmp_path: Path
 ) -> None:
     place = Path(small.url).parent
     command = [sys.executable, "-c", MAIN, "ui", "--no-open"]
@@ -120,7 +118,7 @@ def test_it_is_found_by_environment_and_by_the_folder_around_and_takes_the_next_
         assert "port 7433 is taken" in process.stderr.readline()
 
 
-def test_what_cannot_be_served_is_refused(small: standfast.Store, tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_refused(small: Store, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port, place = str(taken.getsockname()[1]), str(Path(small.url).parent)
         for arguments, told in (
@@ -135,7 +133,7 @@ def test_what_cannot_be_served_is_refused(small: standfast.Store, tmp_path: Path
 
 
 def test_without_the_extra_it_says_what_to_install(
-    small: standfast.Store, monkeypatch: pytest.MonkeyPatch
+    small: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "starlette", None)
     done = call("ui", Path(small.url).parent, "--no-open", "--port", "0")
@@ -144,7 +142,7 @@ def test_without_the_extra_it_says_what_to_install(
 
 
 def test_on_a_terminal_it_opens_the_browser_unless_told_not_to(
-    small: standfast.Store, monkeypatch: pytest.MonkeyPatch
+    small: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
     monkeypatch.setattr("standfast.cli.commands.ui._open", opened.append)
@@ -171,7 +169,7 @@ print(*sys.modules, file=sys.stderr)
 """
 
 
-def test_nothing_else_imports_any_of_it(small: standfast.Store) -> None:
+def test_nothing_else_imports_any_of_it(small: Store) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ALONE],
         env={**os.environ, "STANDFAST_STORE": str(Path(small.url).parent)},

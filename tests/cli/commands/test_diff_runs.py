@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import standfast
+from standfast import Store
 from standfast.display.output import hash_text
 from standfast.store.schema import names
 from tests.cli.experiments import HP, make_experiments, make_run
@@ -16,7 +16,7 @@ from tests.kit.cli import Terminal, at, call
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return make_experiments(tmp_path_factory.mktemp("diff") / "store")
 
 
@@ -29,9 +29,7 @@ def section(lines: list[str], title: str) -> list[str]:
     return [line.strip() for line in rest[: inside.index(False) if False in inside else None]]
 
 
-def test_the_group_of_the_hash_that_differs_is_marked(
-    store: standfast.Store, terminal: Terminal
-) -> None:
+def test_the_group_of_the_hash_that_differs_is_marked(store: Store, terminal: Terminal) -> None:
     base, wide = (hash_text(store.find_run(name).hash) for name in ("base", "wide"))
     done = call("diff", "base@300", "wide", *at(store))
     assert done.code == 3
@@ -42,7 +40,7 @@ def test_the_group_of_the_hash_that_differs_is_marked(
     assert "^" not in shown
 
 
-def test_each_kind_of_change_has_a_section(store: standfast.Store) -> None:
+def test_each_kind_of_change_has_a_section(store: Store) -> None:
     lines = call("diff", "base@400", "low@400", *at(store)).lines
     assert section(lines, "hyperparameters") == ["lr: 0.1 → 0.01"]
     assert lines[5:] == ["2 tensors have the same digests in both (verify reads them)"]
@@ -61,7 +59,7 @@ def test_each_kind_of_change_has_a_section(store: standfast.Store) -> None:
     assert section(lines, "values") == ["step: 400 → 500"]
 
 
-def test_a_run_without_a_checkpoint_can_be_compared(store: standfast.Store) -> None:
+def test_a_run_without_a_checkpoint_can_be_compared(store: Store) -> None:
     done = call("diff", "empty", "base", *at(store))
     assert done.code == 3
     assert done.lines[0].startswith("empty, no checkpoint  ")
@@ -74,7 +72,7 @@ def test_a_run_without_a_checkpoint_can_be_compared(store: standfast.Store) -> N
     assert call("diff", "nobody", "base", *at(store)).code == 2
 
 
-def test_scripts_get_everything(store: standfast.Store) -> None:
+def test_scripts_get_everything(store: Store) -> None:
     found = call("diff", "low@400", "less", "--json", *at(store)).json
     less = store.find_run("less")
     assert (found["before"], found["runs"][1]["run"]) == ("low@400", less.hash)
@@ -91,10 +89,10 @@ def test_scripts_get_everything(store: standfast.Store) -> None:
 
 
 def test_layers_that_nobody_described_are_those_of_the_tensors(
-    store: standfast.Store, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     shutil.copytree(Path(store.url).parent, tmp_path / "copy")
-    copy = standfast.Store(tmp_path / "copy")
+    copy = Store(tmp_path / "copy")
     copy.backend.delete([names.architecture_file(copy.find_run("base").hash)])
     lines = call("diff", "base", "wide", *at(copy)).lines
     assert section(lines, "layers") == ["layer.weight: float32 3×4 → 5×4"]
@@ -104,7 +102,7 @@ def test_layers_that_nobody_described_are_those_of_the_tensors(
 
 
 def test_what_is_not_in_the_hash_is_said_to_be_so(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     make_run(store, "one", range(1, 2), {**HP, "root_log_dir": "a"})
     make_run(store, "two", range(1, 2), {**HP, "root_log_dir": "b", "lr": 1})
     lines = call("diff", "one", "two", *at(store)).lines
@@ -123,7 +121,7 @@ def test_what_is_not_in_the_hash_is_said_to_be_so(tmp_path: Path) -> None:
 
 
 def test_metrics_that_look_the_same_have_all_their_digits(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     with store.run("one") as run:
         run.save(1, {}, {"loss": 0.1, "seen": 1})
         run.save(2, {}, {"loss": 0.1 + 1e-12, "new\x1b[2J": 2.0})
@@ -137,7 +135,7 @@ def test_metrics_that_look_the_same_have_all_their_digits(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("given", [{"hp": HP}, {"data": 1}, {}], ids=["hp", "data", "alone"])
 def test_a_name_is_no_hyperparameter_that_changed(tmp_path: Path, given: dict[str, Any]) -> None:
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     first = store.run("seed0", **given)
     parent = first.save(1, {})
     second = store.run("seed1", **given, parent=parent)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import standfast
+from standfast import Store
 from standfast.packages.model.files import load_model_folder
 from standfast.packages.store import save_to_store
 from tests.kit.cli import at, call, flip_in
@@ -18,9 +18,9 @@ TOKENIZER = hugging.byte_level_bpe()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
+def store(tmp_path: Path) -> Store:
     """Run `gpt` with a package as step 1, and weights alone as steps 2 and 3."""
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     with store.run("gpt") as run:
         save_to_store(run, 1, model(1), TOKENIZER, TINY)
         run.save(2, {"model": model(2).state_dict(), "optimizer": {"lr": 0.5}})
@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> list[str]:
     return [str(each) for each in named]
 
 
-def test_a_package_is_written_and_described(store: standfast.Store, tmp_path: Path) -> None:
+def test_a_package_is_written_and_described(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "package"
     done = call("export", "--package", "gpt@1", folder, *at(store))
     assert (done.code, done.err) == (0, "")
@@ -52,7 +52,7 @@ def test_a_package_is_written_and_described(store: standfast.Store, tmp_path: Pa
 
 
 def test_what_the_checkpoint_does_not_say_comes_from_files(
-    store: standfast.Store, files: list[str], tmp_path: Path
+    store: Store, files: list[str], tmp_path: Path
 ) -> None:
     store.run("gpt").save(4, {"ema": model(4).state_dict(), "optimizer": {"lr": 0.5}})
     shards = ("--part", "ema", "--max-shard-size", "20kB")
@@ -65,7 +65,7 @@ def test_what_the_checkpoint_does_not_say_comes_from_files(
 
 
 def test_what_is_missing_is_asked_for_by_its_option(
-    store: standfast.Store, files: list[str], tmp_path: Path
+    store: Store, files: list[str], tmp_path: Path
 ) -> None:
     done = call("export", "--package", "gpt@2", tmp_path / "package", *at(store))
     assert done.code == 2
@@ -76,9 +76,7 @@ def test_what_is_missing_is_asked_for_by_its_option(
     assert not (tmp_path / "package").exists()
 
 
-def test_a_quantized_package_shows_what_it_saves_and_costs(
-    store: standfast.Store, tmp_path: Path
-) -> None:
+def test_a_quantized_package_shows_what_it_saves_and_costs(store: Store, tmp_path: Path) -> None:
     options = ("--quantize", "int8", *at(store))
     done = call("export", "--package", "gpt@1", tmp_path / "a", *options)
     assert done.code == 0
@@ -97,7 +95,7 @@ def test_a_quantized_package_shows_what_it_saves_and_costs(
 
 
 def test_a_folder_that_is_there_is_replaced_only_if_told(
-    store: standfast.Store, files: list[str], tmp_path: Path
+    store: Store, files: list[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "package"
     call("export", "--package", "gpt@1", folder, *at(store))
@@ -109,7 +107,7 @@ def test_a_folder_that_is_there_is_replaced_only_if_told(
     assert bits(load_model_folder(folder)[0]) == bits(model(2))
 
 
-def test_damage_is_named_with_exit_code_1(store: standfast.Store, tmp_path: Path) -> None:
+def test_damage_is_named_with_exit_code_1(store: Store, tmp_path: Path) -> None:
     flip_in(store, "gpt@1", "model.wpe.weight")
     done = call("export", "--package", "gpt@1", tmp_path / "package", *at(store))
     assert done.code == 1
@@ -117,7 +115,7 @@ def test_damage_is_named_with_exit_code_1(store: standfast.Store, tmp_path: Path
     assert not (tmp_path / "package").exists()
 
 
-def test_options_that_cannot_be_are_refused(store: standfast.Store, tmp_path: Path) -> None:
+def test_options_that_cannot_be_are_refused(store: Store, tmp_path: Path) -> None:
     for options, told in (
         ("--package --format npz", "--cast"),
         ("--package --cast", "--format"),

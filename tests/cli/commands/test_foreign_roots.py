@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import standfast
+from standfast import Store
 from standfast.errors import FellBack
 from tests import WEIGHTSLAB
 from tests.kit.cli import call
@@ -183,7 +183,7 @@ def test_import_takes_a_root_over(root: Writer, tmp_path: Path) -> None:
     before = everything_in(root.path)
     target = tmp_path / "store"
     done = call("import", root.path, "--store", target)
-    store = standfast.Store(target)
+    store = Store(target)
     first, second = store.find_run(FIRST), store.find_run("bert")
     assert done.code == 0
     assert done.lines[1] == (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import standfast
+from standfast import Store
 from standfast.display.output import size_text
 from standfast.policies import KeepBest, Retention
 from standfast.store.retention.trash import Trash
@@ -19,16 +19,16 @@ from tests.store.schema.test_versions import needing, resealed
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
+def store(tmp_path: Path) -> Store:
     """`gpt` has the steps 100 to 300, of which 200 is the best; `bert` has one."""
     return make_store(tmp_path / "store")
 
 
-def steps(store: standfast.Store, run: str) -> list[int]:
+def steps(store: Store, run: str) -> list[int]:
     return [each.step for each in store.find_run(run).checkpoints()]
 
 
-def test_without_yes_it_shows_what_would_go_by_run_and_reason(store: standfast.Store) -> None:
+def test_without_yes_it_shows_what_would_go_by_run_and_reason(store: Store) -> None:
     gpt, bert = store.find_run("gpt"), store.find_run("bert")
     gpt.save(1000, {"step": 1000})
     bert.save(8, {"step": 8})
@@ -49,7 +49,7 @@ def test_without_yes_it_shows_what_would_go_by_run_and_reason(store: standfast.S
     assert files(store) == there
 
 
-def test_gc_frees_what_it_said_once_the_trash_is_emptied(store: standfast.Store) -> None:
+def test_gc_frees_what_it_said_once_the_trash_is_emptied(store: Store) -> None:
     verified(store)
     before = on_disk(store)
     keep_last = ("gc", "--keep-last", "1")
@@ -72,14 +72,14 @@ def test_gc_frees_what_it_said_once_the_trash_is_emptied(store: standfast.Store)
     assert call("verify", "--all", *at(store)).code == 0
 
 
-def test_what_was_done_is_said(store: standfast.Store) -> None:
+def test_what_was_done_is_said(store: Store) -> None:
     assert call("gc", "--keep-last", "1", "--yes", *at(store)).lines[3:] == [
         "1 checkpoint deleted",
         "the trash holds 268 kB, to be freed after 7 days, or by `standfast gc --empty --yes`",
     ]
 
 
-def test_what_is_kept_can_be_said(store: standfast.Store) -> None:
+def test_what_is_kept_can_be_said(store: Store) -> None:
     for options, going in (
         ("--keep-best loss:max", []),
         ("--keep-best loss", [100]),
@@ -94,7 +94,7 @@ def test_what_is_kept_can_be_said(store: standfast.Store) -> None:
         assert [line["step"] for line in found["lines"]] == going, options
 
 
-def test_wrong_options_are_refused(store: standfast.Store) -> None:
+def test_wrong_options_are_refused(store: Store) -> None:
     for options in (
         ["--keep-best", "loss:up"],
         ["--keep-best", ":max"],
@@ -108,7 +108,7 @@ def test_wrong_options_are_refused(store: standfast.Store) -> None:
     assert steps(store, "gpt") == [100, 200, 300]
 
 
-def test_a_store_is_brought_down_to_a_number_of_bytes(store: standfast.Store) -> None:
+def test_a_store_is_brought_down_to_a_number_of_bytes(store: Store) -> None:
     verified(store)
     done = call("gc", "--to", "300kB", *at(store))
     assert done.lines[0].endswith("the space is needed, and the oldest go first")
@@ -124,7 +124,7 @@ def test_a_store_is_brought_down_to_a_number_of_bytes(store: standfast.Store) ->
     assert on_disk(store) <= 300_000
 
 
-def test_what_cannot_be_reached_is_said(store: standfast.Store) -> None:
+def test_what_cannot_be_reached_is_said(store: Store) -> None:
     call("rm", "gpt@100", "--yes", *at(store))
     done = call("gc", "--to", "1kB", "--yes", *at(store))
     assert done.code == 2
@@ -139,7 +139,7 @@ def test_what_cannot_be_reached_is_said(store: standfast.Store) -> None:
     assert again.json["short"] == again.json["total_before"] - 1000
 
 
-def test_the_budget_of_the_store_counts_unless_runs_are_named(store: standfast.Store) -> None:
+def test_the_budget_of_the_store_counts_unless_runs_are_named(store: Store) -> None:
     store.budget = 1000
     done = call("gc", "gpt", "--yes", *at(store))
     assert done.code == 0
@@ -158,7 +158,7 @@ def test_the_budget_of_the_store_counts_unless_runs_are_named(store: standfast.S
     assert done.lines[0].startswith("let be      the budget of the store: store.json: ")
 
 
-def test_a_metric_that_no_checkpoint_has_is_in_doubt(store: standfast.Store) -> None:
+def test_a_metric_that_no_checkpoint_has_is_in_doubt(store: Store) -> None:
     gpt, bert = store.find_run("gpt"), store.find_run("bert")
     done = call("gc", "gpt", "--keep-best", "los", "--to", "1kB", "--yes", *at(store))
     assert done.code == 2
@@ -178,7 +178,7 @@ def test_a_metric_that_no_checkpoint_has_is_in_doubt(store: standfast.Store) -> 
 # restore
 
 
-def test_what_rm_deleted_is_restored(store: standfast.Store) -> None:
+def test_what_rm_deleted_is_restored(store: Store) -> None:
     verified(store)
     there = files(store)
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
@@ -191,7 +191,7 @@ def test_what_rm_deleted_is_restored(store: standfast.Store) -> None:
     assert call("restore", *at(store)).lines == ["the trash is empty"]
 
 
-def test_restore_lists_the_trash(store: standfast.Store) -> None:
+def test_restore_lists_the_trash(store: Store) -> None:
     call("rm", "gpt@100", "--yes", *at(store))
     call("rm", "bert", "--yes", *at(store))
     lines = call("restore", *at(store)).lines
@@ -209,7 +209,7 @@ def test_restore_lists_the_trash(store: standfast.Store) -> None:
     assert call("du", *at(store)).lines[-1].startswith(f"the trash holds {size_text(nbytes)} more")
 
 
-def test_restore_refuses_what_it_does_not_have(store: standfast.Store) -> None:
+def test_restore_refuses_what_it_does_not_have(store: Store) -> None:
     call("rm", "gpt@100", "--yes", *at(store))
     for ref in ("bert", "gpt@200", "gpt@latest", "gpt@²", "nobody", "gpt@" + "9" * 50):
         done = call("restore", ref, *at(store))
@@ -217,7 +217,7 @@ def test_restore_refuses_what_it_does_not_have(store: standfast.Store) -> None:
     assert steps(store, "gpt") == [200, 300]
 
 
-def test_a_damaged_checkpoint_stays_in_the_trash(store: standfast.Store) -> None:
+def test_a_damaged_checkpoint_stays_in_the_trash(store: Store) -> None:
     call("rm", "gpt", "--yes", *at(store))
     (entry,) = Trash(store.backend).entries()
     flip(Path(store.url, entry.path, f"{entry.run}_step_000100.json"), 30)
@@ -229,7 +229,7 @@ def test_a_damaged_checkpoint_stays_in_the_trash(store: standfast.Store) -> None
     assert steps(store, "gpt") == [200, 300]
 
 
-def test_the_trash_is_emptied_when_that_is_meant(store: standfast.Store) -> None:
+def test_the_trash_is_emptied_when_that_is_meant(store: Store) -> None:
     assert call("gc", "--empty", "--yes", *at(store)).lines == ["the trash is empty"]
     call("rm", "gpt@100", "--yes", *at(store))
     assert call("gc", "--empty", *at(store)).lines == [
@@ -245,9 +245,7 @@ def test_the_trash_is_emptied_when_that_is_meant(store: standfast.Store) -> None
 
 
 @pytest.mark.parametrize("newer", ["record", "run file"])
-def test_a_run_that_is_too_new_is_let_be_and_not_called_damaged(
-    store: standfast.Store, newer: str
-) -> None:
+def test_a_run_that_is_too_new_is_let_be_and_not_called_damaged(store: Store, newer: str) -> None:
     """docs/format.md: "Too new is not damage." """
     run = store.find_run("gpt")
     record = record_of(store, "gpt@200")

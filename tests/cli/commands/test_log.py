@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import standfast
-from standfast import KeepLast
+from standfast import KeepLast, Store
 from standfast.display.output import hash_text
 from standfast.store.schema import names
 from standfast.store.schema.record import Place
@@ -19,7 +18,7 @@ from tests.kit.cli import Terminal, at, call, copy_of, put
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return make_experiments(tmp_path_factory.mktemp("log") / "store")
 
 
@@ -28,7 +27,7 @@ def shortened(line: str) -> str:
     return re.sub(r"[0-9a-f]{8}(_[0-9a-f]{8}){2}|\d{4}-\d\d-\d\d .*$| {2,}", " ", line).strip()
 
 
-def test_the_lineage_is_a_tree(store: standfast.Store) -> None:
+def test_the_lineage_is_a_tree(store: Store) -> None:
     done = call("log", *at(store))
     assert done.code == 0
     assert [re.sub(" +", " ", shortened(line)) for line in done.lines] == [
@@ -50,7 +49,7 @@ def test_the_lineage_is_a_tree(store: standfast.Store) -> None:
 
 
 def test_a_terminal_marks_the_groups_that_differ_from_the_parent(
-    store: standfast.Store, terminal: Terminal
+    store: Store, terminal: Terminal
 ) -> None:
     wide = store.find_run("wide").hash
     shown = terminal("log", *at(store))
@@ -59,7 +58,7 @@ def test_a_terminal_marks_the_groups_that_differ_from_the_parent(
     assert "… and 5 more; --all lists them" in terminal("log", "-n", "2", *at(store))
 
 
-def test_the_lineage_for_scripts(store: standfast.Store) -> None:
+def test_the_lineage_for_scripts(store: Store) -> None:
     runs = {each["run"]: each for each in call("log", "--json", *at(store)).json}
     base, low = store.find_run("base"), store.find_run("low")
     found = runs[low.hash]
@@ -73,7 +72,7 @@ def test_the_lineage_for_scripts(store: standfast.Store) -> None:
     assert len(runs) == 7
 
 
-def test_the_history_of_a_run_goes_back_to_the_beginning(store: standfast.Store) -> None:
+def test_the_history_of_a_run_goes_back_to_the_beginning(store: Store) -> None:
     lines = call("log", "less", *at(store)).lines
     told = [line.split()[0] for line in lines if line and not line.startswith("step")]
     assert told == "less 500 branched low 400 300 branched base 200 100".split()
@@ -90,7 +89,7 @@ def test_the_history_of_a_run_goes_back_to_the_beginning(store: standfast.Store)
     assert found[0]["branched_from"]["step"] == 400
 
 
-def test_a_parent_that_is_deleted_is_named(store: standfast.Store, tmp_path: Path) -> None:
+def test_a_parent_that_is_deleted_is_named(store: Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     copy.find_run("base").delete(200)
     assert "from 200, which is deleted: lr 0.1 → 0.01" in call("log", *at(copy)).out
@@ -101,9 +100,7 @@ def test_a_parent_that_is_deleted_is_named(store: standfast.Store, tmp_path: Pat
     assert f"branched from {base.hash}@200, which is gone" in call("log", "low", *at(copy)).out
 
 
-def test_run_files_that_lie_are_printed_all_the_same(
-    store: standfast.Store, tmp_path: Path
-) -> None:
+def test_run_files_that_lie_are_printed_all_the_same(store: Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     base, low = copy.find_run("base"), copy.find_run("low")
     for run, parent in ((base, low.hash), (copy.find_run("wide"), "\x1b[2J")):
@@ -118,7 +115,7 @@ def test_run_files_that_lie_are_printed_all_the_same(
 
 
 def test_roots_of_one_name_are_told_apart_by_what_counts_first(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     first = store.run("run", {"a": 1, "root_log_dir": "x", "lr": 0.1})
     store.run("run", {"a": 1, "root_log_dir": "y", "lr": 0.1}, trial=2)
     store.run("run", {"a": 1, "root_log_dir": "y", "lr": 0.2})
@@ -137,7 +134,7 @@ def test_roots_of_one_name_are_told_apart_by_what_counts_first(tmp_path: Path) -
 def test_a_narrow_terminal_cuts_what_changed_before_the_best(
     tmp_path: Path, terminal: Terminal
 ) -> None:
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     first = store.run("first", {"schedule": "x" * 30})
     first.save(1, {})
     second = store.run(
@@ -148,7 +145,7 @@ def test_a_narrow_terminal_cuts_what_changed_before_the_best(
     assert re.search(r"from 1: schedule 'x+' → '.*…; best 2: loss 0\.125", line)
 
 
-def test_a_name_stands_for_all_runs_that_have_it(store: standfast.Store) -> None:
+def test_a_name_stands_for_all_runs_that_have_it(store: Store) -> None:
     runs = [each.run for each in store.index.runs(name="sweep")]
     done = call("log", "sweep", *at(store))
     assert done.code == 0
@@ -165,13 +162,13 @@ def test_a_name_stands_for_all_runs_that_have_it(store: standfast.Store) -> None
     assert call("log", "empty", *at(store)).lines[1:] == ["no checkpoint"]
 
 
-def test_why_checkpoints_are_kept_and_why_others_were_deleted(
-    store: standfast.Store, tmp_path: Path
-) -> None:
+def test_why_checkpoints_are_kept_and_why_others_were_deleted(store: Store, tmp_path: Path) -> None:
     assert "all checkpoints are kept" in call("log", "--retention", *at(store)).out
     copy = copy_of(store, tmp_path / "copy")
     copy.resolve("base@100").tag("paper")
     copy.find_run("base").retain(KeepLast(1))
+    copy.find_run("base").set_monitor("accuracy", "max")
+    assert "best 400: accuracy 0.975" in call("log", *at(copy)).out
     shown = call("show", "base@400", *at(copy)).lines
     assert "  its run keeps: the last" in shown
     assert "  kept: the latest of its run; the best of its run; the newest" in shown

@@ -8,24 +8,23 @@ from typing import Any
 
 import pytest
 
-import standfast
-from standfast import KeepBest
+from standfast import KeepBest, Store
 from tests.cli.experiments import make_experiments
 from tests.kit.cli import Terminal, at, call
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return make_experiments(tmp_path_factory.mktemp("ls") / "store")
 
 
-def listed(store: standfast.Store, *arguments: str) -> list[tuple[str, int]]:
+def listed(store: Store, *arguments: str) -> list[tuple[str, int]]:
     done = call("ls", *arguments, "--json", *at(store))
     assert done.code == 0, done.err
     return [(each["name"], each["step"]) for each in done.json]
 
 
-def names_of(store: standfast.Store, *arguments: str) -> list[str]:
+def names_of(store: Store, *arguments: str) -> list[str]:
     """Those of the runs, each once, the newest first."""
     return list(dict.fromkeys(name for name, _ in listed(store, *arguments)))
 
@@ -33,7 +32,7 @@ def names_of(store: standfast.Store, *arguments: str) -> list[str]:
 EVERY = ["sweep", "less", "wide", "low", "base"]
 
 
-def test_runs_by_a_hyperparameter(store: standfast.Store) -> None:
+def test_runs_by_a_hyperparameter(store: Store) -> None:
     for hyperparameter, expected in (
         ("lr=0.01", ["less", "low"]),
         ("lr=1.0", ["sweep"]),
@@ -54,7 +53,7 @@ def test_runs_by_a_hyperparameter(store: standfast.Store) -> None:
         assert names_of(store, "--hp", hyperparameter) == expected, hyperparameter
 
 
-def test_several_filters_are_all_to_fit(store: standfast.Store) -> None:
+def test_several_filters_are_all_to_fit(store: Store) -> None:
     base, wide, less = (store.find_run(name).hash for name in ("base", "wide", "less"))
     assert names_of(store, "--model", wide[8:16]) == ["wide"]
     assert names_of(store, "--model", wide[8:12].upper()) == ["wide"]
@@ -64,16 +63,14 @@ def test_several_filters_are_all_to_fit(store: standfast.Store) -> None:
     assert names_of(store, "--hp", "lr=0.01", "base") == []
 
 
-def test_a_run_whose_file_is_damaged_is_chosen_by_its_config(
-    store: standfast.Store, tmp_path: Path
-) -> None:
+def test_a_run_whose_file_is_damaged_is_chosen_by_its_config(store: Store, tmp_path: Path) -> None:
     shutil.copytree(Path(store.url).parent, tmp_path / "store")
-    copy, run = standfast.Store(tmp_path / "store"), store.find_run("low").hash
+    copy, run = Store(tmp_path / "store"), store.find_run("low").hash
     Path(copy.url, "models", run, f"{run}_run.json").write_bytes(b"{")
     assert names_of(copy, "--hp", "lr=0.01") == ["less", "low"]
 
 
-def test_what_is_no_filter_is_refused(store: standfast.Store) -> None:
+def test_what_is_no_filter_is_refused(store: Store) -> None:
     for arguments, words in (
         (("--model", "abc"), "'abc' is too short for the hash of a model"),
         (("--hp", "=1"), "KEY=VALUE or KEY, not '=1'"),
@@ -88,9 +85,7 @@ def test_what_is_no_filter_is_refused(store: standfast.Store) -> None:
     assert (done.code, done.out) == (0, "no checkpoint fits\n")
 
 
-def test_a_key_or_metric_that_nobody_has_is_a_typing_error(
-    store: standfast.Store, tmp_path: Path
-) -> None:
+def test_a_key_or_metric_that_nobody_has_is_a_typing_error(store: Store, tmp_path: Path) -> None:
     for arguments, words in (
         (("--hp", "lrr=0.1"), "'lrr'; did you mean lr? There are lr, optimizer.name, optimizer."),
         (("--hp", "optimizer.betas.2", "low"), "no run has the hyperparameter 'optimizer.betas.2'"),
@@ -103,16 +98,16 @@ def test_a_key_or_metric_that_nobody_has_is_a_typing_error(
         done = call("ls", *arguments, *at(store))
         assert (done.code, done.out) == (2, "")
         assert words in done.err
-    other = standfast.Store(tmp_path / "store")
+    other = Store(tmp_path / "store")
     other.run("wide", hp={f"key{number:02}": 0 for number in range(15)}).save(1, {})
     done = call("ls", "--hp", "other", *at(other))
     assert done.err.endswith("key09, and 5 more\n")
 
 
-def test_what_another_run_has_is_no_typing_error(store: standfast.Store, tmp_path: Path) -> None:
+def test_what_another_run_has_is_no_typing_error(store: Store, tmp_path: Path) -> None:
     done = call("ls", "low", "--hp", "warm.up", *at(store))
     assert (done.code, done.out) == (0, "no checkpoint fits\n")
-    other = standfast.Store(tmp_path / "store")
+    other = Store(tmp_path / "store")
     other.run("rated", hp={"a>b": 1}).save(1, {}, {"loss": 1.0})
     other.run("late").save(1, {})
     other.find_run("late").checkpoint().add_metrics({"bleu": float("nan")})
@@ -123,10 +118,10 @@ def test_what_another_run_has_is_no_typing_error(store: standfast.Store, tmp_pat
 
 
 def test_the_metric_that_decides_on_the_best_has_the_first_column(
-    store: standfast.Store, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     shutil.copytree(Path(store.url).parent, tmp_path / "copy")
-    copy = standfast.Store(tmp_path / "copy")
+    copy = Store(tmp_path / "copy")
     assert call("ls", "base", *at(copy)).lines[0].split()[4:6] == ["loss", "accuracy"]
     copy.find_run("base").set_monitor("accuracy", "max")
     for command in ("ls", "log"):
@@ -139,7 +134,7 @@ def test_the_metric_that_decides_on_the_best_has_the_first_column(
     assert call("ls", "low", *at(copy)).lines[0].split()[4:6] == ["accuracy", "loss"]
 
 
-def test_the_best_by_a_metric_come_first(store: standfast.Store) -> None:
+def test_the_best_by_a_metric_come_first(store: Store) -> None:
     assert listed(store, "--best", "loss", "-n", "3") == [
         ("less", 500),
         ("low", 400),
@@ -151,7 +146,7 @@ def test_the_best_by_a_metric_come_first(store: standfast.Store) -> None:
     assert first.split()[:1] == ["less"]
 
 
-def test_other_orders(store: standfast.Store) -> None:
+def test_other_orders(store: Store) -> None:
     steps = [step for _, step in listed(store, "--sort", "step")]
     assert steps == sorted(steps, reverse=True)
     assert [step for _, step in listed(store, "--sort", "step", "--reverse")] == steps[::-1]
@@ -162,7 +157,7 @@ def test_other_orders(store: standfast.Store) -> None:
 
 
 def test_values_that_cannot_be_compared_come_last(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     values: list[Any] = [float("nan"), None, 2, True, float("-inf"), 10**400]
     with store.run("odd") as run:
         for step, value in enumerate(values):
@@ -173,9 +168,7 @@ def test_values_that_cannot_be_compared_come_last(tmp_path: Path) -> None:
     assert [step for _, step in listed(store, "--best", "x", "--max")] == [5, 2, 1, 3, 4]
 
 
-def test_a_terminal_has_no_column_that_says_nothing(
-    store: standfast.Store, terminal: Terminal
-) -> None:
+def test_a_terminal_has_no_column_that_says_nothing(store: Store, terminal: Terminal) -> None:
     shown = terminal("ls", "low", *at(store))
     title, heading, row, *_ = shown.splitlines()
     assert "low" in title

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import standfast
-from standfast import KeepLast
+from standfast import KeepLast, Store
 from standfast.store.index import database
 from standfast.store.query import locations
 from standfast.store.query.mirrors import NAME, open_mirror, read_mirrors, remember_mirror
@@ -18,11 +18,11 @@ from tests.kit.cli import Done, Terminal, call, make_store
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
+def store(tmp_path: Path) -> Store:
     """Of `gpt`, steps 100 and 200 are in the mirror, and 200 and 300 here; `bert` has none."""
     store = make_store(tmp_path / "store")
     gpt = store.find_run("gpt")
-    mirror = standfast.Store(tmp_path / "mirror")
+    mirror = Store(tmp_path / "mirror")
     for step in (100, 200):
         gpt.checkpoint(step).copy_to(mirror)
     remember_mirror(store.backend, gpt.hash, str(tmp_path / "mirror"))
@@ -30,18 +30,18 @@ def store(tmp_path: Path) -> standfast.Store:
     return store
 
 
-def ls(store: standfast.Store, *arguments: str) -> Done:
+def ls(store: Store, *arguments: str) -> Done:
     done = call("ls", *arguments, "--store", Path(store.url).parent)
     assert done.code == 0, done.err
     return done
 
 
-def where(store: standfast.Store, *arguments: str) -> dict[int, Any]:
+def where(store: Store, *arguments: str) -> dict[int, Any]:
     return {each["step"]: each["where"] for each in ls(store, "--json", *arguments).json}
 
 
 def test_each_checkpoint_is_said_to_be_where_it_is(
-    store: standfast.Store, tmp_path: Path, terminal: Terminal
+    store: Store, tmp_path: Path, terminal: Terminal
 ) -> None:
     mirror = str(tmp_path / "mirror")
     marks = {each["step"]: each["marks"] for each in ls(store, "gpt", "--json").json}
@@ -60,12 +60,12 @@ def test_each_checkpoint_is_said_to_be_where_it_is(
 
 
 def test_a_run_without_a_mirror_says_nothing_and_each_has_its_own(
-    store: standfast.Store, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     assert "where" not in ls(store, "bert").out
     assert "where" not in ls(store, "bert", "--json").json[0]
     bert = store.find_run("bert")
-    bert.checkpoint().copy_to(standfast.Store(tmp_path / "other"))
+    bert.checkpoint().copy_to(Store(tmp_path / "other"))
     remember_mirror(store.backend, bert.hash, str(tmp_path / "other"))
     assert where(store)[7] == ["local", str(tmp_path / "other")]
     assert where(store)[200] == ["local", str(tmp_path / "mirror")]
@@ -75,7 +75,7 @@ def test_a_run_without_a_mirror_says_nothing_and_each_has_its_own(
 
 
 def test_those_in_the_mirror_alone_stand_in_the_order_that_was_asked_for(
-    store: standfast.Store, terminal: Terminal
+    store: Store, terminal: Terminal
 ) -> None:
     assert list(where(store, "-n", "3")) == [7, 300, 200]
     assert list(where(store, "--sort", "step", "--reverse")) == [7, 100, 200, 300]
@@ -85,11 +85,9 @@ def test_those_in_the_mirror_alone_stand_in_the_order_that_was_asked_for(
     assert "… and 2 older; --all lists them" in shown
 
 
-def test_a_run_that_is_in_its_mirror_alone_is_listed(
-    store: standfast.Store, tmp_path: Path
-) -> None:
+def test_a_run_that_is_in_its_mirror_alone_is_listed(store: Store, tmp_path: Path) -> None:
     bert = store.find_run("bert")
-    bert.checkpoint().copy_to(standfast.Store(tmp_path / "mirror"))
+    bert.checkpoint().copy_to(Store(tmp_path / "mirror"))
     remember_mirror(store.backend, bert.hash, str(tmp_path / "mirror"))
     bert.delete_all()
     shown = ls(store, "--json").json
@@ -103,7 +101,7 @@ def test_a_run_that_is_in_its_mirror_alone_is_listed(
     }
 
 
-def test_a_mirror_that_is_gone_is_said_to_be(store: standfast.Store, tmp_path: Path) -> None:
+def test_a_mirror_that_is_gone_is_said_to_be(store: Store, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "mirror")
     done = ls(store, "gpt", "--json")
     assert {each["step"]: each["where"] for each in done.json} == {300: ["local"], 200: ["local"]}
@@ -113,16 +111,16 @@ def test_a_mirror_that_is_gone_is_said_to_be(store: standfast.Store, tmp_path: P
 
 
 def test_a_mirror_that_does_not_answer_is_not_waited_for(
-    store: standfast.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ls(store)  # now its index knows what it has
     answer = threading.Event()
 
-    def check_exists(self: standfast.Store) -> None:
+    def check_exists(self: Store) -> None:
         if self.url.startswith(str(tmp_path / "mirror")):
             answer.wait(60)
 
-    monkeypatch.setattr(standfast.Store, "check_exists", check_exists)
+    monkeypatch.setattr(Store, "check_exists", check_exists)
     monkeypatch.setattr(locations, "PATIENCE", 0.1)
     try:
         done = ls(store, "gpt", "--json")
@@ -137,7 +135,7 @@ def test_a_mirror_that_does_not_answer_is_not_waited_for(
     assert "cannot be reached: no answer in time; this is what it had on 20" in line
 
 
-def test_a_damaged_list_of_mirrors_is_told_and_the_rest_is_listed(store: standfast.Store) -> None:
+def test_a_damaged_list_of_mirrors_is_told_and_the_rest_is_listed(store: Store) -> None:
     path = Path(store.url, NAME)
     path.write_bytes(path.read_bytes().replace(b"mirror", b"mirroR", 1))
     done = ls(store, "gpt")

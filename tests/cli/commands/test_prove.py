@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import standfast
+from standfast import Store
 from tests import ROOT
 from tests.kit.cli import call
 
@@ -37,7 +37,7 @@ def test_a_proof_says_what_was_proved_and_keeps_what_it_is_told_to(tmp_path: Pat
         "byte, after 1 kill"
     )
     for name in ("whole", "killed"):
-        assert standfast.Store(kept / name).resolve("latest").step == 12
+        assert Store(kept / name).resolve("latest").step == 12
         assert "walked 12 steps" in (kept / f"{name}.log").read_text()
     again = call(*prove("--keep", kept, program=walk()))
     assert again.code == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import standfast
+from standfast import Store
 from standfast.cli import stores
 from standfast.errors import NotAStore
 from standfast.store.backends.memory import MemoryBackend
@@ -22,18 +22,18 @@ def _outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
+def store(tmp_path: Path) -> Store:
     return make_store(tmp_path / "store")
 
 
-def sizes(store: standfast.Store, ref: str) -> int:
+def sizes(store: Store, ref: str) -> int:
     return sum(file.size for file in store.resolve(ref).head.files)
 
 
 # push
 
 
-def test_push_copies_a_checkpoint_into_a_new_store(store: standfast.Store, tmp_path: Path) -> None:
+def test_push_copies_a_checkpoint_into_a_new_store(store: Store, tmp_path: Path) -> None:
     ref = store.resolve("gpt").ref
     done = call("push", "gpt", "backup", "--store", "store")
     target = tmp_path / "backup" / "checkpoints"
@@ -45,30 +45,30 @@ def test_push_copies_a_checkpoint_into_a_new_store(store: standfast.Store, tmp_p
 
 
 def test_push_again_copies_nothing_and_verify_finds_what_was_damaged_there(
-    store: standfast.Store,
+    store: Store,
 ) -> None:
     push = ("push", "gpt", "backup", "--store", "store")
     call(*push)
     done = call(*push, "--verify")
     assert done.code == 0
     assert done.out.endswith(": 0 B copied, 270 kB there already, every byte read back\n")
-    flip_in(standfast.Store("backup"), "gpt", "model.weight")
+    flip_in(Store("backup"), "gpt", "model.weight")
     assert call(*push).code == 0
     done = call(*push, "--verify")
     assert (done.code, done.out) == (1, "")
     assert "'model.weight' is damaged" in done.err
 
 
-def test_a_step_a_tag_and_the_best_can_be_pushed(store: standfast.Store) -> None:
+def test_a_step_a_tag_and_the_best_can_be_pushed(store: Store) -> None:
     store.resolve("gpt@100").tag("paper")
     for ref in ("paper", "gpt@best", f"{store.find_run('gpt').hash[:8]}@300"):
         assert call("push", ref, "backup", "--store", "store").code == 0
     listed = call("ls", "--json", "--store", "backup").json
     assert [each["step"] for each in listed] == [300, 200, 100]
-    assert standfast.Store("backup").resolve("paper").step == 100
+    assert Store("backup").resolve("paper").step == 100
 
 
-def test_push_all_copies_a_run_the_oldest_first(store: standfast.Store, tmp_path: Path) -> None:
+def test_push_all_copies_a_run_the_oldest_first(store: Store, tmp_path: Path) -> None:
     done = call("push", "gpt", "backup", "--all", "--store", "store", "--json")
     run = store.find_run("gpt").hash
     found = done.json
@@ -90,7 +90,7 @@ def test_push_all_copies_a_run_the_oldest_first(store: standfast.Store, tmp_path
     assert again.out.startswith("pushed      3 checkpoints to ")
 
 
-def test_push_all_goes_on_after_a_damaged_one(store: standfast.Store) -> None:
+def test_push_all_goes_on_after_a_damaged_one(store: Store) -> None:
     flip_in(store, "gpt@100", "model.weight")
     done = call("push", "gpt@100", "backup", "--store", "store")
     assert (done.code, done.out) == (1, "")
@@ -104,18 +104,18 @@ def test_push_all_goes_on_after_a_damaged_one(store: standfast.Store) -> None:
     assert [each["already"] for each in found["copied"]] == [True, True]
 
 
-def test_what_is_left_out_is_told(store: standfast.Store) -> None:
+def test_what_is_left_out_is_told(store: Store) -> None:
     store.resolve("gpt@100").tag("paper")
-    standfast.Store("backup").run("other").save(1, {}).tag("paper")
+    Store("backup").run("other").save(1, {}).tag("paper")
     done = call("push", "gpt@100", "backup", "--store", "store")
     assert done.code == 0
     assert done.lines[0].startswith(f"left out    {store.resolve('gpt@100').ref}: the tag 'paper'")
 
 
-def test_what_the_target_has_made_of_its_own_is_refused(store: standfast.Store) -> None:
+def test_what_the_target_has_made_of_its_own_is_refused(store: Store) -> None:
     for step in (200, 300):
         assert call("push", f"gpt@{step}", "backup", "--store", "store").code == 0
-    theirs = standfast.Store("backup").run("gpt", hp={"lr": 0.1, "layers": 2})
+    theirs = Store("backup").run("gpt", hp={"lr": 0.1, "layers": 2})
     theirs.save(100, {"theirs": 1})
     assert call("push", "gpt@100", "backup", "--store", "store").code == 2
     done = call("push", "gpt", "backup", "--all", "--store", "store")
@@ -123,7 +123,7 @@ def test_what_the_target_has_made_of_its_own_is_refused(store: standfast.Store) 
     assert done.lines[0].startswith("refused     ")
     assert "2 checkpoints" in done.lines[1]
     assert theirs.load(100) == {"theirs": 1}
-    other = standfast.Store("other").run("gpt", hp={"lr": 0.1, "layers": 2})
+    other = Store("other").run("gpt", hp={"lr": 0.1, "layers": 2})
     other.save(1000, {"theirs": 1})
     done = call("push", "gpt@300", "other", "--store", "store")
     assert done.code == 2
@@ -131,7 +131,7 @@ def test_what_the_target_has_made_of_its_own_is_refused(store: standfast.Store) 
     assert other.checkpoint("latest").step == 1000
 
 
-def test_push_errors(store: standfast.Store, tmp_path: Path) -> None:
+def test_push_errors(store: Store, tmp_path: Path) -> None:
     assert call("push", "nothing", "backup", "--store", "store").code == 2
     assert call("push", "gpt@100", "backup", "--all", "--store", "store").code == 2
     assert call("push", "gpt", "backup").code == 2
@@ -143,7 +143,7 @@ def test_push_errors(store: standfast.Store, tmp_path: Path) -> None:
 # pull
 
 
-def test_pull_brings_a_checkpoint_into_a_new_store(store: standfast.Store, tmp_path: Path) -> None:
+def test_pull_brings_a_checkpoint_into_a_new_store(store: Store, tmp_path: Path) -> None:
     ref = store.resolve("gpt").ref
     done = call("pull", "gpt", "store", "--store", "here", "--verify")
     target = tmp_path / "here" / "checkpoints"
@@ -154,16 +154,16 @@ def test_pull_brings_a_checkpoint_into_a_new_store(store: standfast.Store, tmp_p
 
 
 def test_pull_goes_to_the_store_around(
-    store: standfast.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = standfast.Store(tmp_path / "here")
+    here = Store(tmp_path / "here")
     here.run("own").save(1, {})
     monkeypatch.chdir(tmp_path / "here")
     assert call("pull", "bert", "../store").code == 0
     assert [run.name for run in here.runs()] == ["bert", "own"]
 
 
-def test_pull_wants_stores(store: standfast.Store, tmp_path: Path) -> None:
+def test_pull_wants_stores(store: Store, tmp_path: Path) -> None:
     done = call("pull", "gpt", "nowhere", "--store", "here")
     assert (done.code, done.err) == (
         2,
@@ -180,9 +180,9 @@ def test_pull_wants_stores(store: standfast.Store, tmp_path: Path) -> None:
 def urls(monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryBackend]:
     """Buckets in memory, by the URLs that commands are given."""
     buckets: dict[str, MemoryBackend] = {}
-    opened = standfast.Store
+    opened = Store
 
-    def open_url(place: str | Path) -> standfast.Store:
+    def open_url(place: str | Path) -> Store:
         if "://" not in str(place):
             return opened(place)
         return opened(buckets.setdefault(str(place), MemoryBackend()))
@@ -192,7 +192,7 @@ def urls(monkeypatch: pytest.MonkeyPatch) -> dict[str, MemoryBackend]:
 
 
 def test_a_url_reaches_the_store_as_it_was_given(
-    store: standfast.Store, urls: dict[str, MemoryBackend], monkeypatch: pytest.MonkeyPatch
+    store: Store, urls: dict[str, MemoryBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = "s3://bucket/some//prefix"
     assert call("push", "gpt", url, "--store", "store").code == 0
@@ -208,14 +208,14 @@ def test_a_url_reaches_the_store_as_it_was_given(
     assert list(urls) == [url]
 
 
-def test_a_run_goes_to_a_bucket_and_back(store: standfast.Store, bucket_url: str) -> None:
+def test_a_run_goes_to_a_bucket_and_back(store: Store, bucket_url: str) -> None:
     done = call("push", "gpt", bucket_url, "--all", "--verify", "--store", "store")
     assert (done.code, done.err) == (0, "")
     listed = call("ls", "--json", "--store", bucket_url).json
     assert [each["step"] for each in listed] == [300, 200, 100]
     found = call("pull", "gpt", bucket_url, "--all", "--store", "here", "--json").json
     assert [each["step"] for each in found["copied"]] == [100, 200, 300]
-    here = standfast.Store("here")
+    here = Store("here")
     for step in (100, 200, 300):
         record = names.record_file(found["copied"][0]["run"], step)
         assert here.backend.read(record) == store.backend.read(record)

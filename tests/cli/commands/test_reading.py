@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import standfast
+from standfast import Store
 from standfast.display.output import age_text, hash_text
 from standfast.errors import FellBack
 from tests.cli.test_cli import STANDFAST
@@ -29,7 +30,7 @@ from tests.store.schema.test_versions import needing, of_version_2
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = make_store(tmp_path_factory.mktemp("reading") / "store")
     store.resolve("gpt@200").tag("paper")
     store.resolve("gpt@200").note("looks \x1b[2J good")
@@ -39,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> standfast.Store:
 # ls
 
 
-def test_ls_lists_the_newest_first(store: standfast.Store) -> None:
+def test_ls_lists_the_newest_first(store: Store) -> None:
     done = call("ls", *at(store))
     heading, *rows = (line.split() for line in done.lines)
     assert done.code == 0
@@ -56,7 +57,7 @@ def test_ls_lists_the_newest_first(store: standfast.Store) -> None:
     assert call("ls", store.find_run("gpt").hash[:6], *at(store)).lines == of_run
 
 
-def test_ls_prints_all_there_is_for_scripts(store: standfast.Store) -> None:
+def test_ls_prints_all_there_is_for_scripts(store: Store) -> None:
     listed = call("ls", "--json", *at(store)).json
     best = listed[2]
     run = store.find_run("gpt").hash
@@ -71,7 +72,7 @@ def test_ls_prints_all_there_is_for_scripts(store: standfast.Store) -> None:
 
 
 def test_ls_lists_so_many_as_are_asked_for(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     with store.run("many") as run:
         for step in range(53):
             run.save(step, {}, best=step < 3)
@@ -84,7 +85,7 @@ def test_ls_lists_so_many_as_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_ls_reads_no_more_than_heads_and_shows_those_that_are_damaged(
-    store: standfast.Store, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     copy = copy_of(store, tmp_path / "copy")
     cut = record_of(copy, "gpt@100")
@@ -98,7 +99,7 @@ def test_ls_reads_no_more_than_heads_and_shows_those_that_are_damaged(
     assert call("show", "gpt@100", *at(copy)).code == 1
 
 
-def test_ls_of_an_empty_store_and_of_no_run(store: standfast.Store, tmp_path: Path) -> None:
+def test_ls_of_an_empty_store_and_of_no_run(store: Store, tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "models").mkdir(parents=True)
     done = call("ls", "--store", tmp_path)
     assert (done.code, done.out) == (0, "no checkpoints yet\n")
@@ -109,7 +110,7 @@ def test_ls_of_an_empty_store_and_of_no_run(store: standfast.Store, tmp_path: Pa
 
 
 def test_ls_fits_a_terminal_and_says_what_it_left_out(tmp_path: Path, terminal: Terminal) -> None:
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     metrics = {"loss": 0.5, "validation perplexity": 12.5, "accuracy": 1, "x" * 60: 2}
     with store.run("a run with a longish name") as run:
         for step in (1, 2, 3):
@@ -125,7 +126,7 @@ def test_ls_fits_a_terminal_and_says_what_it_left_out(tmp_path: Path, terminal: 
 
 
 def test_metrics_cannot_steer_the_terminal(tmp_path: Path, terminal: Terminal) -> None:
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     with store.run("hostile") as run:
         run.save(1, {"x\x1b[2J": 1}, metrics={"\x1b[2Jgone": float("nan")})
     for command in ("ls", "show"):
@@ -135,7 +136,7 @@ def test_metrics_cannot_steer_the_terminal(tmp_path: Path, terminal: Terminal) -
             assert r"\x1b[2Jgone" in shown
 
 
-def test_a_pipe_that_is_closed_early_is_no_error(store: standfast.Store) -> None:
+def test_a_pipe_that_is_closed_early_is_no_error(store: Store) -> None:
     arguments = " ".join(("ls", *at(store)))
     # Nobody reads by the time that the command prints.
     command = f"(sleep 0.2; {STANDFAST} {arguments}; echo $? >&2) | true"
@@ -146,9 +147,7 @@ def test_a_pipe_that_is_closed_early_is_no_error(store: standfast.Store) -> None
 # show
 
 
-def test_show_prints_what_a_checkpoint_is_and_holds(
-    store: standfast.Store, terminal: Terminal
-) -> None:
+def test_show_prints_what_a_checkpoint_is_and_holds(store: Store, terminal: Terminal) -> None:
     done = call("show", "gpt@200", *at(store))
     assert done.code == 0
     lines = done.lines
@@ -178,13 +177,13 @@ def test_show_prints_what_a_checkpoint_is_and_holds(
     assert f"{file}  266 kB  262 kB  262 kB" in lines
 
 
-def test_show_says_that_a_parent_is_gone(store: standfast.Store, tmp_path: Path) -> None:
+def test_show_says_that_a_parent_is_gone(store: Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     copy.find_run("gpt").delete(100)
     assert "@100, which is gone" in call("show", "gpt@200", *at(copy)).out
 
 
-def test_show_prints_json_for_scripts(store: standfast.Store) -> None:
+def test_show_prints_json_for_scripts(store: Store) -> None:
     shown = call("show", "paper", "--json", *at(store)).json
     assert shown["ref"] == store.resolve("gpt@200").ref
     assert (shown["name"], shown["step"], shown["epoch"]) == ("gpt", 200, 2)
@@ -197,7 +196,7 @@ def test_show_prints_json_for_scripts(store: standfast.Store) -> None:
     assert shown["tensors"][0]["name"] == "model.weight"
 
 
-def test_a_damaged_run_file_hides_no_checkpoint(store: standfast.Store, tmp_path: Path) -> None:
+def test_a_damaged_run_file_hides_no_checkpoint(store: Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     run = copy.find_run("gpt").hash
     put(Path(copy.url, "models", run, f"{run}_run.json"), b"nothing")
@@ -210,7 +209,7 @@ def test_a_damaged_run_file_hides_no_checkpoint(store: standfast.Store, tmp_path
             assert call(*command, *at(copy)).code == 0
 
 
-def test_show_says_on_one_line_that_it_fell_back(store: standfast.Store, tmp_path: Path) -> None:
+def test_show_says_on_one_line_that_it_fell_back(store: Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     bert = copy.resolve("bert")
     Path(copy.url, "models", bert.head.run, bert.head.files[0].name).unlink()
@@ -231,7 +230,7 @@ def test_show_says_on_one_line_that_it_fell_back(store: standfast.Store, tmp_pat
 # diff
 
 
-def test_diff_of_two_checkpoints(store: standfast.Store) -> None:
+def test_diff_of_two_checkpoints(store: Store) -> None:
     done = call("diff", "gpt@200", "gpt@300", *at(store))
     assert done.code == 3
     run = hash_text(store.find_run("gpt").hash)
@@ -251,7 +250,7 @@ def test_diff_of_two_checkpoints(store: standfast.Store) -> None:
     assert report["metadata"]["epoch"] == {"before": 2, "after": 3}
 
 
-def test_diff_of_a_file_and_a_checkpoint(store: standfast.Store, tmp_path: Path) -> None:
+def test_diff_of_a_file_and_a_checkpoint(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     standfast.save(path, {"model.weight": weights(1) + 1, "other": np.ones(2)}, {"step": 200})
     done = call("diff", path, "gpt@200", *at(store))
@@ -263,7 +262,7 @@ def test_diff_of_a_file_and_a_checkpoint(store: standfast.Store, tmp_path: Path)
     assert call("diff", "gpt@200", path, *at(store)).code == 3
 
 
-def test_diff_of_damaged_tensors_is_damage(store: standfast.Store, tmp_path: Path) -> None:
+def test_diff_of_damaged_tensors_is_damage(store: Store, tmp_path: Path) -> None:
     copy = copy_of(store, tmp_path / "copy")
     flip_in(copy, "gpt@300", "model.bias")
     for before in ("gpt@200", "gpt@300"):  # the second is said to have no difference to itself
@@ -302,7 +301,7 @@ def test_ages_are_told_in_one_unit() -> None:
 
 @pytest.mark.parametrize("newer", [needing, of_version_2])
 def test_a_record_that_is_too_new_is_not_listed_as_damaged(
-    store: standfast.Store, tmp_path: Path, newer: Callable[[Path], None]
+    store: Store, tmp_path: Path, newer: Callable[[Path], None]
 ) -> None:
     """docs/format.md: "Too new is not damage." """
     copy = copy_of(store, tmp_path / "copy")

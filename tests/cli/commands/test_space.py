@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import standfast
+from standfast import Store
 from standfast.policies import Retention
 from standfast.store.backends.local import LocalBackend
 from standfast.store.retention.pins import pinned
@@ -14,11 +14,11 @@ from tests.kit.cli import at, call, data_files, flip_in, make_store, put
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
+def store(tmp_path: Path) -> Store:
     return make_store(tmp_path / "store")
 
 
-def on_disk(store: standfast.Store) -> int:
+def on_disk(store: Store) -> int:
     """The bytes of all files of runs and of the trash, each once."""
     found = {}
     for top in ("models", "HP", "data", ".standfast/trash"):
@@ -29,11 +29,11 @@ def on_disk(store: standfast.Store) -> int:
     return sum(found.values())
 
 
-def files(store: standfast.Store) -> set[str]:
+def files(store: Store) -> set[str]:
     return {str(path) for path in Path(store.url, "models").rglob("*")}
 
 
-def verified(store: standfast.Store) -> None:
+def verified(store: Store) -> None:
     """So that no deletion verifies a checkpoint, and adds its marks to the files."""
     for run in store.runs():
         for checkpoint in run.checkpoints():
@@ -44,9 +44,7 @@ def verified(store: standfast.Store) -> None:
 
 
 @pytest.mark.parametrize("refs", [["gpt@100", "gpt@200"], ["gpt", "bert"]], ids=" ".join)
-def test_rm_frees_what_it_said_once_the_trash_is_emptied(
-    store: standfast.Store, refs: list[str]
-) -> None:
+def test_rm_frees_what_it_said_once_the_trash_is_emptied(store: Store, refs: list[str]) -> None:
     verified(store)
     before, there = on_disk(store), files(store)
     promised = call("rm", *refs, "--json", *at(store)).json
@@ -61,7 +59,7 @@ def test_rm_frees_what_it_said_once_the_trash_is_emptied(
     assert call("verify", "--all", *at(store)).code == (2 if refs == ["gpt", "bert"] else 0)
 
 
-def test_rm_shows_what_would_go(store: standfast.Store) -> None:
+def test_rm_shows_what_would_go(store: Store) -> None:
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
     done = call("rm", "gpt@300", "gpt@200", "bert", *at(store))
     assert done.code == 0
@@ -77,7 +75,7 @@ def test_rm_shows_what_would_go(store: standfast.Store) -> None:
     assert [c.step for c in store.find_run("gpt").checkpoints()] == [200, 300]
 
 
-def test_rm_refuses_what_is_protected_or_in_use(store: standfast.Store) -> None:
+def test_rm_refuses_what_is_protected_or_in_use(store: Store) -> None:
     store.resolve("gpt@200").tag("paper")
     gpt, there = store.find_run("gpt"), files(store)
 
@@ -99,7 +97,7 @@ def test_rm_refuses_what_is_protected_or_in_use(store: standfast.Store) -> None:
     assert call("rm", "gpt", *at(store)).code == 0
 
 
-def test_rm_foretells_where_it_stops(store: standfast.Store) -> None:
+def test_rm_foretells_where_it_stops(store: Store) -> None:
     gpt, bert = store.find_run("gpt").hash, store.find_run("bert").hash
     store.resolve("gpt@200").tag("paper")
     refs = ("bert", "gpt@300", "gpt@200")
@@ -124,9 +122,7 @@ def test_rm_foretells_where_it_stops(store: standfast.Store) -> None:
     assert len(store.find_run("gpt").checkpoints()) == 3
 
 
-def test_rm_says_so_where_there_is_no_trash(
-    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rm_says_so_where_there_is_no_trash(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
     promised = call("rm", "gpt@100", "--json", *at(store)).json["bytes"]
     before = on_disk(store)
@@ -135,7 +131,7 @@ def test_rm_says_so_where_there_is_no_trash(
     assert before - on_disk(store) == promised
 
 
-def test_rm_wants_runs_and_steps(store: standfast.Store) -> None:
+def test_rm_wants_runs_and_steps(store: Store) -> None:
     there = files(store)
     for ref in ("latest", "gpt@latest", "gpt@best", "gpt@999", "nobody", "gpt@", "gpt@²"):
         done = call("rm", ref, "--yes", *at(store))
@@ -147,7 +143,7 @@ def test_rm_wants_runs_and_steps(store: standfast.Store) -> None:
 # du
 
 
-def test_du_counts_every_file_once(store: standfast.Store) -> None:
+def test_du_counts_every_file_once(store: Store) -> None:
     report = call("du", "--json", *at(store)).json
     bert, gpt = report["runs"]
     total = report["total"]
@@ -161,7 +157,7 @@ def test_du_counts_every_file_once(store: standfast.Store) -> None:
     assert report["orphans"] == {}
 
 
-def test_du_prints_a_table_what_has_no_record_and_budgets(store: standfast.Store) -> None:
+def test_du_prints_a_table_what_has_no_record_and_budgets(store: Store) -> None:
     first, *_ = data_files(store, "gpt")
     orphan = first.with_name(first.name.replace("000100", "000999"))
     orphan.write_bytes(bytes(1000))
@@ -186,7 +182,7 @@ def test_du_prints_a_table_what_has_no_record_and_budgets(store: standfast.Store
 # doctor
 
 
-def test_doctor_of_a_sound_store(store: standfast.Store) -> None:
+def test_doctor_of_a_sound_store(store: Store) -> None:
     done = call("doctor", *at(store))
     assert done.code == 0
     assert done.lines == [
@@ -194,7 +190,7 @@ def test_doctor_of_a_sound_store(store: standfast.Store) -> None:
     ]
 
 
-def test_doctor_lists_what_it_finds_and_deletes_what_is_ours(store: standfast.Store) -> None:
+def test_doctor_lists_what_it_finds_and_deletes_what_is_ours(store: Store) -> None:
     first, *_ = data_files(store, "gpt")
     orphan = first.with_name(first.name.replace("000100", "000999"))
     orphan.write_bytes(bytes(1000))
@@ -213,7 +209,7 @@ def test_doctor_lists_what_it_finds_and_deletes_what_is_ours(store: standfast.St
     assert foreign.exists()
 
 
-def test_doctor_reports_what_it_restored_and_what_it_could_not(store: standfast.Store) -> None:
+def test_doctor_reports_what_it_restored_and_what_it_could_not(store: Store) -> None:
     path = flip_in(store, "gpt@100", "model.bias")
     run = path.parent.name
     put(path.with_name(f"{run}_run.json"), b"{}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import standfast
+from standfast import Store
 from standfast.amr import Snapshot
 from standfast.amr.inspect.logical import logical_digest
 from tests.amr.saved_states import GAUGE, VECTOR, State, divided, refined, save, snapshot
@@ -41,9 +41,9 @@ def update(state: State) -> State:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
+def store(tmp_path: Path) -> Store:
     """Snapshots of one state on 3, 2 and 1 ranks, then of a later one; and no snapshot."""
-    store = standfast.Store(tmp_path / "store")
+    store = Store(tmp_path / "store")
     state = refined(GAUGE)
     with store.run("su2") as run:
         run.save(1, snapshot(*divided(state, 3)))
@@ -110,7 +110,7 @@ def test_show_of_a_file_whose_blocks_are_damaged_says_so(folder: Path) -> None:
     assert "'blocks'" in done.lines[-1]
 
 
-def test_show_tells_the_simulation_of_a_snapshot(store: standfast.Store) -> None:
+def test_show_tells_the_simulation_of_a_snapshot(store: Store) -> None:
     done = call("show", "su2@1", *at(store))
     assert done.code == 0
     for line in (
@@ -135,7 +135,7 @@ def test_show_tells_the_simulation_of_a_snapshot(store: standfast.Store) -> None
 
 def test_an_imported_file_is_shown_and_does_not_differ_from_its_snapshot(tmp_path: Path) -> None:
     path = save(tmp_path / "run_step4.sunc", refined(VECTOR), extras=False)
-    with standfast.Store(tmp_path / "store").run("flow") as run:
+    with Store(tmp_path / "store").run("flow") as run:
         Snapshot.import_files(run, path, frontend=VECTOR)
     inside = "--store", tmp_path / "store"
     lines = call("show", "flow@4", *inside).lines
@@ -151,7 +151,7 @@ def test_a_terminal_of_80_columns_has_room_for_the_tables(folder: Path, terminal
         assert max(len(line) for line in shown.splitlines() if str(folder) not in line) <= 80
 
 
-def test_verify_says_that_a_tree_is_sound(folder: Path, store: standfast.Store) -> None:
+def test_verify_says_that_a_tree_is_sound(folder: Path, store: Store) -> None:
     for what in (folder / "a.sunc", "su2@1"):
         done = call("verify", what, *at(store))
         assert done.code == 0
@@ -166,7 +166,7 @@ def test_verify_says_that_a_tree_is_sound(folder: Path, store: standfast.Store) 
 
 
 def test_verify_logical_prints_one_digest_however_ranks_divide_a_state(
-    folder: Path, store: standfast.Store
+    folder: Path, store: Store
 ) -> None:
     digest = logical_digest(refined(GAUGE))
     ranks = [folder / f"rank{n}.sunc" for n in range(3)]
@@ -191,7 +191,7 @@ def test_verify_logical_prints_one_digest_however_ranks_divide_a_state(
         assert (done.code, done.json[0]["error"]) == (1, "DigestMismatch")
 
 
-def test_verify_logical_refuses_what_is_no_state(folder: Path, store: standfast.Store) -> None:
+def test_verify_logical_refuses_what_is_no_state(folder: Path, store: Store) -> None:
     mixed = call("verify", "--logical", folder / "a.sunc", folder / "b.sunc")
     assert mixed.code == 2
     assert "both have the block of level 0 at (0, 4), and not the same" in mixed.out
@@ -237,7 +237,7 @@ def test_diff_says_if_only_the_places_differ(folder: Path) -> None:
     assert "  1 list of blocks is in another order" in done.lines
 
 
-def test_diff_of_equal_trees_finds_nothing(folder: Path, store: standfast.Store) -> None:
+def test_diff_of_equal_trees_finds_nothing(folder: Path, store: Store) -> None:
     done = call("diff", folder / "a.sunc", folder / "bare.sunc")
     assert (done.code, done.out) == (0, "7 blocks are the same, bit for bit\n")
     done = call("diff", "su2@3", folder / "a.sunc", *at(store))
@@ -252,7 +252,7 @@ def test_diff_of_equal_trees_finds_nothing(folder: Path, store: standfast.Store)
     assert (done.code, "is damaged" in done.err) == (1, True)
 
 
-def test_diff_of_snapshots_of_several_ranks_names_ranks(store: standfast.Store) -> None:
+def test_diff_of_snapshots_of_several_ranks_names_ranks(store: Store) -> None:
     done = call("diff", "su2@2", "su2@4", *at(store))
     assert done.code == 3
     assert "  simulation.time: 0.75 → 0.5" in done.lines
@@ -282,7 +282,7 @@ def test_a_terminal_shows_the_worst_blocks_unless_asked_for_all(
     assert re.search(r"\b9 +0 +36,0 +field", terminal("diff", before, after, "--all"))
 
 
-def test_a_snapshot_is_exported_as_the_files_of_its_ranks(store: standfast.Store) -> None:
+def test_a_snapshot_is_exported_as_the_files_of_its_ranks(store: Store) -> None:
     folder = Path(store.url).parent / "exported"
     folder.mkdir()
     export = ("export", "su2@1", folder / "a.sunc", *at(store))

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 import standfast
+from standfast import Store
 from tests.kit.cli import at, call, data_files, flip_in, make_store
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
+def store(tmp_path: Path) -> Store:
     return make_store(tmp_path / "store")
 
 
-def test_verify_says_what_was_verified(store: standfast.Store, tmp_path: Path) -> None:
+def test_verify_says_what_was_verified(store: Store, tmp_path: Path) -> None:
     standfast.save(tmp_path / "model.pt", {"w": np.ones(2)})
     done = call("verify", "gpt@100", "latest", tmp_path / "model.pt", *at(store))
     gpt, bert = store.resolve("gpt@100").ref, store.resolve("bert").ref
@@ -36,7 +37,7 @@ def test_verify_says_what_was_verified(store: standfast.Store, tmp_path: Path) -
     }
 
 
-def test_verify_names_the_damaged_tensor(store: standfast.Store) -> None:
+def test_verify_names_the_damaged_tensor(store: Store) -> None:
     flip_in(store, "gpt@100", "model.bias")
     done = call("verify", "gpt@100", "gpt@200", "--json", *at(store))
     broken, intact = done.json
@@ -46,7 +47,7 @@ def test_verify_names_the_damaged_tensor(store: standfast.Store) -> None:
     assert call("verify", "gpt@200", *at(store)).code == 0
 
 
-def test_verify_wants_something_to_verify(store: standfast.Store, tmp_path: Path) -> None:
+def test_verify_wants_something_to_verify(store: Store, tmp_path: Path) -> None:
     for arguments in ([], ["gpt", "--all"]):
         done = call("verify", *arguments, *at(store))
         assert done.code == 2
@@ -57,7 +58,7 @@ def test_verify_wants_something_to_verify(store: standfast.Store, tmp_path: Path
     assert "nothing to verify" in done.err
 
 
-def test_verify_all_reads_what_is_shared_once(store: standfast.Store) -> None:
+def test_verify_all_reads_what_is_shared_once(store: Store) -> None:
     done = call("verify", "--all", *at(store))
     assert (done.code, done.out) == (
         0,
@@ -77,7 +78,7 @@ def test_verify_all_reads_what_is_shared_once(store: standfast.Store) -> None:
 
 
 def test_verify_oldest_verifies_one_checkpoint_however_short_the_time(
-    store: standfast.Store,
+    store: Store,
 ) -> None:
     verified = set()
     for _ in range(4):
@@ -87,7 +88,7 @@ def test_verify_oldest_verifies_one_checkpoint_however_short_the_time(
     assert len(verified) == 4
 
 
-def test_verify_all_names_every_checkpoint_that_is_hit(store: standfast.Store) -> None:
+def test_verify_all_names_every_checkpoint_that_is_hit(store: Store) -> None:
     gpt, bert = store.resolve("gpt").head, store.resolve("bert").head
     flip_in(store, "bert", "model.weight")
     done = call("verify", "--all", *at(store))

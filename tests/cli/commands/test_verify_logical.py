@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import standfast
+from standfast import Store
 from standfast.store.maintenance.logical import logical
 from standfast.store.tree.per_rank import per_rank
 from tests.amr.saved_states import GAUGE, refined, snapshot
@@ -33,7 +33,7 @@ def state_of(layout: Any, rank: int, size: int, plus: int = 0) -> dict[str, Any]
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
+def store(tmp_path: Path) -> Store:
     """One state of 4, 2 and 2 ranks, then another one."""
     for step, size, layout, plus in (
         (1, 4, rows, 0),
@@ -48,10 +48,10 @@ def store(tmp_path: Path) -> standfast.Store:
                 run.save(step, state_of(layout, comm.rank, comm.size, plus), comm=comm)
 
         on_ranks(size, save)
-    return standfast.Store(tmp_path)
+    return Store(tmp_path)
 
 
-def test_one_state_of_two_numbers_of_ranks_is_the_same(store: standfast.Store) -> None:
+def test_one_state_of_two_numbers_of_ranks_is_the_same(store: Store) -> None:
     one, other = (logical(store.resolve(f"run@{step}")) for step in (1, 2))
     done = call("verify", "--logical", "run@1", "run@2", *at(store))
     run = store.find_run("run").hash
@@ -68,7 +68,7 @@ def test_one_state_of_two_numbers_of_ranks_is_the_same(store: standfast.Store) -
     ]
 
 
-def test_what_differs_is_named(store: standfast.Store) -> None:
+def test_what_differs_is_named(store: Store) -> None:
     done = call("verify", "--logical", "run@1", "run@4", *at(store))
     assert done.code == 0
     assert done.lines[6:] == [
@@ -80,7 +80,7 @@ def test_what_differs_is_named(store: standfast.Store) -> None:
     ]
 
 
-def test_scripts_get_all_of_it(store: standfast.Store) -> None:
+def test_scripts_get_all_of_it(store: Store) -> None:
     states = [logical(store.resolve(f"run@{step}")) for step in (2, 3, 4)]
     first, same, other = call(
         "verify", "--logical", "--json", "run@2", "run@3", "run@4", *at(store)
@@ -102,7 +102,7 @@ def test_scripts_get_all_of_it(store: standfast.Store) -> None:
 
 
 def test_only_the_first_differences_are_printed(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path)
+    store = Store(tmp_path)
     with store.run("run") as run:
         run.save(1, {f"x{n}": n for n in range(15)})
         run.save(2, {f"x{n}": -n for n in range(15)})
@@ -115,7 +115,7 @@ def test_only_the_first_differences_are_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tensor", ["model.weight", "mine.rank1.drawn"])
-def test_damage_is_found_and_the_rest_is_verified(store: standfast.Store, tensor: str) -> None:
+def test_damage_is_found_and_the_rest_is_verified(store: Store, tensor: str) -> None:
     flip_in(store, "run@1", tensor)
     done = call("verify", "--logical", "run@1", "run@4", *at(store))
     assert done.code == 1
@@ -124,7 +124,7 @@ def test_damage_is_found_and_the_rest_is_verified(store: standfast.Store, tensor
     assert [line[:8] for line in done.lines[1:]] == ["intact  ", "logical ", "own     "]
 
 
-def test_a_snapshot_is_not_compared_with_what_is_none(store: standfast.Store) -> None:
+def test_a_snapshot_is_not_compared_with_what_is_none(store: Store) -> None:
     with store.run("su2") as run:
         run.save(1, snapshot(refined(GAUGE)))
     done = call("verify", "--logical", "run@2", "su2@1", "run@3", *at(store))
@@ -136,7 +136,7 @@ def test_a_snapshot_is_not_compared_with_what_is_none(store: standfast.Store) ->
     ]
 
 
-def test_show_tells_boxes_and_ranks(store: standfast.Store) -> None:
+def test_show_tells_boxes_and_ranks(store: Store) -> None:
     done = call("show", "run@2", *at(store))
     assert "  written by: 2 ranks" in done.lines
     assert "  mine.rank1.seen: 1" in done.lines

@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 
 import standfast
+from standfast import Store
 from tests.kit.cli import at, call, make_store, weights
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
+def store(tmp_path: Path) -> Store:
     return make_store(tmp_path / "store")
 
 
 # export
 
 
-def test_export_to_a_file(store: standfast.Store, tmp_path: Path) -> None:
+def test_export_to_a_file(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "whole.safetensors"
     done = call("export", "gpt@200", target, *at(store))
     ref = store.resolve("gpt@200").ref
@@ -33,7 +34,7 @@ def test_export_to_a_file(store: standfast.Store, tmp_path: Path) -> None:
     assert call("diff", target, "gpt@200", *at(store)).code == 0
 
 
-def test_export_replaces_nothing_unasked(store: standfast.Store, tmp_path: Path) -> None:
+def test_export_replaces_nothing_unasked(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "model.npz"
     target.write_bytes(b"precious")
     done = call("export", "gpt@200", target, "--part", "model", *at(store))
@@ -50,7 +51,7 @@ def test_export_replaces_nothing_unasked(store: standfast.Store, tmp_path: Path)
     assert list(standfast.load(target)) == ["weight", "bias"]
 
 
-def test_export_to_a_folder_whose_name_has_a_dot(store: standfast.Store, tmp_path: Path) -> None:
+def test_export_to_a_folder_whose_name_has_a_dot(store: Store, tmp_path: Path) -> None:
     for name in ("model.onnx", "run.v2"):
         assert call("export", "gpt@200", tmp_path / name, *at(store)).code == 2
     assert list(tmp_path.glob("*.*")) == []
@@ -64,9 +65,7 @@ def test_export_to_a_folder_whose_name_has_a_dot(store: standfast.Store, tmp_pat
 
 
 @pytest.mark.guarantee("G1")
-def test_an_export_that_fails_leaves_the_folder_as_it_was(
-    store: standfast.Store, tmp_path: Path
-) -> None:
+def test_an_export_that_fails_leaves_the_folder_as_it_was(store: Store, tmp_path: Path) -> None:
     with store.run("lattice") as run:
         run.save(1, {"links": {"z": np.ones(3, complex)}, "a": {"w": np.ones(3)}})
     folder = tmp_path / "folder"
@@ -83,7 +82,7 @@ def test_an_export_that_fails_leaves_the_folder_as_it_was(
 
 
 def test_convert_replaces_nothing_unasked_and_leaves_checkpoints_to_export(
-    store: standfast.Store, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     standfast.save(tmp_path / "a.npz", {"w": np.ones(3)})
     target = tmp_path / "b.safetensors"
@@ -97,7 +96,7 @@ def test_convert_replaces_nothing_unasked_and_leaves_checkpoints_to_export(
     assert not (tmp_path / "c.pt").exists()
 
 
-def test_export_errors(store: standfast.Store, tmp_path: Path) -> None:
+def test_export_errors(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "model.oxck"
     unknown = call("export", "gpt@200", target, "--part", "nothing", *at(store))
     assert unknown.code == 2
@@ -110,7 +109,7 @@ def test_export_errors(store: standfast.Store, tmp_path: Path) -> None:
 # tag, note, rename
 
 
-def test_tags_are_given_and_taken_away(store: standfast.Store) -> None:
+def test_tags_are_given_and_taken_away(store: Store) -> None:
     ref = store.resolve("gpt@100").ref
     assert call("tag", "gpt@100", "paper", *at(store)).out == f"tagged      {ref}: paper\n"
     assert store.resolve("paper").step == 100
@@ -124,7 +123,7 @@ def test_tags_are_given_and_taken_away(store: standfast.Store) -> None:
     assert call("tag", "--delete", "other", "--json", *at(store)).json == {"deleted": "other"}
 
 
-def test_tag_errors(store: standfast.Store) -> None:
+def test_tag_errors(store: Store) -> None:
     for arguments in (
         ["gpt"],
         [],
@@ -138,7 +137,7 @@ def test_tag_errors(store: standfast.Store) -> None:
         assert (done.code, done.out) == (2, ""), arguments
 
 
-def test_notes_are_written(store: standfast.Store) -> None:
+def test_notes_are_written(store: Store) -> None:
     done = call("note", "gpt@100", "diverged here", *at(store))
     assert done.out == f"noted       {store.resolve('gpt@100').ref}\n"
     done = call("note", "gpt@100", "or not", "--json", *at(store))
@@ -147,7 +146,7 @@ def test_notes_are_written(store: standfast.Store) -> None:
     assert call("note", "gpt@100", " ", *at(store)).code == 2
 
 
-def test_runs_are_renamed(store: standfast.Store) -> None:
+def test_runs_are_renamed(store: Store) -> None:
     run = store.find_run("gpt").hash
     done = call("rename", "gpt", "gpt small", *at(store))
     assert done.out == f"renamed     {run}: gpt → gpt small\n"
@@ -184,7 +183,7 @@ def test_import_makes_a_run_of_a_folder_and_can_be_repeated(folder: Path, tmp_pa
     (folder / "junk.pt").unlink()
     done = call("import", folder, "--store", new)
     assert done.code == 0, done.err
-    store = standfast.Store(new)
+    store = Store(new)
     run = store.find_run("old run")
     assert done.lines == [
         "imported    step 10: step_10.pt, 131 kB",
@@ -206,7 +205,7 @@ def test_import_makes_a_run_of_a_folder_and_can_be_repeated(folder: Path, tmp_pa
     assert (again["taken"], again["skipped"]) == ([], [10, 20])
 
 
-def test_import_says_what_it_ignored(folder: Path, store: standfast.Store) -> None:
+def test_import_says_what_it_ignored(folder: Path, store: Store) -> None:
     (folder / "junk.pt").unlink()
     (folder / "model.safetensors").symlink_to(folder / "gone")
     done = call("import", folder, *at(store))
@@ -215,7 +214,7 @@ def test_import_says_what_it_ignored(folder: Path, store: standfast.Store) -> No
     assert "model.safetensors: a link to nothing" in ignored
 
 
-def test_import_errors(folder: Path, store: standfast.Store, tmp_path: Path) -> None:
+def test_import_errors(folder: Path, store: Store, tmp_path: Path) -> None:
     damaged = call("import", folder, *at(store))
     assert damaged.code == 1
     assert "junk.pt" in damaged.err

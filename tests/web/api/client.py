@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-import standfast
+from standfast import Store
 from standfast.web.app import make_app
 
 PORT = 7433
@@ -18,8 +18,8 @@ HERE = f"http://127.0.0.1:{PORT}"
 class Api:
     """A dashboard in this process."""
 
-    def __init__(self, store: standfast.Store | Path, **options: Any) -> None:
-        opened = standfast.Store(store) if isinstance(store, os.PathLike) else store
+    def __init__(self, store: Store | Path, **options: Any) -> None:
+        opened = Store(store) if isinstance(store, os.PathLike) else store
         self.client = TestClient(make_app(opened, **options), base_url=HERE)
 
     def __call__(self, path: str, status: int = 200) -> Any:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import standfast
+from standfast import Store
 from standfast.web import changes
 from standfast.web.api import checkpoints
 from tests.web import stores
@@ -21,7 +22,7 @@ from tests.web.api.client import Api
 from tests.web.conftest import Serve, Shown
 
 
-def save(store: standfast.Store, name: str, *steps: int) -> standfast.Run:
+def save(store: Store, name: str, *steps: int) -> standfast.Run:
     with store.run(name) as run:
         for step in steps:
             run.save(step, {"model": {"x": step}}, metrics={"loss": 1 / step})
@@ -29,13 +30,13 @@ def save(store: standfast.Store, name: str, *steps: int) -> standfast.Run:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
-    store = standfast.Store(tmp_path / "store")
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "store")
     save(store, "a", 1, 2)
     return store
 
 
-def test_what_was_saved_or_deleted_meanwhile_is_told(store: standfast.Store) -> None:
+def test_what_was_saved_or_deleted_meanwhile_is_told(store: Store) -> None:
     api = Api(Path(store.url).parent)
     assert api("/store")["checkpoints"] == 2
     run = save(store, "b", 1, 2, 3)
@@ -48,7 +49,7 @@ def test_what_was_saved_or_deleted_meanwhile_is_told(store: standfast.Store) -> 
     assert [each["name"] for each in api("/runs")["runs"]] == ["a"]
 
 
-def test_the_state_is_another_after_each_change(store: standfast.Store) -> None:
+def test_the_state_is_another_after_each_change(store: Store) -> None:
     api = Api(Path(store.url).parent)
     run = store.find_run("a")
     seen = [api("/store")["state"]]
@@ -65,7 +66,7 @@ def test_the_state_is_another_after_each_change(store: standfast.Store) -> None:
 
 
 def test_who_waits_is_answered_when_something_changes(
-    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "LONGEST", 600)
     monkeypatch.setattr(changes, "_SETTLED", 0)
@@ -83,7 +84,7 @@ def test_who_waits_is_answered_when_something_changes(
 
 
 def test_who_was_told_of_a_change_by_another_page_waits_for_the_next_one(
-    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store elsewhere is looked at seldom: what a page has just read is not older than that."""
     monkeypatch.setattr(changes, "_PAUSE", 20.0)
@@ -99,7 +100,7 @@ def test_who_was_told_of_a_change_by_another_page_waits_for_the_next_one(
 
 
 def test_comparisons_that_take_long_hold_up_nothing_else(
-    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, ended = threading.Event(), threading.Event()
     compared = []
@@ -127,7 +128,7 @@ def test_comparisons_that_take_long_hold_up_nothing_else(
 
 
 def test_a_store_that_is_gone_is_410_and_told_of_again_when_it_is_back(
-    store: standfast.Store, tmp_path: Path
+    store: Store, tmp_path: Path
 ) -> None:
     place, aside = tmp_path / "store", tmp_path / "aside"
     run = store.find_run("a").hash
@@ -148,13 +149,13 @@ def test_a_store_that_is_gone_is_410_and_told_of_again_when_it_is_back(
     assert api("/store")["checkpoints"] == 2
     shutil.rmtree(place)
     api("/runs", 410)
-    save(standfast.Store(place), "new", 5)
+    save(Store(place), "new", 5)
     assert [each["name"] for each in api("/runs")["runs"]] == ["new"]
 
 
 def test_a_store_that_vanishes_in_the_middle_never_breaks_an_answer(tmp_path: Path) -> None:
     place = tmp_path / "store"
-    run = save(standfast.Store(place), "a", *range(1, 9)).hash
+    run = save(Store(place), "a", *range(1, 9)).hash
     api = Api(place)
     ended = threading.Event()
     paths = ("/store", "/runs", f"/runs/{run}", f"/runs/{run}/checkpoints", f"/runs/{run}/metrics",
@@ -172,7 +173,7 @@ def test_a_store_that_vanishes_in_the_middle_never_breaks_an_answer(tmp_path: Pa
         time.sleep(0.1)
         shutil.rmtree(place, ignore_errors=True)
         time.sleep(0.05)
-        save(standfast.Store(place), "a", *range(1, 5 + number))
+        save(Store(place), "a", *range(1, 5 + number))
     ended.set()
     for thread in asking:
         thread.join()
@@ -219,7 +220,7 @@ def test_hostile_names_are_told_as_they_are(shown: Shown) -> None:
     assert {run["name"] for run in json.loads(boot)["data"]["runs"]} <= told
 
 
-def test_fifty_requests_at_once_are_all_answered(small: standfast.Store, served: Serve) -> None:
+def test_fifty_requests_at_once_are_all_answered(small: Store, served: Serve) -> None:
     url = served(small)
     run = small.find_run("gpt").hash
     tensor = next(name for name in small.resolve(f"{run}@100").tensors if name.startswith("model."))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import standfast
+from standfast import Store
 from standfast.training.metrics import read_metrics
 from standfast.web import curves
 from standfast.web.curves import Series
@@ -18,11 +19,11 @@ from tests.web.api.client import Api
 
 
 @pytest.fixture
-def api(small: standfast.Store) -> Api:
+def api(small: Store) -> Api:
     return Api(Path(small.url).parent)
 
 
-def test_a_short_log_is_told_as_it_is(api: Api, small: standfast.Store) -> None:
+def test_a_short_log_is_told_as_it_is(api: Api, small: Store) -> None:
     run = small.find_run("gpt").hash
     assert small.logs is not None
     lines = [*read_metrics(small.logs / f"{run}_metrics.jsonl")]
@@ -35,7 +36,7 @@ def test_a_short_log_is_told_as_it_is(api: Api, small: standfast.Store) -> None:
 
 
 def test_checkpoints_are_on_the_same_axis_with_their_marks_and_reasons(
-    api: Api, small: standfast.Store
+    api: Api, small: Store
 ) -> None:
     run = small.find_run("gpt")
     told = api(f"/runs/{run.hash}/metrics")["checkpoints"]
@@ -48,7 +49,7 @@ def test_checkpoints_are_on_the_same_axis_with_their_marks_and_reasons(
 
 
 def test_without_a_log_the_records_are_told(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path)
+    store = Store(tmp_path)
     with store.run("a") as run:
         for step in (3, 1, 2):
             run.save(step, {"x": step}, metrics={"loss": step / 2})
@@ -67,7 +68,7 @@ def write(path: Path, steps: range, **metrics: Any) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> standfast.Run:
-    store = standfast.Store(tmp_path)
+    store = Store(tmp_path)
     return store.run("a")
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-import standfast
+from standfast import Store
 from tests.kit.cli import call
 from tests.web.api.client import HERE, Api
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
-    store = standfast.Store(tmp_path)
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path)
     with store.run("a") as run:
         run.save(1, {"x": 1})
         run.save(2, {"x": 2})
@@ -21,12 +21,12 @@ def store(tmp_path: Path) -> standfast.Store:
 
 
 @pytest.fixture
-def run(store: standfast.Store) -> str:
+def run(store: Store) -> str:
     return store.find_run("a").hash
 
 
 def test_tags_notes_and_names_are_those_of_the_command_line(
-    store: standfast.Store, run: str, tmp_path: Path
+    store: Store, run: str, tmp_path: Path
 ) -> None:
     for path, body in (
         ("checkpoints/{}/1/tags", {"tag": "paper"}),
@@ -50,7 +50,7 @@ def test_tags_notes_and_names_are_those_of_the_command_line(
     assert store.resolve(f"{run}@1").tags == []
 
 
-def test_only_pages_of_the_dashboard_change_anything(store: standfast.Store, run: str) -> None:
+def test_only_pages_of_the_dashboard_change_anything(store: Store, run: str) -> None:
     client = Api(store, allow_edit=True).client
     path, body = f"/api/v1/checkpoints/{run}/1/tags", b'{"tag":"paper"}'
     good = {"X-Standfast": "1", "Content-Type": "application/json", "Origin": HERE}
@@ -71,7 +71,7 @@ def test_only_pages_of_the_dashboard_change_anything(store: standfast.Store, run
     assert client.post(path, content=body, headers=good).status_code == 200
 
 
-def test_what_cannot_be_is_refused_in_words(store: standfast.Store, run: str) -> None:
+def test_what_cannot_be_is_refused_in_words(store: Store, run: str) -> None:
     api = Api(store, allow_edit=True)
     tags = f"/checkpoints/{run}/1/tags"
     for path, body, status, kind in (

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-import standfast
+from standfast import Store
 from standfast.errors import RunBusy
 from standfast.store.backends.memory import MemoryBackend
 from standfast.web.api import routes as web_api
@@ -24,7 +24,7 @@ from tests.web.conftest import Shown
 
 
 @pytest.fixture
-def api(small: standfast.Store) -> Api:
+def api(small: Store) -> Api:
     return Api(Path(small.url).parent)
 
 
@@ -40,15 +40,13 @@ def test_pages_have_all_runs_each_once(api: Api) -> None:
     assert {(page["total"], page["pages"], page["per_page"]) for page in pages} == {(6, 2, 4)}
 
 
-def test_checkpoints_are_paged_too(api: Api, small: standfast.Store) -> None:
+def test_checkpoints_are_paged_too(api: Api, small: Store) -> None:
     path = f"/runs/{small.find_run('gpt').hash}/checkpoints?per_page=4&page="
     pages = [[each["step"] for each in api(f"{path}{n}")["checkpoints"]] for n in (1, 2, 3)]
     assert pages == [[200, 180, 160, 140], [120, 100, 80, 60], [40, 20]]
 
 
-def test_runs_are_found_by_text_in_name_hash_and_hyperparameters(
-    api: Api, small: standfast.Store
-) -> None:
+def test_runs_are_found_by_text_in_name_hash_and_hyperparameters(api: Api, small: Store) -> None:
     assert names(api("/runs?q=LOW")) == ["low rate"]
     run = small.find_run("low rate").hash
     assert names(api(f"/runs?q={run[:12]}")) == ["low rate"]
@@ -60,7 +58,7 @@ def test_runs_are_found_by_text_in_name_hash_and_hyperparameters(
     assert api("/runs?q=_")["total"] < api("/runs")["total"]
 
 
-def test_runs_are_found_by_each_part_of_their_hash(api: Api, small: standfast.Store) -> None:
+def test_runs_are_found_by_each_part_of_their_hash(api: Api, small: Store) -> None:
     gpt = small.find_run("gpt").hash
     assert set(names(api(f"/runs?hp={gpt[:8]}"))) == {"gpt"}
     assert set(names(api(f"/runs?model={gpt[8:16]}"))) == {"gpt", "low rate", "less data"}
@@ -104,7 +102,7 @@ def test_runs_are_sorted_and_those_without_a_metric_come_last(api: Api) -> None:
 
 
 def test_the_best_counts_and_without_one_the_latest(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path)
+    store = Store(tmp_path)
     for name, best in (("by save", 1), ("by mark", 2), ("none", 0)):
         with store.run(name) as run:
             for step, loss in ((1, 0.1), (2, 0.2), (3, 0.3)):
@@ -131,7 +129,7 @@ os._exit(9)
 
 def test_a_store_in_a_folder_whose_name_is_no_text_is_shown(tmp_path: Path) -> None:
     place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
-    standfast.Store(place).run("a").save(1, {"n": 1})
+    Store(place).run("a").save(1, {"n": 1})
     api = Api(place)
     assert api("/store")["runs"] == 1
     page = api.client.get("/")
@@ -152,10 +150,10 @@ def test_a_run_is_live_while_somebody_writes_into_it(tmp_path: Path) -> None:
     before = api("/store")["state"]
     assert api("/runs")["runs"][0]["live"] is True
     with pytest.raises(RunBusy):  # to look must not have taken it from its writer
-        standfast.Store(tmp_path).run("killed").take(0)
+        Store(tmp_path).run("killed").take(0)
     program.communicate("")
     assert api("/runs")["runs"][0]["live"] is False
-    with standfast.Store(tmp_path).run("killed") as run:
+    with Store(tmp_path).run("killed") as run:
         run.save(2, {"x": 2})  # which still holds its lock
         assert api("/runs")["runs"][0]["live"] is True
     assert api("/runs")["runs"][0]["live"] is False
@@ -163,7 +161,7 @@ def test_a_run_is_live_while_somebody_writes_into_it(tmp_path: Path) -> None:
 
 
 def test_a_store_that_lies_in_no_folder_is_told_of_too() -> None:
-    store = standfast.Store(MemoryBackend())
+    store = Store(MemoryBackend())
     with store.run("a") as run:
         for step in (1, 2):
             run.save(step, {"model": {"x": step}}, metrics={"loss": 1 / step})
@@ -179,7 +177,7 @@ def test_a_store_that_lies_in_no_folder_is_told_of_too() -> None:
 
 
 @pytest.fixture
-def many(shown: Shown) -> standfast.Store:
+def many(shown: Shown) -> Store:
     store = shown(stores.many)
     store.index.refresh()
     time.sleep(2.1)  # until no folder can change in the tick that it was seen in
@@ -188,7 +186,7 @@ def many(shown: Shown) -> standfast.Store:
 
 
 @pytest.mark.long
-def test_the_first_page_of_a_large_store_comes_at_once(many: standfast.Store) -> None:
+def test_the_first_page_of_a_large_store_comes_at_once(many: Store) -> None:
     api = Api(many)
     assert api("/store")["checkpoints"] == 10_000
     for path in ("/runs", "/runs?metric=loss<0.5", "/runs?q=run+77", "/runs?sort=-loss&page=7"):

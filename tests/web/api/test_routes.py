@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import standfast
+from standfast import Store
 from tests.kit.cli import call
 from tests.web import stores
 from tests.web.api.client import Api
@@ -17,7 +18,7 @@ from tests.web.conftest import Shown
 
 
 @pytest.fixture
-def place(small: standfast.Store) -> Path:
+def place(small: Store) -> Path:
     return Path(small.url).parent
 
 
@@ -27,7 +28,7 @@ def api(place: Path) -> Api:
 
 
 @pytest.fixture
-def gpt(small: standfast.Store) -> str:
+def gpt(small: Store) -> str:
     return small.find_run("gpt").hash
 
 
@@ -35,7 +36,7 @@ def printed(place: Path, *arguments: str) -> Any:
     return call(*arguments, "--json", "--store", place).json
 
 
-def test_the_store_is_told_of_in_figures(api: Api, small: standfast.Store) -> None:
+def test_the_store_is_told_of_in_figures(api: Api, small: Store) -> None:
     told = api("/store")
     assert told["url"] == small.url
     assert told["version"] == standfast.__version__
@@ -97,9 +98,7 @@ def test_the_lineage_is_that_of_the_log(api: Api, place: Path) -> None:
         assert api(f"/runs/{run['run']}")["changes"] == run["changes"]
 
 
-def test_a_checkpoint_is_told_as_show_does(
-    api: Api, place: Path, gpt: str, small: standfast.Store
-) -> None:
+def test_a_checkpoint_is_told_as_show_does(api: Api, place: Path, gpt: str, small: Store) -> None:
     told = api(f"/checkpoints/{gpt}/100")
     assert told.pop("integrity")["state"] in ("verified", "unverified")
     assert told.pop("kept")["keep"]
@@ -112,7 +111,7 @@ def test_a_checkpoint_is_told_as_show_does(
 
 
 def test_a_verified_checkpoint_is_known_to_be_so(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path)
+    store = Store(tmp_path)
     with store.run("a") as run:
         saved = run.save(1, {"x": np.ones(9)})
     api, path = Api(store), f"/checkpoints/{run.hash}/1"
@@ -123,7 +122,7 @@ def test_a_verified_checkpoint_is_known_to_be_so(tmp_path: Path) -> None:
 
 
 def test_the_record_is_told_by_its_head_and_the_sizes_of_its_lines(
-    api: Api, gpt: str, small: standfast.Store
+    api: Api, gpt: str, small: Store
 ) -> None:
     told = api(f"/checkpoints/{gpt}/100/record")
     assert told["head"]["step"] == 100
@@ -139,7 +138,7 @@ def test_what_differs_is_what_diff_prints(api: Api, place: Path, gpt: str) -> No
         assert told == printed(place, "diff", before, after)
 
 
-def test_storage_is_told_as_du_and_gc_do(api: Api, place: Path, small: standfast.Store) -> None:
+def test_storage_is_told_as_du_and_gc_do(api: Api, place: Path, small: Store) -> None:
     told = api("/storage")
     assert told["usage"] == printed(place, "du")
     assert told["gc"] == printed(place, "gc")
@@ -154,7 +153,7 @@ def test_storage_is_told_as_du_and_gc_do(api: Api, place: Path, small: standfast
 
 
 def test_the_parts_of_a_large_state_are_told_apart(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path)
+    store = Store(tmp_path)
     with store.run("a") as run:
         large = {name: np.zeros(5 << 20, np.uint8) for name in ("x", "y")}
         run.save(1, {"model": {"x": large["x"]}, "optimizer": {"y": large["y"] + 1}})
@@ -164,7 +163,7 @@ def test_the_parts_of_a_large_state_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path)
+    store = Store(tmp_path)
     with store.run("a") as run:
         run.save(1, {"x": 1}, metrics={"loss": float("nan"), "top": float("inf"), "ok": 0.5})
     answer = Api(store).client.get(f"/api/v1/runs/{run.hash}")
@@ -172,7 +171,7 @@ def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
     assert answer.json()["latest"]["metrics"] == {"loss": None, "top": None, "ok": 0.5}
 
 
-def test_a_tensor_is_summed_up(api: Api, gpt: str, small: standfast.Store) -> None:
+def test_a_tensor_is_summed_up(api: Api, gpt: str, small: Store) -> None:
     checkpoint = small.resolve(f"{gpt}@100")
     name = next(each for each in checkpoint.tensors if each.startswith("model."))
     told = api(f"/tensor?ref={gpt}@100&name={name}&bins=16")

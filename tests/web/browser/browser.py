@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
 
-import standfast
+from standfast import Store
 
 ELSEWHERE = "attacker.example"
 """A name that the browser finds on this machine, as after a DNS rebinding."""
@@ -96,7 +96,7 @@ class Server:
             self.process.wait()
 
 
-def start(store: standfast.Store | Path, log: Path, **options: Any) -> Server:
+def start(store: Store | Path, log: Path, **options: Any) -> Server:
     """Start the dashboard of a store on a free port; returns when it answers.
 
     Options are those of the command: `allow_edit=True` is `--allow-edit`. A folder `files` in that

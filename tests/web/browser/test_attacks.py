@@ -79,8 +79,6 @@ for (const [method, path] of targets) {
 }
 Promise.allSettled(ways).then(() => { window.done = true; });
 </script>"""
-
-
 RENAME = """async run => (await fetch(`/api/v1/runs/${run}/name`, { method: 'POST',
 headers: { 'X-Standfast': '1', 'Content-Type': 'application/json' },
 body: JSON.stringify({ name: `pwned ${Math.random()}` }) })).status"""
@@ -99,10 +97,6 @@ class Target(NamedTuple):
         """A digest of all that edits would change."""
         files = sorted(self.place.glob("checkpoints/models/*/*.json"))
         return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-    @property
-    def port(self) -> str:
-        return self.url.rpartition(":")[2]
 
 
 @pytest.fixture
@@ -142,6 +136,7 @@ def test_a_page_elsewhere_reads_and_changes_nothing(
     victim.wait_for_function("window.done")
     victim.wait_for_timeout(300)
     assert victim.evaluate("window.read") == []
+    assert not any("low rate" in frame.content() for frame in victim.frames), "it was framed"
     assert target.state == before
     victim.goto(f"{target.url}/lineage")
     assert victim.evaluate(RENAME, target.run) == 200, "the dashboard itself may edit"
@@ -156,28 +151,3 @@ def test_the_attack_works_on_a_page_that_does_not_defend_itself(site: Site, vict
     read = {how for how, text in victim.evaluate("window.read") if text == "secret"}
     assert {"fetch cors", "fetch with the header", "iframe"} <= read
     assert any(path.endswith("/tags/paper") for path in site.asked)
-
-
-def test_a_name_that_was_made_to_lead_here_is_refused(target: Target, victim: Page) -> None:
-    """A DNS rebinding: to the browser the dashboard is then the attacker's own origin."""
-    before = target.state
-    for path in ("/", "/api/v1/store", "/api/v1/runs", f"/runs/{target.run}", "/plotly.js"):
-        answer = victim.goto(f"http://{ELSEWHERE}:{target.port}{path}")
-        assert answer is not None
-        assert 400 <= answer.status < 500, path
-        text = answer.text()
-        assert "low rate" not in text
-        assert target.run not in text.replace(path, "")
-        assert str(target.place) not in text
-    status = victim.evaluate(RENAME, target.run)
-    assert 400 <= status < 500
-    assert target.state == before
-
-
-def test_it_cannot_be_shown_in_a_frame(target: Target, site: Site, victim: Page) -> None:
-    """Nobody can be made to click in it without knowing."""
-    site.pages["/frame"] = f'<link rel="icon" href="data:,"><iframe src="{target.url}/"></iframe>'
-    victim.goto(f"{site.url}/frame")
-    victim.wait_for_timeout(300)
-    (frame,) = [each for each in victim.frames if each != victim.main_frame]
-    assert "low rate" not in frame.content()

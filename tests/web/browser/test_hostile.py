@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page
 
-import standfast
+from standfast import Store
 from tests.web import stores
 from tests.web.browser.browser import Watch, settle, visit
 from tests.web.conftest import Serve, Shown
@@ -18,11 +18,11 @@ TEXTS = (*ATTACKS, *ODDITIES)
 
 
 @pytest.fixture
-def store(shown: Shown) -> standfast.Store:
+def store(shown: Shown) -> Store:
     return shown(stores.hostile)
 
 
-def test_all_that_a_store_says_is_text(store: standfast.Store, served: Serve, page: Page) -> None:
+def test_all_that_a_store_says_is_text(store: Store, served: Serve, page: Page) -> None:
     """Names, hyperparameters, metrics (in the plots too), tags, notes, values, tensors."""
     first, second, *more = _runs(store)
     turned = next(run.hash for run in store.runs() if "\u202e" in (run.name or ""))
@@ -47,7 +47,7 @@ def test_all_that_a_store_says_is_text(store: standfast.Store, served: Serve, pa
 
 
 def test_every_tensor_can_be_looked_at_whatever_its_name(
-    store: standfast.Store, served: Serve, page: Page
+    store: Store, served: Serve, page: Page
 ) -> None:
     url = served(store)
     page.goto(url)
@@ -64,9 +64,7 @@ def test_every_tensor_can_be_looked_at_whatever_its_name(
         assert answer["said"]["max"] == 11
 
 
-def test_names_of_files_and_folders_are_text(
-    store: standfast.Store, served: Serve, page: Page
-) -> None:
+def test_names_of_files_and_folders_are_text(store: Store, served: Serve, page: Page) -> None:
     visit(page, f"{served(store)}/files")
     _check_shown(page, [text.replace("/", "\u2215") for text in ATTACKS])
     _check_harmless(page)
@@ -85,7 +83,7 @@ LONG = [pytest.param(text, marks=pytest.mark.long) for text in (ATTACKS[2], "../
 
 @pytest.mark.parametrize("text", [ATTACKS[1], *LONG])
 def test_what_is_asked_for_comes_back_as_text(
-    text: str, store: standfast.Store, served: Serve, page: Page, watch: Watch
+    text: str, store: Store, served: Serve, page: Page, watch: Watch
 ) -> None:
     """A link that somebody sends cannot do anything either."""
     watch.expect("^4[0-9][0-9] GET ")
@@ -107,7 +105,7 @@ def test_what_is_asked_for_comes_back_as_text(
 
 
 def test_a_name_of_the_language_is_a_name_like_any_other(
-    store: standfast.Store, served: Serve, page: Page
+    store: Store, served: Serve, page: Page
 ) -> None:
     """Metrics called __proto__ and constructor have curves."""
     with_log = next(run.hash for run in store.runs() if run.name == ODDITIES[-1])
@@ -123,7 +121,7 @@ def test_a_name_of_the_language_is_a_name_like_any_other(
     _check_shown(page, ["__proto__", "constructor"])
 
 
-def _runs(store: standfast.Store) -> list[str]:
+def _runs(store: Store) -> list[str]:
     return sorted(run.hash for run in store.runs())
 
 

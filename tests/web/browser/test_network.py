@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-import standfast
+from standfast import Store
 from tests.web import stores
 from tests.web.browser.browser import ARGUMENTS, OBSERVED, Watch, chromium, visit
 from tests.web.conftest import See, Serve
@@ -20,7 +20,7 @@ EVERY = ("run", "checkpoint", "compare", "mesh")
 
 @pytest.mark.parametrize("names", [EVERY[:1], pytest.param(EVERY, marks=pytest.mark.long)])
 def test_no_page_opens_a_connection_to_anywhere_else(
-    names: Sequence[str], small: standfast.Store, served: Serve, tmp_path: Path, watch: Watch
+    names: Sequence[str], small: Store, served: Serve, tmp_path: Path, watch: Watch
 ) -> None:
     """Below the pages too: connections, by whatever part of the browser."""
     url, log = served(small), tmp_path / "network.json"

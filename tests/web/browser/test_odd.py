@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-import standfast
+from standfast import Store
 from tests.web.browser.browser import Watch, settle, visit
 from tests.web.conftest import Serve
 
 
 @pytest.fixture(scope="session")
-def odd(shared_folder: Path) -> standfast.Store:
+def odd(shared_folder: Path) -> Store:
     """Tensors at the top of a state, integers beyond what JavaScript counts, and a NaN."""
-    store = standfast.Store(shared_folder / "odd")
+    store = Store(shared_folder / "odd")
     ids = np.arange(1000, dtype=np.int64) * 1_000_003 + (1 << 60)
     weight = np.random.default_rng(0).standard_normal((3, 20, 20), np.float32)
     with store.run("odd", hp={"lr": 0.1}) as run:
@@ -30,7 +30,7 @@ def odd(shared_folder: Path) -> standfast.Store:
 
 
 def test_tensors_at_the_top_of_a_state_and_large_integers_are_shown(
-    odd: standfast.Store, served: Serve, page: Page
+    odd: Store, served: Serve, page: Page
 ) -> None:
     for name, tensors in (("other", 1), ("odd", 3)):
         visit(page, f"{served(odd)}/checkpoints/{odd.find_run(name).hash}/1")
@@ -44,7 +44,7 @@ def test_tensors_at_the_top_of_a_state_and_large_integers_are_shown(
 
 
 def test_a_picture_that_failed_is_drawn_when_it_is_tried_again(
-    odd: standfast.Store, served: Serve, page: Page, watch: Watch
+    odd: Store, served: Serve, page: Page, watch: Watch
 ) -> None:
     visit(page, f"{served(odd)}/checkpoints/{odd.find_run('odd').hash}/1")
     page.locator(".row[aria-selected]", has_text=re.compile(r"^\s*w")).first.click()
@@ -61,9 +61,7 @@ def test_a_picture_that_failed_is_drawn_when_it_is_tried_again(
     expect(again).to_have_count(0)
 
 
-def test_a_change_that_is_not_finite_is_called_so(
-    odd: standfast.Store, served: Serve, page: Page
-) -> None:
+def test_a_change_that_is_not_finite_is_called_so(odd: Store, served: Serve, page: Page) -> None:
     run = odd.find_run("odd").hash
     visit(page, f"{served(odd)}/compare?before={run}@1&after={run}@2")
     expect(page.locator("tr[data-name='w']")).to_contain_text("not finite")
@@ -71,7 +69,7 @@ def test_a_change_that_is_not_finite_is_called_so(
 
 
 def test_a_setting_in_the_filter_is_no_metric_and_a_metric_may_be_called_time(
-    odd: standfast.Store, served: Serve, page: Page
+    odd: Store, served: Serve, page: Page
 ) -> None:
     visit(page, served(odd))
     names = page.locator("main tbody td.name")
@@ -87,7 +85,7 @@ def test_a_setting_in_the_filter_is_no_metric_and_a_metric_may_be_called_time(
 
 
 def test_what_people_zoomed_to_and_what_they_write_stays_when_the_run_goes_on(
-    workshop: standfast.Store, served: Serve, page: Page
+    workshop: Store, served: Serve, page: Page
 ) -> None:
     with workshop.run("live", hp={}) as run:
         for step in range(1, 12):
