@@ -12,7 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,72 +28,73 @@ PAGES = {
     if page.parent.name != "decisions" and "```python" in page.read_text()
 }
 
-SHORTER = {"10_000": "200", "10_001": "201", "1000)": "100)", "1001)": "101)", "num_workers=4": "num_workers=1"}
-"""What a page has, and what its test has instead, so that it takes less time."""
+SHORTER = {
+    "10_000": "200",
+    "10_001": "201",
+    "epochs(100)": "epochs(3)",
+    "epochs(10)": "epochs(2)",
+    "num_workers=4": "num_workers=0",
+}
+"""What a page has, and what its test has instead, to take less time."""
 
-LONG = set()
-"""Pages that take seconds."""
+LONG = {
+    "docs/coming-from/lightning.md",
+    "docs/coming-from/orbax.md",
+    "docs/coming-from/transformers.md",
+}
+"""Pages whose framework takes seconds to import."""
 
-OWN_PROCESS = re.compile("mpi4py|orbax|init_process_group")
-"""What must not be started in the process of all tests."""
+OWN_PROCESS = re.compile(r"mpi4py|\bjax\b|orbax|os.environ")
+"""What the process of all tests must not start."""
 
-SET_UP: dict[str, str] = {}
-"""What a page takes for granted besides the prelude."""
+BEFORE = {
+    page: code
+    for page, code in re.findall(
+        r"^## (.*)\n(?:.*\n)??```python\n((?:.*\n)*?)```$",
+        (ROOT / "tests" / "docs_set_up.md").read_text(),
+        re.MULTILINE,
+    )
+}
+"""What pages take for granted."""
 
 
-def prelude() -> dict[str, Any]:
-    """What the pages call by these names: a program that trains."""
-    import torch
-    from torch import nn
-
-    import standfast
-
-    torch.manual_seed(0)
-    dataset = torch.randint(1500, (256, 4))
-    model = nn.Sequential(OrderedDict(wte=nn.Embedding(1500, 4), head=nn.Linear(4, 1)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    loader = standfast.ResumableLoader(dataset, batch_size=64, seed=1)
-    batches = loader.forever()
-    state = standfast.TrainingState(model=model, optimizer=optimizer, loader=loader)
-    config = {"lr": 0.01}
-    step = 100
-
-    def train_step(batch: Any) -> float:
-        optimizer.zero_grad()
-        loss = model(batch).square().mean()
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    def validate() -> float:
-        return model(dataset).square().mean().item()
-
-    return locals()
+def blocks(page: str) -> list[tuple[int, str]]:
+    """The line and the code of each block that runs."""
+    text = PAGES[page]
+    found = [(text.count("\n", 0, each.start()) + 1, each) for each in BLOCK.finditer(text)]
+    return [(line, each[2]) for line, each in found if not each[1]]
 
 
 def run_page(page: str, replaced: dict[str, str]) -> None:
     """Run its blocks in the current folder."""
-    names = {"__name__": "__main__"} | prelude()
-    exec(SET_UP.get(page, ""), names)
-    for block in BLOCK.finditer(PAGES[page]):
-        line = PAGES[page].count("\n", 0, block.start()) + 1
-        code = block[2]
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for line, code in [(0, BEFORE["Every page"]), (0, BEFORE.get(page, "")), *blocks(page)]:
         for old, new in replaced.items():
             code = code.replace(old, new)
         try:
-            if block[1]:
-                continue
             if code.startswith(">>>"):
                 test = doctest.DocTestParser().get_doctest(code, names, page, page, line)
-                doctest.DebugRunner().run(test, clear_globs=False)
-            else:  # a traceback has the lines of the page
+                doctest.DebugRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False)
+            else:  # a traceback shows the lines of the page
                 exec(compile("\n" * line + code, ROOT / page, "exec"), names)
         except BaseException as error:
             error.add_note(f"in the block at {page}:{line}")
+            if isinstance(error, doctest.DocTestFailure):
+                error.add_note(f"{error.example.source}gives\n{error.got}")
             raise
 
 
+@pytest.fixture
+def _no_process_group() -> Iterator[None]:
+    yield
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")  # files of other programs
+@pytest.mark.usefixtures("_no_process_group")
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=[pytest.mark.long] * (page in LONG)) for page in PAGES]
 )
@@ -102,9 +103,10 @@ def test_the_blocks_of_a_page_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     replaced = SHORTER | {"/mnt/": f"{tmp_path}/", "/data/": f"{tmp_path}/"}
-    if '"s3://' in PAGES[page]:
+    code = BEFORE.get(page, "") + "".join(code for _, code in blocks(page))
+    if '"s3://' in code:
         replaced["s3://bucket"] = request.getfixturevalue("bucket_url")
-    if OWN_PROCESS.search(PAGES[page]):
+    if OWN_PROCESS.search(code):
         command = [sys.executable, "-W", "error", "-m", "tests.test_docs_code", page]
         environment = os.environ | {"PYTHONPATH": python_path()}
         subprocess.run(command, check=True, env=environment, timeout=120)
@@ -115,6 +117,10 @@ def test_the_blocks_of_a_page_run(
 def test_a_block_that_does_not_run_says_why() -> None:
     marks = {block[1] for text in PAGES.values() for block in BLOCK.finditer(text)}
     assert marks <= MARKS | {""}
+
+
+def test_what_is_set_up_is_for_a_page() -> None:
+    assert set(BEFORE) - {"Every page"} <= set(PAGES)
 
 
 if __name__ == "__main__":
