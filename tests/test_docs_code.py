@@ -1,0 +1,127 @@
+"""The Python in the README and in docs/ runs.
+
+The blocks of a page run one after the other, in one namespace and one empty folder. A word after
+```` ```python ```` leaves a block out: `gpu` and `cluster` name what it needs, and a `sketch` is
+part of a program that only its reader has.
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import ROOT, python_path
+
+BLOCK = re.compile(r"^```python *(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+MARKS = {"gpu", "cluster", "sketch"}
+PAGES = {
+    str(page.relative_to(ROOT)): page.read_text()
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    if page.parent.name != "decisions" and "```python" in page.read_text()
+}
+
+SHORTER = {
+    "10_000": "200",
+    "10_001": "201",
+    "epochs(100)": "epochs(3)",
+    "epochs(10)": "epochs(2)",
+    "num_workers=4": "num_workers=0",
+}
+"""What a page has, and what its test has instead, to take less time."""
+
+LONG = {
+    "docs/coming-from/lightning.md",
+    "docs/coming-from/orbax.md",
+    "docs/coming-from/transformers.md",
+}
+"""Pages whose framework takes seconds to import."""
+
+OWN_PROCESS = re.compile(r"mpi4py|\bjax\b|orbax|os.environ")
+"""What the process of all tests must not start."""
+
+BEFORE = {
+    page: code
+    for page, code in re.findall(
+        r"^## (.*)\n(?:.*\n)??```python\n((?:.*\n)*?)```$",
+        (ROOT / "tests" / "docs_set_up.md").read_text(),
+        re.MULTILINE,
+    )
+}
+"""What pages take for granted."""
+
+
+def blocks(page: str) -> list[tuple[int, str]]:
+    """The line and the code of each block that runs."""
+    text = PAGES[page]
+    found = [(text.count("\n", 0, each.start()) + 1, each) for each in BLOCK.finditer(text)]
+    return [(line, each[2]) for line, each in found if not each[1]]
+
+
+def run_page(page: str, replaced: dict[str, str]) -> None:
+    """Run its blocks in the current folder."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for line, code in [(0, BEFORE["Every page"]), (0, BEFORE.get(page, "")), *blocks(page)]:
+        for old, new in replaced.items():
+            code = code.replace(old, new)
+        try:
+            if code.startswith(">>>"):
+                test = doctest.DocTestParser().get_doctest(code, names, page, page, line)
+                doctest.DebugRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False)
+            else:  # a traceback shows the lines of the page
+                exec(compile("\n" * line + code, ROOT / page, "exec"), names)
+        except BaseException as error:
+            error.add_note(f"in the block at {page}:{line}")
+            if isinstance(error, doctest.DocTestFailure):
+                error.add_note(f"{error.example.source}gives\n{error.got}")
+            raise
+
+
+@pytest.fixture
+def _no_process_group() -> Iterator[None]:
+    yield
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")  # files of other programs
+@pytest.mark.usefixtures("_no_process_group")
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.long] * (page in LONG)) for page in PAGES]
+)
+def test_the_blocks_of_a_page_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    replaced = SHORTER | {"/mnt/": f"{tmp_path}/", "/data/": f"{tmp_path}/"}
+    code = BEFORE.get(page, "") + "".join(code for _, code in blocks(page))
+    if '"s3://' in code:
+        replaced["s3://bucket"] = request.getfixturevalue("bucket_url")
+    if OWN_PROCESS.search(code):
+        command = [sys.executable, "-W", "error", "-m", "tests.test_docs_code", page]
+        environment = os.environ | {"PYTHONPATH": python_path()}
+        subprocess.run(command, check=True, env=environment, timeout=120)
+    else:
+        run_page(page, replaced)
+
+
+def test_a_block_that_does_not_run_says_why() -> None:
+    marks = {block[1] for text in PAGES.values() for block in BLOCK.finditer(text)}
+    assert marks <= MARKS | {""}
+
+
+def test_what_is_set_up_is_for_a_page() -> None:
+    assert set(BEFORE) - {"Every page"} <= set(PAGES)
+
+
+if __name__ == "__main__":
+    run_page(sys.argv[1], SHORTER | {"/data/": f"{Path.cwd()}/"})
