@@ -22,8 +22,8 @@ from standfast.errors import (
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.formats.safetensors.file import CODE_OF
+from tests.formats.builders import chunks
 from tests.formats.safetensors.builders import (
-    chunks_text,
     entry,
     file_of,
     header_end,
@@ -34,8 +34,8 @@ from tests.formats.safetensors.builders import (
     sealed_file,
     small_tensors,
 )
-from tests.formats.safetensors.legal import DTYPE_BITS, LEGAL
-from tests.formats.safetensors.malformed import CASES
+from tests.formats.safetensors.malformed import ROWS
+from tests.formats.safetensors.test_legal import DTYPE_BITS, LEGAL
 from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, inside, set_numbers
 from tests.fuzz.mutations.json_text import Members, json_mutations, of_json
 from tests.fuzz.seeds import quoted, random_name, small
@@ -60,7 +60,7 @@ def seeds() -> list[bytes]:
     saved = saved_file(small_tensors(), {"step": 3, "name": "run", "nested": {"x": [1, None]}})
     return [
         _compact(saved),
-        *small([case.data for case in CASES]),
+        *small([case.data for case in ROWS]),
         *small([legal.data for legal in LEGAL]),
     ]
 
@@ -87,7 +87,7 @@ def random_file(random: Random) -> bytes:
     ]
     strings = _strings(random)
     if random.random() < 0.5:
-        digests = json.dumps(chunks_text(*(tensor.data for tensor in tensors)))
+        digests = json.dumps(chunks(*(tensor.data for tensor in tensors)))
         return sealed_file(
             member("standfast.chunks", digests), *strings, entries=entries, data=data
         )
