@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,8 @@ from standfast.errors import (
     TruncatedFile,
     UnknownFormat,
 )
-from tests.formats import test_dcp_metadata as dcp
 from tests.formats.builders import Row
-from tests.formats.npz import malformed as npz
-from tests.formats.npz import test_npy_header as npy
-from tests.formats.oxck import malformed as oxck
-from tests.formats.safetensors import (
-    malformed_header,
-    malformed_large,
-    malformed_metadata,
-    malformed_tensors,
-)
-from tests.formats.sunc import malformed as sunc
-from tests.formats.tenzor import malformed as tenzor
-from tests.formats.torch import malformed as torch
-from tests.formats.zip import malformed as zip
-from tests.formats.zip.builders import archive_of
+from tests.formats.malformed import TABLES, Table
 from tests.fuzz.limits import memory_limit, processor_limit
 from tests.kit.descriptors import open_files
 
@@ -43,33 +28,6 @@ LONGEST_MESSAGE = 4000
 """Room for a path, a shortened name and a shape of 64 dimensions."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """The malformed files of a format, and how they are read."""
-
-    rows: tuple[Row, ...]
-    suffix: str = ""
-    """Of files; without one, `read` takes the bytes of a part of a file."""
-    read: Callable[[bytes], object] = bytes
-    lenient: Mapping[str, bool] = field(default_factory=lambda: {"verify": False})
-    """How those rows open that say so."""
-
-
-SAFETENSORS = (malformed_header, malformed_tensors, malformed_metadata, malformed_large)
-TABLES = {
-    "safetensors": Table(
-        tuple(row for each in SAFETENSORS for row in each.ROWS), suffix=".safetensors"
-    ),
-    "tenzor": Table((*tenzor.ROWS, *tenzor.WITHOUT_MAGIC), suffix=".tenzor"),
-    "oxck": Table((*oxck.ROWS, *oxck.WITHOUT_MAGIC), suffix=".oxck"),
-    "sunc": Table(sunc.ROWS, suffix=".sunc"),
-    "npz": Table(npz.ROWS, suffix=".npz"),
-    "torch": Table(torch.ROWS, suffix=".pt"),
-    "pickle": Table(torch.PICKLES, suffix=".pt", lenient={"tensors_only": True}),
-    "zip": Table(zip.ROWS, read=archive_of),
-    "npy": Table(npy.ROWS, read=npy.read_header),
-    "dcp": Table(dcp.ROWS, read=dcp.read_metadata),
-}
 each_row = pytest.mark.parametrize(
     ("table", "row"),
     [
