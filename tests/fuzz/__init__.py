@@ -1,10 +1,13 @@
-"""A fuzzer of the readers, a target for each format: `python -m tests.fuzz --seconds 60`.
+"""A fuzzer of the readers, a target for each format and for records: `make fuzz SECONDS=60`.
 
-targets     each format's seeds, its own mutations, and a second reader to compare with
-mutations   changes to bytes, binary fields, JSON, zip archives and pickles
+campaign    inputs guided by the coverage of the readers, by Atheris
+run         the corpus and some changes of it, without Atheris: what the tests do
+corpus      small inputs that campaigns found, for the most coverage
+targets     each format's seeds, its parts, and a second reader to compare with
+records     the same for records, with the data files that they refer to
+mutations   changes of files, by their parts
 expected    what the tensors of a file should be
 properties  what must hold for any input, read in memory or opened as a stream
-on_disk     what must hold for the same input as a real file
+on_disk     what must hold for the same input as a file
 limits      bounds of time and memory for one input
-run         the loop, its counts, and what it keeps of a failure
 """

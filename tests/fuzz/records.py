@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,23 +27,13 @@ from standfast.store.tree import tree
 from standfast.store.tree.aliases import View, c_order
 from standfast.tensors import TensorSpec
 from standfast.tensors.shards import Box
-from tests.fuzz.limits import alarm_clock, memory_limit, peak_memory
-from tests.fuzz.mutations.bytes import ANYWHERE
-from tests.fuzz.mutations.json_text import json_mutations
+from tests.fuzz import mutations
+from tests.fuzz.mutations import WHOLE, text_part
 from tests.fuzz.properties import check_message
-from tests.fuzz.run import (
-    MEMORY_ALL,
-    MEMORY_EACH,
-    SECONDS_EACH,
-    SECONDS_WAITED,
-    Report,
-    noted,
-)
+from tests.fuzz.run import Report, fuzz
 from tests.fuzz.seeds import with_digest
 from tests.fuzz.target import LARGEST, require
 
-NAME: Final = "record"
-SUFFIX: Final = ".record"
 RUN: Final = "0123456789abcdef01234567"
 STEP: Final = 100
 LARGEST_VIEW: Final = 1 << 20
@@ -167,19 +156,16 @@ def _line(random: Random, text: bytes) -> tuple[bytes, Callable[[bytes], bytes]]
     return lines[number], lambda new: b"\n".join([*lines[:number], new, *lines[number + 1 :]])
 
 
-MUTATIONS: Final = (*json_mutations(_line), *json_mutations(_line), *ANYWHERE)
+PARTS: Final = (text_part(_line), text_part(_line), WHOLE)
 
 
 def mutate(random: Random, text: bytes, others: Sequence[bytes]) -> bytes:
     """The record with a few changes; most often all digests fit it again."""
-    for _ in range(random.choice((1, 1, 1, 2, 2, 3))):
-        text = random.choice(MUTATIONS)(random, text, others)[:LARGEST]
+    text = mutations.mutate(random, text, PARTS, others)[:LARGEST]
     if random.random() < 0.1:
         return text
     text = reseal(text)
-    if random.random() < 0.5:
-        text = _with_digests(text)
-    return text
+    return _with_digests(text) if random.random() < 0.5 else text
 
 
 def reseal(text: bytes) -> bytes:
@@ -309,55 +295,29 @@ def _array(record: Record, number: int) -> Any:
     return array
 
 
-# The loop
+# What the fuzzer asks for
 
 
-def fuzz_records(
-    seed: int, folder: Path, seconds: float = math.inf, inputs: float = math.inf
-) -> Report:
-    """Try so many records, or for some time; `folder` is for the data files."""
-    backend, random, report = prepare(folder), Random(seed), Report(NAME, seed)
-    pool = [random_record(random) for _ in range(50)]
-    begun = time.perf_counter()
-    with memory_limit(MEMORY_ALL), alarm_clock() as alarm:
-        while report.tried < inputs and report.seconds < seconds:
-            text = random.choice(pool) if random.random() < 0.8 else random_record(random)
-            text = mutate(random, text, pool) if random.random() < 0.95 else text
-            _try(text, backend, random, report, alarm)
-            report.seconds = time.perf_counter() - begun
-    return report
+class Records:
+    """Records as what is fuzzed; the data files are in a folder."""
+
+    name: Final = "record"
+    suffix: Final = ".record"
+
+    def __init__(self, folder: Path) -> None:
+        self._backend = prepare(folder)
+
+    def seeds(self) -> list[bytes]:
+        random = Random(7)
+        return [random_record(random) for _ in range(50)]
+
+    def mutate(self, random: Random, file: bytes, others: Sequence[bytes]) -> bytes:
+        return mutate(random, file, others)
+
+    def attempt(self, data: bytes, random: Random, tried: int) -> str:
+        return check(data, self._backend, random)
 
 
-def _try(
-    text: bytes,
-    backend: LocalBackend,
-    random: Random,
-    report: Report,
-    alarm: Callable[[float], None],
-) -> None:
-    report.tried += 1
-    memory, begun = peak_memory(), time.process_time()
-    try:
-        alarm(SECONDS_WAITED)
-        refused = check(text, backend, random)
-        alarm(0)
-        require(time.process_time() - begun < SECONDS_EACH, "it took too much time")
-        require(peak_memory() - memory < MEMORY_EACH, "it took too much memory")
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        alarm(0)
-        noted(report, error, text, SUFFIX)
-        return
-    if refused:
-        report.refused[refused] += 1
-    else:
-        report.accepted += 1
-        report.on_disk += 1
-
-
-def replay_record(path: Path, folder: Path) -> None:
-    """Try one record in several ways; raises what is wrong with it."""
-    backend = prepare(folder)
-    for seed in range(50):
-        check(path.read_bytes(), backend, Random(seed))
+def fuzz_records(seed: int, folder: Path, inputs: int) -> Report:
+    """Try some changes of records; `folder` is for the data files."""
+    return fuzz(Records(folder), seed, inputs)

@@ -14,6 +14,7 @@ from blake3 import blake3
 import standfast
 from standfast.tensors import DTYPES
 from tests import GOLDEN
+from tests.formats.malformed import TABLES
 from tests.fuzz.target import LARGEST_SEED
 
 LETTERS = ["a", "b", "weight", "dtype", "shape", "é", "😀", '"', "\\", "\n", "/", ".", " ", "__"]
@@ -25,6 +26,11 @@ Array = np.ndarray[Any, Any]
 def small(files: Collection[bytes]) -> list[bytes]:
     """Those of the files that are small."""
     return [file for file in files if len(file) <= LARGEST_SEED]
+
+
+def malformed(format: str) -> list[bytes]:
+    """Those of the malformed files that are small."""
+    return small([row.content for row in TABLES[format].rows if not callable(row.data)])
 
 
 def saved(

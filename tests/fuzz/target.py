@@ -1,4 +1,4 @@
-"""What the fuzzer has to know of a format."""
+"""What the fuzzer has to know of what it reads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from random import Random
 from standfast.errors import StandfastError
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
+from tests.fuzz.mutations import Part, mutate
 
 LARGEST = 1 << 16
 """Inputs are cut to this size."""
 LARGEST_SEED = 16 << 10
 """Larger seeds would slow the fuzzer down; what is special in them is tested elsewhere."""
-
-Mutation = Callable[[Random, bytes, Sequence[bytes]], bytes]
-"""Takes a file, and others to borrow from; returns another file."""
 
 Outcome = Index | StandfastError
 """What the reader makes of an input."""
@@ -40,9 +38,8 @@ class Target:
     suffix: str
     seeds: Callable[[], list[bytes]]
     """Files to start from, legal ones and malformed ones."""
-    random_file: Callable[[Random], bytes]
-    """A legal file."""
-    mutations: tuple[Mutation, ...]
+    parts: tuple[Part, ...]
+    """Parts of a file; one that is named twice is changed more often."""
     reseal: Callable[[bytes], bytes]
     """Makes the digest of all but the tensors right again, wherever a file has one."""
     check: Callable[[bytes, Outcome, Options], None]
@@ -51,7 +48,6 @@ class Target:
     """Whether `tensors_only` makes a difference."""
 
     def mutate(self, random: Random, file: bytes, others: Sequence[bytes]) -> bytes:
-        """The file with one or a few changes; most often with a digest that fits it again."""
-        for _ in range(random.choice((1, 1, 1, 2, 2, 3, 5))):
-            file = random.choice(self.mutations)(random, file, others)[:LARGEST]
+        """The file with a few changes; most often with a digest that fits it again."""
+        file = mutate(random, file, self.parts, others)[:LARGEST]
         return self.reseal(file) if random.random() < 0.8 else file

@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from functools import partial
+from typing import BinaryIO, NamedTuple
 
-import numpy as np
 from blake3 import blake3
 
-import standfast
-from standfast.errors import StandfastError
-from standfast.files.layout import Index
-from standfast.formats.oxck import file as oxck
-from standfast.formats.reader import Options
-
-Array = np.ndarray[Any, Any]
+from tests.formats import builders
 
 START = 28
 """Where the metadata starts."""
-CHUNKS_TAG = "blake3:16777216:"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A damaged file, and how it has to be refused."""
-
-    name: str
-    """What is wrong with it."""
-    data: bytes
-    error: type[StandfastError]
-    """The very class that `standfast.open` raises."""
-    message: str
-    """A regular expression for the message."""
-    checkpoint: type[StandfastError] | None
-    """The very class that `Checkpoint` raises; None if it reads the file."""
-    stream: bool = True
-    """Whether a stream of these bytes is refused too."""
 
 
 def tensor(
@@ -87,12 +60,6 @@ def file_of(
     return start + encoded + b"".join(tensors)
 
 
-def chunks(*tensors: bytes) -> str:
-    """What `standfast.chunks` holds for these tensors, each of one chunk."""
-    digests = b"".join(blake3(tensor).digest() for tensor in tensors)
-    return CHUNKS_TAG + base64.b64encode(digests).decode()
-
-
 def sealed_file(text: str, *tensors: tuple[str, Sequence[int], bytes]) -> bytes:
     """A file with a digest that matches, whatever else stands in it.
 
@@ -105,22 +72,8 @@ def sealed_file(text: str, *tensors: tuple[str, Sequence[int], bytes]) -> bytes:
     return file_of(text.replace("SEAL", digest), *(tensor(*each) for each in tensors))
 
 
-def saved(
-    tensors: Mapping[str, Any] | Sequence[tuple[str, Any]],
-    metadata: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> bytes:
-    """The bytes that `standfast.save` writes."""
-    stream = io.BytesIO()
-    standfast.save(stream, tensors, metadata, format="oxck", **options)
-    return stream.getvalue()
-
-
-def index_of(data: bytes, verify: bool = True) -> Index:
-    """What the reader makes of a file, without a disk."""
-    return oxck.read_index(
-        lambda start, length: data[start : start + length], len(data), Options(verify=verify)
-    )
+saved = partial(builders.saved, "oxck")
+index_of = partial(builders.index_of, "oxck")
 
 
 # The original, from its Rust code

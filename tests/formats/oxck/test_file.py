@@ -28,9 +28,8 @@ from standfast.errors import (
 from standfast.formats.oxck import file as oxck
 from standfast.tensors import DTYPES, TensorSpec
 from tests import GOLDEN
+from tests.formats.builders import Array, chunks
 from tests.formats.oxck.builders import (
-    Array,
-    chunks,
     file_of,
     floats,
     index_of,

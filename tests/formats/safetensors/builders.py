@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
 
-import standfast
-from standfast.errors import DamagedFile
-from standfast.files.layout import Index
-from standfast.formats.reader import Options
-from standfast.formats.safetensors import file as own_format
+from tests.formats import builders
 
-CHUNKS_TAG = "blake3:16777216:"
 DIGEST_START = b'{"__metadata__":{"standfast.digest":"'
 """How the header of a file that Standfast wrote starts, up to the header's own digest."""
 DIGEST_LENGTH = 64
-
-
-@dataclass(frozen=True)
-class Case:
-    """A malformed file, and how it has to be refused."""
-
-    name: str
-    """What is wrong with it."""
-    data: bytes
-    error: type[DamagedFile]
-    """The very class, not a parent of it."""
-    message: str
-    """A regular expression for what follows the path in the message."""
-    stricter: str = ""
-    """Why it is refused although the reference library opens it; empty if that refuses it too."""
 
 
 def file_of(header: str | bytes, data: bytes = b"", length: int | None = None) -> bytes:
@@ -80,12 +58,6 @@ def typed_file(value: str, listed: str = '["key"]') -> bytes:
     return strings_file({"key": value, "standfast.json": listed})
 
 
-def chunks_text(*tensors: bytes) -> str:
-    """What `standfast.chunks` holds for these tensors, each of one chunk."""
-    digests = b"".join(blake3(tensor).digest() for tensor in tensors)
-    return CHUNKS_TAG + base64.b64encode(digests).decode()
-
-
 def sealed_file(*strings: str, entries: Sequence[str] = (ONE_BYTE,), data: bytes = b"x") -> bytes:
     """A file with a digest that matches its header, whatever else stands in it.
 
@@ -107,11 +79,7 @@ def reseal(file: bytes) -> bytes:
     return file[:digest_at] + digest + file[digest_at + len(digest) :]
 
 
-def saved_file(tensors: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> bytes:
-    """The bytes that `standfast.save` writes."""
-    stream = io.BytesIO()
-    standfast.save(stream, tensors, metadata)
-    return stream.getvalue()
+saved_file = partial(builders.saved, "safetensors")
 
 
 def small_tensors() -> dict[str, np.ndarray[Any, Any]]:
@@ -129,8 +97,4 @@ def header_end(file: bytes) -> int:
     return 8 + int.from_bytes(file[:8], "little")
 
 
-def index_of(file: bytes, verify: bool = True) -> Index:
-    """What the reader makes of a file, without a disk."""
-    return own_format.read_index(
-        lambda start, length: file[start : start + length], len(file), Options(verify=verify)
-    )
+index_of = partial(builders.index_of, "safetensors")

@@ -16,11 +16,9 @@ from standfast.errors import (
     TrailingBytes,
     UnknownDType,
 )
+from tests.formats.builders import Row, chunks
 from tests.formats.safetensors.builders import (
-    CHUNKS_TAG,
     DIGEST_LENGTH,
-    Case,
-    chunks_text,
     entry,
     file_of,
     member,
@@ -31,7 +29,6 @@ from tests.formats.safetensors.builders import (
 )
 
 TENSOR = member("a", entry())
-OURS = "the library does not know Standfast's keys"
 METADATA = member("__metadata__", '{"key":"value"}')
 
 
@@ -40,265 +37,185 @@ def _with_metadata(text: str) -> bytes:
 
 
 STRINGS = (
-    Case(
-        "metadata is null",
-        _with_metadata("null"),
-        BadField,
-        "__metadata__.*object",
-        stricter="the library takes null as if there were none",
-    ),
-    Case("metadata is an array", _with_metadata("[]"), BadField, "__metadata__.*object"),
-    Case("metadata is a string", _with_metadata('"text"'), BadField, "__metadata__.*object"),
-    Case("metadata is a number", _with_metadata("1"), BadField, "__metadata__.*object"),
-    Case("metadata is false", _with_metadata("false"), BadField, "__metadata__.*object"),
-    Case("metadata is an entry", _with_metadata(entry()), BadField, r"__metadata__.*shape"),
-    Case("metadata value is a number", _with_metadata('{"key":1}'), BadField, "__metadata__.*key"),
-    Case("metadata value is null", _with_metadata('{"key":null}'), BadField, "__metadata__.*key"),
-    Case("metadata value is true", _with_metadata('{"key":true}'), BadField, "__metadata__.*key"),
-    Case("metadata value is an array", _with_metadata('{"key":[]}'), BadField, "__metadata__.*key"),
-    Case("metadata value is an object", _with_metadata('{"key":{}}'), BadField, "__metadata.*key"),
-    Case(
-        "second metadata value is a number",
-        _with_metadata('{"other":"text","key":1}'),
-        BadField,
-        "__metadata__.*key",
-    ),
-    Case("metadata value is NaN", _with_metadata('{"key":NaN}'), BadHeader, "NaN"),
-    Case("control character in metadata", _with_metadata('{"key":"\n"}'), BadHeader, "offset 32"),
-    Case(
-        "lone surrogate in a metadata value",
-        _with_metadata('{"key":"\\ud800"}'),
-        BadHeader,
-        "__metadata__.*'key'",
-    ),
-    Case(
-        "lone surrogate in a metadata key",
-        _with_metadata('{"\\udfff":"value"}'),
-        BadHeader,
-        r"__metadata__.*\\udfff",
-    ),
-    Case(
-        "metadata twice",
-        file_of(objects(METADATA, METADATA, TENSOR), b"x"),
-        DuplicateKey,
-        "'__metadata__'",
-    ),
-    Case(
+    Row("metadata is null", _with_metadata("null"), BadField),
+    Row("metadata is an array", _with_metadata("[]"), BadField),
+    Row("metadata is a string", _with_metadata('"text"'), BadField),
+    Row("metadata is a number", _with_metadata("1"), BadField),
+    Row("metadata is false", _with_metadata("false"), BadField),
+    Row("metadata is an entry", _with_metadata(entry()), BadField),
+    Row("metadata value is a number", _with_metadata('{"key":1}'), BadField),
+    Row("metadata value is null", _with_metadata('{"key":null}'), BadField),
+    Row("metadata value is true", _with_metadata('{"key":true}'), BadField),
+    Row("metadata value is an array", _with_metadata('{"key":[]}'), BadField),
+    Row("metadata value is an object", _with_metadata('{"key":{}}'), BadField),
+    Row("second metadata value is a number", _with_metadata('{"other":"text","key":1}'), BadField),
+    Row("metadata value is NaN", _with_metadata('{"key":NaN}'), BadHeader),
+    Row("control character in metadata", _with_metadata('{"key":"\n"}'), BadHeader),
+    Row("lone surrogate in a metadata value", _with_metadata('{"key":"\\ud800"}'), BadHeader),
+    Row("lone surrogate in a metadata key", _with_metadata('{"\\udfff":"value"}'), BadHeader),
+    Row("metadata twice", file_of(objects(METADATA, METADATA, TENSOR), b"x"), DuplicateKey),
+    Row(
         "metadata twice, first and last",
         file_of(objects(METADATA, TENSOR, METADATA), b"x"),
         DuplicateKey,
-        "'__metadata__'",
     ),
-    Case(
+    Row(
         "metadata twice, once escaped",
         file_of(objects(METADATA, TENSOR, METADATA.replace("d", "\\u0064", 1)), b"x"),
         DuplicateKey,
-        "'__metadata__'",
     ),
-    Case(
+    Row(
         "metadata twice, once as a tensor",
         file_of(objects(METADATA, member("__metadata__", entry())), b"x"),
         DuplicateKey,
-        "'__metadata__'",
     ),
-    Case(
-        "metadata key twice",
-        _with_metadata('{"key":"one","key":"two"}'),
-        DuplicateKey,
-        "__metadata__.*'key'",
-        stricter="the library keeps the last of two equal keys",
-    ),
-    Case(
+    Row("metadata key twice", _with_metadata('{"key":"one","key":"two"}'), DuplicateKey),
+    Row(
         "metadata key twice, once escaped",
         _with_metadata('{"key":"one","\\u006bey":"two"}'),
         DuplicateKey,
-        "__metadata__.*'key'",
-        stricter="the library keeps the last of two equal keys",
     ),
-    Case(
+    Row(
         "metadata key twice, metadata last",
         file_of(objects(TENSOR, member("__metadata__", '{"key":"one","key":"one"}')), b"x"),
         DuplicateKey,
-        "__metadata__.*'key'",
-        stricter="the library keeps the last of two equal keys",
     ),
-    Case(
-        "metadata called by another case",
-        _with_metadata("{}").replace(b"meta", b"Meta"),
-        BadField,
-        "__Metadata__",
+    Row(
+        "metadata called by another case", _with_metadata("{}").replace(b"meta", b"Meta"), BadField
     ),
 )
 
 PLACES = (
-    Case(
+    Row(
         "metadata in the middle, a wrong dtype behind it",
         file_of(objects(TENSOR, METADATA, member("b", entry('"?"', "[1]", "[1,2]"))), b"xy"),
         UnknownDType,
-        "tensor 'b'.*dtype",
+        tensor="b",
     ),
-    Case(
+    Row(
         "metadata in the middle, a wrong shape behind it",
         file_of(objects(TENSOR, METADATA, member("b", entry('"U8"', "[-1]", "[1,2]"))), b"xy"),
         BadField,
-        r"tensor 'b'.*shape\[0\]",
+        tensor="b",
     ),
-    Case(
+    Row(
         "metadata in the middle, a hole behind it",
         file_of(objects(TENSOR, METADATA, member("b", entry('"U8"', "[1]", "[2,3]"))), b"xyz"),
         BadRange,
-        "tensor 'b'.*hole",
+        tensor="b",
     ),
-    Case(
+    Row(
         "metadata in the middle, the tensor before it again behind it",
         file_of(objects(TENSOR, METADATA, TENSOR), b"x"),
         DuplicateKey,
-        "'a'",
-        stricter="the library keeps the last of two tensors of one name",
     ),
-    Case(
-        "metadata last, a byte trails",
-        file_of(objects(TENSOR, METADATA), b"xy"),
-        TrailingBytes,
-        "1 bytes follow",
-    ),
-    Case(
+    Row("metadata last, a byte trails", file_of(objects(TENSOR, METADATA), b"xy"), TrailingBytes),
+    Row(
         "metadata last, text behind the JSON",
         file_of(objects(TENSOR, METADATA) + "!", b"x"),
         BadHeader,
-        f"offset {8 + len(objects(TENSOR, METADATA))}",
     ),
-    Case(
+    Row(
         "metadata last, a wrong size before it",
         file_of(objects(member("a", entry(shape="[2]")), METADATA), b"x"),
         SizeMismatch,
-        "tensor 'a'",
     ),
-    Case(
-        "metadata first, nothing but a comma behind it",
-        file_of("{" + METADATA + ",}"),
-        BadHeader,
-        f"offset {8 + len(METADATA) + 2}",
-    ),
-    Case("metadata first, cut behind it", file_of("{" + METADATA), BadHeader, "offset"),
-    Case("metadata first, cut inside it", file_of("{" + METADATA[:-3]), BadHeader, "offset"),
+    Row("metadata first, nothing but a comma behind it", file_of("{" + METADATA + ",}"), BadHeader),
+    Row("metadata first, cut behind it", file_of("{" + METADATA), BadHeader),
+    Row("metadata first, cut inside it", file_of("{" + METADATA[:-3]), BadHeader),
 )
 
 
-def _typed(name: str, value: str, message: str = "") -> Case:
-    return Case(name, typed_file(value), BadField, f"metadata key '?key.*{message}", OURS)
+def _typed(name: str, value: str) -> Row:
+    return Row(name, typed_file(value), BadField)
 
 
-def _listed(name: str, listed: str, message: str = "") -> Case:
-    return Case(
-        name, typed_file("1", listed), BadField, f"metadata key '?standfast.json.*{message}", OURS
-    )
+def _listed(name: str, listed: str) -> Row:
+    return Row(name, typed_file("1", listed), BadField)
 
 
 TYPED = (
     _listed("list of typed keys is empty text", ""),
     _listed("list of typed keys is cut short", '["key"'),
     _listed("list of typed keys is no JSON", "key"),
-    _listed("list of typed keys is a string", '"key"', "list"),
-    _listed("list of typed keys is an object", '{"key":1}', "list"),
-    _listed("list of typed keys is null", "null", "list"),
-    _listed("list of typed keys holds a number", "[1]", "list"),
-    _listed("list of typed keys holds a list", '[["key"]]', "list"),
-    _listed("list of typed keys holds a missing key", '["key","other"]', "'other'"),
-    _listed("list of typed keys holds an own key", '["standfast.json"]', "'standfast.json'"),
+    _listed("list of typed keys is a string", '"key"'),
+    _listed("list of typed keys is an object", '{"key":1}'),
+    _listed("list of typed keys is null", "null"),
+    _listed("list of typed keys holds a number", "[1]"),
+    _listed("list of typed keys holds a list", '[["key"]]'),
+    _listed("list of typed keys holds a missing key", '["key","other"]'),
+    _listed("list of typed keys holds an own key", '["standfast.json"]'),
     _listed("list of typed keys is nested deeply", "[" * 100_000),
-    Case(
-        "list of typed keys holds one twice",
-        typed_file("1", '["key","key"]'),
-        DuplicateKey,
-        "standfast.json.*'key'",
-        OURS,
-    ),
+    Row("list of typed keys holds one twice", typed_file("1", '["key","key"]'), DuplicateKey),
     _typed("typed value is empty text", ""),
     _typed("typed value is no JSON", "value"),
     _typed("typed value is cut short", '{"x":'),
     _typed("typed value has text behind it", "1 2"),
-    _typed("typed value is NaN", "NaN", "NaN"),
-    _typed("typed value holds -Infinity", "[-Infinity]", "-Infinity"),
+    _typed("typed value is NaN", "NaN"),
+    _typed("typed value holds -Infinity", "[-Infinity]"),
     _typed("typed value is a float beyond all floats", "1e999"),
     _typed("typed value holds a float beyond all floats", '{"x":[-1e999]}'),
     _typed("typed value is nested deeply", "[" * 100_000),
     _typed("typed value is nested deeply, closed", "[" * 100_000 + "]" * 100_000),
     _typed("typed value is objects in each other", '{"x":' * 100_000),
-    _typed("typed value has 5,000 digits", "9" * 5000, "digits"),
+    _typed("typed value has 5,000 digits", "9" * 5000),
     _typed("typed value holds a lone surrogate", '"\\ud800"'),
     _typed("typed value has a lone surrogate as a key", '{"\\ud800":1}'),
-    Case(
+    Row(
         "typed value is no JSON, under a key that clears the screen",
         strings_file({"\033[2J": "?", "standfast.json": '["\\u001b[2J"]'}),
         BadField,
-        r"metadata key .*\\x1b",
-        OURS,
     ),
     *(
-        Case(f"typed value has a key twice{where}", typed_file(value), DuplicateKey, message, OURS)
-        for where, value, message in (
-            ("", '{"x":1,"x":1}', "metadata key '?key.*'x'"),
-            (", deep inside", '[{"y":[{"x":1,"x":2}]}]', "metadata key '?key.*'x'"),
-            (", once escaped", '{"x":1,"\\u0078":1}', "metadata key '?key.*'x'"),
+        Row(f"typed value has a key twice{where}", typed_file(value), DuplicateKey)
+        for where, value in (
+            ("", '{"x":1,"x":1}'),
+            (", deep inside", '[{"y":[{"x":1,"x":2}]}]'),
+            (", once escaped", '{"x":1,"\\u0078":1}'),
         )
     ),
 )
 
 
-def _chunks(name: str, text: str, message: str, error: type[StandfastError] = BadField) -> Case:
+def _chunks(name: str, text: str, error: type[StandfastError] = BadField) -> Row:
     """A sealed header in which `standfast.chunks` alone is wrong."""
     file = sealed_file(member("standfast.chunks", json.dumps(text)))
-    return Case(name, file, error, f"standfast.chunks.*{message}", OURS)
+    return Row(name, file, error, opens=True)
 
 
-RIGHT = chunks_text(b"x")
+RIGHT = chunks(b"x")
 RIGHT_MEMBER = member("standfast.chunks", json.dumps(RIGHT))
 
 CHUNKS = (
-    _chunks("chunk digests are empty text", "", "blake3"),
-    _chunks("chunk digests without a tag", RIGHT.removeprefix(CHUNKS_TAG), "blake3"),
-    _chunks("chunk digests of another hash", RIGHT.replace("blake3", "sha256"), "sha256", TooNew),
-    _chunks(
-        "chunk digests of other chunks", RIGHT.replace("16777216", "16777215"), "16777215", TooNew
-    ),
-    _chunks("chunk digests with the tag in capitals", RIGHT.replace("b", "B", 1), "blake3"),
-    _chunks("chunk digests with the tag alone", CHUNKS_TAG, "0 bytes"),
-    _chunks("chunk digests with a star", RIGHT[:-3] + "*" + RIGHT[-2:], "base64"),
-    _chunks("chunk digests with a newline", RIGHT + "\n", "base64"),
-    _chunks("chunk digests without their padding", RIGHT.rstrip("="), "base64"),
-    _chunks("chunk digests with text behind the padding", RIGHT + "AAAA", "base64"),
-    _chunks("chunk digests with a letter beyond ASCII", RIGHT[:-3] + "é" + RIGHT[-2:], "base64"),
-    _chunks("chunk digests three bytes short", RIGHT[:-4], "30 bytes"),
-    _chunks("chunk digests of two tensors for one", chunks_text(b"x", b"y"), "64 bytes.* 1 chunk"),
-    Case(
+    _chunks("chunk digests are empty text", ""),
+    _chunks("chunk digests without a tag", RIGHT.removeprefix("blake3:16777216:")),
+    _chunks("chunk digests of another hash", RIGHT.replace("blake3", "sha256"), TooNew),
+    _chunks("chunk digests of other chunks", RIGHT.replace("16777216", "16777215"), TooNew),
+    _chunks("chunk digests with the tag in capitals", RIGHT.replace("b", "B", 1)),
+    _chunks("chunk digests with the tag alone", "blake3:16777216:"),
+    _chunks("chunk digests with a star", RIGHT[:-3] + "*" + RIGHT[-2:]),
+    _chunks("chunk digests with a newline", RIGHT + "\n"),
+    _chunks("chunk digests without their padding", RIGHT.rstrip("=")),
+    _chunks("chunk digests with text behind the padding", RIGHT + "AAAA"),
+    _chunks("chunk digests with a letter beyond ASCII", RIGHT[:-3] + "é" + RIGHT[-2:]),
+    _chunks("chunk digests three bytes short", RIGHT[:-4]),
+    _chunks("chunk digests of two tensors for one", chunks(b"x", b"y")),
+    Row(
         "chunk digests of one tensor for two",
         sealed_file(
             RIGHT_MEMBER, entries=(TENSOR, member("b", entry(data_offsets="[1,2]"))), data=b"xy"
         ),
         BadField,
-        "standfast.chunks.*32 bytes.* 2 chunk",
-        OURS,
+        opens=True,
     ),
-    Case("chunk digests missing", sealed_file(), BadField, "standfast.chunks", OURS),
-    Case(
-        "chunk digests twice",
-        sealed_file(RIGHT_MEMBER, RIGHT_MEMBER),
-        DuplicateKey,
-        "'standfast.chunks'",
-        "the library keeps the last of two equal keys",
-    ),
-    Case(
-        "chunk digests are a number",
-        sealed_file(member("standfast.chunks", "1")),
-        BadField,
-        "standfast.chunks",
-    ),
+    Row("chunk digests missing", sealed_file(), BadField, opens=True),
+    Row("chunk digests twice", sealed_file(RIGHT_MEMBER, RIGHT_MEMBER), DuplicateKey),
+    Row("chunk digests are a number", sealed_file(member("standfast.chunks", "1")), BadField),
 )
 
 
-def _digest(name: str, file: bytes) -> Case:
-    return Case(name, file, IndexMismatch, "standfast.digest", OURS)
+def _digest(name: str, file: bytes) -> Row:
+    return Row(name, file, IndexMismatch, opens=True)
 
 
 SEALED = sealed_file(RIGHT_MEMBER)
@@ -338,19 +255,8 @@ DIGESTS = (
             DIGEST_MEMBER.replace(DIGEST, f"\\u{ord(DIGEST[0]):04x}{DIGEST[1:]}"), RIGHT_MEMBER
         ),
     ),
-    Case(
-        "header digest twice",
-        _unsealed(DIGEST_MEMBER, DIGEST_MEMBER, RIGHT_MEMBER),
-        DuplicateKey,
-        "'standfast.digest'",
-        "the library keeps the last of two equal keys",
-    ),
-    Case(
-        "header digest is a number",
-        _unsealed('"standfast.digest":0', RIGHT_MEMBER),
-        BadField,
-        "standfast.digest",
-    ),
+    Row("header digest twice", _unsealed(DIGEST_MEMBER, DIGEST_MEMBER, RIGHT_MEMBER), DuplicateKey),
+    Row("header digest is a number", _unsealed('"standfast.digest":0', RIGHT_MEMBER), BadField),
     _digest("padding added behind a sealed header", file_of(SEALED[8:-1] + b" ", b"x")),
     _digest("metadata added to a sealed header", _unsealed(DIGEST_MEMBER, RIGHT_MEMBER, '"k":""')),
     _digest("tensor renamed in a sealed header", SEALED.replace(b'"a"', b'"b"')),
@@ -360,4 +266,4 @@ DIGESTS = (
     ),
 )
 
-CASES = (*STRINGS, *PLACES, *TYPED, *CHUNKS, *DIGESTS)
+ROWS = (*STRINGS, *PLACES, *TYPED, *CHUNKS, *DIGESTS)

@@ -8,13 +8,11 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
 
-from standfast.errors import StandfastError
 from standfast.files.forms import as_array
 from standfast.files.layout import Index
 from standfast.files.writer import write_stream
@@ -51,21 +49,6 @@ PAYLOAD_END = 92 + 2 * 32 + 2 * 8 + 3 * 4 * 8 + 3 * 8
 LINKS = 2 * 4
 """How many links the small tree has."""
 DIGEST_AT = len('HFDG........{"standfast.digest":"')
-
-
-@dataclass(frozen=True)
-class Case:
-    """A damaged file, and how it has to be refused."""
-
-    name: str
-    """What is wrong with it."""
-    data: bytes
-    error: type[StandfastError]
-    """The very class, not a parent of it."""
-    message: str
-    """A regular expression for the message."""
-    unchecked: bool = False
-    """Whether it opens if the digests are not looked at."""
 
 
 def header(**changes: Any) -> bytes:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from blake3 import blake3
 
-import standfast
-from standfast.errors import StandfastError
-from standfast.files.layout import Index
-from standfast.formats.reader import Options
-from standfast.formats.tenzor import file as tenzor
-
-Array = np.ndarray[Any, Any]
+from tests.formats import builders
+from tests.formats.builders import Array, chunks
 
 DIGEST_AT = 64 + len('{"standfast.digest":"')
 CODES = ("f4", "f2", ml_dtypes.bfloat16, "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
@@ -48,23 +39,6 @@ ENTRY = {
     "size": (1, "Q"),
 }
 """By default the tensor `a`, one byte long."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A damaged file, and how it has to be refused."""
-
-    name: str
-    """What is wrong with it."""
-    data: bytes
-    error: type[StandfastError]
-    """The very class, not a parent of it."""
-    message: str
-    """A regular expression for the message."""
-    stream: bool = True
-    """Whether a stream of these bytes is refused too."""
-    unchecked: bool = False
-    """Whether it opens if the digests are not looked at."""
 
 
 def fnv(name: bytes) -> int:
@@ -113,18 +87,20 @@ def file_of(
     return head.ljust(data_at, b"\0") + data
 
 
-def chunks(*tensors: bytes) -> str:
-    """What `standfast.chunks` holds for these tensors, each of one chunk."""
-    digests = b"".join(blake3(tensor).digest() for tensor in tensors)
-    return "blake3:16777216:" + base64.b64encode(digests).decode()
-
-
 def own_text(names: str = '["a"]', of: str | None = None, more: str = "") -> str:
     """The metadata of a file that we wrote, with zeros for the digest."""
     stored = chunks(b"x") if of is None else of
     return (
         f'{{"standfast.digest":"{"0" * 64}","standfast.chunks":"{stored}",'
         f'"standfast.names":{names}{more}}}'
+    )
+
+
+def trainer_text(loss: str = "0.5", name: str = "lenet", rate: str = "0.00870000") -> str:
+    """What the original's trainer writes, with these parts as they are."""
+    return (
+        f'{{"epoch":5,"global_step":4685,"best_val_loss":{loss},"best_val_acc":0.963000,'
+        f'"best_epoch":3,"learning_rate":{rate},"model_name":"{name}","timestamp":-1}}'
     )
 
 
@@ -136,27 +112,8 @@ def reseal(data: bytes) -> bytes:
     return data[:DIGEST_AT] + digest + data[DIGEST_AT + 64 :]
 
 
-def saved(
-    tensors: Mapping[str, Any] | Sequence[tuple[str, Any]],
-    metadata: Mapping[str, Any] | bytes | None = None,
-    **options: Any,
-) -> bytes:
-    """The bytes that `standfast.save` writes."""
-    stream = io.BytesIO()
-    standfast.save(stream, tensors, metadata, format="tenzor", **options)
-    return stream.getvalue()
-
-
-def index_of(data: bytes, verify: bool = True, names: Sequence[str] | None = None) -> Index:
-    """What the reader makes of a file, without a disk."""
-    return tenzor.read_index(
-        lambda start, length: data[start : start + length], len(data), Options(verify, names)
-    )
-
-
-def opened(data: bytes, **options: Any) -> standfast.TensorFile:
-    """The file, opened as a stream."""
-    return standfast.open(io.BytesIO(data), **options)
+saved = partial(builders.saved, "tenzor")
+index_of = partial(builders.index_of, "tenzor")
 
 
 def lookup(data: bytes, name: str) -> Array | None:
@@ -168,17 +125,6 @@ def lookup(data: bytes, name: str) -> Array | None:
             raw = data[data_at + start : data_at + start + size]
             return np.frombuffer(raw, CODES[code]).reshape(shape[:ndim])
     return None
-
-
-def flipped_bits(path: Path, bits: Iterable[int]) -> Iterator[int]:
-    """Flips one bit of a file after the other, and back again."""
-    data = path.read_bytes()
-    with open(path, "r+b", buffering=0) as file:
-        for bit in bits:
-            at = bit // 8
-            os.pwrite(file.fileno(), bytes([data[at] ^ 1 << bit % 8]), at)
-            yield bit
-            os.pwrite(file.fileno(), data[at : at + 1], at)
 
 
 def metadata_text(data: bytes) -> bytes:

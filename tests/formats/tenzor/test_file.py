@@ -28,17 +28,15 @@ from standfast.formats.tenzor.file import checkpoint_metadata
 from standfast.formats.tenzor.names import hash_names
 from standfast.tensors import DTYPES, TensorSpec
 from tests import GOLDEN
+from tests.formats.builders import Array, chunks, opened
 from tests.formats.tenzor.builders import (
     CODES,
-    Array,
-    chunks,
     entry,
     file_of,
     fnv,
     index_of,
     lookup,
     metadata_text,
-    opened,
     own_text,
     reseal,
     saved,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ from standfast.errors import (
     TruncatedFile,
     UnsupportedFile,
 )
-from tests.formats.sunc.builders import Case
+from tests.formats.builders import Row, chunks
+from tests.formats.torch import hostile_pickles
 from tests.formats.torch.hostile_pickles import (
     SYSTEM,
     dict_of,
@@ -84,12 +85,6 @@ def deflated(name: str, data: bytes, **lies: int) -> Piece:
     return Piece(name.encode(), packed, local=fields, central=fields)
 
 
-def chunks(*tensors: bytes) -> str:
-    """What `standfast.chunks` holds for these tensors, each of one chunk."""
-    digests = b"".join(blake3(data).digest() for data in tensors)
-    return "blake3:16777216:" + base64.b64encode(digests).decode()
-
-
 def own_entry(**changes: Any) -> bytes:
     """Our entry; members that are given replace its own, and None leaves one out."""
     members: dict[str, Any] = {"standfast.chunks": chunks(SIX), "metadata": {"step": 3}}
@@ -127,232 +122,184 @@ def _shared(levels: int, width: int) -> bytes:
     return opcodes
 
 
+def _around(row: Row) -> Callable[[], bytes] | bytes:
+    def build() -> bytes:
+        return file_of({"data.pkl": row.content})
+
+    return build if callable(row.data) else build()
+
+
 STORAGES = (
-    Case("no storage", file_of({"data/0": None}), BadArchive, r"'w': .* no entry archive/data/0"),
-    Case("storage too short", file_of({"data/0": SIX[:-1]}), BadRange, r"'w': .* 24 .* has 23"),
-    Case("storage too long", file_of({"data/0": SIX + b"\0"}), BadRange, r"'w': .* 24 .* has 25"),
-    Case("storage empty", file_of({"data/0": b""}), BadRange, r"'w': .* 24 .* has 0"),
-    Case(
+    Row("no storage", file_of({"data/0": None}), BadArchive, tensor="w"),
+    Row("storage too short", file_of({"data/0": SIX[:-1]}), BadRange, tensor="w"),
+    Row("storage too long", file_of({"data/0": SIX + b"\0"}), BadRange, tensor="w"),
+    Row("storage empty", file_of({"data/0": b""}), BadRange, tensor="w"),
+    Row(
         "storage compressed",
         archive(*pieces({"data/0": None}), deflated("archive/data/0", SIX)),
         UnsupportedFile,
-        r"'w': entry 'archive/data/0' is compressed",
+        tensor="w",
     ),
-    Case(
+    Row(
         "storage in a folder below",
         archive(*pieces({"data/0": None}), Piece(b"archive/x/data/0", SIX)),
         BadArchive,
-        r"no entry archive/data/0",
     ),
-    Case(
+    Row(
         "tensor beyond its storage",
         tree_file(dict_of(text("w"), tensor(offset=b"K\x01"))),
         BadRange,
-        r"storage '0': .* too small",
     ),
-    Case(
+    Row(
         "tensor beyond its storage by its strides",
         tree_file(dict_of(text("w"), tensor(steps=b"K\x04K\x01\x86"))),
         BadRange,
-        r"storage '0': .* too small",
     ),
-    Case(
+    Row(
         "two tensors that differ about their storage",
         tree_file(list_of(tensor(), tensor(storage(count=b"K\x07")))),
         BadPickle,
-        r"storage '0'",
     ),
 )
 
 ENTRIES = (
-    Case("no pickle", file_of({"data.pkl": None}), BadArchive, r"no entry data\.pkl"),
-    Case("no folder", archive(Piece(b"data.pkl", ONE_TENSOR)), BadArchive, r"in no folder"),
-    Case(
-        "two folders",
-        archive(*pieces(), Piece(b"other/data/1", SIX)),
-        BadArchive,
-        r"'other/data/1' \(offset \d+\): .* in the folder 'archive'",
-    ),
-    Case(
-        "the same entry twice",
-        archive(*pieces(), Piece(b"archive/data/0", SIX)),
-        DuplicateKey,
-        r"'archive/data/0' .* this name too",
-    ),
-    Case(
+    Row("no pickle", file_of({"data.pkl": None}), BadArchive),
+    Row("no folder", archive(Piece(b"data.pkl", ONE_TENSOR)), BadArchive),
+    Row("two folders", archive(*pieces(), Piece(b"other/data/1", SIX)), BadArchive),
+    Row("the same entry twice", archive(*pieces(), Piece(b"archive/data/0", SIX)), DuplicateKey),
+    Row(
         "an entry that is not listed",
         archive(*pieces(), Piece(b"archive/x", b"x", listed=False)),
         BadArchive,
-        r"'archive/x' is not in the directory",
     ),
-    Case(
-        "TorchScript",
-        file_of({"constants.pkl": pickle_of(b")")}),
-        UnsupportedFile,
-        r"TorchScript .* state_dict",
-    ),
-    Case(
+    Row("TorchScript", file_of({"constants.pkl": pickle_of(b")")}), UnsupportedFile),
+    Row(
         "pickle compressed",
         archive(deflated("archive/data.pkl", ONE_TENSOR), *pieces({"data.pkl": None})),
         UnsupportedFile,
-        r"'archive/data\.pkl' is compressed",
     ),
-    Case("before 1.6", LEGACY, UnsupportedFile, r"torch before 1\.6"),
-    Case("before 1.6, cut", LEGACY[:12], BadArchive, r"no zip archive"),
-    Case("empty file", b"", TruncatedFile, r"ends after 0 bytes"),
-    Case("cut", file_of()[:-1], TruncatedFile, r"end record"),
-    Case("cut in half", file_of()[:200], TruncatedFile, r"without an end record"),
-    Case("goes on", file_of() + b"x", TrailingBytes, r"1 bytes follow"),
-    Case("something before it", b"x" + file_of(), BadRange, r"directory"),
-    Case(
+    Row("before 1.6", LEGACY, UnsupportedFile),
+    Row("before 1.6, cut", LEGACY[:12], BadArchive),
+    Row("empty file", b"", TruncatedFile),
+    Row("cut", file_of()[:-1], TruncatedFile),
+    Row("cut in half", file_of()[:200], TruncatedFile),
+    Row("goes on", file_of() + b"x", TrailingBytes),
+    Row("something before it", b"x" + file_of(), BadRange),
+    Row(
         "a folder by its attributes",
         archive(*pieces({"data/0": None}), Piece(b"archive/data/0", SIX, central={"external": 16})),
         BadArchive,
-        r"'archive/data/0' .* by its attributes it is a folder",
     ),
-    Case(
-        "encrypted",
-        archive(Piece(b"archive/data.pkl", ONE_TENSOR, flags=1)),
-        UnsupportedFile,
-        r"encrypted",
-    ),
+    Row("encrypted", archive(Piece(b"archive/data.pkl", ONE_TENSOR, flags=1)), UnsupportedFile),
 )
 
 ORDERS = (
-    Case("byteorder empty", file_of({"byteorder": b""}), BadField, r"byteorder.*found b''"),
-    Case("byteorder middle", file_of({"byteorder": b"middle"}), BadField, r"found b'middle'"),
-    Case("byteorder in capitals", file_of({"byteorder": b"BIG"}), BadField, r"found b'BIG'"),
-    Case("byteorder with a newline", file_of({"byteorder": b"big\n"}), BadField, r"b'big\\n'"),
-    Case("byteorder endless", file_of({"byteorder": b"\x1b" * 5000}), BadField, r"byteorder"),
+    Row("byteorder empty", file_of({"byteorder": b""}), BadField),
+    Row("byteorder middle", file_of({"byteorder": b"middle"}), BadField),
+    Row("byteorder in capitals", file_of({"byteorder": b"BIG"}), BadField),
+    Row("byteorder with a newline", file_of({"byteorder": b"big\n"}), BadField),
+    Row("byteorder endless", file_of({"byteorder": b"\x1b" * 5000}), BadField),
 )
 
 TREES = (
-    Case("pickle empty", file_of({"data.pkl": b""}), TruncatedFile, r"the pickle ends"),
-    Case("pickle cut", file_of({"data.pkl": ONE_TENSOR[:-1]}), TruncatedFile, r"STOP"),
-    Case("pickle goes on", file_of({"data.pkl": ONE_TENSOR + b"N"}), TrailingBytes, r"1 bytes"),
-    Case("an integer of 16,000 bits", tree_file(integer(1 << 16_000)), LimitExceeded, r"integer"),
-    Case("code in the tree", tree_file(SYSTEM), RefusedPickle, r"os\.system .* tensors_only"),
-    Case(
+    Row("pickle empty", file_of({"data.pkl": b""}), TruncatedFile),
+    Row("pickle cut", file_of({"data.pkl": ONE_TENSOR[:-1]}), TruncatedFile),
+    Row("pickle goes on", file_of({"data.pkl": ONE_TENSOR + b"N"}), TrailingBytes),
+    Row("an integer of 16,000 bits", tree_file(integer(1 << 16_000)), LimitExceeded),
+    Row("code in the tree", tree_file(SYSTEM), RefusedPickle),
+    Row(
         "two leaves of one path",
         tree_file(dict_of(text("a.b"), b"N", text("a"), dict_of(text("b"), b"N"))),
         DuplicateKey,
-        r"the path 'a\.b'",
     ),
-    Case("101 levels", tree_file(b"]" * 102 + b"a" * 101), LimitExceeded, r"100 levels"),
-    Case(
-        "a million leaves in 300 bytes",
-        tree_file(_shared(5, 10)),
-        LimitExceeded,
-        r"again and again",
-    ),
-    Case(
+    Row("101 levels", tree_file(b"]" * 102 + b"a" * 101), LimitExceeded),
+    Row("a million leaves in 300 bytes", lambda: tree_file(_shared(5, 10)), LimitExceeded),
+    Row(
         "a million empty lists",
-        tree_file(_shared(19, 2).replace(b"N", b"]")),
+        lambda: tree_file(_shared(19, 2).replace(b"N", b"]")),
         LimitExceeded,
-        r"again and again",
     ),
-    Case(
+    Row(
         "paths of gigabytes",
-        tree_file(dict_of(text("k" * 100_000), list_of(*[b"N"] * 5000))),
+        lambda: tree_file(dict_of(text("k" * 100_000), list_of(*[b"N"] * 5000))),
         LimitExceeded,
-        r"'kkk.*: the paths of all leaves are too long",
     ),
 )
 
 OURS = (
-    Case("entry is no JSON", sealed(b"{"), BadField, r"'archive/standfast\.json': not the JSON"),
-    Case("entry is no object", sealed(b"[]"), BadField, r"expected a JSON object, found list"),
-    Case("entry is not UTF-8", sealed(b'{"\xff":1}'), BadField, r"not UTF-8"),
-    Case("entry empty", sealed(b""), BadField, r"not the JSON"),
-    Case("no digests", sealed(own_entry(**{"standfast.chunks": None})), BadField, r"the keys"),
-    Case("no metadata", sealed(own_entry(metadata=None)), BadField, r"the keys"),
-    Case("metadata a list", sealed(own_entry(metadata=[])), BadField, r"the keys"),
-    Case(
-        "metadata with a key of ours",
-        sealed(own_entry(metadata={"standfast.x": 1})),
-        BadField,
-        r"'standfast\.x', which no user can set",
-    ),
-    Case(
-        "a key twice",
-        sealed(b'{"metadata":{},"metadata":{}}'),
-        DuplicateKey,
-        r"'metadata' stands twice",
-    ),
-    Case(
+    Row("entry is no JSON", sealed(b"{"), BadField),
+    Row("entry is no object", sealed(b"[]"), BadField),
+    Row("entry is not UTF-8", sealed(b'{"\xff":1}'), BadField),
+    Row("entry empty", sealed(b""), BadField),
+    Row("no digests", sealed(own_entry(**{"standfast.chunks": None})), BadField),
+    Row("no metadata", sealed(own_entry(metadata=None)), BadField),
+    Row("metadata a list", sealed(own_entry(metadata=[])), BadField),
+    Row("metadata with a key of ours", sealed(own_entry(metadata={"standfast.x": 1})), BadField),
+    Row("a key twice", sealed(b'{"metadata":{},"metadata":{}}'), DuplicateKey),
+    Row(
         "entry compressed",
         archive(*pieces(), deflated("archive/standfast.json", own_entry())),
         UnsupportedFile,
-        r"'archive/standfast\.json' is compressed",
     ),
-    Case(
+    Row(
         "entry with another checksum",
         archive(
             *pieces(),
             Piece(b"archive/standfast.json", own_entry(), local={"crc": 1}, central={"crc": 1}),
         ),
         BadArchive,
-        r"'archive/standfast\.json': its CRC-32 is not 00000001",
     ),
 )
 
-DIGESTS = tuple(
-    Case(name, data, error, message, unchecked=True)
-    for name, data, error, message in (
-        (
-            "entry without a comment",
-            file_of({"standfast.json": own_entry()}),
-            IndexMismatch,
-            "gone",
-        ),
-        ("comment without an entry", file_of(comment=SEAL + b"0" * 64), IndexMismatch, "gone"),
-        ("another comment", sealed(seal=b"standfast_digest:"), IndexMismatch, "gone"),
-        ("comment cut", file_of({"standfast.json": own_entry()}, SEAL), IndexMismatch, "match"),
-        (
-            "comment altered",
-            sealed()[:-1] + (b"0" if sealed()[-1:] != b"0" else b"1"),
-            IndexMismatch,
-            "does not match its own digest",
-        ),
-        (
-            "comment in capitals",
-            sealed()[:-64] + sealed()[-64:].upper(),
-            IndexMismatch,
-            "does not match",
-        ),
-        ("name altered", altered(saved(), b"X\1\0\0\0w", b"X\1\0\0\0v"), IndexMismatch, "match"),
-        ("metadata altered", sealed(version=b"4\n")[:-64] + b"0" * 64, IndexMismatch, "match"),
-        (
-            "digests of two tensors",
-            sealed(own_entry(**{"standfast.chunks": chunks(SIX, SIX)})),
-            BadField,
-            "64 bytes of digests for 1 chunks",
-        ),
-        (
-            "digests of none",
-            sealed(own_entry(**{"standfast.chunks": chunks()})),
-            BadField,
-            "0 bytes of digests for 1 chunks",
-        ),
-        (
-            "digests that are a number",
-            sealed(own_entry(**{"standfast.chunks": 3})),
-            BadField,
-            "expected text that starts",
-        ),
-        (
-            "digests of another kind",
-            sealed(own_entry(**{"standfast.chunks": "sha256:"})),
-            BadField,
-            "expected text that starts",
-        ),
-        (
-            "digests that are no base64",
-            sealed(own_entry(**{"standfast.chunks": "blake3:16777216:a"})),
-            BadField,
-            "not base64",
-        ),
-    )
+DIGESTS = (
+    Row(
+        "entry without a comment",
+        file_of({"standfast.json": own_entry()}),
+        IndexMismatch,
+        opens=True,
+    ),
+    Row("comment without an entry", file_of(comment=SEAL + b"0" * 64), IndexMismatch, opens=True),
+    Row("another comment", sealed(seal=b"standfast_digest:"), IndexMismatch, opens=True),
+    Row("comment cut", file_of({"standfast.json": own_entry()}, SEAL), IndexMismatch, opens=True),
+    Row(
+        "comment altered",
+        sealed()[:-1] + (b"0" if sealed()[-1:] != b"0" else b"1"),
+        IndexMismatch,
+        opens=True,
+    ),
+    Row("comment in capitals", sealed()[:-64] + sealed()[-64:].upper(), IndexMismatch, opens=True),
+    Row("name altered", altered(saved(), b"X\1\0\0\0w", b"X\1\0\0\0v"), IndexMismatch, opens=True),
+    Row("metadata altered", sealed(version=b"4\n")[:-64] + b"0" * 64, IndexMismatch, opens=True),
+    Row(
+        "digests of two tensors",
+        sealed(own_entry(**{"standfast.chunks": chunks(SIX, SIX)})),
+        BadField,
+        opens=True,
+    ),
+    Row(
+        "digests of none", sealed(own_entry(**{"standfast.chunks": chunks()})), BadField, opens=True
+    ),
+    Row(
+        "digests that are a number",
+        sealed(own_entry(**{"standfast.chunks": 3})),
+        BadField,
+        opens=True,
+    ),
+    Row(
+        "digests of another kind",
+        sealed(own_entry(**{"standfast.chunks": "sha256:"})),
+        BadField,
+        opens=True,
+    ),
+    Row(
+        "digests that are no base64",
+        sealed(own_entry(**{"standfast.chunks": "blake3:16777216:a"})),
+        BadField,
+        opens=True,
+    ),
 )
 
-CASES = (*STORAGES, *ENTRIES, *ORDERS, *TREES, *OURS, *DIGESTS)
+ROWS = (*STORAGES, *ENTRIES, *ORDERS, *TREES, *OURS, *DIGESTS)
+
+PICKLES = tuple(replace(row, data=_around(row)) for row in hostile_pickles.ROWS)
+"""Hostile pickles, each in a file of its own."""

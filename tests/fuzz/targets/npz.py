@@ -31,21 +31,18 @@ from standfast.files.layout import Index
 from standfast.formats.npz import file as own_format
 from standfast.formats.npz.file import DTYPES
 from standfast.formats.reader import Options
-from tests.formats.npz import malformed
 from tests.fuzz.expected import expected_array
-from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, inside
-from tests.fuzz.mutations.json_text import NUMBERS, json_mutations, replace_one
-from tests.fuzz.mutations.zips import ZIP_MUTATIONS, entry_part
-from tests.fuzz.seeds import random_name, random_saved, random_tensors, saved, small, with_digest
+from tests.fuzz.mutations import JSON_TOKENS, WHOLE, entry_part, fields, words
+from tests.fuzz.seeds import (
+    malformed,
+    random_tensors,
+    saved,
+    with_digest,
+)
 from tests.fuzz.target import Outcome, Target, require
 
 Array = np.ndarray[Any, Any]
 
-DESCRS = [
-    *("<f4", ">f8", "|b1", "|u1", "<c16", ">c8", "=i4", "f8", "<f2", "<i8", ">u2", "|i1"),
-    *("|O", "|S3", "<U4", "<M8[ns]", "|V2", "<f16", "<f1", "", "<", "f", "<f4,<f4", "x" * 99),
-]
-TEXTS = [*("True", "False", "()", "(1,)", "(2, 3)", "(3,2,)", "(1)", "[1]", "None", "-1", "0x1")]
 
 STRICTER = (
     *(BadArchive, BadField, BadHeader, BadRange, DuplicateKey, IndexMismatch, LimitExceeded),
@@ -88,7 +85,7 @@ def seeds() -> list[bytes]:
         "none": np.zeros((0, 3), ">f4"),
     }
     plain = [_savez(state, compressed) for state in (*states, odd) for compressed in (True, False)]
-    return [*files, *plain, *small([case.data for case in malformed.CASES])]
+    return [*files, *plain, *malformed("npz")]
 
 
 def _savez(state: Mapping[str, Array], compressed: bool) -> bytes:
@@ -97,60 +94,7 @@ def _savez(state: Mapping[str, Array], compressed: bool) -> bytes:
     return stream.getvalue()
 
 
-_random_saved = random_saved("npz", DTYPES)
-
-
-def random_file(random: Random) -> bytes:
-    """An archive of Standfast's, or one of NumPy's."""
-    if random.random() < 0.5:
-        return _random_saved(random)
-    state = {}
-    for _ in range(random.randrange(4)):
-        for array in random_tensors(random, DTYPES).values():
-            order = random.choice(("<", ">"))
-            swapped = array.astype(array.dtype.newbyteorder(order))
-            name = random_name(random).replace("/", "_")
-            state[name] = np.asfortranarray(swapped) if random.random() < 0.5 else swapped
-    return _savez(state, random.random() < 0.5)
-
-
 # Mutations
-
-_ours = entry_part(lambda name: name == "standfast.json")
-_array = entry_part(lambda name: name.endswith(".npy"))
-
-
-def _change_header(random: Random, entry: bytes) -> bytes:
-    """The header with another value, or other letters; its length is made to fit."""
-    end = 10 + int.from_bytes(entry[8:10], "little")
-    text, data = entry[10:end], entry[end:]
-    match random.randrange(6):
-        case 0:
-            quoted = f"'{random.choice(DESCRS)}'".encode()
-            text = replace_one(random, text, rb"'[<>|=][^']*'", lambda old: quoted)
-        case 1:
-            number = random.choice(NUMBERS).encode()
-            text = replace_one(random, text, rb"\d+(?=[,)])", lambda old: number)
-        case 2:
-            value = random.choice(TEXTS).encode()
-            text = replace_one(random, text, rb"True|False|\([^)]*\)", lambda old: value)
-        case 3:
-            step = random.choice((-1, 1))
-            text = replace_one(
-                random, text, rb"\b\d{1,20}\b", lambda old: b"%d" % (int(old) + step)
-            )
-        case 4:
-            swap = {b"True": b"False", b"False": b"True"}
-            text = replace_one(random, text, rb"True|False", swap.__getitem__)
-        case _:
-            text = flip_bit(random, text, [text])
-    text = text[:60000]
-    return entry[:8] + len(text).to_bytes(2, "little") + text + data
-
-
-def _change_data(random: Random, entry: bytes) -> bytes:
-    """More elements, or fewer."""
-    return entry[: -random.randrange(1, 9)] if random.random() < 0.5 else entry + bytes(8)
 
 
 def reseal(file: bytes) -> bytes:
@@ -223,13 +167,11 @@ TARGET = Target(
     name="npz",
     suffix=".npz",
     seeds=seeds,
-    random_file=random_file,
-    mutations=(
-        *ANYWHERE,
-        *ZIP_MUTATIONS,
-        *json_mutations(_ours),
-        *(inside(_array, _change_header) for _ in range(8)),
-        *(inside(_array, _change_data) for _ in range(2)),
+    parts=(
+        WHOLE,
+        entry_part("", fields, WHOLE.tokens),
+        entry_part(".json", words, JSON_TOKENS),
+        *2 * [entry_part(".npy", words, JSON_TOKENS)],
     ),
     reseal=reseal,
     check=check,

@@ -25,16 +25,13 @@ from standfast.errors import (
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.oxck import Checkpoint
-from tests.formats.oxck import malformed
-from tests.fuzz.mutations.bytes import ANYWHERE, set_numbers
-from tests.fuzz.mutations.json_text import json_mutations
+from tests.fuzz.mutations import WHOLE, text_part
 from tests.fuzz.seeds import (
     golden,
+    malformed,
     random_metadata,
-    random_saved,
     random_tensors,
     saved,
-    small,
     with_digest,
 )
 from tests.fuzz.target import Outcome, Target, require
@@ -98,7 +95,7 @@ def seeds() -> list[bytes]:
     files += [saved("oxck", state, {"a": "b", "c": 'd"\n'}, extras=False) for state in states]
     lenient = (b"", b"  ", b'{,"a":"b" "c":"d",,}', b' { "a" : "\\n\\t\\r\\"\\\\" } ', b'{"a":"b"}')
     files += [with_metadata(files[-1], text) for text in lenient]
-    return [*golden(".oxck"), *files, *small([case.data for case in malformed.CASES])]
+    return [*golden(".oxck"), *files, *malformed("oxck")]
 
 
 def with_metadata(file: bytes, text: bytes) -> bytes:
@@ -110,15 +107,6 @@ def with_metadata(file: bytes, text: bytes) -> bytes:
 def _metadata(random: Random, file: bytes) -> tuple[bytes, Callable[[bytes], bytes]]:
     length = int.from_bytes(file[24:28], "little")
     return file[28 : 28 + length], lambda text: with_metadata(file[:28].ljust(28) + file[28:], text)
-
-
-def _numbers(file: bytes) -> list[tuple[int, int]]:
-    places = [(4, 4), (8, 8), (16, 8), (24, 4)]
-    for tensor in plain_tensors(file) or []:
-        begin, end = tensor.header
-        rank_at = begin + 4 + len(tensor.name)
-        places += [(begin, 4), (rank_at, 4), *((at, 8) for at in range(rank_at + 4, end, 8))]
-    return places
 
 
 def reseal(file: bytes) -> bytes:
@@ -192,12 +180,7 @@ TARGET = Target(
     name="oxck",
     suffix=".oxck",
     seeds=seeds,
-    random_file=random_saved("oxck", ["float32"]),
-    mutations=(
-        *ANYWHERE,
-        *(set_numbers(_numbers), set_numbers(_numbers), set_numbers(_numbers)),
-        *json_mutations(_metadata),
-    ),
+    parts=(WHOLE, WHOLE, text_part(_metadata)),
     reseal=reseal,
     check=check,
 )

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
-from tests.formats.sunc import malformed as malformed_sunc
-from tests.formats.sunc.builders import file_of, link_section, tree, whole_files, written
-from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, set_numbers
-from tests.fuzz.mutations.json_text import json_mutations
-from tests.fuzz.seeds import golden, random_metadata, small, with_digest
+from tests.formats.sunc.builders import file_of, link_section, whole_files
+from tests.fuzz.mutations import WHOLE, Found, Part, fields, text_part
+from tests.fuzz.seeds import golden, malformed, small, with_digest
 from tests.fuzz.target import Outcome, Target, require
 from tests.fuzz.targets.sunc_trees import check_trees, tree_seeds
 
 TAG = b"HFDG"
 START = b'{"standfast.digest":"'
-FIELDS = (
-    *((4, 4), (8, 1), (9, 1), (10, 4), (14, 8), (22, 4), (26, 4), (30, 4), (34, 8), (42, 8)),
-    *((50, 8), (58, 8), (66, 8), (74, 1), (75, 1), (76, 8), (84, 8)),
-)
-"""The offsets and widths of the numbers of the header."""
 
 
 # Where things are, by the lengths in the header
@@ -55,28 +48,14 @@ def own_start(file: bytes) -> int | None:
 def seeds() -> list[bytes]:
     """Trees with each kind of extension, and all that are malformed."""
     files = [file_of(), file_of(link_section()), file_of(link_section(3)), file_of(b"foreign")]
-    malformed = [case.data for case in malformed_sunc.CASES]
     sound = small(tree_seeds())
-    return [*golden(".sunc"), *whole_files().values(), *files, *sound, *small(malformed)]
+    return [*golden(".sunc"), *whole_files().values(), *files, *sound, *malformed("sunc")]
 
 
-def random_file(random: Random) -> bytes:
-    """A tree of one or two dimensions."""
-    field = random.choice(("<f8", "<f4", "u1", "3<f8", "3u1"))
-    rest = random.choice(("", "", "extension", "links(1)", "links(3)"))
-    sections, metadata = tree(
-        random.randrange(1 << 30),
-        nd=random.choice((1, 2)),
-        blocks=random.randrange(4),
-        slots=random.randrange(4),
-        field=field,
-        rest=rest,
-    )
-    extras = random.random() < 0.6
-    metadata["field_bytes"] = sections["storage"].nbytes and int(sections["storage"][0, 0].nbytes)
-    if not metadata["field_bytes"]:
-        del metadata["field_bytes"]
-    return written(sections, metadata | (random_metadata(random) if extras else {}), extras)
+def _header(random: Random, file: bytes) -> Found | None:
+    """The header from the field `version`, at a random place, so that all numbers are met."""
+    at = random.randrange(4, 84)
+    return file[at:92], lambda data: (file[:at] + data).ljust(92, b"\0")[:92] + file[92:]
 
 
 def _own_text(random: Random, file: bytes) -> tuple[bytes, Callable[[bytes], bytes]] | None:
@@ -89,28 +68,6 @@ def _own_text(random: Random, file: bytes) -> tuple[bytes, Callable[[bytes], byt
         return file[:at] + TAG + length + text + length + TAG
 
     return file[at + 12 : -12], put
-
-
-def _numbers(file: bytes) -> list[tuple[int, int]]:
-    places = [*FIELDS]
-    if file.startswith(b"LINK", end := payload_end(file)):
-        places += [(end + 4, 8), (end + 12, 8)]
-    if (own := own_start(file)) is not None:
-        places += [(own + 4, 8), (len(file) - 12, 8)]
-    return places
-
-
-def _resize(random: Random, file: bytes, others: Sequence[bytes]) -> bytes:
-    """Other counts of blocks and slots, with a payload of their size."""
-    sizes = section_sizes(file)
-    if sizes is None or sum(sizes) > 1 << 16:
-        return flip_bit(random, file, others)
-    rest = file[payload_end(file) :]
-    blocks, arena = random.randrange(4), random.randrange(4)
-    counts = struct.pack("<4Q", blocks, blocks, arena, random.randrange(arena + 1))
-    file = file[:34] + counts + file[66:]
-    size = sum(section_sizes(file) or [])
-    return file[:92] + random.randbytes(min(size, 1 << 15)) + rest
 
 
 def reseal(file: bytes) -> bytes:
@@ -150,12 +107,7 @@ TARGET = Target(
     name="sunc",
     suffix=".sunc",
     seeds=seeds,
-    random_file=random_file,
-    mutations=(
-        *ANYWHERE,
-        *(set_numbers(_numbers), set_numbers(_numbers), set_numbers(_numbers), _resize, _resize),
-        *json_mutations(_own_text),
-    ),
+    parts=(Part(_header, fields, WHOLE.tokens), WHOLE, text_part(_own_text)),
     reseal=reseal,
     check=check,
 )

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.formats.tenzor.file import CODES, DTYPES
-from standfast.tensors import DTYPES as ALL_DTYPES
-from tests.formats.tenzor import malformed as malformed_tenzor
-from tests.fuzz.mutations.bytes import ANYWHERE, flip_bit, set_numbers
-from tests.fuzz.mutations.json_text import json_mutations
+from tests.fuzz.mutations import WHOLE, Found, Part, fields, text_part
 from tests.fuzz.seeds import (
     golden,
+    malformed,
     random_metadata,
-    random_saved,
     random_tensors,
     saved,
-    small,
     with_digest,
 )
-from tests.fuzz.target import Mutation, Outcome, Target, require
+from tests.fuzz.target import Outcome, Target, require
 
 HEADER = struct.Struct("<8s4I2QI20s")
 ENTRY = struct.Struct("<QBB2x5IQQ")
@@ -62,8 +57,7 @@ def seeds() -> list[bytes]:
     states = [random_tensors(random, DTYPES) for _ in range(4)]
     files = [saved("tenzor", state, random_metadata(random)) for state in states]
     files += [saved("tenzor", state, random_metadata(random), extras=False) for state in states]
-    malformed = small([case.data for case in malformed_tenzor.CASES])
-    return [*golden(".tenzor"), *files, with_metadata(files[-1], ORIGINAL), *malformed]
+    return [*golden(".tenzor"), *files, with_metadata(files[-1], ORIGINAL), *malformed("tenzor")]
 
 
 def reseal(file: bytes) -> bytes:
@@ -91,40 +85,20 @@ def with_metadata(file: bytes, text: bytes) -> bytes:
     return front.ljust(data_at, b"\0") + file[head.data_at :]
 
 
+def _index(random: Random, file: bytes) -> Found | None:
+    """The header and the index, without the padding, in which most changes would be the same."""
+    head = head_of(file)
+    if head is None:
+        return None
+    end = head.index_at + 48 * head.tensors
+    return file[:end], lambda data: data + file[end:]
+
+
 def _metadata(random: Random, file: bytes) -> tuple[bytes, Callable[[bytes], bytes]] | None:
     head = head_of(file)
     if head is None:
         return None
     return file[64 : 64 + head.metadata_size], lambda text: with_metadata(file, text)
-
-
-def _numbers(file: bytes) -> list[tuple[int, int]]:
-    places = [(8, 4), (12, 4), (16, 4), (20, 4), (24, 8), (32, 8), (40, 4), (44, 4)]
-    if (head := head_of(file)) is None:
-        return places
-    fields = ((0, 8), (8, 1), (9, 1), (10, 2), *((12 + 4 * i, 4) for i in range(5)))
-    for at in range(head.index_at, head.index_at + 48 * head.tensors, 48):
-        places += [(at + offset, width) for offset, width in (*fields, (32, 8), (40, 8))]
-    return places
-
-
-def rewrite_entries(random: Random, file: bytes, others: Sequence[bytes]) -> bytes:
-    """All entries of other shapes, small or huge, whose sizes and offsets fit each other."""
-    head = head_of(file)
-    if head is None or not head.tensors:
-        return flip_bit(random, file, others)
-    choices = random.choice(((0, 1, 2, 3), (1, 2, 1 << 29, 1 << 30), (0, 1, (1 << 32) - 1)))
-    parts, end = [], 0
-    for at in range(head.index_at, head.index_at + 48 * head.tensors, 48):
-        code, rank = random.randrange(len(CODES)), random.randrange(6)
-        shape = [random.choice(choices) for _ in range(rank)]
-        size = math.prod(shape) * ALL_DTYPES[CODES[code]].numpy.itemsize % (1 << 64)
-        name = int.from_bytes(file[at : at + 8], "little")
-        parts.append(ENTRY.pack(name, code, rank, *shape, *[0] * (5 - rank), end, size))
-        end = (end + size) % (1 << 64)
-    index_end = head.index_at + 48 * head.tensors
-    data = random.randbytes(end) if end < 4096 else file[head.data_at :]
-    return file[: head.index_at] + b"".join(parts) + file[index_end : head.data_at] + data
 
 
 # The second reader
@@ -157,18 +131,11 @@ def fnv(name: str) -> int:
     return value
 
 
-MUTATIONS: tuple[Mutation, ...] = (
-    *ANYWHERE,
-    *(set_numbers(_numbers), set_numbers(_numbers), set_numbers(_numbers), rewrite_entries),
-    *json_mutations(_metadata),
-)
-
 TARGET = Target(
     name="tenzor",
     suffix=".tenzor",
     seeds=seeds,
-    random_file=random_saved("tenzor", DTYPES, rank=6),
-    mutations=MUTATIONS,
+    parts=(Part(_index, fields, WHOLE.tokens), WHOLE, text_part(_metadata)),
     reseal=reseal,
     check=check,
 )

@@ -6,7 +6,6 @@ import io
 import re
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -32,15 +31,10 @@ from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.formats.torch import file as own_format
 from standfast.formats.torch.file import DTYPES
-from tests.formats.torch import malformed as malformed_torch
-from tests.formats.torch.hostile_pickles import CASES
 from tests.fuzz.expected import LARGEST_ARRAY
-from tests.fuzz.mutations.bytes import ANYWHERE, bytewise, flip_bit, inside
-from tests.fuzz.mutations.json_text import json_mutations
-from tests.fuzz.mutations.pickles import change_opcodes, set_small_number
-from tests.fuzz.mutations.zips import ZIP_MUTATIONS, Content, entry_part, pack
+from tests.fuzz.mutations import JSON_TOKENS, OPCODES, WHOLE, entry_part, fields, opcodes, words
 from tests.fuzz.properties import open_stream
-from tests.fuzz.seeds import random_saved, random_tensors, saved, small
+from tests.fuzz.seeds import malformed, random_tensors, saved
 from tests.fuzz.target import Outcome, Target, require
 from tests.fuzz.targets.npz import resealed_archive
 
@@ -80,10 +74,8 @@ def seeds() -> list[bytes]:
     states = [random_tensors(random, DTYPES) for _ in range(3)]
     files = [saved("torch", state, {"step": 3, "x": [None]}) for state in states]
     files += [saved("torch", state, extras=False) for state in states]
-    pickles = [case.build for case in CASES if isinstance(case.build, bytes)]
-    hostile = [_around(pickle) for pickle in small(pickles)]
-    malformed = small([case.data for case in malformed_torch.CASES])
-    return [*files, *(_saved_by_torch(tree) for tree in trees()), *hostile, *malformed]
+    hostile = malformed("pickle")
+    return [*files, *(_saved_by_torch(tree) for tree in trees()), *hostile, *malformed("torch")]
 
 
 def trees() -> list[Any]:
@@ -109,26 +101,7 @@ def _saved_by_torch(tree: Any) -> bytes:
     return stream.getvalue()
 
 
-def _around(pickle: bytes) -> bytes:
-    """An archive with this pickle, and the storage that those of the tests refer to."""
-    contents = {"data.pkl": pickle, "byteorder": b"little", "data/0": bytes(24), "version": b"3\n"}
-    return pack([Content(f"archive/{name}".encode(), data) for name, data in contents.items()], b"")
-
-
 # Mutations
-
-_pickle = entry_part(lambda name: name.endswith("/data.pkl"))
-_ours = entry_part(lambda name: name.endswith("/standfast.json"))
-_storage = entry_part(lambda name: "/data/" in name)
-_order = entry_part(lambda name: name.endswith("/byteorder"))
-
-
-def _resize(random: Random, storage: bytes) -> bytes:
-    return storage[: random.randrange(len(storage) + 1)] + bytes(random.choice((0, 1, 4, 8)))
-
-
-def _set_order(random: Random, order: bytes) -> bytes:
-    return random.choice((b"little", b"big", b"big", b"", b"Little", b"little\n", b"middle"))
 
 
 def reseal(file: bytes) -> bytes:
@@ -208,21 +181,16 @@ def _check_tensor(array: Any, tensor: torch.Tensor) -> None:
         require(array.shape == tuple(tensor.shape), "torch has another shape")
 
 
-_change: Callable[[Random, bytes], bytes] = change_opcodes
-
 TARGET = Target(
     name="torch",
     suffix=".pt",
     seeds=seeds,
-    random_file=random_saved("torch", DTYPES),
-    mutations=(
-        *ANYWHERE,
-        *ZIP_MUTATIONS,
-        *json_mutations(_ours)[::2],
-        *(inside(_pickle, _change) for _ in range(12)),
-        *(inside(_pickle, set_small_number) for _ in range(6)),
-        *(inside(_pickle, bytewise(flip_bit)), inside(_storage, _resize)),
-        inside(_order, _set_order),
+    parts=(
+        WHOLE,
+        entry_part("", fields, WHOLE.tokens),
+        entry_part(".json", words, JSON_TOKENS),
+        *4 * [entry_part("/data.pkl", opcodes, OPCODES)],
+        entry_part("/byteorder", fields, [b"little", b"big", b"Little", b"\n"]),
     ),
     reseal=reseal,
     check=check,

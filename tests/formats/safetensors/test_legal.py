@@ -1,16 +1,23 @@
-"""Files that look odd and are legal: each must open, with just these tensors and metadata."""
+"""Files that look odd and are legal: each opens, with just these tensors and metadata."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import safetensors
 
+import standfast
+from standfast.errors import NotVerified
+from standfast.formats.safetensors.file import CODE_OF
+from tests.formats.builders import chunks
 from tests.formats.safetensors.builders import (
-    chunks_text,
     entry,
     file_of,
     member,
@@ -161,8 +168,7 @@ LEGAL: tuple[Legal, ...] = (
         file_of('{"a":{"data_offsets":[0,1],"dtype":"U8","shape":[1]}}', b"x"),
     ),
     Legal(
-        "fields in escapes",
-        file_of('{"a":' + entry().replace("dtype", "d\\u0074ype") + "}", b"x"),
+        "fields in escapes", file_of('{"a":' + entry().replace("dtype", "d\\u0074ype") + "}", b"x")
     ),
     Legal(
         "tensors in another order than their bytes",
@@ -246,6 +252,30 @@ LEGAL: tuple[Legal, ...] = (
     ),
     Legal(
         "sealed, without padding",
-        sealed_file(member("standfast.chunks", json.dumps(chunks_text(b"x")))),
+        sealed_file(member("standfast.chunks", json.dumps(chunks(b"x")))),
     ),
 )
+
+
+@pytest.mark.parametrize("legal", LEGAL, ids=lambda legal: legal.name)
+def test_it_opens_and_holds_what_it_should(legal: Legal, tmp_path: Path) -> None:
+    path = tmp_path / "file.safetensors"
+    path.write_bytes(legal.data)
+    theirs = dict(safetensors.deserialize(legal.data))
+    assert theirs.keys() == legal.tensors.keys()
+    for mapped in (True, False):
+        with standfast.open(path, mapped=mapped) as file:
+            assert file.metadata == legal.metadata
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NotVerified)
+                loaded = standfast.load(path, mapped=mapped)
+            assert list(file) == list(loaded) == list(legal.tensors)
+            for name, tensor in legal.tensors.items():
+                spec, view = file.spec(name), theirs[name]
+                assert CODE_OF[spec.dtype] == view["dtype"] == tensor.dtype
+                assert spec.shape == tuple(view["shape"]) == tensor.shape
+                assert bytes(view["data"]) == tensor.data
+                for array in (file[name], file.slice(name)[...], loaded[name]):
+                    assert array.shape == spec.array_shape
+                    assert array.tobytes() == tensor.data
+                    assert array.flags.aligned

@@ -1,0 +1,175 @@
+"""Files that were right once: whatever bit flips and wherever they end, it is found and named."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import standfast
+from standfast.errors import (
+    DigestMismatch,
+    NothingToVerify,
+    StandfastError,
+    TrailingBytes,
+    TruncatedFile,
+    UnknownFormat,
+)
+from standfast.formats import FORMATS
+from standfast.oxck import Checkpoint, TruncatedData
+from tests.formats.builders import opened, saved
+from tests.formats.sunc.builders import whole_files
+
+SUFFIX = {format.NAME: format.SUFFIXES[0] for format in FORMATS}
+TENSORS = {
+    "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "bias": np.array([7, -0.0], np.float32),
+    "empty": np.zeros((0, 4), np.float32),
+    "mask": np.array([1, 0, 1], np.float32),
+}
+GENERAL = ["safetensors", "tenzor", "oxck", "torch", "npz"]
+WHOLE = {
+    **{format: saved(format, TENSORS, {"step": 3, "name": "run"}) for format in GENERAL},
+    **{f"sunc {kind}": data for kind, data in whole_files().items()},
+}
+BARE = {format: saved(format, TENSORS, extras=False) for format in GENERAL}
+
+
+def loads(data: bytes) -> None:
+    with opened(data) as file:
+        file.arrays()
+
+
+def loads_as_checkpoint(data: bytes) -> None:
+    Checkpoint.read_from(io.BytesIO(data))
+
+
+READS: dict[str, Callable[[bytes], None]] = {
+    **dict.fromkeys(WHOLE, loads),
+    "oxck, as a checkpoint": loads_as_checkpoint,
+}
+
+
+def is_found(read: Callable[[bytes], None], data: bytes) -> bool:
+    try:
+        read(data)
+    except StandfastError:
+        return True
+    return False
+
+
+def bits_of(data: bytes, every: bool) -> list[int]:
+    """All bits; or one of each byte, and few of those of long padding, which are alike."""
+    if every:
+        return list(range(8 * len(data)))
+    alike = [data[at - 20 : at + 20] in (bytes(40), b" " * 40) for at in range(len(data))]
+    return [8 * at + at % 8 for at in range(len(data)) if not alike[at] or at % 61 == 0]
+
+
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", READS)
+def test_every_flipped_bit_is_found(name: str, every: bool) -> None:
+    data = bytearray(WHOLE[name.split(",")[0]])
+    missed = []
+    for bit in bits_of(bytes(data), every):
+        data[bit // 8] ^= 1 << bit % 8
+        if not is_found(READS[name], bytes(data)):
+            missed.append(bit)
+        data[bit // 8] ^= 1 << bit % 8
+    assert missed == []
+    assert not is_found(READS[name], bytes(data))
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("files", [WHOLE, BARE], ids=["whole", "bare"])
+@pytest.mark.parametrize("format", GENERAL)
+def test_a_file_cut_anywhere_is_refused(
+    format: str, files: dict[str, bytes], verify: bool, every: bool, tmp_path: Path
+) -> None:
+    path, data = tmp_path / f"file{SUFFIX[format]}", files[format]
+    path.write_bytes(data)
+    for size in sorted({bit // 8 for bit in bits_of(data, every)}, reverse=True):
+        os.truncate(path, size)
+        with pytest.raises(TruncatedFile) as refused:
+            standfast.open(path, verify=verify)
+        assert str(refused.value).startswith(f"{path}: ")
+        if format == "oxck":
+            with pytest.raises(TruncatedData) as cut:
+                Checkpoint.load(path)
+            assert 0 <= cut.value.got < cut.value.expected
+    path.write_bytes(data + b"\0")
+    with pytest.raises(TrailingBytes):
+        standfast.open(path, verify=verify)
+
+
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
+@pytest.mark.parametrize("format", GENERAL)
+def test_a_damaged_tensor_is_named_and_the_others_can_be_read(
+    format: str, mapped: bool, tmp_path: Path
+) -> None:
+    path, data = tmp_path / f"file{SUFFIX[format]}", WHOLE[format]
+    at = data.index(TENSORS["mask"].tobytes())
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    uses: list[Callable[[], Any]] = [lambda: standfast.verify(path)]
+    uses.append(lambda: standfast.load(path, mapped=mapped))
+    if format == "oxck":
+        uses.append(lambda: Checkpoint.load(path))
+    for use in uses:
+        with pytest.raises(DigestMismatch) as found:
+            use()
+        assert found.value.tensors == ("mask",)
+        assert str(path) in str(found.value)
+    with standfast.open(path, mapped=mapped) as file:
+        for name in ("weight", "bias", "empty"):
+            assert np.array_equal(file[name], TENSORS[name])
+        # A second look at it must not find it checked.
+        for read in (lambda: file["mask"], lambda: file.slice("mask")[:1], lambda: file["mask"]):
+            with pytest.raises(DigestMismatch):
+                read()
+    with standfast.open(path, mapped=mapped, verify=False) as file:
+        assert len(dict(file)) == 4
+
+
+@pytest.mark.parametrize("format", GENERAL)
+def test_all_damaged_tensors_are_named_in_the_order_of_the_file(
+    format: str, tmp_path: Path
+) -> None:
+    path, data = tmp_path / f"file{SUFFIX[format]}", bytearray(WHOLE[format])
+    for name in ("weight", "bias", "mask"):
+        data[data.index(TENSORS[name].tobytes())] ^= 1
+    path.write_bytes(data)
+    for use in (standfast.verify, *([Checkpoint.load] if format == "oxck" else [])):
+        with pytest.raises(DigestMismatch) as found:
+            use(path)
+        assert found.value.tensors == ("weight", "bias", "mask")
+
+
+@pytest.mark.parametrize("format", GENERAL)
+def test_a_file_of_another_writer_can_be_loaded_but_not_verified(
+    format: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"file{SUFFIX[format]}"
+    path.write_bytes(BARE[format])
+    with pytest.warns(standfast.errors.NotVerified) as warned:
+        assert len(standfast.load(path)) == 4
+    assert str(path) in str(warned[0].message)
+    with pytest.raises(NothingToVerify) as refused:
+        standfast.verify(path)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("start", [b"[]", b" {}", b"", b"\x80\x04}."])
+def test_a_foreign_suffix_and_no_brace_are_of_no_format(start: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file.bin"
+    path.write_bytes(struct.pack("<Q", len(start)) + start)
+    with pytest.raises(UnknownFormat) as refused:
+        standfast.open(path)
+    assert str(path) in str(refused.value)

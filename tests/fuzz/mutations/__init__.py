@@ -1,1 +1,0 @@
-"""Changes to a file, from single bits to the meaning of what stands in it."""
