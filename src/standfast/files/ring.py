@@ -65,12 +65,11 @@ class Ring:
         self._flush()
         self._offset = offset
 
-    def settle(self) -> None:
-        """Wait for the writes that have begun; raises if one failed."""
-        while self._writing:
-            future, block = self._writing.popleft()
-            future.result()
-            self._free.append(block)
+    def settle(self, most: int = 0) -> None:
+        """Wait until so many writes at most are under way; raises if one failed."""
+        while len(self._writing) > most:
+            self._writing[0][0].result()
+            self._free.append(self._writing.popleft()[1])
 
     def put(self, source: Source, start: int = 0, stop: int | None = None) -> None:
         """Append the bytes of one source, or those from `start` to `stop`."""
@@ -118,12 +117,8 @@ class Ring:
         self._writing.append((future, self._block))
         self._offset += length
         self._filled = 0
-        if self._free:
-            self._block = self._free.pop()
-        else:
-            oldest, block = self._writing.popleft()
-            oldest.result()
-            self._block = block
+        self.settle(BLOCKS - 1)
+        self._block = self._free.pop()
 
 
 _spare: list[mmap.mmap] = []

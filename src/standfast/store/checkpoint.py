@@ -18,7 +18,6 @@ from standfast.errors import (
     MissingFile,
     RefNotFound,
     StandfastError,
-    TooNew,
     TruncatedFile,
     within_memory,
 )
@@ -288,9 +287,7 @@ class Checkpoint:
         with change_of(self._store.backend, "tags"):
             self._store.index.refresh()
             self._refuse_names_of_runs(name)
-            if newer := self._store.index.newer_marks():  # they may have this tag
-                raise TooNew(newer)
-            for run, step in self._store.index.tagged(name):
+            for run, step in self._store.index.tagged(name, surely=True):
                 if (run, step) != (self.head.run, self.head.step):
                     raise AmbiguousRef(
                         f"the tag {name!r} is on {run}@{step}: remove it there first, by "

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from standfast.errors import TooNew
 from standfast.store.backends.backend import Backend
 from standfast.store.index.database import Database
 from standfast.store.index.scanning import DiskClock, forget_all, take_in
@@ -267,8 +268,13 @@ class Index:
         rows = "SELECT count(*) FROM runs WHERE run = ? AND file IS NOT NULL"
         return bool(self._one(rows, run))
 
-    def tagged(self, tag: str) -> list[tuple[str, int]]:
-        """The checkpoints that bear a tag: one, unless two writers gave it at the same moment."""
+    def tagged(self, tag: str, surely: bool = False) -> list[tuple[str, int]]:
+        """The checkpoints that bear a tag: one, unless two writers gave it at the same moment.
+
+        Marks that are too new may have it; `surely` raises TooNew then.
+        """
+        if surely and (newer := self.newer_marks()):
+            raise TooNew(newer)
         return self._database.all(
             "SELECT run, step FROM tags JOIN current USING (run, step) WHERE tag = ?", tag
         )

@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 import msgspec
 
-from standfast.errors import TooNew
 from standfast.store import Store
 from standfast.store.query.mirrors import is_same
 from standfast.store.save.changing import change_of
@@ -60,8 +59,6 @@ class CopiedMarks:
 
     def _add(self, mirror: Store, marks: Marks) -> None:
         with change_of(mirror.backend, "tags"), changing(mirror.backend, mirror.index, self._run):
-            if marks.tags and (newer := mirror.index.newer_marks()):  # they may have one of these
-                raise TooNew(newer)
             taken = {tag: on for tag in marks.tags if (on := self._bearer(mirror, tag, marks.step))}
             change_marks(mirror.backend, marks.place, lambda theirs: _joined(marks, theirs, taken))
         self._elsewhere.pop(marks.step, None)
@@ -74,7 +71,7 @@ class CopiedMarks:
 
     def _bearer(self, mirror: Store, tag: str, step: int) -> str:
         """The other checkpoint of the mirror that bears a tag; empty if none does."""
-        for run, other in mirror.index.tagged(tag):
+        for run, other in mirror.index.tagged(tag, surely=True):
             if (run, other) != (self._run, step):
                 return f"step {other}" if run == self._run else f"{run}@{other}"
         return ""
