@@ -111,6 +111,21 @@ def test_saved_loaded_and_saved_again_gives_the_same_bytes(kind: str) -> None:
         assert saved(state.tree, state.arena) == data
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_state_goes_on_as_the_other_would_have(kind: str) -> None:
+    tree, arena = worn(kind)
+    state = loaded(saved(tree, arena), tree)
+    for each, memory in ((tree, arena), (state.tree, state.arena)):
+        block = each.insert_block_with_field((20, 4), 1, memory)
+        for child in each.refine_block(block):
+            each.field_slots[child] = memory.alloc()
+        each.coarsen_blocks(range(len(each) - 4, len(each)), memory)
+        memory.grow()
+        each.reorder()
+        each.insert_block_with_field((24, 4), 1, memory)
+    assert saved(state.tree, state.arena) == saved(tree, arena)
+
+
 @pytest.mark.parametrize(
     "dtype",
     "float64 float32 float16 complex128 complex64 int64 int32 int16 int8 uint64 uint8".split(),
