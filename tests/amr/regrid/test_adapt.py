@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import ShardContext
+from standfast.amr import INVALID, ShardContext
 from standfast.amr.migration import repartition
 from standfast.amr.regrid.adapt import Adapted, gradients
 from standfast.errors import BadBlock, BadOption, RanksDisagree
@@ -170,6 +170,33 @@ def test_the_meshes_of_the_test_above_are_refined_and_coarsened(of: Any) -> None
         reports.append(tree.adapt_mesh(arena, float(np.quantile(found, 0.8))))
     assert sum(report.refined for report in reports) > 0
     assert sum(report.coarsened for report in reports) > 0
+
+
+def test_blocks_are_refined_in_the_order_of_the_list() -> None:
+    tree, arena = empty_mesh(base=2)
+    for place in ((4, 4), (0, 0), (4, 0)):
+        tree.insert_block_with_field(place, 0, arena)
+    arena.storage[int(tree.field_slots[0]), 5] = 9.0
+    arena.storage[int(tree.field_slots[2]), 5] = 9.0
+    assert tree.adapt_mesh(arena, 1.0) == Adapted(2, 0)
+    origins = [tuple(origin) for origin in tree.blocks["origin"].tolist()]
+    assert origins[3:7] == [(8, 8), (12, 8), (8, 12), (12, 12)]
+    assert origins[7:] == [(8, 0), (12, 0), (8, 4), (12, 4)]
+    # Block 0 gave back slot 0, which its first child took; the arena doubled for the others.
+    assert tree.field_slots.tolist() == [INVALID, 1, INVALID, 0, 3, 4, 5, 2, 6, 7, 8]
+    assert arena.max_blocks == 16
+
+
+def test_families_are_coarsened_in_the_order_of_the_list() -> None:
+    tree, arena = empty_mesh(base=2)
+    for place in ((4, 4), (0, 0), (4, 0)):
+        tree.insert_block(place, 0)
+    for block in (2, 0, 1):
+        tree.refine_block(block)
+    give_fields(tree, arena, np.random.default_rng(0))
+    arena.storage[:] = 1.0
+    assert tree.adapt_mesh(arena, 1.0) == Adapted(0, 3)
+    assert tree.blocks["origin"][15:].tolist() == [[4, 0], [4, 4], [0, 0]]
 
 
 def test_a_mesh_that_nothing_is_done_to_is_left_as_it_is() -> None:

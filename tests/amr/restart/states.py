@@ -42,6 +42,7 @@ def whole_state(simulation: Simulation) -> dict[str, str]:
     ghosts = tree.fill_ghosts(arena)
     file = saved(tree, arena)
     again = loaded(file, tree)
+    generators = randomness.capture()
     sections: dict[str, Any] = {
         "file": file,
         "file written again": saved(again.tree, again.arena),
@@ -51,7 +52,11 @@ def whole_state(simulation: Simulation) -> dict[str, str]:
         "free_slots": arena.free_slots,
         "free_count": arena.free_count,
         "geometry": [tree.base_spacing, tree.bits_per_dim, tree.max_level],
-        "random": [randomness.state_of(simulation.kicks), randomness.capture()],
+        "random": [
+            randomness.state_of(simulation.kicks),
+            generators["python"],
+            generators["numpy"],
+        ],
         "step": simulation.step,
         "time": simulation.time,
         "values": [simulation.history, simulation.changes],
