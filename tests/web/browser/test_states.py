@@ -98,7 +98,6 @@ def test_a_server_that_has_ended_is_told_and_found_again(
         page.on("request", lambda request: asked.append(request.url))
         server.stop()
         expect(banner).to_be_visible()
-        page.wait_for_timeout(1000)
         assert len(asked) < 10, "the page asks a server that is not there again and again"
         port = server.url.rpartition(":")[2]
         server = start(store, tmp_path / "second.log", port=port)
