@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import ROOT
 from tests.kit.cli import call
 
@@ -28,6 +30,7 @@ def _same_on_every_machine(lines: list[str]) -> list[str]:
     return [re.sub(r"  20\d\d-[-0-9: ]{14}|0\.\d{4,}", "…", line) for line in lines]
 
 
+@pytest.mark.long
 def test_it_is_what_the_commands_print(tmp_path: Path) -> None:
     example = [sys.executable, ROOT / "examples" / "compare.py", tmp_path / "runs"]
     subprocess.run(example, check=True)

@@ -132,6 +132,7 @@ def test_the_package_has_the_weights_of_the_last_checkpoint(whole):
     assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
 
 
+@pytest.mark.long
 def test_transformers_gives_the_same_logits_and_ids(whole):
     model, tokenizer, _, _ = load_model_folder(whole.package)
     library = hugging.transformers()
@@ -143,6 +144,7 @@ def test_transformers_gives_the_same_logits_and_ids(whole):
         assert torch.equal(model(row), other(row).logits)
 
 
+@pytest.mark.long
 def test_a_package_alone_goes_on_in_the_same_way(whole):
     again = run("gpt", "--generate-only", whole.package, *PROMPT, "--seed", 3)
     assert continued(again) == continued(whole.printed)

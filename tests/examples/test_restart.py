@@ -88,7 +88,8 @@ def besides(checkpoint):
     return state["simulation"], state["rank0"]["random"]["own"]
 
 
-@pytest.mark.parametrize("name", [pytest.param("heat", marks=LONG), "lattice"])
+@LONG
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_killed_run_goes_on_from_its_last_checkpoint(name, tmp_path):
     store, count = tmp_path / "store", PROGRAMS[name][1]
     often = [*small(name), "--checkpoint", store, "--every", 1]

@@ -74,7 +74,7 @@ def test_other_names_are_just_not_there(root: Path) -> None:
 
 @settings(
     deadline=None,
-    max_examples=300,
+    max_examples=100,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

@@ -21,7 +21,7 @@ from tests.amr.saved_states import GAUGE, State, divided, empty, refined, save, 
 from tests.kit.cli import flip
 
 
-@pytest.fixture(params=["file", "bare", "snapshot"])
+@pytest.fixture(params=["file", pytest.param("bare", marks=pytest.mark.long), "snapshot"])
 def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """Saves a state as a file, with digests or without, or as a snapshot."""
 

@@ -39,7 +39,7 @@ ROWS, COLUMNS = 3500, 5001
 """Of a matrix of 70 MB: in chunks of 16 MiB, whose ends are in the middle of rows."""
 
 
-@pytest.fixture(params=["checkpoint", "file", "bare", "npz"])
+@pytest.fixture(params=["checkpoint", "file", pytest.param("bare", marks=pytest.mark.long), "npz"])
 def look(request: pytest.FixtureRequest, tmp_path: Path) -> Look:
     """Puts an array where it can be looked at, as the tensor `w`."""
 

@@ -226,6 +226,9 @@ def test_a_run_has_curves_with_its_checkpoints_which_open_and_say_why_they_stay(
     expect(table.locator("tr", has_text="goes").first).to_be_visible()
     exact = table.locator("time").first
     assert re.search(r"\d{4}-\d\d-\d\dT", exact.get_attribute("title") or "")
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    seed = "9223372036854775807"  # with more bits than the numbers of JavaScript have
+    assert seed in page.locator("main").inner_text().replace(",", "")
     page.get_by_role("button", name="Log").click()
     page.wait_for_function("() => document.querySelector('.plot').layout.yaxis.type === 'log'")
     page.get_by_label("Smoothing").fill("0.9")

@@ -220,7 +220,7 @@ def test_hostile_names_are_told_as_they_are(shown: Shown) -> None:
     assert {run["name"] for run in json.loads(boot)["data"]["runs"]} <= told
 
 
-def test_fifty_requests_at_once_are_all_answered(small: Store, served: Serve) -> None:
+def test_thirty_requests_at_once_are_all_answered(small: Store, served: Serve) -> None:
     url = served(small)
     run = small.find_run("gpt").hash
     tensor = next(name for name in small.resolve(f"{run}@100").tensors if name.startswith("model."))
@@ -229,9 +229,9 @@ def test_fifty_requests_at_once_are_all_answered(small: Store, served: Serve) ->
         *(f"/api/v1/runs/{run}", f"/api/v1/runs/{run}/metrics", f"/api/v1/checkpoints/{run}/100"),
         *(f"/api/v1/tensor?ref={run}@100&name={tensor}", "/api/v1/store?wait=now&seconds=1"),
     )
-    with httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(50) as pool:
-        answers = list(pool.map(client.get, paths * 5))
-    assert [answer.status_code for answer in answers] == [200] * 50
+    with httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(30) as pool:
+        answers = list(pool.map(client.get, paths * 3))
+    assert [answer.status_code for answer in answers] == [200] * 30
     for at in range(len(paths)):
         if paths[at] in ("/api/v1/runs", f"/api/v1/runs/{run}", "/api/v1/lineage"):
             assert len({answer.text for answer in answers[at :: len(paths)]}) == 1

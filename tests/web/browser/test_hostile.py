@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 from playwright.sync_api import Page
 
 from standfast import Store
 from tests.web import stores
+from tests.web.api.client import Api
 from tests.web.browser.browser import Watch, settle, visit
 from tests.web.conftest import Serve, Shown
 from tests.web.stores import ATTACKS, ODDITIES
@@ -24,14 +25,15 @@ def store(shown: Shown) -> Store:
 
 def test_all_that_a_store_says_is_text(store: Store, served: Serve, page: Page) -> None:
     """Names, hyperparameters, metrics (in the plots too), tags, notes, values, tensors."""
-    first, second, *more = _runs(store)
+    first, second, *_ = _runs(store)
     turned = next(run.hash for run in store.runs() if "\u202e" in (run.name or ""))
     names = [store.open_run(run).name or "" for run in (turned, first, second)]
+    logged = _with_log(store)
     for path, texts in {
         "/": ATTACKS,
         "/lineage": ATTACKS,
         "/storage": [],
-        f"/runs/{turned}?with={first},{second},{more[0]}": names,
+        f"/runs/{turned}?with={first},{second},{logged}": [*names, "__proto__", "constructor"],
         f"/compare?before={first}@2&after={second}@2": [],
         f"/checkpoints/{turned}/2": ATTACKS,
     }.items():
@@ -46,22 +48,14 @@ def test_all_that_a_store_says_is_text(store: Store, served: Serve, page: Page) 
     _check_harmless(page)
 
 
-def test_every_tensor_can_be_looked_at_whatever_its_name(
-    store: Store, served: Serve, page: Page
-) -> None:
-    url = served(store)
-    page.goto(url)
-    run = _runs(store)[0]
+def test_every_tensor_and_metric_can_be_looked_at_whatever_its_name(store: Store) -> None:
+    api, run = Api(store), _runs(store)[0]
     for text in TEXTS:
-        answer = page.evaluate(
-            "async ([ref, name]) => { const query = new URLSearchParams({ ref, name });"
-            " const answer = await fetch('/api/v1/tensor?' + query);"
-            " return { status: answer.status, said: await answer.json() }; }",
-            [f"{run}@2", f"model.{text}"],
-        )
-        assert answer["status"] == 200, (text, answer)
-        assert answer["said"]["name"] == f"model.{text}"
-        assert answer["said"]["max"] == 11
+        said = api(f"/tensor?{urlencode({'ref': f'{run}@2', 'name': f'model.{text}'})}")
+        assert (said["name"], said["max"]) == (f"model.{text}", 11)
+    metrics = api(f"/runs/{_with_log(store)}/metrics")["metrics"]
+    assert metrics["constructor"]["all"] >= 49
+    assert "__proto__" in metrics
 
 
 def test_names_of_files_and_folders_are_text(store: Store, served: Serve, page: Page) -> None:
@@ -104,25 +98,12 @@ def test_what_is_asked_for_comes_back_as_text(
         assert "Traceback" not in page.content()
 
 
-def test_a_name_of_the_language_is_a_name_like_any_other(
-    store: Store, served: Serve, page: Page
-) -> None:
-    """Metrics called __proto__ and constructor have curves."""
-    with_log = next(run.hash for run in store.runs() if run.name == ODDITIES[-1])
-    page.goto(served(store))
-    metrics = page.evaluate(
-        "async run => Object.entries((await (await fetch(`/api/v1/runs/${run}/metrics`)).json())"
-        ".metrics).map(([name, curve]) => [name, curve.all])",
-        with_log,
-    )
-    assert dict(metrics)["constructor"] >= 49
-    assert "__proto__" in dict(metrics)
-    visit(page, f"{served(store)}/runs/{with_log}")
-    _check_shown(page, ["__proto__", "constructor"])
-
-
 def _runs(store: Store) -> list[str]:
     return sorted(run.hash for run in store.runs())
+
+
+def _with_log(store: Store) -> str:
+    return next(run.hash for run in store.runs() if run.name == ODDITIES[-1])
 
 
 def _open_all(page: Page) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,25 +14,24 @@ from tests.web.conftest import Serve
 
 
 @pytest.fixture(scope="session")
-def odd(shared_folder: Path) -> Store:
+def odd(workshop: Store) -> Store:
     """Tensors at the top of a state, integers beyond what JavaScript counts, and a NaN."""
-    store = Store(shared_folder / "odd")
     ids = np.arange(1000, dtype=np.int64) * 1_000_003 + (1 << 60)
     weight = np.random.default_rng(0).standard_normal((3, 20, 20), np.float32)
-    with store.run("odd", hp={"lr": 0.1}) as run:
+    with workshop.run("odd", hp={"lr": 0.1}) as run:
         run.save(1, {"w": weight, "ids": ids, "inner": {"b": weight[0]}}, {"time": 3.0})
         weight[0, 0, 0] = np.nan
         run.save(2, {"w": weight, "ids": ids, "inner": {"b": weight[1]}}, {"time": 1.0})
-    with store.run("other", hp={"lr": 0.2}) as run:
+    with workshop.run("odd too", hp={"lr": 0.2}) as run:
         run.save(1, [weight], {"time": 2.0})
-    return store
+    return workshop
 
 
 def test_tensors_at_the_top_of_a_state_and_large_integers_are_shown(
     odd: Store, served: Serve, page: Page
 ) -> None:
-    for name, tensors in (("other", 1), ("odd", 3)):
-        visit(page, f"{served(odd)}/checkpoints/{odd.find_run(name).hash}/1")
+    for name, tensors in (("odd too", 1), ("odd", 3)):
+        visit(page, f"{served(odd, allow_edit=True)}/checkpoints/{odd.find_run(name).hash}/1")
         expect(page.locator(".row.columns")).to_contain_text(f"{tensors} tensor")
         expect(page.locator("main")).to_contain_text("no part")
     page.locator(".row[aria-selected]", has_text="ids").click()
@@ -46,7 +44,7 @@ def test_tensors_at_the_top_of_a_state_and_large_integers_are_shown(
 def test_a_picture_that_failed_is_drawn_when_it_is_tried_again(
     odd: Store, served: Serve, page: Page, watch: Watch
 ) -> None:
-    visit(page, f"{served(odd)}/checkpoints/{odd.find_run('odd').hash}/1")
+    visit(page, f"{served(odd, allow_edit=True)}/checkpoints/{odd.find_run('odd').hash}/1")
     page.locator(".row[aria-selected]", has_text=re.compile(r"^\s*w")).first.click()
     page.locator(".hm image").first.wait_for()
     watch.expect("console error: Failed to load resource: net::")
@@ -63,7 +61,7 @@ def test_a_picture_that_failed_is_drawn_when_it_is_tried_again(
 
 def test_a_change_that_is_not_finite_is_called_so(odd: Store, served: Serve, page: Page) -> None:
     run = odd.find_run("odd").hash
-    visit(page, f"{served(odd)}/compare?before={run}@1&after={run}@2")
+    visit(page, f"{served(odd, allow_edit=True)}/compare?before={run}@1&after={run}@2")
     expect(page.locator("tr[data-name='w']")).to_contain_text("not finite")
     expect(page.locator("tr[data-name='inner.b']")).not_to_contain_text("not finite")
 
@@ -71,12 +69,12 @@ def test_a_change_that_is_not_finite_is_called_so(odd: Store, served: Serve, pag
 def test_a_setting_in_the_filter_is_no_metric_and_a_metric_may_be_called_time(
     odd: Store, served: Serve, page: Page
 ) -> None:
-    visit(page, served(odd))
+    visit(page, f"{served(odd, allow_edit=True)}/?q=odd")
     names = page.locator("main tbody td.name")
     page.get_by_role("button", name="time", exact=True).click()
-    expect(names).to_have_text(["odd", "other"])
+    expect(names).to_have_text(["odd", "odd too"])
     page.get_by_role("button", name="time ↑").press("Enter")
-    expect(names).to_have_text(["other", "odd"])
+    expect(names).to_have_text(["odd too", "odd"])
     expect(page.get_by_role("button", name="time ↓")).to_be_focused()
     page.get_by_label("Filter runs").fill("lr=0.1")
     page.get_by_label("Filter runs").press("Enter")
