@@ -118,11 +118,7 @@ def fuzz(subject: Subject, seed: int, inputs: int) -> Report:
 
 
 def _attempt(
-    subject: Subject,
-    data: bytes,
-    random: Random,
-    report: Report,
-    alarm: Callable[[float], None],
+    subject: Subject, data: bytes, random: Random, report: Report, alarm: Callable[[float], None]
 ) -> bool:
     """Whether it was accepted."""
     report.tried += 1

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.guarantee("G4")
 @given(st.dictionaries(names, arrays() | packed(), max_size=6), metadata)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_tensors_and_metadata_come_back_as_they_were(
     folder: Path, tensors: dict[str, Array | Packed], metadata: dict[str, Any]
 ) -> None:
@@ -60,7 +60,7 @@ def test_tensors_and_metadata_come_back_as_they_were(
 
 
 @given(arrays(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_slice_is_what_numpy_would_give(folder: Path, array: Array, data: st.DataObject) -> None:
     path = folder / "slice.safetensors"
     standfast.save(path, {"x": array})
@@ -77,7 +77,7 @@ def test_a_slice_is_what_numpy_would_give(folder: Path, array: Array, data: st.D
 
 
 @given(arrays(["int8", "bfloat16", "float64", "complex64"]), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_tensor_survives_being_cut_into_blocks_anywhere(
     folder: Path, array: Array, pages: int
 ) -> None:

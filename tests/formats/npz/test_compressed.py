@@ -12,15 +12,7 @@ import pytest
 
 import standfast
 from standfast.errors import BadArchive, DamagedFile, DigestMismatch, SizeMismatch
-from tests.formats.npz.malformed import (
-    SIX,
-    bomb,
-    file_of,
-    npy,
-    packed,
-    saved,
-    sealed,
-)
+from tests.formats.npz.malformed import SIX, bomb, file_of, npy, packed, saved, sealed
 from tests.formats.torch.malformed import deflated
 from tests.formats.zip.builders import archive
 from tests.fuzz.limits import memory_limit, processor_limit

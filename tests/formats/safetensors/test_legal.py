@@ -251,8 +251,7 @@ LEGAL: tuple[Legal, ...] = (
         {"step": 3, "name": "run"},
     ),
     Legal(
-        "sealed, without padding",
-        sealed_file(member("standfast.chunks", json.dumps(chunks(b"x")))),
+        "sealed, without padding", sealed_file(member("standfast.chunks", json.dumps(chunks(b"x"))))
     ),
 )
 

@@ -33,12 +33,7 @@ from standfast.formats.npz.file import DTYPES
 from standfast.formats.reader import Options
 from tests.fuzz.expected import expected_array
 from tests.fuzz.mutations import JSON_TOKENS, WHOLE, entry_part, fields, words
-from tests.fuzz.seeds import (
-    malformed,
-    random_tensors,
-    saved,
-    with_digest,
-)
+from tests.fuzz.seeds import malformed, random_tensors, saved, with_digest
 from tests.fuzz.target import Outcome, Target, require
 
 Array = np.ndarray[Any, Any]

@@ -26,14 +26,7 @@ from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.oxck import Checkpoint
 from tests.fuzz.mutations import WHOLE, text_part
-from tests.fuzz.seeds import (
-    golden,
-    malformed,
-    random_metadata,
-    random_tensors,
-    saved,
-    with_digest,
-)
+from tests.fuzz.seeds import golden, malformed, random_metadata, random_tensors, saved, with_digest
 from tests.fuzz.target import Outcome, Target, require
 
 START = struct.Struct("<4sIQQI")

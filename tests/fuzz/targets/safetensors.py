@@ -48,11 +48,7 @@ our own keys. A BadHeader too, but only for space before the first brace, which 
 def seeds() -> list[bytes]:
     """All files of the corpus that are small, and some that Standfast wrote."""
     saved = saved_file(small_tensors(), {"step": 3, "name": "run", "nested": {"x": [1, None]}})
-    return [
-        _compact(saved),
-        *malformed("safetensors"),
-        *small([legal.data for legal in LEGAL]),
-    ]
+    return [_compact(saved), *malformed("safetensors"), *small([legal.data for legal in LEGAL])]
 
 
 def _compact(file: bytes) -> bytes:

@@ -11,14 +11,7 @@ from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.formats.tenzor.file import CODES, DTYPES
 from tests.fuzz.mutations import WHOLE, Found, Part, fields, text_part
-from tests.fuzz.seeds import (
-    golden,
-    malformed,
-    random_metadata,
-    random_tensors,
-    saved,
-    with_digest,
-)
+from tests.fuzz.seeds import golden, malformed, random_metadata, random_tensors, saved, with_digest
 from tests.fuzz.target import Outcome, Target, require
 
 HEADER = struct.Struct("<8s4I2QI20s")

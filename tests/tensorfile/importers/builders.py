@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,16 +27,28 @@ def trained(steps: int = 3) -> tuple[torch.nn.Module, torch.optim.AdamW]:
     return model, optimizer
 
 
+@cache
+def _written(step: int) -> tuple[torch.nn.Module, dict[str, bytes]]:
+    """A checkpoint of a step, made once: its model and its files."""
+    model, optimizer = trained(step % 7 + 1)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        standfast.save(folder / "model.safetensors", model.state_dict(), {"format": "pt"})
+        write_training(folder, step, optimizer)
+        return model, {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def write_transformers(folder: Path, step: int, **trainer: Any) -> torch.nn.Module:
     """What the Trainer of Transformers writes at a step."""
     folder.mkdir(parents=True)
-    model, optimizer = trained(step % 7 + 1)
-    standfast.save(folder / "model.safetensors", model.state_dict(), {"format": "pt"})
-    write_training(folder, step, optimizer, **trainer)
+    model, files = _written(step)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    _write_state(folder, step, trainer)
     return model
 
 
-def write_training(folder: Path, step: int, optimizer: Any, **trainer: Any) -> None:
+def write_training(folder: Path, step: int, optimizer: Any) -> None:
     """All that stands beside the weights."""
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     generator = {
@@ -47,10 +61,14 @@ def write_training(folder: Path, step: int, optimizer: Any, **trainer: Any) -> N
     torch.save({"scale": 65536.0, "growth_factor": 2.0}, folder / "scaler.pt")
     torch.save(generator, folder / "rng_state.pth")
     torch.save(torch.nn.Linear(1, 1), folder / "training_args.bin")
-    state = {"global_step": step, "epoch": step / 200, "log_history": [], **trainer}
-    (folder / "trainer_state.json").write_text(json.dumps(state, indent=2))
+    _write_state(folder, step, {})
     (folder / "config.json").write_text('{"model_type": "bert", "hidden_size": 4}')
     (folder / "tokenizer.json").write_text("{}")
+
+
+def _write_state(folder: Path, step: int, trainer: dict[str, Any]) -> None:
+    state = {"global_step": step, "epoch": step / 200, "log_history": [], **trainer}
+    (folder / "trainer_state.json").write_text(json.dumps(state, indent=2))
 
 
 def lightning(step: int, epoch: int = 3, **changes: Any) -> dict[str, Any]:
@@ -92,31 +110,3 @@ def save_torch(path: Path, tree: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(tree, path)
     return path
-
-
-def same(found: Any, expected: Any) -> bool:
-    """Whether two trees are the same, their tensors bit for bit."""
-    if isinstance(expected, torch.Tensor):
-        return (
-            isinstance(found, torch.Tensor)
-            and (found.dtype, found.shape) == (expected.dtype, expected.shape)
-            and elements(found) == elements(expected)
-        )
-    if isinstance(expected, np.ndarray):
-        return (
-            type(found) is np.ndarray
-            and found.dtype == expected.dtype
-            and bool(np.array_equal(found, expected))
-        )
-    if type(found) is not type(expected):
-        return False
-    if isinstance(expected, dict):
-        return list(found) == list(expected) and all(same(found[k], expected[k]) for k in expected)
-    if isinstance(expected, list | tuple):
-        return len(found) == len(expected) and all(map(same, found, expected))
-    return bool(found == expected)
-
-
-def elements(tensor: torch.Tensor) -> bytes:
-    """The elements in C order."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -25,7 +25,8 @@ from standfast.errors import (
 from standfast.tensorfile.importers import Folder, read_folder
 from standfast.tensorfile.importers import values as folder_values
 from tests import GOLDEN
-from tests.tensorfile.importers.builders import same, save_torch, trained
+from tests.kit.stores import same
+from tests.tensorfile.importers.builders import save_torch, trained
 
 WEIGHTS = {"weight": torch.tensor([math.nan, -0.0, 1e-40]), "bias": torch.ones(2).bfloat16()}
 

@@ -12,7 +12,8 @@ import torch
 
 from standfast.errors import DamagedFile, RefusedPickle, UnknownFormat, UnsupportedFile
 from standfast.tensorfile.importers import read_folder
-from tests.tensorfile.importers.builders import lightning, same, save_torch, trained
+from tests.kit.stores import same
+from tests.tensorfile.importers.builders import lightning, save_torch, trained
 
 LOGS = "lightning_logs/version_0/checkpoints"
 

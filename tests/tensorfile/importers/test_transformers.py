@@ -22,7 +22,8 @@ from standfast.errors import (
     UnsupportedFile,
 )
 from standfast.tensorfile.importers import read_folder
-from tests.tensorfile.importers.builders import same, trained, write_training, write_transformers
+from tests.kit.stores import same
+from tests.tensorfile.importers.builders import trained, write_training, write_transformers
 
 
 def _reasons(folder: Any) -> dict[str, str]:
