@@ -29,6 +29,8 @@ PAGES = {
 }
 
 SHORTER = {
+    "1000)": "300)",
+    "1001)": "301)",
     "10_000": "200",
     "10_001": "201",
     "epochs(100)": "epochs(3)",
@@ -47,14 +49,13 @@ LONG = {
 OWN_PROCESS = re.compile(r"mpi4py|\bjax\b|orbax|os.environ")
 """What the process of all tests must not start."""
 
-BEFORE = {
-    page: code
-    for page, code in re.findall(
+BEFORE = dict(
+    re.findall(
         r"^## (.*)\n(?:.*\n)??```python\n((?:.*\n)*?)```$",
         (ROOT / "tests" / "docs_set_up.md").read_text(),
         re.MULTILINE,
     )
-}
+)
 """What pages take for granted."""
 
 
