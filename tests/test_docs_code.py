@@ -29,6 +29,8 @@ PAGES = {
 }
 
 SHORTER = {
+    "1000)": "300)",
+    "1001)": "301)",
     "10_000": "200",
     "10_001": "201",
     "epochs(100)": "epochs(3)",
@@ -67,7 +69,8 @@ def blocks(page: str) -> list[tuple[int, str]]:
 def run_page(page: str, replaced: dict[str, str]) -> None:
     """Run its blocks in the current folder."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    for line, code in [(0, BEFORE["Every page"]), (0, BEFORE.get(page, "")), *blocks(page)]:
+    for line, code in [(0, BEFORE["Every page"] + BEFORE.get(page, "")), *blocks(page)]:
+        file = ROOT / (page if line else "tests/docs_set_up.md")
         for old, new in replaced.items():
             code = code.replace(old, new)
         try:
@@ -75,9 +78,9 @@ def run_page(page: str, replaced: dict[str, str]) -> None:
                 test = doctest.DocTestParser().get_doctest(code, names, page, page, line)
                 doctest.DebugRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False)
             else:  # a traceback shows the lines of the page
-                exec(compile("\n" * line + code, ROOT / page, "exec"), names)
+                exec(compile("\n" * line + code, file, "exec"), names)
         except BaseException as error:
-            error.add_note(f"in the block at {page}:{line}")
+            error.add_note(f"in the block at {page}:{line}" if line else f"in the set-up of {page}")
             if isinstance(error, doctest.DocTestFailure):
                 error.add_note(f"{error.example.source}gives\n{error.got}")
             raise
@@ -114,8 +117,10 @@ def test_the_blocks_of_a_page_run(
 
 
 def test_a_block_that_does_not_run_says_why() -> None:
-    marks = {block[1] for text in PAGES.values() for block in BLOCK.finditer(text)}
-    assert marks <= MARKS | {""}
+    for page, text in PAGES.items():
+        marks = [block[1] for block in BLOCK.finditer(text)]
+        assert set(marks) <= MARKS | {""}, page
+        assert len(marks) == text.count("```python"), page  # no block is overlooked
 
 
 def test_what_is_set_up_is_for_a_page() -> None:
