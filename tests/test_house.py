@@ -54,8 +54,8 @@ SEEDS: Final = "0035-what-matching-the-seeds-costs.md"
 MUTANTS: Final = "0036-mutants.md"
 
 ROOMS: Final = {
-    "amr": Room(36, 4572, SEEDS),
-    "cli": Room(41, 4443),
+    "amr": Room(36, 4574, SEEDS),
+    "cli": Room(41, 4447, DEFECTS),
     "conventions": Room(1, 89),
     "dcp": Room(13, 1352, DEFECTS),
     "display": Room(4, 378, DEFECTS),
@@ -65,7 +65,7 @@ ROOMS: Final = {
     "formats": Room(31, 4818, DEFECTS),
     "identity": Room(9, 567, SEEDS),
     "jax": Room(6, 617),
-    "lightning": Room(11, 1069, DEFECTS),
+    "lightning": Room(11, 1077, DEFECTS),
     "orbax": Room(1, 105, DEFECTS),
     "oxck": Room(2, 362, SEEDS),
     "packages": Room(20, 3642, SEEDS),
@@ -73,12 +73,12 @@ ROOMS: Final = {
     "policies": Room(1, 211),
     "schedule": Room(1, 183, DEFECTS),
     "standfast": Room(1, 78),
-    "store": Room(115, 15425, DEFECTS),
+    "store": Room(115, 15459, DEFECTS),
     "tensorfile": Room(22, 2170, DEFECTS),
     "tensors": Room(10, 861, SEEDS),
     "tenzor": Room(13, 1513, SEEDS),
     "torch": Room(9, 969, SEEDS),
-    "training": Room(37, 4462, DEFECTS),
+    "training": Room(37, 4486, DEFECTS),
     "transformers": Room(6, 824, DEFECTS),
     "web": Room(21, 2575),
 }
@@ -86,14 +86,14 @@ ROOMS: Final = {
 
 SIZES: Final = {
     "modules": Limit(468),
-    "lines of code": Limit(56943, SEEDS),
+    "lines of code": Limit(57015, DEFECTS),
     "names in standfast.__all__": Limit(34),
     "options of the command line": Limit(116, SEEDS),
     "arguments of Checkpointer": Limit(23),
     "error classes": Limit(79, DEFECTS),
     "modules with a single importer": Limit(123),
     "bytes of the README": Limit(5610),
-    "lines of tests": Limit(104600, MUTANTS),
+    "lines of tests": Limit(99800, MUTANTS),
 }
 
 WAYS: Final = {
