@@ -43,6 +43,8 @@ LONG = {
     "docs/coming-from/lightning.md",
     "docs/coming-from/orbax.md",
     "docs/coming-from/transformers.md",
+    "docs/jax.md",
+    "docs/ranks.md",
 }
 """Pages whose framework takes seconds to import."""
 
