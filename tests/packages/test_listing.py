@@ -490,9 +490,10 @@ def test_a_thousand_packages_are_listed_in_a_second(tmp_path: Path) -> None:
     assert min(times) < 1.0
 
 
-def test_a_list_takes_no_framework(original: Path) -> None:
+def test_a_list_and_the_versions_of_libraries_take_no_framework(original: Path) -> None:
     program = (
         "import sys; from standfast.packages import list_saved_models; "
+        "from standfast.packages.documents.manifest import provenance; provenance(); "
         f"assert list_saved_models({str(original)!r})[0].integrity == 'whole'; "
         "print(*{'torch', 'transformers', 'tokenizers'} & {*sys.modules})"
     )

@@ -93,7 +93,7 @@ def listed(path: Path) -> dict[str, bytes]:
     }
 
 
-SHORT = [(2, 0, "itself", 9), (2, 1, "all", 9)]
+SHORT = [(2, 0, "itself", 12), (2, 1, "all", 12)]
 LONG = [
     (count, rank, who, 1)
     for count in (1, 2, 3, 4)

@@ -63,15 +63,6 @@ def test_a_library_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyP
     assert library_versions() == {name: "1.0" for name in module.LIBRARIES if name != "torch"}
 
 
-def test_no_library_is_imported_to_learn_its_version() -> None:
-    program = (
-        "import sys; from standfast.packages.documents.manifest import provenance; provenance(); "
-        "print(*{'torch', 'transformers', 'tokenizers'} & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "\n")
-
-
 def test_the_revision_of_a_folder_is_found_from_below(repository: Path) -> None:
     revision = git(repository, "rev-parse", "HEAD")
     assert git_state(repository / "src") == {"revision": revision, "dirty": False}
