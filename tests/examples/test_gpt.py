@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import time
@@ -77,59 +76,42 @@ def continued(printed: str) -> str:
     return printed.partition(" goes on:\n")[2]
 
 
-def test_the_package_has_its_name_and_all_its_files(whole):
-    assert re.fullmatch(r"gpt_\d{8}_\d{6}", whole.package.name)
-    made = datetime.strptime(whole.package.name, "gpt_%Y%m%d_%H%M%S")
-    assert abs((datetime.now() - made).total_seconds()) < 600
-    assert {path.name for path in whole.package.iterdir()} == {
-        "model.safetensors",
-        "config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "generation_info.json",
-        "dataset.json",
-        "dataset.txt",
-        "manifest.json",
-    }
+FILES = (
+    "config.json dataset.json dataset.txt generation_info.json manifest.json model.safetensors "
+    "tokenizer.json tokenizer_config.json"
+).split()
 
 
-def test_the_data_set_is_the_text(whole):
-    dataset = DatasetInfo.load(whole.package / "dataset.json")
-    assert tuple(sample.text for sample in dataset.samples) == TEXTS
-    assert dataset.metadata.total_samples == 2
-    tokenizer = load_model_folder(whole.package)[1]
-    tokens = sum(len(tokenizer.encode(text)) for text in TEXTS)
-    assert dataset.metadata.total_tokens == tokens
-    assert (whole.package / "dataset.txt").read_text(encoding="utf-8") == dataset.text()
-
-
-def test_it_says_how_it_was_made(whole):
-    info = GenerationInfo.load(whole.package / "generation_info.json")
-    config = json.loads((whole.package / "config.json").read_text())
-    assert (info.prompt, info.model_size) == ("The cat", "tiny")
-    assert (info.training_params.steps, info.training_params.seed) == (STEPS, 3)
-    assert info.training_params.final_loss == checkpoints(whole.store)[STEPS].metrics["loss"]
-    assert info.data_stats.vocab_size == config["vocab_size"] <= 300
-    assert info.libraries["torch"] == version("torch")
-
-
-def test_the_losses_are_in_the_log_and_with_the_checkpoints(whole):
+def test_a_run_leaves_its_losses_and_a_package_of_its_last_checkpoint(whole):
     (log,) = whole.store.glob("logs/*_metrics.jsonl")
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     losses = [line["metrics"]["loss"] for line in lines]
     assert losses[-1] < losses[0] - 1
-    saved = {step: each.metrics["loss"] for step, each in checkpoints(whole.store).items()}
-    assert saved == {step: losses[step - 1] for step in range(EVERY, STEPS + 1, EVERY)}
     rates = [line["metrics"]["rate"] for line in lines]
     assert rates == [gpt.RATE * gpt.share(step, last=STEPS) for step in range(STEPS)]
-
-
-def test_the_package_has_the_weights_of_the_last_checkpoint(whole):
-    saved = checkpoints(whole.store)[STEPS].load()["model"]
-    loaded = load_model_folder(whole.package)[0].state_dict()
-    assert list(loaded) == list(saved)
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
+    saved = checkpoints(whole.store)
+    assert {step: each.metrics["loss"] for step, each in saved.items()} == {
+        step: losses[step - 1] for step in range(EVERY, STEPS + 1, EVERY)
+    }
+    made = datetime.strptime(whole.package.name, "gpt_%Y%m%d_%H%M%S")
+    assert abs((datetime.now() - made).total_seconds()) < 600
+    assert sorted(path.name for path in whole.package.iterdir()) == FILES
+    model, tokenizer, _, _ = load_model_folder(whole.package)
+    weights, loaded = saved[STEPS].load()["model"], model.state_dict()
+    assert list(loaded) == list(weights)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in weights.items())
+    info = GenerationInfo.load(whole.package / "generation_info.json")
+    assert (info.prompt, info.model_size) == ("The cat", "tiny")
+    assert (info.training_params.steps, info.training_params.seed) == (STEPS, 3)
+    assert info.training_params.final_loss == losses[-1]
+    assert info.data_stats.vocab_size == model.config.vocab_size <= 300
+    assert info.libraries["torch"] == version("torch")
+    dataset = DatasetInfo.load(whole.package / "dataset.json")
+    assert tuple(sample.text for sample in dataset.samples) == TEXTS
+    tokens = sum(len(tokenizer.encode(text)) for text in TEXTS)
+    assert (dataset.metadata.total_samples, dataset.metadata.total_tokens) == (2, tokens)
+    assert (whole.package / "dataset.txt").read_text(encoding="utf-8") == dataset.text()
 
 
 @pytest.mark.long

@@ -53,7 +53,11 @@ def su3_in_two_dimensions(beta):
 
 @pytest.mark.parametrize(
     ("group", "beta", "size", "count"),
-    [("u1", 2.0, 8, 630), ("su2", 2.5, 4, 430), ("su3", 4.0, 4, 330)],
+    [
+        pytest.param("u1", 2.0, 8, 630, marks=pytest.mark.long),
+        pytest.param("su2", 2.5, 4, 430, marks=pytest.mark.long),
+        ("su3", 4.0, 4, 330),
+    ],
 )
 def test_the_plaquette_in_two_dimensions_is_the_exact_one(group, beta, size, count):
     exact = su3_in_two_dimensions(beta) if group == "su3" else exact_plaquette(group, 2, beta)

@@ -23,7 +23,6 @@ PROGRAMS = {
     "lattice": (["--every", 8, "--size", 8, "--warm-up", 4], "--trajectories", 24),
 }
 LONG = pytest.mark.long
-BOTH = pytest.mark.parametrize("name", ["heat", pytest.param("lattice", marks=LONG)])
 
 
 def small(name, part=3):
@@ -63,11 +62,16 @@ def begun(name, folder):
     return printed, folder / "store"
 
 
-@BOTH
+@pytest.mark.parametrize("name", ["heat", pytest.param("lattice", marks=LONG)])
 def test_a_run_in_three_processes_is_one_run(name, whole, begun, tmp_path):
-    printed, store, _ = whole(name)
+    printed, store, picture = whole(name)
+    check_shown(name, printed.splitlines(), imread(picture)[..., :3])
     first, third_of_it = begun(name)
     parts = shutil.copytree(third_of_it, tmp_path / "parts")
+    unasked = command(name, *small(name), "--checkpoint", parts)
+    refused = subprocess.run(unasked, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.strip().endswith("give --resume, or another folder")
     second = run(name, *small(name, 2), "--checkpoint", parts, "--resume")
     third = run(name, *small(name), "--checkpoint", parts, "--resume")
     assert first.startswith("There is no checkpoint yet: a new run begins.")
@@ -79,6 +83,16 @@ def test_a_run_in_three_processes_is_one_run(name, whole, begun, tmp_path):
         assert_equal(besides(of_parts[step]), besides(checkpoint))
         folders = tmp_path / f"parts{step}", tmp_path / f"whole{step}"
         assert exported(of_parts[step], folders[0]) == exported(checkpoint, folders[1])
+
+
+def check_shown(name, lines, pixels):
+    """Progress is told in about ten lines, and there is something on the picture."""
+    told = [line for line in lines if line.startswith("  ")]
+    assert 8 <= len(told) <= 14
+    assert told[-1].split()[0] == str(PROGRAMS[name][2])
+    assert 500 <= pixels.shape[0] <= 1500
+    assert 800 <= pixels.shape[1] <= 2000
+    assert len(np.unique(pixels[::7, ::7].reshape(-1, 3), axis=0)) > 20
 
 
 def besides(checkpoint):
@@ -107,7 +121,8 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(name, tmp_path):
     assert digest(resumed) == digest(run(name, *small(name), count, last + 5))
 
 
-@BOTH
+@LONG
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_one_rank_becomes_three_and_three_become_one(name, whole, begun, tmp_path):
     store = shutil.copytree(begun(name)[1], tmp_path / "store")
     further = ["--checkpoint", str(store), "--resume", "--reshard"]
@@ -117,23 +132,3 @@ def test_one_rank_becomes_three_and_three_become_one(name, whole, begun, tmp_pat
     assert digest(shared.stdout) == logical_digest(checkpoints(whole(name)[1])[small(name, 2)[-1]])
     assert digest(alone) == digest(whole(name)[0])
     assert [Snapshot(each).ranks for each in checkpoints(store).values()] == [1, 3, 1]
-
-
-@BOTH
-def test_what_is_there_is_not_started_again_unasked(name, begun):
-    arguments = [*small(name), "--checkpoint", begun(name)[1]]
-    refused = subprocess.run(command(name, *arguments), capture_output=True, text=True, check=False)
-    assert refused.returncode == 1
-    assert refused.stderr.strip().endswith("give --resume, or another folder")
-
-
-@BOTH
-def test_progress_is_told_in_about_ten_lines_and_a_picture_shows_the_end(name, whole):
-    printed, _, picture = whole(name)
-    told = [line for line in printed.splitlines() if line.startswith("  ")]
-    assert 8 <= len(told) <= 14
-    assert told[-1].split()[0] == str(PROGRAMS[name][2])
-    pixels = imread(picture)[..., :3]
-    assert 500 <= pixels.shape[0] <= 1500
-    assert 800 <= pixels.shape[1] <= 2000
-    assert len(np.unique(pixels[::7, ::7].reshape(-1, 3), axis=0)) > 20
