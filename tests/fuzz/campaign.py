@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from pathlib import Path
 from random import Random
 
 import atheris
@@ -31,7 +30,7 @@ def main() -> None:
     """Fuzz until libFuzzer's options say that it is enough."""
     name = sys.argv.pop(1)
     with memory_folder() as folder:
-        subject = subject_named(name, Path(folder))
+        subject = subject_named(name, folder)
         seeds = subject.seeds()
 
         def attempt(data: bytes) -> None:
@@ -44,6 +43,11 @@ def main() -> None:
                 data = atheris.Mutate(data, most)
             return subject.mutate(random, data, seeds)[:most]
 
+        # libFuzzer starts itself again to merge.
+        again = folder / "again"
+        again.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.fuzz.campaign {name} "$@"\n')
+        again.chmod(0o700)
+        sys.argv[0] = str(again)
         atheris.Setup(sys.argv, attempt, custom_mutator=mutate)
         atheris.Fuzz()
 

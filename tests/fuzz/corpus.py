@@ -1,25 +1,25 @@
-"""The inputs that campaigns found, an archive for each target."""
+"""The inputs that campaigns found, in one file for each target: each after its length."""
 
 from __future__ import annotations
 
-import zipfile
+import lzma
 from collections.abc import Iterable
 from pathlib import Path
-
-from blake3 import blake3
 
 FOLDER = Path(__file__).with_name("corpus")
 
 
 def inputs(name: str) -> list[bytes]:
-    """Those of a target, in an order that stays the same."""
-    with zipfile.ZipFile(FOLDER / f"{name}.zip") as archive:
-        return [archive.read(each) for each in sorted(archive.namelist())]
+    """Those of a target."""
+    data, found, at = lzma.decompress((FOLDER / f"{name}.xz").read_bytes()), [], 0
+    while at < len(data):
+        start = at + 4
+        at = start + int.from_bytes(data[at:start], "little")
+        found.append(data[start:at])
+    return found
 
 
 def replace(name: str, files: Iterable[bytes]) -> None:
     """Keep these inputs in the place of those of a target."""
-    named = {blake3(file).hexdigest()[:16]: file for file in files}
-    with zipfile.ZipFile(FOLDER / f"{name}.zip", "w", zipfile.ZIP_LZMA) as archive:
-        for each in sorted(named):
-            archive.writestr(zipfile.ZipInfo(each), named[each], zipfile.ZIP_LZMA)
+    data = b"".join(len(file).to_bytes(4, "little") + file for file in sorted(set(files)))
+    (FOLDER / f"{name}.xz").write_bytes(lzma.compress(data, preset=9))

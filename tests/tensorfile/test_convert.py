@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_what_stood_there(old: Path, monkeypatch: pytest.Monk
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk, "LOCAL", FullDisk())
-    with pytest.raises(WriteFailed, match="space"):
+    with pytest.raises(WriteFailed):
         standfast.convert(old, old.with_suffix(".pt"))
     assert os.listdir(old.parent) == [old.name]
 

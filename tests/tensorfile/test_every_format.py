@@ -145,7 +145,7 @@ def test_a_format_can_be_named_and_is_found_by_content(tmp_path: Path) -> None:
     path = tmp_path / "weights.bin"
     with pytest.raises(standfast.errors.UnknownFormat, match=r"\.oxck"):
         standfast.save(path, {})
-    with pytest.raises(standfast.errors.UnknownFormat, match="npz"):
+    with pytest.raises(standfast.errors.UnknownFormat):
         standfast.save(path, {}, format="hdf5")
     for format in GENERAL:
         standfast.save(path, {"w": np.ones(2, np.float32)}, format=format)

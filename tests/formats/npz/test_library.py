@@ -99,7 +99,7 @@ def test_a_damaged_stored_array_of_numpy_is_found_by_its_checksum(tmp_path: Path
     damaged[damaged.index(np.arange(1000.0).tobytes()) + 4321] ^= 1
     for mapped in (True, False):
         (tmp_path / "b.npz").write_bytes(damaged)
-        with pytest.raises(standfast.errors.DigestMismatch, match="CRC-32") as damage:
+        with pytest.raises(standfast.errors.DigestMismatch) as damage:
             standfast.load(tmp_path / "b.npz", mapped=mapped)
         assert damage.value.tensors == ("w",)
         with standfast.open(tmp_path / "b.npz", mapped=mapped) as file:

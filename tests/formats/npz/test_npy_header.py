@@ -263,7 +263,7 @@ def test_numpy_itself_loses_these_dtypes(dtype: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         data = saved(np.zeros(2, dtype))
-    with pytest.raises(UnknownDType, match="descr"):
+    with pytest.raises(UnknownDType):
         read_header(data)
 
 

@@ -68,7 +68,7 @@ def test_what_is_refused_the_original_refuses_too(case: Row) -> None:
         decoded = text.decode()
     except UnicodeDecodeError:
         return
-    with pytest.raises(OriginalError, match="MetadataParse"):
+    with pytest.raises(OriginalError):
         original_metadata(decoded)
 
 

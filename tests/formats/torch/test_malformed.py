@@ -172,7 +172,7 @@ def tensors_in(tree: Any, path: str = "") -> dict[str, torch.Tensor]:
 def test_a_checkpoint_with_objects_opens_for_its_tensors(tmp_path: Path) -> None:
     path = tmp_path / "epoch=4.ckpt"
     torch.save(lightning_checkpoint(), path)
-    with pytest.raises(RefusedPickle, match=r"argparse\.Namespace|EarlyStopping"):
+    with pytest.raises(RefusedPickle):
         standfast.open(path)
     theirs = torch.load(path, weights_only=False)
     expected = tensors_in({key: theirs[key] for key in ("state_dict", "optimizer_states")})

@@ -113,5 +113,5 @@ def sample(protocol: int) -> bytes:
 def test_a_pickle_cut_anywhere_is_truncated(protocol: int) -> None:
     data = sample(protocol)
     for end in range(len(data)):
-        with pytest.raises(TruncatedFile, match=r"^offset \d+: "):
+        with pytest.raises(TruncatedFile):
             read_pickle(data[:end])
