@@ -71,6 +71,22 @@ def copied(trained: Path, name: str, folder: Path) -> Path:
 # Training and resuming
 
 
+def test_a_training_writes_its_epochs_and_the_best(trained: Path) -> None:
+    names = sorted(path.name for path in trained.iterdir())
+    assert names == ["best.tenzor", *(f"epoch_{n}.tenzor" for n in range(1, 5))]
+    for path in trained.iterdir():
+        assert standfast.verify(path).tensors == len(standfast.load(path))
+    with Checkpoint.load(trained / "epoch_4.tenzor") as last:
+        assert (last.metadata.epoch, last.metadata.global_step) == (4, 48)
+        assert last.metadata.model_name == "lenet"
+        best = last.metadata.best_epoch
+    with Checkpoint.load(trained / "best.tenzor") as checkpoint:
+        assert checkpoint.metadata.epoch == best
+    weights = standfast.load(trained / "epoch_1.tenzor")
+    assert "optim/conv1.weight/v" in weights
+    assert weights["fc3.bias"].shape == (10,)
+
+
 @pytest.mark.parametrize("start", [1, 3])
 def test_a_resumed_training_ends_with_the_same_bits(
     start: int, trained: Path, tmp_path: Path
@@ -114,6 +130,10 @@ def test_without_a_folder_nothing_is_saved(
     assert done.code == 0
     assert done.lines[0] == f"LeNet-5 on MNIST in {data}: 96 samples, 32 more to validate"
     assert done.lines[1].startswith("epoch 1/1  loss ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistyped_folder_is_refused(tmp_path: Path) -> None:
     done = train("-d", tmp_path / "typo", "-e", 2, "--checkpoint", tmp_path / "checkpoints")
     assert done.code == 2
     assert f"{tmp_path}/typo does not hold MNIST" in done.err
