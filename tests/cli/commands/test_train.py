@@ -130,6 +130,10 @@ def test_without_a_folder_nothing_is_saved(
     assert done.code == 0
     assert done.lines[0] == f"LeNet-5 on MNIST in {data}: 96 samples, 32 more to validate"
     assert done.lines[1].startswith("epoch 1/1  loss ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistyped_folder_is_refused(tmp_path: Path) -> None:
     done = train("-d", tmp_path / "typo", "-e", 2, "--checkpoint", tmp_path / "checkpoints")
     assert done.code == 2
     assert f"{tmp_path}/typo does not hold MNIST" in done.err
