@@ -444,8 +444,8 @@ def copied(make: bytes, use: bytes) -> bytes:
     return pickle_of(make, put(0), b"\x85", put(1), *(2000 * [use]), b"t")
 
 
-MANY = 200_000
-FEWER = 50_000
+MANY = 60_000
+FEWER = 20_000
 
 LARGE: tuple[Row, ...] = (
     limit("billion laughs", lambda: laughs(60, b"\x86")),
