@@ -14,6 +14,7 @@ import pytest
 
 import standfast
 from standfast.errors import (
+    DamagedFile,
     DigestMismatch,
     NothingToVerify,
     StandfastError,
@@ -25,6 +26,7 @@ from standfast.formats import FORMATS
 from standfast.oxck import Checkpoint, TruncatedData
 from tests.formats.builders import opened, saved
 from tests.formats.sunc.builders import whole_files
+from tests.fuzz.limits import processor_limit
 
 SUFFIX = {format.NAME: format.SUFFIXES[0] for format in FORMATS}
 TENSORS = {
@@ -101,6 +103,8 @@ def test_a_file_cut_anywhere_is_refused(
         with pytest.raises(TruncatedFile) as refused:
             standfast.open(path, verify=verify)
         assert str(refused.value).startswith(f"{path}: ")
+        with pytest.raises(DamagedFile):
+            standfast.load(io.BytesIO(data[: max(size, 10)]))
         if format == "oxck":
             with pytest.raises(TruncatedData) as cut:
                 Checkpoint.load(path)
@@ -164,6 +168,17 @@ def test_a_file_of_another_writer_can_be_loaded_but_not_verified(
     with pytest.raises(NothingToVerify) as refused:
         standfast.verify(path)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("format", GENERAL)
+def test_very_many_tensors_take_time_by_their_number(format: str) -> None:
+    tensors = {f"layers.{i}.重み": np.zeros(i % 2, np.float32) for i in range(20_000)}
+    with processor_limit(10):
+        with opened(saved(format, tensors)) as file:
+            assert list(file) == list(tensors)
+        if format == "oxck":
+            data = saved(format, tensors)
+            assert len(Checkpoint.read_from(io.BytesIO(data)).tensors) == len(tensors)
 
 
 @pytest.mark.parametrize("start", [b"[]", b" {}", b"", b"\x80\x04}."])

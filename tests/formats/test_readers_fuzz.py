@@ -15,5 +15,5 @@ def test_no_input_breaks_the_reader(name: str, inputs: int) -> None:
         report = fuzz(Format(TARGETS[name], folder), seed=1, inputs=inputs)
     assert not report.failures, str(report)
     # Fewer would say that the changes no longer reach behind the first check.
-    assert report.accepted >= 50, str(report)
+    assert report.accepted >= 40, str(report)
     assert len(report.refused) >= 8, str(report)

@@ -26,7 +26,7 @@ DTYPES = sorted(own_format.DTYPES)
         st.from_regex("[a-z./ ü]{1,9}", fullmatch=True), arrays(DTYPES), max_size=4
     )
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_what_numpy_writes_opens_here(
     compressed: bool, tmp_path_factory: pytest.TempPathFactory, state: dict[str, Array]
 ) -> None:
@@ -48,7 +48,7 @@ def test_what_numpy_writes_opens_here(
         st.from_regex("[a-z./ ü]{0,9}", fullmatch=True), arrays(DTYPES), max_size=4
     )
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_what_we_write_opens_there(
     extras: bool, tmp_path_factory: pytest.TempPathFactory, state: dict[str, Array]
 ) -> None:

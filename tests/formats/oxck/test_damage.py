@@ -25,7 +25,6 @@ from standfast.oxck import (
 )
 from tests.formats.builders import Row
 from tests.formats.oxck import malformed
-from tests.formats.oxck.builders import file_of, tensor
 from tests.fuzz.limits import memory_limit, processor_limit
 
 OWN = {
@@ -68,9 +67,3 @@ def test_checkpoint_refuses_it_by_its_own_errors(row: Row, tmp_path: Path) -> No
             assert len(str(refused.value)) < 1000
     assert tracemalloc.get_traced_memory()[1] < (1 << 20) + 128 * len(data)
     tracemalloc.stop()
-
-
-def test_many_empty_tensors_take_time_by_their_number() -> None:
-    data = file_of("{}", *[tensor("", (0,), b"")] * 20_000)
-    with processor_limit(3):
-        assert len(Checkpoint.read_from(io.BytesIO(data)).tensors) == 20_000

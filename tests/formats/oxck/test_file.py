@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -235,13 +234,3 @@ def test_metadata_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 # Many
-
-
-def test_a_hundred_thousand_tensors_are_opened_in_a_second() -> None:
-    count = 100_000
-    data = file_of("{}", *(tensor(f"layers.{i}.weight", (2, 2), bytes(16)) for i in range(count)))
-    begun = time.process_time()
-    index = index_of(data)
-    assert time.process_time() - begun < 3
-    assert len(index.rows) == count
-    assert index.spec(count - 1) == TensorSpec("float32", (2, 2))

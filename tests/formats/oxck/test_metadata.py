@@ -94,7 +94,7 @@ pieces = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.one_of(pieces, pieces.map(lambda inner: f"{{{inner}}}")))
 def test_any_text_is_read_or_refused_as_by_the_original(text: str) -> None:
     assert outcome(lambda: from_text(text.encode())) == outcome(lambda: original_metadata(text))
@@ -113,7 +113,7 @@ def loose(draw: st.DrawFn) -> str:
     return draw(white) + "{" + "".join(parts) + draw(between) + "}" + draw(white)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(loose())
 def test_loose_pairs_are_read_or_refused_as_by_the_original(text: str) -> None:
     assert outcome(lambda: from_text(text.encode())) == outcome(lambda: original_metadata(text))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -325,14 +324,6 @@ def test_a_dtype_that_the_format_lacks_is_refused_by_name(dtype: str) -> None:
         tenzor.layout(specs, {}, extras=True)
 
 
-def test_a_dtype_that_the_format_lacks_is_cast_on_demand() -> None:
-    mask = np.array([True, False])
-    with pytest.raises(UnsupportedDType, match="'mask'"):
-        saved({"mask": mask})
-    found = opened(saved({"mask": mask}, cast=True))["mask"]
-    assert (found.dtype, found.tolist()) == (np.uint8, [1, 0])
-
-
 def test_six_dimensions_are_refused_by_name_and_joined_on_demand() -> None:
     deep = np.arange(64, dtype=np.float32).reshape(2, 2, 2, 2, 2, 2)
     with pytest.raises(UnsupportedShape, match="'deep': 6 dimensions, but tenzor has at most 5"):
@@ -374,18 +365,3 @@ def test_metadata_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 # Many
-
-
-def test_a_hundred_thousand_tensors_are_opened_in_a_second() -> None:
-    count = 100_000
-    entries = [
-        entry(name_hash=fnv(b"layers.%d.weight" % i), shape=(2,), offset=2 * i, size=2)
-        for i in range(count)
-    ]
-    data = file_of("{}", entries, bytes(2 * count))
-    given = [f"layers.{i}.weight" for i in reversed(range(count))]
-    begun = time.process_time()
-    index = index_of(data, names=given)
-    assert time.process_time() - begun < 2
-    assert list(index.rows) == given[::-1]
-    assert index.spec(count - 1) == TensorSpec("uint8", (2,))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,12 +33,3 @@ def test_many_names_have_the_hashes_of_each(names: list[str]) -> None:
     hashes = hash_names(names).tolist()
     assert hashes == [hash_name(name) for name in names]
     assert hashes == [fnv(name.encode()) for name in names]
-
-
-def test_a_hundred_thousand_names_are_hashed_at_once() -> None:
-    names = [f"model.layers.{i}.重み" for i in range(100_000)]
-    begun = time.process_time()
-    hashes = hash_names([*names, "n" * 65_535])
-    assert time.process_time() - begun < 2
-    assert int(hashes[-1]) == fnv(b"n" * 65_535)
-    assert [int(hashes[i]) for i in (0, 77_777)] == [hash_name(names[i]) for i in (0, 77_777)]

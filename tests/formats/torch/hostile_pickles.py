@@ -332,15 +332,8 @@ TENSORS: tuple[Row, ...] = (
     ),
     bad(
         "storage that is a view",
-        tuple_of(
-            text("storage"),
-            name("torch", "FloatStorage"),
-            text("0"),
-            text("cpu"),
-            b"K\x06",
-            tuple_of(text("0"), b"K\x00K\x01"),
-        ),
-        b"Q",
+        *(b"(", text("storage"), name("torch", "FloatStorage"), text("0"), text("cpu"), b"K\x06"),
+        *(tuple_of(text("0"), b"K\x00K\x01"), b"tQ"),
     ),
     bad("storage of two sizes", list_of(tensor(), tensor(storage(count=b"K\x07")))),
     bad("storage of two dtypes", list_of(tensor(), tensor(storage(kind="IntStorage")))),
@@ -439,13 +432,18 @@ def laughs(rounds: int, opcode: bytes) -> bytes:
     return pickle_of(b"N", *((put(i) + get(i) + opcode) for i in range(rounds)))
 
 
-def copied(make: bytes, use: bytes) -> bytes:
-    """A long value, copied by a call of a few bytes, again and again."""
-    return pickle_of(make, put(0), b"\x85", put(1), *(2000 * [use]), b"t")
+def copied(function: bytes, value: bytes, count: int = 2000) -> Callable[[], bytes]:
+    """A call of a few bytes that copies a long value, again and again."""
+    start = (value, b"\x85", put(0), function, put(1), b"\x86")
+    return lambda: pickle_of(*start, *(count * [get(1) + get(0) + b"R\x86"]))
 
 
-MANY = 200_000
-FEWER = 50_000
+MANY = 60_000
+FEWER = 20_000
+
+FROM_BUFFER = name("numpy._core.numeric", "_frombuffer")
+LENGTH = integer(10_000) + b"\x85"
+TEN_THOUSAND_KEYS = dict_of(*(text(str(i)) + b"N" for i in range(10_000)))
 
 LARGE: tuple[Row, ...] = (
     limit("billion laughs", lambda: laughs(60, b"\x86")),
@@ -475,42 +473,9 @@ LARGE: tuple[Row, ...] = (
             *(2000 * [get(2) + get(0) + get(1) + b"\x86R\x86"]),
         ),
     ),
-    limit(
-        "list copied",
-        lambda: pickle_of(
-            list_of(b"K\x01" * 100_000),
-            b"\x85",
-            put(0),
-            name("builtins", "set"),
-            put(1),
-            b"\x86",
-            *(2000 * [get(1) + get(0) + b"R\x86"]),
-        ),
-    ),
-    limit(
-        "dictionary copied",
-        lambda: pickle_of(
-            dict_of(*(text(str(i)) + b"N" for i in range(10_000))),
-            b"\x85",
-            put(0),
-            name("collections", "Counter"),
-            put(1),
-            b"\x86",
-            *(20_000 * [get(1) + get(0) + b"R\x86"]),
-        ),
-    ),
-    limit(
-        "size copied",
-        lambda: pickle_of(
-            tuple_of(b"K\x01" * 100_000),
-            b"\x85",
-            put(0),
-            name("torch", "Size"),
-            put(1),
-            b"\x86",
-            *(2000 * [get(1) + get(0) + b"R\x86"]),
-        ),
-    ),
+    limit("list copied", copied(name("builtins", "set"), list_of(b"K\x01" * 100_000))),
+    limit("size copied", copied(name("torch", "Size"), tuple_of(b"K\x01" * 100_000))),
+    limit("dictionary copied", copied(name("collections", "Counter"), TEN_THOUSAND_KEYS, 20_000)),
     limit(
         "array copied",
         lambda: pickle_of(
@@ -519,19 +484,7 @@ LARGE: tuple[Row, ...] = (
             DTYPE,
             put(1),
             b"\x86",
-            *(
-                2000
-                * [
-                    call(
-                        name("numpy._core.numeric", "_frombuffer"),
-                        get(0),
-                        get(1),
-                        integer(10_000) + b"\x85",
-                        text("C"),
-                    )
-                    + b"\x86"
-                ]
-            ),
+            *(2000 * [call(FROM_BUFFER, get(0), get(1), LENGTH, text("C")) + b"\x86"]),
         ),
     ),
     Row(

@@ -359,7 +359,9 @@ def test_unzip_finds_no_fault_in_what_we_build(unlisted: dict[str, bytes], tmp_p
 
 def test_more_entries_than_16_bits_count_are_right() -> None:
     data = built({str(i): b"" for i in range(65_536)})
-    assert len(agrees_with_zipfile(data).entries) == 65_536
+    assert len(archive_of(data).entries) == 65_536
+    with zipfile.ZipFile(io.BytesIO(data)) as theirs:
+        assert len(theirs.namelist()) == 65_536
 
 
 @pytest.mark.parametrize("size", [NARROW - 1, NARROW, NARROW + 1])
