@@ -74,7 +74,7 @@ def chromium() -> str:
     """The browser; without one the tests fail, since what they show would be unknown."""
     found = shutil.which("chromium")
     if found is None:
-        pytest.fail("there is no `chromium` to test the dashboard in: `make chromium` installs it")
+        pytest.fail("there is no `chromium` to test the dashboard in: `make packages` installs it")
     return found
 
 
