@@ -166,7 +166,7 @@ PROGRAMS: Final = (
         tests=(
             "tests/packages/remote/test_folder.py"
             "::test_a_save_that_ends_at_any_request_leaves_the_old_package_or_the_new"
-            "[saved, after]",
+            "[copied, before]",
         ),
     ),
     Mutant(
