@@ -40,13 +40,3 @@ def test_sections_in_another_order_and_another_dtype_are_the_same_snapshot(tmp_p
         standfast.save(tmp_path / "a.npz", sections, file.metadata)
     standfast.convert(tmp_path / "a.npz", tmp_path / "b.sunc", extras=False)
     assert (tmp_path / "b.sunc").read_bytes() == golden.read_bytes()
-
-
-def test_blocks_are_seen_by_their_fields(tmp_path: Path) -> None:
-    with standfast.open(GOLDEN / "sunc_scalar_2d.sunc") as file:
-        assert file["blocks"]["level"].tolist() == [0, 1, 1]
-        assert file["blocks"]["origin"].tolist() == [[0, 0], [4, 0], [8, 0]]
-        assert file["blocks"]["block_index"].tolist() == [0, 2**64 - 1, 2]
-        standfast.save(tmp_path / "a.sunc", file, file.metadata, extras=False)
-        assert file.slice("blocks")[1:]["level"].tolist() == [1, 1]
-    assert (tmp_path / "a.sunc").read_bytes() == (GOLDEN / "sunc_scalar_2d.sunc").read_bytes()

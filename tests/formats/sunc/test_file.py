@@ -373,72 +373,53 @@ def without(name: str) -> dict[str, Array]:
 LINKS = np.zeros((2, 4, 1, 1), np.complex128)
 
 REFUSED_SECTIONS = {
-    "unknown section": (with_section("weight", np.zeros(1)), UnsupportedTensor, "'weight'"),
-    "no blocks": (without("blocks"), UnsupportedTensor, "'blocks' is missing"),
-    "no storage": (without("storage"), UnsupportedTensor, "'storage' is missing"),
-    "signed slots": (
-        with_section("field_slots", np.zeros(2, np.int64)),
-        UnsupportedDType,
-        "'field_slots': int64, .* uint64",
-    ),
+    "unknown section": (with_section("weight", np.zeros(1)), UnsupportedTensor),
+    "no blocks": (without("blocks"), UnsupportedTensor),
+    "no storage": (without("storage"), UnsupportedTensor),
+    "signed slots": (with_section("field_slots", np.zeros(2, np.int64)), UnsupportedDType),
     "another number of slots": (
         with_section("field_slots", np.zeros(3, np.uint64)),
         UnsupportedShape,
-        r"'field_slots': shape \[3\], expected \[2\]",
     ),
     "slots in two dimensions": (
         with_section("free_slots", np.zeros((3, 1), np.uint64)),
         UnsupportedShape,
-        r"'free_slots': shape \[3, 1\], expected \[3\]",
     ),
     "blocks of another nd": (
         with_section("blocks", np.zeros(2, sunc.block_dtype(2))),
         UnsupportedShape,
-        r"'blocks': shape \[2, 40\], expected \[2, 32\]",
     ),
-    "flat blocks": (with_section("blocks", np.zeros(64, np.uint8)), UnsupportedShape, "'blocks'"),
-    "blocks as numbers": (with_section("blocks", np.zeros((2, 4))), UnsupportedDType, "'blocks'"),
-    "flat storage": (with_section("storage", np.zeros(12)), UnsupportedShape, "'storage'"),
-    "another volume": (
-        with_section("storage", np.zeros((3, 5, 1))),
-        UnsupportedShape,
-        r"'storage': shape \[3, 5, 1\], expected \[3, 4, 1\]",
-    ),
+    "flat blocks": (with_section("blocks", np.zeros(64, np.uint8)), UnsupportedShape),
+    "blocks as numbers": (with_section("blocks", np.zeros((2, 4))), UnsupportedDType),
+    "flat storage": (with_section("storage", np.zeros(12)), UnsupportedShape),
+    "another volume": (with_section("storage", np.zeros((3, 5, 1))), UnsupportedShape),
     "storage in half precision": (
         with_section("storage", np.zeros((3, 4, 4), np.float16)),
         UnsupportedDType,
-        "'storage': float16, .* float64 .*field_bytes=8",
     ),
-    "real links": (with_section("links", np.zeros((2, 4, 1, 2))), UnsupportedDType, "'links'"),
+    "real links": (with_section("links", np.zeros((2, 4, 1, 2))), UnsupportedDType),
     "oblong links": (
         with_section("links", np.zeros((2, 4, 2, 3), np.complex128)),
         UnsupportedShape,
-        "'links'",
     ),
     "links of 65 × 65": (
         with_section("links", np.zeros((2, 4, 65, 65), np.complex128)),
         UnsupportedShape,
-        "'links'",
     ),
-    "links of another tree": (with_section("links", LINKS[:1]), UnsupportedShape, "'links'"),
+    "links of another tree": (with_section("links", LINKS[:1]), UnsupportedShape),
     "extension behind links": (
         with_section("links", LINKS) | {"extension": np.zeros(1, np.uint8)},
         UnsupportedTensor,
-        "'extension'",
     ),
-    "empty extension": (
-        with_section("extension", np.zeros(0, np.uint8)),
-        UnsupportedShape,
-        "'extension'",
-    ),
-    "extension of numbers": (with_section("extension", np.zeros(2)), UnsupportedDType, "'ext"),
+    "empty extension": (with_section("extension", np.zeros(0, np.uint8)), UnsupportedShape),
+    "extension of numbers": (with_section("extension", np.zeros(2)), UnsupportedDType),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED_SECTIONS)
 def test_sections_that_do_not_fit_are_refused(name: str) -> None:
-    sections, error, message = REFUSED_SECTIONS[name]
-    with pytest.raises(error, match=message) as refused:
+    sections, error = REFUSED_SECTIONS[name]
+    with pytest.raises(error) as refused:
         written(sections, small_metadata())
     assert type(refused.value) is error
 
@@ -450,35 +431,35 @@ def test_a_section_given_twice_is_refused() -> None:
 
 
 REFUSED_METADATA = {
-    "nothing": (dict.fromkeys(small_metadata()), "needs the keys nd, block_size, arena_free"),
-    "no nd": ({"nd": None}, "needs the keys nd$"),
-    "nd as text": ({"nd": "1"}, r"\['nd'\] is a str"),
-    "nd as truth": ({"nd": True}, r"\['nd'\] is a bool"),
-    "nd of nine": ({"nd": 9}, r"field nd \(offset 9\)"),
-    "nd below zero": ({"nd": -1}, r"field nd \(offset 9\)"),
-    "nd of many digits": ({"nd": 10**5000}, r"field nd \(offset 9\)"),
-    "block size": ({"block_size": 6}, r"field block_size \(offset 10\)"),
-    "spacing as a whole number": ({"base_spacing": 1}, r"\['base_spacing'\] is a int"),
-    "spacing without end": ({"base_spacing": math.inf}, "field base_spacing"),
-    "free slots": ({"arena_free_count": 4}, "field arena_free_count"),
-    "levels": ({"max_level": 61}, "field bits_per_dim"),
-    "volume": ({"block_volume": 5}, r"field block_volume \(offset 14\): expected 4 .* found 5"),
-    "block bytes": ({"block_bytes": 40}, "field block_bytes"),
-    "field bytes": ({"field_bytes": 16}, r"\['field_bytes'\] is 16, but the sections make it 8"),
-    "blocks": ({"blocks_len": 3}, r"\['blocks_len'\] is 3, but the sections make it 2"),
-    "slots": ({"field_slots_len": 3}, r"\['field_slots_len'\] is 3"),
-    "arena": ({"arena_max_blocks": 4}, r"\['arena_max_blocks'\] is 4"),
-    "reserved key": ({"standfast.digest": ""}, "'standfast.digest'.*reserved"),
-    "tuple": ({"size": (1, 2)}, r"\['size'\] is a tuple"),
-    "key that is no text": ({3: "x"}, "the key 3"),
+    "nothing": dict.fromkeys(small_metadata()),
+    "no nd": {"nd": None},
+    "nd as text": {"nd": "1"},
+    "nd as truth": {"nd": True},
+    "nd of nine": {"nd": 9},
+    "nd below zero": {"nd": -1},
+    "nd of many digits": {"nd": 10**5000},
+    "block size": {"block_size": 6},
+    "spacing as a whole number": {"base_spacing": 1},
+    "spacing without end": {"base_spacing": math.inf},
+    "free slots": {"arena_free_count": 4},
+    "levels": {"max_level": 61},
+    "volume": {"block_volume": 5},
+    "block bytes": {"block_bytes": 40},
+    "field bytes": {"field_bytes": 16},
+    "blocks": {"blocks_len": 3},
+    "slots": {"field_slots_len": 3},
+    "arena": {"arena_max_blocks": 4},
+    "reserved key": {"standfast.digest": ""},
+    "tuple": {"size": (1, 2)},
+    "key that is no text": {3: "x"},
 }
 
 
 @pytest.mark.parametrize("name", REFUSED_METADATA)
 def test_metadata_that_does_not_fit_is_refused(name: str) -> None:
-    changes, message = REFUSED_METADATA[name]
+    changes = REFUSED_METADATA[name]
     metadata = {k: v for k, v in (small_metadata() | changes).items() if v is not None}
-    with pytest.raises(RefusedMetadata, match=message):
+    with pytest.raises(RefusedMetadata):
         written(small_sections(), metadata)
 
 

@@ -16,6 +16,7 @@ from standfast.errors import RefusedState
 from standfast.formats.torch.pickle import read_pickle
 from standfast.formats.torch.tree_writer import TreeTensor, write_tree
 from standfast.formats.torch.values import StoredTensor
+from tests.kit.stores import same
 
 TREES = {
     "scalars": [None, True, False, 0, 255, 256, 65535, 65536, 2**31 - 1, 2**31, -1, -(2**31)],
@@ -33,18 +34,6 @@ TREES = {
 
 def torch_reads(pickle: bytes) -> Any:
     return Unpickler(io.BytesIO(pickle)).load()
-
-
-def same(a: Any, b: Any) -> bool:
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return [*map(type, a)] == [*map(type, b)] and same(list(a.items()), list(b.items()))
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, float):
-        return struct.pack("d", a) == struct.pack("d", b)
-    return bool(a == b)
 
 
 @pytest.mark.parametrize("name", TREES)
