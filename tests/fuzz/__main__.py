@@ -31,7 +31,7 @@ def fuzz(name: str, seconds: float, keep: bool) -> int:
         found, merged = Path(folder, "found"), Path(folder, "merged")
         for each in (found, merged):
             each.mkdir()
-        for i, data in enumerate([*corpus.inputs(name), *subject_named(name, files).seeds()]):
+        for i, data in enumerate(subject_named(name, files).seeds()):
             (found / str(i)).write_bytes(data)
         prefix = f"-artifact_prefix={KEPT}/{name}."
         code = campaign(name, found, f"-max_total_time={seconds:.0f}", prefix)

@@ -12,6 +12,8 @@ from itertools import pairwise
 from random import Random
 from typing import TypeVar
 
+from blake3 import blake3
+
 from standfast.errors import StandfastError
 from tests.formats.torch.hostile_pickles import integer, name, storage, text
 from tests.formats.zip.builders import Piece, archive, archive_of, crc_of
@@ -76,6 +78,14 @@ def near(random: Random, piece: Pieces) -> Pieces:
     number = int.from_bytes(piece, "little")
     number = number ^ 1 << random.randrange(8 * len(piece)) if step < 0 else number + step
     return (number % (1 << 8 * len(piece))).to_bytes(len(piece), "little")  # type: ignore[return-value]
+
+
+def with_digest(file: bytes, at: int, before: bytes, after: bytes = b"") -> bytes:
+    """The file with the right 64 digits at `at`, over `before` and `after` them."""
+    if not 0 <= at <= at + 64 <= len(file):
+        return file
+    digits = blake3(before + b"0" * 64 + after).hexdigest().encode()
+    return file[:at] + digits + file[at + 64 :]
 
 
 # Bytes and numbers

@@ -22,111 +22,25 @@ from standfast.store.load.reading import Data
 from standfast.store.maintenance.logical import logical
 from standfast.store.schema.boxes import box_nbytes, slices
 from standfast.store.schema.decoder import decode
-from standfast.store.schema.record import DataFile, Head, Part, Record, encode
+from standfast.store.schema.record import Record, encode
 from standfast.store.tree import tree
-from standfast.store.tree.aliases import View, c_order
-from standfast.tensors import TensorSpec
 from standfast.tensors.shards import Box
-from tests.fuzz import mutations
-from tests.fuzz.mutations import WHOLE, text_part
+from tests.fuzz import corpus, mutations
+from tests.fuzz.mutations import WHOLE, text_part, with_digest
 from tests.fuzz.properties import check_message
 from tests.fuzz.run import Report, fuzz
-from tests.fuzz.seeds import with_digest
 from tests.fuzz.target import LARGEST, require
 
 RUN: Final = "0123456789abcdef01234567"
 STEP: Final = 100
 LARGEST_VIEW: Final = 1 << 20
 """A view may be of any size; a larger one is not compared."""
-DTYPES: Final = ("uint8", "int16", "float32", "bfloat16", "complex128", "bool", "float4_e2m1fn")
 LINES: Final = (0, 1, 1, 1, 2, 3, 4, 4, 5, 5, 5, 6, 7, 7, 8, 8, 8, 8, 8, 8)
 """Which lines are changed, those with boxes the most often."""
 FILES: Final = {
     f"{RUN}_step_000100.0123abcd.{label}.safetensors": Random(label).randbytes(size)
     for label, size in (("model-rank0", 4096), ("model-rank1", 1000))
 }
-
-
-# Legal records
-
-
-def random_record(random: Random) -> bytes:
-    """A few tensors, in boxes, in one piece, views of others, or what is one rank's own."""
-    count = random.randrange(1, 5)
-    specs, boxes, views = [], {}, {}
-    for n in range(count):
-        shape = tuple(random.choice((1, 1, 2, 3, 4, 6)) for _ in range(random.randrange(4)))
-        specs.append(TensorSpec(random.choice(DTYPES), shape))
-        bases = [each for each in range(n) if each not in views]
-        if bases and random.random() < 0.3:
-            base = random.choice(bases)
-            specs[n] = specs[base]
-            views[n] = View(base, 0, c_order(specs[n]))
-        elif specs[n].kind.bits >= 8 and random.random() < 0.8:
-            boxes[n] = random_boxes(random, shape)
-    return encode(with_right_digests(_laid_out(random, specs, boxes, views)))
-
-
-def random_boxes(random: Random, shape: tuple[int, ...]) -> list[Box]:
-    """A tensor cut in two, and one of its boxes again, and so on."""
-    boxes = [Box((0,) * len(shape), shape)]
-    for _ in range(random.randrange(6)):
-        box = random.choice(boxes)
-        axis = random.randrange(len(shape)) if shape else 0
-        if not shape or box.shape[axis] < 2:
-            continue
-        cut = random.randrange(1, box.shape[axis])
-        offsets, lengths, rest = [*box.offsets], [*box.shape], [*box.shape]
-        lengths[axis], rest[axis] = cut, box.shape[axis] - cut
-        offsets[axis] += cut
-        boxes.remove(box)
-        boxes += [Box(box.offsets, tuple(lengths)), Box(tuple(offsets), tuple(rest))]
-    return sorted(boxes) if random.random() < 0.5 else boxes
-
-
-def _laid_out(
-    random: Random, specs: list[TensorSpec], boxes: dict[int, list[Box]], views: dict[int, View]
-) -> Record:
-    sizes = [
-        [] if n in views else box_nbytes(spec, boxes[n]) if n in boxes else [spec.nbytes]
-        for n, spec in enumerate(specs)
-    ]
-    flat = [size for each in sizes for size in each]
-    files = [random.randrange(len(FILES)) if size < 900 else 0 for size in flat]
-    lengths = [len(data) for data in FILES.values()]
-    starts = [random.randrange(lengths[f] - size) for f, size in zip(files, flat, strict=True)]
-    leaves = ",".join(f'{{"$tensor":{n}}}' for n in range(len(specs)))
-    own = f'{{"$ranks":[{leaves}]}}' if random.random() < 0.3 else f"[{leaves}]"
-    return Record(
-        head=Head(
-            run=RUN,
-            identity={"hp": None, "model": None, "data": None},
-            step=STEP,
-            epoch=None,
-            sequence=1,
-            token="0123abcd",
-            time="2026-11-16T10:00:00.000000Z",
-            best=False,
-            metrics={},
-            parent=None,
-            software={},
-            tensors=len(specs),
-            nbytes=sum(flat),
-            parts=[Part("a", "a", 0, len(specs))],
-            files=[DataFile(name, len(data), "ab" * 32, 0, 0) for name, data in FILES.items()],
-        ),
-        tree=f'{{"a":{own},"mine":{{"$ranks":[1,null]}}}}'.encode(),
-        names=[f"a.{n}" for n in range(len(specs))],
-        kinds=["numpy"] * len(specs),
-        specs=specs,
-        counts=np.array([len(each) for each in sizes], np.int64),
-        files=np.array(files, np.int64),
-        starts=np.array(starts, np.int64),
-        sizes=np.array(flat, np.int64),
-        digests=b"",
-        views=views,
-        boxes=boxes,
-    )
 
 
 def with_right_digests(record: Record) -> Record:
@@ -308,8 +222,7 @@ class Records:
         self._backend = prepare(folder)
 
     def seeds(self) -> list[bytes]:
-        random = Random(7)
-        return [random_record(random) for _ in range(50)]
+        return corpus.inputs(self.name)
 
     def mutate(self, random: Random, file: bytes, others: Sequence[bytes]) -> bytes:
         return mutate(random, file, others)

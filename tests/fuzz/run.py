@@ -17,7 +17,8 @@ from blake3 import blake3
 
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
-from tests import ROOT
+from tests import GOLDEN, ROOT
+from tests.formats.malformed import TABLES
 from tests.fuzz import corpus
 from tests.fuzz.limits import alarm_clock, memory_limit, peak_memory
 from tests.fuzz.on_disk import check_on_disk
@@ -58,8 +59,16 @@ class Format:
 
     def __init__(self, target: Target, folder: Path) -> None:
         self.name, self.suffix = target.name, target.suffix
-        self.seeds, self.mutate = target.seeds, target.mutate
+        self.mutate = target.mutate
         self._target, self._folder = target, folder
+
+    def seeds(self) -> list[bytes]:
+        """The corpus, the golden files, and what is known to be malformed."""
+        golden = [path.read_bytes() for path in sorted(GOLDEN.glob(f"*{self.suffix}"))]
+        tables = [TABLES[self.name]] + [TABLES["pickle"]] * self._target.has_objects
+        rows = [row.content for table in tables for row in table.rows if not callable(row.data)]
+        small = [data for data in (*golden, *rows) if len(data) <= LARGEST_SEED]
+        return [*corpus.inputs(self.name), *small]
 
     def attempt(self, data: bytes, random: Random, tried: int) -> str:
         objects = self._target.has_objects and random.random() < 0.3
@@ -106,7 +115,7 @@ class Report:
 def fuzz(subject: Subject, seed: int, inputs: int) -> Report:
     """Try the corpus, the seeds, and so many changes of them."""
     random, report, begun = Random(seed), Report(subject.name), time.perf_counter()
-    pool = [*corpus.inputs(subject.name), *subject.seeds()]
+    pool = subject.seeds()
     with memory_limit(MEMORY_ALL), alarm_clock() as alarm:
         for tried in range(len(pool) + inputs):
             changed = tried >= len(pool)

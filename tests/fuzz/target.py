@@ -36,8 +36,6 @@ class Target:
 
     name: str
     suffix: str
-    seeds: Callable[[], list[bytes]]
-    """Files to start from, legal ones and malformed ones."""
     parts: tuple[Part, ...]
     """Parts of a file; one that is named twice is changed more often."""
     reseal: Callable[[bytes], bytes]

@@ -432,8 +432,9 @@ def with_tensor(**changes: Any) -> Checkpoint:
 def test_a_tensor_that_would_not_come_back_is_refused(
     changes: dict[str, Any], error: type[StandfastError]
 ) -> None:
-    with pytest.raises(error):
+    with pytest.raises(error) as refused:
         written(with_tensor(**changes))
+    assert repr(changes.get("name", "x")) in str(refused.value)
 
 
 def test_data_that_was_replaced_is_written() -> None:

@@ -194,7 +194,7 @@ def test_names_of_any_kind_are_written_and_read() -> None:
 @pytest.mark.parametrize("dtype", sorted(set(DTYPES) - {"float32"}))
 def test_another_dtype_is_refused_by_name(dtype: str) -> None:
     specs = [("fine", TensorSpec("float32", (2,))), ("odd one", TensorSpec(dtype, (8,)))]
-    with pytest.raises(UnsupportedDType):
+    with pytest.raises(UnsupportedDType, match="'odd one'"):
         oxck.layout(specs, {}, extras=True)
 
 

@@ -422,6 +422,7 @@ def test_sections_that_do_not_fit_are_refused(name: str) -> None:
     with pytest.raises(error) as refused:
         written(sections, small_metadata())
     assert type(refused.value) is error
+    assert any(f"'{each}'" in str(refused.value) for each in (*sections, "blocks", "storage"))
 
 
 def test_a_section_given_twice_is_refused() -> None:

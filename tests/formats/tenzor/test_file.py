@@ -320,7 +320,7 @@ def test_two_given_names_of_one_hash_are_refused(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("dtype", sorted(set(DTYPES) - set(tenzor.CODES)))
 def test_a_dtype_that_the_format_lacks_is_refused_by_name(dtype: str) -> None:
     specs = [("fine", TensorSpec("float32", (2,))), ("odd one", TensorSpec(dtype, (8,)))]
-    with pytest.raises(UnsupportedDType):
+    with pytest.raises(UnsupportedDType, match="'odd one'"):
         tenzor.layout(specs, {}, extras=True)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Mapping
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -29,11 +27,9 @@ from standfast.errors import (
 )
 from standfast.files.layout import Index
 from standfast.formats.npz import file as own_format
-from standfast.formats.npz.file import DTYPES
 from standfast.formats.reader import Options
 from tests.fuzz.expected import expected_array
-from tests.fuzz.mutations import JSON_TOKENS, WHOLE, entry_part, fields, words
-from tests.fuzz.seeds import malformed, random_tensors, saved, with_digest
+from tests.fuzz.mutations import JSON_TOKENS, WHOLE, entry_part, fields, with_digest, words
 from tests.fuzz.target import Outcome, Target, require
 
 Array = np.ndarray[Any, Any]
@@ -61,32 +57,6 @@ LOOSER = {
     r"strings of length|File name in directory": "a name that zipfile reads another way",
 }
 """Why NumPy may refuse what we open, by its message."""
-
-
-# Seeds
-
-
-def seeds() -> list[bytes]:
-    """What Standfast writes, and NumPy, compressed too, in every order of bytes and elements."""
-    random = Random(7)
-    states = [random_tensors(random, DTYPES) for _ in range(3)]
-    files = [saved("npz", state, {"step": 3, "x": [None]}) for state in states]
-    files += [saved("npz", state, extras=False) for state in states]
-    odd = {
-        "f": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-        "b": np.arange(5, dtype=">i4"),
-        "c": np.asfortranarray(np.arange(6, dtype=">c16").reshape(3, 2)),
-        "long": np.zeros((40, 50), np.int64),
-        "none": np.zeros((0, 3), ">f4"),
-    }
-    plain = [_savez(state, compressed) for state in (*states, odd) for compressed in (True, False)]
-    return [*files, *plain, *malformed("npz")]
-
-
-def _savez(state: Mapping[str, Array], compressed: bool) -> bytes:
-    stream = io.BytesIO()
-    (np.savez_compressed if compressed else np.savez)(stream, **state)  # type: ignore[arg-type]
-    return stream.getvalue()
 
 
 # Mutations
@@ -161,7 +131,6 @@ def _check_same(data: bytes, index: Index, theirs: dict[str, Any]) -> None:
 TARGET = Target(
     name="npz",
     suffix=".npz",
-    seeds=seeds,
     parts=(
         WHOLE,
         entry_part("", fields, WHOLE.tokens),

@@ -25,8 +25,7 @@ from standfast.errors import (
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.oxck import Checkpoint
-from tests.fuzz.mutations import WHOLE, text_part
-from tests.fuzz.seeds import golden, malformed, random_metadata, random_tensors, saved, with_digest
+from tests.fuzz.mutations import WHOLE, text_part, with_digest
 from tests.fuzz.target import Outcome, Target, require
 
 START = struct.Struct("<4sIQQI")
@@ -77,18 +76,7 @@ def plain_tensors(file: bytes) -> list[Plain] | None:
     return tensors
 
 
-# Seeds and mutations
-
-
-def seeds() -> list[bytes]:
-    """Files with and without extras, and metadata with everything that its rules allow."""
-    random = Random(7)
-    states = [random_tensors(random, ["float32"]) for _ in range(6)]
-    files = [saved("oxck", state, random_metadata(random)) for state in states]
-    files += [saved("oxck", state, {"a": "b", "c": 'd"\n'}, extras=False) for state in states]
-    lenient = (b"", b"  ", b'{,"a":"b" "c":"d",,}', b' { "a" : "\\n\\t\\r\\"\\\\" } ', b'{"a":"b"}')
-    files += [with_metadata(files[-1], text) for text in lenient]
-    return [*golden(".oxck"), *files, *malformed("oxck")]
+# Mutations
 
 
 def with_metadata(file: bytes, text: bytes) -> bytes:
@@ -172,7 +160,6 @@ def _check_checkpoint(data: bytes, outcome: Outcome, options: Options) -> None:
 TARGET = Target(
     name="oxck",
     suffix=".oxck",
-    seeds=seeds,
     parts=(WHOLE, WHOLE, text_part(_metadata)),
     reseal=reseal,
     check=check,

@@ -21,16 +21,8 @@ from standfast.errors import (
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.formats.safetensors.file import CODE_OF
-from tests.formats.safetensors.builders import (
-    file_of,
-    header_end,
-    reseal,
-    saved_file,
-    small_tensors,
-)
-from tests.formats.safetensors.test_legal import LEGAL
+from tests.formats.safetensors.builders import file_of, header_end, reseal
 from tests.fuzz.mutations import WHOLE, text_part
-from tests.fuzz.seeds import malformed, small
 from tests.fuzz.target import Broken, Outcome, Target, require
 
 STRICTER = (BadField, DuplicateKey, IndexMismatch, LimitExceeded, TooNew)
@@ -40,21 +32,6 @@ It skips unknown fields whatever is in them, keeps the last of two equal keys, t
 an entry and null for no metadata, has no limits to rank, dimensions and names, and cannot know
 our own keys. A BadHeader too, but only for space before the first brace, which it skips.
 """
-
-
-# Seeds
-
-
-def seeds() -> list[bytes]:
-    """All files of the corpus that are small, and some that Standfast wrote."""
-    saved = saved_file(small_tensors(), {"step": 3, "name": "run", "nested": {"x": [1, None]}})
-    return [_compact(saved), *malformed("safetensors"), *small([legal.data for legal in LEGAL])]
-
-
-def _compact(file: bytes) -> bytes:
-    """The file without the padding of its header, in which most changes would be the same."""
-    end = header_end(file)
-    return reseal(file_of(file[8:end].rstrip(), file[end:]))
 
 
 # Mutations
@@ -130,7 +107,6 @@ def _check_same(data: bytes, index: Index, theirs: dict[str, Any]) -> None:
 TARGET = Target(
     name="safetensors",
     suffix=".safetensors",
-    seeds=seeds,
     parts=(WHOLE, text_part(_header), text_part(_header)),
     reseal=reseal,
     check=check,

@@ -8,11 +8,9 @@ from random import Random
 
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
-from tests.formats.sunc.builders import file_of, link_section, whole_files
-from tests.fuzz.mutations import WHOLE, Found, Part, fields, text_part
-from tests.fuzz.seeds import golden, malformed, small, with_digest
+from tests.fuzz.mutations import WHOLE, Found, Part, fields, text_part, with_digest
 from tests.fuzz.target import Outcome, Target, require
-from tests.fuzz.targets.sunc_trees import check_trees, tree_seeds
+from tests.fuzz.targets.sunc_trees import check_trees
 
 TAG = b"HFDG"
 START = b'{"standfast.digest":"'
@@ -42,14 +40,7 @@ def own_start(file: bytes) -> int | None:
     return at if at >= payload_end(file) and file.startswith(TAG, at) else None
 
 
-# Seeds and mutations
-
-
-def seeds() -> list[bytes]:
-    """Trees with each kind of extension, and all that are malformed."""
-    files = [file_of(), file_of(link_section()), file_of(link_section(3)), file_of(b"foreign")]
-    sound = small(tree_seeds())
-    return [*golden(".sunc"), *whole_files().values(), *files, *sound, *malformed("sunc")]
+# Mutations
 
 
 def _header(random: Random, file: bytes) -> Found | None:
@@ -106,7 +97,6 @@ def check(data: bytes, outcome: Outcome, options: Options) -> None:
 TARGET = Target(
     name="sunc",
     suffix=".sunc",
-    seeds=seeds,
     parts=(Part(_header, fields, WHOLE.tokens), WHOLE, text_part(_own_text)),
     reseal=reseal,
     check=check,

@@ -18,20 +18,10 @@ from standfast.amr import (
 )
 from standfast.errors import BadOption, DamagedFile, IncompatibleCheckpoint, StandfastError
 from standfast.files.layout import Index
-from tests.amr.tree_states import golden_scalar, golden_u1, saved, worn
+from tests.amr.tree_states import saved
 from tests.fuzz.target import Outcome, require
 
 DTYPES = {1: "uint8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}
-
-
-def tree_seeds() -> list[bytes]:
-    """States that trees open, and that changes make unsound."""
-    states: list[Any] = [
-        golden_scalar(),
-        golden_u1(),
-        *map(worn, ("scalar", "vector", "u1", "su2")),
-    ]
-    return [saved(*state) for state in states]
 
 
 def check_trees(data: bytes, outcome: Outcome) -> None:

@@ -9,18 +9,13 @@ from typing import NamedTuple
 
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
-from standfast.formats.tenzor.file import CODES, DTYPES
-from tests.fuzz.mutations import WHOLE, Found, Part, fields, text_part
-from tests.fuzz.seeds import golden, malformed, random_metadata, random_tensors, saved, with_digest
+from standfast.formats.tenzor.file import CODES
+from tests.fuzz.mutations import WHOLE, Found, Part, fields, text_part, with_digest
 from tests.fuzz.target import Outcome, Target, require
 
 HEADER = struct.Struct("<8s4I2QI20s")
 ENTRY = struct.Struct("<QBB2x5IQQ")
 START = b'{"standfast.digest":"'
-ORIGINAL = (
-    b'{"epoch":5,"global_step":4685,"best_val_loss":inf,"best_val_acc":nan,"best_epoch":3,'
-    b'"learning_rate":0.00870000,"model_name":"le"net","timestamp":1700000000}'
-)
 
 
 class Head(NamedTuple):
@@ -39,18 +34,6 @@ def head_of(file: bytes) -> Head | None:
     _, _, _, count, _, index_at, data_at, metadata_size, _ = HEADER.unpack_from(file)
     fits = 64 + metadata_size <= index_at and index_at + 48 * count <= data_at <= len(file)
     return Head(count, index_at, data_at, metadata_size) if fits else None
-
-
-# Seeds
-
-
-def seeds() -> list[bytes]:
-    """Files with and without extras, with metadata as the first implementation writes it."""
-    random = Random(7)
-    states = [random_tensors(random, DTYPES) for _ in range(4)]
-    files = [saved("tenzor", state, random_metadata(random)) for state in states]
-    files += [saved("tenzor", state, random_metadata(random), extras=False) for state in states]
-    return [*golden(".tenzor"), *files, with_metadata(files[-1], ORIGINAL), *malformed("tenzor")]
 
 
 def reseal(file: bytes) -> bytes:
@@ -127,7 +110,6 @@ def fnv(name: str) -> int:
 TARGET = Target(
     name="tenzor",
     suffix=".tenzor",
-    seeds=seeds,
     parts=(Part(_index, fields, WHOLE.tokens), WHOLE, text_part(_metadata)),
     reseal=reseal,
     check=check,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections import OrderedDict
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -30,11 +28,9 @@ from standfast.errors import (
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.formats.torch import file as own_format
-from standfast.formats.torch.file import DTYPES
 from tests.fuzz.expected import LARGEST_ARRAY
 from tests.fuzz.mutations import JSON_TOKENS, OPCODES, WHOLE, entry_part, fields, opcodes, words
 from tests.fuzz.properties import open_stream
-from tests.fuzz.seeds import malformed, random_tensors, saved
 from tests.fuzz.target import Outcome, Target, require
 from tests.fuzz.targets.npz import resealed_archive
 
@@ -63,42 +59,6 @@ LOOSER = {
 
 UNTYPED = (torch.uint16, torch.uint32, torch.uint64)
 """torch keeps them in storages without a type, and does not swap those of a big-endian file."""
-
-
-# Seeds
-
-
-def seeds() -> list[bytes]:
-    """What Standfast writes, trees that torch writes, and each hostile pickle in an archive."""
-    random = Random(7)
-    states = [random_tensors(random, DTYPES) for _ in range(3)]
-    files = [saved("torch", state, {"step": 3, "x": [None]}) for state in states]
-    files += [saved("torch", state, extras=False) for state in states]
-    hostile = malformed("pickle")
-    return [*files, *(_saved_by_torch(tree) for tree in trees()), *hostile, *malformed("torch")]
-
-
-def trees() -> list[Any]:
-    """Trees as training programs save them."""
-    weight = torch.arange(6, dtype=torch.float32).reshape(2, 3)
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2))
-    optimizer = torch.optim.AdamW(model.parameters())
-    return [
-        weight,
-        {"w": weight, "t": weight.T, "part": weight[:, 1:], "all": weight.expand(4, 2, 3)},
-        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3},
-        OrderedDict(a=[weight, (weight[0], 1.5)], b={1: None, "c": "text", (2, "k"): b"bytes"}),
-        {"vast": weight[:1, :1].expand(1 << 15, 1 << 16), "w": weight},
-        {"p": torch.nn.Parameter(weight), "size": weight.shape, "dtype": torch.float16},
-        {"half": weight.to(torch.bfloat16), "c": torch.zeros(2, dtype=torch.complex64)},
-        {"set": {1, 2}, "nan": float("nan"), "big": 2**70, "device": torch.device("cpu")},
-    ]
-
-
-def _saved_by_torch(tree: Any) -> bytes:
-    stream = io.BytesIO()
-    torch.save(tree, stream)
-    return stream.getvalue()
 
 
 # Mutations
@@ -184,7 +144,6 @@ def _check_tensor(array: Any, tensor: torch.Tensor) -> None:
 TARGET = Target(
     name="torch",
     suffix=".pt",
-    seeds=seeds,
     parts=(
         WHOLE,
         entry_part("", fields, WHOLE.tokens),
