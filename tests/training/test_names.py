@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.errors import AmbiguousRef, FellBack, RefNotFound, TooNew
+from standfast.errors import AmbiguousRef, DamagedFile, FellBack, TooNew
 from standfast.store.schema.run_file import FORMAT
 from tests.kit.cases import kept
 from tests.kit.walk import Walk, checkpointer
@@ -203,7 +203,7 @@ def test_a_label_stands_for_no_run_of_the_mirror_that_cannot_be_used(tmp_path: P
     train(tmp_path / "there", name="seed1", hp={"lr": 1}, mirror=mirror)
     for path in mirror.glob("checkpoints/models/*/*.safetensors"):
         path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(RefNotFound):
+    with pytest.raises(DamagedFile):
         train(here, name="seed1", hp={"lr": 1}, mirror=mirror)
     assert [each.step for each in standfast.Store(here).open_run(other.hash).checkpoints()] == [1]
 

@@ -111,9 +111,10 @@ class RunSave(FileSave):
         self.run.save(self.step, {"n": self.step})
         self.committed.append(self.step)
         assert is_state(self.run.load(0), OLD)
+        self.run.close()
+        self.store.close()  # the manifest is written by now
         left = [p for p in Path(self.store.url).rglob(".*") if p.is_file()]
         assert left == []
-        self.run.close()
 
 
 class RunLoad(RunSave):
