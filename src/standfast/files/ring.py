@@ -66,7 +66,7 @@ class Ring:
         self._offset = offset
 
     def settle(self, most: int = 0) -> None:
-        """Wait until so many writes at most are under way; raises if one failed."""
+        """Wait until at most `most` writes are in progress; raises if one failed."""
         while len(self._writing) > most:
             self._writing[0][0].result()
             self._free.append(self._writing.popleft()[1])

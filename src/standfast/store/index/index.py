@@ -243,7 +243,7 @@ class Index:
         return {each.run: each for each in rows}
 
     def run_files(self) -> dict[str, RunFile]:
-        """What the runs are, by their hashes; by its config if a run file cannot be read."""
+        """All runs by hash; a run whose run file cannot be read comes from its config."""
         rows = self._database.all(
             "SELECT run, file FROM runs UNION ALL SELECT DISTINCT run, NULL FROM records "
             "WHERE run NOT IN (SELECT run FROM runs)"
@@ -252,7 +252,7 @@ class Index:
         return {run: file for run, file in files.items() if file is not None}
 
     def run_file(self, run: str) -> RunFile | None:
-        """What one run is, by its config if its file cannot be read; None if neither can."""
+        """One run; from its config if its run file cannot be read, None if neither can."""
         rows = self._database.all("SELECT file FROM runs WHERE run = ?", run)
         if not rows and not self.steps(run):
             return None  # nothing is known of it, and its store may be out of reach

@@ -281,10 +281,10 @@ class _Examination:
     def _still_bad(
         self, file: DataFile, chunks: list[tuple[Extent, bytes]]
     ) -> dict[tuple[Extent, bytes], str]:
-        """The same, while no process deletes or restores: a file that is not needed is not bad.
+        """Check again under the lock: a file that was deleted meanwhile is not damaged.
 
-        Where there is no lock to be had, because the store is read-only or a save takes long, it
-        is looked at again all the same: damage is reported, though it cannot be mended.
+        If the lock cannot be taken, because the store is read-only or another process holds it,
+        check without it: the damage is reported, although it cannot be repaired.
         """
         with ExitStack() as held:
             with suppress(*_REFUSALS):
