@@ -7,6 +7,7 @@ import pytest
 from standfast import Run, Store
 from tests.kit.fuse.fixtures import mount, pytest_terminal_summary
 from tests.kit.object_store.fixtures import bucket_url, own_server, proxy, server
+from tests.kit.seams import Seams
 
 __all__ = ["bucket_url", "mount", "own_server", "proxy", "pytest_terminal_summary", "server"]
 
@@ -21,3 +22,9 @@ def store(tmp_path: Path) -> Store:
 def run(store: Store) -> Run:
     """A run of that store, without checkpoints."""
     return store.run("a")
+
+
+@pytest.fixture
+def seams(monkeypatch: pytest.MonkeyPatch) -> Seams:
+    """Where a test puts a disk, a backend, a clock or a limit of its own."""
+    return Seams(monkeypatch)
