@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 SECONDS ?= 60
 MINUTES ?= 10
 
-.PHONY: help demo s3 test test-all test-newest constraints test-gpu lint packages fuzz soak mutants bench bench-gpu clean
+.PHONY: help demo s3 test test-all test-newest constraints messages test-gpu lint packages fuzz soak mutants bench bench-gpu clean
 
 help:
 	@echo "make demo       kill a training run in a save, resume it, compare every byte"
@@ -18,6 +18,7 @@ help:
 	@echo "make test       ruff, mypy --strict and the tests"
 	@echo "make test-all   the same with the long proofs"
 	@echo "make test-newest the tests with the newest versions of all packages but torch"
+	@echo "make messages   docs/messages.txt, the texts that users read, written anew"
 	@echo "make test-gpu   the tests that need a GPU"
 	@echo "make fuzz       fuzz the readers for SECONDS=$(SECONDS)"
 	@echo "make soak       use, kill and fill stores for MINUTES=$(MINUTES) on each of ext4, tmpfs and FUSE"
@@ -74,6 +75,10 @@ test-newest: packages
 
 constraints:
 	$(BIN)/python -m pip freeze $(FREEZE) > constraints.txt
+
+# The texts that users read; a change of one is seen in the diff of this file.
+messages: $(VENV)/ready
+	$(BIN)/python tools/messages.py > docs/messages.txt
 
 test-gpu: $(VENV)/ready
 	$(BIN)/python -m pytest tests/gpu -m gpu -rs
