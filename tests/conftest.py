@@ -1,5 +1,6 @@
 """Fixtures that tests in several folders use."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,15 @@ from standfast import Run, Store
 from tests.kit.fuse.fixtures import mount, pytest_terminal_summary
 from tests.kit.object_store.fixtures import bucket_url, own_server, proxy, server
 from tests.kit.seams import Seams
+from tests.kit.threads import threads_end
 
 __all__ = ["bucket_url", "mount", "own_server", "proxy", "pytest_terminal_summary", "server"]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    with threads_end():
+        yield
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ what the tests are about.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ import pytest
 import torch
 
 from standfast.errors import BadOption, CopyFailed
+from standfast.files.threads import Threads
 from standfast.tensors import Source, TensorSpec
 from standfast.tensors.devices import Copies, Device, Incoming, Outgoing, sums_of
 from standfast.tensors.sources import ALIGNMENT, Bytes
@@ -50,8 +50,7 @@ class LateDevice:
         self._batches = 0
         self._open = threading.Event()
         self._open.set()
-        self._queue: queue.SimpleQueue[tuple[Callable[[], None], _LateCopies]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="late-device", daemon=True).start()
+        self._thread = Threads(1)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -121,23 +120,21 @@ class LateDevice:
 
     def _later(self, copy: Callable[[], None]) -> _LateCopies:
         copies = _LateCopies(self)
-        self._queue.put((copy, copies))
+        self._thread.submit(self._make, copy, copies)
         return copies
 
-    def _work(self) -> None:
-        while True:
-            copy, copies = self._queue.get()
-            self._open.wait()
-            time.sleep(self.delay)
-            if self.fails_after is not None and self._batches >= self.fails_after:
-                copies.failure = CopyFailed(f"{self.name}: an illegal memory access")
-            else:
-                try:
-                    copy()
-                except BaseException as error:
-                    copies.failure = CopyFailed(f"{self.name}: {error!r}")
-            self._batches += 1
-            copies.done.set()
+    def _make(self, copy: Callable[[], None], copies: _LateCopies) -> None:
+        self._open.wait()
+        time.sleep(self.delay)
+        if self.fails_after is not None and self._batches >= self.fails_after:
+            copies.failure = CopyFailed(f"{self.name}: an illegal memory access")
+        else:
+            try:
+                copy()
+            except BaseException as error:
+                copies.failure = CopyFailed(f"{self.name}: {error!r}")
+        self._batches += 1
+        copies.done.set()
 
 
 def _read(source: Source) -> Bytes:

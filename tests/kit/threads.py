@@ -1,0 +1,50 @@
+"""No thread of a test outlives it: what one left behind would act in the middle of another."""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from standfast.store.index import manifest
+
+PATIENCE = 30.0
+"""Seconds that threads have to end after a test."""
+
+
+@contextmanager
+def threads_end() -> Iterator[None]:
+    """Fails if there are more threads at the end than at the beginning, and stay."""
+    before = _count()
+    yield
+    if _count() > before:
+        _drop_manifests()
+        _wait(before, 0.2)
+    if _count() > before:
+        gc.collect()  # some end with the object that they work for
+        _wait(before, PATIENCE)
+    left = _count() - before
+    assert left <= 0, f"{left} threads of this test are still there: close what started them"
+
+
+def _count() -> int:
+    """The threads that the product has started; those of servers and of tests are not its own."""
+    others = (type(each) is not threading._DummyThread for each in threading.enumerate())
+    return _thread._count() - sum(others) + 1
+
+
+def _wait(count: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while _count() > count and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _drop_manifests() -> None:
+    """End the threads that would write a manifest later, once a minute, without writing it."""
+    for each in list(manifest._manifests):
+        with each._changed:
+            each._is_old = False
+            each._changed.notify_all()
