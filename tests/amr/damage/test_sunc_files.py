@@ -252,7 +252,7 @@ def check_verified(
     elif extras:
         assert standfast.verify(path).tensors == 5
     else:
-        with pytest.raises(NothingToVerify, match="no digests"):
+        with pytest.raises(NothingToVerify):
             standfast.verify(path)
 
 

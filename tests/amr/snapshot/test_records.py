@@ -131,7 +131,7 @@ def test_other_random_states_than_were_saved_are_refused(run: Any) -> None:
         state = _state()
         state["rank0"]["random"] = states
         run.save(step, state)
-        with pytest.raises(BadField, match="rank 0: random"):
+        with pytest.raises(BadField, match="random"):
             Snapshot.load(run, step)
 
 
@@ -140,5 +140,5 @@ def test_ranks_of_trees_that_are_not_alike_are_refused(run: Any) -> None:
     other = {**state["rank0"], "header": {**state["rank0"]["header"], "max_level": 1}}
     state["simulation"] = {**state["simulation"], "ranks": 2}
     run.save(1, {**state, "rank1": other})
-    with pytest.raises(BadField, match="max_level is not the same on all ranks"):
+    with pytest.raises(BadField, match="max_level"):
         Snapshot.load(run, 1, reshard=True)

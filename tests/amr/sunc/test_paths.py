@@ -63,7 +63,7 @@ def test_a_step_that_is_none_is_refused(strict: bool) -> None:
 
 
 def test_a_rank_that_is_none_has_no_step() -> None:
-    with pytest.raises(BadOption, match="no rank 1"):
+    with pytest.raises(BadOption):
         broadcast_checkpoint_step(None, 1, 5)
 
 
