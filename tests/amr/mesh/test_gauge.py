@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import FieldArena, GaugeTree, LinkExchangeSpec
+from standfast.amr import GaugeTree, LinkExchangeSpec
 from standfast.errors import BadOption
-from tests.amr.tree_states import SCALAR, SU2, U1, worn
+from tests.amr.tree_states import SU2, U1, worn
 
 
 def test_links_are_identities_until_they_are_set() -> None:
@@ -19,6 +19,14 @@ def test_links_are_identities_until_they_are_set() -> None:
         tree.insert_block((4 * x, 0), 0)
     assert tree.links.shape == (9, 32, 2, 2)
     assert tree.links.tobytes() == np.tile(np.eye(2, dtype=complex), (9, 32, 1, 1)).tobytes()
+
+
+@pytest.mark.parametrize("options", [{"depth": -1}, {"depth": 1.0}, {"corners": 1}])
+def test_a_link_exchange_is_a_number_of_layers_with_or_without_corners(options: Any) -> None:
+    with pytest.raises(BadOption):
+        LinkExchangeSpec(**options)
+    tree = GaugeTree(U1, 1.0, 4, 2)
+    assert tree.link_exchange_spec == LinkExchangeSpec(depth=1, corners=True)
 
 
 def test_links_follow_a_reorder() -> None:
@@ -37,22 +45,3 @@ def test_a_restored_tree_without_links_has_identities() -> None:
     again = GaugeTree.restored(SU2, 0.5, 6, 4, tree.blocks.copy(), tree.field_slots.copy())
     assert again.links.shape == tree.links.shape
     assert (again.links == np.eye(2)).all()
-
-
-def test_a_gauge_tree_has_a_gauge_frontend() -> None:
-    with pytest.raises(BadOption):
-        GaugeTree(SCALAR, 1.0, 4, 2)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("options", [{"depth": -1}, {"depth": 1.0}, {"corners": 1}])
-def test_what_is_exchanged_is_a_number_of_layers(options: Any) -> None:
-    with pytest.raises(BadOption):
-        LinkExchangeSpec(**options)
-
-
-def test_by_default_one_layer_with_its_corners_is_exchanged() -> None:
-    assert GaugeTree(U1, 1.0, 4, 2).link_exchange_spec == LinkExchangeSpec(depth=1, corners=True)
-
-
-def test_fields_have_a_component_for_each_spinor_and_gauge_index() -> None:
-    assert FieldArena(SU2, 2).storage.shape == (2, 16, 2)

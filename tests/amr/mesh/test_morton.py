@@ -46,7 +46,3 @@ def test_levels_that_no_tree_has_do_no_harm(level: int) -> None:
     records["level"] = level
     records["origin"] = 2**64 - 1
     assert [key[1] for key in keys_of(records, 4, 21)] == [level, level]
-
-
-def test_no_blocks_have_no_keys() -> None:
-    assert keys_of(np.zeros(0, block_dtype(2)), 4, 8) == []
