@@ -58,21 +58,19 @@ def test_a_halo_is_the_one_found_site_by_site(of: Any, spec: Any, holes: bool) -
     assert halo.tobytes() == expected_halo(tree, spec).tobytes()
 
 
-def test_a_halo_follows_links_and_blocks() -> None:
+def test_a_halo_follows_links_blocks_and_the_spec_of_the_tree() -> None:
     tree, _ = random_mesh(4, 0, **MESHES[1])
     first = link_halo(tree)
     tree.links[:] *= 2
-    assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec()))
     assert not np.array_equal(link_halo(tree), first)
     tree.invalidate_block(int(tree.live[3]))
     tree.reorder()
     assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec()))
-
-
-def test_a_halo_is_as_deep_as_the_tree_says() -> None:
-    tree, _ = random_mesh(4, 0, **MESHES[3])
     tree.link_exchange_spec = LinkExchangeSpec(2)
     assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec(2)))
+    with pytest.raises(BadOption, match="depth=5"):
+        link_halo(tree, LinkExchangeSpec(5))
+    assert link_halo(empty_mesh(gauge=3)[0]).shape == (0, 6, 6, 2, 3, 3)
 
 
 def test_ranks_with_other_specs_are_refused() -> None:
@@ -93,14 +91,3 @@ def test_neighbours_of_another_level_are_refused() -> None:
     give_fields(tree, arena, np.random.default_rng(0))
     with pytest.raises(BadBlock):
         link_halo(tree)
-
-
-def test_a_halo_deeper_than_a_block_is_refused() -> None:
-    tree, _ = random_mesh(4, 0, **MESHES[1])
-    with pytest.raises(BadOption, match="depth=5"):
-        link_halo(tree, LinkExchangeSpec(5))
-
-
-def test_a_tree_without_blocks_has_no_halos() -> None:
-    tree, _ = empty_mesh(gauge=3)
-    assert link_halo(tree).shape == (0, 6, 6, 2, 3, 3)
