@@ -145,10 +145,13 @@ def face_sites(tree: Any, index: int, face: int) -> list[list[int]]:
     return places
 
 
+TAKING = ("zeros", "empty", "array", "full", "concatenate", "repeat", "take")
+
+
 class ShortMemory:
     """NumPy makes `left` more arrays, and then none; in one thread alone, if it is given."""
 
-    def __init__(self, seams: Seams, left: float = math.inf) -> None:
+    def __init__(self, seams: Seams, *names: str, left: float = math.inf) -> None:
         self.left = left
         self.thread: int | None = None
 
@@ -159,8 +162,7 @@ class ShortMemory:
                     raise MemoryError
             return make(*args, **options)
 
-        names = ("zeros", "empty", "array", "full", "concatenate", "repeat", "take")
-        seams.system(np, **dict.fromkeys(names, counted))
+        seams.system(np, **dict.fromkeys(names or TAKING, counted))
 
 
 def fails_until_it_has_memory(

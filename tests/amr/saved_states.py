@@ -156,3 +156,8 @@ def divided(whole: State, count: int, max_blocks: int = 16) -> list[State]:
     for rank in ranks:
         fill(rank)
     return ranks
+
+
+def swap(words: Any) -> None:
+    """Let two blocks of the finer level change their places in an array."""
+    words[[6, 7]] = words[[7, 6]]

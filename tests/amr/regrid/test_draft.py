@@ -193,7 +193,7 @@ def test_a_change_without_memory_for_links_changes_nothing(change: str, seams: S
 def test_an_arena_without_memory_to_grow_is_full_and_stays_as_it_is(seams: Seams) -> None:
     tree, arena = random_mesh(3)
     before = saved(tree, arena)
-    memory = ShortMemory(seams, 0)
+    memory = ShortMemory(seams, left=0)
     with pytest.raises(ArenaFull, match="128"):
         arena.grow()
     memory.left = np.inf
