@@ -23,7 +23,7 @@ SAVED = 0
 LOST = 10
 """What a rank ends with that raised RankLost."""
 KILLED = -signal.SIGKILL
-LONGEST = 60
+LONGEST = 300
 """A rank that hangs is ended after so many seconds, by another signal."""
 
 

@@ -43,6 +43,8 @@ class Simulation:
     """
 
     frontend: ClassVar[Any]
+    last: ClassVar[int]
+    """The last step."""
     holes: ClassVar[Sequence[tuple[int, int]]]
     """Places that no block is at to begin with."""
     script: ClassVar[Mapping[int, Sequence[Change]]]
@@ -83,16 +85,14 @@ class Simulation:
         comm: Any = None,
         *,
         by_place: bool = False,
-        reshard: bool = False,
-        with_random: bool = True,
     ) -> Self:
-        """The state out of a snapshot."""
-        found = Snapshot.load(run, ref, frontend=cls.frontend, comm=comm, reshard=reshard)
+        """The state out of a snapshot; with `by_place` on any number of ranks."""
+        found = Snapshot.load(run, ref, frontend=cls.frontend, comm=comm, reshard=by_place)
         resumed = cls(found.tree, found.arena, comm, by_place)
         resumed.step, resumed.time = found.step, found.time
         resumed.history = found.values["history"].tolist()
         resumed.changes = found.values["changes"]
-        if with_random:
+        if not by_place:
             found.restore_random(kicks=resumed.kicks)
         return resumed
 
@@ -223,6 +223,7 @@ class Simulation:
 class Heat(Simulation):
     """A temperature that spreads."""
 
+    last = 17
     frontend = ScalarFrontend(2, 4, OpenTopology(2, (16.0, 16.0)))
     holes = ((12, 12), (12, 8))
     script: ClassVar[Mapping[int, Sequence[Change]]] = {
@@ -256,6 +257,7 @@ def _spread(patch: Any) -> Any:
 class Links(Simulation):
     """Links of U(1) that are pulled towards the identity around each plaquette, and kicked."""
 
+    last = 13
     frontend = GaugeFrontend(1, 1, 2, 4, PeriodicTopology(2, (16.0, 16.0)))
     holes = ((12, 12),)
     script: ClassVar[Mapping[int, Sequence[Change]]] = {
@@ -308,5 +310,4 @@ def _force(real: Any, imaginary: Any) -> Any:
 
 
 SIMULATIONS: Mapping[str, type[Simulation]] = {"heat": Heat, "links": Links}
-LAST: Mapping[str, int] = {"heat": 17, "links": 13}
-"""The last step of each."""
+LAST = {name: kind.last for name, kind in SIMULATIONS.items()}
