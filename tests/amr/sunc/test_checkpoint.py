@@ -7,7 +7,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,11 +55,6 @@ class Trickle:
         return self._rest.read(min(size, self._most))
 
 
-def trickle(data: bytes, most: int = 5) -> BinaryIO:
-    """These bytes, few at a time."""
-    return cast(BinaryIO, Trickle(data, most))
-
-
 KINDS = ["scalar", "vector", "u1", "su2"]
 TORUS = PeriodicTopology(2, (4.0, 4.0))
 
@@ -77,24 +72,18 @@ Read = Callable[..., Any]
 def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
     """Reads bytes as a checkpoint, out of a stream or out of a file, of a gauge tree if told."""
 
-    def from_stream(data: bytes, frontend: Any = SCALAR, gauge: bool = False) -> Any:
-        if gauge:
-            return GaugeTree.read_checkpoint(io.BytesIO(data), frontend=frontend)
-        return TreeCheckpoint(frontend).read(io.BytesIO(data))
-
-    def from_file(data: bytes, frontend: Any = SCALAR, gauge: bool = False) -> Any:
-        path = tmp_path / "state.sunc"
+    def read(data: bytes, frontend: Any = SCALAR, gauge: bool = False) -> Any:
+        stream, path = io.BytesIO(data), tmp_path / "state.sunc"
+        if request.param == "stream" and gauge:
+            return GaugeTree.read_checkpoint(stream, frontend=frontend)
+        if request.param == "stream":
+            return TreeCheckpoint(frontend).read(stream)
         path.write_bytes(data)
         if gauge:
             return GaugeTree.read_checkpoint_from_file(path, frontend=frontend)
         return TreeCheckpoint(frontend).read_from_file(path)
 
-    return from_stream if request.param == "stream" else from_file
-
-
-def told(read: Read) -> str:
-    """How errors begin that name where the bytes came from."""
-    return r"^the stream: " if read.__name__ == "from_stream" else r"state\.sunc: "
+    return read
 
 
 # The same state
@@ -145,42 +134,31 @@ def test_fields_of_any_dtype_come_back(dtype: str) -> None:
 
 @pytest.mark.parametrize("kind", [AMRTree, GaugeTree])
 @pytest.mark.parametrize("slots", [0, 2])
-def test_an_empty_tree_comes_back(kind: Any, slots: int, tmp_path: Path) -> None:
-    tree, arena = kind(SU2, 1.0, 4, 2), FieldArena(SU2, slots)
-    data = saved(tree, arena)
-    state = loaded(data, tree)
+def test_an_empty_tree_comes_back(kind: Any, slots: int, read: Read) -> None:
+    data = saved(kind(SU2, 1.0, 4, 2), FieldArena(SU2, slots))
+    state = read(data, SU2, gauge=kind is GaugeTree)
     assert (len(state.tree), state.arena.max_blocks) == (0, slots)
     assert saved(state.tree, state.arena) == data
-    path = tmp_path / "empty.sunc"
-    path.write_bytes(data)
-    if kind is GaugeTree:
-        assert GaugeTree.read_checkpoint_from_file(path, frontend=SU2).tree.links.shape[0] == 0
-    assert len(TreeCheckpoint(SU2).read_from_file(path).tree) == 0
+    assert len(read(data, SU2).tree) == 0
 
 
-def test_padding_out_of_a_file_means_nothing_and_is_written_as_zeros() -> None:
-    tree, arena = worn()
-    data = bytearray(saved(tree, arena))
-    clean = bytes(data)
-    for block in range(len(tree)):
-        data[92 + 40 * block + 33 : 92 + 40 * block + 40] = b"padding"
-    state = loaded(bytes(data), tree)
-    assert saved(state.tree, state.arena) == clean
+def test_what_is_read_is_aligned_and_may_be_changed(read: Read, tmp_path: Path) -> None:
+    data = saved(*worn("u1"))
+    state = read(data, U1, gauge=True)
+    parts = (state.tree.blocks, state.tree.field_slots, state.tree.links)
+    for array in (*parts, state.arena.storage, state.arena.free_slots):
+        assert array.flags.aligned
+        array[:1] = np.zeros((), array.dtype)
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == data
 
 
-def test_what_is_read_is_aligned_and_may_be_changed(tmp_path: Path) -> None:
-    tree, arena = worn("u1")
-    path = tmp_path / "state.sunc"
-    tree.write_checkpoint_to_file(arena, path)
-    before = path.read_bytes()
-    file = GaugeTree.read_checkpoint_from_file(path, frontend=U1)
-    stream = loaded(saved(tree, arena), tree)
-    for state in (file, stream):
-        parts = (state.tree.blocks, state.tree.field_slots, state.tree.links)
-        for array in (*parts, state.arena.storage, state.arena.free_slots):
-            assert array.flags.aligned
-            array[:1] = np.zeros((), array.dtype)
-    assert path.read_bytes() == before
+def test_padding_means_nothing_and_is_written_as_zeros(read: Read) -> None:
+    data = saved(*worn())
+    padded = bytearray(data)
+    padded[92 + 33 : 92 + 40] = b"padding"
+    state = read(bytes(padded))
+    assert saved(state.tree, state.arena) == data
 
 
 # Streams
@@ -193,7 +171,7 @@ def test_streams_that_give_little_are_read_exactly_to_the_end_of_the_state(
 ) -> None:
     tree, arena = worn(kind)
     data = saved(tree, arena)
-    stream = trickle(data + data + b"rest", most)
+    stream: Any = Trickle(data + data + b"rest", most)
     for _ in range(2):
         if isinstance(tree, GaugeTree):
             state: Any = GaugeTree.read_checkpoint(stream, frontend=tree.frontend)
@@ -203,23 +181,34 @@ def test_streams_that_give_little_are_read_exactly_to_the_end_of_the_state(
     assert stream.read(9) == b"rest"[:most]
 
 
+def test_a_stream_may_be_one_that_takes_little_and_can_only_be_written() -> None:
+    class Sink:
+        data = b""
+
+        def write(self, data: Any) -> int:
+            self.data += bytes(data[:100])
+            return len(data[:100])
+
+    tree, arena = worn()
+    sink: Any = Sink()
+    TreeCheckpoint(SCALAR).write(tree, arena, sink)
+    assert sink.data == saved(tree, arena)
+
+
 @pytest.mark.parametrize("kind", ["scalar", "u1"])
 def test_paths_are_for_the_functions_with_file_in_their_name_and_streams_for_the_others(
     kind: str, tmp_path: Path
 ) -> None:
-    """The seed has `write(&tree, &arena, writer)`, `read(allocator, reader)` and
-    `writeToFile(&tree, &arena, dir, "run_step100.sunc")`.
-    """
     tree, arena = worn(kind)
     path, stream = tmp_path / "a.sunc", io.BytesIO()
     path.write_bytes(b"old")
-    checkpoint = TreeCheckpoint(tree.frontend)
+    checkpoint, like = TreeCheckpoint(tree.frontend), {"frontend": tree.frontend}
     if isinstance(tree, GaugeTree):
         calls: list[Any] = [
             lambda given: tree.write_checkpoint(arena, given),
-            lambda given: GaugeTree.read_checkpoint(given, frontend=tree.frontend),
+            lambda given: GaugeTree.read_checkpoint(given, **like),
             lambda given: tree.write_checkpoint_to_file(arena, given),
-            lambda given: GaugeTree.read_checkpoint_from_file(given, frontend=tree.frontend),
+            lambda given: GaugeTree.read_checkpoint_from_file(given, **like),
         ]
     else:
         calls = [
@@ -228,14 +217,12 @@ def test_paths_are_for_the_functions_with_file_in_their_name_and_streams_for_the
             lambda given: checkpoint.write_to_file(tree, arena, given),
             checkpoint.read_from_file,
         ]
-    for call in calls[:2]:
-        for given in (path, str(path)):
-            with pytest.raises(BadOption, match="_file"):
-                call(given)
-    for call in calls[2:]:
-        for given in (stream, b"a.sunc", 3):
-            with pytest.raises(BadOption):
-                call(given)
+    for call, given in (
+        *((call, given) for call in calls[:2] for given in (path, str(path))),
+        *((call, given) for call in calls[2:] for given in (stream, b"a.sunc", 3)),
+    ):
+        with pytest.raises(BadOption):
+            call(given)
     assert (path.read_bytes(), stream.getvalue()) == (b"old", b"")
 
 
@@ -250,32 +237,12 @@ def test_a_tree_checkpoint_stops_before_the_links(read: Read) -> None:
     assert stream.read(4) == b"LINK"
 
 
-def test_a_stream_may_be_one_that_can_only_be_written() -> None:
-    class Sink:
-        def __init__(self) -> None:
-            self.data = b""
-
-        def write(self, data: Any) -> int:
-            self.data += bytes(data[:100])
-            return len(data[:100])
-
-    tree, arena = worn()
-    sink = Sink()
-    TreeCheckpoint(SCALAR).write(tree, arena, sink)  # type: ignore[arg-type]
-    assert sink.data == saved(tree, arena)
-
-
 @pytest.mark.parametrize("kind", ["scalar", "u1"])
 def test_a_stream_that_ends_anywhere_is_truncated(kind: str) -> None:
     tree, arena = worn(kind)
     data = saved(tree, arena)
     end = payload_size(data)
-    cuts = {
-        *range(93),
-        *range(93, len(data), 97),
-        *range(end - 3, end),
-        *range(end + 1, end + 24),
-    }
+    cuts = {*range(93), *range(93, len(data), 97), *range(end - 3, end), *range(end + 1, end + 24)}
     for cut in sorted(cut for cut in cuts if cut < len(data)):
         with pytest.raises(TruncatedFile):
             loaded(data[:cut], tree)
@@ -284,21 +251,14 @@ def test_a_stream_that_ends_anywhere_is_truncated(kind: str) -> None:
 def test_memory_grows_with_what_has_come_and_not_with_what_is_claimed() -> None:
     data = bytearray(saved(*worn()))
     struct.pack_into("<QQQQ", data, 34, 2**30, 2**30, 2**40, 0)
+    stream: Any = Trickle(bytes(data), 1 << 20)
     tracemalloc.start()
     try:
         with pytest.raises(TruncatedFile, match="blocks"):
-            TreeCheckpoint(SCALAR).read(io.BytesIO(bytes(data)))
+            TreeCheckpoint(SCALAR).read(stream)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_a_stream_is_read_in_bounded_pieces() -> None:
-    data = bytearray(saved(*worn()))
-    struct.pack_into("<QQ", data, 34, 2**30, 2**30)
-    stream = Trickle(bytes(data), 1 << 20)
-    with pytest.raises(TruncatedFile):
-        TreeCheckpoint(SCALAR).read(stream)  # type: ignore[arg-type]
     assert stream.largest <= 16 << 20
 
 
@@ -325,13 +285,11 @@ def test_a_checkpoint_without_links_is_not_one_of_a_gauge_tree(rest: bytes, read
 
 
 def test_links_of_another_group_are_seen_in_a_file(tmp_path: Path) -> None:
-    tree, arena = worn("su2")
-    path = tmp_path / "state.sunc"
-    tree.write_checkpoint_to_file(arena, path)
+    (tmp_path / "state.sunc").write_bytes(saved(*worn("su2")))
     lookalike = GaugeFrontend(1, 2, 2, 4, TORUS)  # its fields are as large
     assert lookalike.field_bytes == SU2.field_bytes
     with pytest.raises(IncompatibleCheckpoint, match="n_gauge"):
-        GaugeTree.read_checkpoint_from_file(path, frontend=lookalike)
+        GaugeTree.read_checkpoint_from_file(tmp_path / "state.sunc", frontend=lookalike)
 
 
 @pytest.mark.parametrize(("at", "name"), [(4, "num_blocks"), (12, "links_per_block")])
@@ -353,22 +311,16 @@ def test_a_file_has_no_digests_unless_they_are_asked_for(tmp_path: Path) -> None
     assert path.read_bytes() == saved(tree, arena)
     with pytest.raises(NothingToVerify, match="extras=True"):
         checkpoint.read_from_file(path, verify="require")
+    for wrong in ("Require", "", "False", None, 1):
+        with pytest.raises(BadOption, match="verify="):
+            checkpoint.read_from_file(path, verify=wrong)  # type: ignore[arg-type]
     checkpoint.write_to_file(tree, arena, path, extras=True)
     assert path.read_bytes().startswith(saved(tree, arena) + b"HFDG")
     state = checkpoint.read_from_file(path, verify="require")
     assert saved(state.tree, state.arena) == saved(tree, arena)
-
-
-@pytest.mark.parametrize("verify", ["Require", "", "False", None, 1])
-def test_a_misspelled_verify_is_refused_rather_than_taken_for_true(
-    verify: Any, tmp_path: Path
-) -> None:
-    tree, arena = worn("scalar")
-    path = tmp_path / "state.sunc"
-    checkpoint = TreeCheckpoint(tree.frontend)
-    checkpoint.write_to_file(tree, arena, path)
-    with pytest.raises(BadOption, match="verify="):
-        checkpoint.read_from_file(path, verify=verify)
+    standfast.save(tmp_path / "model.safetensors", {"a": np.zeros(3)})
+    with pytest.raises(BadHeader, match="safetensors"):
+        checkpoint.read_from_file(tmp_path / "model.safetensors")
 
 
 def test_an_unknown_extension_is_left_alone(tmp_path: Path) -> None:
@@ -377,13 +329,6 @@ def test_an_unknown_extension_is_left_alone(tmp_path: Path) -> None:
     path.write_bytes(saved(tree, arena) + b"what another program knows")
     state = TreeCheckpoint(SCALAR).read_from_file(path)
     assert saved(state.tree, state.arena) == saved(tree, arena)
-
-
-def test_a_file_of_another_format_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    standfast.save(path, {"a": np.zeros(3)})
-    with pytest.raises(BadHeader, match="safetensors"):
-        TreeCheckpoint(SCALAR).read_from_file(path)
 
 
 def test_a_refused_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -424,8 +369,8 @@ BOX = OpenTopology(2, (8.0, 8.0))
 OTHERS: dict[str, Any] = {
     "nd": ScalarFrontend(3, 4, OpenTopology(3, (8.0,) * 3)),
     "block_size": ScalarFrontend(2, 8, BOX),
-    "field_bytes: expected 4": ScalarFrontend(2, 4, BOX, np.float32),
-    "field_bytes: expected 16": U1,
+    "field_bytes.*4": ScalarFrontend(2, 4, BOX, np.float32),
+    "field_bytes.*16": U1,
 }
 
 
@@ -451,6 +396,7 @@ HEADERS: dict[str, tuple[int, str, Any, type[StandfastError]]] = {
     "LengthOverflow": (50, "Q", 2**63, LimitExceeded),
     "bits_per_dim": (74, "B", 29, BadField),
     "base_spacing": (66, "d", -0.5, BadField),
+    "unsound": (92 + 40 * len(worn()[0]), "Q", int(worn()[1].free_slots[0]), BadRange),
 }
 
 
@@ -459,33 +405,21 @@ def test_the_errors_of_the_original_have_names_of_ours(name: str, read: Read) ->
     offset, letter, value, error = HEADERS[name]
     data = bytearray(saved(*worn()))
     struct.pack_into(f"<{letter}", data, offset, value)
-    with pytest.raises(error, match=told(read)) as caught:
+    with pytest.raises(error, match=r"state\.sunc|stream") as caught:
         read(bytes(data))
     assert type(caught.value) is error
     assert str(caught.value).count("state.sunc") <= 1
 
 
-def test_an_unsound_tree_is_refused(read: Read) -> None:
-    tree, arena = worn()
-    data = bytearray(saved(tree, arena))
-    struct.pack_into("<Q", data, 92 + 40 * len(tree), int(arena.free_slots[0]))
-    with pytest.raises(BadRange, match="field_slots"):
-        read(bytes(data))
-
-
-def test_a_tree_of_another_frontend_is_not_written() -> None:
-    tree, arena = worn()
-    other = ScalarFrontend(2, 4, OpenTopology(2, (8.0, 8.0)))
-    with pytest.raises(BadOption):
-        TreeCheckpoint(other).write(tree, arena, io.BytesIO())
-    with pytest.raises(BadOption):
-        TreeCheckpoint(SCALAR).write(tree, FieldArena(other, 15), io.BytesIO())
-
-
-def test_links_are_not_left_out_silently(tmp_path: Path) -> None:
-    tree, arena = worn("u1")
-    with pytest.raises(BadOption, match="write_checkpoint"):
-        TreeCheckpoint(U1).write(tree, arena, io.BytesIO())
-    with pytest.raises(BadOption, match="write_checkpoint"):
-        TreeCheckpoint(U1).write_to_file(tree, arena, tmp_path / "state.sunc")
+def test_a_tree_of_another_kind_is_not_written(tmp_path: Path) -> None:
+    (tree, arena), other = worn(), ScalarFrontend(2, 4, OpenTopology(2, (8.0, 8.0)))
+    path, gauge = tmp_path / "state.sunc", worn("u1")
+    for write in (
+        lambda: TreeCheckpoint(other).write_to_file(tree, arena, path),
+        lambda: TreeCheckpoint(SCALAR).write_to_file(tree, FieldArena(other, 15), path),
+        lambda: TreeCheckpoint(U1).write_to_file(*gauge, path),  # which would have no links
+        lambda: TreeCheckpoint(U1).write(*gauge, io.BytesIO()),
+    ):
+        with pytest.raises(BadOption):
+            write()
     assert list(tmp_path.iterdir()) == []
