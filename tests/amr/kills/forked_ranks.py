@@ -133,8 +133,3 @@ def _close_all(ends: Sequence[dict[int, Connection]]) -> None:
     for each in ends:
         for connection in each.values():
             connection.close()
-
-
-def kill_all() -> None:
-    """What ends a whole job: this rank and all others, at once."""
-    os.killpg(0, signal.SIGKILL)
