@@ -13,7 +13,6 @@ from gauge_theory import (
     exact_plaquette,
     exponential,
     force,
-    kinetic_energy,
     leapfrog,
     mean_and_error,
     multiply,
@@ -34,32 +33,6 @@ def surrounded(links):
 def hot(generator, size, nd=3, length=4):
     shape = (1, *(length,) * nd, nd, size, size)
     return exponential(3 * draw_momenta(generator, shape))
-
-
-def energy(links, momenta, beta):
-    return float(kinetic_energy(momenta)[0] - beta * plaquette_sums(surrounded(links))[0])
-
-
-@GROUPS
-def test_the_exponential_is_the_sum_of_its_series(size):
-    momenta = draw_momenta(np.random.default_rng(1), (50, size, size))
-    term = series = np.broadcast_to(np.eye(size), momenta.shape).astype(complex)
-    for n in range(1, 60):
-        term = term @ momenta / n
-        series = series + term
-    assert np.abs(exponential(momenta) - series).max() < 1e-13
-    assert np.array_equal(exponential(np.zeros((1, size, size), complex))[0], np.eye(size))
-
-
-@GROUPS
-def test_momenta_have_the_mean_energy_of_their_degrees_of_freedom(size):
-    momenta = draw_momenta(np.random.default_rng(2), (20_000, size, size))
-    generators = max(1, size**2 - 1)
-    energies = kinetic_energy(momenta)
-    assert abs(energies.mean() - generators / 2) < 5 * energies.std() / math.sqrt(len(energies))
-    assert np.array_equal(dagger(momenta), -momenta)
-    if size > 1:
-        assert np.abs(trace(momenta)).max() < 1e-14
 
 
 @GROUPS
@@ -107,21 +80,6 @@ def test_a_trajectory_leads_back_when_the_momenta_are_turned_round(size):
     assert np.abs(there[0] - links).max() > 0.5
     assert np.abs(back[0] - links).max() < 1e-12
     assert np.abs(back[1] + momenta).max() < 1e-12
-
-
-@GROUPS
-def test_half_the_step_violates_the_energy_a_quarter_as_much(size):
-    generator = np.random.default_rng(6)
-    links = hot(generator, size)
-    violations = []
-    for _ in range(10):
-        momenta = draw_momenta(generator, links.shape)
-        before = energy(links, momenta, 2.0)
-        ends = [leapfrog(links, momenta, surrounded, 2.0, 0.4 / n, n) for n in (8, 16)]
-        violations.append([abs(energy(*end, 2.0) - before) for end in ends])
-        links = ends[1][0]
-    coarse, fine = np.mean(violations, axis=0)
-    assert 3.6 < coarse / fine < 4.4
 
 
 @GROUPS
