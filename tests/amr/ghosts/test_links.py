@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import LinkExchangeSpec
+from standfast.amr import GaugeTree, LinkExchangeSpec
 from standfast.amr.ghosts.links import link_halo
 from standfast.amr.migration import repartition
 from standfast.errors import BadBlock, BadOption, RanksDisagree
@@ -58,6 +58,12 @@ def test_a_halo_is_the_one_found_site_by_site(of: Any, spec: Any, holes: bool) -
     assert halo.tobytes() == expected_halo(tree, spec).tobytes()
 
 
+@pytest.mark.parametrize("options", [{"depth": -1}, {"depth": 1.0}, {"corners": 1}])
+def test_a_link_exchange_is_a_number_of_layers_with_or_without_corners(options: Any) -> None:
+    with pytest.raises(BadOption):
+        LinkExchangeSpec(**options)
+
+
 def test_a_halo_follows_links_blocks_and_the_spec_of_the_tree() -> None:
     tree, _ = random_mesh(4, 0, **MESHES[1])
     first = link_halo(tree)
@@ -65,12 +71,16 @@ def test_a_halo_follows_links_blocks_and_the_spec_of_the_tree() -> None:
     assert not np.array_equal(link_halo(tree), first)
     tree.invalidate_block(int(tree.live[3]))
     tree.reorder()
+    assert tree.link_exchange_spec == LinkExchangeSpec(depth=1, corners=True)
     assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec()))
     tree.link_exchange_spec = LinkExchangeSpec(2)
     assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec(2)))
     with pytest.raises(BadOption, match="depth=5"):
         link_halo(tree, LinkExchangeSpec(5))
     assert link_halo(empty_mesh(gauge=3)[0]).shape == (0, 6, 6, 2, 3, 3)
+    copies = tree.blocks.copy(), tree.field_slots.copy()
+    restored = GaugeTree.restored(tree.frontend, 0.5, 6, 3, *copies)  # without links
+    assert (restored.links == np.eye(1)).all()
 
 
 def test_ranks_with_other_specs_are_refused() -> None:

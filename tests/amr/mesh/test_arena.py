@@ -63,19 +63,6 @@ def test_which_slots_are_free_is_known_whatever_was_done(seed: int) -> None:
                 assert arena.alloc() == slot
 
 
-def test_words_that_count_again_are_looked_at_again() -> None:
-    arena = FieldArena(SCALAR, 3)
-    arena.free_count = 0
-    arena.free(1)
-    assert words(arena) == ([1, 1, 0], 1)
-    arena.free_slots[:] = 0, 2, 1
-    arena.free_count = 2
-    with pytest.raises(BadBlock):
-        arena.free(2)
-    arena.free(1)
-    assert words(arena) == ([0, 2, 1], 3)
-
-
 def test_growing_doubles_and_the_lowest_new_slot_is_next() -> None:
     arena = FieldArena(SCALAR, 2)
     arena.storage[arena.alloc()] = 7.0

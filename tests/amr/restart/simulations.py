@@ -255,7 +255,7 @@ def _spread(patch: Any) -> Any:
 
 
 class Links(Simulation):
-    """Links of U(1) that are pulled towards the identity around each plaquette, and kicked."""
+    """Links that are drawn to those around them, and kicked."""
 
     last = 13
     frontend = GaugeFrontend(1, 1, 2, 4, PeriodicTopology(2, (16.0, 16.0)))
@@ -275,38 +275,12 @@ class Links(Simulation):
     }
 
     def evolve(self) -> None:
-        halo = link_halo(self.tree)[..., 0, 0]
-        force = _force(halo.real, halo.imag)
-        live, shape = self.tree.live, force.shape
-        turn = 0.25 * (self._noise(shape[1:], live) - 0.5 * force)
-        # What has the modulus 1 without a sine: ((1 - t^2) + 2it) / (1 + t^2).
-        square = turn * turn
-        by = (1.0 - square) / (1.0 + square), (turn + turn) / (1.0 + square)
-        links = self.tree.links[live].reshape(shape)
-        turned = np.empty(shape, np.complex128)
-        turned.real, turned.imag = _times((links.real, links.imag), by)
-        self.tree.links[live] = turned.reshape(self.tree.links[live].shape)
-
-
-Complex = tuple[Any, Any]
-
-
-def _times(a: Complex, b: Complex) -> Complex:
-    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
-
-
-def _force(real: Any, imaginary: Any) -> Any:
-    """[row, y, x, dimension]: how much the plaquettes at a link differ from the identity."""
-    near, far = slice(0, -1), slice(1, None)
-
-    def link(d: int, y: slice, x: slice, sign: float = 1.0) -> Complex:
-        return real[:, y, x, d], sign * imaginary[:, y, x, d]
-
-    there = _times(link(0, near, near), link(1, near, far))
-    back = _times(link(0, far, near, -1.0), link(1, near, near, -1.0))
-    _, sine = _times(there, back)
-    here = sine[:, 1:, 1:]
-    return np.stack((here - sine[:, :-1, 1:], sine[:, 1:, :-1] - here), axis=-1)
+        halo = link_halo(self.tree)
+        around = halo[:, 2:, 1:-1] + halo[:, :-2, 1:-1] + halo[:, 1:-1, 2:] + halo[:, 1:-1, :-2]
+        live, shape = self.tree.live, self.tree.links.shape[1:]
+        noise = self._noise(shape, live)
+        links = self.tree.links[live]
+        self.tree.links[live] = 0.5 * links + 0.125 * around.reshape(links.shape) + noise
 
 
 SIMULATIONS: Mapping[str, type[Simulation]] = {"heat": Heat, "links": Links}

@@ -9,7 +9,7 @@ import pytest
 from standfast import Store
 from standfast.amr import Snapshot
 from standfast.errors import DuplicateKey, RanksDisagree
-from tests.amr.meshes import empty_mesh, fields_by_key, merged, random_mesh
+from tests.amr.meshes import empty_mesh, fields_by_key, random_mesh
 from tests.amr.snapshot.snapshots import saved_by_threads
 from tests.kit.rank_threads import on_threads
 
@@ -24,31 +24,6 @@ def _loaded_by_threads(run: Any, size: int) -> Any:
         return fields, found.shard.owners.tolist(), found.arena.free_count
 
     return on_threads(size, program)
-
-
-def _part(rank: int, size: int, **of: Any) -> Any:
-    """The share of a rank of one mesh, every block on one rank."""
-    tree, arena = random_mesh(5, **of)
-    for number, index in enumerate(tree.live.tolist()):
-        if number % size != rank:
-            tree.invalidate_block(index)
-    return tree, arena
-
-
-@pytest.mark.parametrize(
-    "of",
-    [{}, {"topology": "mixed", "components": 3}, {"gauge": 2}],
-    ids=["scalar", "mixed vector", "gauge"],
-)
-@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (1, 2)])
-def test_blocks_are_shared_out_anew(before: int, after: int, of: Any, run: Any) -> None:
-    saved_by_threads(run, before, lambda rank: _part(rank, before, **of), "manual")
-    found = _loaded_by_threads(run, after)
-    expected = fields_by_key(*random_mesh(5, **of))
-    assert merged([blocks for blocks, _, _ in found]) == expected
-    assert all(owners == found[0][1] for _, owners, _ in found)
-    counts = [len(blocks) for blocks, _, _ in found]
-    assert max(counts) - min(counts) <= 1
 
 
 def test_there_may_be_more_ranks_than_blocks(run: Any) -> None:
