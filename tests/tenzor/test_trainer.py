@@ -127,19 +127,7 @@ def test_figures_are_means_of_the_epoch() -> None:
     assert (state.epoch, state.batch, state.global_step) == (2, 0, 2)
 
 
-def test_it_goes_on_until_the_last_epoch_or_until_it_is_told_to_stop() -> None:
-    trainer = Trainer(TrainerConfig(epochs=2))
-    for _ in range(2):
-        assert trainer.should_continue()
-        trainer.begin_epoch()
-        trainer.end_epoch(0.0, 0.0)
-    assert not trainer.should_continue()
-    other = Trainer()
-    other.state.should_stop = True
-    assert not other.should_continue()
-
-
-def test_patience_ends_a_training_without_progress() -> None:
+def test_it_goes_on_until_the_last_epoch_or_without_progress() -> None:
     trainer = Trainer(TrainerConfig(epochs=9, early_stopping_patience=2))
     for accuracy in (0.5, 0.5, 0.6, math.nan, 0.6):
         assert trainer.should_continue()
@@ -147,6 +135,14 @@ def test_patience_ends_a_training_without_progress() -> None:
         trainer.end_epoch(1.0, accuracy)
     assert not trainer.should_continue()
     assert (trainer.get_stats().stopped_early, trainer.state.best_epoch) == (True, 3)
+    last = Trainer(TrainerConfig(epochs=1))
+    assert last.should_continue()
+    last.begin_epoch()
+    last.end_epoch(0.0, 0.0)
+    assert not last.should_continue()
+    told = Trainer()
+    told.state.should_stop = True
+    assert not told.should_continue()
 
 
 # Checkpoints

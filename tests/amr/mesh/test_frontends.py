@@ -1,4 +1,4 @@
-"""What lies at a site."""
+"""What lies at a site, and the box around a mesh."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from standfast.amr import (
 from standfast.amr.mesh.frontends import frontend_of
 from standfast.errors import BadField, BadOption
 
+OPEN = OpenTopology(2, (4.0, 8.0))
+PERIODIC = PeriodicTopology(2, [4, 8])
+MIXED = GridTopology(2, ("periodic", "open"), (4.0, 8.0))
 BOX = OpenTopology(2, (16.0, 16.0))
 TORUS = PeriodicTopology(4, (8.0,) * 4)
 
@@ -98,15 +101,63 @@ def test_options_of_a_gauge_frontend_are_checked(
         GaugeFrontend(n_gauge, n_spinor, 4, block_size, TORUS)
 
 
+def test_sites_are_counted_by_their_distance() -> None:
+    assert OPEN.sites(0.5) == (8, 16)
+    assert OPEN.sites(0.25) == (16, 32)
+    assert OpenTopology(1, (0.3,)).sites(0.1) == (3,)  # 0.3 / 0.1 is less than 3
+
+
+def test_each_dimension_has_a_boundary_of_its_own() -> None:
+    origins = np.array([[-1, 0], [8, 15], [3, 16], [-1, -1]])
+    for box, expected, inside in (
+        (OPEN, origins.tolist(), [False, False, False, False]),
+        (PERIODIC, [[7, 0], [0, 15], [3, 0], [7, 15]], [True] * 4),
+        (MIXED, [[7, 0], [0, 15], [3, 16], [7, -1]], [True, True, False, False]),
+    ):
+        wrapped, found = box.wrapped(origins, 0.5)
+        assert (wrapped.tolist(), found.tolist()) == (expected, inside)
+    assert OPEN.wrapped(np.array([[0, 0], [7, 15]]), 0.5)[1].all()
+    assert GridTopology(2, ["open", "open"], (4.0, 8.0)) == OPEN
+    assert GridTopology(2, ("periodic",) * 2, (4.0, 8.0)) == PERIODIC
+    assert MIXED not in (OPEN, PERIODIC)
+
+
+@pytest.mark.parametrize(
+    "boundary", [("open",), ("open", "round"), ("open",) * 3, "open", None, ("open", None)]
+)
+def test_a_boundary_is_open_or_periodic_for_each_dimension(boundary: Any) -> None:
+    with pytest.raises(BadOption, match="boundary="):
+        GridTopology(2, boundary, (4.0, 8.0))
+
+
+@pytest.mark.parametrize(
+    ("nd", "extents"),
+    [
+        *((nd, (1.0,) * 2) for nd in (0, 9, -1, 2.0, True, "2")),
+        *((2, (1.0, value)) for value in (0.0, -1.0, np.inf, np.nan, "wide", 1j, None, 10**400)),
+        *((2, value) for value in ((1.0,), 1.0, None)),
+    ],
+)
+def test_a_box_has_1_to_8_dimensions_and_a_length_for_each(nd: Any, extents: Any) -> None:
+    with pytest.raises(BadOption):
+        OpenTopology(nd, extents)
+
+
+@pytest.mark.parametrize("spacing", [1e-300, 1e300, 1e-18])
+def test_a_spacing_that_makes_no_box_is_refused(spacing: float) -> None:
+    with pytest.raises(BadOption):
+        PERIODIC.wrapped(np.zeros((1, 2), np.int64), spacing)
+
+
 @pytest.mark.parametrize(
     "frontend",
     [
-        ScalarFrontend(2, 16, BOX),
-        ScalarFrontend(2, 4, BOX, np.uint16),
-        ScalarFrontend(2, 4, GridTopology(2, ("open", "periodic"), (1.0, 2.0)), components=3),
+        ScalarFrontend(2, 16, OPEN),
+        ScalarFrontend(2, 4, PERIODIC, np.uint16),
+        ScalarFrontend(2, 4, MIXED, components=3),
         GaugeFrontend(3, 4, 4, 8, TORUS),
     ],
-    ids=["float64", "uint16", "mixed vector", "gauge"],
+    ids=["open", "periodic", "mixed", "gauge"],
 )
 def test_a_description_makes_it_again(frontend: Any) -> None:
     assert frontend_of(frontend.describe()) == frontend
@@ -114,6 +165,7 @@ def test_a_description_makes_it_again(frontend: Any) -> None:
 
 SCALAR = ScalarFrontend(2, 16, BOX).describe()
 GAUGE = GaugeFrontend(3, 1, 4, 4, TORUS).describe()
+OPENS = ["open"] * 2
 
 
 @pytest.mark.parametrize(
@@ -124,6 +176,16 @@ GAUGE = GaugeFrontend(3, 1, 4, 4, TORUS).describe()
         *(SCALAR | {"block_size": 5}, SCALAR | {"dtype": 8}, SCALAR | {"dtype": "object"}),
         *(SCALAR | {"components": 0}, SCALAR | {"components": 3.0}, SCALAR | {"topology": None}),
         *(GAUGE | {"n_gauge": 0}, GAUGE | {"n_gauge": True}),
+        *(
+            SCALAR | {"topology": {"boundary": boundary, "extents": [1.0, 1.0]}}
+            for boundary in (["open", "round"], ["open", ["open"]], ["open"], "open")
+        ),
+        *(
+            SCALAR | {"topology": {"boundary": OPENS, "extents": extents}}
+            for extents in ([1.0], [1.0, -1.0], [1, 1], "11")
+        ),
+        *(SCALAR | {"topology": {}}, SCALAR | {"topology": {"boundary": OPENS}}),
+        SCALAR | {"topology": {"boundary": OPENS, "extents": [1.0, 1.0], "more": 1}},
     ],
 )
 def test_what_no_description_says_is_a_bad_field(described: Any) -> None:

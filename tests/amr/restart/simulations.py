@@ -172,17 +172,19 @@ class Simulation:
                 self.arena.free(int(slots[index]))
                 used.add(int(slots[index]))
 
-    def reorder(self) -> None:
-        self.tree.reorder()
-
     def adapt(self, threshold: float) -> None:
         self.tree.adapt_mesh(self.arena, threshold)
 
+    def tidy(self) -> None:
+        """Put blocks, and so fields, in the order of their places."""
+        self.tree.reorder()
+        self.arena.defragment(self.tree)
+
+    def reorder(self) -> None:
+        self.tree.reorder()
+
     def grow(self) -> None:
         self.arena.grow(self.arena.max_blocks + 3)
-
-    def defragment(self) -> None:
-        self.arena.defragment(self.tree)
 
     def repartition(self) -> None:
         """Share the blocks out by weights that favour the last ranks."""
@@ -241,7 +243,7 @@ class Heat(Simulation):
         12: [("adapt", 30.0)],
         13: [("recycle",), ("repartition",)],
         14: [("adapt", 5.0)],
-        15: [("reorder",), ("defragment",)],
+        15: [("tidy",)],
         16: [("adapt", 60.0)],
     }
 
@@ -270,7 +272,7 @@ class Links(Simulation):
         7: [("reorder",)],
         8: [("grow",), ("insert", (8, 12), 0)],
         9: [("invalidate", (0, 8), 0)],
-        10: [("reorder",), ("defragment",)],
+        10: [("tidy",)],
         11: [("insert", (0, 8), 0)],
     }
 

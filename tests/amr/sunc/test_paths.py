@@ -55,9 +55,6 @@ def test_the_step_decides_whether_a_checkpoint_is_due(strict: bool) -> None:
 def test_each_rank_writes_its_own_file_and_rebuilds_the_shard_after_a_restart(
     tmp_path: Path,
 ) -> None:
-    """The seed's "MPI Usage", in its order: per-rank paths, a step for all, a shard rebuilt with
-    `.morton_contiguous` after the restart; then ghosts are as they were.
-    """
 
     def program(comm: Any) -> None:
         tree, arena = AMRTree(VECTOR, 1.0, 4, 8), FieldArena(VECTOR, 4)
