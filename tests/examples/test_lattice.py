@@ -128,27 +128,6 @@ def hot(generator, size, nd=3, length=4):
 
 
 @GROUPS
-def test_plaquettes_are_those_of_a_walk_from_site_to_site(size):
-    links = hot(np.random.default_rng(3), size)[0]
-    length, nd = links.shape[0], links.shape[-3]
-    total = 0.0
-    for place in itertools.product(range(length), repeat=nd):
-        for mu, nu in itertools.permutations(range(nd), 2):
-            at, loop = list(place), np.eye(size)
-            for d, forwards in ((mu, True), (nu, True), (mu, False), (nu, False)):
-                axis = nd - 1 - d
-                if forwards:
-                    loop = loop @ links[(*at, d)]
-                    at[axis] = (at[axis] + 1) % length
-                else:
-                    at[axis] = (at[axis] - 1) % length
-                    loop = loop @ links[(*at, d)].conj().T
-            assert at == list(place)
-            total += loop.trace().real / size / 2  # each was walked both ways round
-    assert plaquette_sums(surrounded(links[None]))[0] == pytest.approx(total, rel=1e-12)
-
-
-@GROUPS
 def test_the_force_is_the_slope_of_the_action(size):
     generator = np.random.default_rng(4)
     links, direction = hot(generator, size), draw_momenta(generator, (1, 4, 4, 4, 3, size, size))
@@ -172,19 +151,6 @@ def test_links_off_the_group_are_led_back(size):
     assert np.abs(found - links).max() < 1e-8
     if size > 1:
         assert np.abs(np.linalg.det(found) - 1).max() < 1e-14
-
-
-def test_exact_plaquettes_are_integrals_over_the_group():
-    angle = np.linspace(0, np.pi, 200_001)
-    for beta in (0.3, 2.0, 9.0):
-        weight = np.exp(beta * (np.cos(angle) - 1))
-        for group, measure in (("u1", 1.0), ("su2", np.sin(angle) ** 2)):
-            mean = np.trapezoid(measure * weight * np.cos(angle), angle) / np.trapezoid(
-                measure * weight, angle
-            )
-            assert exact_plaquette(group, 2, beta) == pytest.approx(mean, rel=1e-7)
-    assert exact_plaquette("u1", 4, 1.0) is None
-    assert exact_plaquette("su3", 2, 1.0) is None
 
 
 def test_the_error_of_a_chain_counts_its_memory():

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, Self
 
 from standfast.errors import RankLost
@@ -80,12 +79,7 @@ class ForkedRanks:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -79,18 +79,6 @@ def test_an_empty_tree_and_an_arena_without_slots_come_back(run: Any) -> None:
         assert saved(found.tree, found.arena) == saved(tree, arena)
 
 
-def test_a_shard_of_one_rank_comes_back_attached(run: Any) -> None:
-    tree, arena = random_mesh(3)
-    shard = ShardContext.from_tree(tree, None, "morton_contiguous")
-    tree.attach_shard(shard)
-    Snapshot.save(run, 1, tree, arena)
-    found = Snapshot.load(run).shard
-    assert found is not None
-    assert (found.kind, found.rank, found.size) == ("morton_contiguous", 0, 1)
-    assert found.keys.tobytes() == shard.keys.tobytes()
-    assert found.owners.tobytes() == shard.owners.tobytes()
-
-
 def test_generators_go_on_where_they_were(run: Any) -> None:
     own: dict[str, Any] = {
         "self": np.random.default_rng(1),
