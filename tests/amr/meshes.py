@@ -19,10 +19,11 @@ from standfast.amr import (
     GridTopology,
     ScalarFrontend,
 )
-from standfast.amr.mesh.morton import Key
 from tests.amr.tree_states import saved
 from tests.kit.seams import Seams
 
+Key = tuple[int, int]
+"""A place on the Morton curve, and a level."""
 BOUNDARIES = {"open": ("open",), "periodic": ("periodic",), "mixed": ("periodic", "open")}
 """By the name of a topology the boundaries of the dimensions, repeated for as many as there are."""
 

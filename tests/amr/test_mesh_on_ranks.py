@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from standfast import Store
-from standfast.amr import Snapshot, TreeCheckpoint, format_ranked_path, logical_digest
-from standfast.amr.migration import repartition
+from standfast.amr import Snapshot, TreeCheckpoint, format_ranked_path, logical_digest, repartition
 from tests.amr.meshes import random_mesh
 from tests.amr.programs.mesh_on_ranks import CHANNEL, LATTICE, MESH, channel, halos, wander
 from tests.kit.cases import kept

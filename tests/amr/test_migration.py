@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import ShardContext
-from standfast.amr.migration import move_blocks, repartition
+from standfast.amr import ShardContext, move_blocks, repartition
 from standfast.amr.shard import even_owners, weighted_owners
 from standfast.errors import (
     BadBlock,

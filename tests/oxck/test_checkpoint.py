@@ -414,58 +414,34 @@ def test_float32_of_any_byte_order_framework_and_layout_becomes_row_major() -> N
     assert CheckpointTensor("x", [[1], [2]]).shape == [2, 1]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        torch.tensor([2**53 + 1]),
-        torch.tensor([1e300], dtype=torch.float64),
-        torch.tensor([1 + 2j]),
-        torch.tensor([1.5], dtype=torch.bfloat16),
-        torch.tensor([1.5], dtype=torch.float16),
-        torch.tensor([True]),
-        np.array([1.5]),
-        np.array([1.5], np.float16),
-        np.array([1], np.int32),
-        np.array([1 + 2j], np.complex64),
-    ],
-    ids=lambda value: str(value.dtype),
-)
-def test_an_array_of_another_dtype_is_refused(given: Any) -> None:
-    with pytest.raises(UnsupportedDType, match=r"'layer\.0'.*float32.*allow_cast"):
-        CheckpointTensor("layer.0", given)
+OTHER_DTYPES: list[Any] = [
+    *(torch.tensor([2**53 + 1]), torch.tensor([1e300], dtype=torch.float64)),
+    *(torch.tensor([1.5], dtype=torch.bfloat16), torch.tensor([1.5], dtype=torch.float16)),
+    *(torch.tensor([1 + 2j]), torch.tensor([True]), np.array([1.5]), np.array([1.5], np.float16)),
+    *(np.array([1], np.int32), np.array([1 + 2j], np.complex64)),
+]
+OTHER_VALUES: list[Any] = [
+    *(None, [None], [2**24 + 1], [0.5, 2**53 + 1], [2**200], [1e300], [-1e300], [1e-60]),
+    *([1 + 2j], ["1.5"], [[1.0], [2.0, 3.0]], torch.nn.Linear(1, 1).weight.grad, {"w": 1.0}),
+]
+NOT_NUMBERS: list[Any] = [
+    *([torch.nn.Parameter(torch.ones(2))], [torch.ones(2, dtype=torch.bfloat16)]),
+    [np.ones((2, 3)), np.ones((2, 2))],
+]
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "shape", "error"),
     [
-        *(None, [None], [2**24 + 1], [0.5, 2**53 + 1], [2**200], [1e300], [-1e300], [1e-60]),
-        *([1 + 2j], ["1.5"], [[1.0], [2.0, 3.0]], torch.nn.Linear(1, 1).weight.grad, {"w": 1.0}),
+        *((given, None, UnsupportedDType) for given in OTHER_DTYPES),
+        *((given, None, RefusedTensor) for given in OTHER_VALUES),
+        *((given, None, UnsupportedTensor) for given in NOT_NUMBERS),
+        *(([1, 2, 3, 4], shape, UnsupportedShape) for shape in (5, [2.0, 2.0], ["2"], [None])),
     ],
-    ids=repr,
 )
-def test_values_that_float32_cannot_hold_are_refused(given: Any) -> None:
-    with pytest.raises(RefusedTensor, match=r"'layer\.0'"):
-        CheckpointTensor("layer.0", given)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        [torch.nn.Parameter(torch.ones(2))],
-        [torch.ones(2, dtype=torch.bfloat16)],
-        [np.ones((2, 3)), np.ones((2, 2))],
-    ],
-    ids=["gradients", "bfloat16", "ragged"],
-)
-def test_a_list_of_what_numpy_cannot_read_is_refused(given: Any) -> None:
-    with pytest.raises(UnsupportedTensor, match="'x'"):
-        CheckpointTensor("x", given)
-
-
-@pytest.mark.parametrize("shape", [5, [2.0, 2.0], ["2"], [None]], ids=repr)
-def test_what_is_not_a_shape_is_refused(shape: Any) -> None:
-    with pytest.raises(UnsupportedShape, match="'x'"):
-        CheckpointTensor("x", [1, 2, 3, 4], shape)
+def test_what_float32_cannot_hold_is_refused(given: Any, shape: Any, error: Any) -> None:
+    with pytest.raises(error, match=r"'layer\.0'"):
+        CheckpointTensor("layer.0", given, shape)
 
 
 def test_a_list_of_numbers_is_rounded_as_a_literal_is() -> None:

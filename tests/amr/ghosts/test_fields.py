@@ -12,8 +12,9 @@ from standfast.amr import (
     PeriodicTopology,
     ScalarFrontend,
     ShardContext,
+    move_blocks,
+    repartition,
 )
-from standfast.amr.migration import move_blocks, repartition
 from standfast.errors import BadBlock, BadOption, RanksDisagree
 from tests.amr.meshes import (
     beyond,

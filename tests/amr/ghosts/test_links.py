@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import GaugeTree, LinkExchangeSpec
-from standfast.amr.ghosts.links import link_halo
-from standfast.amr.migration import repartition
+from standfast.amr import GaugeTree, LinkExchangeSpec, link_halo, repartition
 from standfast.errors import BadBlock, BadOption, RanksDisagree
 from tests.amr.meshes import beyond, empty_mesh, give_fields, random_mesh
 from tests.kit.rank_threads import on_threads

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import ShardContext
-from standfast.amr.ghosts.links import link_halo
-from standfast.amr.migration import move_blocks
+from standfast.amr import ShardContext, link_halo, move_blocks
 from standfast.errors import BadOption, RanksDisagree
 from tests.amr.meshes import empty_mesh, merged
 from tests.kit.rank_threads import on_threads

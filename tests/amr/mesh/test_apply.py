@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr.mesh.apply import Patch
-from standfast.amr.migration import repartition
+from standfast.amr import Patch, repartition
 from standfast.errors import BadBlock, BadOption, RankFailed
 from tests.amr.meshes import (
     empty_mesh,

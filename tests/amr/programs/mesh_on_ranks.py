@@ -19,9 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from standfast import Store
-from standfast.amr import Snapshot, broadcast_checkpoint_step
-from standfast.amr.ghosts.links import link_halo
-from standfast.amr.migration import repartition
+from standfast.amr import Snapshot, broadcast_checkpoint_step, link_halo, repartition
 from standfast.errors import StandfastError
 from standfast.parallel import communicator
 from tests.amr.meshes import fields_by_key, random_mesh

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import ShardContext
-from standfast.amr.migration import repartition
+from standfast.amr import ShardContext, repartition
 from standfast.amr.regrid.adapt import Adapted, gradients
 from standfast.errors import BadBlock, BadOption, RanksDisagree
 from tests.amr.ghosts.test_fields import expected_layer

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import INVALID, FieldArena
+from standfast.amr import INVALID, FieldArena, repartition
 from standfast.amr.ghosts.places import Places
 from standfast.amr.mesh.restriction import inject
-from standfast.amr.migration import repartition
 from standfast.amr.regrid.adapt import Adapted, gradients, plan_adaption
 from standfast.errors import ArenaFull, BadBlock, MaxRefinementExceeded, RankFailed
 from tests.amr.meshes import (

@@ -25,9 +25,9 @@ from standfast.amr import (
     ScalarFrontend,
     ShardContext,
     Snapshot,
+    link_halo,
+    repartition,
 )
-from standfast.amr.ghosts.links import link_halo
-from standfast.amr.migration import repartition
 
 Change = tuple[Any, ...]
 """A method of the simulation, by its name, and its arguments."""

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from standfast.amr import GaugeTree
-from standfast.amr.ghosts.links import link_halo
+from standfast.amr import GaugeTree, link_halo
 from standfast.identity.canonical import Canonical
 from standfast.tensors import randomness
 from tests.amr.meshes import fields_by_key

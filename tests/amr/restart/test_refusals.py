@@ -19,8 +19,8 @@ from standfast.amr import (
     PeriodicTopology,
     ScalarFrontend,
     Snapshot,
+    repartition,
 )
-from standfast.amr.migration import repartition
 from standfast.errors import (
     BadBlock,
     BadOption,

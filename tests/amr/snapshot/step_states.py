@@ -17,10 +17,10 @@ from standfast.amr import (
     GaugeFrontend,
     GaugeTree,
     PeriodicTopology,
+    Restored,
     ShardContext,
     Snapshot,
 )
-from standfast.amr.snapshot.snapshot import Restored
 from standfast.tensors import randomness
 from tests.amr.tree_states import saved
 
