@@ -16,20 +16,6 @@ import torch
 
 import standfast
 from standfast import errors
-from standfast.errors import (
-    BadName,
-    DamagedFile,
-    DuplicateKey,
-    IndexMismatch,
-    RefusedMetadata,
-    RefusedTensor,
-    SizeMismatch,
-    StandfastError,
-    TrailingBytes,
-    UnsupportedDType,
-    UnsupportedShape,
-    UnsupportedTensor,
-)
 from standfast.oxck import (
     Checkpoint,
     CheckpointError,
@@ -87,7 +73,7 @@ def test_the_first_tensor_of_a_name_is_found() -> None:
     checkpoint.add_tensor(CheckpointTensor("w", [9]))
     assert checkpoint.get_tensor("w") is checkpoint.tensors[0]
     assert checkpoint.get_tensor("missing") is None
-    with pytest.raises(RefusedTensor):
+    with pytest.raises(errors.RefusedTensor):
         checkpoint.add_tensor(np.ones(2))  # type: ignore[arg-type]
     assert len(checkpoint.tensors) == 3
 
@@ -174,7 +160,7 @@ def test_repeated_names_are_kept_here_and_refused_there(digests: bool, tmp_path:
     again = Checkpoint.load(path)
     assert [each.name for each in again.tensors] == ["w", "b", "w"]
     assert again.tensors[2].data.tolist() == [8, 9]
-    with pytest.raises(DuplicateKey, match=r"'w'.*standfast\.oxck\.Checkpoint"):
+    with pytest.raises(errors.DuplicateKey, match=r"'w'.*standfast\.oxck\.Checkpoint"):
         standfast.open(path)
 
 
@@ -190,7 +176,7 @@ def test_a_shape_without_dimensions_has_one_element_or_none(values: list[float])
 def test_trailing_bytes_of_a_file_are_refused_and_of_a_stream_left_alone(tmp_path: Path) -> None:
     data = written(small())
     (tmp_path / "long.oxck").write_bytes(data + b"more")
-    with pytest.raises(TrailingBytes, match=r"long\.oxck"):
+    with pytest.raises(errors.TrailingBytes, match=r"long\.oxck"):
         Checkpoint.load(tmp_path / "long.oxck")
     stream = io.BytesIO(data + b"more")
     assert len(Checkpoint.read_from(stream).tensors) == 2
@@ -233,7 +219,7 @@ def test_a_file_with_digests_that_the_original_saved_again_loads_unverified(tmp_
     text, _, tensors = data[28:].partition(b"}" + b" " * 64)
     path = tmp_path / "again.oxck"
     path.write_bytes(file_of(text + b"}", tensors.lstrip(b" "), count=len(checkpoint.tensors)))
-    with pytest.raises(IndexMismatch, match="verify=False"):
+    with pytest.raises(errors.IndexMismatch, match="verify=False"):
         Checkpoint.load(path)
     assert list(standfast.load(path, verify=False)) == [each.name for each in checkpoint.tensors]
 
@@ -281,7 +267,7 @@ CUTS = [
     (33, 4, 3),
     (58, 4, 3),
 ]
-REFUSED: list[tuple[bytes, type[StandfastError], dict[str, Any]]] = [
+REFUSED: list[tuple[bytes, type[errors.StandfastError], dict[str, Any]]] = [
     (file_of(magic=b"OXC\xff"), InvalidMagic, {"got": b"OXC\xff"}),
     (b"NOPE", InvalidMagic, {"got": b"NOPE"}),
     *((file_of(version=n), UnsupportedVersion, {"version": n}) for n in (0, 2, 2**32 - 1)),
@@ -291,14 +277,14 @@ REFUSED: list[tuple[bytes, type[StandfastError], dict[str, Any]]] = [
         (file_of("{}", tensor("a"))[:length], TruncatedData, {"expected": expected, "got": got})
         for length, expected, got in CUTS
     ),
-    (file_of("{}", tensor("x", (), floats(1, 2))), SizeMismatch, {}),
-    (file_of('{"standfast.digest":"0"}'), DamagedFile, {}),
+    (file_of("{}", tensor("x", (), floats(1, 2))), errors.SizeMismatch, {}),
+    (file_of('{"standfast.digest":"0"}'), errors.DamagedFile, {}),
 ]
 
 
 @pytest.mark.parametrize(("data", "error", "fields"), REFUSED)
 def test_what_is_refused_says_why_and_in_which_file(
-    data: bytes, error: type[StandfastError], fields: dict[str, Any], tmp_path: Path
+    data: bytes, error: type[errors.StandfastError], fields: dict[str, Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "model.oxck"
     path.write_bytes(data)
@@ -353,20 +339,20 @@ def with_tensor(**changes: Any) -> Checkpoint:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"shape": []}, UnsupportedShape),
-        ({"shape": [2, 3]}, UnsupportedShape),
-        ({"shape": [-2, -2]}, UnsupportedShape),
-        ({"shape": [2.0, 2.0]}, UnsupportedShape),
-        ({"shape": [1] * 63 + [2, 2]}, UnsupportedShape),
-        ({"shape": [2**61, 0], "data": np.zeros(0, "f4")}, UnsupportedShape),
-        ({"data": np.zeros(4)}, UnsupportedDType),
-        ({"data": [1, 2, 3, 4]}, UnsupportedDType),
-        ({"name": "\ud800"}, BadName),
-        ({"name": 3}, BadName),
+        ({"shape": []}, errors.UnsupportedShape),
+        ({"shape": [2, 3]}, errors.UnsupportedShape),
+        ({"shape": [-2, -2]}, errors.UnsupportedShape),
+        ({"shape": [2.0, 2.0]}, errors.UnsupportedShape),
+        ({"shape": [1] * 63 + [2, 2]}, errors.UnsupportedShape),
+        ({"shape": [2**61, 0], "data": np.zeros(0, "f4")}, errors.UnsupportedShape),
+        ({"data": np.zeros(4)}, errors.UnsupportedDType),
+        ({"data": [1, 2, 3, 4]}, errors.UnsupportedDType),
+        ({"name": "\ud800"}, errors.BadName),
+        ({"name": 3}, errors.BadName),
     ],
 )
 def test_a_tensor_that_would_not_come_back_is_refused(
-    changes: dict[str, Any], error: type[StandfastError]
+    changes: dict[str, Any], error: type[errors.StandfastError]
 ) -> None:
     with pytest.raises(error) as refused:
         written(with_tensor(**changes))
@@ -397,7 +383,7 @@ def test_data_that_was_replaced_is_written() -> None:
 def test_metadata_that_would_not_come_back_is_refused(
     metadata: dict[Any, Any], digests: bool
 ) -> None:
-    with pytest.raises(RefusedMetadata):
+    with pytest.raises(errors.RefusedMetadata):
         written(Checkpoint(metadata=metadata, digests=digests))
 
 
@@ -433,10 +419,13 @@ NOT_NUMBERS: list[Any] = [
 @pytest.mark.parametrize(
     ("given", "shape", "error"),
     [
-        *((given, None, UnsupportedDType) for given in OTHER_DTYPES),
-        *((given, None, RefusedTensor) for given in OTHER_VALUES),
-        *((given, None, UnsupportedTensor) for given in NOT_NUMBERS),
-        *(([1, 2, 3, 4], shape, UnsupportedShape) for shape in (5, [2.0, 2.0], ["2"], [None])),
+        *((given, None, errors.UnsupportedDType) for given in OTHER_DTYPES),
+        *((given, None, errors.RefusedTensor) for given in OTHER_VALUES),
+        *((given, None, errors.UnsupportedTensor) for given in NOT_NUMBERS),
+        *(
+            ([1, 2, 3, 4], shape, errors.UnsupportedShape)
+            for shape in (5, [2.0, 2.0], ["2"], [None])
+        ),
     ],
 )
 def test_what_float32_cannot_hold_is_refused(given: Any, shape: Any, error: Any) -> None:
@@ -468,7 +457,7 @@ def test_a_cast_that_was_allowed_is_made(given: Any, expected: float) -> None:
 
 @pytest.mark.parametrize("given", [np.array([1 + 2j]), torch.tensor([1 + 2j]), [1 + 2j], None])
 def test_no_cast_drops_an_imaginary_part_or_turns_none_into_a_number(given: Any) -> None:
-    with pytest.raises(RefusedTensor, match="'x'"):
+    with pytest.raises(errors.RefusedTensor, match="'x'"):
         CheckpointTensor("x", given, allow_cast=True)
 
 
@@ -515,7 +504,7 @@ def test_a_file_that_cannot_be_saved_is_named_and_left_as_it_was(tmp_path: Path)
         with_tensor(data=np.zeros(4)),
         Checkpoint(metadata={"step": 3}),  # type: ignore[dict-item]
     ):
-        with pytest.raises(StandfastError) as caught:
+        with pytest.raises(errors.StandfastError) as caught:
             wrong.save(path)
         assert str(path) in str(caught.value)
         assert path.read_bytes() == before

@@ -14,20 +14,7 @@ import torch
 from torch import nn, optim
 
 import standfast
-from standfast.errors import (
-    BadName,
-    ClosedFile,
-    DigestMismatch,
-    MissingFile,
-    NotVerified,
-    RefusedMetadata,
-    RefusedState,
-    StandfastError,
-    StateMismatch,
-    TensorNotFound,
-    UnsupportedFile,
-    UnsupportedTensor,
-)
+from standfast import errors
 from standfast.formats.tenzor.file import checkpoint_metadata
 from standfast.tenzor import Checkpoint, CheckpointMetadata, Trainer
 from tests import GOLDEN
@@ -112,7 +99,7 @@ def vars_of(metadata: CheckpointMetadata) -> dict[str, Any]:
     ],
 )
 def test_metadata_that_cannot_be_saved_is_refused(metadata: Any, told: str, path: Path) -> None:
-    with pytest.raises(RefusedMetadata, match=told):
+    with pytest.raises(errors.RefusedMetadata, match=told):
         Checkpoint.save(path, {"w": np.ones(2)}, None, metadata)
     assert not path.exists()
 
@@ -166,15 +153,15 @@ def test_all_that_differs_is_named_and_nothing_is_filled(path: Path) -> None:
     Checkpoint.save(path, {"a": np.ones(2), "b": np.ones(3), "c": np.ones(4)}, None, METADATA)
     mine = {"a": np.zeros(2), "b": np.zeros(3, np.float32), "d": np.zeros(5)}
     with Checkpoint.load(path) as loaded:
-        with pytest.raises(StateMismatch, match=r"(?s)d.*c.*b.*float64.*float32"):
+        with pytest.raises(errors.StateMismatch, match=r"(?s)d.*c.*b.*float64.*float32"):
             loaded.load_weights(mine)
         assert not any(array.any() for array in mine.values())
         shared = {name: torch.zeros(size).double() for name, size in (("a", 2), ("c", 4))}
         shared["b"] = torch.zeros(1).double().expand(3)
-        with pytest.raises(StateMismatch, match=r"\bb\b"):  # whose elements share memory
+        with pytest.raises(errors.StateMismatch, match=r"\bb\b"):  # whose elements share memory
             loaded.load_weights(shared)
         assert not shared["a"].any()
-    with pytest.raises(ClosedFile):
+    with pytest.raises(errors.ClosedFile):
         loaded.load_weights({"a": np.zeros(2), "b": np.zeros(3), "c": np.zeros(4)})
 
 
@@ -182,7 +169,7 @@ def test_damage_is_found_before_anything_is_filled(path: Path) -> None:
     Checkpoint.save(path, {"a": np.ones(2), "b": np.ones(3)}, None, METADATA)
     flip(path)
     mine = {"a": np.zeros(2), "b": np.zeros(3)}
-    with Checkpoint.load(path) as loaded, pytest.raises(DigestMismatch, match="'b'"):
+    with Checkpoint.load(path) as loaded, pytest.raises(errors.DigestMismatch, match="'b'"):
         loaded.load_weights(mine)
     assert not mine["a"].any()
 
@@ -190,16 +177,16 @@ def test_damage_is_found_before_anything_is_filled(path: Path) -> None:
 @pytest.mark.parametrize(
     ("weights", "extra", "error"),
     [
-        *(({name: np.ones(2)}, None, BadName) for name in ("a\ud800", 1, "n" * 65_536)),
-        *(({name: np.array([True])}, None, BadName) for name in ("a\ud800", 1)),
-        ({"w": np.ones(2)}, {"\ud800": np.ones(2)}, BadName),
-        ([np.ones(2)], None, UnsupportedTensor),
-        ({"a": 1.5}, None, UnsupportedTensor),
-        ({"w": np.ones(2)}, [1], RefusedState),
+        *(({name: np.ones(2)}, None, errors.BadName) for name in ("a\ud800", 1, "n" * 65_536)),
+        *(({name: np.array([True])}, None, errors.BadName) for name in ("a\ud800", 1)),
+        ({"w": np.ones(2)}, {"\ud800": np.ones(2)}, errors.BadName),
+        ([np.ones(2)], None, errors.UnsupportedTensor),
+        ({"a": 1.5}, None, errors.UnsupportedTensor),
+        ({"w": np.ones(2)}, [1], errors.RefusedState),
     ],
 )
 def test_what_no_file_can_have_is_refused_and_the_old_file_kept(
-    weights: Any, extra: Any, error: type[StandfastError], path: Path
+    weights: Any, extra: Any, error: type[errors.StandfastError], path: Path
 ) -> None:
     Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
     before = path.read_bytes()
@@ -213,7 +200,7 @@ def test_what_no_file_can_have_is_refused_and_the_old_file_kept(
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_weight_with_the_name_of_the_bytes_of_another_is_refused(order: int, path: Path) -> None:
     weights = {"standfast/bytes/a": torch.ones(2), "a": torch.tensor([True, False])}
-    with pytest.raises(BadName, match=r"'standfast/bytes/a'.*'a'"):
+    with pytest.raises(errors.BadName, match=r"'standfast/bytes/a'.*'a'"):
         Checkpoint.save(path, dict([*weights.items()][::order]), None, METADATA)
     assert not path.exists()
     both = {name: torch.tensor([name == "a"]) for name in weights}  # whose bytes have two names
@@ -255,7 +242,7 @@ def test_different_tensors_do_not_go_into_shared_memory(
     model = Tied()
     with (
         Checkpoint.load(path) as loaded,
-        pytest.raises(StateMismatch, match=r"'a'.*'b'.*'part'"),
+        pytest.raises(errors.StateMismatch, match=r"'a'.*'b'.*'part'"),
     ):
         loaded.load_weights(model if is_module else model.state_dict())
     assert not model.a.detach().any()
@@ -281,7 +268,7 @@ def test_a_part_of_the_weights_is_filled_and_the_rest_reported(path: Path) -> No
     mine: Any = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 7))
     last, array = bits(mine[2].state_dict()), {"0.weight": np.zeros((5, 6), np.float32)}
     with Checkpoint.load(path) as loaded:
-        with pytest.raises(StateMismatch):
+        with pytest.raises(errors.StateMismatch):
             loaded.load_weights(mine)
         report = loaded.load_weights(mine, strict=False)
         assert loaded.load_weights(array, strict=False).unexpected == ["2.weight"]
@@ -302,7 +289,7 @@ def test_single_tensors_are_listed_and_fetched(path: Path) -> None:
     with Checkpoint.load(path) as loaded:
         assert set(loaded.tensor_names()) == {*model.state_dict(), *slots}
         found = {name: loaded.tensor(name) for name in loaded.tensor_names()}
-        with pytest.raises(TensorNotFound, match=r"epoch_5\.tenzor.*'norm'"):
+        with pytest.raises(errors.TensorNotFound, match=r"epoch_5\.tenzor.*'norm'"):
             loaded.tensor("norm")
     assert found["mask"].tolist() == [[True, False], [False, True]]
     assert found["deep"].shape == (2, 2, 2, 2, 2, 2)
@@ -316,7 +303,7 @@ def test_single_tensors_of_the_original_are_found_by_their_hashes() -> None:
         expected = _original()["conv1_weight"]
         assert np.allclose(loaded.tensor("conv1_weight"), expected, atol=1e-6)
         assert same_bytes(loaded.tensor("0xc0713d87c613c5c3"), loaded.tensor("conv1_weight"))
-        with pytest.raises(StateMismatch, match=r"(?s)x.*0x"):
+        with pytest.raises(errors.StateMismatch, match=r"(?s)x.*0x"):
             loaded.load_weights({"conv1_weight": np.zeros((6, 1, 5, 5), "f4"), "x": np.ones(1)})
 
 
@@ -326,7 +313,7 @@ def test_single_tensors_of_the_original_are_found_by_their_hashes() -> None:
 def test_a_name_that_no_file_can_have_is_in_none(name: Any, is_original: bool, path: Path) -> None:
     Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
     with Checkpoint.load(FIRST if is_original else path) as loaded:
-        with pytest.raises(TensorNotFound):
+        with pytest.raises(errors.TensorNotFound):
             loaded.tensor(name)
         assert loaded.load_weights({name: np.ones(2)}, strict=False).missing == [name]
 
@@ -349,9 +336,9 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     standfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)})
     standfast.save(tmp_path / "b.tenzor", {"w": np.ones(2)}, {"epoch": 3})
     for name, error, told in (
-        ("missing.tenzor", MissingFile, "missing"),
-        ("a.safetensors", UnsupportedFile, r"a\.safetensors"),
-        ("b.tenzor", UnsupportedFile, r"b\.tenzor.*global_step"),
+        ("missing.tenzor", errors.MissingFile, "missing"),
+        ("a.safetensors", errors.UnsupportedFile, r"a\.safetensors"),
+        ("b.tenzor", errors.UnsupportedFile, r"b\.tenzor.*global_step"),
     ):
         with pytest.raises(error, match=told):
             Checkpoint.load(tmp_path / name)
@@ -379,11 +366,11 @@ def test_a_checkpoint_of_the_original_is_loaded() -> None:
     """And the first step goes its way: `v = momentum * v - learning_rate * grad` is added."""
     model, rate, momentum = First(), METADATA.learning_rate, 0.9
     optimizer = optim.SGD(model.parameters(), lr=rate, momentum=momentum)
-    with pytest.warns(NotVerified):
+    with pytest.warns(errors.NotVerified):
         loaded = Checkpoint.load(FIRST)
     with loaded:
         assert (loaded.metadata, loaded.extra) == (METADATA, {})
-        with pytest.raises(StateMismatch, match="load_weights"):
+        with pytest.raises(errors.StateMismatch, match="load_weights"):
             loaded.resume_optimizer(optimizer)
         loaded.load_weights(model)
         loaded.resume_optimizer(optimizer)
@@ -463,12 +450,12 @@ def test_the_originals_state_of_another_optimizer_is_refused_and_changes_nothing
     model = save_as_original(path, slots)
     optimizer = make(model.parameters())
     before = bits(model.state_dict()), bits(optimizer.state_dict())
-    with pytest.raises(StateMismatch, match=told):
+    with pytest.raises(errors.StateMismatch, match=told):
         Trainer(model=model, optimizer=optimizer).resume(path)
     assert (bits(model.state_dict()), bits(optimizer.state_dict())) == before
     with Checkpoint.load(path) as loaded:
         loaded.load_weights(model)
-        with pytest.raises(StateMismatch, match=told):
+        with pytest.raises(errors.StateMismatch, match=told):
             loaded.resume_optimizer(optimizer)
     assert bits(optimizer.state_dict()) == before[1]
 
@@ -476,14 +463,14 @@ def test_the_originals_state_of_another_optimizer_is_refused_and_changes_nothing
 def test_velocity_needs_a_learning_rate_and_parameters_that_were_loaded(path: Path) -> None:
     model = save_as_original(path, {"v": 1.0}, learning_rate=0.0)
     optimizer = momentum(model.parameters())
-    with pytest.raises(StateMismatch):
+    with pytest.raises(errors.StateMismatch):
         Trainer(model=model, optimizer=optimizer).resume(path)
     assert not optimizer.state
     model = save_as_original(path, {"v": 1.0})
     more = momentum([*model.parameters(), nn.Parameter(torch.zeros(2))])
     with Checkpoint.load(path) as loaded:
         loaded.load_weights(model)
-        with pytest.raises(StateMismatch, match="2"):
+        with pytest.raises(errors.StateMismatch, match="2"):
             loaded.resume_optimizer(more)
     save_as_original(path, NO_SLOTS)
     plain = optim.SGD(model.parameters(), lr=0.1)

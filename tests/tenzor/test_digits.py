@@ -10,18 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from standfast.errors import (
-    BadField,
-    BadHeader,
-    LimitExceeded,
-    MissingFile,
-    StandfastError,
-    TrailingBytes,
-    TruncatedFile,
-    UnknownFramework,
-    UnreadableFile,
-    UnsupportedFile,
-)
+from standfast import errors
 from standfast.tenzor.digits import load_digits, read_idx
 from tests.tenzor.digits_files import idx_bytes, write_digits
 
@@ -34,11 +23,11 @@ def test_items_are_read_plain_and_compressed(name: str, tmp_path: Path) -> None:
     path, data = tmp_path / name, gzip.compress(SOUND)
     path.write_bytes(data if name.endswith("gz") else SOUND)
     assert read_idx(path, (2, 2)).tolist() == TWO.tolist()
-    with pytest.raises(UnreadableFile):
+    with pytest.raises(errors.UnreadableFile):
         read_idx(tmp_path, (2, 2))
     for damaged in (data[:-9], data[1:]) if name.endswith("gz") else ():
         path.write_bytes(damaged)
-        with pytest.raises(TruncatedFile):
+        with pytest.raises(errors.TruncatedFile):
             read_idx(path, (2, 2))
 
 
@@ -49,18 +38,18 @@ def _header(*fields: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        *((b"", TruncatedFile), (b"\x89PNG" + SOUND[4:], BadHeader)),
-        (_header(0, 0, 13, 3, 2, 2, 2) + bytes(32), UnsupportedFile),
-        (_header(0, 0, 8, 3, 2, 3, 2) + bytes(12), UnsupportedFile),
-        (_header(0, 0, 8, 1, 2, 2, 2) + bytes(8), UnsupportedFile),
-        (_header(0, 0, 8, 3, 2**32 - 1, 2, 2), LimitExceeded),
-        (_header(0, 0, 8, 3, 0, 2, 2), LimitExceeded),
-        *((SOUND[:-1], TruncatedFile), (SOUND + b"\0", TrailingBytes)),
+        *((b"", errors.TruncatedFile), (b"\x89PNG" + SOUND[4:], errors.BadHeader)),
+        (_header(0, 0, 13, 3, 2, 2, 2) + bytes(32), errors.UnsupportedFile),
+        (_header(0, 0, 8, 3, 2, 3, 2) + bytes(12), errors.UnsupportedFile),
+        (_header(0, 0, 8, 1, 2, 2, 2) + bytes(8), errors.UnsupportedFile),
+        (_header(0, 0, 8, 3, 2**32 - 1, 2, 2), errors.LimitExceeded),
+        (_header(0, 0, 8, 3, 0, 2, 2), errors.LimitExceeded),
+        *((SOUND[:-1], errors.TruncatedFile), (SOUND + b"\0", errors.TrailingBytes)),
     ],
 )
 @pytest.mark.parametrize("name", ["images", "images.gz"])
 def test_files_that_are_none_are_refused(
-    name: str, data: bytes, error: type[StandfastError], tmp_path: Path
+    name: str, data: bytes, error: type[errors.StandfastError], tmp_path: Path
 ) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
@@ -73,7 +62,7 @@ def test_labels_that_do_not_fit_are_refused(labels: list[int], told: str, tmp_pa
     write_digits(tmp_path)
     data = idx_bytes(np.array(labels, np.uint8))
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(data)
-    with pytest.raises(BadField, match=told):
+    with pytest.raises(errors.BadField, match=told):
         load_digits(tmp_path)
 
 
@@ -87,7 +76,7 @@ def test_mnist_is_taken_from_the_folder_that_is_named(tmp_path: Path) -> None:
     assert load_digits(write_digits(tmp_path / "c", validation=31)).digest() != first.digest()
     (tmp_path / "c" / "t10k-labels-idx1-ubyte").unlink()
     for folder, told in (("c", "t10k-labels-idx1-ubyte"), ("typo", str(tmp_path / "typo"))):
-        with pytest.raises(MissingFile, match=told):
+        with pytest.raises(errors.MissingFile, match=told):
             load_digits(tmp_path / folder)
 
 
@@ -101,5 +90,5 @@ def test_without_mnist_the_small_digits_of_scikit_learn_are_taken(
     assert set(digits.validation.labels.tolist()) == set(range(10))
     assert (digits.training.images.min(), digits.training.images.max()) == (0.0, 1.0)
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(UnknownFramework, match="scikit-learn"):
+    with pytest.raises(errors.UnknownFramework, match="scikit-learn"):
         load_digits(None)

@@ -11,17 +11,10 @@ import pytest
 from blake3 import blake3
 
 import standfast
+from standfast import errors
 from standfast.amr import FieldArena, GaugeFrontend, GaugeTree, OpenTopology
 from standfast.amr.inspect.logical import digest_of, logical_digest
 from standfast.amr.inspect.trees import opened
-from standfast.errors import (
-    BadField,
-    BadOption,
-    BadRange,
-    DigestMismatch,
-    IncompatibleCheckpoint,
-    RanksDisagree,
-)
 from tests.amr.saved_states import (
     GAUGE,
     SCALAR,
@@ -126,9 +119,9 @@ def test_a_block_of_two_ranks_counts_once_if_it_is_the_same_in_both() -> None:
     whole, again = refined(), refined()
     assert logical_digest(whole, again) == logical_digest(whole)
     again[1].storage[7, 0] += 1
-    with pytest.raises(RanksDisagree, match=r"\(4,\s4\)"):
+    with pytest.raises(errors.RanksDisagree, match=r"\(4,\s4\)"):
         logical_digest(whole, again)
-    with pytest.raises(IncompatibleCheckpoint, match="field_bytes"):
+    with pytest.raises(errors.IncompatibleCheckpoint, match="field_bytes"):
         logical_digest(whole, refined(GAUGE))
 
 
@@ -136,24 +129,24 @@ def test_what_is_read_is_verified_and_the_rest_when_it_is_asked_for(tmp_path: Pa
     state = refined()
     path = save(tmp_path / "tree.sunc", state)
     flip(path, 92 + 8 * 48)  # the first byte of the storage
-    with pytest.raises(DigestMismatch, match="storage"):
+    with pytest.raises(errors.DigestMismatch, match="storage"):
         logical_digest(path)
     state[0].field_slots[6] = 99
-    with pytest.raises(BadRange, match=r"bad\.sunc.*6"):
+    with pytest.raises(errors.BadRange, match=r"bad\.sunc.*6"):
         logical_digest(save(tmp_path / "bad.sunc", state, extras=False))
     tree, arena = empty()
     tree.insert_block((0, 0), 0)
     flip(save(path, (tree, arena)), 92 + 48)
     with opened(path) as found:
         assert digest_of(found) == logical_digest((tree, arena))
-        with pytest.raises(DigestMismatch, match="storage"):
+        with pytest.raises(errors.DigestMismatch, match="storage"):
             found.check_rest()
 
 
 def test_a_checkpoint_that_is_no_snapshot_is_refused(run: standfast.Run) -> None:
     checkpoint = run.save(1, {"weight": np.ones(3)})
     for states in ([checkpoint], [checkpoint, checkpoint]):
-        with pytest.raises(BadOption):
+        with pytest.raises(errors.BadOption):
             logical_digest(*states)
 
 
@@ -171,7 +164,7 @@ def test_a_snapshot_that_is_not_what_it_says_is_damaged(
 ) -> None:
     saved = snapshot(refined(GAUGE))
     saved[part][key] = value
-    with pytest.raises(BadField, match=key):
+    with pytest.raises(errors.BadField, match=key):
         logical_digest(run.save(1, saved))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast import Store
+from standfast import Store, errors
 from standfast.amr import (
     AMRTree,
     FieldArena,
@@ -21,20 +21,6 @@ from standfast.amr import (
     TreeCheckpoint,
     format_ranked_path,
     logical_digest,
-)
-from standfast.errors import (
-    BadHeader,
-    BadLabel,
-    BadOption,
-    DigestMismatch,
-    IncompatibleCheckpoint,
-    MissingFile,
-    NothingToVerify,
-    RanksDisagree,
-    StandfastError,
-    StateMismatch,
-    StepExists,
-    TruncatedFile,
 )
 from tests import ROOT
 from tests.amr.meshes import fields_by_key, merged
@@ -121,7 +107,7 @@ def test_on_as_many_ranks_as_files_each_has_its_own_bit_for_bit(
         assert found.shard is not None
         assert found.shard.kind == "manual"
         found.tree.fill_ghosts(found.arena)  # the shard is that of the blocks
-        with pytest.raises(StateMismatch):
+        with pytest.raises(errors.StateMismatch):
             found.restore_random()
         return saved(found.tree, found.arena)
 
@@ -135,7 +121,7 @@ def test_files_of_different_steps_are_refused_with_the_step_of_each_rank(
     paths = [*written(tmp_path, states, 200)[:1], *written(tmp_path, states, 100)[1:]]
     told = r"200.*step200_rank0\.sunc.*100.*step100_rank1\.sunc.*step100_rank2\.sunc"
     for step in (None, 100):
-        with pytest.raises(RanksDisagree, match=told):
+        with pytest.raises(errors.RanksDisagree, match=told):
             Snapshot.import_files(run, paths, frontend=SCALAR, step=step)
     assert run.checkpoints() == []
 
@@ -144,17 +130,17 @@ def test_files_that_are_not_one_of_each_rank_are_refused(run: Any, tmp_path: Pat
     paths = written(tmp_path, divided(refined(), 3))
     gone = format_ranked_path(tmp_path, "run", 100, 3)
     for some in (paths[1:], [paths[0], paths[2]], [*paths, paths[1]]):
-        with pytest.raises(BadOption):
+        with pytest.raises(errors.BadOption):
             Snapshot.import_files(run, some, frontend=SCALAR)
-    with pytest.raises(MissingFile, match="rank3"):
+    with pytest.raises(errors.MissingFile, match="rank3"):
         Snapshot.import_files(run, [*paths, gone], frontend=SCALAR)
     both = written(tmp_path, [refined(), refined()])
-    with pytest.raises(RanksDisagree, match=r"rank0\.sunc.*rank1\.sunc"):
+    with pytest.raises(errors.RanksDisagree, match=r"rank0\.sunc.*rank1\.sunc"):
         imported(run, 2, both, frontend=SCALAR)
     tree, arena = AMRTree(SCALAR, 0.5, 6, 4), FieldArena(SCALAR, 4)
     tree.insert_block_with_field((8, 8), 0, arena)
     two_simulations = written(tmp_path, [refined(), (tree, arena)])
-    with pytest.raises(IncompatibleCheckpoint, match=r"rank1\.sunc.*rank0\.sunc"):
+    with pytest.raises(errors.IncompatibleCheckpoint, match=r"rank1\.sunc.*rank0\.sunc"):
         imported(run, 2, two_simulations, frontend=SCALAR)
     assert run.checkpoints() == []
 
@@ -165,19 +151,23 @@ AS_COMPLEX = ScalarFrontend(2, 4, GAUGE.topology, np.complex128, GAUGE.component
 @pytest.mark.parametrize(
     ("change", "error", "options"),
     [
-        (lambda data: data[:700] + b"?" + data[701:], DigestMismatch, {}),
-        (lambda data: saved(*refined()), NothingToVerify, {"verify": "require"}),
-        (lambda data: saved(*refined())[:-1], TruncatedFile, {}),
-        (lambda data: b"PK" + data[2:], StandfastError, {}),
-        (lambda data: bytes(8) + data, BadHeader, {}),
-        (lambda data: saved(*refined()) + b"another's", IncompatibleCheckpoint, {}),
-        (lambda data: saved(*refined(GAUGE)), IncompatibleCheckpoint, {"frontend": AS_COMPLEX}),
-        (lambda data: data, IncompatibleCheckpoint, {"frontend": VECTOR}),
+        (lambda data: data[:700] + b"?" + data[701:], errors.DigestMismatch, {}),
+        (lambda data: saved(*refined()), errors.NothingToVerify, {"verify": "require"}),
+        (lambda data: saved(*refined())[:-1], errors.TruncatedFile, {}),
+        (lambda data: b"PK" + data[2:], errors.StandfastError, {}),
+        (lambda data: bytes(8) + data, errors.BadHeader, {}),
+        (lambda data: saved(*refined()) + b"another's", errors.IncompatibleCheckpoint, {}),
+        (
+            lambda data: saved(*refined(GAUGE)),
+            errors.IncompatibleCheckpoint,
+            {"frontend": AS_COMPLEX},
+        ),
+        (lambda data: data, errors.IncompatibleCheckpoint, {"frontend": VECTOR}),
     ],
     ids="damaged bare cut zip other extension links frontend".split(),
 )
 def test_a_file_is_verified_and_checked_before_anything_is_saved(
-    change: Any, error: type[StandfastError], options: Any, run: Any, tmp_path: Path
+    change: Any, error: type[errors.StandfastError], options: Any, run: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "run_step1.sunc"
     TreeCheckpoint(SCALAR).write_to_file(*refined(), path, extras=True)
@@ -193,14 +183,14 @@ def test_a_file_is_verified_and_checked_before_anything_is_saved(
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        *(({"paths": paths}, BadOption) for paths in ([], 3, [b"a.sunc"], "state.sunc")),
-        *(({"frontend": None}, BadOption), ({"time": float("nan")}, BadOption)),
-        *(({"values": [1]}, BadOption), ({"step": -1}, BadLabel)),
+        *(({"paths": paths}, errors.BadOption) for paths in ([], 3, [b"a.sunc"], "state.sunc")),
+        *(({"frontend": None}, errors.BadOption), ({"time": float("nan")}, errors.BadOption)),
+        *(({"values": [1]}, errors.BadOption), ({"step": -1}, errors.BadLabel)),
     ],
     ids=repr,
 )
 def test_other_arguments_are_refused(
-    given: Any, error: type[StandfastError], run: Any, tmp_path: Path
+    given: Any, error: type[errors.StandfastError], run: Any, tmp_path: Path
 ) -> None:
     (path,) = written(tmp_path, [refined()])
     with pytest.raises(error):
@@ -214,7 +204,7 @@ def test_ranks_that_import_different_files_or_steps_are_refused(run: Any, tmp_pa
     def program(comm: Any) -> None:
         own = Store(run.store.backend).run("heat")
         for given in ({"paths": paths[: 1 + comm.rank]}, {"paths": paths, "step": 1 + comm.rank}):
-            with pytest.raises(RanksDisagree):
+            with pytest.raises(errors.RanksDisagree):
                 Snapshot.import_files(own, **given, frontend=SCALAR, comm=comm)
 
     on_threads(2, program)
@@ -224,7 +214,7 @@ def test_ranks_that_import_different_files_or_steps_are_refused(run: Any, tmp_pa
 def test_a_step_is_imported_once_unless_it_is_replaced(run: Any, tmp_path: Path) -> None:
     (path,) = written(tmp_path, [refined()])
     Snapshot.import_files(run, path, frontend=SCALAR, metrics={"energy": 1.0}, best=True)
-    with pytest.raises(StepExists):
+    with pytest.raises(errors.StepExists):
         Snapshot.import_files(run, path, frontend=SCALAR)
     tree, arena = empty()
     Path(path).write_bytes(saved(tree, arena))

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import standfast
+from standfast import errors
 from standfast.amr import (
+    INVALID,
     AMRTree,
     FieldArena,
     GaugeFrontend,
@@ -24,20 +26,21 @@ from standfast.amr import (
     ScalarFrontend,
     TreeCheckpoint,
 )
-from standfast.errors import (
-    BadBlock,
-    BadField,
-    BadHeader,
-    BadOption,
-    BadRange,
-    IncompatibleCheckpoint,
-    LimitExceeded,
-    NothingToVerify,
-    StandfastError,
-    TruncatedFile,
-    UnsupportedFile,
+from tests import GOLDEN
+from tests.amr.tree_states import (
+    MIXED,
+    SCALAR,
+    SU2,
+    U1,
+    VECTOR,
+    golden,
+    golden_channel,
+    golden_scalar,
+    golden_u1,
+    loaded,
+    saved,
+    worn,
 )
-from tests.amr.tree_states import SCALAR, SU2, U1, loaded, saved, worn
 
 
 class Trickle:
@@ -201,7 +204,7 @@ def test_paths_are_for_the_functions_with_file_in_their_name_and_streams_for_the
         *((call, given) for call in streams for given in (path, str(path))),
         *((call, given) for call in paths for given in (stream, b"a.sunc", 3)),
     ):
-        with pytest.raises(BadOption):
+        with pytest.raises(errors.BadOption):
             call(given)
     assert (path.read_bytes(), stream.getvalue()) == (b"old", b"")
 
@@ -224,7 +227,7 @@ def test_a_stream_that_ends_anywhere_is_truncated(kind: str) -> None:
     end = payload_size(data)
     cuts = {*range(93), *range(93, len(data), 97), *range(end - 3, end), *range(end + 1, end + 24)}
     for cut in sorted(cut for cut in cuts if cut < len(data)):
-        with pytest.raises(TruncatedFile):
+        with pytest.raises(errors.TruncatedFile):
             loaded(data[:cut], tree)
 
 
@@ -234,7 +237,7 @@ def test_memory_grows_with_what_has_come_and_not_with_what_is_claimed() -> None:
     stream: Any = Trickle(bytes(data), 1 << 20)
     tracemalloc.start()
     try:
-        with pytest.raises(TruncatedFile, match="blocks"):
+        with pytest.raises(errors.TruncatedFile, match="blocks"):
             TreeCheckpoint(SCALAR).read(stream)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -259,7 +262,7 @@ def test_options_are_kept_on_the_tree_and_never_saved() -> None:
 @pytest.mark.parametrize("rest", [b"", b"SUNC", b"other things"])
 def test_a_checkpoint_without_links_is_not_one_of_a_gauge_tree(rest: bytes, read: Read) -> None:
     data = saved(*worn("u1"))
-    with pytest.raises(IncompatibleCheckpoint, match="LINK"):
+    with pytest.raises(errors.IncompatibleCheckpoint, match="LINK"):
         read(data[: payload_size(data)] + rest, U1, gauge=True)
 
 
@@ -267,7 +270,7 @@ def test_links_of_another_group_are_seen_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "state.sunc").write_bytes(saved(*worn("su2")))
     lookalike = GaugeFrontend(1, 2, 2, 4, TORUS)  # its fields are as large
     assert lookalike.field_bytes == SU2.field_bytes
-    with pytest.raises(IncompatibleCheckpoint, match="n_gauge"):
+    with pytest.raises(errors.IncompatibleCheckpoint, match="n_gauge"):
         GaugeTree.read_checkpoint_from_file(tmp_path / "state.sunc", frontend=lookalike)
 
 
@@ -275,7 +278,7 @@ def test_links_of_another_group_are_seen_in_a_file(tmp_path: Path) -> None:
 def test_links_are_counted_as_the_tree_says(at: int, name: str, read: Read) -> None:
     data = bytearray(saved(*worn("u1")))
     struct.pack_into("<Q", data, payload_size(data) + at, 1)
-    with pytest.raises(BadField, match=name):
+    with pytest.raises(errors.BadField, match=name):
         read(bytes(data), U1, gauge=True)
 
 
@@ -288,17 +291,17 @@ def test_a_file_has_no_digests_unless_they_are_asked_for(tmp_path: Path) -> None
     checkpoint = TreeCheckpoint(SCALAR)
     checkpoint.write_to_file(tree, arena, path)
     assert path.read_bytes() == saved(tree, arena)
-    with pytest.raises(NothingToVerify, match="extras=True"):
+    with pytest.raises(errors.NothingToVerify, match="extras=True"):
         checkpoint.read_from_file(path, verify="require")
     for wrong in ("Require", "", "False", None, 1):
-        with pytest.raises(BadOption, match="verify="):
+        with pytest.raises(errors.BadOption, match="verify="):
             checkpoint.read_from_file(path, verify=wrong)  # type: ignore[arg-type]
     checkpoint.write_to_file(tree, arena, path, extras=True)
     assert path.read_bytes().startswith(saved(tree, arena) + b"HFDG")
     state = checkpoint.read_from_file(path, verify="require")
     assert saved(state.tree, state.arena) == saved(tree, arena)
     standfast.save(tmp_path / "model.safetensors", {"a": np.zeros(3)})
-    with pytest.raises(BadHeader, match="safetensors"):
+    with pytest.raises(errors.BadHeader, match="safetensors"):
         checkpoint.read_from_file(tmp_path / "model.safetensors")
 
 
@@ -316,7 +319,7 @@ def test_a_refused_write_leaves_the_old_file(tmp_path: Path) -> None:
     TreeCheckpoint(SCALAR).write_to_file(tree, arena, path)
     before = path.read_bytes()
     arena.free(int(tree.field_slots[0]))
-    with pytest.raises(BadBlock, match="field_slots"):
+    with pytest.raises(errors.BadBlock, match="field_slots"):
         TreeCheckpoint(SCALAR).write_to_file(tree, arena, path)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["state.sunc"]
@@ -356,26 +359,26 @@ OTHERS: dict[str, Any] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_state_of_another_kind_of_tree_is_incompatible(name: str, read: Read) -> None:
     data = saved(*worn())
-    with pytest.raises(IncompatibleCheckpoint, match=name):
+    with pytest.raises(errors.IncompatibleCheckpoint, match=name):
         read(data, OTHERS[name])
     stream = io.BytesIO(data)
-    with pytest.raises(IncompatibleCheckpoint):
+    with pytest.raises(errors.IncompatibleCheckpoint):
         TreeCheckpoint(OTHERS[name]).read(stream)
     assert stream.tell() == 92  # nothing but the header was read
 
 
-HEADERS: dict[str, tuple[int, str, Any, type[StandfastError]]] = {
-    "InvalidMagic": (0, "4s", b"CNUS", BadHeader),
-    "UnsupportedVersion": (4, "I", 3, UnsupportedFile),
-    "UnsupportedEndian": (8, "B", 2, UnsupportedFile),
-    "IncompatibleCheckpoint of block_volume": (14, "Q", 15, BadField),
-    "IncompatibleCheckpoint of usize_bytes": (30, "I", 4, UnsupportedFile),
-    "InvalidTreeLayout": (42, "Q", 1, BadField),
-    "CorruptCheckpoint": (58, "Q", 99, BadField),
-    "LengthOverflow": (50, "Q", 2**63, LimitExceeded),
-    "bits_per_dim": (74, "B", 29, BadField),
-    "base_spacing": (66, "d", -0.5, BadField),
-    "unsound": (92 + 40 * len(worn()[0]), "Q", int(worn()[1].free_slots[0]), BadRange),
+HEADERS: dict[str, tuple[int, str, Any, type[errors.StandfastError]]] = {
+    "InvalidMagic": (0, "4s", b"CNUS", errors.BadHeader),
+    "UnsupportedVersion": (4, "I", 3, errors.UnsupportedFile),
+    "UnsupportedEndian": (8, "B", 2, errors.UnsupportedFile),
+    "IncompatibleCheckpoint of block_volume": (14, "Q", 15, errors.BadField),
+    "IncompatibleCheckpoint of usize_bytes": (30, "I", 4, errors.UnsupportedFile),
+    "InvalidTreeLayout": (42, "Q", 1, errors.BadField),
+    "CorruptCheckpoint": (58, "Q", 99, errors.BadField),
+    "LengthOverflow": (50, "Q", 2**63, errors.LimitExceeded),
+    "bits_per_dim": (74, "B", 29, errors.BadField),
+    "base_spacing": (66, "d", -0.5, errors.BadField),
+    "unsound": (92 + 40 * len(worn()[0]), "Q", int(worn()[1].free_slots[0]), errors.BadRange),
 }
 
 
@@ -399,6 +402,61 @@ def test_a_tree_of_another_kind_is_not_written(tmp_path: Path) -> None:
         lambda: TreeCheckpoint(U1).write_to_file(*gauge, path),  # which would have no links
         lambda: TreeCheckpoint(U1).write(*gauge, io.BytesIO()),
     ):
-        with pytest.raises(BadOption):
+        with pytest.raises(errors.BadOption):
             write()
     assert list(tmp_path.iterdir()) == []
+
+
+STATES: dict[str, Callable[[], Any]] = {
+    "sunc_scalar_2d": golden_scalar,
+    "sunc_u1_2d": golden_u1,
+    "sunc_mixed_2d": lambda: golden_channel(MIXED, False),
+    "sunc_vector_2d": lambda: golden_channel(VECTOR, True),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_built_by_operations_gives_the_golden_bytes_and_comes_back(name: str) -> None:
+    tree, arena = STATES[name]()
+    assert saved(tree, arena) == golden(name)
+    state = loaded(golden(name), tree)
+    assert state.arena.storage.shape == arena.storage.shape
+    assert saved(state.tree, state.arena) == golden(name)
+
+
+def test_the_golden_scalar_file_is_read_as_the_state_that_it_tells() -> None:
+    state = TreeCheckpoint(SCALAR).read(io.BytesIO(golden("sunc_scalar_2d")))
+    tree, arena = state.tree, state.arena
+    assert (tree.base_spacing, tree.bits_per_dim, tree.max_level) == (0.5, 4, 6)
+    assert tree.blocks["origin"].tolist() == [[0, 0], [4, 0], [8, 0]]
+    assert tree.blocks["level"].tolist() == [0, 1, 1]
+    assert tree.blocks["block_index"].tolist() == [0, INVALID, 2]
+    assert (tree.live.tolist(), tree.field_slots.tolist()) == ([0, 2], [0, 1, 2])
+    assert arena.free_slots[: arena.free_count].tolist() == [7, 6, 5, 4, 3]
+    for block in range(3):
+        expected = (1000 * block + np.arange(16)) * 0.1
+        assert arena.storage[block].tobytes() == expected.tobytes()
+    assert arena.storage[3].tolist() == [0.25 * i for i in range(16)]
+    assert arena.alloc() == 3
+
+
+def test_ghosts_of_a_channel_are_those_of_the_first_implementation() -> None:
+    """The original leaves ghosts beyond a wall as they were, here zero."""
+    state = TreeCheckpoint(MIXED).read(io.BytesIO(golden("sunc_mixed_2d")))
+    ghosts = state.tree.fill_ghosts(state.arena)
+    assert ghosts.layers.tobytes() == (GOLDEN / "sunc_mixed_2d.ghosts").read_bytes()
+    assert (
+        ghosts.valid.tolist() == [[True, True, True, False]] * 2 + [[True, True, False, True]] * 2
+    )
+
+
+def test_ghosts_of_vectors_are_those_of_the_first_implementation_between_equal_levels() -> None:
+    state = TreeCheckpoint(VECTOR).read(io.BytesIO(golden("sunc_vector_2d")))
+    ghosts = state.tree.fill_ghosts(state.arena)
+    data = (GOLDEN / "sunc_vector_2d.ghosts").read_bytes()
+    theirs = np.frombuffer(data).reshape(ghosts.layers.shape)
+    levels = state.tree.blocks["level"][state.tree.live]
+    equal = [(0, 0), (0, 1), (0, 2), (3, 0), (3, 2), (4, 1), (4, 2), (5, 0), (5, 3), (6, 1), (6, 3)]
+    assert levels.tolist() == [0, 0, 0, 1, 1, 1, 1]
+    for row, face in equal:
+        assert ghosts.layers[row, face].tobytes() == theirs[row, face].tobytes()
