@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import threading
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -15,8 +19,11 @@ from standfast.amr import (
     GridTopology,
     ScalarFrontend,
 )
-from standfast.amr.mesh.morton import Key
+from tests.amr.tree_states import saved
+from tests.kit.seams import Seams
 
+Key = tuple[int, int]
+"""A place on the Morton curve, and a level."""
 BOUNDARIES = {"open": ("open",), "periodic": ("periodic",), "mixed": ("periodic", "open")}
 """By the name of a topology the boundaries of the dimensions, repeated for as many as there are."""
 
@@ -137,3 +144,46 @@ def face_sites(tree: Any, index: int, face: int) -> list[list[int]]:
         along.insert(d, -1 if minus else size)
         places.append([origin[k] + along[k] for k in range(nd)])
     return places
+
+
+TAKING = ("zeros", "empty", "array", "full", "concatenate", "repeat", "take")
+
+
+class ShortMemory:
+    """NumPy makes `left` more arrays, and then none; in one thread alone, if it is given."""
+
+    def __init__(self, seams: Seams, *names: str, left: float = math.inf) -> None:
+        self.left = left
+        self.thread: int | None = None
+
+        def counted(make: Any, *args: Any, **options: Any) -> Any:
+            if self.thread in (None, threading.get_ident()):
+                self.left -= 1
+                if self.left < 0:
+                    raise MemoryError
+            return make(*args, **options)
+
+        seams.system(np, **dict.fromkeys(names or TAKING, counted))
+
+
+def fails_until_it_has_memory(
+    seams: Seams, make: Callable[[], Any], change: Callable[..., Any]
+) -> tuple[int, Any, Any]:
+    """Change what `make` makes, with memory for no array, for one, and so on, until it succeeds.
+
+    Returns how often it failed, each time without a change, and at last the tree and its arena.
+    """
+    before, memory = saved(*make()), ShortMemory(seams)
+    for failures in itertools.count():
+        tree, arena = make()
+        memory.left = failures
+        try:
+            change(tree, arena)
+        except MemoryError:
+            memory.left = math.inf
+            assert saved(tree, arena) == before
+        else:
+            memory.left = math.inf
+            assert saved(tree, arena) != before
+            return failures, tree, arena
+    raise AssertionError

@@ -9,11 +9,17 @@ from typing import Any
 import numpy as np
 
 import standfast
-from standfast.amr.mesh.arena import FieldArena
-from standfast.amr.mesh.frontends import Frontend, GaugeFrontend, ScalarFrontend
-from standfast.amr.mesh.gauge import GaugeTree
-from standfast.amr.mesh.topology import GridTopology, OpenTopology, PeriodicTopology
-from standfast.amr.mesh.tree import AMRTree
+from standfast.amr import (
+    AMRTree,
+    FieldArena,
+    GaugeFrontend,
+    GaugeTree,
+    GridTopology,
+    OpenTopology,
+    PeriodicTopology,
+    ScalarFrontend,
+)
+from standfast.amr.mesh.frontends import Frontend
 from standfast.amr.snapshot.parts import slabs
 
 SCALAR = ScalarFrontend(2, 4, OpenTopology(2, (8.0, 8.0)))
@@ -156,3 +162,8 @@ def divided(whole: State, count: int, max_blocks: int = 16) -> list[State]:
     for rank in ranks:
         fill(rank)
     return ranks
+
+
+def swap(words: Any) -> None:
+    """Let two blocks of the finer level change their places in an array."""
+    words[[6, 7]] = words[[7, 6]]

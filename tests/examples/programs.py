@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import io
+import runpy
+import signal
 import subprocess
 import sys
+import time
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import standfast
 from standfast.amr import Snapshot
 from tests.examples import EXAMPLES
+from tests.kit.seams import Seams
 
 
 def command(name: str, *arguments: object) -> list[str]:
     return [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, arguments)]
+
+
+def run_here(name: str, *arguments: object) -> str:
+    """What a program prints that runs in this process, which has imported what it needs."""
+    printed = io.StringIO()
+    with Seams.until_end() as seams, redirect_stdout(printed):
+        seams.system(sys, argv=[name, *map(str, arguments)])
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    return printed.getvalue()
 
 
 def run(name: str, *arguments: object) -> str:
@@ -22,6 +37,17 @@ def run(name: str, *arguments: object) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def kill_after(words: list[str], store: Path, checkpoints: int) -> None:
+    """Kill a program once it has saved so many checkpoints."""
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 300
+        while len(list(store.rglob("*_step_??????.json"))) < checkpoints:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
 
 
 def digest(printed: str) -> str:

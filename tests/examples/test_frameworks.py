@@ -11,42 +11,39 @@ import pytest
 
 import standfast
 from tests.examples import EXAMPLES
-
-STARTERS = {
-    "lightning": [],
-    "transformers": [],
-    "fsdp": ["-m", "torch.distributed.run", "--nproc-per-node", "2"],
-    "jax": [],
-}
-"""What Python is given before the program."""
+from tests.examples.programs import run, run_here
+from tests.kit.cases import kept
 
 
 def _run(name: str, steps: int, folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    program = [str(EXAMPLES / f"train_{name}.py"), "--steps", str(steps), "--store", "store"]
-    command = [sys.executable, *STARTERS[name], *program]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [path.name for path in folder.iterdir()] == ["store"]
+    options = ["--steps", str(steps), "--store", str(folder)]
+    if name == "jax":
+        run_here("train_jax", *options)
+    elif name == "fsdp":
+        command = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        command += [str(EXAMPLES / "train_fsdp.py"), *options]
+        subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    else:
+        run(f"train_{name}", *options)
 
 
 def _latest(folder: Path) -> tuple[int, dict[str, bytes]]:
     """Its step and tensors; not the states of generators that the program does not seed."""
-    checkpoint = standfast.Store(folder / "store").resolve("latest")
+    checkpoint = standfast.Store(folder).resolve("latest")
     names = [name for name in checkpoint.tensors if not name.startswith("random.")]
     assert names
     return checkpoint.step, {name: np.asarray(checkpoint[name]).tobytes() for name in names}
 
 
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in STARTERS if name != "jax"]
-
-
-@pytest.mark.parametrize("name", ["jax", *LONG])
-def test_it_resumes_bit_for_bit(name: str, tmp_path: Path) -> None:
-    _run(name, 40, tmp_path / "whole")
-    _run(name, 25, tmp_path / "stopped")
-    step, before = _latest(tmp_path / "stopped")
+@pytest.mark.parametrize("name", kept(("jax", "lightning", "transformers", "fsdp"), "jax"))
+def test_it_resumes_bit_for_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    _run(name, 40, whole)
+    _run(name, 25, stopped)
+    step, before = _latest(stopped)
     assert step == 25
-    _run(name, 40, tmp_path / "stopped")
-    assert _latest(tmp_path / "stopped") == _latest(tmp_path / "whole")
-    assert _latest(tmp_path / "stopped") != (40, before)
+    _run(name, 40, stopped)
+    assert _latest(stopped) == _latest(whole) != (40, before)
+    assert list((tmp_path / "empty").iterdir()) == []

@@ -99,17 +99,6 @@ def test_the_mesh_gets_finer_and_coarser_and_covers_the_plate_once(plate):
     assert str(plate).startswith(f"{len(levels)} blocks, by level ")
 
 
-def test_the_finest_blocks_are_where_it_is_steep(plate):
-    temperature, _ = painted(plate)
-    slope = np.hypot(*np.gradient(temperature, 1 / FINE))
-    finest = np.zeros((FINE, FINE), bool)
-    for block in plate.tree.blocks[plate.tree.live]:
-        if block["level"] == heat.FINEST:
-            x, y = block["origin"].tolist()
-            finest[y : y + heat.BLOCK, x : x + heat.BLOCK] = True
-    assert slope[finest].mean() > 5 * slope[~finest].mean()
-
-
 def test_a_wave_decays_by_conduction_and_cooling():
     sites, steps = 64, 30
     wave = np.sin(np.pi * np.arange(1, sites + 1) / (sites + 1))

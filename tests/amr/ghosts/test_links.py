@@ -6,11 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import LinkExchangeSpec
-from standfast.amr.ghosts.links import link_halo
-from standfast.amr.migration import repartition
+from standfast.amr import (
+    GaugeTree,
+    LinkExchangeSpec,
+    ShardContext,
+    link_halo,
+    move_blocks,
+    repartition,
+)
 from standfast.errors import BadBlock, BadOption, RanksDisagree
-from tests.amr.meshes import beyond, empty_mesh, give_fields, random_mesh
+from tests.amr.meshes import beyond, empty_mesh, give_fields, merged, random_mesh
 from tests.kit.rank_threads import on_threads
 
 MESHES: list[dict[str, Any]] = [
@@ -58,28 +63,36 @@ def test_a_halo_is_the_one_found_site_by_site(of: Any, spec: Any, holes: bool) -
     assert halo.tobytes() == expected_halo(tree, spec).tobytes()
 
 
-def test_a_halo_follows_links_and_blocks() -> None:
+@pytest.mark.parametrize("options", [{"depth": -1}, {"depth": 1.0}, {"corners": 1}])
+def test_a_link_exchange_is_a_number_of_layers_with_or_without_corners(options: Any) -> None:
+    with pytest.raises(BadOption):
+        LinkExchangeSpec(**options)
+
+
+def test_a_halo_follows_links_blocks_and_the_spec_of_the_tree() -> None:
     tree, _ = random_mesh(4, 0, **MESHES[1])
     first = link_halo(tree)
     tree.links[:] *= 2
-    assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec()))
     assert not np.array_equal(link_halo(tree), first)
     tree.invalidate_block(int(tree.live[3]))
     tree.reorder()
+    assert tree.link_exchange_spec == LinkExchangeSpec(depth=1, corners=True)
     assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec()))
-
-
-def test_a_halo_is_as_deep_as_the_tree_says() -> None:
-    tree, _ = random_mesh(4, 0, **MESHES[3])
     tree.link_exchange_spec = LinkExchangeSpec(2)
     assert np.array_equal(link_halo(tree), expected_halo(tree, LinkExchangeSpec(2)))
+    with pytest.raises(BadOption, match="depth=5"):
+        link_halo(tree, LinkExchangeSpec(5))
+    assert link_halo(empty_mesh(gauge=3)[0]).shape == (0, 6, 6, 2, 3, 3)
+    copies = tree.blocks.copy(), tree.field_slots.copy()
+    restored = GaugeTree.restored(tree.frontend, 0.5, 6, 3, *copies)  # without links
+    assert (restored.links == np.eye(1)).all()
 
 
 def test_ranks_with_other_specs_are_refused() -> None:
     def program(comm: Any) -> None:
         tree, arena = random_mesh(4, 0, **MESHES[3])
         repartition(tree, arena, comm)
-        with pytest.raises(RanksDisagree, match="same spec"):
+        with pytest.raises(RanksDisagree):
             link_halo(tree, LinkExchangeSpec(1 + comm.rank))
 
     assert on_threads(2, program) == [None, None]
@@ -91,16 +104,70 @@ def test_neighbours_of_another_level_are_refused() -> None:
         tree.insert_block(place, 0)
     tree.refine_block(1)
     give_fields(tree, arena, np.random.default_rng(0))
-    with pytest.raises(BadBlock, match="neighbour of another level"):
+    with pytest.raises(BadBlock):
         link_halo(tree)
 
 
-def test_a_halo_deeper_than_a_block_is_refused() -> None:
-    tree, _ = random_mesh(4, 0, **MESHES[1])
-    with pytest.raises(BadOption, match="depth=5"):
-        link_halo(tree, LinkExchangeSpec(5))
+FIRST, SECOND = np.array([0, 1, 0, 2]), np.array([0, 2, 0, 1])
+"""Each rank has as many blocks before and after, and as many neighbours on each other rank."""
 
 
-def test_a_tree_without_blocks_has_no_halos() -> None:
-    tree, _ = empty_mesh(gauge=3)
-    assert link_halo(tree).shape == (0, 6, 6, 2, 3, 3)
+def ring() -> Any:
+    """Four blocks in a circle, each with a field and links of its own."""
+    tree, arena = empty_mesh(nd=1, base=4, topology="periodic", gauge=1)
+    for number in range(4):
+        index = tree.insert_block_with_field((4 * number,), 0, arena)
+        arena.storage[int(tree.field_slots[index])] = number + 1
+        tree.links[index] = number + 1
+    return tree, arena
+
+
+def around(tree: Any, arena: Any) -> dict[int, Any]:
+    """The ghosts and the halo of each block, by where it begins."""
+    ghosts, halo = tree.fill_ghosts(arena), link_halo(tree)
+    origins = tree.blocks["origin"][ghosts.blocks, 0].tolist()
+    rows = zip(ghosts.layers.tolist(), halo.tolist(), strict=True)
+    return dict(zip(origins, rows, strict=True))
+
+
+@pytest.mark.parametrize("change", ["another shard", "other owners", "owners written over"])
+def test_ghosts_are_those_of_the_owners_that_there_are_now(change: str) -> None:
+    def program(comm: Any) -> dict[int, Any]:
+        tree, arena = ring()
+        places = ShardContext.from_tree(tree, comm, "morton_contiguous").places
+        shard = ShardContext(comm, "manual", places, FIRST.copy())
+        move_blocks(tree, arena, shard)
+        tree.attach_shard(shard)
+        before = around(tree, arena)
+        if change == "another shard":
+            shard = ShardContext(shard.comm, "manual", shard.places, SECOND)
+        elif change == "other owners":
+            shard.owners = SECOND.copy()
+        else:
+            shard.owners[:] = SECOND
+        move_blocks(tree, arena, shard)
+        tree.attach_shard(shard)
+        after = around(tree, arena)
+        assert before.keys() == after.keys() or comm.rank
+        return after
+
+    ranks = on_threads(3, program)
+    assert [sorted(rank) for rank in ranks] == [[0, 8], [12], [4]]
+    assert merged(ranks) == around(*ring())
+
+
+def test_owners_that_are_written_to_without_a_move_are_noticed() -> None:
+    def program(comm: Any) -> None:
+        tree, arena = ring()
+        shard = ShardContext.from_tree(tree, comm, "morton_contiguous")
+        move_blocks(tree, arena, shard)
+        tree.attach_shard(shard)
+        tree.fill_ghosts(arena)
+        shard.owners[:] = shard.owners[::-1].copy()
+        with pytest.raises(RanksDisagree):
+            tree.fill_ghosts(arena)
+        shard.owners[:] = 7
+        with pytest.raises(BadOption):
+            tree.fill_ghosts(arena)
+
+    assert on_threads(2, program) == [None, None]

@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 
 import standfast
+from standfast.amr import ScalarFrontend
 from standfast.amr.inspect.differences import BlockChange, Layout, Site, TreeDiff, differences
 from standfast.amr.inspect.trees import Source, opened
 from tests.amr.saved_states import (
     GAUGE,
     SCALAR,
     VECTOR,
-    State,
     divided,
     empty,
     fill,
     refined,
     save,
     snapshot,
+    swap,
 )
 
 
@@ -42,30 +43,27 @@ def test_equal_states_do_not_differ(tmp_path: Path) -> None:
     bare = save(tmp_path / "b.sunc", refined(GAUGE), extras=False)
     for after in (path, bare, refined(GAUGE)):
         found = compared(path, after)
-        assert not found
-        assert (found.same, found.same_blocks) == (7, True)
+        assert (bool(found), found.same, found.same_blocks) == (False, 7, True)
     assert compared(path, path).by_digests == 14  # a field and links of each
     assert compared(path, bare).by_digests == 0
+    other = compared(refined(SCALAR), refined(GAUGE))
+    assert other
+    assert not other.comparable
+    assert other.header == {"field_bytes": (8, 32), "link_group": (0, 2)}
 
 
-def test_a_field_is_named_by_block_and_site_with_the_first_and_the_worst() -> None:
-    state = refined()
-    state[1].storage[6, 3] += 0.25
-    state[1].storage[6, 14] -= 0.5
-    change = only(compared(refined(), state))
-    block = change.before
-    assert (block.index, block.level, block.origin) == (6, 1, (0, 4))
-    assert (change.what, change.count, change.of, change.by) == ("field", 2, 16, 0.5)
-    assert change.first == Site(3, (3, 4), None)
-    assert change.worst == Site(14, (2, 7), None)
-
-
-def test_a_vector_differs_at_a_site_in_any_of_its_components(tmp_path: Path) -> None:
-    state = refined(VECTOR)
-    state[1].storage[6, 3, 2] += 0.25
-    state[1].storage[6, 14, :2] -= 0.5
+@pytest.mark.parametrize("frontend", [SCALAR, VECTOR], ids=["scalar", "vector"])
+def test_a_field_is_named_by_block_and_site_with_the_first_and_the_worst(
+    frontend: Any, tmp_path: Path
+) -> None:
+    state = refined(frontend)
+    field = state[1].storage[6].reshape(16, -1)
+    field[3, -1] += 0.25
+    field[14, :2] -= 0.5
     for after in (state, save(tmp_path / "a.sunc", state)):
-        change = only(compared(refined(VECTOR), after))
+        change = only(compared(refined(frontend), after))
+        block = change.before
+        assert (block.index, block.level, block.origin) == (6, 1, (0, 4))
         assert (change.what, change.count, change.of, change.by) == ("field", 2, 16, 0.5)
         assert change.first == Site(3, (3, 4), None)
         assert change.worst == Site(14, (2, 7), None)
@@ -91,13 +89,24 @@ def test_the_worst_comes_first_and_what_is_no_number_before_all() -> None:
     assert found.same == 4
 
 
-def test_another_bit_is_a_difference_even_if_the_value_is_the_same() -> None:
-    zero, minus = empty(), empty()
-    for tree, arena in (zero, minus):
+@pytest.mark.parametrize(
+    ("dtype", "before", "after", "by"),
+    [
+        ("float64", 0.0, -0.0, 0.0),  # another bit is a difference, even of the same value
+        *((dtype, 7, 9, 2.0) for dtype in "float32 int64 uint8 complex64 float16".split()),
+    ],
+)
+def test_fields_of_every_type_are_measured_as_what_they_are(
+    dtype: str, before: float, after: float, by: float
+) -> None:
+    states = []
+    for value in (before, after):
+        tree, arena = empty(ScalarFrontend(2, 4, SCALAR.topology, np.dtype(dtype)))
         tree.insert_block_with_field((0, 0), 0, arena)
-    minus[1].storage[0, 5] = -0.0
-    change = only(compared(zero, minus))
-    assert (change.by, change.count, change.worst) == (0.0, 1, Site(5, (1, 1), None))
+        arena.storage[0, 5] = value
+        states.append((tree, arena))
+    change = only(compared(*states))
+    assert (change.by, change.count, change.worst) == (by, 1, Site(5, (1, 1), None))
 
 
 def test_equal_no_numbers_are_equal() -> None:
@@ -126,64 +135,24 @@ def test_a_field_that_only_one_has() -> None:
     assert only(compared(state, refined())).what == "field added"
 
 
-def order(state: State) -> None:
-    state[0].reorder()
+CHANGES: dict[str, tuple[Callable[[Any, Any], object], dict[str, int]]] = {
+    "order": (lambda tree, arena: tree.reorder(), {"order": 1, "dead": 1}),
+    "slots": (lambda tree, arena: (swap(tree.field_slots), swap(arena.storage)), {"slots": 2}),
+    "dead": (lambda tree, arena: tree.field_slots.__setitem__(0, (1 << 64) - 1), {"dead": 1}),
+    "free": (lambda tree, arena: swap(arena.free_slots), {"free": 1}),
+    "stale": (lambda tree, arena: arena.free_slots[8:10].fill(3), {"stale": 2}),
+    "unused": (lambda tree, arena: arena.storage[::15, 0].fill(7), {"unused": 2}),
+    "dead links": (lambda tree, arena: tree.links[0, 4].fill(7), {"dead_links": 1}),
+    "arenas": (lambda tree, arena: arena.grow(), {"arenas": 1, "free": 1}),
+    "records": (lambda tree, arena: tree.blocks["padding"][3].fill(1), {"records": 1}),
+}
 
 
-def slots(state: State) -> None:
-    state[0].field_slots[[6, 7]] = state[0].field_slots[[7, 6]]
-    state[1].storage[[6, 7]] = state[1].storage[[7, 6]]
-
-
-def dead(state: State) -> None:
-    state[0].field_slots[0] = (1 << 64) - 1
-
-
-def free(state: State) -> None:
-    state[1].free_slots[[6, 7]] = state[1].free_slots[[7, 6]]
-
-
-def stale(state: State) -> None:
-    state[1].free_slots[8:10] = 3
-
-
-def unused(state: State) -> None:
-    state[1].storage[0, 0] += 1
-    state[1].storage[15, 0] += 1
-
-
-def dead_links(state: State) -> None:
-    state[0].links[0, 4] *= 2  # type: ignore[attr-defined]
-
-
-def arenas(state: State) -> None:
-    state[1].grow()
-
-
-def records(state: State) -> None:
-    state[0].blocks["padding"][3] = 1
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (order, {"order": 1, "dead": 1}),
-        (slots, {"slots": 2}),
-        (dead, {"dead": 1}),
-        (free, {"free": 1}),
-        (stale, {"stale": 2}),
-        (unused, {"unused": 2}),
-        (dead_links, {"dead_links": 1}),
-        (arenas, {"arenas": 1, "free": 1}),
-        (records, {"records": 1}),
-    ],
-    ids=lambda value: value.__name__ if callable(value) else "",
-)
-def test_what_differs_beside_the_blocks_is_told_apart(
-    change: Callable[[State], None], expected: dict[str, int]
-) -> None:
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_differs_beside_the_blocks_is_told_apart(name: str) -> None:
+    change, expected = CHANGES[name]
     state = refined(GAUGE)
-    change(state)
+    change(*state)
     found = compared(refined(GAUGE), state)
     assert found
     assert found.same_blocks
@@ -246,21 +215,12 @@ def test_slots_at_other_places_of_both_files_are_compared(tmp_path: Path) -> Non
     assert (found.layout.order, found.layout.slots) == (1, 200)
 
 
-def test_trees_of_two_kinds_are_not_compared_block_by_block() -> None:
-    found = compared(refined(SCALAR), refined(GAUGE))
-    assert found
-    assert not found.comparable
-    assert found.header == {"field_bytes": (8, 32), "link_group": (0, 2)}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "complex64", "float16"])
-def test_fields_of_every_type_are_measured_as_what_they_are(dtype: str) -> None:
-    from standfast.amr.mesh.frontends import ScalarFrontend
-
-    frontend = ScalarFrontend(2, 4, SCALAR.topology, np.dtype(dtype))
-    states: list[Any] = [empty(frontend), empty(frontend)]
-    for tree, arena in states:
-        tree.insert_block_with_field((0, 0), 0, arena)
-    states[0][1].storage[0, 4] = 7
-    states[1][1].storage[0, 4] = 9
-    assert only(compared(*states)).by == 2.0
+def test_slots_are_read_within_and_across_slabs(run: standfast.Run) -> None:
+    state = empty(SCALAR, 1 << 14)  # 2 MiB of storage: two slabs
+    expected = state[1].storage
+    expected[:] = np.arange(expected.size).reshape(expected.shape)
+    with opened(run.save(1, snapshot(state))) as saved:
+        fields = saved.trees[0].fields
+        assert [window[:2] for window in fields.windows] == [(0, 8192), (8192, 16384)]
+        for start, stop in ((0, 10), (8000, 8400), (8192, 8193), (0, 16384), (5, 5)):
+            assert fields.read(start, stop).tobytes() == expected[start:stop].tobytes()

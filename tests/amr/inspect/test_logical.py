@@ -11,17 +11,10 @@ import pytest
 from blake3 import blake3
 
 import standfast
+from standfast import errors
+from standfast.amr import FieldArena, GaugeFrontend, GaugeTree, OpenTopology
 from standfast.amr.inspect.logical import digest_of, logical_digest
 from standfast.amr.inspect.trees import opened
-from standfast.amr.snapshot.snapshot import Snapshot
-from standfast.errors import (
-    BadField,
-    BadOption,
-    BadRange,
-    DigestMismatch,
-    IncompatibleCheckpoint,
-    RanksDisagree,
-)
 from tests.amr.saved_states import (
     GAUGE,
     SCALAR,
@@ -32,7 +25,9 @@ from tests.amr.saved_states import (
     refined,
     save,
     snapshot,
+    swap,
 )
+from tests.kit.stores import flip
 
 FRONTENDS = pytest.mark.parametrize(
     "frontend", [SCALAR, VECTOR, GAUGE], ids=["scalar", "vector", "gauge"]
@@ -97,138 +92,83 @@ def test_slots_order_dead_blocks_and_free_lists_do_not_count() -> None:
     assert logical_digest(state) == expected
 
 
-def change_field(state: State) -> None:
-    state[1].storage[7, 3, 1] += 1e-16j
+def in_another_unit(tree: Any) -> None:
+    tree.base_spacing *= 2
+    tree.blocks["spacing"] *= 2
 
 
-def change_link(state: State) -> None:
-    state[0].links[7, 31, 1, 1] *= -1  # type: ignore[attr-defined]
+CHANGES: dict[str, Any] = {
+    "field": lambda tree, arena: arena.storage[7, 3].__iadd__(1e-16j),
+    "link": lambda tree, arena: tree.links[7, 31, 1].__imul__(-1),
+    "slots": lambda tree, arena: swap(tree.field_slots),
+    "no field": lambda tree, arena: tree.field_slots[7:].fill((1 << 64) - 1),
+    "no block": lambda tree, arena: tree.invalidate_block(7),
+    "unit of length": lambda tree, arena: in_another_unit(tree),
+}
 
 
-def swap_fields(state: State) -> None:
-    state[0].field_slots[[6, 7]] = state[0].field_slots[[7, 6]]
-
-
-def drop_field(state: State) -> None:
-    state[0].field_slots[7] = (1 << 64) - 1
-
-
-def kill(state: State) -> None:
-    state[0].invalidate_block(7)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [change_field, change_link, swap_fields, drop_field, kill],
-    ids=lambda change: change.__name__,
-)
-def test_every_bit_of_a_live_block_counts(change: Any) -> None:
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_bit_of_a_live_block_counts(name: str) -> None:
     state = refined(GAUGE)
     before = logical_digest(state)
-    change(state)
+    CHANGES[name](*state)
     assert logical_digest(state) != before
-
-
-def test_a_field_in_another_unit_of_length_is_another_state() -> None:
-    tree, arena = refined()
-    other = type(tree).restored(SCALAR, 2.0, 6, 4, tree.blocks.copy(), tree.field_slots.copy())
-    other.blocks["spacing"] *= 2
-    assert logical_digest((other, arena)) != logical_digest((tree, arena))
 
 
 def test_a_block_of_two_ranks_counts_once_if_it_is_the_same_in_both() -> None:
     whole, again = refined(), refined()
     assert logical_digest(whole, again) == logical_digest(whole)
     again[1].storage[7, 0] += 1
-    with pytest.raises(RanksDisagree, match=r"the block of level 1 at \(4, 4\)"):
+    with pytest.raises(errors.RanksDisagree, match=r"\(4,\s4\)"):
         logical_digest(whole, again)
+    with pytest.raises(errors.IncompatibleCheckpoint, match="field_bytes"):
+        logical_digest(whole, refined(GAUGE))
 
 
-def test_trees_of_two_kinds_are_not_one_state() -> None:
-    with pytest.raises(IncompatibleCheckpoint, match="field_bytes is 32, and 8"):
-        logical_digest(refined(SCALAR), refined(GAUGE))
-
-
-def test_an_unsound_tree_has_no_digest(tmp_path: Path) -> None:
+def test_what_is_read_is_verified_and_the_rest_when_it_is_asked_for(tmp_path: Path) -> None:
     state = refined()
-    slots = state[0].field_slots.copy()
-    slots[6] = 99
-    with pytest.raises(BadRange, match="block 6"):
-        logical_digest(save(tmp_path / "bad.sunc", state, field_slots=slots))
-
-
-def flip_storage(path: Path, blocks: int) -> Path:
-    data = bytearray(path.read_bytes())
-    data[92 + blocks * 48] ^= 1
-    path.write_bytes(data)
-    return path
-
-
-def test_what_is_read_is_verified(tmp_path: Path) -> None:
-    path = flip_storage(save(tmp_path / "tree.sunc", refined()), blocks=8)
-    with pytest.raises(DigestMismatch, match="storage"):
+    path = save(tmp_path / "tree.sunc", state)
+    flip(path, 92 + 8 * 48)  # the first byte of the storage
+    with pytest.raises(errors.DigestMismatch, match="storage"):
         logical_digest(path)
-
-
-def test_what_is_not_read_is_verified_when_it_is_asked_for(tmp_path: Path) -> None:
+    state[0].field_slots[6] = 99
+    with pytest.raises(errors.BadRange, match=r"bad\.sunc.*6"):
+        logical_digest(save(tmp_path / "bad.sunc", state, extras=False))
     tree, arena = empty()
     tree.insert_block((0, 0), 0)
-    path = flip_storage(save(tmp_path / "tree.sunc", (tree, arena)), blocks=1)
-    with opened(path) as state:
-        assert digest_of(state) == logical_digest((tree, arena))
-        with pytest.raises(DigestMismatch, match="storage"):
-            state.check_rest()
+    flip(save(path, (tree, arena)), 92 + 48)
+    with opened(path) as found:
+        assert digest_of(found) == logical_digest((tree, arena))
+        with pytest.raises(errors.DigestMismatch, match="storage"):
+            found.check_rest()
 
 
-def test_a_checkpoint_that_is_no_snapshot_is_refused(tmp_path: Path) -> None:
-    with standfast.Store(tmp_path).run("gpt") as run:
-        checkpoint = run.save(1, {"weight": np.ones(3)})
-    with pytest.raises(BadOption, match="no snapshot of a simulation"):
-        logical_digest(checkpoint)
-    with pytest.raises(BadOption, match="one snapshot of a store, or one or more"):
-        logical_digest(checkpoint, checkpoint)
-
-
-@FRONTENDS
-def test_snapshots_and_their_exported_files_have_one_digest(frontend: Any, tmp_path: Path) -> None:
-    state = refined(frontend)
-    with standfast.Store(tmp_path / "store").run("heat") as run:
-        saved = Snapshot.save(run, 1, *state, random={"kicks": np.random.default_rng(1)})
-    expected = logical_digest(state)
-    assert logical_digest(saved.checkpoint) == expected
-    assert logical_digest(*saved.export(tmp_path)) == expected
-
-
-def broken(**changes: Any) -> dict[str, Any]:
-    saved = snapshot(refined(GAUGE))
-    saved["rank0"] |= changes
-    return saved
+def test_a_checkpoint_that_is_no_snapshot_is_refused(run: standfast.Run) -> None:
+    checkpoint = run.save(1, {"weight": np.ones(3)})
+    for states in ([checkpoint], [checkpoint, checkpoint]):
+        with pytest.raises(errors.BadOption):
+            logical_digest(*states)
 
 
 @pytest.mark.parametrize(
-    ("saved", "message"),
+    ("part", "key", "value"),
     [
-        (snapshot(refined(), ranks=2), "not those of 2 ranks"),
-        (broken(storage=[np.zeros((3, 5))]), "storage"),
-        (broken(header=snapshot(refined())["rank0"]["header"] | {"bits_per_dim": 60}), "header"),
+        ("simulation", "ranks", 2),
+        ("rank0", "storage", [np.zeros((3, 5))]),
+        ("rank0", "header", snapshot(refined())["rank0"]["header"] | {"bits_per_dim": 60}),
     ],
     ids=["ranks", "storage", "header"],
 )
 def test_a_snapshot_that_is_not_what_it_says_is_damaged(
-    saved: Any, message: str, tmp_path: Path
+    part: str, key: str, value: Any, run: standfast.Run
 ) -> None:
-    with standfast.Store(tmp_path).run("heat") as run:
-        checkpoint = run.save(1, saved)
-    with pytest.raises(BadField, match=message):
-        logical_digest(checkpoint)
+    saved = snapshot(refined(GAUGE))
+    saved[part][key] = value
+    with pytest.raises(errors.BadField, match=key):
+        logical_digest(run.save(1, saved))
 
 
 def test_slots_are_hashed_across_chunks_of_the_file(tmp_path: Path) -> None:
-    from standfast.amr.mesh.arena import FieldArena
-    from standfast.amr.mesh.frontends import GaugeFrontend
-    from standfast.amr.mesh.gauge import GaugeTree
-    from standfast.amr.mesh.topology import OpenTopology
-
     # 144 · 2 · 64 · 64 bytes of links a block: no whole number of them fills a chunk of 16 MiB.
     frontend = GaugeFrontend(3, 1, 2, 64, OpenTopology(2, (64.0, 64.0)))
     tree, arena = GaugeTree(frontend, 1.0, 6, 2), FieldArena(frontend, 2)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, Self
 
 from standfast.errors import RankLost
@@ -23,7 +22,7 @@ SAVED = 0
 LOST = 10
 """What a rank ends with that raised RankLost."""
 KILLED = -signal.SIGKILL
-LONGEST = 60
+LONGEST = 300
 """A rank that hangs is ended after so many seconds, by another signal."""
 
 
@@ -80,12 +79,7 @@ class ForkedRanks:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -133,8 +127,3 @@ def _close_all(ends: Sequence[dict[int, Connection]]) -> None:
     for each in ends:
         for connection in each.values():
             connection.close()
-
-
-def kill_all() -> None:
-    """What ends a whole job: this rank and all others, at once."""
-    os.killpg(0, signal.SIGKILL)

@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr.mesh.apply import Patch
-from standfast.amr.migration import repartition
-from standfast.errors import BadBlock, BadOption, GhostsInUse, RankFailed
+from standfast.amr import Patch, repartition
+from standfast.errors import BadBlock, BadOption, RankFailed
 from tests.amr.meshes import (
     empty_mesh,
     fields_by_key,
@@ -61,34 +60,24 @@ def smoothed(tree: Any, arena: Any, outside: Any) -> dict[Any, Any]:
     return results
 
 
-@pytest.mark.parametrize("outside", [0.0, None, 2.5])
-@pytest.mark.parametrize("of", MESHES)
+@pytest.mark.parametrize(
+    ("of", "outside"),
+    [
+        *((of, outside) for of in MESHES for outside in (0.0, None, 2.5)),
+        (MESHES[-1], (0.5, -1.0, 2.0)),  # one for each component
+    ],
+)
 def test_a_kernel_gets_each_site_with_its_neighbours(of: Any, outside: Any) -> None:
     tree, arena = random_mesh(3, 8, **of)
-    expected = smoothed(tree, arena, outside)
+    values = np.array(outside) if isinstance(outside, tuple) else outside
+    expected = smoothed(tree, arena, values)
     tree.apply(smooth, arena, outside)
-    found = {
-        key: arena.storage[int(tree.field_slots[index])].tobytes()
-        for key, index in zip(tree.keys(), tree.live.tolist(), strict=True)
-    }
-    assert found == expected
+    assert field_bytes(tree, arena) == expected
 
 
-def test_beyond_a_wall_each_component_may_have_a_value_of_its_own() -> None:
-    tree, arena = random_mesh(3, 8, nd=2, base=3, topology="mixed", components=3)
-    outside = (0.5, -1.0, 2.0)
-    expected = smoothed(tree, arena, np.array(outside))
-    tree.apply(smooth, arena, outside)
-    assert fields_by_key(tree, arena) == expected
-
-
-@pytest.mark.parametrize("outside", [(1.0, 2.0), (1.0,) * 4, [[1.0] * 3]])
-def test_a_field_of_other_components_beyond_a_wall_is_refused(outside: Any) -> None:
-    tree, arena = random_mesh(3, 8, components=3)
-    before = fields_by_key(tree, arena)
-    with pytest.raises(BadOption, match="outside="):
-        tree.apply(smooth, arena, outside)
-    assert fields_by_key(tree, arena) == before
+def field_bytes(tree: Any, arena: Any) -> dict[Any, bytes]:
+    slots = tree.field_slots[tree.live].tolist()
+    return {key: arena.storage[at].tobytes() for key, at in zip(tree.keys(), slots, strict=True)}
 
 
 def test_a_kernel_is_called_once_for_each_level_from_the_coarsest() -> None:
@@ -127,71 +116,31 @@ def test_positions_are_the_middles_of_cells() -> None:
     assert last[16].tolist() == [3.125 + 112.5 + 53750.0] * 4
 
 
-def test_a_kernel_that_fails_changes_no_field() -> None:
-    tree, arena = random_mesh(3)
-    before = arena.storage.tobytes()
-
-    def fail(patch: Patch) -> Any:
-        if patch.level == 2:
-            raise ZeroDivisionError("level 2")
-        return patch.field + 1
-
-    with pytest.raises(ZeroDivisionError, match="level 2"):
-        tree.apply(fail, arena)
-    assert arena.storage.tobytes() == before
-    tree.insert_block((20, 20), 0)  # the tree is not busy any more
-
-
-def test_the_field_of_a_patch_cannot_be_written_to() -> None:
-    tree, arena = random_mesh(3)
-
-    def write(patch: Patch) -> Any:
-        patch.field[:] = 0
-        return patch.field
-
-    with pytest.raises(ValueError, match="read-only"):
-        tree.apply(write, arena)
+def write(patch: Patch) -> Any:
+    patch.field[:] = 0
 
 
 @pytest.mark.parametrize(
-    ("wrong", "found"),
+    ("kernel", "error", "match"),
     [
-        (lambda patch: patch.field[:, :3], r"float64 \(\d+, 3, 4\)"),
-        (lambda patch: patch.field.astype(np.float32), "float32"),
-        (lambda patch: 0.0, "float for level 0"),
-        (lambda patch: None, "NoneType"),
+        (lambda patch: patch.field + 1 // (2 - patch.level), ZeroDivisionError, None),
+        (write, ValueError, None),
+        (lambda patch: patch.field[:, :3], BadOption, "float64"),
+        (lambda patch: patch.field.astype(np.float32), BadOption, "float32"),
+        (lambda patch: 0.0, BadOption, "float"),
+        (lambda patch: None, BadOption, "NoneType"),
+        (lambda patch: patch.shifted(0, 2), BadOption, "step=2"),
+        (lambda patch: patch.shifted(2, 1), BadOption, "d=2"),
     ],
-    ids=["shape", "dtype", "number", "nothing"],
+    ids="raises writes shape dtype number nothing step dimension".split(),
 )
-def test_a_kernel_must_return_a_field_of_the_same_kind(wrong: Any, found: str) -> None:
+def test_a_kernel_that_fails_changes_no_field(kernel: Any, error: Any, match: Any) -> None:
     tree, arena = random_mesh(3)
     before = arena.storage.tobytes()
-    with pytest.raises(BadOption, match=found):
-        tree.apply(wrong, arena)
+    with pytest.raises(error, match=match):
+        tree.apply(kernel, arena)
     assert arena.storage.tobytes() == before
-
-
-def test_a_kernel_may_not_change_the_tree() -> None:
-    tree, arena = random_mesh(3)
-    block = int(tree.live[0])
-    for change in (
-        lambda: tree.insert_block((20, 20), 0),
-        lambda: tree.invalidate_block(block),
-        lambda: tree.refine_block(block),
-        lambda: tree.reorder(),
-        lambda: tree.apply(smooth, arena),
-        lambda: tree.adapt_mesh(arena, 1.0),
-    ):
-        with pytest.raises(GhostsInUse):
-            tree.apply(lambda patch, change=change: change(), arena)
-
-
-def test_there_is_no_dimension_and_no_step_beyond() -> None:
-    tree, arena = random_mesh(3)
-    with pytest.raises(BadOption, match="step=2"):
-        tree.apply(lambda patch: patch.shifted(0, 2), arena)
-    with pytest.raises(BadOption, match="d=2"):
-        tree.apply(lambda patch: patch.shifted(2, 1), arena)
+    tree.insert_block((20, 20), 0)  # the tree is not busy any more
 
 
 def test_a_kernel_that_fails_on_one_rank_changes_no_field_on_any() -> None:
@@ -205,7 +154,7 @@ def test_a_kernel_that_fails_on_one_rank_changes_no_field_on_any() -> None:
                 raise ZeroDivisionError("no way")
             return patch.field + 1
 
-        with pytest.raises(RankFailed, match="rank 1 of 3: ZeroDivisionError: no way"):
+        with pytest.raises(RankFailed, match="ZeroDivisionError"):
             tree.apply(fail, arena)
         assert fields_by_key(tree, arena) == before
         tree.apply(smooth, arena)
@@ -214,11 +163,10 @@ def test_a_kernel_that_fails_on_one_rank_changes_no_field_on_any() -> None:
     assert on_threads(3, program) == [True] * 3
 
 
-def test_more_ranks_than_blocks_is_legal() -> None:
+def test_there_may_be_more_ranks_than_blocks() -> None:
     def program(comm: Any) -> Any:
         tree, arena = empty_mesh()
-        tree.insert_block((0, 0), 0)
-        give_fields(tree, arena, np.random.default_rng(0))
+        tree.insert_block_with_field((0, 0), 0, arena)
         repartition(tree, arena, comm)
         tree.apply(smooth, arena)
         return len(tree.live)
@@ -227,85 +175,65 @@ def test_more_ranks_than_blocks_is_legal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "outside"),
+    ("dtype", "components", "outside"),
     [
-        ("uint8", -1),
-        ("uint8", 256),
-        ("int8", 200.0),
-        ("int32", 1e12),
-        ("int32", float("inf")),
-        ("int32", float("nan")),
-        ("int64", 2.0**63),
-        ("uint64", -1),
-        ("int16", 0.5),
-        ("float64", 1j),
-        ("float16", 65536),
-        ("float32", 1e300),
-        ("float32", [1e300, 0.0]),
-        ("complex64", 1e300j),
+        *(("uint8", 1, -1), ("uint8", 1, 256), ("int8", 1, 200.0), ("int32", 1, 1e12)),
+        *(("int32", 1, float("inf")), ("int32", 1, float("nan")), ("int64", 1, 2.0**63)),
+        *(("uint64", 1, -1), ("int16", 1, 0.5), ("float64", 1, 1j), ("float16", 1, 65536)),
+        *(("float32", 1, 1e300), ("float32", 2, [1e300, 0.0]), ("complex64", 1, 1e300j)),
+        *(("float64", 3, (1.0, 2.0)), ("float64", 3, (1.0,) * 4), ("float64", 3, [[1.0] * 3])),
     ],
 )
-def test_a_number_outside_that_the_field_cannot_hold_is_refused(dtype: str, outside: Any) -> None:
-    components = len(outside) if isinstance(outside, list) else 1
+def test_what_the_field_cannot_hold_is_refused_beyond_a_wall(
+    dtype: str, components: int, outside: Any
+) -> None:
     tree, arena = random_mesh(3, dtype=dtype, components=components)
-    before = arena.storage.copy()
-    with pytest.raises(BadOption) as refused:
+    before = arena.storage.tobytes()
+    with pytest.raises(BadOption, match="outside="):
         tree.apply(lambda patch: patch.shifted(0, 1), arena, outside)
-    assert repr(outside) in str(refused.value)
-    assert dtype in str(refused.value)
-    assert np.array_equal(arena.storage, before, equal_nan=True)
+    assert arena.storage.tobytes() == before
 
 
 @pytest.mark.parametrize(
     ("dtype", "outside"),
     [
-        ("uint8", 255),
-        ("int8", -128.0),
-        ("uint64", 2**64 - 1),
-        ("int64", -(2.0**63)),
-        ("float32", 0.1),
-        ("float32", float("inf")),
-        ("float64", float("nan")),
+        *(("uint8", 255), ("int8", -128.0), ("uint64", 2**64 - 1), ("int64", -(2.0**63))),
+        *(("float32", 0.1), ("float32", float("inf")), ("float64", float("nan"))),
         ("complex64", -1),
     ],
 )
-def test_a_number_outside_that_the_field_can_hold_is_what_kernels_get(
+def test_what_the_field_can_hold_is_what_kernels_get_beyond_a_wall(
     dtype: str, outside: Any
 ) -> None:
     tree, arena = random_mesh(3, dtype=dtype)
-    seen = []
+    seen: list[Any] = []
 
     def kernel(patch: Patch) -> Any:
-        seen.append(patch.shifted(0, 1))
+        seen.extend(patch.shifted(0, 1).ravel())
         return patch.field.copy()
 
     tree.apply(kernel, arena, outside)
     expected = np.array(outside, dtype)
-    found = np.concatenate([each.ravel() for each in seen])
-    assert np.any((found == expected) | (np.isnan(found) & np.isnan(expected)))
+    assert np.any((np.array(seen) == expected) | (np.isnan(seen) & np.isnan(expected)))
 
 
 @pytest.mark.parametrize("action", ["apply", "fill_ghosts", "defragment", "adapt_mesh"])
-@pytest.mark.parametrize("freed", ["free", "used again"])
+@pytest.mark.parametrize("is_reused", [False, True])
 def test_a_live_block_whose_slot_was_given_back_is_refused_and_nothing_changes(
-    action: str, freed: str
+    action: str, is_reused: bool
 ) -> None:
     tree, arena = random_mesh(3)
     slot = int(tree.field_slots[tree.live[0]])
     arena.free(slot)
-    if freed == "used again":
+    if is_reused:
         tree.field_slots[tree.live[1]] = arena.alloc()
-    before = saved_arrays(tree, arena)
-    with pytest.raises(BadBlock, match=f"slot {slot} "):
+    arrays = tree.blocks, tree.field_slots, arena.storage, arena.free_slots
+    before = [each.tobytes() for each in arrays]
+    with pytest.raises(BadBlock, match=str(slot)):
         {
             "apply": lambda: tree.apply(lambda patch: 0 * patch.field, arena),
             "fill_ghosts": lambda: tree.fill_ghosts(arena),
             "defragment": lambda: arena.defragment(tree),
             "adapt_mesh": lambda: tree.adapt_mesh(arena, 0.0),
         }[action]()
-    assert saved_arrays(tree, arena) == before
-
-
-def saved_arrays(tree: Any, arena: Any) -> list[bytes]:
-    arrays = tree.blocks, tree.field_slots, arena.storage, arena.free_slots
-    return [each.tobytes() for each in arrays]
+    assert [each.tobytes() for each in arrays] == before

@@ -8,24 +8,18 @@ import numpy as np
 import pytest
 
 from standfast.amr import INVALID, AMRTree, FieldArena
-from standfast.errors import ArenaFull, BadBlock, BadOption, GhostsInUse
-from tests.amr.tree_states import SCALAR, U1, worn
+from standfast.errors import ArenaFull, BadBlock, BadOption
+from tests.amr.tree_states import SCALAR
 
 
 def words(arena: FieldArena) -> tuple[list[int], int]:
     return arena.free_slots.tolist(), arena.free_count
 
 
-def test_storage_has_a_place_for_each_slot_site_and_component() -> None:
-    assert FieldArena(SCALAR, 3).storage.shape == (3, 16)
-    assert FieldArena(U1, 3).storage.shape == (3, 16, 1)
-    assert FieldArena(U1, 3).storage.dtype == np.complex128
-
-
 def test_a_full_arena_says_so_and_stays_as_it_is() -> None:
     arena = FieldArena(SCALAR, 1)
     arena.alloc()
-    with pytest.raises(ArenaFull, match="all 1 slots"):
+    with pytest.raises(ArenaFull):
         arena.alloc()
     assert words(arena) == ([0], 0)
 
@@ -33,25 +27,14 @@ def test_a_full_arena_says_so_and_stays_as_it_is() -> None:
 @pytest.mark.parametrize("slot", [-1, 3, INVALID])
 def test_a_slot_that_is_none_cannot_be_freed(slot: int) -> None:
     arena = FieldArena(SCALAR, 3)
-    with pytest.raises(BadBlock, match="there is no slot"):
+    with pytest.raises(BadBlock):
         arena.free(slot)
-
-
-def is_free(arena: FieldArena, slot: int) -> bool:
-    """Whether the arena says so; a slot that it took back is taken again."""
-    try:
-        arena.free(slot)
-    except BadBlock:
-        return True
-    assert arena.alloc() == slot
-    return False
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_which_slots_are_free_is_known_whatever_was_done(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    arena = FieldArena(SCALAR, 6)
-    tree = AMRTree(SCALAR, 1.0, 4, 1)
+    arena, tree = FieldArena(SCALAR, 6), AMRTree(SCALAR, 1.0, 4, 1)
     for _ in range(150):
         free = arena.free_slots[: arena.free_count].tolist()
         taken = sorted(set(range(arena.max_blocks)) - set(free))
@@ -72,20 +55,12 @@ def test_which_slots_are_free_is_known_whatever_was_done(seed: int) -> None:
                 arena = FieldArena.restored(SCALAR, *copies, arena.free_count)
         free = arena.free_slots[: arena.free_count].tolist()
         for slot in range(arena.max_blocks):
-            assert is_free(arena, slot) == (slot in free)
-
-
-def test_words_that_count_again_are_looked_at_again() -> None:
-    arena = FieldArena(SCALAR, 3)
-    arena.free_count = 0
-    arena.free(1)
-    assert words(arena) == ([1, 1, 0], 1)
-    arena.free_slots[:] = 0, 2, 1
-    arena.free_count = 2
-    with pytest.raises(BadBlock, match="slot 2 is free already"):
-        arena.free(2)
-    arena.free(1)
-    assert words(arena) == ([0, 2, 1], 3)
+            if slot in free:
+                with pytest.raises(BadBlock):
+                    arena.free(slot)
+            else:
+                arena.free(slot)
+                assert arena.alloc() == slot
 
 
 def test_growing_doubles_and_the_lowest_new_slot_is_next() -> None:
@@ -96,26 +71,14 @@ def test_growing_doubles_and_the_lowest_new_slot_is_next() -> None:
     assert arena.storage[0].tolist() == [7.0] * 16
     assert not arena.storage[1:].any()
     assert arena.alloc() == 2
-
-
-def test_an_empty_arena_can_grow() -> None:
-    arena = FieldArena(SCALAR, 0)
-    arena.grow()
-    assert words(arena) == ([0], 1)
-
-
-def test_an_arena_does_not_shrink() -> None:
-    with pytest.raises(BadOption, match="does not shrink"):
-        FieldArena(SCALAR, 3).grow(2)
+    with pytest.raises(BadOption):
+        arena.grow(3)
+    empty = FieldArena(SCALAR, 0)
+    empty.grow()
+    assert words(empty) == ([0], 1)
 
 
 @pytest.mark.parametrize("count", [-1, 2.0, "3", True, 2**60])
 def test_a_number_of_slots_is_a_whole_one(count: Any) -> None:
     with pytest.raises(BadOption, match="max_blocks"):
         FieldArena(SCALAR, count)
-
-
-def test_inside_apply_fields_are_not_moved() -> None:
-    tree, arena = worn()
-    with tree.applying(), pytest.raises(GhostsInUse):
-        arena.defragment(tree)

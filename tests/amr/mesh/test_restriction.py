@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import GaugeFrontend, OpenTopology, ScalarFrontend
+from standfast.amr import OpenTopology, ScalarFrontend
 from standfast.amr.mesh.restriction import inject, restrict
 
 
@@ -35,25 +35,11 @@ def fine_sites(place: tuple[int, ...]) -> list[tuple[int, int]]:
 def test_the_parent_has_the_mean_of_what_it_covers(nd: int) -> None:
     children = np.random.default_rng(nd).integers(-999, 999, (2**nd, 4**nd)).astype(np.float64)
     parent = restrict(children, scalar(nd))
+    injected = inject(parent, scalar(nd))
     for place in itertools.product(range(4), repeat=nd):
-        covered = [children[each] for each in fine_sites(place)]
-        assert parent[site(place)] == sum(covered) / 2**nd
-
-
-@pytest.mark.parametrize("nd", [1, 2, 3])
-def test_the_children_have_what_covers_them(nd: int) -> None:
-    parent = np.random.default_rng(nd).standard_normal(4**nd)
-    children = inject(parent, scalar(nd))
-    for place in itertools.product(range(4), repeat=nd):
-        for each in fine_sites(place):
-            assert children[each] == parent[site(place)]
-
-
-def test_a_restriction_undoes_an_injection() -> None:
-    frontend = GaugeFrontend(2, 2, 2, 4, OpenTopology(2, (8.0, 8.0)))
-    random = np.random.default_rng(0)
-    parent = random.standard_normal((16, 4)) + 1j * random.standard_normal((16, 4))
-    assert restrict(inject(parent, frontend), frontend).tobytes() == parent.tobytes()
+        covered = fine_sites(place)
+        assert parent[site(place)] == sum(children[each] for each in covered) / 2**nd
+        assert {injected[each] for each in covered} == {parent[site(place)]}
 
 
 def test_signs_of_zero_and_infinities_survive() -> None:
@@ -63,19 +49,16 @@ def test_signs_of_zero_and_infinities_survive() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64"])
-def test_the_mean_of_whole_numbers_does_not_overflow(dtype: str) -> None:
+def test_the_mean_of_whole_numbers_is_rounded_down_and_does_not_overflow(dtype: str) -> None:
     most = np.iinfo(dtype).max
     children = np.full((4, 16), most, dtype)
     children[0, 0] = most - 3
     parent = restrict(children, scalar(2, dtype))
     assert parent.dtype == np.dtype(dtype)
-    assert parent[0] == most - 1  # 3/4 less, rounded down
-    assert (parent[1:] == most).all()
-
-
-def test_the_mean_of_negative_whole_numbers_is_rounded_down_too() -> None:
-    children = np.array([[-1, -2, -5, -6], [3, 4, 3, 3]], np.int8)
-    assert restrict(children, scalar(1, np.int8)).tolist() == [-2, -6, 3, 3]
+    assert parent.tolist() == [most - 1, *[most] * 15]
+    if dtype == "int8":
+        children = np.array([[-1, -2, -5, -6], [3, 4, 3, 3]], np.int8)
+        assert restrict(children, scalar(1, np.int8)).tolist() == [-2, -6, 3, 3]
 
 
 def test_half_precision_is_summed_in_single() -> None:

@@ -1,7 +1,6 @@
 """Meshes and lattices on several ranks: what each rank has at the end of each step.
 
-    mesh_on_ranks.py mesh FOLDER            a mesh, a lattice, and the steps of checkpoints
-    mesh_on_ranks.py imported FOLDER FILE…  files of some ranks go on as a simulation on others
+    mesh_on_ranks.py FOLDER FILE…    also lets files of some ranks go on as a simulation on others
 
 Each rank writes FOLDER/RANK.json.
 """
@@ -20,9 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from standfast import Store
-from standfast.amr import Snapshot, broadcast_checkpoint_step
-from standfast.amr.ghosts.links import link_halo
-from standfast.amr.migration import repartition
+from standfast.amr import Snapshot, broadcast_checkpoint_step, link_halo, repartition
 from standfast.errors import StandfastError
 from standfast.parallel import communicator
 from tests.amr.meshes import fields_by_key, random_mesh
@@ -65,56 +62,53 @@ def digests(parts: dict[Any, bytes]) -> dict[str, str]:
     return {str(key): hashlib.sha256(part).hexdigest()[:16] for key, part in parts.items()}
 
 
-def failure_of(call: Callable[[], object]) -> str:
-    """What a call that cannot succeed raises."""
+def error_of(call: Callable[[], object]) -> str | None:
+    """The class of what a call raises that cannot succeed."""
     try:
         call()
     except StandfastError as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
+        return type(error).__name__
+    return None
 
 
-def mesh(folder: Path) -> Any:
+def seen(comm: Any, world: Any, store: Store, paths: list[str]) -> dict[str, Any]:
     tree, arena = random_mesh(3, 4, holes=False, **MESH)
     lattice, fields = random_mesh(4, 0, holes=False, **LATTICE)
-    with communicator(MPI.COMM_WORLD) as comm:
-        repartition(tree, arena, comm)
-        states = wander(tree, arena, comm)
-        repartition(lattice, fields, comm)
+    repartition(tree, arena, comm)
+    states = wander(tree, arena, comm)
+    repartition(lattice, fields, comm)
 
-        def fail(patch: Any) -> Any:
-            if comm.rank == comm.size - 1:
-                raise ZeroDivisionError("no way")
-            return patch.field
+    def fail(patch: Any) -> Any:
+        if comm.rank == comm.size - 1:
+            raise ZeroDivisionError
+        return patch.field
 
-        world, own = MPI.COMM_WORLD, 7 + comm.rank
-        return {
-            "states": [*states, halos(lattice)],
-            "failure": failure_of(lambda: tree.apply(fail, arena)),
-            "again": tree.fill_ghosts(arena).valid.shape[0] == len(tree.live),
-            "steps": [broadcast_checkpoint_step(world, root, own) for root in (0, 1)],
-            "agreed": broadcast_checkpoint_step(world, 0, 5, strict=True),
-            "strict": failure_of(lambda: broadcast_checkpoint_step(world, 0, own, strict=True)),
-            "none": failure_of(lambda: broadcast_checkpoint_step(world, 1, -comm.rank)),
-        }
-
-
-def imported(folder: Path, *paths: str) -> Any:
+    run, own = store.run("flow"), 7 + comm.rank
     frontend = channel()[0].frontend
-    with communicator(MPI.COMM_WORLD) as comm, Store(folder / "store") as opened:
-        run = opened.run("flow")
-        Snapshot.import_files(run, paths, frontend=frontend, comm=comm)
-        found = Snapshot.load(run, frontend=frontend, comm=comm, reshard=True)
-        states = wander(found.tree, found.arena, comm)
-        Snapshot.save(run, 101, found.tree, found.arena)
-        other = {"step": 200 + comm.rank, "time": 0.5 * comm.rank}
-        told = failure_of(lambda: Snapshot.save(run, tree=found.tree, arena=found.arena, **other))
-    return {"step": found.step, "states": states, "told": told}
+    Snapshot.import_files(run, paths, frontend=frontend, comm=comm)
+    found = Snapshot.load(run, frontend=frontend, comm=comm, reshard=True)
+    imported = wander(found.tree, found.arena, comm)
+    Snapshot.save(run, 101, found.tree, found.arena)
+    return {
+        "mesh": [*states, halos(lattice)],
+        "imported": imported,
+        "steps": [broadcast_checkpoint_step(world, root, own) for root in (0, 1)],
+        "agreed": broadcast_checkpoint_step(world, 0, 5, strict=True),
+        "errors": [
+            error_of(lambda: tree.apply(fail, arena)),
+            error_of(lambda: broadcast_checkpoint_step(world, 0, own, strict=True)),
+            error_of(lambda: broadcast_checkpoint_step(world, 1, -comm.rank)),
+            error_of(lambda: Snapshot.save(run, 200 + comm.rank, found.tree, found.arena)),
+        ],
+        "again": tree.fill_ghosts(arena).valid.shape[0] == len(tree.live),
+    }
 
 
 if __name__ == "__main__":
     from mpi4py import MPI
 
-    what, folder, *rest = sys.argv[1:]
-    answer = {"mesh": mesh, "imported": imported}[what](Path(folder), *rest)
-    Path(folder, f"{MPI.COMM_WORLD.rank}.json").write_text(json.dumps(answer))
+    folder, *paths = sys.argv[1:]
+    world = MPI.COMM_WORLD
+    with communicator(world) as comm, Store(Path(folder, "store")) as store:
+        answer = seen(comm, world, store, paths)
+    Path(folder, f"{world.rank}.json").write_text(json.dumps(answer))

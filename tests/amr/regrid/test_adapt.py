@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.amr import INVALID, ShardContext
-from standfast.amr.migration import repartition
+from standfast.amr import ShardContext, repartition
 from standfast.amr.regrid.adapt import Adapted, gradients
 from standfast.errors import BadBlock, BadOption, RanksDisagree
 from tests.amr.ghosts.test_fields import expected_layer
@@ -23,12 +22,12 @@ Mesh = set[tuple[int, tuple[int, ...]]]
 """Blocks as their levels and the coordinates of their origins in blocks."""
 
 
+def block_at(block: Any) -> tuple[int, tuple[int, ...]]:
+    return int(block["level"]), tuple(x // 4 for x in block["origin"].tolist())
+
+
 def mesh_of(tree: Any) -> Mesh:
-    size = tree.frontend.block_size
-    return {
-        (int(block["level"]), tuple(x // size for x in block["origin"].tolist()))
-        for block in tree.blocks[tree.live]
-    }
+    return {block_at(block) for block in tree.blocks[tree.live]}
 
 
 def neighbour_places(tree: Any, level: int, place: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -122,7 +121,6 @@ MESHES: list[dict[str, Any]] = [
     {"nd": 3, "base": 2, "topology": "periodic", "max_level": 2},
     {"nd": 2, "base": 3, "topology": "mixed", "components": 3},
 ]
-SEEDS = (0, 4, 6)
 
 
 def bumpy_mesh(seed: int, of: Any) -> Any:
@@ -137,66 +135,24 @@ def bumpy_mesh(seed: int, of: Any) -> Any:
     return tree, arena
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("of", MESHES)
-def test_the_mesh_is_the_one_found_block_by_block(of: Any, seed: int) -> None:
-    tree, arena = bumpy_mesh(seed, of)
-    sites = sites_by_place(tree, arena)
-    found = gradients(tree, arena, tree.fill_ghosts(arena))
-    size = tree.frontend.block_size
-    gradient = {
-        (
-            int(tree.blocks[i]["level"]),
-            tuple(x // size for x in tree.blocks[i]["origin"].tolist()),
-        ): gradient_of(tree, arena, sites, i)
-        for i in tree.live.tolist()
-    }
-    assert found.tolist() == [
-        gradient_of(tree, arena, sites, index) for index in tree.live.tolist()
-    ]
-    threshold = float(np.quantile(found, 0.8))
-    expected, report = adapted_mesh(tree, gradient, threshold, 0.5 * threshold)
-    assert tree.adapt_mesh(arena, threshold) == report
-    assert mesh_of(tree) == expected
-    assert not finer_by(tree, expected, 2)
-
-
-@pytest.mark.parametrize("of", MESHES)
-def test_the_meshes_of_the_test_above_are_refined_and_coarsened(of: Any) -> None:
+def test_the_mesh_is_the_one_found_block_by_block(of: Any) -> None:
     reports = []
-    for seed in SEEDS:
+    for seed in (0, 4, 6):
         tree, arena = bumpy_mesh(seed, of)
+        sites = sites_by_place(tree, arena)
         found = gradients(tree, arena, tree.fill_ghosts(arena))
-        reports.append(tree.adapt_mesh(arena, float(np.quantile(found, 0.8))))
+        expected = [gradient_of(tree, arena, sites, index) for index in tree.live.tolist()]
+        assert found.tolist() == expected
+        gradient = dict(zip(map(block_at, tree.blocks[tree.live]), expected, strict=True))
+        threshold = float(np.quantile(found, 0.8))
+        mesh, report = adapted_mesh(tree, gradient, threshold, 0.5 * threshold)
+        assert tree.adapt_mesh(arena, threshold) == report
+        assert mesh_of(tree) == mesh
+        assert not finer_by(tree, mesh, 2)
+        reports.append(report)
     assert sum(report.refined for report in reports) > 0
     assert sum(report.coarsened for report in reports) > 0
-
-
-def test_blocks_are_refined_in_the_order_of_the_list() -> None:
-    tree, arena = empty_mesh(base=2)
-    for place in ((4, 4), (0, 0), (4, 0)):
-        tree.insert_block_with_field(place, 0, arena)
-    arena.storage[int(tree.field_slots[0]), 5] = 9.0
-    arena.storage[int(tree.field_slots[2]), 5] = 9.0
-    assert tree.adapt_mesh(arena, 1.0) == Adapted(2, 0)
-    origins = [tuple(origin) for origin in tree.blocks["origin"].tolist()]
-    assert origins[3:7] == [(8, 8), (12, 8), (8, 12), (12, 12)]
-    assert origins[7:] == [(8, 0), (12, 0), (8, 4), (12, 4)]
-    # Block 0 gave back slot 0, which its first child took; the arena doubled for the others.
-    assert tree.field_slots.tolist() == [INVALID, 1, INVALID, 0, 3, 4, 5, 2, 6, 7, 8]
-    assert arena.max_blocks == 16
-
-
-def test_families_are_coarsened_in_the_order_of_the_list() -> None:
-    tree, arena = empty_mesh(base=2)
-    for place in ((4, 4), (0, 0), (4, 0)):
-        tree.insert_block(place, 0)
-    for block in (2, 0, 1):
-        tree.refine_block(block)
-    give_fields(tree, arena, np.random.default_rng(0))
-    arena.storage[:] = 1.0
-    assert tree.adapt_mesh(arena, 1.0) == Adapted(0, 3)
-    assert tree.blocks["origin"][15:].tolist() == [[4, 0], [4, 4], [0, 0]]
 
 
 def test_a_mesh_that_nothing_is_done_to_is_left_as_it_is() -> None:
@@ -204,16 +160,6 @@ def test_a_mesh_that_nothing_is_done_to_is_left_as_it_is() -> None:
     before = tree.blocks.tobytes(), tree.field_slots.tobytes(), arena.storage.tobytes()
     assert tree.adapt_mesh(arena, 1e9, 0.0) == Adapted(0, 0)
     assert (tree.blocks.tobytes(), tree.field_slots.tobytes(), arena.storage.tobytes()) == before
-
-
-def test_a_flat_mesh_becomes_as_coarse_as_it_can_be() -> None:
-    tree, arena = bumpy_mesh(0, MESHES[1])
-    arena.storage[:] = 1.0
-    while tree.adapt_mesh(arena, 1.0).coarsened:
-        pass
-    assert set(tree.blocks["level"][tree.live].tolist()) == {0}
-    assert len(tree.live) == 9
-    assert arena.free_count == arena.max_blocks - 9
 
 
 def test_not_a_number_is_neither_steep_nor_flat() -> None:
@@ -237,33 +183,31 @@ def test_an_unbalanced_mesh_is_balanced() -> None:
     assert (0, (0, 0)) not in mesh_of(tree)
 
 
-def test_a_block_too_far_out_to_be_refined_changes_nothing() -> None:
-    tree, arena = empty_mesh(base=64)
+@pytest.mark.parametrize(
+    ("base", "place", "level", "told"),
+    [(64, (40 * 4, 0), 0, r"\(160,\s0\)"), (2, (4, 12), 2, r"\(4,\s12\)")],
+    ids=["too far out to be refined", "in another block"],
+)
+def test_a_mesh_that_cannot_be_adapted_is_refused_and_left_as_it_is(
+    base: int, place: tuple[int, int], level: int, told: str
+) -> None:
+    tree, arena = empty_mesh(base=base)
     tree.insert_block_with_field((0, 0), 0, arena)
-    tree.insert_block_with_field((40 * 4, 0), 0, arena)
+    tree.insert_block_with_field(place, level, arena)
     arena.storage[:, 3] = 9.0
     before = tree.blocks.tobytes(), arena.storage.tobytes(), arena.free_count
-    with pytest.raises(BadBlock, match=r"\(160, 0\) of level 0 is too far out"):
+    with pytest.raises(BadBlock, match=told):
         tree.adapt_mesh(arena, 1.0)
     assert (tree.blocks.tobytes(), arena.storage.tobytes(), arena.free_count) == before
 
 
-def test_blocks_in_blocks_are_refused() -> None:
-    tree, arena = empty_mesh(base=2)
-    tree.insert_block_with_field((0, 0), 0, arena)
-    tree.insert_block_with_field((4, 12), 2, arena)
-    with pytest.raises(BadBlock, match=r"\(4, 12\) of level 2 lies in one of level 0"):
-        tree.adapt_mesh(arena, 1.0)
-
-
 @pytest.mark.parametrize(
-    ("threshold", "hysteresis"),
-    [(float("nan"), 0.5), (-1.0, 0.5), ("steep", 0.5), (1.0, 1.5), (1.0, -0.1), (1.0, None)],
+    "options", [(np.nan, 0.5), (-1.0, 0.5), ("steep", 0.5), (1.0, 1.5), (1.0, -0.1), (1.0, None)]
 )
-def test_a_threshold_that_is_none_is_refused(threshold: Any, hysteresis: Any) -> None:
+def test_a_threshold_that_is_none_is_refused(options: Any) -> None:
     tree, arena = random_mesh(0)
     with pytest.raises(BadOption, match=r"threshold=|hysteresis="):
-        tree.adapt_mesh(arena, threshold, hysteresis)
+        tree.adapt_mesh(arena, *options)
 
 
 def test_a_mesh_that_has_grown_on_one_rank_is_shared_out_by_hand() -> None:

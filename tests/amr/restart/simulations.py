@@ -25,9 +25,9 @@ from standfast.amr import (
     ScalarFrontend,
     ShardContext,
     Snapshot,
+    link_halo,
+    repartition,
 )
-from standfast.amr.ghosts.links import link_halo
-from standfast.amr.migration import repartition
 
 Change = tuple[Any, ...]
 """A method of the simulation, by its name, and its arguments."""
@@ -43,6 +43,8 @@ class Simulation:
     """
 
     frontend: ClassVar[Any]
+    last: ClassVar[int]
+    """The last step."""
     holes: ClassVar[Sequence[tuple[int, int]]]
     """Places that no block is at to begin with."""
     script: ClassVar[Mapping[int, Sequence[Change]]]
@@ -83,16 +85,14 @@ class Simulation:
         comm: Any = None,
         *,
         by_place: bool = False,
-        reshard: bool = False,
-        with_random: bool = True,
     ) -> Self:
-        """The state out of a snapshot."""
-        found = Snapshot.load(run, ref, frontend=cls.frontend, comm=comm, reshard=reshard)
+        """The state out of a snapshot; with `by_place` on any number of ranks."""
+        found = Snapshot.load(run, ref, frontend=cls.frontend, comm=comm, reshard=by_place)
         resumed = cls(found.tree, found.arena, comm, by_place)
         resumed.step, resumed.time = found.step, found.time
         resumed.history = found.values["history"].tolist()
         resumed.changes = found.values["changes"]
-        if with_random:
+        if not by_place:
             found.restore_random(kicks=resumed.kicks)
         return resumed
 
@@ -172,17 +172,19 @@ class Simulation:
                 self.arena.free(int(slots[index]))
                 used.add(int(slots[index]))
 
-    def reorder(self) -> None:
-        self.tree.reorder()
-
     def adapt(self, threshold: float) -> None:
         self.tree.adapt_mesh(self.arena, threshold)
 
+    def tidy(self) -> None:
+        """Put blocks, and so fields, in the order of their places."""
+        self.tree.reorder()
+        self.arena.defragment(self.tree)
+
+    def reorder(self) -> None:
+        self.tree.reorder()
+
     def grow(self) -> None:
         self.arena.grow(self.arena.max_blocks + 3)
-
-    def defragment(self) -> None:
-        self.arena.defragment(self.tree)
 
     def repartition(self) -> None:
         """Share the blocks out by weights that favour the last ranks."""
@@ -223,6 +225,7 @@ class Simulation:
 class Heat(Simulation):
     """A temperature that spreads."""
 
+    last = 17
     frontend = ScalarFrontend(2, 4, OpenTopology(2, (16.0, 16.0)))
     holes = ((12, 12), (12, 8))
     script: ClassVar[Mapping[int, Sequence[Change]]] = {
@@ -240,7 +243,7 @@ class Heat(Simulation):
         12: [("adapt", 30.0)],
         13: [("recycle",), ("repartition",)],
         14: [("adapt", 5.0)],
-        15: [("reorder",), ("defragment",)],
+        15: [("tidy",)],
         16: [("adapt", 60.0)],
     }
 
@@ -254,8 +257,9 @@ def _spread(patch: Any) -> Any:
 
 
 class Links(Simulation):
-    """Links of U(1) that are pulled towards the identity around each plaquette, and kicked."""
+    """Links that are drawn to those around them, and kicked."""
 
+    last = 13
     frontend = GaugeFrontend(1, 1, 2, 4, PeriodicTopology(2, (16.0, 16.0)))
     holes = ((12, 12),)
     script: ClassVar[Mapping[int, Sequence[Change]]] = {
@@ -268,45 +272,18 @@ class Links(Simulation):
         7: [("reorder",)],
         8: [("grow",), ("insert", (8, 12), 0)],
         9: [("invalidate", (0, 8), 0)],
-        10: [("reorder",), ("defragment",)],
+        10: [("tidy",)],
         11: [("insert", (0, 8), 0)],
     }
 
     def evolve(self) -> None:
-        halo = link_halo(self.tree)[..., 0, 0]
-        force = _force(halo.real, halo.imag)
-        live, shape = self.tree.live, force.shape
-        turn = 0.25 * (self._noise(shape[1:], live) - 0.5 * force)
-        # What has the modulus 1 without a sine: ((1 - t^2) + 2it) / (1 + t^2).
-        square = turn * turn
-        by = (1.0 - square) / (1.0 + square), (turn + turn) / (1.0 + square)
-        links = self.tree.links[live].reshape(shape)
-        turned = np.empty(shape, np.complex128)
-        turned.real, turned.imag = _times((links.real, links.imag), by)
-        self.tree.links[live] = turned.reshape(self.tree.links[live].shape)
-
-
-Complex = tuple[Any, Any]
-
-
-def _times(a: Complex, b: Complex) -> Complex:
-    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
-
-
-def _force(real: Any, imaginary: Any) -> Any:
-    """[row, y, x, dimension]: how much the plaquettes at a link differ from the identity."""
-    near, far = slice(0, -1), slice(1, None)
-
-    def link(d: int, y: slice, x: slice, sign: float = 1.0) -> Complex:
-        return real[:, y, x, d], sign * imaginary[:, y, x, d]
-
-    there = _times(link(0, near, near), link(1, near, far))
-    back = _times(link(0, far, near, -1.0), link(1, near, near, -1.0))
-    _, sine = _times(there, back)
-    here = sine[:, 1:, 1:]
-    return np.stack((here - sine[:, :-1, 1:], sine[:, 1:, :-1] - here), axis=-1)
+        halo = link_halo(self.tree)
+        around = halo[:, 2:, 1:-1] + halo[:, :-2, 1:-1] + halo[:, 1:-1, 2:] + halo[:, 1:-1, :-2]
+        live, shape = self.tree.live, self.tree.links.shape[1:]
+        noise = self._noise(shape, live)
+        links = self.tree.links[live]
+        self.tree.links[live] = 0.5 * links + 0.125 * around.reshape(links.shape) + noise
 
 
 SIMULATIONS: Mapping[str, type[Simulation]] = {"heat": Heat, "links": Links}
-LAST: Mapping[str, int] = {"heat": 17, "links": 13}
-"""The last step of each."""
+LAST = {name: kind.last for name, kind in SIMULATIONS.items()}

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
 
-from standfast.amr import GaugeTree
-from standfast.amr.ghosts.links import link_halo
+from standfast.amr import GaugeTree, link_halo
 from standfast.identity.canonical import Canonical
 from standfast.tensors import randomness
 from tests.amr.meshes import fields_by_key
 from tests.amr.restart.simulations import Simulation
 from tests.amr.tree_states import loaded, saved
 
-States = Mapping[str, Mapping[str, str]]
-"""By step, as JSON has it, the digest of each section."""
-
 
 def followed(
     simulation: Simulation,
-    last: int,
     state: Callable[[Simulation], dict[str, str]],
     save: Callable[[], object] = lambda: None,
 ) -> dict[str, dict[str, str]]:
-    """A state now and after each step up to the last; all of them may be saved."""
+    """By step, as JSON has it, the state now and after each step up to the last; each is saved."""
     states = {str(simulation.step): state(simulation)}
     save()
-    while simulation.step < last:
+    while simulation.step < simulation.last:
         simulation.advance()
         states[str(simulation.step)] = state(simulation)
         save()
@@ -75,16 +70,6 @@ def blocks_by_place(simulation: Simulation) -> dict[str, str]:
     """The digest of the field and the links of each live block on this rank, by its key."""
     found = fields_by_key(simulation.tree, simulation.arena)
     return {f"{number} {level}": digest(data) for (number, level), data in found.items()}
-
-
-def first_difference(one: States, other: States) -> tuple[int, list[str]] | None:
-    """The first step that both have and at which they differ, and in which sections."""
-    for step in sorted(map(int, one.keys() & other.keys())):
-        here, there = one[str(step)], other[str(step)]
-        names = here.keys() | there.keys()
-        if found := sorted(name for name in names if here.get(name) != there.get(name)):
-            return step, found
-    return None
 
 
 def digest(value: Any) -> str:

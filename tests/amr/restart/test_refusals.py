@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from standfast.amr import (
     PeriodicTopology,
     ScalarFrontend,
     Snapshot,
+    repartition,
 )
-from standfast.amr.migration import repartition
 from standfast.errors import (
     BadBlock,
     BadOption,
@@ -66,6 +67,10 @@ class Rank:
         given = {"tree": self.tree, "arena": self.arena, "comm": self.comm, **changes}
         return Snapshot.save(self.store.run(run), step, **given)
 
+    def save_mesh(self, **of: Any) -> Snapshot:
+        tree, arena = empty_mesh(**of)
+        return self.save(tree=tree, arena=arena)
+
     def load(self, run: str = "heat", ref: Any = "latest", **options: Any) -> Any:
         return Snapshot.load(self.store.run(run), ref, comm=self.comm, **options)
 
@@ -86,36 +91,30 @@ def refused_on_ranks(call: Callable[[Rank], object], gauge: int = 0) -> tuple[ty
     return refused
 
 
-FRONTENDS: dict[str, tuple[int, Any, str]] = {
-    "dimension": (0, ScalarFrontend(3, 4, OpenTopology(3, (6.0,) * 3)), "nd: expected 3"),
-    "block size": (0, ScalarFrontend(2, 8, BOX), "block_size: expected 8"),
-    "dtype": (0, ScalarFrontend(2, 4, BOX, np.float32), "dtype: expected 'float32'"),
-    "topology": (0, ScalarFrontend(2, 4, PeriodicTopology(2, (6.0, 6.0))), "topology: expected"),
-    "extents": (0, ScalarFrontend(2, 4, OpenTopology(2, (6.0, 8.0))), "topology: expected"),
-    "kind": (0, GaugeFrontend(1, 2, 2, 4, BOX), "kind: expected 'gauge', found 'scalar'"),
-    "group": (1, GaugeFrontend(2, 2, 2, 4, BOX), "n_gauge: expected 2, found 1"),
-    "spinor": (1, GaugeFrontend(1, 1, 2, 4, BOX), "n_spinor: expected 1, found 2"),
+FRONTENDS: dict[str, tuple[int, Any]] = {
+    "nd": (0, ScalarFrontend(3, 4, OpenTopology(3, (6.0,) * 3))),
+    "block_size": (0, ScalarFrontend(2, 8, BOX)),
+    "dtype": (0, ScalarFrontend(2, 4, BOX, np.float32)),
+    "topology": (0, ScalarFrontend(2, 4, PeriodicTopology(2, (6.0, 6.0)))),
+    "topology.*8": (0, ScalarFrontend(2, 4, OpenTopology(2, (6.0, 8.0)))),
+    "kind": (0, GaugeFrontend(1, 2, 2, 4, BOX)),
+    "n_gauge": (1, GaugeFrontend(2, 2, 2, 4, BOX)),
+    "n_spinor": (1, GaugeFrontend(1, 1, 2, 4, BOX)),
 }
 
 
-@pytest.mark.parametrize("who", ["all 3 ranks", "rank 1 of 3"])
-@pytest.mark.parametrize("name", FRONTENDS)
-def test_another_frontend_is_refused_with_what_differs(name: str, who: str) -> None:
-    gauge, frontend, told = FRONTENDS[name]
+@pytest.mark.parametrize("on_all", [True, False])
+@pytest.mark.parametrize("field", FRONTENDS)
+def test_another_frontend_is_refused_with_what_differs(field: str, on_all: bool) -> None:
+    gauge, frontend = FRONTENDS[field]
 
     def load(rank: Rank) -> object:
-        given = frontend if who.startswith("all") else rank.odd(frontend, rank.tree.frontend)
-        return rank.load(frontend=given)
+        return rank.load(frontend=frontend if on_all else rank.odd(frontend, rank.tree.frontend))
 
     kind, text = refused_on_ranks(load, gauge)
     assert kind is IncompatibleCheckpoint
-    assert text.startswith(who)
-    assert told in text
-
-
-def inside_apply(rank: Rank) -> None:
-    with rank.odd(rank.tree.applying(), nullcontext()):
-        rank.save()
+    assert re.search(field, text)
+    assert ("rank 1" in text) != on_all
 
 
 def busy(rank: Rank) -> None:
@@ -134,41 +133,32 @@ def two_blocks_of_one_slot(rank: Rank) -> None:
     rank.save()
 
 
-def other_levels(rank: Rank) -> None:
-    rank.save(tree=empty_mesh(max_level=rank.odd(3, 2))[0])
+def inside_apply(rank: Rank) -> None:
+    with rank.odd(rank.tree.applying(), nullcontext()):
+        rank.save()
 
 
-def other_dtype(rank: Rank) -> None:
-    tree, arena = empty_mesh(dtype=rank.odd(np.float32, np.float64))
-    rank.save(tree=tree, arena=arena)
-
-
-STEPS = "the step: ranks 0, 2 have 2, and rank 1 has 3; "
+RANK = "rank 1"
 CASES: dict[str, tuple[Callable[[Rank], object], type[StandfastError], str]] = {
-    "rank count": (lambda r: r.load("alone"), WrongRankCount, "saved by 1 rank, and is loaded by"),
-    "no snapshot": (lambda r: r.load("new"), RefNotFound, "has no checkpoint yet"),
+    "rank count": (lambda r: r.load("alone"), WrongRankCount, "3"),
+    "no snapshot": (lambda r: r.load("new"), RefNotFound, "run"),
     "no step": (lambda r: r.load(ref=77), RefNotFound, "77"),
     "which snapshot": (lambda r: r.load(ref=r.odd("latest", 1)), RanksDisagree, "'latest'"),
-    "step": (lambda r: r.save(step=r.odd(3, 2)), RanksDisagree, STEPS),
-    "step and time": (
-        lambda r: r.save(step=r.odd(3, 2), time=r.odd(0.5, 0.25)),
-        RanksDisagree,
-        STEPS,
-    ),
-    "time": (lambda r: r.save(time=r.odd(0.5, 0.25)), RanksDisagree, "the time: ranks 0, 2 have"),
-    "values": (lambda r: r.save(values={"a": np.arange(r.odd(3, 2))}), RanksDisagree, "the values"),
-    "types of values": (lambda r: r.save(values={"a": r.odd(1.0, 1)}), RanksDisagree, "the values"),
-    "metrics": (lambda r: r.save(metrics={"loss": r.odd(0.5, 0.25)}), RanksDisagree, "the metrics"),
-    "replace": (lambda r: r.save(replace=r.odd(True, False)), RanksDisagree, "`replace`"),
-    "run": (lambda r: r.save(r.odd("alone", "heat")), RanksDisagree, "the run"),
-    "frontend": (other_dtype, RanksDisagree, "the frontend: "),
-    "levels": (other_levels, RanksDisagree, "the levels of the tree"),
-    "step exists": (lambda r: r.save(step=1), StepExists, "has a checkpoint of step 1 already"),
-    "inside apply": (inside_apply, GhostsInUse, "rank 1 of 3: "),
-    "busy": (busy, RunBusy, "rank 0 of 3: "),
-    "random": (lambda r: r.save(random=r.odd({"a": object()}, None)), RefusedState, "rank 1 of 3"),
-    "infinite": (lambda r: r.save(time=r.odd(np.inf, 0.0)), BadOption, "rank 1 of 3: "),
-    "unsound": (two_blocks_of_one_slot, BadBlock, "rank 1 of 3: "),
+    "step": (lambda r: r.save(step=r.odd(3, 2), time=r.odd(0.5, 0.25)), RanksDisagree, "step"),
+    "time": (lambda r: r.save(time=r.odd(0.5, 0.25)), RanksDisagree, "time"),
+    "values": (lambda r: r.save(values={"a": np.arange(r.odd(3, 2))}), RanksDisagree, "values"),
+    "types of values": (lambda r: r.save(values={"a": r.odd(1.0, 1)}), RanksDisagree, "values"),
+    "metrics": (lambda r: r.save(metrics={"loss": r.odd(0.5, 0.25)}), RanksDisagree, "metrics"),
+    "replace": (lambda r: r.save(replace=r.odd(True, False)), RanksDisagree, "replace"),
+    "run": (lambda r: r.save(r.odd("alone", "heat")), RanksDisagree, "run"),
+    "frontend": (lambda r: r.save_mesh(dtype=r.odd("f4", "f8")), RanksDisagree, "frontend"),
+    "levels": (lambda r: r.save_mesh(max_level=r.odd(3, 2)), RanksDisagree, "levels"),
+    "step exists": (lambda r: r.save(step=1), StepExists, "1"),
+    "inside apply": (inside_apply, GhostsInUse, RANK),
+    "busy": (busy, RunBusy, "rank 0"),
+    "random": (lambda r: r.save(random=r.odd({"a": object()}, None)), RefusedState, RANK),
+    "infinite": (lambda r: r.save(time=r.odd(np.inf, 0.0)), BadOption, RANK),
+    "unsound": (two_blocks_of_one_slot, BadBlock, RANK),
 }
 
 
@@ -190,7 +180,7 @@ def test_one_process_refuses_what_several_ranks_have_saved() -> None:
     run = Store(backend).run("heat")
     with pytest.raises(WrongRankCount):
         Snapshot.load(run)
-    with pytest.raises(IncompatibleCheckpoint, match="nd: expected 3"):
-        Snapshot.load(run, 1, frontend=FRONTENDS["dimension"][1], reshard=True)
-    with pytest.raises(StateMismatch, match="random states of kicks"):
+    with pytest.raises(IncompatibleCheckpoint, match="nd"):
+        Snapshot.load(run, 1, frontend=FRONTENDS["nd"][1], reshard=True)
+    with pytest.raises(StateMismatch, match="kicks"):
         Snapshot.load(run, reshard=True).restore_random()

@@ -5,8 +5,6 @@ No two ranks and no two steps have a section in common, and all have sections of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,10 @@ from standfast.amr import (
     GaugeFrontend,
     GaugeTree,
     PeriodicTopology,
+    Restored,
     ShardContext,
     Snapshot,
 )
-from standfast.amr.snapshot.snapshot import Restored
 from standfast.tensors import randomness
 from tests.amr.tree_states import saved
 
@@ -96,23 +94,15 @@ def load(path: Path, comm: Any, ref: int | str = "latest") -> Restored[Any]:
 
 def content(restored: Restored[Any]) -> list[Any]:
     """All that a rank got back, to be compared; the global generators are left as they are."""
-    kicks = np.random.Generator(np.random.MT19937())
-    with _global_generators_kept():
+    kicks, before = np.random.Generator(np.random.MT19937()), randomness.capture()
+    try:
         restored.restore_random(kicks=kicks)
-    shard = restored.shard
-    owners = None if shard is None else (shard.kind, shard.owners.tolist(), shard.keys.tolist())
-    arrays = {
-        name: value.tobytes() if isinstance(value, np.ndarray) else value
-        for name, value in restored.values.items()
-    }
-    return [
-        restored.step,
-        restored.time,
-        arrays,
-        saved(restored.tree, restored.arena),
-        kicks.bytes(64),
-        owners,
-    ]
+    finally:
+        randomness.restore(before)
+    state, shard = Part(restored.tree, restored.arena, kicks), restored.shard
+    assert shard is not None
+    owners = shard.kind, shard.owners.tolist(), shard.keys.tolist()
+    return _content(restored.step, restored.time, restored.values, state, owners)
 
 
 def expected(count: int, step: int) -> list[list[Any]]:
@@ -121,28 +111,10 @@ def expected(count: int, step: int) -> list[list[Any]]:
     keys = np.concatenate([each.tree.keys() for each in ranks])
     owners = np.repeat(np.arange(count), [len(each.tree.live) for each in ranks])
     order = np.lexsort((keys[:, 1], keys[:, 0]))
-    common = {
-        name: value.tobytes() if isinstance(value, np.ndarray) else value
-        for name, value in values(step).items()
-    }
     shard = ("manual", owners[order].tolist(), keys[order].tolist())
-    return [
-        [
-            step,
-            0.25 * step,
-            common,
-            saved(each.tree, each.arena),
-            each.kicks.bytes(64),
-            shard,
-        ]
-        for each in ranks
-    ]
+    return [_content(step, 0.25 * step, values(step), each, shard) for each in ranks]
 
 
-@contextmanager
-def _global_generators_kept() -> Iterator[None]:
-    before = randomness.capture()
-    try:
-        yield
-    finally:
-        randomness.restore(before)
+def _content(step: int, time: float, values: Any, state: Part, shard: Any) -> list[Any]:
+    arrays = {name: np.asarray(value).tobytes() for name, value in values.items()}
+    return [step, time, arrays, saved(state.tree, state.arena), state.kicks.bytes(64), shard]

@@ -1,7 +1,9 @@
-"""Snapshots as `.sunc` files: the bytes that the tree itself writes, a file for each rank."""
+"""Snapshots of ranks that are threads: as `.sunc` files, and on other numbers of ranks."""
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +11,23 @@ import numpy as np
 import pytest
 import zstandard
 
+from standfast import Run, Store
 from standfast.amr import (
     AMRTree,
     FieldArena,
     GaugeTree,
     OpenTopology,
     ScalarFrontend,
+    ShardContext,
     Snapshot,
     TreeCheckpoint,
 )
-from standfast.amr.snapshot import files
-from standfast.errors import BadOption, DigestMismatch, WriteFailed
-from tests.amr.meshes import random_mesh
-from tests.amr.snapshot.snapshots import saved_by_threads
+from standfast.errors import BadOption, DigestMismatch, DuplicateKey, RanksDisagree, WriteFailed
+from tests.amr.meshes import empty_mesh, fields_by_key, random_mesh
 from tests.amr.tree_states import saved, worn
+from tests.kit.rank_threads import on_threads
+from tests.kit.seams import Seams
+from tests.kit.stores import data_path, flip
 
 
 @pytest.mark.parametrize("kind", ["scalar", "vector", "u1"])
@@ -78,29 +83,19 @@ def test_every_rank_is_exported_to_a_file_of_its_own(run: Any, tmp_path: Path) -
     assert names == [f"x_rank{n}.sunc.zst" for n in range(3)]
 
 
-def test_an_export_that_fails_leaves_the_old_file(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_that_fails_leaves_the_old_file(run: Any, tmp_path: Path, seams: Seams) -> None:
     snapshot = Snapshot.save(run, 1, *worn())
     target = tmp_path / "a.sunc.zst"
     target.write_bytes(b"old")
 
-    def fail(tree: Any, arena: Any, stream: Any, extras: bool) -> None:
-        stream.write(bytes(1 << 20))
-        raise MemoryError
+    def full(write: Any, fd: int, data: Any, *rest: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("standfast.amr.snapshot.files.write", fail)
-    with pytest.raises(MemoryError):
+    seams.disk(write=full)
+    with pytest.raises(WriteFailed, match=r"a\.sunc\.zst"):
         snapshot.export(target, compress="zstd")
     assert [path.name for path in tmp_path.iterdir()] == ["a.sunc.zst"]
     assert target.read_bytes() == b"old"
-
-
-def test_an_export_is_refused_in_other_compressions(run: Any, tmp_path: Path) -> None:
-    snapshot = Snapshot.save(run, 1, *worn())
-    with pytest.raises(BadOption, match="compress='gzip'"):
-        snapshot.export(tmp_path, compress="gzip")  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_export_over_a_folder_replaces_no_file_of_another_rank(run: Any, tmp_path: Path) -> None:
@@ -113,18 +108,80 @@ def test_an_export_over_a_folder_replaces_no_file_of_another_rank(run: Any, tmp_
     assert (tmp_path / "heat_rank0.sunc").read_bytes() == b"old"
 
 
-def test_of_several_ranks_all_files_appear_or_none(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_several_ranks_all_files_appear_or_none(tmp_path: Path) -> None:
+    run = Store(tmp_path / "store").run("heat")
     saved_by_threads(run, 3, lambda rank: random_mesh(rank, gauge=1))
     snapshot = Snapshot(run.checkpoint(1))
-
-    def fail(parts: Any, rank: int, load: Any = files.load_rank) -> Any:
-        if rank == 2:
-            raise DigestMismatch("damaged", ("links",))
-        return load(parts, rank)
-
-    monkeypatch.setattr(files, "load_rank", fail)
+    flip(data_path(run, 1, "rank2"))
+    (tmp_path / "out").mkdir()
     with pytest.raises(DigestMismatch):
-        snapshot.export(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+        snapshot.export(tmp_path / "out")
+    with pytest.raises(BadOption, match="compress='gzip'"):
+        snapshot.export(tmp_path / "out", compress="gzip")  # type: ignore[arg-type]
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def saved_by_threads(run: Run, size: int, made: Callable[[int], Any], shard: str = "") -> Any:
+    """Save the trees of some ranks as step 1; returns the file of each."""
+
+    def program(comm: Any) -> bytes:
+        tree, arena = made(comm.rank)
+        if shard:
+            tree.attach_shard(ShardContext.from_tree(tree, comm, shard))
+        own = Store(run.store.backend).run("heat")
+        Snapshot.save(own, 1, tree, arena, comm=None if shard else comm)
+        return saved(tree, arena)
+
+    return on_threads(size, program)
+
+
+def _loaded_by_threads(run: Any, size: int) -> Any:
+    """What each of some ranks has of step 1: its blocks, their owners, and its free slots."""
+
+    def program(comm: Any) -> Any:
+        found = Snapshot.load(Store(run.store.backend).run("heat"), 1, comm=comm, reshard=True)
+        assert found.shard is not None
+        fields = fields_by_key(found.tree, found.arena)
+        return fields, found.shard.owners.tolist(), found.arena.free_count
+
+    return on_threads(size, program)
+
+
+def test_there_may_be_more_ranks_than_blocks(run: Any) -> None:
+    tree, arena = empty_mesh(gauge=1)
+    tree.insert_block_with_field((0, 0), 0, arena)
+    Snapshot.save(run, 1, tree, arena)
+    found = _loaded_by_threads(run, 3)
+    assert [len(blocks) for blocks, _, _ in found] == [1, 0, 0]
+    assert [free for _, _, free in found] == [1, 2, 2]
+
+
+def test_of_copies_that_ranks_hold_the_owners_counts(run: Any) -> None:
+    def made(rank: int) -> Any:
+        tree, arena = empty_mesh()
+        for place in ((0, 0), (4, 0)):
+            tree.insert_block_with_field(place, 0, arena)
+        arena.storage[:] = rank
+        return tree, arena
+
+    saved_by_threads(run, 2, made, "morton_contiguous")  # and the blocks are not moved
+    found = Snapshot.load(run, 1, reshard=True)
+    assert found.arena.storage[:2, 0].tolist() == [0.0, 1.0]
+    assert found.shard is None
+
+
+def of_one_key(rank: int) -> Any:
+    tree, arena = empty_mesh()
+    tree.insert_block_with_field((0, 0), 0, arena)
+    if rank:
+        tree.blocks["origin"][0] = (4 * 64, 0)  # too far out for a key of its own
+    return tree, arena
+
+
+@pytest.mark.parametrize(
+    ("made", "error"), [(of_one_key, DuplicateKey), (lambda rank: random_mesh(rank), RanksDisagree)]
+)
+def test_meshes_of_their_own_are_not_shared_out_as_one(made: Any, error: Any, run: Any) -> None:
+    saved_by_threads(run, 2, made)
+    with pytest.raises(error):
+        Snapshot.load(run, 1, reshard=True)

@@ -7,13 +7,15 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 import standfast
+from standfast import errors
 from standfast.amr import (
+    INVALID,
     AMRTree,
     FieldArena,
     GaugeFrontend,
@@ -24,20 +26,21 @@ from standfast.amr import (
     ScalarFrontend,
     TreeCheckpoint,
 )
-from standfast.errors import (
-    BadBlock,
-    BadField,
-    BadHeader,
-    BadOption,
-    BadRange,
-    IncompatibleCheckpoint,
-    LimitExceeded,
-    NothingToVerify,
-    StandfastError,
-    TruncatedFile,
-    UnsupportedFile,
+from tests import GOLDEN
+from tests.amr.tree_states import (
+    MIXED,
+    SCALAR,
+    SU2,
+    U1,
+    VECTOR,
+    golden,
+    golden_channel,
+    golden_scalar,
+    golden_u1,
+    loaded,
+    saved,
+    worn,
 )
-from tests.amr.tree_states import SCALAR, SU2, U1, loaded, saved, worn
 
 
 class Trickle:
@@ -53,11 +56,6 @@ class Trickle:
         assert size >= 0, "whoever asks for everything reads too far"
         self.largest = max(self.largest, size)
         return self._rest.read(min(size, self._most))
-
-
-def trickle(data: bytes, most: int = 5) -> BinaryIO:
-    """These bytes, few at a time."""
-    return cast(BinaryIO, Trickle(data, most))
 
 
 KINDS = ["scalar", "vector", "u1", "su2"]
@@ -77,24 +75,18 @@ Read = Callable[..., Any]
 def read(request: pytest.FixtureRequest, tmp_path: Path) -> Read:
     """Reads bytes as a checkpoint, out of a stream or out of a file, of a gauge tree if told."""
 
-    def from_stream(data: bytes, frontend: Any = SCALAR, gauge: bool = False) -> Any:
-        if gauge:
-            return GaugeTree.read_checkpoint(io.BytesIO(data), frontend=frontend)
-        return TreeCheckpoint(frontend).read(io.BytesIO(data))
-
-    def from_file(data: bytes, frontend: Any = SCALAR, gauge: bool = False) -> Any:
-        path = tmp_path / "state.sunc"
+    def read(data: bytes, frontend: Any = SCALAR, gauge: bool = False) -> Any:
+        stream, path = io.BytesIO(data), tmp_path / "state.sunc"
+        if request.param == "stream" and gauge:
+            return GaugeTree.read_checkpoint(stream, frontend=frontend)
+        if request.param == "stream":
+            return TreeCheckpoint(frontend).read(stream)
         path.write_bytes(data)
         if gauge:
             return GaugeTree.read_checkpoint_from_file(path, frontend=frontend)
         return TreeCheckpoint(frontend).read_from_file(path)
 
-    return from_stream if request.param == "stream" else from_file
-
-
-def told(read: Read) -> str:
-    """How errors begin that name where the bytes came from."""
-    return r"^the stream: " if read.__name__ == "from_stream" else r"state\.sunc: "
+    return read
 
 
 # The same state
@@ -109,21 +101,9 @@ def test_saved_loaded_and_saved_again_gives_the_same_bytes(kind: str) -> None:
         state = loaded(data, tree)
         assert type(state.tree) is type(tree)
         assert saved(state.tree, state.arena) == data
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_restored_state_goes_on_as_the_other_would_have(kind: str) -> None:
-    tree, arena = worn(kind)
-    state = loaded(saved(tree, arena), tree)
-    for each, memory in ((tree, arena), (state.tree, state.arena)):
-        block = each.insert_block_with_field((20, 4), 1, memory)
-        for child in each.refine_block(block):
-            each.field_slots[child] = memory.alloc()
-        each.coarsen_blocks(range(len(each) - 4, len(each)), memory)
-        memory.grow()
-        each.reorder()
-        each.insert_block_with_field((24, 4), 1, memory)
-    assert saved(state.tree, state.arena) == saved(tree, arena)
+        blocks = tree.blocks[tree.live]
+        places = list(zip(blocks["origin"].tolist(), blocks["level"].tolist(), strict=True))
+        assert [state.tree.find(*place) for place in places] == tree.live.tolist()
 
 
 @pytest.mark.parametrize(
@@ -145,42 +125,31 @@ def test_fields_of_any_dtype_come_back(dtype: str) -> None:
 
 @pytest.mark.parametrize("kind", [AMRTree, GaugeTree])
 @pytest.mark.parametrize("slots", [0, 2])
-def test_an_empty_tree_comes_back(kind: Any, slots: int, tmp_path: Path) -> None:
-    tree, arena = kind(SU2, 1.0, 4, 2), FieldArena(SU2, slots)
-    data = saved(tree, arena)
-    state = loaded(data, tree)
+def test_an_empty_tree_comes_back(kind: Any, slots: int, read: Read) -> None:
+    data = saved(kind(SU2, 1.0, 4, 2), FieldArena(SU2, slots))
+    state = read(data, SU2, gauge=kind is GaugeTree)
     assert (len(state.tree), state.arena.max_blocks) == (0, slots)
     assert saved(state.tree, state.arena) == data
-    path = tmp_path / "empty.sunc"
-    path.write_bytes(data)
-    if kind is GaugeTree:
-        assert GaugeTree.read_checkpoint_from_file(path, frontend=SU2).tree.links.shape[0] == 0
-    assert len(TreeCheckpoint(SU2).read_from_file(path).tree) == 0
+    assert len(read(data, SU2).tree) == 0
 
 
-def test_padding_out_of_a_file_means_nothing_and_is_written_as_zeros() -> None:
-    tree, arena = worn()
-    data = bytearray(saved(tree, arena))
-    clean = bytes(data)
-    for block in range(len(tree)):
-        data[92 + 40 * block + 33 : 92 + 40 * block + 40] = b"padding"
-    state = loaded(bytes(data), tree)
-    assert saved(state.tree, state.arena) == clean
+def test_what_is_read_is_aligned_and_may_be_changed(read: Read, tmp_path: Path) -> None:
+    data = saved(*worn("u1"))
+    state = read(data, U1, gauge=True)
+    parts = (state.tree.blocks, state.tree.field_slots, state.tree.links)
+    for array in (*parts, state.arena.storage, state.arena.free_slots):
+        assert array.flags.aligned
+        array[:1] = np.zeros((), array.dtype)
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == data
 
 
-def test_what_is_read_is_aligned_and_may_be_changed(tmp_path: Path) -> None:
-    tree, arena = worn("u1")
-    path = tmp_path / "state.sunc"
-    tree.write_checkpoint_to_file(arena, path)
-    before = path.read_bytes()
-    file = GaugeTree.read_checkpoint_from_file(path, frontend=U1)
-    stream = loaded(saved(tree, arena), tree)
-    for state in (file, stream):
-        parts = (state.tree.blocks, state.tree.field_slots, state.tree.links)
-        for array in (*parts, state.arena.storage, state.arena.free_slots):
-            assert array.flags.aligned
-            array[:1] = np.zeros((), array.dtype)
-    assert path.read_bytes() == before
+def test_padding_means_nothing_and_is_written_as_zeros(read: Read) -> None:
+    data = saved(*worn())
+    padded = bytearray(data)
+    padded[92 + 33 : 92 + 40] = b"padding"
+    state = read(bytes(padded))
+    assert saved(state.tree, state.arena) == data
 
 
 # Streams
@@ -193,7 +162,7 @@ def test_streams_that_give_little_are_read_exactly_to_the_end_of_the_state(
 ) -> None:
     tree, arena = worn(kind)
     data = saved(tree, arena)
-    stream = trickle(data + data + b"rest", most)
+    stream: Any = Trickle(data + data + b"rest", most)
     for _ in range(2):
         if isinstance(tree, GaugeTree):
             state: Any = GaugeTree.read_checkpoint(stream, frontend=tree.frontend)
@@ -203,39 +172,40 @@ def test_streams_that_give_little_are_read_exactly_to_the_end_of_the_state(
     assert stream.read(9) == b"rest"[:most]
 
 
-@pytest.mark.parametrize("kind", ["scalar", "u1"])
+def test_a_stream_may_be_one_that_takes_little_and_can_only_be_written() -> None:
+    class Sink:
+        data = b""
+
+        def write(self, data: Any) -> int:
+            self.data += bytes(data[:100])
+            return len(data[:100])
+
+    tree, arena = worn()
+    sink: Any = Sink()
+    TreeCheckpoint(SCALAR).write(tree, arena, sink)
+    assert sink.data == saved(tree, arena)
+
+
 def test_paths_are_for_the_functions_with_file_in_their_name_and_streams_for_the_others(
-    kind: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    """The seed has `write(&tree, &arena, writer)`, `read(allocator, reader)` and
-    `writeToFile(&tree, &arena, dir, "run_step100.sunc")`.
-    """
-    tree, arena = worn(kind)
-    path, stream = tmp_path / "a.sunc", io.BytesIO()
+    (tree, arena), path, stream = worn("u1"), tmp_path / "a.sunc", io.BytesIO()
+    checkpoint, like = TreeCheckpoint(tree.frontend), {"frontend": tree.frontend}
     path.write_bytes(b"old")
-    checkpoint = TreeCheckpoint(tree.frontend)
-    if isinstance(tree, GaugeTree):
-        calls: list[Any] = [
-            lambda given: tree.write_checkpoint(arena, given),
-            lambda given: GaugeTree.read_checkpoint(given, frontend=tree.frontend),
-            lambda given: tree.write_checkpoint_to_file(arena, given),
-            lambda given: GaugeTree.read_checkpoint_from_file(given, frontend=tree.frontend),
-        ]
-    else:
-        calls = [
-            lambda given: checkpoint.write(tree, arena, given),
-            checkpoint.read,
-            lambda given: checkpoint.write_to_file(tree, arena, given),
-            checkpoint.read_from_file,
-        ]
-    for call in calls[:2]:
-        for given in (path, str(path)):
-            with pytest.raises(BadOption, match=r"is not a stream: .*_file"):
-                call(given)
-    for call in calls[2:]:
-        for given in (stream, b"a.sunc", 3):
-            with pytest.raises(BadOption, match="is not a path"):
-                call(given)
+    streams: list[Any] = [
+        *(lambda to: tree.write_checkpoint(arena, to), checkpoint.read),
+        lambda source: GaugeTree.read_checkpoint(source, **like),
+    ]
+    paths: list[Any] = [
+        *(lambda to: tree.write_checkpoint_to_file(arena, to), checkpoint.read_from_file),
+        lambda source: GaugeTree.read_checkpoint_from_file(source, **like),
+    ]
+    for call, given in (
+        *((call, given) for call in streams for given in (path, str(path))),
+        *((call, given) for call in paths for given in (stream, b"a.sunc", 3)),
+    ):
+        with pytest.raises(errors.BadOption):
+            call(given)
     assert (path.read_bytes(), stream.getvalue()) == (b"old", b"")
 
 
@@ -250,57 +220,28 @@ def test_a_tree_checkpoint_stops_before_the_links(read: Read) -> None:
     assert stream.read(4) == b"LINK"
 
 
-def test_a_stream_may_be_one_that_can_only_be_written() -> None:
-    class Sink:
-        def __init__(self) -> None:
-            self.data = b""
-
-        def write(self, data: Any) -> int:
-            self.data += bytes(data[:100])
-            return len(data[:100])
-
-    tree, arena = worn()
-    sink = Sink()
-    TreeCheckpoint(SCALAR).write(tree, arena, sink)  # type: ignore[arg-type]
-    assert sink.data == saved(tree, arena)
-
-
 @pytest.mark.parametrize("kind", ["scalar", "u1"])
 def test_a_stream_that_ends_anywhere_is_truncated(kind: str) -> None:
     tree, arena = worn(kind)
     data = saved(tree, arena)
     end = payload_size(data)
-    cuts = {
-        *range(93),
-        *range(93, len(data), 97),
-        *range(end - 3, end),
-        *range(end + 1, end + 24),
-    }
+    cuts = {*range(93), *range(93, len(data), 97), *range(end - 3, end), *range(end + 1, end + 24)}
     for cut in sorted(cut for cut in cuts if cut < len(data)):
-        with pytest.raises(
-            TruncatedFile, match=r"the stream: .*bytes expected, but the stream ended"
-        ):
+        with pytest.raises(errors.TruncatedFile):
             loaded(data[:cut], tree)
 
 
 def test_memory_grows_with_what_has_come_and_not_with_what_is_claimed() -> None:
     data = bytearray(saved(*worn()))
     struct.pack_into("<QQQQ", data, 34, 2**30, 2**30, 2**40, 0)
+    stream: Any = Trickle(bytes(data), 1 << 20)
     tracemalloc.start()
     try:
-        with pytest.raises(TruncatedFile, match="section 'blocks'"):
-            TreeCheckpoint(SCALAR).read(io.BytesIO(bytes(data)))
+        with pytest.raises(errors.TruncatedFile, match="blocks"):
+            TreeCheckpoint(SCALAR).read(stream)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_a_stream_is_read_in_bounded_pieces() -> None:
-    data = bytearray(saved(*worn()))
-    struct.pack_into("<QQ", data, 34, 2**30, 2**30)
-    stream = Trickle(bytes(data), 1 << 20)
-    with pytest.raises(TruncatedFile):
-        TreeCheckpoint(SCALAR).read(stream)  # type: ignore[arg-type]
     assert stream.largest <= 16 << 20
 
 
@@ -309,8 +250,7 @@ def test_a_stream_is_read_in_bounded_pieces() -> None:
 
 def test_options_are_kept_on_the_tree_and_never_saved() -> None:
     tree, arena = worn("u1")
-    spec = LinkExchangeSpec(depth=2, corners=False)
-    data = saved(tree, arena)
+    data, spec = saved(tree, arena), LinkExchangeSpec(depth=2, corners=False)
     state = GaugeTree.read_checkpoint_with_options(
         io.BytesIO(data), frontend=U1, link_exchange_spec=spec
     )
@@ -322,27 +262,23 @@ def test_options_are_kept_on_the_tree_and_never_saved() -> None:
 @pytest.mark.parametrize("rest", [b"", b"SUNC", b"other things"])
 def test_a_checkpoint_without_links_is_not_one_of_a_gauge_tree(rest: bytes, read: Read) -> None:
     data = saved(*worn("u1"))
-    with pytest.raises(IncompatibleCheckpoint, match="expected a LINK"):
+    with pytest.raises(errors.IncompatibleCheckpoint, match="LINK"):
         read(data[: payload_size(data)] + rest, U1, gauge=True)
 
 
 def test_links_of_another_group_are_seen_in_a_file(tmp_path: Path) -> None:
-    tree, arena = worn("su2")
-    path = tmp_path / "state.sunc"
-    tree.write_checkpoint_to_file(arena, path)
+    (tmp_path / "state.sunc").write_bytes(saved(*worn("su2")))
     lookalike = GaugeFrontend(1, 2, 2, 4, TORUS)  # its fields are as large
     assert lookalike.field_bytes == SU2.field_bytes
-    with pytest.raises(
-        IncompatibleCheckpoint, match="1 × 1 by the frontend's n_gauge, found 2 × 2"
-    ):
-        GaugeTree.read_checkpoint_from_file(path, frontend=lookalike)
+    with pytest.raises(errors.IncompatibleCheckpoint, match="n_gauge"):
+        GaugeTree.read_checkpoint_from_file(tmp_path / "state.sunc", frontend=lookalike)
 
 
 @pytest.mark.parametrize(("at", "name"), [(4, "num_blocks"), (12, "links_per_block")])
 def test_links_are_counted_as_the_tree_says(at: int, name: str, read: Read) -> None:
     data = bytearray(saved(*worn("u1")))
     struct.pack_into("<Q", data, payload_size(data) + at, 1)
-    with pytest.raises(BadField, match=f"LINK field {name}"):
+    with pytest.raises(errors.BadField, match=name):
         read(bytes(data), U1, gauge=True)
 
 
@@ -355,24 +291,18 @@ def test_a_file_has_no_digests_unless_they_are_asked_for(tmp_path: Path) -> None
     checkpoint = TreeCheckpoint(SCALAR)
     checkpoint.write_to_file(tree, arena, path)
     assert path.read_bytes() == saved(tree, arena)
-    with pytest.raises(NothingToVerify, match="extras=True"):
+    with pytest.raises(errors.NothingToVerify, match="extras=True"):
         checkpoint.read_from_file(path, verify="require")
+    for wrong in ("Require", "", "False", None, 1):
+        with pytest.raises(errors.BadOption, match="verify="):
+            checkpoint.read_from_file(path, verify=wrong)  # type: ignore[arg-type]
     checkpoint.write_to_file(tree, arena, path, extras=True)
     assert path.read_bytes().startswith(saved(tree, arena) + b"HFDG")
     state = checkpoint.read_from_file(path, verify="require")
     assert saved(state.tree, state.arena) == saved(tree, arena)
-
-
-@pytest.mark.parametrize("verify", ["Require", "", "False", None, 1])
-def test_a_misspelled_verify_is_refused_rather_than_taken_for_true(
-    verify: Any, tmp_path: Path
-) -> None:
-    tree, arena = worn("scalar")
-    path = tmp_path / "state.sunc"
-    checkpoint = TreeCheckpoint(tree.frontend)
-    checkpoint.write_to_file(tree, arena, path)
-    with pytest.raises(BadOption, match="verify="):
-        checkpoint.read_from_file(path, verify=verify)
+    standfast.save(tmp_path / "model.safetensors", {"a": np.zeros(3)})
+    with pytest.raises(errors.BadHeader, match="safetensors"):
+        checkpoint.read_from_file(tmp_path / "model.safetensors")
 
 
 def test_an_unknown_extension_is_left_alone(tmp_path: Path) -> None:
@@ -383,20 +313,13 @@ def test_an_unknown_extension_is_left_alone(tmp_path: Path) -> None:
     assert saved(state.tree, state.arena) == saved(tree, arena)
 
 
-def test_a_file_of_another_format_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    standfast.save(path, {"a": np.zeros(3)})
-    with pytest.raises(BadHeader, match="expected a sunc file, found a safetensors file"):
-        TreeCheckpoint(SCALAR).read_from_file(path)
-
-
 def test_a_refused_write_leaves_the_old_file(tmp_path: Path) -> None:
     tree, arena = worn()
     path = tmp_path / "state.sunc"
     TreeCheckpoint(SCALAR).write_to_file(tree, arena, path)
     before = path.read_bytes()
     arena.free(int(tree.field_slots[0]))
-    with pytest.raises(BadBlock, match="do not fit: section 'field_slots', block 0"):
+    with pytest.raises(errors.BadBlock, match="field_slots"):
         TreeCheckpoint(SCALAR).write_to_file(tree, arena, path)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["state.sunc"]
@@ -428,33 +351,34 @@ BOX = OpenTopology(2, (8.0, 8.0))
 OTHERS: dict[str, Any] = {
     "nd": ScalarFrontend(3, 4, OpenTopology(3, (8.0,) * 3)),
     "block_size": ScalarFrontend(2, 8, BOX),
-    "field_bytes: expected 4": ScalarFrontend(2, 4, BOX, np.float32),
-    "field_bytes: expected 16": U1,
+    "field_bytes.*4": ScalarFrontend(2, 4, BOX, np.float32),
+    "field_bytes.*16": U1,
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_state_of_another_kind_of_tree_is_incompatible(name: str, read: Read) -> None:
     data = saved(*worn())
-    with pytest.raises(IncompatibleCheckpoint, match=f"{told(read)}field {name}"):
+    with pytest.raises(errors.IncompatibleCheckpoint, match=name):
         read(data, OTHERS[name])
     stream = io.BytesIO(data)
-    with pytest.raises(IncompatibleCheckpoint):
+    with pytest.raises(errors.IncompatibleCheckpoint):
         TreeCheckpoint(OTHERS[name]).read(stream)
     assert stream.tell() == 92  # nothing but the header was read
 
 
-HEADERS: dict[str, tuple[int, str, Any, type[StandfastError]]] = {
-    "InvalidMagic": (0, "4s", b"CNUS", BadHeader),
-    "UnsupportedVersion": (4, "I", 3, UnsupportedFile),
-    "UnsupportedEndian": (8, "B", 2, UnsupportedFile),
-    "IncompatibleCheckpoint of block_volume": (14, "Q", 15, BadField),
-    "IncompatibleCheckpoint of usize_bytes": (30, "I", 4, UnsupportedFile),
-    "InvalidTreeLayout": (42, "Q", 1, BadField),
-    "CorruptCheckpoint": (58, "Q", 99, BadField),
-    "LengthOverflow": (50, "Q", 2**63, LimitExceeded),
-    "bits_per_dim": (74, "B", 29, BadField),
-    "base_spacing": (66, "d", -0.5, BadField),
+HEADERS: dict[str, tuple[int, str, Any, type[errors.StandfastError]]] = {
+    "InvalidMagic": (0, "4s", b"CNUS", errors.BadHeader),
+    "UnsupportedVersion": (4, "I", 3, errors.UnsupportedFile),
+    "UnsupportedEndian": (8, "B", 2, errors.UnsupportedFile),
+    "IncompatibleCheckpoint of block_volume": (14, "Q", 15, errors.BadField),
+    "IncompatibleCheckpoint of usize_bytes": (30, "I", 4, errors.UnsupportedFile),
+    "InvalidTreeLayout": (42, "Q", 1, errors.BadField),
+    "CorruptCheckpoint": (58, "Q", 99, errors.BadField),
+    "LengthOverflow": (50, "Q", 2**63, errors.LimitExceeded),
+    "bits_per_dim": (74, "B", 29, errors.BadField),
+    "base_spacing": (66, "d", -0.5, errors.BadField),
+    "unsound": (92 + 40 * len(worn()[0]), "Q", int(worn()[1].free_slots[0]), errors.BadRange),
 }
 
 
@@ -463,33 +387,76 @@ def test_the_errors_of_the_original_have_names_of_ours(name: str, read: Read) ->
     offset, letter, value, error = HEADERS[name]
     data = bytearray(saved(*worn()))
     struct.pack_into(f"<{letter}", data, offset, value)
-    with pytest.raises(error, match=told(read)) as caught:
+    with pytest.raises(error, match=r"state\.sunc|stream") as caught:
         read(bytes(data))
     assert type(caught.value) is error
     assert str(caught.value).count("state.sunc") <= 1
 
 
-def test_an_unsound_tree_is_refused(read: Read) -> None:
-    tree, arena = worn()
-    data = bytearray(saved(tree, arena))
-    struct.pack_into("<Q", data, 92 + 40 * len(tree), int(arena.free_slots[0]))
-    with pytest.raises(BadRange, match=f"{told(read)}section 'field_slots', block 0"):
-        read(bytes(data))
-
-
-def test_a_tree_of_another_frontend_is_not_written() -> None:
-    tree, arena = worn()
-    other = ScalarFrontend(2, 4, OpenTopology(2, (8.0, 8.0)))
-    with pytest.raises(BadOption, match="and the checkpoint"):
-        TreeCheckpoint(other).write(tree, arena, io.BytesIO())
-    with pytest.raises(BadOption, match="and the arena"):
-        TreeCheckpoint(SCALAR).write(tree, FieldArena(other, 15), io.BytesIO())
-
-
-def test_links_are_not_left_out_silently(tmp_path: Path) -> None:
-    tree, arena = worn("u1")
-    with pytest.raises(BadOption, match="write_checkpoint"):
-        TreeCheckpoint(U1).write(tree, arena, io.BytesIO())
-    with pytest.raises(BadOption, match="write_checkpoint"):
-        TreeCheckpoint(U1).write_to_file(tree, arena, tmp_path / "state.sunc")
+def test_a_tree_of_another_kind_is_not_written(tmp_path: Path) -> None:
+    (tree, arena), other = worn(), ScalarFrontend(2, 4, OpenTopology(2, (8.0, 8.0)))
+    path, gauge = tmp_path / "state.sunc", worn("u1")
+    for write in (
+        lambda: TreeCheckpoint(other).write_to_file(tree, arena, path),
+        lambda: TreeCheckpoint(SCALAR).write_to_file(tree, FieldArena(other, 15), path),
+        lambda: TreeCheckpoint(U1).write_to_file(*gauge, path),  # which would have no links
+        lambda: TreeCheckpoint(U1).write(*gauge, io.BytesIO()),
+    ):
+        with pytest.raises(errors.BadOption):
+            write()
     assert list(tmp_path.iterdir()) == []
+
+
+STATES: dict[str, Callable[[], Any]] = {
+    "sunc_scalar_2d": golden_scalar,
+    "sunc_u1_2d": golden_u1,
+    "sunc_mixed_2d": lambda: golden_channel(MIXED, False),
+    "sunc_vector_2d": lambda: golden_channel(VECTOR, True),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_built_by_operations_gives_the_golden_bytes_and_comes_back(name: str) -> None:
+    tree, arena = STATES[name]()
+    assert saved(tree, arena) == golden(name)
+    state = loaded(golden(name), tree)
+    assert state.arena.storage.shape == arena.storage.shape
+    assert saved(state.tree, state.arena) == golden(name)
+
+
+def test_the_golden_scalar_file_is_read_as_the_state_that_it_tells() -> None:
+    state = TreeCheckpoint(SCALAR).read(io.BytesIO(golden("sunc_scalar_2d")))
+    tree, arena = state.tree, state.arena
+    assert (tree.base_spacing, tree.bits_per_dim, tree.max_level) == (0.5, 4, 6)
+    assert tree.blocks["origin"].tolist() == [[0, 0], [4, 0], [8, 0]]
+    assert tree.blocks["level"].tolist() == [0, 1, 1]
+    assert tree.blocks["block_index"].tolist() == [0, INVALID, 2]
+    assert (tree.live.tolist(), tree.field_slots.tolist()) == ([0, 2], [0, 1, 2])
+    assert arena.free_slots[: arena.free_count].tolist() == [7, 6, 5, 4, 3]
+    for block in range(3):
+        expected = (1000 * block + np.arange(16)) * 0.1
+        assert arena.storage[block].tobytes() == expected.tobytes()
+    assert arena.storage[3].tolist() == [0.25 * i for i in range(16)]
+    assert arena.alloc() == 3
+
+
+def test_ghosts_of_a_channel_are_those_of_the_first_implementation() -> None:
+    """The original leaves ghosts beyond a wall as they were, here zero."""
+    state = TreeCheckpoint(MIXED).read(io.BytesIO(golden("sunc_mixed_2d")))
+    ghosts = state.tree.fill_ghosts(state.arena)
+    assert ghosts.layers.tobytes() == (GOLDEN / "sunc_mixed_2d.ghosts").read_bytes()
+    assert (
+        ghosts.valid.tolist() == [[True, True, True, False]] * 2 + [[True, True, False, True]] * 2
+    )
+
+
+def test_ghosts_of_vectors_are_those_of_the_first_implementation_between_equal_levels() -> None:
+    state = TreeCheckpoint(VECTOR).read(io.BytesIO(golden("sunc_vector_2d")))
+    ghosts = state.tree.fill_ghosts(state.arena)
+    data = (GOLDEN / "sunc_vector_2d.ghosts").read_bytes()
+    theirs = np.frombuffer(data).reshape(ghosts.layers.shape)
+    levels = state.tree.blocks["level"][state.tree.live]
+    equal = [(0, 0), (0, 1), (0, 2), (3, 0), (3, 2), (4, 1), (4, 2), (5, 0), (5, 3), (6, 1), (6, 3)]
+    assert levels.tolist() == [0, 0, 0, 1, 1, 1, 1]
+    for row, face in equal:
+        assert ghosts.layers[row, face].tobytes() == theirs[row, face].tobytes()
