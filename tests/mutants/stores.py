@@ -386,7 +386,7 @@ STORES: Final = (
         ),
         new="                if False:\n                    raise TruncatedFile(",
         tests=(
-            "tests/store/faults/test_data_files.py"
+            "tests/store/faults/test_damage.py"
             "::test_a_file_that_is_gone_or_of_another_size_is_found_before_anything_is_read",
         ),
     ),
