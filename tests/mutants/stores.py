@@ -308,8 +308,7 @@ STORES: Final = (
             "                break\n"
         ),
         tests=(
-            "tests/store/maintenance/test_verify.py"
-            "::test_all_damaged_data_files_of_a_run_are_listed",
+            "tests/store/maintenance/test_verify.py::test_all_damage_of_a_store_is_listed_at_once",
         ),
     ),
     Mutant(
