@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,44 +24,44 @@ from standfast.errors import (
     UnreadableFile,
     WriteFailed,
 )
-from standfast.files.input.file import SourceFile
 from standfast.policies import Retention, retention
 from standfast.store.maintenance.doctor import examine
 from standfast.store.retention.pins import pinned_steps
 from standfast.store.retention.removal import orphans
 from standfast.store.schema import marks, names, run_file, settings
-from standfast.training.mirror import upload
 from standfast.training.mirror.upload import Uploader
+from tests.kit.seams import Seams
+from tests.kit.stores import flip
 from tests.store.schema.test_versions import resealed
 
 SIZE = 1 << 15
 
 
 class Copies:
-    """All that is copied, in its order; what goes wrong on the way is up to a test."""
+    """All that is written into the mirror, in its order, and what a test does meanwhile."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, mirror: standfast.Store, seams: Seams) -> None:
         self.steps: list[int] = []
-        self.nbytes = 0
-        self.meanwhile: Callable[[int], None] = lambda step: None
-        copy = upload.copy_checkpoint
+        self.files: list[str] = []
+        self.meanwhile: Callable[[int], object] = lambda step: None
 
-        def counted(checkpoint: Any, target: Any, progress: Any, *, replace: bool) -> Any:
-            def moved(nbytes: int) -> None:
-                self.meanwhile(checkpoint.step)
-                progress(nbytes)
+        def new(real: Any, name: str) -> Any:
+            if real.__self__.url == mirror.url:
+                self.files.append(name)
+                self.meanwhile(int(name.partition("_step_")[2][:6]))
+            return real(name)
 
-            copied = copy(checkpoint, target, moved, replace=replace)
-            self.steps.append(copied.step)
-            self.nbytes += copied.nbytes
-            return copied
+        def put(real: Any, name: str, data: bytes) -> None:
+            real(name, data)
+            if real.__self__.url == mirror.url and re.fullmatch(r".*_step_\d{6}\.json", name):
+                self.steps.append(int(name[-11:-5]))
 
-        monkeypatch.setattr(upload, "copy_checkpoint", counted)
+        seams.backend(new=new, create=put, replace=put)
 
 
 @pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
-    return Copies(monkeypatch)
+def copies(mirror: standfast.Store, seams: Seams) -> Copies:
+    return Copies(mirror, seams)
 
 
 @pytest.fixture
@@ -111,27 +112,19 @@ def test_the_newest_go_first_and_arrive_as_they_are(
     for step in (1, 2, 3):
         assert record(mirror, step) == record(store, step)
         mirror.checkpoint(run.hash, step).verify()
-
-
-def test_what_is_there_is_not_copied_again(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
-) -> None:
-    save(store, 1, 2)
+    save(store, 4)
     catch_up(uploader(store, mirror))
-    save(store, 3)
-    catch_up(uploader(store, mirror))
-    assert copies.steps == [2, 1, 3]
+    assert copies.steps == [3, 2, 1, 4], "what is there is not copied again"
 
 
 def test_a_copy_that_was_interrupted_is_finished_by_the_next(
     store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
-    save(store, 1, 2, 3)
-
     def interrupt(step: int) -> None:
         if step == 2:
             raise KeyboardInterrupt
 
+    save(store, 1, 2, 3)
     copies.meanwhile = interrupt
     with pytest.raises(KeyboardInterrupt):
         catch_up(uploader(store, mirror))
@@ -139,8 +132,7 @@ def test_a_copy_that_was_interrupted_is_finished_by_the_next(
     copies.meanwhile = lambda step: None
     catch_up(uploader(store, mirror))
     assert copies.steps == [3, 2, 1]
-    files = [path.stat().st_size for path in Path(store.url).glob("models/*/*.safetensors")]
-    assert copies.nbytes == sum(files)
+    assert len(copies.files) == 3 + 1, "no file is copied twice but the one that was interrupted"
 
 
 def test_a_newer_one_that_comes_meanwhile_goes_next(
@@ -194,18 +186,6 @@ def test_retention_here_and_there_are_separate(
     save(store, 5)
     catch_up(uploader(store, mirror))
     assert steps_in(mirror) == [3, 4, 5]
-
-
-def test_a_mirror_that_was_told_nothing_keeps_everything(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
-    run = save(store, 1)
-    run.retain(KeepLast(1))
-    catch_up(uploader(store, mirror))
-    save(store, 2)
-    catch_up(uploader(store, mirror))
-    assert steps_in(mirror) == [1, 2]
-    assert mirror.runs()[0].retention is None
 
 
 @pytest.mark.parametrize(
@@ -264,20 +244,29 @@ def test_a_checkpoint_on_its_way_is_not_deleted_and_one_that_is_gone_is_skipped(
     assert one.problem is None
 
 
-def test_a_damaged_checkpoint_holds_no_other_up(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_one_that_cannot_be_read_here_holds_no_other_up(
+    store: standfast.Store,
+    mirror: standfast.Store,
+    copies: Copies,
+    seams: Seams,
+    is_damaged: bool,
 ) -> None:
+    def fail(open: Callable[[str], Any], name: str) -> Any:
+        if "_step_000002." in name:
+            raise UnreadableFile(errno.EIO, name)
+        return open(name)
+
     save(store, 1, 2, 3)
-    path = next(Path(store.url).glob("models/*/*_step_000002.*.safetensors"))
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    if is_damaged:
+        flip(next(Path(store.url).glob("models/*/*_step_000002.*.safetensors")))
+    else:
+        seams.backend(store.backend, open=fail)
     one = uploader(store, mirror)
     catch_up(one)
     assert copies.steps == [3, 1]
     assert steps_in(mirror) == [1, 3]
-    assert one.problem is not None
-    assert one.problem.startswith("step 2 cannot be copied: ")
+    assert "2" in str(one.problem)
 
 
 def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
@@ -287,7 +276,7 @@ def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
     one = uploader(store, mirror)
     catch_up(one)
     run.save(2, {"model": {"w": np.ones(SIZE)}}, replace=True)
-    copies.meanwhile = lambda step: mirror.checkpoint(run.hash, step).verify() and None
+    copies.meanwhile = lambda step: mirror.checkpoint(run.hash, step).verify()
     catch_up(one)  # the old one is there until then
     assert copies.steps == [2, 1, 2]
     assert record(mirror, 2) == record(store, 2)
@@ -304,7 +293,7 @@ def test_a_run_that_was_begun_anew_overwrites_nothing(
     before = {path: path.read_bytes() for path in Path(mirror.url).glob("models/*/*.json")}
     other = standfast.Store(tmp_path / "other")
     save(other, 0, 1, 2, 3)  # by number and time, each of them is later
-    with pytest.raises(RunCollision, match=r"has another run .* choose another place, or delete"):
+    with pytest.raises(RunCollision, match=r"`standfast rm`"):
         uploader(other, mirror, KeepLast(1)).missing()
     assert {path: path.read_bytes() for path in before} == before
     assert copies.steps == [3, 1]
@@ -318,7 +307,7 @@ def test_a_run_that_another_took_the_place_of_copies_no_more(
     missing = one.missing()
     file = msgspec.structs.replace(run.file, created=run_file.now())
     mirror.backend.replace(names.run_file(run.hash), run_file.encode(file))
-    with pytest.raises(RunCollision, match="has another run"):
+    with pytest.raises(RunCollision):
         one.copy(missing[0], lambda nbytes: None)
     store.checkpoint(run.hash, 1).copy_to(mirror)  # which replaces nothing, and is asked for
     assert steps_in(mirror) == [1]
@@ -346,40 +335,6 @@ def test_a_run_file_that_was_made_again_is_that_of_the_same_run(
     save(store, 3)
     catch_up(uploader(store, mirror))
     assert steps_in(mirror) == [1, 2, 3]
-
-
-def test_one_that_cannot_be_read_here_holds_no_other_up(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(store, 1, 2, 3)
-    read_into = SourceFile.read_into
-
-    def fail(self: SourceFile, out: Any, start: int) -> None:
-        if "_step_000002" in self.path and store.url in self.path:
-            raise UnreadableFile(errno.EIO, f"{self.path}: Input/output error")
-        read_into(self, out, start)
-
-    monkeypatch.setattr(SourceFile, "read_into", fail)
-    one = uploader(store, mirror)
-    catch_up(one)
-    assert copies.steps == [3, 1]
-    assert one.problem is not None
-    assert one.problem.startswith("step 2 cannot be copied: ")
-
-
-def test_a_mirror_that_cannot_be_read_is_no_damage_here(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
-) -> None:
-    save(store, 1)
-
-    def fail(step: int) -> None:
-        raise UnreadableFile(errno.EIO, "no answer in time")
-
-    copies.meanwhile = fail
-    one = uploader(store, mirror)
-    with pytest.raises(UnreadableFile):
-        catch_up(one)
-    assert one.problem is None
 
 
 def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
@@ -445,10 +400,7 @@ def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(
     store.untag("prod")
     store.checkpoint(run.hash, 2).tag("prod")
     catch_up(one)
-    assert one.problem is not None
-    assert one.problem.startswith(
-        "the tag 'prod' is on step 2 here, and stays on step 1 in the mirror: `standfast tag"
-    )
+    assert "prod" in str(one.problem)
     mirror.untag("prod")
     another = uploader(store, mirror)
     catch_up(another)
@@ -471,22 +423,23 @@ def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(
     assert one.count_missing() == 0
 
 
-def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_written(
+def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_read_or_written(
     store: standfast.Store, mirror: standfast.Store, copies: Copies
 ) -> None:
-    save(store, 1)
-
     def fail(step: int) -> None:
-        raise errors.pop()
+        raise error
 
+    save(store, 1)
     copies.meanwhile = fail
-    errors: list[StandfastError] = [DigestMismatch("damage", ()), WriteFailed(28, "no space left")]
     one = uploader(store, mirror)
-    with pytest.raises(WriteFailed):
-        catch_up(one)
-    assert one.problem is None
+    error: StandfastError
+    for error in (UnreadableFile(errno.EIO, ""), WriteFailed(errno.ENOSPC, "")):
+        with pytest.raises(type(error)):
+            catch_up(one)
+        assert one.problem is None
+    error = DigestMismatch("some-damage", ())
     catch_up(one)
-    assert one.problem == "step 1 cannot be copied: damage"
+    assert "some-damage" in str(one.problem)
 
 
 def test_another_run_of_the_same_short_hash_is_refused(
@@ -496,5 +449,5 @@ def test_another_run_of_the_same_short_hash_is_refused(
     identity = {**run.file.identity, "hp": "0" * 64}
     other = msgspec.structs.replace(run.file, identity=identity)
     mirror.backend.create(names.run_file(run.hash), run_file.encode(other))
-    with pytest.raises(standfast.errors.RunCollision, match="has another run that goes by"):
+    with pytest.raises(RunCollision):
         uploader(store, mirror).missing()
