@@ -52,19 +52,27 @@ def _files(store: Store) -> Iterator[str]:
             yield str(path.relative_to(root))
 
 
-def _reported(store: Store, capsys: pytest.CaptureFixture[str]) -> tuple[int, set[str]]:
+Reported = Callable[[Store], tuple[int, set[str]]]
+
+
+@pytest.fixture
+def reported(capsys: pytest.CaptureFixture[str]) -> Reported:
     """The exit code of `verify --all`, and the files that it reports."""
-    code = verify_all(store, oldest=False, limit=None, as_json=True)
-    damaged = json.loads(capsys.readouterr().out)["damaged"]
-    return code, {file for each in damaged for file in each["files"]}
+
+    def reported(store: Store) -> tuple[int, set[str]]:
+        code = verify_all(store, oldest=False, limit=None, as_json=True)
+        damaged = json.loads(capsys.readouterr().out)["damaged"]
+        return code, {file for each in damaged for file in each["files"]}
+
+    return reported
 
 
 @pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("every", [41, pytest.param(1, marks=pytest.mark.long)])
 def test_a_flipped_bit_is_reported_with_its_file(
-    store: Store, capsys: pytest.CaptureFixture[str], every: int
+    store: Store, reported: Reported, every: int
 ) -> None:
-    assert _reported(store, capsys) == (0, set())
+    assert reported(store) == (0, set())
     for name in _files(store):
         path = Path(store.url, name)
         before = path.read_bytes()
@@ -72,29 +80,27 @@ def test_a_flipped_bit_is_reported_with_its_file(
             with path.open("r+b") as file:  # where it lies, as a disk does it
                 file.seek(at)
                 file.write(bytes([before[at] ^ 1]))
-            assert _reported(store, capsys) == (1, {name}), (name, at)
+            assert reported(store) == (1, {name}), (name, at)
             path.write_bytes(before)
 
 
 @pytest.mark.guarantee("G9")
-def test_missing_and_cut_files_are_reported(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_and_cut_files_are_reported(store: Store, reported: Reported) -> None:
     for name in _files(store):
         path = Path(store.url, name)
         before = path.read_bytes()
         if _KIND.fullmatch(name):  # all else may be missing, or nothing but its name tells of it
             path.unlink()
-            assert _reported(store, capsys) == (1, {name}), name
+            assert reported(store) == (1, {name}), name
         path.write_bytes(before[:-1])
-        assert _reported(store, capsys) == (1, {name}), name
+        assert reported(store) == (1, {name}), name
         path.write_bytes(before)
 
 
 @pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("what", [".pth .safetensors", ""], ids=["data files", "everything"])
 def test_all_damage_of_a_store_is_listed_at_once(
-    store: Store, capsys: pytest.CaptureFixture[str], what: str
+    store: Store, reported: Reported, what: str
 ) -> None:
     data = {name for name in _files(store) if name.endswith((".pth", ".safetensors"))}
     assert len(data) == 2
@@ -102,10 +108,10 @@ def test_all_damage_of_a_store_is_listed_at_once(
     for name in files:
         path = Path(store.url, name)
         path.write_bytes(path.read_bytes()[:-1])
-    code, reported = _reported(store, capsys)
+    code, found = reported(store)
     assert code == 1
     # What a damaged record refers to, nothing can tell.
-    assert files - reported <= (set() if what else data)
+    assert files - found <= (set() if what else data)
 
 
 def test_what_is_too_new_is_not_verified_and_no_damage(store: Store) -> None:
@@ -125,7 +131,7 @@ def test_what_is_too_new_is_not_verified_and_no_damage(store: Store) -> None:
 
 @pytest.mark.guarantee("G9")
 def test_a_name_of_v3_that_is_a_copy_is_compared(
-    tmp_path: Path, seams: Seams, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, seams: Seams, reported: Reported
 ) -> None:
     seams.backend(link=lambda link, *_, **__: False)
     store = Store(tmp_path)
@@ -136,7 +142,7 @@ def test_a_name_of_v3_that_is_a_copy_is_compared(
     before = path.read_bytes()
     for at in (0, 1, len(before) // 2, len(before) - 1):
         path.write_bytes(before[:at] + bytes([before[at] ^ 1]) + before[at + 1 :])
-        assert _reported(store, capsys) == (1, {name}), at
+        assert reported(store) == (1, {name}), at
 
 
 def test_a_checkpoint_that_is_replaced_meanwhile_is_read_too(store: Store, seams: Seams) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast import KeepLast
+from standfast import KeepLast, Store
 from standfast.errors import BadOption, NotMirrored
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.query.mirrors import read_mirrors
@@ -68,7 +68,7 @@ def program(*arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 def steps_in(place: Path) -> list[int]:
     """The steps of the only run, each verified, whatever else lies there."""
-    store = standfast.Store(place)
+    store = Store(place)
     if not Path(store.url, "models").exists():
         return []
     found = [checkpoint for run in store.runs() for checkpoint in run.checkpoints()]
@@ -84,7 +84,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> None:
         time.sleep(0.005)
 
 
-def train(store: Path | standfast.Store, steps: int, place: Any, **options: Any) -> Any:
+def train(store: Path | Store, steps: int, place: Any, **options: Any) -> Any:
     program = Walk()
     options = {**EVERY, "mirror": place, **options}
     with checkpointer(store, program.state, **options) as ckpt:
@@ -96,8 +96,8 @@ def train(store: Path | standfast.Store, steps: int, place: Any, **options: Any)
 @contextmanager
 def hanging(place: Path, store: Path) -> Iterator[None]:
     """A mirror into which nothing can be copied for now: somebody else changes the run there."""
-    run = standfast.Store(store).run("walk").hash
-    with change_of(standfast.Store(place).backend, run):
+    run = Store(store).run("walk").hash
+    with change_of(Store(place).backend, run):
         yield
 
 
@@ -125,9 +125,9 @@ def test_when_the_with_ends_everything_is_in_the_mirror(
     assert len(steps_in(place)) <= 3
     assert ckpt.mirrored == Mirrored(str(place), 5, 0, None)
     assert copying_processes(tmp_path) == []
-    run = standfast.Store(store).run("walk").hash
-    assert read_mirrors(standfast.Store(store).backend) == {run: str(place)}
-    train(store, 6, standfast.Store("mirror"))
+    run = Store(store).run("walk").hash
+    assert read_mirrors(Store(store).backend) == {run: str(place)}
+    train(store, 6, Store("mirror"))
     assert 6 in steps_in(place)
 
 
@@ -313,7 +313,7 @@ def test_a_store_in_the_place_of_the_named_one_has_no_mirror(
         {"mirror": "s3://bucket/prefix?X-Amz-Signature=secret"},
         {"mirror": 7},
         {"mirror": "store"},
-        {"mirror": standfast.Store(MemoryBackend())},
+        {"mirror": Store(MemoryBackend())},
         {"mirror": "m", "mirror_wait": -1},
         {"mirror": "m", "mirror_keep": 3},
         {"mirror_keep": KeepLast(3)},
@@ -332,4 +332,4 @@ def test_what_can_be_no_mirror_is_refused(
 
 def test_only_a_store_in_a_folder_has_a_mirror(tmp_path: Path) -> None:
     with pytest.raises(BadOption):
-        checkpointer(standfast.Store(MemoryBackend()), Walk().state, mirror=tmp_path)
+        checkpointer(Store(MemoryBackend()), Walk().state, mirror=tmp_path)

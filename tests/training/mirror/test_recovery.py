@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import standfast
+from standfast import Store
 from standfast.errors import BadOption, DamagedFile, FellBack, RefNotFound, RunExists, TooNew
 from standfast.store.schema import names
 from tests.kit.cases import kept
@@ -48,11 +48,9 @@ def test_another_machine_goes_on_where_the_first_was(place: str, tmp_path: Path)
     assert ckpt.resume_report.step == 5
     whole = walk(tmp_path / "whole", 9, **NAMED)
     assert program.weights.tobytes() == whole.weights.tobytes()
-    run = standfast.Store(tmp_path / "second").find_run("walk")
+    run = Store(tmp_path / "second").find_run("walk")
     assert [each.step for each in run.checkpoints()] == [5, 6, 7, 8, 9]
-    assert [each.step for each in standfast.Store(place).find_run("walk").checkpoints()] == [
-        *range(1, 10)
-    ]
+    assert [each.step for each in Store(place).find_run("walk").checkpoints()] == [*range(1, 10)]
 
 
 @pytest.fixture
@@ -96,7 +94,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
 def test_no_run_begins_anew_where_nothing_in_its_mirror_is_intact(
     mirror: Path, tmp_path: Path
 ) -> None:
-    standfast.Store(mirror).find_run("walk").delete(1, 2)
+    Store(mirror).find_run("walk").delete(1, 2)
     flip(step_3(mirror, ".json"), 20)
     with pytest.raises(DamagedFile):
         train(tmp_path / "second", 4, mirror, mirror_wait=0)
@@ -131,13 +129,13 @@ def contents(place: Any) -> dict[tuple[str, int], bytes]:
     """The weights of all checkpoints, and that they can be read."""
     return {
         (run.hash, each.step): each.state()["walk"]["weights"].tobytes()
-        for run in standfast.Store(place).runs()
+        for run in Store(place).runs()
         for each in run.checkpoints()
     }
 
 
 def steps_in(place: Any, run: str = "walk") -> list[int]:
-    return [each.step for each in standfast.Store(place).find_run(run).checkpoints()]
+    return [each.step for each in Store(place).find_run(run).checkpoints()]
 
 
 @pytest.mark.long
@@ -145,7 +143,7 @@ def test_never_without_its_mirror_overwrites_nothing_of_it(
     own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: Seams, capsys: Any
 ) -> None:
     place = f"{own_server.bucket('mirror')}/runs"
-    train(standfast.Store(place), 3, None)
+    train(Store(place), 3, None)
     before = contents(place)
     own_server.kill()
     monkeypatch.setenv("STANDFAST_TIMEOUT", "0.5")
@@ -191,8 +189,8 @@ def test_a_branch_from_elsewhere_takes_another_trial_than_the_mirror_has(
 def test_a_run_that_was_made_here_for_nothing_is_that_of_the_mirror_from_then_on(
     mirror: Path, tmp_path: Path
 ) -> None:
-    first = standfast.Store(mirror).find_run("walk")
-    store = standfast.Store(tmp_path / "second")
+    first = Store(mirror).find_run("walk")
+    store = Store(tmp_path / "second")
     assert store.run("walk").hash == first.hash  # by a program that was killed
     _, ckpt = train(tmp_path / "second", 5, mirror)
     assert ckpt.resume_report.step == 3
@@ -212,7 +210,7 @@ def test_a_clock_that_runs_ahead_hides_no_checkpoint_of_the_mirror(
     shutil.copytree(store, place)
     train(place, 6, None)
     for step in {*range(1, 7)} - {*kept}:
-        standfast.Store(place).find_run("walk").delete(step)
+        Store(place).find_run("walk").delete(step)
     _, ckpt = train(store, 7, place, mirror_wait=0)
     # Where one is left, nothing shows that it goes on from the one here.
     assert ckpt.resume_report.step == (6 if len(kept) > 1 else 3)
@@ -231,9 +229,9 @@ def test_without_its_mirror_a_run_begins_only_if_it_loses_nothing(
     assert place in capsys.readouterr().err
     with pytest.raises(RefNotFound):
         train(tmp_path / "second", 4, place, mirror_wait=0)
-    assert not (tmp_path / "second").exists() or not standfast.Store(
-        tmp_path / "second"
-    ).backend.exists(names.MODELS)
+    assert not (tmp_path / "second").exists() or not Store(tmp_path / "second").backend.exists(
+        names.MODELS
+    )
 
 
 def test_two_histories_are_not_mixed(mirror: Path, tmp_path: Path, capsys: Any) -> None:

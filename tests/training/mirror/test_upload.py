@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-import standfast
-from standfast import KeepBest, KeepEvery, KeepLast
+from standfast import KeepBest, KeepEvery, KeepLast, Run, Store
 from standfast.errors import (
     DigestMismatch,
     Protected,
@@ -40,7 +39,7 @@ SIZE = 1 << 15
 class Copies:
     """All that is written into the mirror, in its order, and what a test does meanwhile."""
 
-    def __init__(self, mirror: standfast.Store, seams: Seams) -> None:
+    def __init__(self, mirror: Store, seams: Seams) -> None:
         self.steps: list[int] = []
         self.files: list[str] = []
         self.meanwhile: Callable[[int], object] = lambda step: None
@@ -60,21 +59,21 @@ class Copies:
 
 
 @pytest.fixture
-def copies(mirror: standfast.Store, seams: Seams) -> Copies:
+def copies(mirror: Store, seams: Seams) -> Copies:
     return Copies(mirror, seams)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
-    return standfast.Store(tmp_path / "store")
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
 
 
 @pytest.fixture
-def mirror(tmp_path: Path) -> standfast.Store:
-    return standfast.Store(tmp_path / "mirror")
+def mirror(tmp_path: Path) -> Store:
+    return Store(tmp_path / "mirror")
 
 
-def save(store: standfast.Store, *steps: int, **options: Any) -> standfast.Run:
+def save(store: Store, *steps: int, **options: Any) -> Run:
     run = store.run("gpt")
     with run:
         for step in steps:
@@ -83,9 +82,14 @@ def save(store: standfast.Store, *steps: int, **options: Any) -> standfast.Run:
     return run
 
 
-def uploader(store: standfast.Store, mirror: standfast.Store, keep: Any = None) -> Uploader:
+def uploader(store: Store, mirror: Store, keep: Any = None) -> Uploader:
     place = str(Path(mirror.url).parent)
     return Uploader(store, store.run("gpt").hash, place, retention(keep))
+
+
+def again(store: Store) -> Store:
+    """The same store, as another process has it."""
+    return Store(Path(store.url).parent)
 
 
 def catch_up(uploader: Uploader) -> None:
@@ -94,16 +98,16 @@ def catch_up(uploader: Uploader) -> None:
     uploader.tidy()
 
 
-def steps_in(store: standfast.Store) -> list[int]:
+def steps_in(store: Store) -> list[int]:
     return [checkpoint.step for run in store.runs() for checkpoint in run.checkpoints()]
 
 
-def record(store: standfast.Store, step: int) -> bytes:
+def record(store: Store, step: int) -> bytes:
     return next(Path(store.url).glob(f"models/*/*_step_{step:06d}.json")).read_bytes()
 
 
 def test_the_newest_go_first_and_arrive_as_they_are(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     run = save(store, 1, 2, 3)
     catch_up(uploader(store, mirror))
@@ -118,7 +122,7 @@ def test_the_newest_go_first_and_arrive_as_they_are(
 
 
 def test_a_copy_that_was_interrupted_is_finished_by_the_next(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     def interrupt(step: int) -> None:
         if step == 2:
@@ -136,7 +140,7 @@ def test_a_copy_that_was_interrupted_is_finished_by_the_next(
 
 
 def test_a_newer_one_that_comes_meanwhile_goes_next(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     save(store, 1, 2)
 
@@ -150,7 +154,7 @@ def test_a_newer_one_that_comes_meanwhile_goes_next(
 
 
 def test_a_copy_is_verified_only_if_every_byte_of_it_was_copied(
-    store: standfast.Store, mirror: standfast.Store
+    store: Store, mirror: Store
 ) -> None:
     run = store.run("gpt")
     with run:
@@ -161,9 +165,7 @@ def test_a_copy_is_verified_only_if_every_byte_of_it_was_copied(
     assert list(mirror.index.verified(run.hash)) == [1]
 
 
-def test_no_run_is_made_in_a_mirror_that_is_too_new(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_no_run_is_made_in_a_mirror_that_is_too_new(store: Store, mirror: Store) -> None:
     mirror.run("other").save(1, {"w": np.ones(3)})
     mirror.budget = 10**12
     resealed(Path(mirror.url) / settings.NAME, settings.FORMAT, needs=["x"])
@@ -173,9 +175,7 @@ def test_no_run_is_made_in_a_mirror_that_is_too_new(
     assert not (Path(mirror.url) / names.run_folder(run.hash)).exists()
 
 
-def test_retention_here_and_there_are_separate(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_retention_here_and_there_are_separate(store: Store, mirror: Store) -> None:
     run = save(store, 1, 2, 3, 4)
     catch_up(uploader(store, mirror, KeepLast(3)))
     run.retain(KeepLast(1))
@@ -199,7 +199,7 @@ def test_retention_here_and_there_are_separate(
     ids=["last", "best", "every", "unknown"],
 )
 def test_what_the_mirror_would_delete_at_once_is_not_copied(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies, keep: Any, expected: list[int]
+    store: Store, mirror: Store, copies: Copies, keep: Any, expected: list[int]
 ) -> None:
     save(store, 1, 4, 2, 3, 5, 6, 7, 8)
     for _ in range(2):  # nor by the next
@@ -209,7 +209,7 @@ def test_what_the_mirror_would_delete_at_once_is_not_copied(
 
 
 def test_what_the_mirror_has_no_room_for_is_not_copied_again(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     save(store, 1, 2, 3, 4)
     one = uploader(store, mirror)
@@ -222,7 +222,7 @@ def test_what_the_mirror_has_no_room_for_is_not_copied_again(
 
 
 def test_a_checkpoint_on_its_way_is_not_deleted_and_one_that_is_gone_is_skipped(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     run = save(store, 1, 2, 3)
     seen = set()
@@ -246,8 +246,8 @@ def test_a_checkpoint_on_its_way_is_not_deleted_and_one_that_is_gone_is_skipped(
 
 @pytest.mark.parametrize("is_damaged", [True, False])
 def test_one_that_cannot_be_read_here_holds_no_other_up(
-    store: standfast.Store,
-    mirror: standfast.Store,
+    store: Store,
+    mirror: Store,
     copies: Copies,
     seams: Seams,
     is_damaged: bool,
@@ -270,7 +270,7 @@ def test_one_that_cannot_be_read_here_holds_no_other_up(
 
 
 def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     run = save(store, 1, 2)
     one = uploader(store, mirror)
@@ -280,18 +280,18 @@ def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
     catch_up(one)  # the old one is there until then
     assert copies.steps == [2, 1, 2]
     assert record(mirror, 2) == record(store, 2)
-    again = standfast.Store(Path(mirror.url).parent)
-    assert again.checkpoint(run.hash, 2).state()["model"]["w"].tolist() == [1.0] * SIZE
-    assert orphans(again.backend, again.index, run.hash) == []
+    there = again(mirror)
+    assert there.checkpoint(run.hash, 2).state()["model"]["w"].tolist() == [1.0] * SIZE
+    assert orphans(there.backend, there.index, run.hash) == []
 
 
 def test_a_run_that_was_begun_anew_overwrites_nothing(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies, tmp_path: Path
+    store: Store, mirror: Store, copies: Copies, tmp_path: Path
 ) -> None:
     save(store, 1, 3)
     catch_up(uploader(store, mirror))
     before = {path: path.read_bytes() for path in Path(mirror.url).glob("models/*/*.json")}
-    other = standfast.Store(tmp_path / "other")
+    other = Store(tmp_path / "other")
     save(other, 0, 1, 2, 3)  # by number and time, each of them is later
     with pytest.raises(RunCollision, match=r"`standfast rm`"):
         uploader(other, mirror, KeepLast(1)).missing()
@@ -299,9 +299,7 @@ def test_a_run_that_was_begun_anew_overwrites_nothing(
     assert copies.steps == [3, 1]
 
 
-def test_a_run_that_another_took_the_place_of_copies_no_more(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_a_run_that_another_took_the_place_of_copies_no_more(store: Store, mirror: Store) -> None:
     run = save(store, 1, 2)
     one = uploader(store, mirror)
     missing = one.missing()
@@ -314,7 +312,7 @@ def test_a_run_that_another_took_the_place_of_copies_no_more(
 
 
 def test_a_run_without_a_checkpoint_in_the_mirror_holds_no_place(
-    store: standfast.Store, mirror: standfast.Store
+    store: Store, mirror: Store
 ) -> None:
     mirror.run("gpt").set_retention(retention(KeepLast(2)) or Retention())
     run = save(store, 1, 2, 3)
@@ -325,7 +323,7 @@ def test_a_run_without_a_checkpoint_in_the_mirror_holds_no_place(
 
 @pytest.mark.parametrize("lost", ["store", "mirror"])
 def test_a_run_file_that_was_made_again_is_that_of_the_same_run(
-    store: standfast.Store, mirror: standfast.Store, lost: str
+    store: Store, mirror: Store, lost: str
 ) -> None:
     run = save(store, 1, 2)
     catch_up(uploader(store, mirror))
@@ -338,7 +336,7 @@ def test_a_run_file_that_was_made_again_is_that_of_the_same_run(
 
 
 def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
-    store: standfast.Store, mirror: standfast.Store
+    store: Store, mirror: Store
 ) -> None:
     run = save(store, 1, 2)
     one = uploader(store, mirror)
@@ -347,7 +345,7 @@ def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
     store.checkpoint(run.hash, 1).add_metrics({"accuracy": 0.5}, best=True)
     store.checkpoint(run.hash, 2).tag("ours")
     catch_up(one)
-    there = standfast.Store(Path(mirror.url).parent)
+    there = again(mirror)
     assert there.checkpoint(run.hash, 1).metrics["accuracy"] == 0.5
     assert there.resolve("gpt@best").step == 1
     assert there.checkpoint(run.hash, 2).tags == ["theirs", "ours"]
@@ -356,7 +354,7 @@ def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
 @pytest.mark.guarantee("G12")
 @pytest.mark.parametrize("members", [{}, {"needs": ["groups"]}], ids=["tagged", "too new"])
 def test_what_is_marked_in_the_mirror_is_not_replaced_by_a_later_save(
-    members: dict[str, Any], store: standfast.Store, mirror: standfast.Store
+    members: dict[str, Any], store: Store, mirror: Store
 ) -> None:
     run = save(store, 1, 2)
     one = uploader(store, mirror)
@@ -375,9 +373,7 @@ def test_what_is_marked_in_the_mirror_is_not_replaced_by_a_later_save(
     assert (record(mirror, 1), path.read_bytes()) == (before, marked)
 
 
-def test_members_of_marks_that_are_unknown_come_to_the_mirror(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_members_of_marks_that_are_unknown_come_to_the_mirror(store: Store, mirror: Store) -> None:
     run = save(store, 1)
     one = uploader(store, mirror)
     catch_up(one)
@@ -389,9 +385,7 @@ def test_members_of_marks_that_are_unknown_come_to_the_mirror(
     assert marks.marks_at(mirror.backend, run.hash, 1).others == {"colour": "blue"}
 
 
-def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(store: Store, mirror: Store) -> None:
     run = save(store, 1, 2)
     store.checkpoint(run.hash, 1).tag("prod")
     one = uploader(store, mirror)
@@ -405,11 +399,11 @@ def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(
     another = uploader(store, mirror)
     catch_up(another)
     assert another.problem is None
-    assert standfast.Store(Path(mirror.url).parent).resolve("prod").step == 2
+    assert again(mirror).resolve("prod").step == 2
 
 
 def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     save(store, 1, 2)
     Path(mirror.url).parent.write_text("a file where the folder should be")
@@ -424,7 +418,7 @@ def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(
 
 
 def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_read_or_written(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     def fail(step: int) -> None:
         raise error
@@ -442,9 +436,7 @@ def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_read_or_written(
     assert "some-damage" in str(one.problem)
 
 
-def test_another_run_of_the_same_short_hash_is_refused(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_another_run_of_the_same_short_hash_is_refused(store: Store, mirror: Store) -> None:
     run = save(store, 1)
     identity = {**run.file.identity, "hp": "0" * 64}
     other = msgspec.structs.replace(run.file, identity=identity)
