@@ -26,15 +26,6 @@ def data_hash(data: Any) -> str | None:
     return identify(data=data).data
 
 
-def test_the_order_of_nothing_matters() -> None:
-    other = {
-        "tags": {"c": ("x",), "a": {"y", "x"}},
-        "discarded": ["c", "b"],
-        "uids": ("dd", "c", "b", "a"),
-    }
-    assert data_hash(other) == data_hash(STATE)
-
-
 def test_what_tells_data_apart() -> None:
     states: list[Any] = [
         STATE,
@@ -70,6 +61,12 @@ def test_what_says_the_same_is_the_same() -> None:
     assert bare == data_hash({"uids": np.array(["a", "b"])})
     twice = {**STATE, "discarded": ["b", "c", "b"], "tags": {"a": ["x", "y", "x"], "c": ["x"]}}
     assert data_hash(twice) == data_hash(STATE)
+    mixed = {
+        "tags": {"c": ("x",), "a": {"y", "x"}},
+        "discarded": ["c", "b"],
+        "uids": ("dd", "c", "b", "a"),
+    }
+    assert data_hash(mixed) == data_hash(STATE)
     assert data_hash({"uids": np.array([2, 1])}) == data_hash({"uids": [1, 2]})
 
 
@@ -95,20 +92,20 @@ def test_the_fast_way_gives_the_bytes_that_the_plain_way_gives(
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "path"),
     [
-        ({"uids": "abc"}, "data.uids is a str: give a list"),
-        ({"uids": 3}, "data.uids is a int: give a list"),
-        ({"uids": [], "discarded": {"a": True}}, "data.discarded is a dict: give a list"),
-        ({"uids": [], "tags": [("a", "x")]}, "data.tags is a list: give a mapping of uids"),
-        ({"uids": [], "tags": {"a": ["x"], "b": "x"}}, "data.tags.b is a str: give a list"),
-        ({"uids": [object()]}, "data.uids is a object"),
-        ({"uids": [], "tags": {"a": [object()]}}, "data.tags is a object"),
-        ({"uids": [], "more": [object()]}, r"data.more[0] is a object"),
-        ({"files": object()}, "data.files is a object"),
+        ({"uids": "abc"}, "data.uids"),
+        ({"uids": 3}, "data.uids"),
+        ({"uids": [], "discarded": {"a": True}}, "data.discarded"),
+        ({"uids": [], "tags": [("a", "x")]}, "data.tags"),
+        ({"uids": [], "tags": {"a": ["x"], "b": "x"}}, "data.tags.b"),
+        ({"uids": [object()]}, "data.uids"),
+        ({"uids": [], "tags": {"a": [object()]}}, "data.tags"),
+        ({"uids": [], "more": [object()]}, r"data.more[0]"),
+        ({"files": object()}, "data.files"),
     ],
 )
-def test_data_of_another_shape_is_refused(data: Any, message: str) -> None:
+def test_data_of_another_shape_is_refused(data: Any, path: str) -> None:
     with pytest.raises(UnstableValue) as raised:
         identify(data=data)
-    assert str(raised.value).startswith(message)
+    assert str(raised.value).startswith(f"{path} is a ")

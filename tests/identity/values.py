@@ -27,11 +27,6 @@ class Adam:
 
 
 @dataclass
-class Sgd:
-    lr: float = 0.1
-
-
-@dataclass
 class Config:
     width: int
     optimizer: Any = field(default_factory=Adam)

@@ -31,6 +31,7 @@ BOUNDS: Final = {
     "file of free memory": "standfast.files.staging.free_memory._MEMINFO",
     "files of a parent": "standfast.store.save.known.MOST_FILES",
     "folder of cgroups": "standfast.files.staging.free_memory._GROUPS",
+    "folder of the trash": "standfast.store.schema.names.TRASH",
     "grace of a mirror": "standfast.training.mirror.mirror._GRACE",
     "interval of a dashboard's look": "standfast.web.changes._PAUSE",
     "interval of manifests": "standfast.store.index.manifest._REFRESHED",

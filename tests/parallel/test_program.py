@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -11,29 +12,28 @@ from unittest.mock import patch
 import pytest
 
 from standfast.errors import BadOption
-from standfast.parallel import SingleRank, may_run_in_thread, program, program_ranks
+from standfast.parallel import SingleRank, communicator, may_run_in_thread, program_ranks
+from standfast.parallel.program import is_first_of_program
 from standfast.parallel.select import given_ranks
+from tests.parallel.suite import CHECKS, Check
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost"}
 
 
 @pytest.fixture(autouse=True)
-def started_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def started_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
 
 
-def test_a_program_that_nobody_started_on_ranks_is_alone() -> None:
+def test_a_program_that_was_not_started_on_ranks_is_alone() -> None:
     comm = program_ranks()
     assert isinstance(comm, SingleRank)
     assert program_ranks() is comm
     assert may_run_in_thread(comm)
-
-
-def test_a_rank_alone_that_was_closed_is_made_again() -> None:
-    program_ranks().close()
-    assert program_ranks().all_gather(b"x") == [b"x"]
+    comm.close()
+    assert program_ranks().all_gather(b"x") == [b"x"], "it is made again"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_rank_alone_that_was_closed_is_made_again() -> None:
 def test_ranks_of_torchrun_must_have_met(environment: dict[str, str]) -> None:
     with (
         patch.dict(os.environ, environment),
-        pytest.raises(BadOption, match=r"rank 1 of 3.*init_process_group.*comm=SingleRank\(\)"),
+        pytest.raises(BadOption, match=r"init_process_group.*SingleRank\(\)"),
     ):
         program_ranks()
 
@@ -79,13 +79,10 @@ def test_a_worker_of_a_data_loader_is_alone() -> None:
 
 
 def test_those_of_torch_count_before_those_of_mpi() -> None:
-    given: list[Any] = []
-    torch, mpi = _torch(2), stand_in_for_mpi(3)
-    with patch.object(program, "communicator", given.append):
-        for modules in ({"mpi4py.MPI": mpi}, {"mpi4py.MPI": mpi, "torch.distributed": torch}):
-            with patch.dict(sys.modules, modules):
-                program_ranks()
-    assert given == [mpi.COMM_WORLD, torch.group.WORLD]
+    with patch.dict(sys.modules, {"mpi4py.MPI": stand_in_for_mpi(3)}):
+        assert not is_first_of_program()  # its rank is 1
+        with patch.dict(sys.modules, {"torch.distributed": _torch(2)}):
+            assert is_first_of_program()
 
 
 def test_a_process_forked_from_a_rank_of_mpi_is_alone() -> None:
@@ -111,7 +108,7 @@ def _torch(size: int) -> Any:
         is_available=lambda: True,
         is_initialized=lambda: True,
         get_world_size=lambda: size,
-        group=SimpleNamespace(WORLD=object()),
+        group=SimpleNamespace(WORLD=SimpleNamespace(rank=lambda: 0)),
     )
 
 
@@ -119,7 +116,7 @@ def _torch(size: int) -> Any:
 
 
 def stand_in_for_mpi(size: int, initialized: bool = True, finalized: bool = False) -> Any:
-    world = SimpleNamespace(Get_size=lambda: size, Get_rank=lambda: 1)
+    world = SimpleNamespace(Get_size=lambda: size, Get_rank=lambda: 1, rank=1)
     return SimpleNamespace(
         COMM_WORLD=world,
         Is_initialized=lambda: initialized,
@@ -130,7 +127,7 @@ def stand_in_for_mpi(size: int, initialized: bool = True, finalized: bool = Fals
 
 def test_ranks_that_mpi_has_started_must_be_given() -> None:
     with patch.dict(sys.modules, {"mpi4py.MPI": stand_in_for_mpi(3)}):
-        with pytest.raises(BadOption, match="this is rank 1 of the 3 that MPI has started"):
+        with pytest.raises(BadOption, match="MPI"):
             given_ranks(None)
         alone = SingleRank()
         assert given_ranks(alone) is alone
@@ -148,3 +145,41 @@ def test_ranks_that_mpi_has_started_must_be_given() -> None:
 def test_a_process_alone_need_say_nothing(mpi: Any) -> None:
     with patch.dict(sys.modules, {"mpi4py.MPI": mpi}):
         assert given_ranks(None).size == 1
+
+
+# A rank that is alone
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_a_rank_alone_is_a_communicator(check: Check) -> None:
+    comm = SingleRank(timeout=5.0)
+    check(comm)
+    assert (comm.rank, comm.size) == (0, 1)
+
+
+def test_nothing_stands_for_a_rank_alone() -> None:
+    comm = communicator(None)
+    assert isinstance(comm, SingleRank)
+    assert comm is not communicator()
+
+
+@pytest.mark.parametrize("wrong", [3, "world", object, [None]], ids=repr)
+def test_what_is_no_communicator_is_refused(wrong: object) -> None:
+    with pytest.raises(BadOption):
+        communicator(wrong)  # type: ignore[arg-type]
+
+
+def test_mpi4py_need_not_be_there_and_is_not_imported() -> None:
+    program = """if True:
+        import sys
+        sys.modules["mpi4py"] = None
+        from standfast.errors import BadOption
+        from standfast.parallel import MPIRanks, communicator
+        assert communicator().size == 1
+        try:
+            MPIRanks("world")
+        except BadOption:
+            print([name for name in sys.modules if name.startswith("mpi4py.")])
+    """
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -80,6 +80,7 @@ class Saved:
 
 
 DAMAGES: dict[str, tuple[Callable[[Saved], object], str]] = {
+    "nothing": (lambda saved: None, ""),
     "a checkpoint that was acknowledged is gone": (
         lambda saved: [path.unlink() for path in saved.folder.glob("*_step_000003.*")],
         "G2",
@@ -143,12 +144,8 @@ def test_what_is_wrong_with_a_store_is_found(what: str, tmp_path: Path) -> None:
     saved = Saved(tmp_path)
     act, promise = DAMAGES[what]
     act(saved)
-    assert promise in saved.broken()
-
-
-def test_nothing_is_wrong_with_a_store_that_is_as_it_was_left(tmp_path: Path) -> None:
-    saved = Saved(tmp_path)
-    assert saved.broken() == set()
+    broken = saved.broken()
+    assert promise in broken if promise else not broken
 
 
 def _saved(t: float, number: int, *, done: bool = True, op: int = 0) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -514,14 +513,6 @@ class Worker:
         real, real_ns = time.time, time.time_ns
         time.time = lambda: real() + self._offset  # type: ignore[assignment]
         time.time_ns = lambda: real_ns() + int(self._offset * 1e9)  # type: ignore[assignment]
-
-        def now() -> str:
-            return datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-        for name, module in [*sys.modules.items()]:
-            for own in ("now", "time_now"):
-                if name.startswith("standfast.store.") and callable(getattr(module, own, None)):
-                    setattr(module, own, now)
 
     def _reopen(self) -> None:
         self.let_go()

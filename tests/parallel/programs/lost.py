@@ -1,6 +1,6 @@
 """Lose rank 1, and see what the others say: lost.py HOW FOLDER
 
-Each rank writes what it raised, and after how many seconds, into a file of its own.
+Each rank writes what it raised into a file of its own.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def talk(how: str) -> None:
     comm.exchange([NOISE] * comm.size)
 
 
-def record(folder: Path, error: BaseException, seconds: float) -> None:
+def record(folder: Path, error: BaseException) -> None:
     """Write it down, and wait for that of other survivors: this rank will end them all."""
     survivors = MPI.COMM_WORLD.size - 1
     partial = folder / f"{MPI.COMM_WORLD.rank}.partial"
-    partial.write_text(f"{type(error).__name__}\n{seconds}\n{error}")
+    partial.write_text(f"{type(error).__name__}\n{error}")
     partial.rename(partial.with_suffix(".txt"))
     deadline = time.monotonic() + 30
     while len(list(folder.glob("*.txt"))) < survivors and time.monotonic() < deadline:
@@ -65,11 +65,10 @@ def record(folder: Path, error: BaseException, seconds: float) -> None:
 
 def main(how: str, folder: Path) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # by which hydra ends the others of a dead rank
-    start = time.monotonic()
     try:
         talk(how)
     except (Exception, KeyboardInterrupt) as error:
-        record(folder, error, time.monotonic() - start)
+        record(folder, error)
         raise
 
 

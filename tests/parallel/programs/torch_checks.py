@@ -65,9 +65,9 @@ def some_of_the_ranks_can_be_a_communicator(comm: Communicator) -> None:
     mine, other = halves[comm.rank % 2], halves[1 - comm.rank % 2]
     expected = [bytes([rank]) for rank in range(comm.rank % 2, comm.size, 2)]
     assert communicator(mine).all_gather(bytes([comm.rank])) == expected
-    with pytest.raises(BadOption, match="no member of"):
+    with pytest.raises(BadOption):
         communicator(other)
-    with pytest.raises(BadOption, match="no member of"):
+    with pytest.raises(BadOption):
         TorchRanks(other)
 
 
@@ -75,7 +75,7 @@ def some_of_the_ranks_can_be_a_communicator(comm: Communicator) -> None:
 def what_is_no_group_is_refused(comm: Communicator) -> None:
     wrong: list[Any] = ["world", 3, dist.group]
     for group in wrong:
-        with pytest.raises(BadOption, match="a process group of torch"):
+        with pytest.raises(BadOption):
             TorchRanks(group)
     assert in_step(comm)
 
@@ -154,9 +154,7 @@ def the_ranks_of_the_program_are_found(comm: Communicator) -> None:
     assert in_step(ranks)
     if comm.size > 1:
         assert ranks is communicator(world())
-        with pytest.raises(
-            BadOption, match=rf"rank {comm.rank} of the {comm.size} that torch.dist"
-        ):
+        with pytest.raises(BadOption, match=f"{comm.rank}.*{comm.size}"):
             given_ranks(None)
 
 
@@ -176,9 +174,9 @@ def groups_that_are_destroyed_leave_it_as_it_is(comm: Communicator) -> None:
     dist.destroy_process_group()
     assert in_step(comm)
     assert in_step(before)
-    with pytest.raises(BadOption, match="init_process_group before"):
+    with pytest.raises(BadOption, match="init_process_group"):
         comm.duplicate()
-    with pytest.raises(BadOption, match="init_process_group before"):
+    with pytest.raises(BadOption, match="init_process_group"):
         TorchRanks()
     assert in_step(comm)
     assert communicator(old).size == comm.size

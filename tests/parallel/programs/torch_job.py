@@ -16,7 +16,7 @@ from tests.parallel.suite import in_step
 
 
 def main(how: str, folder: Path) -> None:
-    with pytest.raises(BadOption, match=r"rank \d of 2, as torchrun says.*init_process_group"):
+    with pytest.raises(BadOption, match="init_process_group"):
         program_ranks()
     torch_world.begin()
     comm = program_ranks()

@@ -1,6 +1,6 @@
 """Lose rank 1 of torch, and see what the others say: torch_lost.py HOW FOLDER
 
-Each rank writes what it raised, and after how many seconds, into a file of its own.
+Each rank writes what it raised into a file of its own.
 """
 
 from __future__ import annotations
@@ -69,13 +69,11 @@ def talk(how: str, folder: Path) -> None:
 
 def main(how: str, folder: Path) -> None:
     torch_world.begin()
-    start = time.monotonic()
     try:
         talk(how, folder)
     except (Exception, KeyboardInterrupt) as error:
-        seconds = time.monotonic() - start
         partial = folder / f"{dist.get_rank()}.partial"
-        partial.write_text(f"{type(error).__name__}\n{seconds}\n{error}")
+        partial.write_text(f"{type(error).__name__}\n{error}")
         partial.rename(partial.with_suffix(".txt"))
 
 

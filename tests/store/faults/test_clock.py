@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from standfast.files import disk
 from standfast.store import Store
-from standfast.store.save import saving as saving_module
-from standfast.store.schema import run_file
-from tests.kit.fault_states import UnsyncedDisk, state
+from tests.kit.fault_states import state
+from tests.kit.seams import Seams
 from tests.kit.stores import same
 
 YEAR = 365 * 24 * 3600
@@ -21,34 +19,25 @@ YEAR = 365 * 24 * 3600
 class Clock:
     """A clock that can be set, for this process and for the folders of a store."""
 
-    def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, path: Path, seams: Seams) -> None:
         self._path = path
-        self._time = time.time_ns
         self.offset = 0
-        patch.setattr(time, "time_ns", self.time_ns)
-        patch.setattr(time, "time", lambda: self.time_ns() / 1e9)
-
-        def now() -> str:
-            told = time.gmtime(self.time_ns() // 10**9)
-            return time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", told)
-
-        patch.setattr(saving_module, "now", now)
-        patch.setattr(run_file, "now", now)
-
-    def time_ns(self) -> int:
-        return self._time() + self.offset * 10**9
+        seams.system(
+            time,
+            time=lambda real: real() + self.offset,
+            time_ns=lambda real: real() + self.offset * 10**9,
+        )
 
     def stamp(self) -> None:
         """Let everything in the store have the time that the clock tells."""
         for folder, folders, files in os.walk(self._path):
             for name in [*folders, *files]:
-                os.utime(os.path.join(folder, name), ns=(self.time_ns(), self.time_ns()))
+                os.utime(os.path.join(folder, name), ns=(time.time_ns(), time.time_ns()))
 
 
 @pytest.fixture
-def clock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
-    return Clock(folder, monkeypatch)
+def clock(folder: Path, seams: Seams) -> Clock:
+    return Clock(folder, seams)
 
 
 @pytest.mark.guarantee("G7")
@@ -67,9 +56,8 @@ def test_latest_is_the_last_commit_whatever_the_clock_says(
             # A step lower than those before is as good as any: order is no matter of steps.
             step += 1
             run = Store(folder).run(name)
-            saved = run.save(1000 - step, state(step))
+            times.append(run.save(1000 - step, state(step)).head.time)
             run.close()
-            times.append(saved.head.time)
             if stamped:
                 clock.stamp()
             opened = Store(folder)

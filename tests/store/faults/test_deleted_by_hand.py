@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from standfast.errors import FellBack, MissingData, RefNotFound, StandfastError, StoreError
-from standfast.files import disk
 from standfast.store import Store
-from tests.kit.fault_states import UnsyncedDisk, leftovers, state
+from tests.kit.fault_states import leftovers, state
+from tests.kit.seams import Seams
 from tests.kit.stores import same
 from tests.store.faults.damage import HELD, NEWEST, Damaged
-
-
-@pytest.fixture
-def store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Damaged:
-    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
-    return Damaged(folder / "store")
 
 
 def test_a_run_deleted_between_two_saves_begins_anew(store: Damaged) -> None:
@@ -81,54 +77,41 @@ def test_the_whole_store_deleted_between_two_saves_begins_anew(store: Damaged) -
     assert [each.name for each in Store(store.path).runs()] == ["first"]
 
 
-def test_a_run_deleted_during_a_save_leaves_an_error_or_a_whole_checkpoint(
-    store: Damaged, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Deleting(UnsyncedDisk):
-        at = 0
+class Deleting:
+    """Deletes the folder of a run after the n-th write, rename or link of a save."""
 
-        def __init__(self) -> None:
-            self.count = 0
-            self.too_late = False
+    def __init__(self, at: int, folder: Path, record: Path) -> None:
+        self.left, self.is_too_late = at, False
+        self._folder, self._record = folder, record
 
-        def write(self, fd: int, data: object, offset: int) -> None:
-            super().write(fd, data, offset)  # type: ignore[arg-type]
-            self.hit()
+    def operation(self, real: Callable[..., None], *given: Any) -> None:
+        real(*given)
+        self.left -= 1
+        if self.left == 0:
+            self.is_too_late = self._record.exists()
+            shutil.rmtree(self._folder)
 
-        def rename(self, source: Path, target: Path) -> None:
-            super().rename(source, target)
-            self.hit()
 
-        def link(self, source: Path, target: Path) -> None:
-            super().link(source, target)
-            self.hit()
-
-        def hit(self) -> None:
-            self.count += 1
-            if self.count == self.at:
-                self.too_late = record.exists()
-                shutil.rmtree(folder)
-
-    folder = store.folder()
+def test_a_run_deleted_during_a_save_leaves_an_error_or_a_whole_checkpoint(store: Damaged) -> None:
     outcomes = set()
     for at in range(1, 30):
-        monkeypatch.setattr(Deleting, "at", at)
-        run = store.run()
-        record = store.record(10 + at)
-        deleting = Deleting()
-        with monkeypatch.context() as patch:
-            patch.setattr(disk, "LOCAL", deleting)
+        run, failed = store.run(), False
+        deleting = Deleting(at, store.folder(), store.record(10 + at))
+
+        def delete(real: Callable[..., None], *given: Any, by: Deleting = deleting) -> None:
+            by.operation(real, *given)
+
+        with Seams.until_end() as seams:
+            seams.disk(write=delete, rename=delete, link=delete)
             try:
                 run.save(10 + at, state(at))
-            except StandfastError as error:
-                failed = str(error)
-            else:
-                failed = ""
-        if deleting.count < at:
+            except StandfastError:
+                failed = True
+        if deleting.left > 0:
             break
-        outcomes.add(bool(failed))
+        outcomes.add(failed)
         steps = [each.step for each in run.checkpoints()]
-        assert steps == ([] if failed or deleting.too_late else [10 + at])
+        assert steps == ([] if failed or deleting.is_too_late else [10 + at])
         for step in steps:
             assert same(run.load(step), state(at))
         run.save(100 + at, state(at))
@@ -155,7 +138,7 @@ def test_a_record_deleted_by_hand_is_a_checkpoint_deleted(store: Damaged) -> Non
     run = store.run()
     store.record().unlink()
     assert same(run.load(), HELD["first", 2])
-    with pytest.raises(RefNotFound, match=f"no checkpoint of step {NEWEST}"):
+    with pytest.raises(RefNotFound):
         run.load(NEWEST)
     run.save(NEWEST, state(9))
     assert same(run.load(), state(9))
@@ -167,17 +150,17 @@ def test_a_record_deleted_by_hand_is_a_checkpoint_deleted(store: Damaged) -> Non
 def test_a_file_deleted_while_a_save_refers_to_it_is_missed_before_the_commit(
     store: Damaged,
 ) -> None:
-    class Deleting(UnsyncedDisk):
-        def link(self, source: Path, target: Path) -> None:
-            if target.suffix == ".safetensors":
-                referred_to.unlink(missing_ok=True)
-            super().link(source, target)
-
     referred_to = store.data_file("model")
+
+    def deleting(link: Callable[..., None], source: Path, target: Path) -> None:
+        if target.suffix == ".safetensors":
+            referred_to.unlink(missing_ok=True)
+        link(source, target)
+
     run = store.run()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk, "LOCAL", Deleting())
-        with pytest.raises(MissingData, match=f"{referred_to.name} was deleted during the save"):
+    with Seams.until_end() as seams:
+        seams.disk(link=deleting)
+        with pytest.raises(MissingData, match=referred_to.name):
             run.save(10, state(10, weight=4))
     assert [each.step for each in run.checkpoints()] == [1, 2, NEWEST]
     run.save(10, state(10, weight=4))

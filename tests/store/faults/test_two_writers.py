@@ -1,4 +1,4 @@
-"""Several processes in one store: one writes into a run, and nobody sees half of anything."""
+"""Several processes in one store: one writes into a run, and none sees half of a state."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from standfast.errors import RunBusy, StepExists, WriteFailed
-from standfast.files import disk
 from standfast.store import Checkpoint, Store
-from tests.kit.fault_states import UnsyncedDisk, leftovers, state
+from tests.kit.fault_states import leftovers, state
+from tests.kit.seams import Seams
 from tests.kit.stores import same
 
 BEHIND = 10
@@ -27,12 +27,9 @@ class Worker:
 
     def __init__(self, what: str, path: Path, name: str, number: int) -> None:
         command = [sys.executable, "-m", "tests.store.faults.worker", what, str(path), name]
+        pipe = subprocess.PIPE
         self.process = subprocess.Popen(
-            [*command, str(number)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            [*command, str(number)], stdin=pipe, stdout=pipe, stderr=pipe, text=True
         )
 
     def until_ready(self) -> list[str]:
@@ -60,46 +57,32 @@ def workers() -> Iterator[list[Worker]]:
     started: list[Worker] = []
     yield started
     for worker in started:
-        if worker.process.poll() is None:
+        with worker.process:
             worker.process.kill()
-        worker.process.__exit__(None, None, None)
 
 
 @pytest.mark.guarantee("G3")
 def test_into_one_run_one_process_writes(folder: Path, workers: list[Worker]) -> None:
-    workers += [Worker("hold", folder, "first", 1)]
-    workers[0].until_ready()
+    workers += [Worker("hold", folder, "first", 1), Worker("save_if_free", folder, "first", 2)]
+    holding, other = workers
+    holding.until_ready()
+    other.until_ready()
     run = Store(folder).run("first")
-    with pytest.raises(RunBusy, match=f"process {workers[0].process.pid} on .* writes into it"):
+    with pytest.raises(RunBusy, match=f"{holding.process.pid}"):
         run.save(2, state(2))
+    other.go()
+    assert other.finish() == "busy"
     assert same(run.load(), state(1))
     Store(folder).run("second").save(1, state(3))
-    workers[0].go()
-    workers[0].finish()
+    holding.go()
+    holding.finish()
     run.save(2, state(2))
     assert same(run.load(), state(2))
     assert leftovers(Store(folder)) == []
 
 
-@pytest.mark.guarantee("G3")
-def test_of_two_that_begin_at_once_one_is_refused(folder: Path, workers: list[Worker]) -> None:
-    run = Store(folder).run("first")
-    workers += [Worker("save_if_free", folder, "first", step) for step in (1, 2)]
-    for worker in workers:
-        worker.until_ready()
-    run.save(0, state(0))
-    for worker in workers:
-        worker.go()
-    for worker in workers:
-        assert f"process {os.getpid()} on" in worker.finish()
-    assert [each.step for each in run.checkpoints()] == [0]
-
-
-@pytest.mark.parametrize("names", [("first", "second"), ("first", "second", "third")])
-def test_processes_save_into_runs_of_one_store_at_once(
-    names: tuple[str, ...], folder: Path, workers: list[Worker]
-) -> None:
-    count = 20
+def test_processes_save_into_runs_of_one_store_at_once(folder: Path, workers: list[Worker]) -> None:
+    count, names = 20, ("first", "second")
     workers += [Worker("save", folder, name, count) for name in names]
     for worker in workers:
         worker.until_ready()
@@ -108,6 +91,7 @@ def test_processes_save_into_runs_of_one_store_at_once(
     for worker in workers:
         worker.finish()
     store = Store(folder)
+    everything = []
     for name in names:
         checkpoints = store.run(name).checkpoints()
         assert [each.step for each in checkpoints] == list(range(count))
@@ -115,7 +99,7 @@ def test_processes_save_into_runs_of_one_store_at_once(
         assert sequences == sorted(set(sequences))
         for each in checkpoints:
             assert same(each.state(), state(each.step, weight=7))
-    everything = [each for name in names for each in store.run(name).checkpoints()]
+        everything += checkpoints
     last = max(everything, key=lambda each: (each.sequence, each.run.hash))
     assert store.resolve("latest") == last
     assert leftovers(store) == []
@@ -133,16 +117,12 @@ def test_a_reader_never_sees_half_a_state(folder: Path, workers: list[Worker]) -
         run.save(step, state(step, weight=7), replace=step % 5 == 0)
         if step >= BEHIND:
             run.delete(step - BEHIND)
-    (folder / "stop").touch()
-    assert int(workers[0].finish()) > 3
+    assert int(workers[0].finish()) > 3  # it ends when it has seen the last one
     assert same(run.load(), state(count, weight=7))
 
 
 @pytest.mark.guarantee("G7")
-def test_a_reader_that_is_overtaken_sees_the_newest(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
+def test_a_reader_that_is_overtaken_sees_the_newest(folder: Path) -> None:
     store, writer = Store(folder), Store(folder).run("first")
     for step in (1, 2, 3):
         writer.save(step, state(step))
@@ -154,8 +134,7 @@ def test_a_reader_that_is_overtaken_sees_the_newest(
             writer.delete(2, 3)
         return checkpoint.state()
 
-    loaded = store.with_latest(overtaken, writer.hash)
-    assert same(loaded, state(5)), "an old one was taken, and nobody was told"
+    assert same(store.with_latest(overtaken, writer.hash), state(5))
 
 
 def test_a_killed_writers_run_is_taken_over_though_its_child_lives(
@@ -178,15 +157,14 @@ def test_a_killed_writers_run_is_taken_over_though_its_child_lives(
 
 
 def test_a_run_that_was_closed_is_free_though_an_error_of_it_is_kept(
-    folder: Path, workers: list[Worker], monkeypatch: pytest.MonkeyPatch
+    folder: Path, workers: list[Worker]
 ) -> None:
-    class Failing(UnsyncedDisk):
-        def sync(self, fd: int) -> None:
-            raise OSError(errno.EIO, "Input/output error")
+    def failing(sync: Callable[[int], None], fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
 
     run = Store(folder).run("first")
-    with monkeypatch.context() as patch:
-        patch.setattr(disk, "LOCAL", Failing())
+    with Seams.until_end() as seams:
+        seams.disk(sync=failing)
         with pytest.raises(WriteFailed) as kept:
             run.save(1, state(1))
     run.close()
@@ -197,10 +175,7 @@ def test_a_run_that_was_closed_is_free_though_an_error_of_it_is_kept(
     assert kept.value.errno == errno.EIO
 
 
-def test_two_objects_of_one_process_are_one_writer(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
+def test_two_objects_of_one_process_are_one_writer(folder: Path) -> None:
     first, second = Store(folder).run("first"), Store(folder).run("first")
     for step in range(0, 10, 2):
         first.save(step, state(step))

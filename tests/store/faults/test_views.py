@@ -2,64 +2,42 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from standfast.errors import RunBusy
-from standfast.files import disk
 from standfast.store import Store
 from standfast.store.index import database
-from tests.kit.fault_states import (
-    UnsyncedDisk,
-    check_between,
-    check_next_save,
-    leftovers,
-    state,
-)
+from tests.kit.fault_states import check_between, check_next_save, leftovers, state
+from tests.kit.seams import Seams
 from tests.kit.stores import same
-from tests.store.faults.damage import HELD, Damaged
+from tests.store.faults.damage import (
+    HELD,
+    Damaged,
+    become_a_folder,
+    become_a_link_to_nowhere,
+    rewritten,
+)
 
-VIEWS = ["manifest.yaml", f".standfast/{database.NAME}"]
-
-
-@pytest.fixture
-def store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Damaged:
-    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
-    return Damaged(folder / "store")
-
-
-def remove(path: Path) -> None:
-    path.unlink(missing_ok=True)
+INDEX = database.NAME
+VIEWS = ["manifest.yaml", f".standfast/{INDEX}"]
 
 
-def fill_with_garbage(path: Path) -> None:
-    path.write_bytes(bytes(range(256)) * 100)
-
-
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def become_a_folder(path: Path) -> None:
-    path.unlink()
-    (path / "something").mkdir(parents=True)
-
-
-def become_a_link_to_nowhere(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("no/where")
-
-
-DAMAGES = [remove, fill_with_garbage, cut, empty, become_a_folder, become_a_link_to_nowhere]
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: path.unlink(missing_ok=True),
+    "garbage": rewritten(lambda data: bytes(range(256)) * 100),
+    "cut": rewritten(lambda data: data[: len(data) // 2]),
+    "empty": rewritten(lambda data: b""),
+    "a folder": become_a_folder,
+    "a link to nowhere": become_a_link_to_nowhere,
+}
 
 
 @pytest.mark.guarantee("G17")
@@ -67,19 +45,18 @@ DAMAGES = [remove, fill_with_garbage, cut, empty, become_a_folder, become_a_link
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_view_that_is_damaged_is_made_again(
-    damage: Callable[[Path], None], view: str, is_open: bool, store: Damaged
+    damage: str, view: str, is_open: bool, store: Damaged
 ) -> None:
     opened = Store(store.path)
     assert len(opened.runs()) == 2
     if not is_open:
         opened.index.close()
         opened = Store(store.path)
-    damage(store.checkpoints / view)
+    DAMAGES[damage](store.checkpoints / view)
     assert check_between(opened, {}, HELD)
     check_next_save(opened, HELD)
     assert same(Store(store.path).run("second").load(1), HELD["second", 1])
-    in_the_way = damage in (become_a_folder, become_a_link_to_nowhere)
-    if "index" in view and not in_the_way and not is_open:
+    if "index" in view and not damage.startswith("a ") and not is_open:
         assert has_all_runs(store.checkpoints / view)
 
 
@@ -103,7 +80,7 @@ def test_the_manifest_comes_back_with_the_next_save(store: Damaged) -> None:
 
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_an_index_with_other_tables_is_made_again(is_empty: bool, store: Damaged) -> None:
-    index = store.checkpoints / ".standfast" / database.NAME
+    index = store.checkpoints / ".standfast" / INDEX
     index.unlink()
     connection = sqlite3.connect(index)
     connection.execute("PRAGMA user_version = 99")
@@ -115,20 +92,18 @@ def test_an_index_with_other_tables_is_made_again(is_empty: bool, store: Damaged
     assert has_all_runs(index)
 
 
-def test_the_index_of_another_version_is_left_to_it(
-    store: Damaged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_of_another_version_is_left_to_it(store: Damaged, seams: Seams) -> None:
     """To delete it would pull its memory from under those who have it open."""
-    theirs = store.checkpoints / ".standfast" / database.NAME
+    theirs = store.checkpoints / ".standfast" / INDEX
     before = theirs.stat().st_ino
-    monkeypatch.setattr(database, "NAME", "index-99.sqlite")
+    seams.bound("name of the index", "index-99.sqlite")
     assert check_between(Store(store.path), {}, HELD)
     assert has_all_runs(theirs.with_name("index-99.sqlite"))
     assert theirs.stat().st_ino == before
 
 
 def test_an_index_with_a_garbled_row_is_made_again(store: Damaged) -> None:
-    index = store.checkpoints / ".standfast" / database.NAME
+    index = store.checkpoints / ".standfast" / INDEX
     connection = sqlite3.connect(index)
     connection.execute("UPDATE records SET head = x'00'")
     connection.commit()
@@ -136,26 +111,22 @@ def test_an_index_with_a_garbled_row_is_made_again(store: Damaged) -> None:
     assert check_between(Store(store.path), {}, HELD)
 
 
-def test_an_index_that_cannot_be_written_is_done_without(
-    store: Damaged, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index = store.checkpoints / ".standfast" / database.NAME
+def test_an_index_that_cannot_be_written_is_done_without(store: Damaged, seams: Seams) -> None:
+    index = store.checkpoints / ".standfast" / INDEX
     before = index.read_bytes()
-    real = sqlite3.connect
 
-    def connect(path: object, **options: object) -> sqlite3.Connection:
+    def read_only(connect: Callable[..., Any], path: object, **options: Any) -> Any:
         if str(path) == ":memory:":
-            return real(path, **options)  # type: ignore[call-overload, no-any-return]
-        return real(f"file:{path}?mode=ro", uri=True, **options)  # type: ignore[call-overload, no-any-return]
+            return connect(path, **options)
+        return connect(f"file:{path}?mode=ro", uri=True, **options)
 
-    class ReadOnly(UnsyncedDisk):
-        def remove(self, path: Path) -> None:
-            if path.name.startswith(database.NAME):
-                raise PermissionError(13, "Permission denied")
-            super().remove(path)
+    def kept(remove: Callable[[Path], None], path: Path) -> None:
+        if path.name.startswith(INDEX):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        remove(path)
 
-    monkeypatch.setattr(sqlite3, "connect", connect)
-    monkeypatch.setattr(disk, "LOCAL", ReadOnly())
+    seams.system(sqlite3, connect=read_only)
+    seams.disk(remove=kept)
     opened = Store(store.path)
     assert check_between(opened, {}, HELD)
     check_next_save(opened, HELD)
@@ -190,22 +161,20 @@ def test_all_of_standfasts_own_folder_may_vanish_between_saves(how: str, store: 
     assert all((store.folder() / name).stat().st_size < 8192 for name in files if "model" in name)
 
 
-def test_if_standfasts_own_folder_vanishes_during_a_save_it_is_refused_or_committed_whole(
+def test_if_standfasts_own_folder_vanishes_during_a_save_nothing_is_committed(
     store: Damaged,
 ) -> None:
-    class Vanishing(UnsyncedDisk):
-        def link(self, source: Path, target: Path) -> None:
-            if target.suffix == ".safetensors":
-                shutil.rmtree(store.checkpoints / ".standfast", ignore_errors=True)
-            super().link(source, target)
+    def vanishing(link: Callable[..., None], source: Path, target: Path) -> None:
+        if target.suffix == ".safetensors":
+            shutil.rmtree(store.checkpoints / ".standfast", ignore_errors=True)
+        link(source, target)
 
     run = store.run()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk, "LOCAL", Vanishing())
-        with pytest.raises(RunBusy, match="its lock was deleted during the save"):
+    with Seams.until_end() as seams:
+        seams.disk(link=vanishing)
+        with pytest.raises(RunBusy):
             run.save(10, state(10))
-    opened = Store(store.path)
-    assert check_between(opened, {}, HELD)
+    assert check_between(Store(store.path), {}, HELD)
     run.save(10, state(10))
     assert same(run.load(), state(10))
     run.close()

@@ -20,7 +20,6 @@ from standfast.files.digests import CHUNK
 from standfast.store.maintenance.logical import Logical, differences, logical, logical_digest
 from standfast.store.tree.nodes import Ranks
 from standfast.store.tree.per_rank import per_rank
-from standfast.tensors.shards import Box
 from tests.kit.cli import flip_in
 from tests.kit.rank_threads import ThreadRanks, on_ranks
 from tests.store.save.cut import Cut, cut_framework, even
@@ -103,7 +102,9 @@ def test_the_digest_is_what_the_page_of_the_format_says(tmp_path: Path) -> None:
         'standfast state 1\n[[{"rank":0,"drawn":{"$tensor":0}},{"rank":1,"drawn":{"$tensor":1}}]]\n'
     )
     own += "".join(map(line, (np.arange(1), np.arange(2))))
-    found = logical(checkpoint)
+    told: list[int] = []
+    found = logical(checkpoint, told.append)
+    assert sum(told) == checkpoint.nbytes
     assert found.digest == blake3(text.encode()).hexdigest()
     assert found.own == blake3(own.encode()).hexdigest()
     assert found.digest == logical_digest(checkpoint)
@@ -256,13 +257,6 @@ def test_every_byte_is_verified(tmp_path: Path, name: str) -> None:
         logical(checkpoint)
 
 
-def test_progress_comes_to_all_bytes(tmp_path: Path) -> None:
-    checkpoint = saved_by(tmp_path, 2, lambda r, n: state_of(r, n, columns))
-    told: list[int] = []
-    logical(checkpoint, told.append)
-    assert sum(told) == checkpoint.nbytes
-
-
 def test_a_view_that_never_ends_is_refused(tmp_path: Path) -> None:
     with standfast.Store(tmp_path).run("run") as run:
         base = np.zeros(4, np.uint8)
@@ -270,10 +264,3 @@ def test_a_view_that_never_ends_is_refused(tmp_path: Path) -> None:
         checkpoint = run.save(1, {"base": base, "endless": endless})
     with pytest.raises(LimitExceeded, match="endless"):
         logical(checkpoint)
-
-
-def test_boxes_of_one_process_are_boxes_too(tmp_path: Path) -> None:
-    with standfast.Store(tmp_path).run("run") as run:
-        checkpoint = run.save(1, {"w": Cut(WIDE, [Box((0, 0), (7, 10)), Box((0, 10), (7, 20))])})
-        other = run.save(2, {"w": WIDE})
-    assert logical(checkpoint) == logical(other)

