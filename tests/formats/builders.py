@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,14 @@ from standfast.formats.reader import Options
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class Row:
-    """A malformed file, and how it has to be refused."""
+Files = Mapping[str, bytes | Callable[[], bytes]]
+"""Malformed files by what is wrong with them; a function where the file is large."""
 
-    name: str
-    """What is wrong with it."""
-    data: bytes | Callable[[], bytes]
-    """A function where the file is large."""
+
+@dataclass(frozen=True)
+class Refusal:
+    """How a file has to be refused."""
+
     error: type[StandfastError] | None
     """The very class, not a parent of it; None if the file is odd, and has to open."""
     opens: bool = False
@@ -35,9 +35,42 @@ class Row:
     tensor: str = ""
     """The tensor that the message has to name."""
 
+
+def unchecked(error: type[StandfastError]) -> Refusal:
+    """What is refused, but opens unverified."""
+    return Refusal(error, opens=True)
+
+
+Table = Mapping[Any, Files]
+"""By how they are refused: a Refusal, a class, or a class after the tensor that it has to name."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A malformed file."""
+
+    name: str
+    data: bytes | Callable[[], bytes]
+    refusal: Refusal
+
     @property
     def content(self) -> bytes:
         return self.data() if callable(self.data) else self.data
+
+
+def rows(*tables: Table) -> tuple[Row, ...]:
+    return tuple(
+        Row(name, data, _refusal(key))
+        for table in tables
+        for key, files in table.items()
+        for name, data in files.items()
+    )
+
+
+def _refusal(key: Any) -> Refusal:
+    if isinstance(key, tuple):
+        return Refusal(key[1], tensor=key[0])
+    return key if isinstance(key, Refusal) else Refusal(key)
 
 
 def chunks(*tensors: bytes) -> str:
