@@ -292,13 +292,13 @@ def test_what_the_format_lacks_is_refused_by_name_or_cast() -> None:
 def test_names_and_metadata_that_cannot_be_written_are_refused(seams: Seams) -> None:
     longest = "é" * 32_767 + "n"
     assert list(opened(saved({longest: np.ones(1)}))) == [longest]
-    for given, error in (
+    for several, error in (
         (["n" * 65_536], BadName),
         (["\ud800"], BadName),
         (["a", "a"], DuplicateName),
     ):
         with pytest.raises(error):
-            saved([(name, np.ones(1)) for name in given])
+            saved([(name, np.ones(1)) for name in several])
     seams.bound("bytes of tenzor metadata", 1000)
     with pytest.raises(RefusedMetadata):
         saved(ONE, {"text": "x" * 1000})
