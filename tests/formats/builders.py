@@ -86,6 +86,11 @@ def saved(format: str, tensors: Any, metadata: Any = None, **options: Any) -> by
     return stream.getvalue()
 
 
+def flipped(data: bytes, at: int) -> bytes:
+    """The bytes with the lowest bit flipped at one place."""
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
 def opened(data: bytes, **options: Any) -> standfast.TensorFile:
     """The file, opened as a stream."""
     return standfast.open(io.BytesIO(data), **options)

@@ -24,7 +24,7 @@ from standfast.errors import (
 )
 from standfast.formats import FORMATS
 from standfast.oxck import Checkpoint, TruncatedData
-from tests.formats.builders import opened, saved
+from tests.formats.builders import flipped, opened, saved
 from tests.formats.sunc.builders import whole_files
 from tests.fuzz.limits import processor_limit
 
@@ -67,15 +67,18 @@ def is_found(read: Callable[[bytes], None], data: bytes) -> bool:
 
 
 def bits_of(data: bytes, every: bool) -> list[int]:
-    """All bits; or one of each byte, and few of those of long padding, which are alike."""
+    """All bits; or one of each third byte, and few of those of long padding, which are alike."""
     if every:
         return list(range(8 * len(data)))
     alike = [data[at - 20 : at + 20] in (bytes(40), b" " * 40) for at in range(len(data))]
-    return [8 * at + at % 8 for at in range(len(data)) if not alike[at] or at % 61 == 0]
+    return [8 * at + at % 8 for at in range(len(data)) if at % (61 if alike[at] else 3) == 0]
+
+
+all_bits = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
 
 
 @pytest.mark.guarantee("G9")
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+@all_bits
 @pytest.mark.parametrize("name", READS)
 def test_every_flipped_bit_is_found(name: str, every: bool) -> None:
     data = bytearray(WHOLE[name.split(",")[0]])
@@ -89,19 +92,18 @@ def test_every_flipped_bit_is_found(name: str, every: bool) -> None:
     assert not is_found(READS[name], bytes(data))
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
-@pytest.mark.parametrize("verify", [True, False])
+@all_bits
 @pytest.mark.parametrize("files", [WHOLE, BARE], ids=["whole", "bare"])
 @pytest.mark.parametrize("format", GENERAL)
 def test_a_file_cut_anywhere_is_refused(
-    format: str, files: dict[str, bytes], verify: bool, every: bool, tmp_path: Path
+    format: str, files: dict[str, bytes], every: bool, tmp_path: Path
 ) -> None:
     path, data = tmp_path / f"file{SUFFIX[format]}", files[format]
     path.write_bytes(data)
     for size in sorted({bit // 8 for bit in bits_of(data, every)}, reverse=True):
         os.truncate(path, size)
         with pytest.raises(TruncatedFile) as refused:
-            standfast.open(path, verify=verify)
+            standfast.open(path, verify=bool(size % 2))
         assert str(refused.value).startswith(f"{path}: ")
         with pytest.raises(DamagedFile):
             standfast.load(io.BytesIO(data[: max(size, 10)]))
@@ -110,8 +112,9 @@ def test_a_file_cut_anywhere_is_refused(
                 Checkpoint.load(path)
             assert 0 <= cut.value.got < cut.value.expected
     path.write_bytes(data + b"\0")
-    with pytest.raises(TrailingBytes):
-        standfast.open(path, verify=verify)
+    for verify in (True, False):
+        with pytest.raises(TrailingBytes):
+            standfast.open(path, verify=verify)
 
 
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
@@ -121,16 +124,21 @@ def test_a_damaged_tensor_is_named_and_the_others_can_be_read(
 ) -> None:
     path, data = tmp_path / f"file{SUFFIX[format]}", WHOLE[format]
     at = data.index(TENSORS["mask"].tobytes())
-    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    uses: list[Callable[[], Any]] = [lambda: standfast.verify(path)]
-    uses.append(lambda: standfast.load(path, mapped=mapped))
-    if format == "oxck":
-        uses.append(lambda: Checkpoint.load(path))
-    for use in uses:
-        with pytest.raises(DigestMismatch) as found:
-            use()
-        assert found.value.tensors == ("mask",)
-        assert str(path) in str(found.value)
+    path.write_bytes(flipped(data, at))
+    uses: list[Callable[[], Any]] = [
+        lambda: standfast.verify(path),
+        lambda: standfast.load(path, mapped=mapped),
+        *([lambda: Checkpoint.load(path)] if format == "oxck" else []),
+    ]
+
+    def check(*damaged: str) -> None:
+        for use in uses:
+            with pytest.raises(DigestMismatch) as found:
+                use()
+            assert found.value.tensors == damaged
+            assert str(path) in str(found.value)
+
+    check("mask")
     with standfast.open(path, mapped=mapped) as file:
         for name in ("weight", "bias", "empty"):
             assert np.array_equal(file[name], TENSORS[name])
@@ -140,20 +148,10 @@ def test_a_damaged_tensor_is_named_and_the_others_can_be_read(
                 read()
     with standfast.open(path, mapped=mapped, verify=False) as file:
         assert len(dict(file)) == 4
-
-
-@pytest.mark.parametrize("format", GENERAL)
-def test_all_damaged_tensors_are_named_in_the_order_of_the_file(
-    format: str, tmp_path: Path
-) -> None:
-    path, data = tmp_path / f"file{SUFFIX[format]}", bytearray(WHOLE[format])
-    for name in ("weight", "bias", "mask"):
-        data[data.index(TENSORS[name].tobytes())] ^= 1
-    path.write_bytes(data)
-    for use in (standfast.verify, *([Checkpoint.load] if format == "oxck" else [])):
-        with pytest.raises(DigestMismatch) as found:
-            use(path)
-        assert found.value.tensors == ("weight", "bias", "mask")
+    # All that are damaged are named, in the order of the file.
+    for name in ("weight", "bias"):
+        path.write_bytes(flipped(path.read_bytes(), data.index(TENSORS[name].tobytes())))
+    check("weight", "bias", "mask")
 
 
 @pytest.mark.parametrize("format", GENERAL)
@@ -172,8 +170,8 @@ def test_a_file_of_another_writer_can_be_loaded_but_not_verified(
 
 @pytest.mark.parametrize("format", GENERAL)
 def test_very_many_tensors_take_time_by_their_number(format: str) -> None:
-    tensors = {f"layers.{i}.重み": np.zeros(i % 2, np.float32) for i in range(20_000)}
-    with processor_limit(10):
+    tensors = {f"layers.{i}.重み": np.zeros(i % 2, np.float32) for i in range(5000)}
+    with processor_limit(4):
         with opened(saved(format, tensors)) as file:
             assert list(file) == list(tensors)
         if format == "oxck":
@@ -181,10 +179,9 @@ def test_very_many_tensors_take_time_by_their_number(format: str) -> None:
             assert len(Checkpoint.read_from(io.BytesIO(data)).tensors) == len(tensors)
 
 
-@pytest.mark.parametrize("start", [b"[]", b" {}", b"", b"\x80\x04}."])
-def test_a_foreign_suffix_and_no_brace_are_of_no_format(start: bytes, tmp_path: Path) -> None:
+def test_a_foreign_suffix_and_no_brace_are_of_no_format(tmp_path: Path) -> None:
     path = tmp_path / "file.bin"
-    path.write_bytes(struct.pack("<Q", len(start)) + start)
-    with pytest.raises(UnknownFormat) as refused:
-        standfast.open(path)
-    assert str(path) in str(refused.value)
+    for start in (b"[]", b" {}", b"", b"\x80\x04}."):
+        path.write_bytes(struct.pack("<Q", len(start)) + start)
+        with pytest.raises(UnknownFormat, match="file"):
+            standfast.open(path)

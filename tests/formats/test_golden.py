@@ -43,21 +43,20 @@ def test_the_writer_still_writes_these_bytes(name: str) -> None:
 ALIGNED = ["optim/weight/m", "count", "重み", "weight", "weight.bf16", "empty", "mask"]
 
 
-@pytest.mark.parametrize(
-    ("name", "tensors"),
-    [
-        *(
-            (f"standfast_{format}_extras.{suffix}", general_tensors())
-            for format, suffix in (("safetensors", "safetensors"), ("torch", "pt"), ("npz", "npz"))
-        ),
-        ("standfast_oxck_extras.oxck", oxck_tensors()),
-        ("standfast_tenzor_extras.tenzor", tenzor_tensors()),
-        ("standfast_tenzor_aligned.tenzor", {name: tenzor_tensors()[name] for name in ALIGNED}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_file_holds_what_was_saved(name: str, tensors: dict[str, object]) -> None:
-    path = FOLDER / name
+HELD = {
+    **{
+        f"standfast_{name}": general_tensors()
+        for name in ("safetensors_extras.safetensors", "torch_extras.pt", "npz_extras.npz")
+    },
+    "standfast_oxck_extras.oxck": oxck_tensors(),
+    "standfast_tenzor_extras.tenzor": tenzor_tensors(),
+    "standfast_tenzor_aligned.tenzor": {name: tenzor_tensors()[name] for name in ALIGNED},
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_file_holds_what_was_saved(name: str) -> None:
+    path, tensors = FOLDER / name, HELD[name]
     assert standfast.verify(path).tensors == len(tensors)
     with standfast.open(path) as file:
         assert (list(file), file.metadata) == (list(tensors), METADATA)
@@ -100,12 +99,10 @@ def test_a_checkpoint_is_saved_again_byte_for_byte(name: str, tmp_path: Path) ->
 
 def test_repeated_names_and_a_tensor_without_a_shape_are_kept() -> None:
     path = FOLDER / "standfast_oxck_repeated.oxck"
-    tensors = Checkpoint.load(path).tensors
-    assert [(each.name, each.shape, each.data.tolist()) for each in tensors] == [
-        ("twice", [2], [1, 2]),
-        ("twice", [1], [3]),
-        ("nothing", [], []),
+    tensors = [
+        (each.name, each.shape, each.data.tolist()) for each in Checkpoint.load(path).tensors
     ]
+    assert tensors == [("twice", [2], [1, 2]), ("twice", [1], [3]), ("nothing", [], [])]
     with pytest.raises(DuplicateKey):
         standfast.open(path)
 
@@ -135,14 +132,10 @@ def test_a_damaged_file_is_refused(path: Path) -> None:
         assert type(refused.value) is own
 
 
+WEIGHTS = ["conv1_weight", "conv1_bias"]
 FIRST = {
     "oxck_mixed.oxck": None,
-    "tenzor_checkpoint.tenzor": [
-        "conv1_weight",
-        "conv1_bias",
-        "optim/conv1_weight/v",
-        "optim/conv1_bias/v",
-    ],
+    "tenzor_checkpoint.tenzor": [*WEIGHTS, *(f"optim/{name}/v" for name in WEIGHTS)],
 }
 """Files of the first implementations, and the names that a file does not hold."""
 

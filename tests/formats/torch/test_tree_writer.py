@@ -37,12 +37,8 @@ def torch_reads(pickle: bytes) -> Any:
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_torch_reads_the_same_tree(name: str) -> None:
+def test_torch_reads_the_same_tree_and_our_reader_an_equal_one(name: str) -> None:
     assert same(torch_reads(write_tree(TREES[name], [])), TREES[name])
-
-
-@pytest.mark.parametrize("name", TREES)
-def test_our_reader_reads_an_equal_tree(name: str) -> None:
     assert read_pickle(write_tree(TREES[name], [])) == TREES[name]
 
 
@@ -60,22 +56,10 @@ def test_the_versions_of_a_state_dict_are_kept() -> None:
         assert back._metadata == OrderedDict({"": {"version": 2}})
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (np.float32(1), r"a numpy\.float32.*value\.item\(\)"),
-        (np.datetime64("2026-01-01"), r"a numpy\.datetime64"),
-        ({1, 2}, "a set"),
-        (2**2100, "an integer of 263 bytes"),
-        ("\ud800", "text with a lone surrogate"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_with_its_path(value: Any, reason: str) -> None:
-    with pytest.raises(RefusedState):
-        write_tree({"a": [{"b": value}]}, [])
-
-
-def test_a_key_that_our_reader_would_refuse_is_refused() -> None:
+def test_what_cannot_be_read_is_refused() -> None:
+    for value in (np.float32(1), np.datetime64("2026-01-01"), {1, 2}, 2**2100, "\ud800"):
+        with pytest.raises(RefusedState):
+            write_tree({"a": [{"b": value}]}, [])
     with pytest.raises(RefusedState):
         write_tree({2**64: 1}, [])
 
@@ -85,25 +69,17 @@ def _tensor(**fields: Any) -> TreeTensor:
     return TreeTensor(StoredTensor(**{**stored, "strides": (4,), **fields}))
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"dtype": "float6_e2m3fn"}, "no dtype float6_e2m3fn"),
-        ({"offset": 12, "strides": (-4,)}, "backwards"),
-        ({"offset": 2, "shape": (2,)}, "between two elements"),
-    ],
-)
-def test_a_tensor_that_torch_has_not_is_refused(fields: dict[str, Any], reason: str) -> None:
-    tensor = _tensor(**fields)
+def test_a_tensor_that_torch_has_not_is_refused() -> None:
+    backwards = {"offset": 12, "strides": (-4,)}
+    between_elements = {"offset": 2, "shape": (2,)}
+    for fields in ({"dtype": "float6_e2m3fn"}, backwards, between_elements):
+        tensor = _tensor(**fields)
+        with pytest.raises(RefusedState):
+            write_tree({"x": tensor}, [tensor])
+    in_metadata: OrderedDict[str, Any] = OrderedDict()
+    in_metadata._metadata = {"a": _tensor()}  # type: ignore[attr-defined]
     with pytest.raises(RefusedState):
-        write_tree({"x": tensor}, [tensor])
-
-
-def test_a_tensor_in_the_metadata_is_refused() -> None:
-    tree: OrderedDict[str, Any] = OrderedDict()
-    tree._metadata = {"a": _tensor()}  # type: ignore[attr-defined]
-    with pytest.raises(RefusedState):
-        write_tree({"m": tree}, [_tensor()])
+        write_tree({"m": in_metadata}, [_tensor()])
 
 
 def test_a_view_is_read_as_it_was_written() -> None:

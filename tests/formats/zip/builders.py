@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from standfast.formats.zip.archive import Archive, read_archive
+from tests.formats.builders import reader_of
 
 LOCAL = "<4s5H3L2H"
 CENTRAL = "<4s6H3L5H2L"
@@ -152,16 +153,6 @@ def _central(piece: Piece, header_at: int) -> bytes:
 
 
 # Reading
-
-
-def reader_of(data: bytes) -> Callable[[int, int], bytes]:
-    """A `read` that fails a test which reads outside of the file."""
-
-    def read(start: int, length: int) -> bytes:
-        assert 0 <= start <= start + length <= len(data)
-        return data[start : start + length]
-
-    return read
 
 
 def archive_of(data: bytes) -> Archive:
