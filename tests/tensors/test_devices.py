@@ -28,6 +28,7 @@ def _bytes(size: int, seed: int = 0) -> Bytes:
 def test_any_changed_byte_changes_the_sums(size: int) -> None:
     data = _bytes(size)
     before = sums_of(data).copy()
+    assert before.size == sum_length(size) <= 2 * COLUMNS
     edges = {0, 1, 7, 8, ROW - 1, ROW, size // 2, size - 9, size - 8, size - 2, size - 1}
     for at in sorted(edges & set(range(size))):
         for bit in (1, 128):
@@ -35,6 +36,9 @@ def test_any_changed_byte_changes_the_sums(size: int) -> None:
             assert not np.array_equal(sums_of(data), before)
             data[at] ^= bit
     assert np.array_equal(sums_of(data), before)
+    # A device sums as the host does.
+    parts = [*_sums(torch.from_numpy(data)), torch.empty(0, dtype=torch.int64)]
+    assert np.array_equal(torch.cat(parts).numpy(), before)
 
 
 @given(
@@ -43,7 +47,7 @@ def test_any_changed_byte_changes_the_sums(size: int) -> None:
     change=st.integers(1, 255),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_byte_anywhere_may_be_the_one(size: int, where: float, change: int, seed: int) -> None:
     data = _bytes(size, seed)
     before = sums_of(data).copy()
@@ -59,18 +63,6 @@ def test_two_rows_that_change_places_change_the_sums(width: int) -> None:
         swapped = rows.copy()
         swapped[[first, second]] = swapped[[second, first]]
         assert not np.array_equal(sums_of(swapped.reshape(-1)), before)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_there_are_few_of_them(size: int) -> None:
-    assert sums_of(_bytes(size)).size == sum_length(size) <= 2 * COLUMNS
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_device_sums_as_the_host_does(size: int) -> None:
-    data = _bytes(size)
-    parts = [*_sums(torch.from_numpy(data)), torch.empty(0, dtype=torch.int64)]
-    assert np.array_equal(torch.cat(parts).numpy(), sums_of(data))
 
 
 def test_data_that_begins_at_any_address_has_the_same_sums() -> None:
