@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,13 @@ class Refusal:
 def unchecked(error: type[StandfastError]) -> Refusal:
     """What is refused, but opens unverified."""
     return Refusal(error, opens=True)
+
+
+def texts(build: Callable[[str], bytes], what: str = "") -> Callable[[str], dict[str, bytes]]:
+    """A file for each of several texts, which stand on lines, or two spaces apart."""
+    return lambda several: {
+        f"{what} {each}".strip(): build(each) for each in re.split(r"\s{2,}|\n", several.strip())
+    }
 
 
 Table = Mapping[Any, Files]
@@ -89,6 +97,14 @@ def saved(format: str, tensors: Any, metadata: Any = None, **options: Any) -> by
 def flipped(data: bytes, at: int) -> bytes:
     """The bytes with the lowest bit flipped at one place."""
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def with_digest(file: bytes, at: int, before: bytes, after: bytes = b"") -> bytes:
+    """The file with the right 64 digits at `at`, over `before` and `after` them."""
+    if not 0 <= at <= at + 64 <= len(file):
+        return file
+    digits = blake3(before + b"0" * 64 + after).hexdigest().encode()
+    return file[:at] + digits + file[at + 64 :]
 
 
 def opened(data: bytes, **options: Any) -> standfast.TensorFile:

@@ -114,10 +114,8 @@ def test_states_that_are_not_there_are_named_and_the_others_put_back() -> None:
     states = randomness.capture()
     drawn = _draws()
     missing = randomness.restore({"numpy": states["numpy"]})
-    assert [("Python" in each, "torch" in each) for each in missing] == [
-        (True, False),
-        (False, True),
-    ]
+    assert ["Python" in each for each in missing] == [True, False]
+    assert "torch" in missing[1]
     assert np.random.random(700).tolist() == drawn[2]
     (sentence,) = randomness.restore({name: states[name] for name in ("python", "torch")})
     assert "NumPy" in sentence

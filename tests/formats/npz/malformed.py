@@ -11,7 +11,7 @@ import numpy as np
 
 from standfast import errors
 from tests.formats import builders
-from tests.formats.builders import chunks, unchecked
+from tests.formats.builders import chunks, texts, unchecked
 from tests.formats.torch.builders import SEAL, SIX, deflated, own_entry, with_seal
 from tests.formats.zip.builders import Piece, archive
 
@@ -153,21 +153,23 @@ ROWS = {
     },
 }
 
+header_of_each = texts(header_of, "header")
+of_descr_each = texts(lambda text: header_of(fields(text)), "descr")
+of_shape_each = texts(lambda text: header_of(fields(shape=text)), "shape")
+
 HEADERS = {
     errors.BadHeader: {
         "no magic": b"\x93NUMPX\1\0",
         "a zip archive": b"PK\3\4" + bytes(100),
         "not UTF-8": header_of(fields("'\xff'").encode("latin-1"), (3, 0)),
-        "no dict": header_of("('descr', )"),
+        **header_of_each(r"""
+            ('descr', )  {'descr': '<f4' 'fortran_order': False}  {'descr' '<f4'}  {'descr'}
+            {descr: '<f4'}  {'descr: 1}
+        """),
         "a line break first": header_of("\n" + fields()),
         "nothing": header_of(""),
         "no end": header_of(fields()[:-1]),
-        "no comma": header_of("{'descr': '<f4' 'fortran_order': False}"),
         "two commas": header_of(fields() + ","),
-        "no colon": header_of("{'descr' '<f4'}"),
-        "a set": header_of("{'descr'}"),
-        "no quotes": header_of("{descr: '<f4'}"),
-        "an open quote": header_of("{'descr: 1}"),
         "an escape": header_of(fields(r"'\x3cf4'")),
         "a float dimension": header_of(fields(shape="(3.0,)")),
         "a hexadecimal one": header_of(fields(shape="(0x3,)")),
@@ -201,27 +203,16 @@ HEADERS = {
         "a number as order": header_of(fields(order="0")),
         "None as order": header_of(fields(order="None")),
         "Truest": header_of(fields(order="Truest")),
-        "a list as shape": header_of(fields(shape="[3]")),
-        "a number as shape": header_of(fields(shape="3")),
-        "parentheses as shape": header_of(fields(shape="(3)")),
-        "a bare comma": header_of(fields(shape="(,)")),
-        "a negative dimension": header_of(fields(shape="(-3,)")),
-        "a boolean dimension": header_of(fields(shape="(True,)")),
-        "a leading zero": header_of(fields(shape="(03,)")),
-        "a nested tuple": header_of(fields(shape="((3,),)")),
+        **of_shape_each(r"""
+            [3]  3  (3)  (,)  (-3,)  (True,)  (03,)  ((3,),)
+        """),
     },
     errors.DuplicateKey: {"a key twice": header_of(fields()[:-1] + "'shape': ()}")},
     errors.UnknownDType: {
-        "objects": header_of(fields("'|O'")),
-        "objects with a size": header_of(fields("'O8'")),
-        "strings": header_of(fields("'<U3'")),
-        "bytes": header_of(fields("'|S3'")),
-        "void": header_of(fields("'|V2'")),
-        "dates": header_of(fields("'<M8[ns]'")),
-        "long doubles": header_of(fields("'<f16'")),
-        "fields": header_of(fields("[('a', '<f4')]")),
-        "a subarray": header_of(fields("('<f4', (2,))")),
-        "an empty descr": header_of(fields("''")),
+        **of_descr_each(r"""
+            '|O'  'O8'  '<U3'  '|S3'  '|V2'  '<M8[ns]'  '<f16'  [('a', '<f4')]  ('<f4', (2,))
+            ''
+        """),
         "a long descr": header_of(fields(f"'{'f' * 10_000}'")),
         "control characters": header_of(fields("'\x1b[2J'")),
     },

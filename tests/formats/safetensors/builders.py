@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from blake3 import blake3
 
 from tests.formats import builders
+from tests.formats.builders import with_digest
 
 DIGEST_START = b'{"__metadata__":{"standfast.digest":"'
 """How the header of a file that Standfast wrote starts, up to the header's own digest."""
@@ -85,9 +85,7 @@ def reseal(file: bytes) -> bytes:
     digest_at = 8 + len(DIGEST_START)
     if not file.startswith(DIGEST_START, 8) or not digest_at + DIGEST_LENGTH <= end <= len(file):
         return file
-    zeroed = file[:digest_at] + b"0" * 64 + file[digest_at + 64 : end]
-    digest = blake3(zeroed).hexdigest().encode()
-    return file[:digest_at] + digest + file[digest_at + len(digest) :]
+    return with_digest(file, digest_at, file[:digest_at], file[digest_at + 64 : end])
 
 
 saved_file = partial(builders.saved, "safetensors")

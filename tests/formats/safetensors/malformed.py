@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from standfast import errors
+from tests.formats.builders import texts
 from tests.formats.safetensors.builders import (
     entry,
     file_of,
@@ -20,6 +21,10 @@ from tests.formats.safetensors.builders import (
 
 TENSOR = tensor()
 HEADER = objects(TENSOR)
+file_of_each = texts(file_of, "text")
+of_dtype_each = texts(lambda text: one_tensor(dtype=text), "dtype")
+of_shape_each = texts(lambda text: one_tensor(shape=text), "shape")
+
 TEXTS = {
     errors.TruncatedFile: {
         "empty file": b"",
@@ -35,9 +40,9 @@ TEXTS = {
         "header length zero, then data": bytes(8) + b"{}",
         "header length one short": file_of(HEADER, b"x", len(HEADER) - 1),
         "header length takes a data byte": file_of(HEADER, b"x", len(HEADER) + 1),
-        "header is an array": file_of("[]"),
-        "header is a string": file_of('"{}"'),
-        "header is null": file_of("null"),
+        **file_of_each(r"""
+            []  "{}"  null  {  {"a  {}/**/  {"a\q":{}}  {"\u12":{}}  {1:{}}  {"é😀":1x}
+        """),
         "header is a pickle": file_of(b"\x80\x04}."),
         "header starts with a byte order mark": file_of("\ufeff{}"),
         "header starts with a space": file_of(" {}"),
@@ -55,27 +60,18 @@ TEXTS = {
         "lone surrogate in the name of a field": holding(
             member("a", entry()[:-1] + ',"\\ud800":1}')
         ),
-        "brace alone": file_of("{"),
         "JSON cut short": file_of(HEADER[:-1], b"x"),
-        "JSON cut in a string": file_of('{"a'),
         "letter after the JSON": file_of(HEADER + "x", b"x"),
         "NUL after the JSON": file_of(HEADER + "\0", b"x"),
         "object after the JSON": file_of(HEADER + "{}", b"x"),
         "comma at the end": file_of(f"{{{TENSOR},}}", b"x"),
         "comma at the start": file_of(f"{{,{TENSOR}}}", b"x"),
         "single quotes": file_of(HEADER.replace('"', "'"), b"x"),
-        "comment": file_of("{}/**/"),
         "newline in a name": file_of('{"a\nb":{}}'),
-        "unknown escape in a name": file_of('{"a\\q":{}}'),
-        "short escape in a name": file_of('{"\\u12":{}}'),
-        "number as a name": file_of("{1:{}}"),
-        "leading zero": one_tensor(shape="[01]"),
-        "plus sign": one_tensor(shape="[+1]"),
-        "hexadecimal": one_tensor(shape="[0x1]"),
-        "NaN in a shape": one_tensor(shape="[NaN]"),
-        "Infinity in a shape": one_tensor(shape="[Infinity]"),
+        **of_shape_each(r"""
+            [01]  [+1]  [0x1]  [NaN]  [Infinity]
+        """),
         "-Infinity in offsets": one_tensor(offsets="[-Infinity,1]"),
-        "error behind a name of several bytes a letter": file_of('{"é😀":1x}'),
         "100,000 arrays in each other": file_of('{"a":' + "[" * 100_000),
         "100,000 arrays in each other, closed": file_of(
             '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"
@@ -187,11 +183,9 @@ TENSORS = {
         "dtype is null": one_tensor(dtype="null"),
         "dtype is a number": one_tensor(dtype="8"),
         "dtype is an array": one_tensor(dtype='["U8"]'),
-        "shape is null": one_tensor(shape="null"),
-        "shape is a number": one_tensor(shape="1"),
-        "shape is a string": one_tensor(shape='"1"'),
-        "shape is an object": one_tensor(shape='{"0":1}'),
-        "shape is an empty object": one_tensor(shape="{}"),
+        **of_shape_each(r"""
+            null  1  "1"  {"0":1}  {}
+        """),
         "shape is an empty object, behind an escaped name": holding(tensor("\\u0061", shape="{}")),
         "entry is a list of its fields": file_of(
             '{"a":[["dtype","U8"],["shape",[1]],["data_offsets",[0,1]]]}', b"x"
@@ -214,12 +208,9 @@ TENSORS = {
         "offset of 2^64 + 1, which would wrap to 1": one_tensor(offsets=f"[0,{2**64 + 1}]"),
     },
     errors.UnknownDType: {
-        "unknown dtype that clears the screen": one_tensor(dtype=r'"\u001b[2J"'),
-        "unknown dtype": one_tensor(dtype='"U7"'),
-        "lower-case dtype": one_tensor(dtype='"u8"'),
-        "empty dtype": one_tensor(dtype='""'),
-        "dtype with a space": one_tensor(dtype='"U8 "'),
-        "dtype of NumPy": one_tensor(dtype='"uint8"'),
+        **of_dtype_each(r"""
+            "\u001b[2J"  "U7"  "u8"  ""  "U8 "  "uint8"
+        """),
         "dtype of no bits": one_tensor(dtype='"U0"', shape="[0]"),
         "unknown dtype of an empty tensor": holding(tensor("a", '"V8"', "[0]", "[0,0]"), data=b""),
         "long dtype": one_tensor(dtype='"' + "U" * 10_000 + '"'),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from standfast import errors
-from tests.formats.builders import chunks, unchecked
+from tests.formats.builders import chunks, texts, unchecked
 from tests.formats.safetensors.builders import (
     DIGEST_LENGTH,
     entry,
@@ -44,46 +44,32 @@ def digested(digits: str) -> bytes:
     return SEALED.replace(DIGEST.encode(), digits.encode())
 
 
+listed_each = texts(lambda keys: typed_file("1", keys), "typed keys")
+typed_file_each = texts(typed_file, "typed file")
+with_metadata_each = texts(with_metadata, "with metadata")
+
 ROWS = {
     errors.BadField: {
-        "metadata is null": with_metadata("null"),
-        "metadata is an array": with_metadata("[]"),
-        "metadata is a string": with_metadata('"text"'),
-        "metadata is a number": with_metadata("1"),
-        "metadata is false": with_metadata("false"),
+        **with_metadata_each(r"""
+            null  []  "text"  1  false  {"key":1}  {"key":null}  {"key":true}  {"key":[]}
+            {"key":{}}  {"other":"text","key":1}
+        """),
         "metadata is an entry": with_metadata(entry()),
-        "metadata value is a number": with_metadata('{"key":1}'),
-        "metadata value is null": with_metadata('{"key":null}'),
-        "metadata value is true": with_metadata('{"key":true}'),
-        "metadata value is an array": with_metadata('{"key":[]}'),
-        "metadata value is an object": with_metadata('{"key":{}}'),
-        "second metadata value is a number": with_metadata('{"other":"text","key":1}'),
         "metadata called by another case": with_metadata("{}").replace(b"meta", b"Meta"),
         "list of typed keys is empty text": typed_file("1", ""),
-        "list of typed keys is cut short": typed_file("1", '["key"'),
-        "list of typed keys is no JSON": typed_file("1", "key"),
-        "list of typed keys is a string": typed_file("1", '"key"'),
-        "list of typed keys is an object": typed_file("1", '{"key":1}'),
-        "list of typed keys is null": typed_file("1", "null"),
-        "list of typed keys holds a number": typed_file("1", "[1]"),
-        "list of typed keys holds a list": typed_file("1", '[["key"]]'),
-        "list of typed keys holds a missing key": typed_file("1", '["key","other"]'),
-        "list of typed keys holds an own key": typed_file("1", '["standfast.json"]'),
+        **listed_each(r"""
+            ["key"  key  "key"  {"key":1}  null  [1]  [["key"]]  ["key","other"]
+            ["standfast.json"]
+        """),
         "list of typed keys is nested deeply": typed_file("1", "[" * 100_000),
         "typed value is empty text": typed_file(""),
-        "typed value is no JSON": typed_file("value"),
-        "typed value is cut short": typed_file('{"x":'),
-        "typed value has text behind it": typed_file("1 2"),
-        "typed value is NaN": typed_file("NaN"),
-        "typed value holds -Infinity": typed_file("[-Infinity]"),
-        "typed value is a float beyond all floats": typed_file("1e999"),
-        "typed value holds a float beyond all floats": typed_file('{"x":[-1e999]}'),
+        **typed_file_each(r"""
+            value  {"x":  1 2  NaN  [-Infinity]  1e999  {"x":[-1e999]}  "\ud800"  {"\ud800":1}
+        """),
         "typed value is nested deeply": typed_file("[" * 100_000),
         "typed value is nested deeply, closed": typed_file("[" * 100_000 + "]" * 100_000),
         "typed value is objects in each other": typed_file('{"x":' * 100_000),
         "typed value has 5,000 digits": typed_file("9" * 5000),
-        "typed value holds a lone surrogate": typed_file('"\\ud800"'),
-        "typed value has a lone surrogate as a key": typed_file('{"\\ud800":1}'),
         "typed value is no JSON, under a key that clears the screen": strings_file(
             {"\033[2J": "?", "standfast.json": '["\\u001b[2J"]'}
         ),

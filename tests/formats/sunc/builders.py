@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from blake3 import blake3
 
 from standfast.files.forms import as_array
 from standfast.files.layout import Index
@@ -20,7 +19,7 @@ from standfast.formats.sunc import file as sunc
 from standfast.tensors import source_of
 from tests import GOLDEN
 from tests.formats import builders
-from tests.formats.builders import Array
+from tests.formats.builders import Array, with_digest
 
 FIELDS = {
     "magic": (b"SUNC", "4s"),
@@ -86,8 +85,7 @@ def own_part(text: str | bytes) -> bytes:
 def sealed(text: str) -> bytes:
     """An extension of ours with this text behind its digest, which is right."""
     part = own_part('{"standfast.digest":"' + "0" * 64 + '"' + text + "}")
-    digest = blake3(header() + part).hexdigest().encode()
-    return part[:DIGEST_AT] + digest + part[DIGEST_AT + 64 :]
+    return with_digest(part, DIGEST_AT, header() + part[:DIGEST_AT], part[DIGEST_AT + 64 :])
 
 
 def chunks(*sections: bytes) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from standfast import errors
-from tests.formats.builders import chunks, unchecked
+from tests.formats.builders import chunks, texts, unchecked
 from tests.formats.tenzor.builders import entry, file_of, fnv, own_text, reseal, trainer_text
 
 B = fnv(b"b")
@@ -29,6 +29,9 @@ MANY = 1_000_000
 MOST = 2**32 - 1
 WIDE = {"shape": (2**30, 2**30), "size": 2**60}
 HALF = {"shape": (2**31, 2**31), "size": 2**62}
+
+file_of_each = texts(file_of, "text")
+sealed_each = texts(sealed, "sealed")
 
 ROWS = {
     errors.TruncatedFile: {
@@ -72,37 +75,25 @@ ROWS = {
         "an offset that is right in floating point": of(
             entry(**WIDE), entry(name_hash=B, offset=2**60 + 1)
         ),
-        "text": file_of("metadata"),
-        "a list": file_of("[]"),
-        "null": file_of("null"),
-        "no end": file_of('{"a":1'),
-        "a trailing comma": file_of('{"a":1,}'),
-        "two objects": file_of("{}{}"),
+        **file_of_each(r"""
+            metadata  []  null  {"a":1  {"a":1,}  {}{}  {"a":"\ud800"}  {"a":NaN}  {"loss":inf}
+            {"a":1e999}  {"standfast.names":["b"]}
+        """),
         "a byte order mark": file_of("\ufeff{}"),
         "a zero behind it": file_of(b"{}\0"),
         "not UTF-8": file_of(b'{"a":"\xff"}'),
-        "a lone surrogate": file_of('{"a":"\\ud800"}'),
-        "NaN": file_of('{"a":NaN}'),
-        "bare inf in another place": file_of('{"loss":inf}'),
-        "a number beyond floats": file_of('{"a":1e999}'),
         "deep nesting": file_of('{"a":' + "[" * 200 + "]" * 200 + "}"),
         "a long integer": file_of('{"a":' + "9" * 5000 + "}"),
         "the trainer's text with digits of another script": file_of(
             trainer_text("inf").replace("5", "\u0663", 1)
         ),
-        "names no list": sealed('"a"'),
-        "names of numbers": sealed("[1]"),
-        "names of names": sealed('[["a"]]'),
-        "too few names": sealed("[]"),
-        "too many names": sealed('["a","b"]'),
-        "a name twice": sealed('["a","a"]'),
-        "a name that is no text": sealed('["\\ud800"]'),
-        "names, no end": sealed('["a"'),
+        **sealed_each(r"""
+            "a"  [1]  [["a"]]  []  ["a","b"]  ["a","a"]  ["\ud800"]  ["a"
+        """),
         "names and a comma": sealed(more=","),
         "names and text": sealed(more=" x"),
         "names not UTF-8": sealed().replace(b'["a"]', b'["\xff"]'),
         "digest not UTF-8": file_of(own_text()).replace(b"0", b"\xff", 1),
-        "names without digests": file_of('{"standfast.names":["b"]}'),
         "large: quotes": lambda: file_of(b'"' * MANY),
         "large: quotes in braces": lambda: file_of(b"{" + b'"' * MANY + b"}"),
         "large: backslashes": lambda: file_of(b'{"' + b"\\" * MANY + b"}"),

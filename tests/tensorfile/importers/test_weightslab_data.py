@@ -160,12 +160,8 @@ def test_a_parquet_file(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None
     pyarrow: Any = types.ModuleType("pyarrow.parquet")
     for name in ("pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, name, pyarrow)
-    table = {
-        "sample_id": [1, 2],
-        "discarded": [True, False],
-        "tag:x": [False, True],
-        "loss": [0, 0],
-    }
+    table = {"sample_id": [1, 2], "discarded": [True, False], "tag:x": [False, True]}
+    table["loss"] = [0, 0]
     pyarrow.ParquetFile = lambda path: _Parquet(table, 2)
     state = _only(writer.path).data_state()
     assert state == {"uids": [1, 2], "discarded": [1], "tags": {2: ["x"]}}
