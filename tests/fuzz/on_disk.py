@@ -21,8 +21,16 @@ from standfast.errors import (
 from standfast.files.layout import Index
 from standfast.formats import format_named
 from standfast.formats.reader import Options
-from tests.fuzz.expected import LARGEST_ARRAY, broken_tensors, damaged_tensors, expected_array
-from tests.fuzz.properties import check_array, check_message, expecting, read
+from tests.fuzz.properties import (
+    LARGEST_ARRAY,
+    broken_tensors,
+    check_array,
+    check_message,
+    damaged_tensors,
+    expected_array,
+    expecting,
+    read,
+)
 from tests.fuzz.target import Broken, Outcome, require
 
 

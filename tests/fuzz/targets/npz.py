@@ -14,8 +14,8 @@ from standfast.files.layout import Index
 from standfast.formats.npz import file as own_format
 from standfast.formats.reader import Options
 from tests.formats.builders import with_digest
-from tests.fuzz.expected import expected_array
 from tests.fuzz.mutations import JSON_TOKENS, WHOLE, entry_part, fields, words
+from tests.fuzz.properties import expected_array
 from tests.fuzz.target import Outcome, Target, require
 
 Array = np.ndarray[Any, Any]

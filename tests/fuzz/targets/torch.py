@@ -14,9 +14,8 @@ from standfast.errors import StandfastError
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.formats.torch import file as own_format
-from tests.fuzz.expected import LARGEST_ARRAY
 from tests.fuzz.mutations import JSON_TOKENS, OPCODES, WHOLE, entry_part, fields, opcodes, words
-from tests.fuzz.properties import open_stream
+from tests.fuzz.properties import LARGEST_ARRAY, open_stream
 from tests.fuzz.target import Outcome, Target, require
 from tests.fuzz.targets.npz import resealed_archive
 
