@@ -26,15 +26,7 @@ from standfast.formats.oxck import file as oxck
 from standfast.tensors import DTYPES, TensorSpec
 from tests import GOLDEN
 from tests.formats.builders import Array, chunks, opened
-from tests.formats.oxck.builders import (
-    file_of,
-    floats,
-    index_of,
-    original_read,
-    saved,
-    sealed_file,
-    tensor,
-)
+from tests.formats.oxck.builders import file_of, floats, original_read, saved, sealed_file, tensor
 from tests.kit.seams import Seams
 from tests.kit.strategies import arrays, metadata, names, same_bytes
 
@@ -77,22 +69,6 @@ def test_tensors_come_back_as_they_were_saved(
     ours = {"standfast.chunks", "standfast.digest", "standfast.json"}
     assert strings.keys() - metadata.keys() <= ours
     assert saved(dict(file), metadata) == data
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    st.dictionaries(names, arrays(["float32"]), max_size=4),
-    st.dictionaries(names.filter(lambda key: not key.startswith("standfast.")), names, max_size=4),
-)
-def test_without_extras_there_is_nothing_of_ours(
-    tensors: dict[str, Array], metadata: dict[str, str]
-) -> None:
-    data = saved(tensors, metadata, extras=False)
-    strings, originals = original_read(io.BytesIO(data))
-    assert strings == metadata == opened(data).metadata
-    assert [original.name for original in originals] == list(tensors)
-    assert index_of(data).digests is None
-    assert saved(dict(opened(data)), strings, extras=False) == data
 
 
 def test_our_keys_have_the_bytes_of_their_page() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import random
 import struct
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import standfast
 from standfast.errors import (
     DuplicateName,
     RefusedMetadata,
@@ -25,7 +22,6 @@ from standfast.errors import (
     UnsupportedTensor,
 )
 from standfast.formats.sunc import file as sunc
-from standfast.formats.sunc.header import Header, payload_specs
 from standfast.tensors import TensorSpec
 from tests.formats.builders import reader_of
 from tests.formats.sunc.builders import (
@@ -35,7 +31,6 @@ from tests.formats.sunc.builders import (
     golden,
     header,
     index_of,
-    link_section,
     sealed_file,
     section_bytes,
     sections_of,
@@ -224,39 +219,10 @@ def test_storage_of_any_dtype_is_saved_once_its_size_is_named(dtype: str) -> Non
         sunc.layout(sections, small_metadata(), extras=False)
 
 
-@pytest.mark.parametrize(
-    ("field_bytes", "dtype", "components"),
-    [(4, "float32", 1), (12, "float32", 3), (24, "float64", 3), (6, "uint8", 6)],
-)
-def test_a_site_of_several_numbers_is_read_as_the_widest_floats_that_fit(
-    field_bytes: int, dtype: str, components: int
-) -> None:
-    header = replace(Header.parse(golden("scalar")[:92]), field_bytes=field_bytes)
-    storage = payload_specs(header)["storage"]
-    assert (storage.dtype, storage.shape[-1]) == (dtype, components)
-
-
 def test_of_a_stream_the_payload_alone_is_read() -> None:
     index = sunc.read_index(reader_of(sealed_file()), None, sunc.Options())
     assert (index.end, index.digests) == (PAYLOAD_END, None)
     assert list(index.rows) == SECTIONS
-
-
-@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
-@all_golden
-def test_a_file_on_the_disk_is_saved_opened_and_verified(
-    name: str, mapped: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "tree.sunc"
-    path.write_bytes(golden(name))
-    with standfast.open(path, mapped=mapped) as file:
-        sections, metadata = dict(file), file.metadata
-    assert sections["blocks"].dtype == sunc.block_dtype(2)
-    standfast.save(path, sections, metadata, extras=False)
-    assert path.read_bytes() == golden(name)
-    standfast.save(path, sections, {**metadata, "step": 3})
-    assert path.read_bytes().startswith(golden(name))
-    assert standfast.verify(path).tensors == len(sections)
 
 
 # What follows the payload
@@ -279,13 +245,6 @@ def test_a_foreign_extension_that_looks_like_ours_is_opened_unchecked(rest: byte
         index_of(file_of(rest))
     sections = sections_of(file_of(rest), verify=False)
     assert sections["extension"].tobytes() == rest
-
-
-@pytest.mark.parametrize("group", [1, 2, 3, 64])
-def test_the_group_is_found_by_the_length_of_the_links(group: int) -> None:
-    links = sections_of(file_of(link_section(group)))["links"]
-    assert links.shape == (2, 4, group, group)
-    assert links.view(np.float64).ravel().tolist() == list(range(16 * group**2))
 
 
 # Damage

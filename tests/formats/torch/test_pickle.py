@@ -54,15 +54,6 @@ def pickle_in(value: Any, protocol: int = 2) -> bytes:
     return archive_of(value, protocol)["data.pkl"]
 
 
-def torch_loads(entries: Mapping[str, bytes]) -> Any:
-    """What torch makes of an archive, in the mode that runs no code."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
-        for name, data in {"version": b"3\n", "byteorder": b"little", **entries}.items():
-            file.writestr(f"archive/{name}", data)
-    return torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
-
-
 def rebuilt(value: Any, entries: Mapping[str, bytes]) -> Any:
     """A tree of ours with torch's tensors in it."""
     if isinstance(value, StoredTensor):
@@ -420,28 +411,6 @@ def test_a_whole_model_is_left_out_whole() -> None:
 
 
 # Writing
-
-
-def specs_and_bytes() -> dict[str, tuple[TensorSpec, torch.Tensor]]:
-    tensors = {}
-    for dtype in DTYPE_OF:
-        for shape in ((3, 4), (5,), (2, 0, 3), (1, 2, 1, 2, 3), (300, 2), (70_000,)):
-            tensor = bits(dtype, *shape)
-            logical = (*shape[:-1], 2 * shape[-1]) if dtype == "float4_e2m1fn" else shape
-            tensors[f"{dtype} ä {shape}"] = (TensorSpec(dtype, logical), tensor)
-    tensors["scalar"] = (TensorSpec("float32", ()), torch.tensor(1.5))
-    return tensors
-
-
-def test_torch_reads_what_we_write() -> None:
-    tensors = specs_and_bytes()
-    entries = {"data.pkl": write_pickle([(name, spec) for name, (spec, _) in tensors.items()])}
-    entries |= {f"data/{i}": raw(tensor) for i, (_, tensor) in enumerate(tensors.values())}
-    loaded = torch_loads(entries)
-    assert same(loaded, {name: tensor for name, (_, tensor) in tensors.items()})
-    assert all(tensor.is_contiguous() and not tensor.requires_grad for tensor in loaded.values())
-    assert same(rebuilt(read_pickle(entries["data.pkl"]), entries), loaded)
-    assert torch_loads({"data.pkl": write_pickle([])}) == {}
 
 
 def test_torch_reads_tensors_of_many_gigabytes() -> None:

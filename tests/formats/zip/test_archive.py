@@ -27,7 +27,7 @@ from standfast.errors import (
     StandfastError,
     TruncatedFile,
 )
-from standfast.formats.zip.archive import Archive, Entry, other_ranges, read_archive
+from standfast.formats.zip.archive import Archive, Entry, read_archive
 from standfast.formats.zip.records import (
     central_directory,
     local_header,
@@ -388,12 +388,3 @@ def test_a_name_or_comment_that_would_not_come_back_is_refused() -> None:
     for comment in (bytes(65_536), b"PK\5\6"):
         with pytest.raises(RefusedMetadata):
             central_directory([], 0, comment)
-
-
-def test_other_ranges_are_what_is_not_covered() -> None:
-    empty = Archive([], [], b"", 0)
-    assert other_ranges(empty, 10, []) == [(0, 10)]
-    assert other_ranges(empty, 0, []) == []
-    assert other_ranges(empty, 10, [(5, 7), (0, 2)]) == [(2, 5), (7, 10)]
-    assert other_ranges(empty, 10, [(2, 6), (4, 10), (3, 3)]) == [(0, 2)]
-    assert other_ranges(empty, 10, [(5, 5)]) == [(0, 10)]
