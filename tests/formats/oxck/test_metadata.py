@@ -22,40 +22,18 @@ from tests.formats.oxck.malformed import METADATA
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
-ACCEPTED = {
-    "no text at all": ("", {}),
-    "white space alone": (" \n\t", {}),
-    "no pairs": ("{}", {}),
-    "no pairs, white space within": ("{ \n }", {}),
-    "no pairs, commas within": ("{,, ,}", {}),
-    "white space around": ('\r\n {"a":"b"}\t ', {"a": "b"}),
-    "white space of all kinds": (
-        ORIGINAL_WHITE.join(["", "{", '"a"', ":", '"b"', "}", ""]),
-        {"a": "b"},
-    ),
-    "two pairs": ('{"loss":"0.1","step":"3"}', {"loss": "0.1", "step": "3"}),
-    "a missing comma": ('{"a":"b""c":"d"}', {"a": "b", "c": "d"}),
-    "white space for a comma": ('{"a":"b" "c":"d"}', {"a": "b", "c": "d"}),
-    "doubled commas": ('{"a":"b",, ,"c":"d"}', {"a": "b", "c": "d"}),
-    "stray commas": ('{,"a":"b",}', {"a": "b"}),
-    "an escaped quote": ('{"\\"":"\\"\\""}', {'"': '""'}),
-    "an escaped backslash": ('{"a":"\\\\"}', {"a": "\\"}),
-    "a backslash before a quote": ('{"a":"\\\\\\""}', {"a": '\\"'}),
-    "backslashes before letters": ('{"a":"\\\\n\\\\\\n"}', {"a": "\\n\\\n"}),
-    "the other escapes": ('{"a":"\\n\\r\\t"}', {"a": "\n\r\t"}),
-    "raw control characters": ('{"a":"\n\0\x1c\x7f"}', {"a": "\n\0\x1c\x7f"}),
-    "braces, colons and commas in strings": ('{"{:,}":"},{"}', {"{:,}": "},{"}),
-    "empty strings": ('{"":""}', {"": ""}),
-    "a key twice": ('{"a":"b","c":"d","a":"e"}', {"a": "e", "c": "d"}),
-    "a key twice, once escaped": ('{"a\\n":"b","a\n":"c"}', {"a\n": "c"}),
-    "letters beyond ASCII": ('{"重み":"ü😀"}', {"重み": "ü😀"}),
-}
+ACCEPTED = ["", " \n\t", "{}", "{ \n }", "{,, ,}", '\r\n {"a":"b"}\t ', '{"loss":"0.1","step":"3"}']
+ACCEPTED += [ORIGINAL_WHITE.join(["", "{", '"a"', ":", '"b"', "}", ""])]
+ACCEPTED += ['{"a":"b""c":"d"}', '{"a":"b" "c":"d"}', '{"a":"b",, ,"c":"d"}', '{,"a":"b",}']
+ACCEPTED += [r"""{"\"":"\"\""}""", r"""{"a":"\\"}""", r"""{"a":"\\\""}""", r"""{"a":"\\n\\\n"}"""]
+ACCEPTED += [r"""{"a":"\n\r\t"}""", '{"a":"\n\0\x1c\x7f"}', '{"{:,}":"},{"}', '{"":""}']
+ACCEPTED += ['{"a":"b","c":"d","a":"e"}', '{"a\\n":"b","a\n":"c"}', '{"重み":"ü😀"}']
 
 
 def test_lenient_text_is_read_as_the_original_reads_it() -> None:
-    for name, (text, expected) in ACCEPTED.items():
-        assert from_text(text.encode()) == expected, name
-        assert original_metadata(text) == expected, name
+    for text in ACCEPTED:
+        assert from_text(text.encode()) == original_metadata(text), text
+    assert from_text(b'{,"a":"b" "c\\n":"\\"",, "a":"d"}') == {"a": "d", "c\n": '"'}
 
 
 def test_what_is_refused_the_original_refuses_too() -> None:

@@ -61,17 +61,14 @@ TEXTS = {
             member("a", entry()[:-1] + ',"\\ud800":1}')
         ),
         "JSON cut short": file_of(HEADER[:-1], b"x"),
-        "letter after the JSON": file_of(HEADER + "x", b"x"),
         "NUL after the JSON": file_of(HEADER + "\0", b"x"),
         "object after the JSON": file_of(HEADER + "{}", b"x"),
         "comma at the end": file_of(f"{{{TENSOR},}}", b"x"),
         "comma at the start": file_of(f"{{,{TENSOR}}}", b"x"),
-        "single quotes": file_of(HEADER.replace('"', "'"), b"x"),
         "newline in a name": file_of('{"a\nb":{}}'),
         **of_shape_each(r"""
             [01]  [+1]  [0x1]  [NaN]  [Infinity]
         """),
-        "-Infinity in offsets": one_tensor(offsets="[-Infinity,1]"),
         "100,000 arrays in each other": file_of('{"a":' + "[" * 100_000),
         "100,000 arrays in each other, closed": file_of(
             '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"
@@ -177,8 +174,6 @@ TENSORS = {
             member(r"\u001b[2J", "1"), data=b""
         ),
         "entry is an array": file_of('{"a":["U8",[1],[0,1]]}', b"x"),
-        "entry is a string": file_of('{"a":"U8"}'),
-        "entry is a number": file_of('{"a":1}'),
         "entry is null": file_of('{"a":null}'),
         "dtype is null": one_tensor(dtype="null"),
         "dtype is a number": one_tensor(dtype="8"),
