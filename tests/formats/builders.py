@@ -20,7 +20,6 @@ from standfast.formats.reader import Options
 
 Array = np.ndarray[Any, Any]
 
-
 Files = Mapping[str, bytes | Callable[[], bytes]]
 """Malformed files by what is wrong with them; a function where the file is large."""
 

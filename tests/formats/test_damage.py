@@ -21,7 +21,6 @@ from standfast.errors import (
     DamagedFile,
     DigestMismatch,
     LimitExceeded,
-    NothingToVerify,
     StandfastError,
     TrailingBytes,
     TruncatedFile,
@@ -161,20 +160,6 @@ def test_a_damaged_tensor_is_named_and_the_others_can_be_read(
     for name in ("weight", "bias"):
         path.write_bytes(flipped(path.read_bytes(), data.index(TENSORS[name].tobytes())))
     check("weight", "bias", "mask")
-
-
-@pytest.mark.parametrize("format", GENERAL)
-def test_a_file_of_another_writer_can_be_loaded_but_not_verified(
-    format: str, tmp_path: Path
-) -> None:
-    path = tmp_path / f"file{SUFFIX[format]}"
-    path.write_bytes(BARE[format])
-    with pytest.warns(standfast.errors.NotVerified) as warned:
-        assert len(standfast.load(path)) == 4
-    assert str(path) in str(warned[0].message)
-    with pytest.raises(NothingToVerify) as refused:
-        standfast.verify(path)
-    assert str(path) in str(refused.value)
 
 
 @pytest.mark.parametrize("format", GENERAL)

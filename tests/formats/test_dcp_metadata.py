@@ -22,8 +22,8 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from standfast import errors
-from standfast.errors import BadField, LimitExceeded, RefusedPickle
-from standfast.formats.dcp_metadata import Fields, Key, Object, read_metadata
+from standfast.errors import LimitExceeded, RefusedPickle
+from standfast.formats.dcp_metadata import Fields, Key, read_metadata
 from tests.kit.seams import Seams
 
 
@@ -134,7 +134,7 @@ ROWS = {
         "size of text": b"\x80\x02ctorch\nSize\nX\x01\0\0\0a\x85\x85R.",
         "negative length": b"\x80\x02ctorch\nSize\nJ\xff\xff\xff\xff\x85\x85R.",
         "index without a name": b"\x80\x02}" + GLOBAL + b"metadata\nMetadataIndex\n)\x81K\x01s.",
-        "deep": b"\x80\x02" + b"]" * 50_000 + b"a" * 49_999 + b".",
+        "deep": b"\x80\x02" + b"]" * 20_000 + b"a" * 19_999 + b".",
     },
     errors.BadPickle: {
         "arguments": CLASS + b"Metadata\nK\x01\x85\x81.",
@@ -169,8 +169,3 @@ def test_a_long_file_is_refused_before_it_is_read(seams: Seams) -> None:
     seams.bound("bytes of DCP metadata", len(data) - 1)
     with pytest.raises(LimitExceeded):
         read_metadata(data)
-
-
-def test_an_object_is_only_what_it_says() -> None:
-    with pytest.raises(BadField):
-        Fields(Object("Metadata"), "StorageMeta", "it")

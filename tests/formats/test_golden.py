@@ -42,7 +42,6 @@ def test_the_writer_still_writes_these_bytes(name: str) -> None:
 
 ALIGNED = ["optim/weight/m", "count", "重み", "weight", "weight.bf16", "empty", "mask"]
 
-
 HELD = {
     **{
         f"standfast_{name}": general_tensors()

@@ -28,7 +28,6 @@ from tests.kit.descriptors import open_files
 LONGEST_MESSAGE = 4000
 """Room for a path, a shortened name and a shape of 64 dimensions."""
 
-
 each_row = pytest.mark.parametrize(
     ("table", "row"),
     [

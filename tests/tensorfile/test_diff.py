@@ -151,7 +151,7 @@ ELEMENTS = CHUNK // 4
 
 @pytest.fixture(scope="module")
 def before() -> Array:
-    return np.random.default_rng(0).random(3 * ELEMENTS + 100, np.float32)
+    return np.random.default_rng(0).random(2 * ELEMENTS + 100, np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +208,7 @@ def test_only_chunks_that_differ_are_read_from_a_store(
         path = data_path(run, 1)
     (change,) = diff_checkpoints(old, new).changed
     assert change.share == np.count_nonzero(before != after) / before.size
-    turn_a_bit(path, before, 2 * ELEMENTS + 5)  # in a chunk that both have
+    turn_a_bit(path, before, ELEMENTS + 5)  # in a chunk that both have
     assert list(diff_checkpoints(old, new).changed) == [change]
     assert not store.index.damaged_files()
     turn_a_bit(path, before, 5)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import threading
 from itertools import product
 from pathlib import Path
 
@@ -24,7 +22,6 @@ from tests.kit.strategies import arrays, metadata, names, same_bytes
 
 GENERAL = ["safetensors", "tenzor", "oxck", "torch", "npz"]
 """All but sunc, whose sections are fixed."""
-STREAMED = ["safetensors", "tenzor", "oxck"]
 SUFFIX = {format.NAME: format.SUFFIXES[0] for format in FORMATS}
 
 
@@ -119,26 +116,6 @@ def test_every_pair_of_formats_converts_with_equal_digests(
     standfast.save(direct, state, facts)
     if "oxck" not in (source, target):  # which sorts the keys of its metadata
         assert new.read_bytes() == direct.read_bytes()
-
-
-@pytest.mark.parametrize("format", STREAMED)
-def test_a_stream_is_read_to_the_end_of_the_content_and_not_further(format: str) -> None:
-    state = {"w": np.arange(100_000, dtype=np.float32), "b": np.zeros(3, np.float32)}
-    content = io.BytesIO()
-    standfast.save(content, state, format=format)
-    reading, writing = os.pipe()
-
-    def write() -> None:
-        with open(writing, "wb", buffering=0) as pipe:
-            pipe.write(content.getvalue() + b"and more")
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    with open(reading, "rb") as pipe:
-        loaded = standfast.load(pipe)
-        assert pipe.read() == b"and more"
-    writer.join()
-    assert all(same_bytes(loaded[name], array) for name, array in state.items())
 
 
 def test_a_format_can_be_named_and_is_found_by_content(tmp_path: Path) -> None:

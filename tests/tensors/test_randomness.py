@@ -82,16 +82,6 @@ def _text(tree: Any) -> str:
     return repr(tree.tolist()) if hasattr(tree, "tolist") else repr(tree)
 
 
-def test_states_come_back_from_a_store_to_the_same_numbers(tmp_path: Path) -> None:
-    _draws()
-    run = standfast.Store(tmp_path).run("x")
-    run.save(1, {"random": randomness.capture()})
-    drawn = _draws()
-    loaded = run.load(1)
-    assert randomness.restore(loaded["random"]) == []
-    assert _draws() == drawn
-
-
 def test_any_bit_generator_can_be_the_global_one() -> None:
     before = np.random.get_bit_generator()  # type: ignore[attr-defined]
     try:

@@ -10,7 +10,6 @@ HUGE = 1 << 60
 ONE = ("a", (1,), floats(1))
 OWN = f'{{"standfast.chunks":"{chunks(floats(1))}","standfast.digest":"SEAL"}}'
 
-
 MANY = 1_000_000
 
 file_of_each = texts(file_of, "text")

@@ -1,4 +1,4 @@
-"""Streams of OXCK and tenzor: pipes, sockets that stay open, and readers that give little."""
+"""Streams of OXCK, tenzor and safetensors: pipes, sockets that stay open, and readers that give little."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ EXPECTED = {
 FILES = {
     "oxck": saved("oxck", TENSORS, METADATA),
     "oxck without extras": saved("oxck", TENSORS, METADATA, extras=False),
-    "tenzor": saved("tenzor", TENSORS, METADATA),
+    **{name: saved(name, TENSORS, METADATA) for name in ("tenzor", "safetensors")},
 }
 READS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     **{f"open {name}": (name, standfast.open) for name in FILES},
-    **{f"read_from {name}": (name, Checkpoint.read_from) for name in FILES if name != "tenzor"},
+    **{f"read_from {name}": (name, Checkpoint.read_from) for name in FILES if "oxck" in name},
 }
 every_read = pytest.mark.parametrize("read", READS)
 

@@ -22,10 +22,8 @@ from tests.formats.sunc.builders import (
 HUGE = 1 << 60
 RIGHT = chunks(*sections_bytes())
 
-
 WHOLE = sealed_file()
 OWN = WHOLE[PAYLOAD_END:]
-
 
 ROWS = {
     errors.TruncatedFile: {

@@ -58,8 +58,8 @@ def copied(function: str, *arguments: bytes, count: int = 2000) -> Callable[[], 
     return lambda: b"".join(start) + b"\x86" * len(arguments) + count * again
 
 
-MANY = 60_000
-FEWER = 20_000
+MANY = 30_000
+FEWER = 10_000
 TEN_THOUSAND_KEYS = dict_of(*(text(str(i)) + b"N" for i in range(10_000)))
 
 CODE = {

@@ -20,7 +20,6 @@ from tests.fuzz.target import Outcome, Target, require
 
 Array = np.ndarray[Any, Any]
 
-
 STRICTER = (
     "BadArchive BadField BadHeader BadRange DuplicateKey IndexMismatch LimitExceeded "
     "SizeMismatch TooNew TrailingBytes TruncatedFile UnknownDType UnsupportedFile"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from standfast.errors import DamagedFile, RefusedPickle, UnknownFormat, UnsupportedFile
+from standfast.errors import RefusedPickle, UnknownFormat, UnsupportedFile
 from standfast.tensorfile.importers import read_folder
 from tests.kit.seams import Seams
 from tests.kit.stores import same
@@ -150,11 +149,3 @@ def test_what_is_not_of_lightning_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "d.ckpt").write_bytes(b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." + bytes(99))
     ignored = {path.name for path, _ in read_folder(tmp_path).ignored}
     assert ignored == {"b.ckpt", "c.ckpt", "d.ckpt", "e.ckpt"}
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    path = save_torch(tmp_path / "a.ckpt", lightning(500))
-    shutil.copy(path, tmp_path / "b.ckpt")
-    (tmp_path / "b.ckpt").write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(DamagedFile, match=r"b\.ckpt:"):
-        read_folder(tmp_path)
