@@ -15,17 +15,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.errors import (
-    BadField,
-    BadHeader,
-    DamagedFile,
-    DigestMismatch,
-    LimitExceeded,
-    StandfastError,
-    TrailingBytes,
-    TruncatedFile,
-    UnknownFormat,
-)
+from standfast import errors
 from standfast.formats import FORMATS, format_named
 from standfast.formats.reader import Options
 from standfast.oxck import Checkpoint, TruncatedData
@@ -69,7 +59,7 @@ READS: dict[str, Callable[[bytes], None]] = {
 def is_found(read: Callable[[bytes], None], data: bytes) -> bool:
     try:
         read(data)
-    except StandfastError:
+    except errors.StandfastError:
         return True
     return False
 
@@ -110,10 +100,10 @@ def test_a_file_cut_anywhere_is_refused(
     path.write_bytes(data)
     for size in sorted({bit // 8 for bit in bits_of(data, every)}, reverse=True):
         os.truncate(path, size)
-        with pytest.raises(TruncatedFile) as refused:
+        with pytest.raises(errors.TruncatedFile) as refused:
             standfast.open(path, verify=bool(size % 2))
         assert str(refused.value).startswith(f"{path}: ")
-        with pytest.raises(DamagedFile):
+        with pytest.raises(errors.DamagedFile):
             standfast.load(io.BytesIO(data[: max(size, 10)]))
         if format == "oxck":
             with pytest.raises(TruncatedData) as cut:
@@ -121,7 +111,7 @@ def test_a_file_cut_anywhere_is_refused(
             assert 0 <= cut.value.got < cut.value.expected
     path.write_bytes(data + b"\0")
     for verify in (True, False):
-        with pytest.raises(TrailingBytes):
+        with pytest.raises(errors.TrailingBytes):
             standfast.open(path, verify=verify)
 
 
@@ -141,7 +131,7 @@ def test_a_damaged_tensor_is_named_and_the_others_can_be_read(
 
     def check(*damaged: str) -> None:
         for use in uses:
-            with pytest.raises(DigestMismatch) as found:
+            with pytest.raises(errors.DigestMismatch) as found:
                 use()
             assert found.value.tensors == damaged
             assert str(path) in str(found.value)
@@ -152,7 +142,7 @@ def test_a_damaged_tensor_is_named_and_the_others_can_be_read(
             assert np.array_equal(file[name], TENSORS[name])
         # A second look at it must not find it checked.
         for read in (lambda: file["mask"], lambda: file.slice("mask")[:1], lambda: file["mask"]):
-            with pytest.raises(DigestMismatch):
+            with pytest.raises(errors.DigestMismatch):
                 read()
     with standfast.open(path, mapped=mapped, verify=False) as file:
         assert len(dict(file)) == 4
@@ -177,7 +167,7 @@ def test_a_foreign_suffix_and_no_brace_are_of_no_format(tmp_path: Path) -> None:
     path = tmp_path / "file.bin"
     for start in (b"[]", b" {}", b"", b"\x80\x04}."):
         path.write_bytes(struct.pack("<Q", len(start)) + start)
-        with pytest.raises(UnknownFormat, match="file"):
+        with pytest.raises(errors.UnknownFormat, match="file"):
             standfast.open(path)
 
 
@@ -186,14 +176,14 @@ def typed_oxck(value: str) -> bytes:
     return oxck.file_of(f'{{"a":"{quoted}","standfast.json":"[\\"a\\"]"}}')
 
 
-def files(text: str) -> dict[str, tuple[bytes, type[StandfastError]]]:
+def files(text: str) -> dict[str, tuple[bytes, type[errors.StandfastError]]]:
     """Files with this text as a value, wherever JSON can hold one."""
     return {
-        "header.safetensors": (safetensors.one_tensor(shape=f"[{text}]"), BadHeader),
-        "typed.safetensors": (safetensors.typed_file(text), BadField),
-        "names.tenzor": (tenzor.file_of(tenzor.own_text(f"[{text}]")), BadField),
-        "metadata.tenzor": (tenzor.file_of(f'{{"a":{text}}}'), BadField),
-        "typed.oxck": (typed_oxck(text), BadField),
+        "header.safetensors": (safetensors.one_tensor(shape=f"[{text}]"), errors.BadHeader),
+        "typed.safetensors": (safetensors.typed_file(text), errors.BadField),
+        "names.tenzor": (tenzor.file_of(tenzor.own_text(f"[{text}]")), errors.BadField),
+        "metadata.tenzor": (tenzor.file_of(f'{{"a":{text}}}'), errors.BadField),
+        "typed.oxck": (typed_oxck(text), errors.BadField),
     }
 
 
@@ -239,7 +229,7 @@ def deeper(calls: int, data: bytes) -> str:
         return deeper(calls - 1, data)
     try:
         opened(data)
-    except DamagedFile as error:
+    except errors.DamagedFile as error:
         return type(error).__name__
     return "opens"
 
@@ -264,6 +254,6 @@ def test_a_header_beyond_the_limit_is_not_even_read() -> None:
         reads.append(length)
         return (100_000_001).to_bytes(8, "little")[start : start + length]
 
-    with pytest.raises(LimitExceeded):
+    with pytest.raises(errors.LimitExceeded):
         format_named("safetensors").read_index(read, 1 << 40, Options())
     assert reads == [8]

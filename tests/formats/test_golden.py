@@ -9,17 +9,7 @@ from pathlib import Path
 import pytest
 
 import standfast
-from standfast.errors import (
-    BadField,
-    DamagedFile,
-    DigestMismatch,
-    DuplicateKey,
-    IndexMismatch,
-    NothingToVerify,
-    NotVerified,
-    StandfastError,
-    TruncatedFile,
-)
+from standfast import errors
 from standfast.oxck import Checkpoint, MetadataParse, TruncatedData
 from tests.formats.golden.make import (
     FOLDER,
@@ -102,28 +92,28 @@ def test_repeated_names_and_a_tensor_without_a_shape_are_kept() -> None:
         (each.name, each.shape, each.data.tolist()) for each in Checkpoint.load(path).tensors
     ]
     assert tensors == [("twice", [2], [1, 2]), ("twice", [1], [3]), ("nothing", [], [])]
-    with pytest.raises(DuplicateKey):
+    with pytest.raises(errors.DuplicateKey):
         standfast.open(path)
 
 
-DAMAGED: dict[str, type[StandfastError]] = {
-    "tenzor_name.tenzor": BadField,
-    "tenzor_padding.tenzor": BadField,
-    "oxck_name.oxck": IndexMismatch,
-    "oxck_padding.oxck": BadField,
-    "safetensors_metadata.safetensors": IndexMismatch,
+DAMAGED: dict[str, type[errors.StandfastError]] = {
+    "tenzor_name.tenzor": errors.BadField,
+    "tenzor_padding.tenzor": errors.BadField,
+    "oxck_name.oxck": errors.IndexMismatch,
+    "oxck_padding.oxck": errors.BadField,
+    "safetensors_metadata.safetensors": errors.IndexMismatch,
 }
-OF_CHECKPOINT = {BadField: MetadataParse, TruncatedFile: TruncatedData}
+OF_CHECKPOINT = {errors.BadField: MetadataParse, errors.TruncatedFile: TruncatedData}
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("damaged_*")), ids=lambda path: path.name)
 def test_a_damaged_file_is_refused(path: Path) -> None:
     _, name = path.name.split("_", 1)
     damage = path.stem.rpartition("_")[2]
-    error = DAMAGED.get(name, {"tensor": DigestMismatch}.get(damage, DamagedFile))
+    error = DAMAGED.get(name, {"tensor": errors.DigestMismatch}.get(damage, errors.DamagedFile))
     with pytest.raises(error) as refused:
         standfast.verify(path)
-    assert type(refused.value) is error or error is DamagedFile
+    assert type(refused.value) is error or error is errors.DamagedFile
     if path.suffix == ".oxck":
         own = OF_CHECKPOINT.get(type(refused.value), type(refused.value))
         with pytest.raises(own) as refused:
@@ -151,7 +141,7 @@ def test_a_file_of_the_first_implementation_is_converted_to_itself(
     assert full.read_bytes() != first.read_bytes()
     standfast.convert(full, bare, extras=False, replace=True)
     assert bare.read_bytes() == first.read_bytes()
-    with pytest.warns(NotVerified):
+    with pytest.warns(errors.NotVerified):
         standfast.load(first)
-    with pytest.raises(NothingToVerify):
+    with pytest.raises(errors.NothingToVerify):
         standfast.verify(first)

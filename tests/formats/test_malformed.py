@@ -12,13 +12,6 @@ import pytest
 
 import standfast
 from standfast import errors, oxck
-from standfast.errors import (
-    NothingToVerify,
-    StandfastError,
-    TrailingBytes,
-    TruncatedFile,
-    UnknownFormat,
-)
 from tests.formats.builders import Row, rows
 from tests.formats.malformed import TABLES, Table
 from tests.formats.oxck import malformed as malformed_oxck
@@ -70,11 +63,11 @@ def test_it_is_refused_by_its_own_class(table: Table, row: Row, folder: Path) ->
         message, found = str(refused), type(refused) if refused else None
         if way == "stream":
             # Without a suffix and an end, it may be taken for another format or for whole.
-            cut = error in (TruncatedFile, TrailingBytes) or len(data) < 10
-            vague = cut or found is UnknownFormat
+            cut = error in (errors.TruncatedFile, errors.TrailingBytes) or len(data) < 10
+            vague = cut or found is errors.UnknownFormat
             assert vague or found is error, refused
         elif (way == "lenient" and row.refusal.opens) or error is None:
-            assert found in (None, NothingToVerify), refused
+            assert found in (None, errors.NothingToVerify), refused
         else:
             assert found is error, refused
             assert message.startswith(f"{path}: ") or not table.suffix
@@ -98,7 +91,7 @@ KEPT = [row for row in OURS if not row.refusal.opens]
 WITHOUT_MAGIC = rows(malformed_oxck.WITHOUT_MAGIC)
 
 
-def refusal_by_checkpoint(row: Row) -> type[StandfastError] | None:
+def refusal_by_checkpoint(row: Row) -> type[errors.StandfastError] | None:
     error = row.refusal.error
     if row in KEPT or error is None:
         return None
@@ -117,7 +110,7 @@ def test_checkpoint_refuses_it_by_its_own_errors(row: Row, folder: Path) -> None
     }
     for way, read in reads.items():
         refused = refusal_of(read, len(data), traced=not callable(row.data))
-        if error is TrailingBytes and way == "stream":
+        if error is errors.TrailingBytes and way == "stream":
             assert refused is None
         else:
             assert (type(refused) if refused else None) is error

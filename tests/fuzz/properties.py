@@ -15,17 +15,7 @@ import numpy as np
 from blake3 import blake3
 
 import standfast
-from standfast.errors import (
-    BadName,
-    DamagedFile,
-    DigestMismatch,
-    NotVerified,
-    StandfastError,
-    TrailingBytes,
-    TruncatedFile,
-    UnknownFormat,
-    UnsupportedShape,
-)
+from standfast import errors
 from standfast.files.digests import chunk_counts
 from standfast.files.layout import Form, Index
 from standfast.files.writer import write_stream
@@ -59,7 +49,7 @@ def read(data: bytes, path: str, options: Options) -> Outcome:
     try:
         format = format_of_file(path, data[:1024], len(data))
         return format.read_index(read_bytes, len(data), options)
-    except StandfastError as error:
+    except errors.StandfastError as error:
         return error
 
 
@@ -138,7 +128,7 @@ def _check_metadata(index: Index) -> None:
             index.metadata, format_named("safetensors"), cast=index.format == "torch", extras=True
         )
         strings = to_strings(kept)
-    except StandfastError as error:
+    except errors.StandfastError as error:
         raise Broken(f"metadata was read that cannot be saved: {error}") from error
     for text in (*strings, *strings.values()):
         text.encode()
@@ -163,12 +153,12 @@ def check_opened(data: bytes, outcome: Outcome, target: Target, options: Options
     """Open the bytes as a stream: it must come to the same, and all of it must work."""
     try:
         file = open_stream(data, options)
-    except StandfastError as error:
+    except errors.StandfastError as error:
         check_message(str(error))
         _check_same_refusal(data, outcome, error)
         return
     with file:
-        if isinstance(outcome, TrailingBytes):
+        if isinstance(outcome, errors.TrailingBytes):
             # Reading stopped where the content ends, and so saw a file that is whole.
             data = data[: file._index.end]
             outcome = read(data, f"file{target.suffix}", options)
@@ -192,14 +182,14 @@ def open_stream(data: bytes, options: Options) -> TensorFile:
     )
 
 
-def _check_same_refusal(data: bytes, outcome: Outcome, error: StandfastError) -> None:
-    if isinstance(error, UnknownFormat):
+def _check_same_refusal(data: bytes, outcome: Outcome, error: errors.StandfastError) -> None:
+    if isinstance(error, errors.UnknownFormat):
         return  # there is no suffix to tell it by
-    if len(data) < 10 and isinstance(error, TruncatedFile):
+    if len(data) < 10 and isinstance(error, errors.TruncatedFile):
         return
     require(not isinstance(outcome, Index), f"the stream is refused: {error}")
     # Whoever does not know where a file ends goes on, and may find something else.
-    if not isinstance(outcome, TruncatedFile | TrailingBytes):
+    if not isinstance(outcome, errors.TruncatedFile | errors.TrailingBytes):
         require(type(error) is type(outcome), f"two refusals: {error}; and as a file: {outcome}")
 
 
@@ -210,13 +200,13 @@ def expecting(
     """The block must raise a DigestMismatch of these tensors, or a DamagedFile for the broken."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotVerified)
+            warnings.simplefilter("ignore", errors.NotVerified)
             yield
-    except DigestMismatch as error:
+    except errors.DigestMismatch as error:
         found, all_of_them = set(error.tensors), set(damaged)
         right = found == all_of_them if names_all else bool(found) and found <= all_of_them
         require(right or bool(broken), f"others are damaged: {error.tensors}")
-    except DamagedFile as error:
+    except errors.DamagedFile as error:
         require(bool(broken), f"nothing is broken: {error}")
     else:
         require(not damaged and not broken, "damage was not found")
@@ -245,7 +235,7 @@ def _check_saved_again(file: TensorFile, arrays: Mapping[str, Array]) -> None:
     metadata, _ = portable(file.metadata, kind, cast=True, extras=True)
     try:
         layout = kind.layout(list(specs.items()), metadata, True)
-    except (BadName, UnsupportedShape):
+    except (errors.BadName, errors.UnsupportedShape):
         return  # paths of a tree have any length, and empty tensors dimensions that none can use
     stream = io.BytesIO()
     write_stream(stream, layout, [file.source(name) for name in file])

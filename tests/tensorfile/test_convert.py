@@ -16,14 +16,7 @@ import torch
 from isal import isal_zlib
 
 import standfast
-from standfast.errors import (
-    AlreadyExists,
-    ChangedFile,
-    DigestMismatch,
-    RefusedMetadata,
-    UnsupportedDType,
-    WriteFailed,
-)
+from standfast import errors
 from standfast.files import digests
 from tests.formats.builders import flipped
 from tests.kit.seams import Seams
@@ -64,7 +57,7 @@ def test_casts_are_listed_with_whether_they_are_exact(tmp_path: Path) -> None:
         "same": np.ones(2, np.float32),
     }
     standfast.save(old, state)
-    with pytest.raises(UnsupportedDType, match="'count'"):
+    with pytest.raises(errors.UnsupportedDType, match="'count'"):
         standfast.convert(old, tmp_path / "new.oxck")
     assert not (tmp_path / "new.oxck").exists()
     done = standfast.convert(old, tmp_path / "new.oxck", cast=True)
@@ -83,13 +76,13 @@ def test_a_damaged_source_is_never_converted(old: Path) -> None:
     new = old.with_suffix(".oxck")
     new.write_bytes(b"what stood here")
     for cast in (False, True):
-        with pytest.raises(DigestMismatch) as found:
+        with pytest.raises(errors.DigestMismatch) as found:
             standfast.convert(old, new, cast=cast, replace=True)
         assert found.value.tensors == ("layer.bias",)
     assert new.read_bytes() == b"what stood here"
     standfast.save(old, {"w": np.ones(4, np.float64)})
     damage(old)
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(errors.DigestMismatch):
         standfast.convert(old, new, cast=True, replace=True)
     assert new.read_bytes() == b"what stood here"
     assert sorted(os.listdir(old.parent)) == [new.name, old.name]
@@ -121,7 +114,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(old: Path, seams: Seams) -> 
         truncate(fd, size)
 
     seams.disk(truncate=change)
-    with pytest.raises(ChangedFile):
+    with pytest.raises(errors.ChangedFile):
         standfast.convert(old, old.with_suffix(".pt"))
     assert os.listdir(old.parent) == [old.name]
 
@@ -131,7 +124,7 @@ def test_a_full_disk_leaves_what_stood_there(old: Path, seams: Seams) -> None:
         raise OSError(28, "No space left on device")
 
     seams.disk(reserve=refuse)
-    with pytest.raises(WriteFailed):
+    with pytest.raises(errors.WriteFailed):
         standfast.convert(old, old.with_suffix(".pt"))
     assert os.listdir(old.parent) == [old.name]
 
@@ -147,7 +140,7 @@ def test_what_the_new_format_lacks_is_refused_or_listed(tmp_path: Path) -> None:
     old, new = tmp_path / "old.pt", tmp_path / "new.safetensors"
     tree = {"model": {"w": torch.ones(2)}, "best": math.inf, "key": b"\x00", "epoch": 3}
     torch.save(tree, old)
-    with pytest.raises(RefusedMetadata, match="'key'"):
+    with pytest.raises(errors.RefusedMetadata, match="'key'"):
         standfast.convert(old, new)
     assert not new.exists()
     done = standfast.convert(old, new, cast=True)
@@ -169,7 +162,7 @@ def test_a_tree_loses_nothing_without_a_word(
 ) -> None:
     old, new = tmp_path / "a.pt", tmp_path / "a.npz"
     torch.save({"w": torch.ones(2), **tree}, old)
-    with pytest.raises(RefusedMetadata, match=f"'{path}'"):
+    with pytest.raises(errors.RefusedMetadata, match=f"'{path}'"):
         standfast.convert(old, new)
     done = standfast.convert(old, new, cast=True)
     assert list(done.metadata) == [left_out]
@@ -178,12 +171,12 @@ def test_a_tree_loses_nothing_without_a_word(
 
 def test_without_extras_typed_metadata_is_refused_or_becomes_text(old: Path) -> None:
     new = old.with_suffix(".oxck")
-    with pytest.raises(RefusedMetadata, match="'step'"):
+    with pytest.raises(errors.RefusedMetadata, match="'step'"):
         standfast.convert(old, new, extras=False)
     done = standfast.convert(old, new, extras=False, cast=True)
     assert list(done.metadata) == ["step: 3 is now text"]
     assert standfast.open(new).metadata == {"step": "3"}
-    with pytest.raises(RefusedMetadata, match="'step'"):
+    with pytest.raises(errors.RefusedMetadata, match="'step'"):
         standfast.convert(old, old.with_suffix(".npz"), extras=False)
     done = standfast.convert(old, old.with_suffix(".npz"), extras=False, cast=True)
     assert list(done.metadata) == ["step: left out"]
@@ -258,7 +251,7 @@ def test_casting_a_compressed_tensor_inflates_it_once_for_each_pass(
 
 def test_a_conversion_needs_a_path(old: Path) -> None:
     for target in (None, 5, io.BytesIO()):
-        with pytest.raises(WriteFailed):
+        with pytest.raises(errors.WriteFailed):
             standfast.convert(old, target)
 
 
@@ -275,7 +268,7 @@ def test_a_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
     standfast.save(tmp_path / "a.npz", {"w": np.ones(3)})
     target = tmp_path / "b.safetensors"
     target.write_bytes(b"precious")
-    with pytest.raises(AlreadyExists):
+    with pytest.raises(errors.AlreadyExists):
         standfast.convert(tmp_path / "a.npz", target)
     assert target.read_bytes() == b"precious"
     standfast.convert(tmp_path / "a.npz", target, replace=True)

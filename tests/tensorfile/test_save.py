@@ -13,18 +13,7 @@ import pytest
 from safetensors import safe_open
 
 import standfast
-from standfast.errors import (
-    BadName,
-    DigestMismatch,
-    DuplicateName,
-    RefusedMetadata,
-    RefusedTensor,
-    UnknownFormat,
-    UnreadableFile,
-    UnsupportedDType,
-    UnsupportedTensor,
-    WriteFailed,
-)
+from standfast import errors
 from tests.formats.builders import flipped
 from tests.kit.seams import Seams
 
@@ -36,15 +25,15 @@ def pack(dtype: str, *shape: int) -> standfast.Packed:
 
 
 REFUSED: list[tuple[type[Exception], list[Any]]] = [
-    (DuplicateName, [[("a", ONE), ("b", ONE), ("a", ONE)]]),
-    (BadName, [{n: ONE} for n in ("x" * 65_536, "é" * 32_768, "__metadata__", "\ud800", 1)]),
-    (UnsupportedDType, [{"a": np.ones(1, d)} for d in (np.complex128, np.longdouble)]),
-    (UnsupportedDType, [{"a": np.array(["x"])}, {"a": np.array([None])}]),
-    (UnsupportedDType, [{"a": np.zeros(1, d)} for d in ("M8[s]", [("x", "f4")])]),
-    (UnsupportedTensor, [{"a": np.ma.masked_array([1.0], [True])}]),
-    (UnsupportedTensor, [{"a": each} for each in (1.0, [1.0], None)]),
-    (UnsupportedTensor, [{"a": pack("float4_e2m1fn", n)} for n in (7, 8)]),
-    (UnsupportedTensor, [{"a": pack("float32", 3)}]),
+    (errors.DuplicateName, [[("a", ONE), ("b", ONE), ("a", ONE)]]),
+    (errors.BadName, [{n: ONE} for n in ("x" * 65_536, "é" * 32_768, "__metadata__", "\ud800", 1)]),
+    (errors.UnsupportedDType, [{"a": np.ones(1, d)} for d in (np.complex128, np.longdouble)]),
+    (errors.UnsupportedDType, [{"a": np.array(["x"])}, {"a": np.array([None])}]),
+    (errors.UnsupportedDType, [{"a": np.zeros(1, d)} for d in ("M8[s]", [("x", "f4")])]),
+    (errors.UnsupportedTensor, [{"a": np.ma.masked_array([1.0], [True])}]),
+    (errors.UnsupportedTensor, [{"a": each} for each in (1.0, [1.0], None)]),
+    (errors.UnsupportedTensor, [{"a": pack("float4_e2m1fn", n)} for n in (7, 8)]),
+    (errors.UnsupportedTensor, [{"a": pack("float32", 3)}]),
 ]
 
 
@@ -59,7 +48,7 @@ def test_a_tensor_that_cannot_be_written_is_refused_by_name(
         with pytest.raises(error) as caught:
             standfast.save(path, tensors)
         assert type(caught.value) is error
-        assert error is BadName or "'a'" in str(caught.value)
+        assert error is errors.BadName or "'a'" in str(caught.value)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -67,7 +56,7 @@ def test_a_tensor_that_cannot_be_written_is_refused_by_name(
 def test_more_than_a_header_can_hold_is_refused(tmp_path: Path, seams: Seams) -> None:
     seams.bound("bytes of a safetensors header", 4088)
     standfast.save(tmp_path / "fits.safetensors", {"a": ONE}, {"text": "x" * 3000})
-    with pytest.raises(RefusedTensor):
+    with pytest.raises(errors.RefusedTensor):
         standfast.save(tmp_path / "state.safetensors", {"a": ONE}, {"text": "x" * 4000})
 
 
@@ -75,7 +64,7 @@ def test_metadata_that_would_not_come_back_the_same_is_refused(tmp_path: Path) -
     values = (float("nan"), float("inf"), (1, 2), np.float64(1), {"b": [1, {2}]}, {1: 2}, "\ud800")
     keys = (1, "standfast.digest", "standfast.mine", "\ud800")
     for metadata in (*({"a": v} for v in values), *({k: "x"} for k in keys), [("a", 1)]):
-        with pytest.raises(RefusedMetadata):
+        with pytest.raises(errors.RefusedMetadata):
             standfast.save(tmp_path / "state.safetensors", {"a": ONE}, metadata)
     assert list(tmp_path.iterdir()) == []
 
@@ -115,7 +104,7 @@ def test_a_stream_that_does_not_block_does_not_lose_bytes_silently() -> None:
     with (
         os.fdopen(reading, "rb"),
         os.fdopen(writing, "wb", buffering=0) as stream,
-        pytest.raises(WriteFailed),
+        pytest.raises(errors.WriteFailed),
     ):
         standfast.save(stream, {"a": np.zeros(1 << 20, np.uint8)})
 
@@ -130,9 +119,9 @@ def test_what_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
     streams = (Full(), closed, io.StringIO(), io.BufferedReader(io.BytesIO()))
     paths = ("x\0.safetensors", "x\ud800.safetensors", "x" * 300 + ".safetensors")
     for target in (*(f"{tmp_path}/{odd}" for odd in paths), 3, None, *streams):
-        with pytest.raises(WriteFailed):
+        with pytest.raises(errors.WriteFailed):
             standfast.save(target, {"a": ONE})  # type: ignore[arg-type]
-    with pytest.raises(UnknownFormat, match=r"\.safetensors"):
+    with pytest.raises(errors.UnknownFormat, match=r"\.safetensors"):
         standfast.save(tmp_path / "state.xyz", {"a": ONE})
     assert list(tmp_path.iterdir()) == []
 
@@ -141,7 +130,7 @@ def test_what_cannot_be_read_is_refused() -> None:
     closed = io.BytesIO(b"x" * 100)
     closed.close()
     for source in (closed, io.StringIO("x" * 100), 3.5):
-        with pytest.raises(UnreadableFile):
+        with pytest.raises(errors.UnreadableFile):
             standfast.open(source)  # type: ignore[arg-type]
 
 
@@ -170,6 +159,6 @@ def test_damage_met_while_saving_an_open_file_is_reported_as_damage(tmp_path: Pa
     path = tmp_path / "state.safetensors"
     standfast.save(path, {"a": ONE})
     path.write_bytes(flipped(path.read_bytes(), path.stat().st_size - 1))
-    with standfast.open(path) as file, pytest.raises(DigestMismatch):
+    with standfast.open(path) as file, pytest.raises(errors.DigestMismatch):
         standfast.save(tmp_path / "copy.safetensors", file)
     assert list(tmp_path.iterdir()) == [path]

@@ -14,14 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from standfast.errors import (
-    LimitExceeded,
-    StandfastError,
-    TruncatedFile,
-    UnknownDType,
-    UnsupportedDType,
-    UnsupportedShape,
-)
+from standfast import errors
 from standfast.formats.npz.npy_header import (
     CODE_OF,
     MAX_HEADER,
@@ -125,14 +118,14 @@ def test_a_header_cut_anywhere_is_truncated(version: tuple[int, int]) -> None:
     size = read_header(data).size
     assert read_header(data[:size]) == read_header(data)
     for length in range(size):
-        with pytest.raises(TruncatedFile):
+        with pytest.raises(errors.TruncatedFile):
             read_header(data[:length])
 
 
 def test_deep_nesting_is_refused_at_once() -> None:
     for text in ("(" * 60_000, "{" * 60_000, fields(shape="(" * 60_000), fields("[" * 60_000)):
         limit = sys.getrecursionlimit()
-        with processor_limit(0.5), pytest.raises(StandfastError):
+        with processor_limit(0.5), pytest.raises(errors.StandfastError):
             read_header(header_of(text))
         assert sys.getrecursionlimit() == limit
 
@@ -140,7 +133,7 @@ def test_deep_nesting_is_refused_at_once() -> None:
 def test_the_longest_header_is_read() -> None:
     text = fields() + " " * (MAX_HEADER - 12 - len(fields()) - 1)
     assert read_header(header_of(text, (2, 0))).size == MAX_HEADER
-    with pytest.raises(LimitExceeded):
+    with pytest.raises(errors.LimitExceeded):
         read_header(header_of(text + " ", (2, 0)))
 
 
@@ -156,7 +149,7 @@ def test_what_we_read_after_random_damage_numpy_reads_too() -> None:
             data[at] = rng.choice((rng.randrange(256), *b"0123456789(),<>'L \n"))
         try:
             found = read_header(bytes(data))
-        except StandfastError:
+        except errors.StandfastError:
             continue
         accepted += 1
         shape, fortran_order, dtype = seen_by_numpy(bytes(data))
@@ -168,14 +161,14 @@ def test_what_we_read_after_random_damage_numpy_reads_too() -> None:
 
 def test_a_dtype_that_numpy_would_not_give_back_is_refused() -> None:
     for dtype in DTYPES.keys() - CODE_OF.keys():
-        with pytest.raises(UnsupportedDType, match=dtype):
+        with pytest.raises(errors.UnsupportedDType, match=dtype):
             write_header(TensorSpec(dtype, (2,)))
     for lost in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
-        with pytest.raises(UnknownDType):
+        with pytest.raises(errors.UnknownDType):
             read_header(saved(np.zeros(2, lost)))
 
 
 @pytest.mark.parametrize("shape", [(1,) * 65, (2**59, 0), (2**40, 2**40)])
 def test_a_shape_that_we_would_not_read_is_not_written(shape: tuple[int, ...]) -> None:
-    with pytest.raises(UnsupportedShape):
+    with pytest.raises(errors.UnsupportedShape):
         write_header(TensorSpec("float32", shape))

@@ -14,14 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import standfast
-from standfast.errors import (
-    BadName,
-    DuplicateName,
-    NotVerified,
-    RefusedMetadata,
-    UnsupportedDType,
-    UnsupportedShape,
-)
+from standfast import errors
 from standfast.formats.oxck import file as oxck
 from standfast.tensors import DTYPES, TensorSpec
 from tests import GOLDEN
@@ -99,7 +92,7 @@ def test_tensors_that_are_not_aligned_in_the_file_are_in_memory(
     for name in ("a", "ab", "abc", "abcd"):
         path.write_bytes(file_of("{}", tensor(name, (2, 3), array.tobytes())))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotVerified)
+            warnings.simplefilter("ignore", errors.NotVerified)
             loaded = standfast.load(path, mapped=mapped)[name]
         with standfast.open(path, mapped=mapped) as file:
             for found in (loaded, file[name], file.slice(name)[:]):
@@ -130,7 +123,7 @@ def test_names_of_any_kind_and_64_dimensions_are_written_and_read() -> None:
 def test_another_dtype_is_refused_by_name_or_cast() -> None:
     for dtype in set(DTYPES) - {"float32"}:
         specs = [("fine", TensorSpec("float32", (2,))), ("odd one", TensorSpec(dtype, (8,)))]
-        with pytest.raises(UnsupportedDType, match="'odd one'"):
+        with pytest.raises(errors.UnsupportedDType, match="'odd one'"):
             oxck.layout(specs, {}, extras=True)
     for dtype in ("float64", "float16", "int64", "uint8", "bool"):
         array = np.array([0, 1, 3]).astype(dtype)
@@ -140,19 +133,19 @@ def test_another_dtype_is_refused_by_name_or_cast() -> None:
 
 def test_what_cannot_be_written_is_refused(seams: Seams) -> None:
     for pairs, error in (
-        ([("n" * 65_536, (1,))], BadName),
-        ([("x", (1,)), ("x", (1,))], DuplicateName),
-        ([("x", (1,) * 65)], UnsupportedShape),
+        ([("n" * 65_536, (1,))], errors.BadName),
+        ([("x", (1,)), ("x", (1,))], errors.DuplicateName),
+        ([("x", (1,) * 65)], errors.UnsupportedShape),
     ):
         with pytest.raises(error):
             oxck.layout([(name, TensorSpec("float32", shape)) for name, shape in pairs], {}, True)
     seams.bound("bytes of OXCK metadata", 1000)
-    with pytest.raises(RefusedMetadata):
+    with pytest.raises(errors.RefusedMetadata):
         saved({}, {"text": "x" * 1000}, extras=False)
 
 
 def test_metadata_that_is_no_text_needs_our_extras() -> None:
-    with pytest.raises(RefusedMetadata, match="'step'"):
+    with pytest.raises(errors.RefusedMetadata, match="'step'"):
         saved(ONE, {"step": 3}, extras=False)
     assert opened(saved(ONE, {"step": 3}, extras=False, cast=True)).metadata == {"step": "3"}
     assert opened(saved(ONE, {"step": 3})).metadata == {"step": 3}

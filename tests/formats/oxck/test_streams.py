@@ -1,4 +1,4 @@
-"""Streams of OXCK, tenzor and safetensors: pipes, sockets that stay open, and readers that give little."""
+"""Streams: pipes, sockets that stay open, and readers that give little."""
 
 from __future__ import annotations
 

@@ -14,15 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import standfast
-from standfast.errors import (
-    BadName,
-    DigestMismatch,
-    DuplicateName,
-    NotVerified,
-    RefusedMetadata,
-    UnsupportedDType,
-    UnsupportedShape,
-)
+from standfast import errors
 from standfast.formats.tenzor import file as tenzor
 from standfast.formats.tenzor.file import checkpoint_metadata
 from standfast.formats.tenzor.metadata import parse_metadata
@@ -141,7 +133,7 @@ def test_tensors_after_an_odd_one_come_back_aligned(mapped: bool, tmp_path: Path
         data += array.tobytes()
     path.write_bytes(file_of("{}", entries, data))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotVerified)
+        warnings.simplefilter("ignore", errors.NotVerified)
         loaded = standfast.load(path, mapped=mapped, names=list(tensors))
     with standfast.open(path, mapped=mapped, names=list(tensors)) as file:
         assert list(file) == list(tensors)
@@ -165,7 +157,7 @@ def test_chunks_of_a_large_tensor_are_verified_each(tmp_path: Path) -> None:
     with standfast.open(path) as opened:
         assert opened.slice("x")[:1000].all()
         assert opened["wide"].all()
-        with pytest.raises(DigestMismatch, match="'x'"):
+        with pytest.raises(errors.DigestMismatch, match="'x'"):
             opened.slice("x")[-1:]
 
 
@@ -238,11 +230,11 @@ def test_names_in_the_file_need_no_others() -> None:
 
 def test_names_that_are_no_text_or_the_hash_of_another_are_refused() -> None:
     for name in (3, b"a", None, "\ud800"):
-        with pytest.raises(BadName):
+        with pytest.raises(errors.BadName):
             opened(bare(a=[1]), names=["a", name])
-    with pytest.raises(DuplicateName):
+    with pytest.raises(errors.DuplicateName):
         saved({"a": np.ones(1), A: np.ones(1)}, extras=False)
-    with pytest.raises(DuplicateName):
+    with pytest.raises(errors.DuplicateName):
         opened(bare(a=[1]), names=[A, "a"])
 
 
@@ -269,9 +261,9 @@ COLLIDING = ("8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ")
 def test_two_names_of_one_hash_are_refused() -> None:
     one, other = COLLIDING
     assert fnv(one.encode()) == fnv(other.encode())
-    with pytest.raises(DuplicateName, match=f"'{one}'.*'{other}'.*0x"):
+    with pytest.raises(errors.DuplicateName, match=f"'{one}'.*'{other}'.*0x"):
         saved({"weight": np.ones(1), one: np.ones(1), other: np.ones(1)})
-    with pytest.raises(DuplicateName, match=f"'{one}'.*'{other}'.*0x"):
+    with pytest.raises(errors.DuplicateName, match=f"'{one}'.*'{other}'.*0x"):
         opened(bare(**{one: [1]}), names=list(COLLIDING))
 
 
@@ -281,13 +273,13 @@ def test_two_names_of_one_hash_are_refused() -> None:
 def test_what_the_format_lacks_is_refused_by_name_or_cast() -> None:
     for dtype in set(DTYPES) - set(tenzor.CODES):
         specs = [("fine", TensorSpec("float32", (2,))), ("odd one", TensorSpec(dtype, (8,)))]
-        with pytest.raises(UnsupportedDType, match="'odd one'"):
+        with pytest.raises(errors.UnsupportedDType, match="'odd one'"):
             tenzor.layout(specs, {}, extras=True)
     deep = np.arange(64, dtype=np.float32).reshape(2, 2, 2, 2, 2, 2)
-    with pytest.raises(UnsupportedShape, match="'deep'"):
+    with pytest.raises(errors.UnsupportedShape, match="'deep'"):
         saved({"fine": np.ones(1), "deep": deep})
     assert same_bytes(opened(saved({"deep": deep}, cast=True))["deep"], deep.reshape(4, 2, 2, 2, 2))
-    with pytest.raises(UnsupportedShape, match=r"'huge'.*4294967296"):
+    with pytest.raises(errors.UnsupportedShape, match=r"'huge'.*4294967296"):
         tenzor.layout([("huge", TensorSpec("uint8", (0, 2**32)))], {}, extras=True)
     layout = tenzor.layout([("large", TensorSpec("uint8", (2**32 - 1,)))], {}, extras=False)
     assert layout.size == 4096 + 2**32 - 1
@@ -297,14 +289,14 @@ def test_names_and_metadata_that_cannot_be_written_are_refused(seams: Seams) -> 
     longest = "é" * 32_767 + "n"
     assert list(opened(saved({longest: np.ones(1)}))) == [longest]
     for several, error in (
-        (["n" * 65_536], BadName),
-        (["\ud800"], BadName),
-        (["a", "a"], DuplicateName),
+        (["n" * 65_536], errors.BadName),
+        (["\ud800"], errors.BadName),
+        (["a", "a"], errors.DuplicateName),
     ):
         with pytest.raises(error):
             saved([(name, np.ones(1)) for name in several])
     seams.bound("bytes of tenzor metadata", 1000)
-    with pytest.raises(RefusedMetadata):
+    with pytest.raises(errors.RefusedMetadata):
         saved(ONE, {"text": "x" * 1000})
 
 
@@ -421,5 +413,5 @@ REFUSED += [b'{"standfast\\u002enames":["a"]}', b'{"a":' + b"[" * 101 + b"]" * 1
 @pytest.mark.parametrize("extras", [True, False])
 def test_bytes_that_could_not_be_read_again_are_refused(extras: bool) -> None:
     for text in REFUSED:
-        with pytest.raises(RefusedMetadata):
+        with pytest.raises(errors.RefusedMetadata):
             saved(ONE, text, extras=extras)

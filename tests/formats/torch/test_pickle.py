@@ -21,14 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._weights_only_unpickler import Unpickler
 
-from standfast.errors import (
-    BadName,
-    DuplicateName,
-    RefusedPickle,
-    RefusedState,
-    UnsupportedDType,
-    UnsupportedShape,
-)
+from standfast import errors
 from standfast.formats.torch.pickle import StoredTensor, Stub, read_pickle
 from standfast.formats.torch.pickle_writer import write_pickle
 from standfast.formats.torch.tree_writer import TreeTensor, write_tree
@@ -122,7 +115,7 @@ def test_float4_has_a_shape_of_elements() -> None:
     assert read_pickle(pickle_in(pairs)) == StoredTensor(
         "0", 12, "float4_e2m1fn", 0, (3, 8), (4, 1)
     )
-    with pytest.raises(RefusedPickle):
+    with pytest.raises(errors.RefusedPickle):
         read_pickle(pickle_in(pairs[0, 0]))
 
 
@@ -385,7 +378,7 @@ STRANGE = {
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_value_that_is_no_data_is_refused_or_left_out(name: str, protocol: int) -> None:
     data = pickle_in({"strange": STRANGE[name], "weight": torch.ones(2)}, protocol)
-    with pytest.raises(RefusedPickle):
+    with pytest.raises(errors.RefusedPickle):
         read_pickle(data)
     tree = read_pickle(data, tensors_only=True)
     assert tree["weight"].shape == (2,)
@@ -433,14 +426,14 @@ def test_what_torch_cannot_hold_is_not_written() -> None:
     floats = TensorSpec("float32", ())
     cases: list[tuple[type[Exception], list[tuple[str, TensorSpec]]]] = [
         *(
-            (UnsupportedDType, [("x", TensorSpec(dtype, (4,)))])
+            (errors.UnsupportedDType, [("x", TensorSpec(dtype, (4,)))])
             for dtype in ("float6_e2m3fn", "float6_e3m2fn", "no such")
         ),
-        (UnsupportedShape, [("x", TensorSpec("float4_e2m1fn", (2, 3)))]),
-        (UnsupportedShape, [("x", TensorSpec("float4_e2m1fn", ()))]),
-        (UnsupportedShape, [("x", TensorSpec("float32", (1,) * 65))]),
-        (BadName, [("\ud800", floats)]),
-        (DuplicateName, [("x", floats), ("x", floats)]),
+        (errors.UnsupportedShape, [("x", TensorSpec("float4_e2m1fn", (2, 3)))]),
+        (errors.UnsupportedShape, [("x", TensorSpec("float4_e2m1fn", ()))]),
+        (errors.UnsupportedShape, [("x", TensorSpec("float32", (1,) * 65))]),
+        (errors.BadName, [("\ud800", floats)]),
+        (errors.DuplicateName, [("x", floats), ("x", floats)]),
     ]
     for error, tensors in cases:
         with pytest.raises(error):
@@ -496,9 +489,9 @@ def test_the_versions_of_a_state_dict_are_kept() -> None:
 
 def test_what_cannot_be_read_is_refused() -> None:
     for value in (np.float32(1), np.datetime64("2026-01-01"), {1, 2}, 2**2100, "\ud800"):
-        with pytest.raises(RefusedState):
+        with pytest.raises(errors.RefusedState):
             write_tree({"a": [{"b": value}]}, [])
-    with pytest.raises(RefusedState):
+    with pytest.raises(errors.RefusedState):
         write_tree({2**64: 1}, [])
 
 
@@ -512,11 +505,11 @@ def test_a_tensor_that_torch_has_not_is_refused() -> None:
     between_elements = {"offset": 2, "shape": (2,)}
     for fields in ({"dtype": "float6_e2m3fn"}, backwards, between_elements):
         tensor = _tensor(**fields)
-        with pytest.raises(RefusedState):
+        with pytest.raises(errors.RefusedState):
             write_tree({"x": tensor}, [tensor])
     in_metadata: OrderedDict[str, Any] = OrderedDict()
     in_metadata._metadata = {"a": _tensor()}  # type: ignore[attr-defined]
-    with pytest.raises(RefusedState):
+    with pytest.raises(errors.RefusedState):
         write_tree({"m": in_metadata}, [_tensor()])
 
 

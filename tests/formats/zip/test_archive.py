@@ -19,14 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from standfast.errors import (
-    BadName,
-    DuplicateKey,
-    LimitExceeded,
-    RefusedMetadata,
-    StandfastError,
-    TruncatedFile,
-)
+from standfast import errors
 from standfast.formats.zip.archive import Archive, Entry, read_archive
 from standfast.formats.zip.records import (
     central_directory,
@@ -195,7 +188,7 @@ def test_each_form_of_a_descriptor_is_read(form: str, signature: bytes, unlisted
 def test_names_are_decoded_as_zipfile_does() -> None:
     data = archive(Piece("é".encode(), flags=UTF8), Piece("é".encode("cp437")), Piece(b"\x1f"))
     # Two spellings of one name are told apart by their bytes, and refused as one name.
-    with pytest.raises(DuplicateKey):
+    with pytest.raises(errors.DuplicateKey):
         archive_of(data)
     data = archive(Piece("é".encode(), flags=UTF8), Piece("ü".encode("cp437")), Piece(b"\x1f"))
     assert [entry.name for entry in agrees_with_zipfile(data).entries] == ["é", "ü", "\x1f"]
@@ -214,7 +207,7 @@ SMALL = {
 def test_a_file_cut_anywhere_is_truncated(kind: str) -> None:
     archive_of(SMALL[kind])
     for size in range(len(SMALL[kind])):
-        with pytest.raises(TruncatedFile):
+        with pytest.raises(errors.TruncatedFile):
             archive_of(SMALL[kind][:size])
 
 
@@ -226,7 +219,7 @@ def test_no_changed_byte_makes_it_read_otherwise_than_zipfile_does(kind: str) ->
             changed = data[:at] + bytes((value,)) + data[at + 1 :]
             try:
                 found = archive_of(changed)
-            except StandfastError:
+            except errors.StandfastError:
                 continue
             accepted += 1
             with zipfile.ZipFile(io.BytesIO(changed)) as theirs:
@@ -252,7 +245,7 @@ def test_a_directory_beyond_the_limit_is_not_read() -> None:
     size, directory = 2 * GIB, 300 << 20
     end = archive(end={"directory_size": directory, "directory_at": size - 22 - directory})
     read, lengths = counted(sparse_reader([(size - 22, end)]))
-    with pytest.raises(LimitExceeded):
+    with pytest.raises(errors.LimitExceeded):
         read_archive(read, size)
     assert len(lengths) == 1
     assert lengths[0] < 70_000
@@ -383,8 +376,8 @@ def test_zipfile_and_torch_open_a_file_of_5_gib_that_we_build(tmp_path: Path) ->
 
 def test_a_name_or_comment_that_would_not_come_back_is_refused() -> None:
     for name in ("", "a\0", "folder/", "é" * 40_000, "\ud800"):
-        with pytest.raises(BadName):
+        with pytest.raises(errors.BadName):
             local_header(name, 0, 0)
     for comment in (bytes(65_536), b"PK\5\6"):
-        with pytest.raises(RefusedMetadata):
+        with pytest.raises(errors.RefusedMetadata):
             central_directory([], 0, comment)

@@ -13,14 +13,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import (
-    DamagedFile,
-    LimitExceeded,
-    MissingFile,
-    UnknownFormat,
-    UnreadableFile,
-    UnsupportedFile,
-)
+from standfast import errors
 from standfast.tensorfile.importers import Folder, read_folder
 from standfast.tensors import frameworks
 from tests import GOLDEN
@@ -151,7 +144,7 @@ def test_parts_without_any_number_are_of_step_0(tmp_path: Path) -> None:
     assert _steps(folder) == [0]
     assert same(folder.found[0].state(), {"model": WEIGHTS, "optimizer": {"param_groups": []}})
     save_torch(tmp_path / "resnet.pt", WEIGHTS)
-    with pytest.raises(UnsupportedFile, match="'step'"):
+    with pytest.raises(errors.UnsupportedFile, match="'step'"):
         read_folder(tmp_path)
 
 
@@ -166,7 +159,7 @@ def test_a_file_without_a_step_is_ignored_beside_others(tmp_path: Path) -> None:
 def test_two_different_files_of_one_step_are_refused(tmp_path: Path) -> None:
     save_torch(tmp_path / "a.pt", {"step": 5, "model": WEIGHTS})
     save_torch(tmp_path / "b.pt", {"step": 5, "model": {"weight": torch.zeros(3)}})
-    with pytest.raises(UnsupportedFile, match=r"a\.pt.*b\.pt.*5"):
+    with pytest.raises(errors.UnsupportedFile, match=r"a\.pt.*b\.pt.*5"):
         read_folder(tmp_path)
     save_torch(tmp_path / "b.pt", {"step": 5, "model": WEIGHTS})
     folder = read_folder(tmp_path)
@@ -175,7 +168,7 @@ def test_two_different_files_of_one_step_are_refused(tmp_path: Path) -> None:
     # Names that differ in numbers alone are no parts.
     save_torch(tmp_path / "other" / "epoch=3-step=5.pt", {"w": torch.zeros(1)})
     save_torch(tmp_path / "other" / "epoch=4-step=5.pt", {"w": torch.ones(1)})
-    with pytest.raises(UnsupportedFile):
+    with pytest.raises(errors.UnsupportedFile):
         read_folder(tmp_path / "other")
 
 
@@ -236,7 +229,7 @@ def test_a_tree_hidden_beside_the_tree_is_bounded(tmp_path: Path) -> None:
         deep = {"x": deep}
     model._metadata = deep
     save_torch(tmp_path / "net_1.pt", model)
-    with pytest.raises(LimitExceeded, match=r"net_1\.pt"):
+    with pytest.raises(errors.LimitExceeded, match=r"net_1\.pt"):
         _first(tmp_path)
 
 
@@ -257,17 +250,17 @@ def test_without_torch_tensors_are_arrays(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_nothing_that_looks_like_a_checkpoint_is_said_so(tmp_path: Path) -> None:
     save_torch(tmp_path / "module" / "net_1.pt", torch.nn.Linear(1, 1))
-    with pytest.raises(UnknownFormat, match=r"net_1\.pt.*Linear"):
+    with pytest.raises(errors.UnknownFormat, match=r"net_1\.pt.*Linear"):
         read_folder(tmp_path / "module")
     (tmp_path / "notes.txt").write_text("none")
     (tmp_path / "run_step1.sunc").write_bytes((GOLDEN / "sunc_scalar_2d.sunc").read_bytes())
-    with pytest.raises(UnknownFormat):
+    with pytest.raises(errors.UnknownFormat):
         read_folder(tmp_path)
-    with pytest.raises(MissingFile):
+    with pytest.raises(errors.MissingFile):
         read_folder(tmp_path / "gone")
-    with pytest.raises(UnreadableFile):
+    with pytest.raises(errors.UnreadableFile):
         read_folder(tmp_path / "notes.txt")
-    with pytest.raises(UnreadableFile):
+    with pytest.raises(errors.UnreadableFile):
         read_folder("a\0b")
 
 
@@ -288,5 +281,5 @@ def test_links_are_followed_and_special_files_are_not_read(tmp_path: Path) -> No
 def test_a_damaged_file_raises_with_its_path(tmp_path: Path) -> None:
     path = save_torch(tmp_path / "net_5.pt", WEIGHTS)
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(DamagedFile, match=r"net_5\.pt:"):
+    with pytest.raises(errors.DamagedFile, match=r"net_5\.pt:"):
         read_folder(tmp_path)

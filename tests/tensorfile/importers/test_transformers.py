@@ -12,15 +12,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import (
-    BadField,
-    DamagedFile,
-    DigestMismatch,
-    DuplicateKey,
-    LimitExceeded,
-    MissingData,
-    UnsupportedFile,
-)
+from standfast import errors
 from standfast.tensorfile.importers import read_folder
 from tests.formats.builders import flipped
 from tests.kit.stores import same
@@ -182,7 +174,7 @@ def test_the_best_is_the_one_that_the_newest_names(tmp_path: Path) -> None:
 def test_folders_of_one_step_are_refused(tmp_path: Path) -> None:
     write_transformers(tmp_path / "checkpoint-500", 500)
     write_transformers(tmp_path / "checkpoint-501", 500)
-    with pytest.raises(UnsupportedFile):
+    with pytest.raises(errors.UnsupportedFile):
         read_folder(tmp_path)
 
 
@@ -198,15 +190,15 @@ def test_a_checkpoint_folder_without_a_checkpoint_is_ignored(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("shard", "error"),
     [
-        ("../model-00001-of-00002.safetensors", BadField),
-        ("/etc/passwd", BadField),
-        ("training_args.bin", BadField),
-        (5, BadField),
-        ("model-00009-of-00002.safetensors", MissingData),
+        ("../model-00001-of-00002.safetensors", errors.BadField),
+        ("/etc/passwd", errors.BadField),
+        ("training_args.bin", errors.BadField),
+        (5, errors.BadField),
+        ("model-00009-of-00002.safetensors", errors.MissingData),
     ],
 )
 def test_an_index_cannot_name_what_is_no_shard_of_the_folder(
-    tmp_path: Path, shard: Any, error: type[DamagedFile]
+    tmp_path: Path, shard: Any, error: type[errors.DamagedFile]
 ) -> None:
     folder = tmp_path / "checkpoint-500"
     _shards(folder)
@@ -223,13 +215,13 @@ def test_shards_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     index = folder / "model.safetensors.index.json"
     places = json.loads(index.read_text())["weight_map"]
     index.write_text(json.dumps({"weight_map": places | {"more": places["0.weight"]}}))
-    with pytest.raises(MissingData, match="'more'"):
+    with pytest.raises(errors.MissingData, match="'more'"):
         read_folder(tmp_path).found[0].state()
     standfast.save(folder / "model-00002-of-00002.safetensors", weights)
-    with pytest.raises(DuplicateKey):
+    with pytest.raises(errors.DuplicateKey):
         read_folder(tmp_path).found[0].state()
     index.write_text('{"weight_map": []}')
-    with pytest.raises(BadField):
+    with pytest.raises(errors.BadField):
         read_folder(tmp_path)
 
 
@@ -240,8 +232,8 @@ HOSTILE += [b'{"a": "\xff"}', b"[1]", b"", b'{"global_step": -1}', b'{"global_st
 def test_hostile_json_is_refused_with_its_path(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-500"
     write_transformers(folder, 500)
-    twice = (b'{"global_step": 1, "global_step": 2}', DuplicateKey)
-    for text, error in [twice, *((text, BadField) for text in HOSTILE)]:
+    twice = (b'{"global_step": 1, "global_step": 2}', errors.DuplicateKey)
+    for text, error in [twice, *((text, errors.BadField) for text in HOSTILE)]:
         (folder / "trainer_state.json").write_bytes(text)
         with pytest.raises(error, match=r"checkpoint-500/trainer_state\.json:"):
             read_folder(tmp_path)
@@ -251,7 +243,7 @@ def test_endless_json_is_refused_before_it_is_read(tmp_path: Path) -> None:
     write_transformers(tmp_path / "checkpoint-500", 500)
     with (tmp_path / "checkpoint-500" / "config.json").open("wb") as file:
         file.truncate((64 << 20) + 1)
-    with pytest.raises(LimitExceeded, match=r"config\.json.*67,108,865"):
+    with pytest.raises(errors.LimitExceeded, match=r"config\.json.*67,108,865"):
         read_folder(tmp_path).found[0].state()
 
 
@@ -260,13 +252,13 @@ def test_damage_in_any_part_is_found_with_its_path(tmp_path: Path) -> None:
     write_transformers(folder, 500)
     weights = folder / "model.safetensors"
     weights.write_bytes(flipped(weights.read_bytes(), weights.stat().st_size - 1))
-    with pytest.raises(DigestMismatch, match=r"model\.safetensors"):
+    with pytest.raises(errors.DigestMismatch, match=r"model\.safetensors"):
         read_folder(tmp_path).found[0].state()
     weights.unlink()
     (folder / "optimizer.pt").write_bytes((folder / "optimizer.pt").read_bytes()[:-100])
-    with pytest.raises(DamagedFile, match=r"optimizer\.pt:"):
+    with pytest.raises(errors.DamagedFile, match=r"optimizer\.pt:"):
         read_folder(tmp_path).found[0].state()
     (folder / "optimizer.pt").unlink()
     (folder / "pytorch_model.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
-    with pytest.raises(DamagedFile, match=r"pytorch_model\.bin:"):
+    with pytest.raises(errors.DamagedFile, match=r"pytorch_model\.bin:"):
         read_folder(tmp_path).found[0].state()

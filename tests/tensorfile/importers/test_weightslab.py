@@ -14,15 +14,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import (
-    BadField,
-    DamagedFile,
-    LimitExceeded,
-    MissingFile,
-    StandfastError,
-    UnreadableFile,
-    UnsupportedFile,
-)
+from standfast import errors
 from standfast.tensorfile.importers import Experiment, read_root
 from tests import WEIGHTSLAB
 from tests.fuzz.limits import processor_limit
@@ -226,16 +218,16 @@ def test_links_out_of_the_root_are_not_followed(tmp_path: Path) -> None:
     assert list(root.experiments) == [FIRST]
     assert list(root.experiments[FIRST].checkpoints) == [100, 300]
     assert len(root.problems) == 3
-    with pytest.raises(UnreadableFile):
+    with pytest.raises(errors.UnreadableFile):
         root.experiments[FIRST].config()
 
 
 def test_a_folder_that_is_no_root(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile):
+    with pytest.raises(errors.MissingFile):
         read_root(tmp_path)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "models").write_bytes(b"")
-    with pytest.raises(UnreadableFile):
+    with pytest.raises(errors.UnreadableFile):
         read_root(tmp_path)
 
 
@@ -244,7 +236,7 @@ def test_a_damaged_configuration_is_refused(tmp_path: Path) -> None:
     wrong = (b"hyperparameters: 7", b"hyperparameters: [1]")
     for content in (b"", b"[1]", b"a: 1", b"a: *b", b"{", *wrong):
         path.write_bytes(content)
-        with pytest.raises(BadField, match=r"config\.yaml"):
+        with pytest.raises(errors.BadField, match=r"config\.yaml"):
             _only(tmp_path).config()
 
 
@@ -268,11 +260,11 @@ def writer(tmp_path: Path) -> Writer:
 )
 def test_a_data_state_of_the_wrong_types_is_refused(writer: Writer, content: Any) -> None:
     path = writer.data_state(FIRST, content)
-    with pytest.raises(BadField, match=r"data_state\.yaml"):
+    with pytest.raises(errors.BadField, match=r"data_state\.yaml"):
         _only(writer.path).data_state()
     path.unlink()
     writer.snapshot(FIRST, content)
-    with pytest.raises(BadField, match=r"data_snapshot\.json"):
+    with pytest.raises(errors.BadField, match=r"data_snapshot\.json"):
         _only(writer.path).data_state()
 
 
@@ -324,21 +316,21 @@ def test_a_table_of_another_shape_stays_as_it_is(writer: Writer) -> None:
 def test_a_table_beside_the_snapshot(writer: Writer) -> None:
     name = f"{FIRST[16:]}_data_snapshot.data.json"
     path = writer.snapshot(FIRST, {"data_format": "json", "data_file": name})
-    with pytest.raises(MissingFile):
+    with pytest.raises(errors.MissingFile):
         _only(writer.path).data_state()
     path.with_name(name).write_text(json.dumps(_columns(ROWS)))
     samples = _only(writer.path).data_state()
     assert samples is not None
     assert samples["uids"] == SAMPLES["uids"]
     path.with_name(name).write_text("{torn")
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         _only(writer.path).data_state()
 
 
 def test_no_name_in_a_snapshot_becomes_a_path(writer: Writer) -> None:
     for name in ("../secret.json", "/etc/passwd", "other.parquet", 7, ["a"]):
         writer.snapshot(FIRST, {"data_file": name})
-        with pytest.raises(BadField):
+        with pytest.raises(errors.BadField):
             _only(writer.path).data_state()
 
 
@@ -352,7 +344,7 @@ def _write_parquet(writer: Writer) -> Path:
 def test_a_parquet_file_needs_pyarrow(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _write_parquet(writer)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(UnsupportedFile, match=path.name):
+    with pytest.raises(errors.UnsupportedFile, match=path.name):
         _only(writer.path).data_state()
 
 
@@ -387,9 +379,9 @@ def test_a_parquet_file(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None
     state = _only(writer.path).data_state()
     assert state == {"uids": [1, 2], "discarded": [1], "tags": {2: ["x"]}}
     for opened, error in (
-        (lambda path: _Parquet(table, 1 << 60), LimitExceeded),
-        (lambda path: _Parquet({"loss": [1]}, 1), BadField),
-        (lambda path: 1 // 0, BadField),
+        (lambda path: _Parquet(table, 1 << 60), errors.LimitExceeded),
+        (lambda path: _Parquet({"loss": [1]}, 1), errors.BadField),
+        (lambda path: 1 // 0, errors.BadField),
     ):
         pyarrow.ParquetFile = opened
         with pytest.raises(error):
@@ -400,7 +392,7 @@ def test_torn_files_give_a_value_or_an_error_of_ours(writer: Writer) -> None:
     config = writer.config(FIRST, {"lr": 0.1, "layers": [1, 2]})
     snapshot = writer.snapshot(FIRST, {"data": ROWS[:2]})
     whole, table = config.read_bytes(), snapshot.read_bytes()
-    errors, ends = 0, range(0, max(len(whole), len(table)), 3)
+    refused, ends = 0, range(0, max(len(whole), len(table)), 3)
     for at in ends:
         config.write_bytes(whole[:at])
         snapshot.write_bytes(table[:at])
@@ -408,6 +400,6 @@ def test_torn_files_give_a_value_or_an_error_of_ours(writer: Writer) -> None:
         for read in (experiment.config, experiment.data_state):
             try:
                 read()
-            except StandfastError:
-                errors += 1
-    assert errors > len(whole) // 3
+            except errors.StandfastError:
+                refused += 1
+    assert refused > len(whole) // 3
