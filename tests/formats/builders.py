@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +20,14 @@ from standfast.formats.reader import Options
 
 Array = np.ndarray[Any, Any]
 
+Files = Mapping[str, bytes | Callable[[], bytes]]
+"""Malformed files by what is wrong with them; a function where the file is large."""
+
 
 @dataclass(frozen=True)
-class Row:
-    """A malformed file, and how it has to be refused."""
+class Refusal:
+    """How a file has to be refused."""
 
-    name: str
-    """What is wrong with it."""
-    data: bytes | Callable[[], bytes]
-    """A function where the file is large."""
     error: type[StandfastError] | None
     """The very class, not a parent of it; None if the file is odd, and has to open."""
     opens: bool = False
@@ -35,9 +35,49 @@ class Row:
     tensor: str = ""
     """The tensor that the message has to name."""
 
+
+def unchecked(error: type[StandfastError]) -> Refusal:
+    """What is refused, but opens unverified."""
+    return Refusal(error, opens=True)
+
+
+def texts(build: Callable[[str], bytes], what: str = "") -> Callable[[str], dict[str, bytes]]:
+    """A file for each of several texts, which stand on lines, or two spaces apart."""
+    return lambda several: {
+        f"{what} {each}".strip(): build(each) for each in re.split(r"\s{2,}|\n", several.strip())
+    }
+
+
+Table = Mapping[Any, Files]
+"""By how they are refused: a Refusal, a class, or a class after the tensor that it has to name."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A malformed file."""
+
+    name: str
+    data: bytes | Callable[[], bytes]
+    refusal: Refusal
+
     @property
     def content(self) -> bytes:
         return self.data() if callable(self.data) else self.data
+
+
+def rows(*tables: Table) -> tuple[Row, ...]:
+    return tuple(
+        Row(name, data, _refusal(key))
+        for table in tables
+        for key, files in table.items()
+        for name, data in files.items()
+    )
+
+
+def _refusal(key: Any) -> Refusal:
+    if isinstance(key, tuple):
+        return Refusal(key[1], tensor=key[0])
+    return key if isinstance(key, Refusal) else Refusal(key)
 
 
 def chunks(*tensors: bytes) -> str:
@@ -51,6 +91,19 @@ def saved(format: str, tensors: Any, metadata: Any = None, **options: Any) -> by
     stream = io.BytesIO()
     standfast.save(stream, tensors, metadata, format=format, **options)
     return stream.getvalue()
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """The bytes with the lowest bit flipped at one place."""
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def with_digest(file: bytes, at: int, before: bytes, after: bytes = b"") -> bytes:
+    """The file with the right 64 digits at `at`, over `before` and `after` them."""
+    if not 0 <= at <= at + 64 <= len(file):
+        return file
+    digits = blake3(before + b"0" * 64 + after).hexdigest().encode()
+    return file[:at] + digits + file[at + 64 :]
 
 
 def opened(data: bytes, **options: Any) -> standfast.TensorFile:

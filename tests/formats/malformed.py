@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from standfast.formats.dcp_metadata import read_metadata
+from standfast.formats.npz.npy_header import read_header
 from tests.formats import test_dcp_metadata as dcp
-from tests.formats.builders import Row
+from tests.formats.builders import Row, rows
 from tests.formats.npz import malformed as npz
-from tests.formats.npz import test_npy_header as npy
 from tests.formats.oxck import malformed as oxck
-from tests.formats.safetensors import (
-    malformed_header,
-    malformed_large,
-    malformed_metadata,
-    malformed_tensors,
-)
+from tests.formats.safetensors import malformed as safetensors
+from tests.formats.safetensors import malformed_metadata
 from tests.formats.sunc import malformed as sunc
 from tests.formats.tenzor import malformed as tenzor
 from tests.formats.torch import malformed as torch
@@ -35,18 +32,15 @@ class Table:
     """How those rows open that say so."""
 
 
-SAFETENSORS = (malformed_header, malformed_tensors, malformed_metadata, malformed_large)
 TABLES = {
-    "safetensors": Table(
-        tuple(row for each in SAFETENSORS for row in each.ROWS), suffix=".safetensors"
-    ),
-    "tenzor": Table((*tenzor.ROWS, *tenzor.WITHOUT_MAGIC), suffix=".tenzor"),
-    "oxck": Table((*oxck.ROWS, *oxck.WITHOUT_MAGIC), suffix=".oxck"),
-    "sunc": Table(sunc.ROWS, suffix=".sunc"),
-    "npz": Table(npz.ROWS, suffix=".npz"),
-    "torch": Table(torch.ROWS, suffix=".pt"),
-    "pickle": Table(torch.PICKLES, suffix=".pt", lenient={"tensors_only": True}),
-    "zip": Table(zip.ROWS, read=archive_of),
-    "npy": Table(npy.ROWS, read=npy.read_header),
-    "dcp": Table(dcp.ROWS, read=dcp.read_metadata),
+    "safetensors": Table(rows(*safetensors.TABLES, malformed_metadata.ROWS), ".safetensors"),
+    "tenzor": Table(rows(tenzor.ROWS, tenzor.WITHOUT_MAGIC), ".tenzor"),
+    "oxck": Table(rows(*oxck.TABLES, oxck.WITHOUT_MAGIC), ".oxck"),
+    "sunc": Table(rows(sunc.ROWS), ".sunc"),
+    "npz": Table(rows(npz.ROWS), ".npz"),
+    "torch": Table(rows(torch.ROWS), ".pt"),
+    "pickle": Table(torch.PICKLES, ".pt", lenient={"tensors_only": True}),
+    "zip": Table(rows(zip.ROWS), read=archive_of),
+    "npy": Table(rows(npz.HEADERS), read=read_header),
+    "dcp": Table(rows(dcp.ROWS), read=read_metadata),
 }

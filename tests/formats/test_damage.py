@@ -1,10 +1,12 @@
-"""Files that were right once: whatever bit flips and wherever they end, it is found and named."""
+"""Files that were right once and are damaged, and files that try the interpreter's own limits."""
 
 from __future__ import annotations
 
 import io
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,19 +15,15 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.errors import (
-    DamagedFile,
-    DigestMismatch,
-    NothingToVerify,
-    StandfastError,
-    TrailingBytes,
-    TruncatedFile,
-    UnknownFormat,
-)
-from standfast.formats import FORMATS
+from standfast import errors
+from standfast.formats import FORMATS, format_named
+from standfast.formats.reader import Options
 from standfast.oxck import Checkpoint, TruncatedData
-from tests.formats.builders import opened, saved
+from tests.formats.builders import flipped, opened, saved
+from tests.formats.oxck import builders as oxck
+from tests.formats.safetensors import builders as safetensors
 from tests.formats.sunc.builders import whole_files
+from tests.formats.tenzor import builders as tenzor
 from tests.fuzz.limits import processor_limit
 
 SUFFIX = {format.NAME: format.SUFFIXES[0] for format in FORMATS}
@@ -61,21 +59,24 @@ READS: dict[str, Callable[[bytes], None]] = {
 def is_found(read: Callable[[bytes], None], data: bytes) -> bool:
     try:
         read(data)
-    except StandfastError:
+    except errors.StandfastError:
         return True
     return False
 
 
 def bits_of(data: bytes, every: bool) -> list[int]:
-    """All bits; or one of each byte, and few of those of long padding, which are alike."""
+    """All bits; or one of each third byte, and few of those of long padding, which are alike."""
     if every:
         return list(range(8 * len(data)))
     alike = [data[at - 20 : at + 20] in (bytes(40), b" " * 40) for at in range(len(data))]
-    return [8 * at + at % 8 for at in range(len(data)) if not alike[at] or at % 61 == 0]
+    return [8 * at + at % 8 for at in range(len(data)) if at % (61 if alike[at] else 3) == 0]
+
+
+all_bits = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
 
 
 @pytest.mark.guarantee("G9")
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+@all_bits
 @pytest.mark.parametrize("name", READS)
 def test_every_flipped_bit_is_found(name: str, every: bool) -> None:
     data = bytearray(WHOLE[name.split(",")[0]])
@@ -89,29 +90,29 @@ def test_every_flipped_bit_is_found(name: str, every: bool) -> None:
     assert not is_found(READS[name], bytes(data))
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
-@pytest.mark.parametrize("verify", [True, False])
+@all_bits
 @pytest.mark.parametrize("files", [WHOLE, BARE], ids=["whole", "bare"])
 @pytest.mark.parametrize("format", GENERAL)
 def test_a_file_cut_anywhere_is_refused(
-    format: str, files: dict[str, bytes], verify: bool, every: bool, tmp_path: Path
+    format: str, files: dict[str, bytes], every: bool, tmp_path: Path
 ) -> None:
     path, data = tmp_path / f"file{SUFFIX[format]}", files[format]
     path.write_bytes(data)
     for size in sorted({bit // 8 for bit in bits_of(data, every)}, reverse=True):
         os.truncate(path, size)
-        with pytest.raises(TruncatedFile) as refused:
-            standfast.open(path, verify=verify)
+        with pytest.raises(errors.TruncatedFile) as refused:
+            standfast.open(path, verify=bool(size % 2))
         assert str(refused.value).startswith(f"{path}: ")
-        with pytest.raises(DamagedFile):
+        with pytest.raises(errors.DamagedFile):
             standfast.load(io.BytesIO(data[: max(size, 10)]))
         if format == "oxck":
             with pytest.raises(TruncatedData) as cut:
                 Checkpoint.load(path)
             assert 0 <= cut.value.got < cut.value.expected
     path.write_bytes(data + b"\0")
-    with pytest.raises(TrailingBytes):
-        standfast.open(path, verify=verify)
+    for verify in (True, False):
+        with pytest.raises(errors.TrailingBytes):
+            standfast.open(path, verify=verify)
 
 
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
@@ -121,59 +122,40 @@ def test_a_damaged_tensor_is_named_and_the_others_can_be_read(
 ) -> None:
     path, data = tmp_path / f"file{SUFFIX[format]}", WHOLE[format]
     at = data.index(TENSORS["mask"].tobytes())
-    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-    uses: list[Callable[[], Any]] = [lambda: standfast.verify(path)]
-    uses.append(lambda: standfast.load(path, mapped=mapped))
-    if format == "oxck":
-        uses.append(lambda: Checkpoint.load(path))
-    for use in uses:
-        with pytest.raises(DigestMismatch) as found:
-            use()
-        assert found.value.tensors == ("mask",)
-        assert str(path) in str(found.value)
+    path.write_bytes(flipped(data, at))
+    uses: list[Callable[[], Any]] = [
+        lambda: standfast.verify(path),
+        lambda: standfast.load(path, mapped=mapped),
+        *([lambda: Checkpoint.load(path)] if format == "oxck" else []),
+    ]
+
+    def check(*damaged: str) -> None:
+        for use in uses:
+            with pytest.raises(errors.DigestMismatch) as found:
+                use()
+            assert found.value.tensors == damaged
+            assert str(path) in str(found.value)
+
+    check("mask")
     with standfast.open(path, mapped=mapped) as file:
         for name in ("weight", "bias", "empty"):
             assert np.array_equal(file[name], TENSORS[name])
         # A second look at it must not find it checked.
         for read in (lambda: file["mask"], lambda: file.slice("mask")[:1], lambda: file["mask"]):
-            with pytest.raises(DigestMismatch):
+            with pytest.raises(errors.DigestMismatch):
                 read()
     with standfast.open(path, mapped=mapped, verify=False) as file:
         assert len(dict(file)) == 4
-
-
-@pytest.mark.parametrize("format", GENERAL)
-def test_all_damaged_tensors_are_named_in_the_order_of_the_file(
-    format: str, tmp_path: Path
-) -> None:
-    path, data = tmp_path / f"file{SUFFIX[format]}", bytearray(WHOLE[format])
-    for name in ("weight", "bias", "mask"):
-        data[data.index(TENSORS[name].tobytes())] ^= 1
-    path.write_bytes(data)
-    for use in (standfast.verify, *([Checkpoint.load] if format == "oxck" else [])):
-        with pytest.raises(DigestMismatch) as found:
-            use(path)
-        assert found.value.tensors == ("weight", "bias", "mask")
-
-
-@pytest.mark.parametrize("format", GENERAL)
-def test_a_file_of_another_writer_can_be_loaded_but_not_verified(
-    format: str, tmp_path: Path
-) -> None:
-    path = tmp_path / f"file{SUFFIX[format]}"
-    path.write_bytes(BARE[format])
-    with pytest.warns(standfast.errors.NotVerified) as warned:
-        assert len(standfast.load(path)) == 4
-    assert str(path) in str(warned[0].message)
-    with pytest.raises(NothingToVerify) as refused:
-        standfast.verify(path)
-    assert str(path) in str(refused.value)
+    # All that are damaged are named, in the order of the file.
+    for name in ("weight", "bias"):
+        path.write_bytes(flipped(path.read_bytes(), data.index(TENSORS[name].tobytes())))
+    check("weight", "bias", "mask")
 
 
 @pytest.mark.parametrize("format", GENERAL)
 def test_very_many_tensors_take_time_by_their_number(format: str) -> None:
-    tensors = {f"layers.{i}.重み": np.zeros(i % 2, np.float32) for i in range(20_000)}
-    with processor_limit(10):
+    tensors = {f"layers.{i}.重み": np.zeros(i % 2, np.float32) for i in range(5000)}
+    with processor_limit(4):
         with opened(saved(format, tensors)) as file:
             assert list(file) == list(tensors)
         if format == "oxck":
@@ -181,10 +163,97 @@ def test_very_many_tensors_take_time_by_their_number(format: str) -> None:
             assert len(Checkpoint.read_from(io.BytesIO(data)).tensors) == len(tensors)
 
 
-@pytest.mark.parametrize("start", [b"[]", b" {}", b"", b"\x80\x04}."])
-def test_a_foreign_suffix_and_no_brace_are_of_no_format(start: bytes, tmp_path: Path) -> None:
+def test_a_foreign_suffix_and_no_brace_are_of_no_format(tmp_path: Path) -> None:
     path = tmp_path / "file.bin"
-    path.write_bytes(struct.pack("<Q", len(start)) + start)
-    with pytest.raises(UnknownFormat) as refused:
-        standfast.open(path)
-    assert str(path) in str(refused.value)
+    for start in (b"[]", b" {}", b"", b"\x80\x04}."):
+        path.write_bytes(struct.pack("<Q", len(start)) + start)
+        with pytest.raises(errors.UnknownFormat, match="file"):
+            standfast.open(path)
+
+
+def typed_oxck(value: str) -> bytes:
+    quoted = value.replace('"', '\\"')
+    return oxck.file_of(f'{{"a":"{quoted}","standfast.json":"[\\"a\\"]"}}')
+
+
+def files(text: str) -> dict[str, tuple[bytes, type[errors.StandfastError]]]:
+    """Files with this text as a value, wherever JSON can hold one."""
+    return {
+        "header.safetensors": (safetensors.one_tensor(shape=f"[{text}]"), errors.BadHeader),
+        "typed.safetensors": (safetensors.typed_file(text), errors.BadField),
+        "names.tenzor": (tenzor.file_of(tenzor.own_text(f"[{text}]")), errors.BadField),
+        "metadata.tenzor": (tenzor.file_of(f'{{"a":{text}}}'), errors.BadField),
+        "typed.oxck": (typed_oxck(text), errors.BadField),
+    }
+
+
+def test_deep_nesting_does_not_crash_a_process_without_a_recursion_limit(tmp_path: Path) -> None:
+    nested = files("[" * 200_000)
+    for name, (data, _) in nested.items():
+        (tmp_path / name).write_bytes(data)
+    program = (
+        "import sys, standfast\n"
+        "sys.setrecursionlimit(10**6)\n"
+        "for path in sys.argv[1:]:\n"
+        "    try: standfast.open(path)\n"
+        "    except standfast.StandfastError as error: print(type(error).__name__)\n"
+    )
+    command = [sys.executable, "-c", program, *(tmp_path / name for name in nested)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == [error.__name__ for _, error in nested.values()]
+
+
+@pytest.mark.parametrize("name", files(""))
+def test_a_long_integer_is_refused_at_once_without_pythons_limit_of_digits(name: str) -> None:
+    data, error = files("9" * 400_000)[name]
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    try:
+        with processor_limit(1), pytest.raises(error):
+            opened(data)
+    finally:
+        sys.set_int_max_str_digits(limit)
+
+
+def frames() -> int:
+    """How many calls deep the caller is."""
+    count, frame = 0, sys._getframe()
+    while frame.f_back is not None:
+        count, frame = count + 1, frame.f_back
+    return count
+
+
+def deeper(calls: int, data: bytes) -> str:
+    """What becomes of a file that is opened so many calls further down."""
+    if calls:
+        return deeper(calls - 1, data)
+    try:
+        opened(data)
+    except errors.DamagedFile as error:
+        return type(error).__name__
+    return "opens"
+
+
+@pytest.mark.parametrize("where", ["entry", "metadata", "typed value"])
+def test_the_same_file_opens_at_any_depth_of_the_stack(where: str) -> None:
+    for depth in (50, 200, 400, 600, 800, 930, 960):
+        text = "[" * depth + "]" * depth
+        data = {
+            "entry": safetensors.holding(f'"a":{text}'),
+            "metadata": safetensors.with_metadata(f'{{"key":{text}}}'),
+            "typed value": safetensors.typed_file(text),
+        }[where]
+        most = sys.getrecursionlimit() - frames() - 250
+        assert deeper(0, data) == deeper(most, data), depth
+
+
+def test_a_header_beyond_the_limit_is_not_even_read() -> None:
+    reads = []
+
+    def read(start: int, length: int) -> bytes:
+        reads.append(length)
+        return (100_000_001).to_bytes(8, "little")[start : start + length]
+
+    with pytest.raises(errors.LimitExceeded):
+        format_named("safetensors").read_index(read, 1 << 40, Options())
+    assert reads == [8]

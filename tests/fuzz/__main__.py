@@ -9,9 +9,8 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from tests.fuzz import corpus
-from tests.fuzz.run import KEPT, memory_folder
-from tests.fuzz.subjects import NAMES, subject_named
+from tests.fuzz.records import NAMES, subject_named
+from tests.fuzz.run import KEPT, memory_folder, replace_corpus
 
 LARGEST = 8192
 """Longer inputs find little more, and make each one slower."""
@@ -37,7 +36,7 @@ def fuzz(name: str, seconds: float, keep: bool) -> int:
         code = campaign(name, found, f"-max_total_time={seconds:.0f}", prefix)
         if keep and not code:
             code = campaign(name, merged, str(found), "-merge=1")
-            corpus.replace(name, [path.read_bytes() for path in merged.iterdir()])
+            replace_corpus(name, [path.read_bytes() for path in merged.iterdir()])
     return code
 
 
@@ -45,8 +44,7 @@ def replay(name: str, path: Path) -> None:
     """Try one input in many ways; raises what is wrong with it."""
     with memory_folder() as folder:
         subject = subject_named(name, folder)
-        for seed in range(100):
-            # Each seed takes other options, and other slices of the tensors.
+        for seed in range(100):  # each takes other options, and other slices of the tensors
             subject.attempt(path.read_bytes(), Random(seed), 0)
     print(f"{path}: all properties hold")
 

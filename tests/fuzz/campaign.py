@@ -20,8 +20,8 @@ with atheris.instrument_imports(include=[f"standfast.{each}" for each in MEASURE
     from standfast.store.load import reading
     from standfast.store.schema import decoder
 
+from tests.fuzz.records import subject_named  # noqa: E402
 from tests.fuzz.run import memory_folder  # noqa: E402
-from tests.fuzz.subjects import subject_named  # noqa: E402
 
 assert standfast, (FORMATS, reading, decoder)
 

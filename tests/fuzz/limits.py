@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import resource
 import signal
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+from standfast.errors import StandfastError
 
 
 class TookTooLong(BaseException):
@@ -72,6 +75,28 @@ def memory_limit(more: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def refusal_of(
+    read: Callable[[], object], size: int, traced: bool = True, tries: int = 2
+) -> StandfastError | None:
+    """How a file of this size is refused, with bounds for the time and memory that may take."""
+    refused = None
+    if traced:
+        tracemalloc.start()
+    try:
+        with memory_limit((64 << 20) + 250 * size), processor_limit(2 + size / 500_000):
+            read()
+    except StandfastError as error:
+        refused = error
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    if peak < (1 << 20) + 128 * size:
+        return refused
+    assert tries > 1, f"it takes {peak:,} bytes"
+    # A table of the interpreter grew meanwhile, such as that of interned strings.
+    return refusal_of(read, size, traced, tries - 1)
 
 
 def peak_memory() -> int:

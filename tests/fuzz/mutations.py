@@ -12,11 +12,9 @@ from itertools import pairwise
 from random import Random
 from typing import TypeVar
 
-from blake3 import blake3
-
 from standfast.errors import StandfastError
-from tests.formats.torch.hostile_pickles import integer, name, storage, text
-from tests.formats.zip.builders import Piece, archive, archive_of, crc_of
+from tests.formats.torch.builders import deflated, integer, name, storage, text
+from tests.formats.zip.builders import Piece, archive, archive_of
 
 Pieces = TypeVar("Pieces")
 Found = tuple[bytes, Callable[[bytes], bytes]]
@@ -80,14 +78,6 @@ def near(random: Random, piece: Pieces) -> Pieces:
     return (number % (1 << 8 * len(piece))).to_bytes(len(piece), "little")  # type: ignore[return-value]
 
 
-def with_digest(file: bytes, at: int, before: bytes, after: bytes = b"") -> bytes:
-    """The file with the right 64 digits at `at`, over `before` and `after` them."""
-    if not 0 <= at <= at + 64 <= len(file):
-        return file
-    digits = blake3(before + b"0" * 64 + after).hexdigest().encode()
-    return file[:at] + digits + file[at + 64 :]
-
-
 # Bytes and numbers
 
 EDGES = [
@@ -140,15 +130,15 @@ def text_part(find: Callable[[Random, bytes], Found | None]) -> Part:
 # Pickles
 
 GLOBALS = [
-    *(("torch._utils", f"_rebuild_{what}") for what in ("tensor", "tensor_v3", "parameter")),
-    *(("torch", what) for what in ("FloatStorage", "ByteStorage", "Size", "float64", "device")),
-    *(("builtins", what) for what in ("set", "complex", "eval", "getattr")),
-    *(("numpy", "dtype"), ("numpy", "ndarray"), ("_codecs", "encode"), ("os", "system")),
-    *(("numpy._core.multiarray", what) for what in ("scalar", "_reconstruct")),
-    *(("torch.storage", "UntypedStorage"), ("collections", "Counter")),
+    *(f"torch._utils._rebuild_{what}" for what in ("tensor", "tensor_v3", "parameter")),
+    *(f"torch.{what}" for what in ("FloatStorage", "ByteStorage", "Size", "float64", "device")),
+    *(f"builtins.{what}" for what in ("set", "complex", "eval", "getattr")),
+    *("numpy.dtype", "numpy.ndarray", "_codecs.encode", "os.system", "collections.Counter"),
+    *(f"numpy._core.multiarray.{what}" for what in ("scalar", "_reconstruct")),
+    "torch.storage.UntypedStorage",
 ]
 OPCODES = [
-    *(name(*each) for each in GLOBALS),
+    *map(name, GLOBALS),
     *(integer(n) for n in (-1, 2**31, 2**58, 2**62, 2**63, 2**20000, -(2**70))),
     *(b"G" + struct.pack(">d", number) for number in (0.5, float("nan"), float("inf"))),
     *(text("a"), text(""), text("a.b"), text("\0\x1b[31m"), text("é" * 200), b"C\x02ab"),
@@ -185,10 +175,8 @@ class Content:
         """The entry as it lies in a file."""
         if not self.deflated:
             return Piece(self.name, self.data, listed=self.listed)
-        deflater = zlib.compressobj(wbits=-15)
-        fields = {"method": 8, "size": len(self.data), "crc": crc_of(self.data)}
-        packed = deflater.compress(self.data) + deflater.flush()
-        return Piece(self.name, packed, local=fields, central=fields, listed=self.listed)
+        packed = deflated("", self.data)
+        return replace(packed, name=self.name, listed=self.listed)
 
 
 NAMES = [

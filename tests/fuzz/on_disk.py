@@ -8,21 +8,20 @@ from random import Random
 from typing import Any
 
 import standfast
-from standfast.errors import (
-    BadName,
-    DigestMismatch,
-    FileError,
-    NothingToVerify,
-    NotVerified,
-    StandfastError,
-    UnknownFormat,
-    UnsupportedShape,
-)
+from standfast import errors
 from standfast.files.layout import Index
 from standfast.formats import format_named
 from standfast.formats.reader import Options
-from tests.fuzz.expected import LARGEST_ARRAY, broken_tensors, damaged_tensors, expected_array
-from tests.fuzz.properties import check_array, check_message, expecting, read
+from tests.fuzz.properties import (
+    LARGEST_ARRAY,
+    broken_tensors,
+    check_array,
+    check_message,
+    damaged_tensors,
+    expected_array,
+    expecting,
+    read,
+)
 from tests.fuzz.target import Broken, Outcome, require
 
 
@@ -35,12 +34,12 @@ def check_on_disk(data: bytes, path: Path, options: Options, random: Random) -> 
             require(isinstance(expected, Index), "open takes what read_index refuses")
             assert isinstance(expected, Index)
             require(list(file) == list(expected.rows), "open sees other names")
-    except StandfastError as error:
+    except errors.StandfastError as error:
         check_message(str(error))
         require(type(error) is type(expected), "open and read_index refuse it by two errors")
-        named = str(error).startswith(f"{path}: ") or isinstance(error, FileError)
+        named = str(error).startswith(f"{path}: ") or isinstance(error, errors.FileError)
         require(named, "the message does not name the file")
-        if isinstance(error, UnknownFormat):
+        if isinstance(error, errors.UnknownFormat):
             require(path.suffix == ".bin", "the suffix was not looked at")
         return type(error).__name__
     assert isinstance(expected, Index)
@@ -50,21 +49,21 @@ def check_on_disk(data: bytes, path: Path, options: Options, random: Random) -> 
         _check_load(data, path, expected, options, mapped)
         _check_slices(data, path, expected, options, mapped, random)
     _check_convert(data, path, expected, options)
-    return DigestMismatch.__name__ if damaged or broken else ""
+    return errors.DigestMismatch.__name__ if damaged or broken else ""
 
 
 def _check_verify(data: bytes, path: Path, outcome: Outcome) -> None:
     if not isinstance(outcome, Index):
         try:
             standfast.verify(path)
-        except StandfastError as error:
+        except errors.StandfastError as error:
             require(type(error) is type(outcome), f"verify and read_index differ: {error}")
             return
         raise Broken("verify takes what read_index refuses")
     try:
         with expecting(damaged_tensors(data, outcome, Options()), broken_tensors(data, outcome)):
             standfast.verify(path)
-    except NothingToVerify:
+    except errors.NothingToVerify:
         require(outcome.digests is None, "there were digests")
     else:
         require(outcome.digests is not None, "there was nothing to verify")
@@ -121,12 +120,12 @@ def _check_convert(data: bytes, path: Path, index: Index, options: Options) -> N
             standfast.convert(
                 path, target, cast=True, tensors_only=options.tensors_only, replace=True
             )
-        except (BadName, UnsupportedShape):
+        except (errors.BadName, errors.UnsupportedShape):
             return
         names = list(index.rows)
         differences = standfast.diff(path, target, names=names, tensors_only=options.tensors_only)
         require(not differences.changed, "the converted file has other tensors")
         require(not differences.added and not differences.removed, "it has other names")
         with warnings.catch_warnings():
-            warnings.simplefilter("error", NotVerified)
+            warnings.simplefilter("error", errors.NotVerified)
             standfast.load(target)

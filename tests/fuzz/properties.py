@@ -6,24 +6,16 @@ import io
 import json
 import math
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 import standfast
-from standfast.errors import (
-    BadName,
-    DamagedFile,
-    DigestMismatch,
-    NotVerified,
-    StandfastError,
-    TrailingBytes,
-    TruncatedFile,
-    UnknownFormat,
-    UnsupportedShape,
-)
+from standfast import errors
 from standfast.files.digests import chunk_counts
 from standfast.files.layout import Form, Index
 from standfast.files.writer import write_stream
@@ -34,16 +26,12 @@ from standfast.formats.torch.values import Stub
 from standfast.tensorfile.open import TensorFile
 from standfast.tensorfile.portable import portable
 from standfast.tensors import TensorSpec
-from tests.fuzz.expected import (
-    LARGEST_ARRAY,
-    Array,
-    broken_tensors,
-    damaged_tensors,
-    expected_array,
-)
+from tests.formats.builders import Array
 from tests.fuzz.target import Broken, Outcome, Target, require
 
 LONGEST_MESSAGE = 4000
+LARGEST_ARRAY = 1 << 20
+"""A short file can hold a tensor of a petabyte, all of it one number; that is not compared."""
 
 PLAIN = (str, bytes, bytearray, int, float, complex, type(None), np.generic, np.ndarray, np.dtype)
 
@@ -61,7 +49,7 @@ def read(data: bytes, path: str, options: Options) -> Outcome:
     try:
         format = format_of_file(path, data[:1024], len(data))
         return format.read_index(read_bytes, len(data), options)
-    except StandfastError as error:
+    except errors.StandfastError as error:
         return error
 
 
@@ -140,7 +128,7 @@ def _check_metadata(index: Index) -> None:
             index.metadata, format_named("safetensors"), cast=index.format == "torch", extras=True
         )
         strings = to_strings(kept)
-    except StandfastError as error:
+    except errors.StandfastError as error:
         raise Broken(f"metadata was read that cannot be saved: {error}") from error
     for text in (*strings, *strings.values()):
         text.encode()
@@ -165,12 +153,12 @@ def check_opened(data: bytes, outcome: Outcome, target: Target, options: Options
     """Open the bytes as a stream: it must come to the same, and all of it must work."""
     try:
         file = open_stream(data, options)
-    except StandfastError as error:
+    except errors.StandfastError as error:
         check_message(str(error))
         _check_same_refusal(data, outcome, error)
         return
     with file:
-        if isinstance(outcome, TrailingBytes):
+        if isinstance(outcome, errors.TrailingBytes):
             # Reading stopped where the content ends, and so saw a file that is whole.
             data = data[: file._index.end]
             outcome = read(data, f"file{target.suffix}", options)
@@ -194,14 +182,14 @@ def open_stream(data: bytes, options: Options) -> TensorFile:
     )
 
 
-def _check_same_refusal(data: bytes, outcome: Outcome, error: StandfastError) -> None:
-    if isinstance(error, UnknownFormat):
+def _check_same_refusal(data: bytes, outcome: Outcome, error: errors.StandfastError) -> None:
+    if isinstance(error, errors.UnknownFormat):
         return  # there is no suffix to tell it by
-    if len(data) < 10 and isinstance(error, TruncatedFile):
+    if len(data) < 10 and isinstance(error, errors.TruncatedFile):
         return
     require(not isinstance(outcome, Index), f"the stream is refused: {error}")
     # Whoever does not know where a file ends goes on, and may find something else.
-    if not isinstance(outcome, TruncatedFile | TrailingBytes):
+    if not isinstance(outcome, errors.TruncatedFile | errors.TrailingBytes):
         require(type(error) is type(outcome), f"two refusals: {error}; and as a file: {outcome}")
 
 
@@ -212,13 +200,13 @@ def expecting(
     """The block must raise a DigestMismatch of these tensors, or a DamagedFile for the broken."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotVerified)
+            warnings.simplefilter("ignore", errors.NotVerified)
             yield
-    except DigestMismatch as error:
+    except errors.DigestMismatch as error:
         found, all_of_them = set(error.tensors), set(damaged)
         right = found == all_of_them if names_all else bool(found) and found <= all_of_them
         require(right or bool(broken), f"others are damaged: {error.tensors}")
-    except DamagedFile as error:
+    except errors.DamagedFile as error:
         require(bool(broken), f"nothing is broken: {error}")
     else:
         require(not damaged and not broken, "damage was not found")
@@ -247,7 +235,7 @@ def _check_saved_again(file: TensorFile, arrays: Mapping[str, Array]) -> None:
     metadata, _ = portable(file.metadata, kind, cast=True, extras=True)
     try:
         layout = kind.layout(list(specs.items()), metadata, True)
-    except (BadName, UnsupportedShape):
+    except (errors.BadName, errors.UnsupportedShape):
         return  # paths of a tree have any length, and empty tensors dimensions that none can use
     stream = io.BytesIO()
     write_stream(stream, layout, [file.source(name) for name in file])
@@ -258,3 +246,77 @@ def _check_saved_again(file: TensorFile, arrays: Mapping[str, Array]) -> None:
             require(again[name].tobytes() == arrays[name].tobytes(), "saved again, other bytes")
         texts = [json.dumps(each, sort_keys=True) for each in (metadata, again.metadata)]
         require(texts[0] == texts[1], "saved again, other metadata")
+
+
+# What the tensors should be, by a way that shares nothing with the reader's
+
+
+def damaged_tensors(data: bytes, index: Index, options: Options) -> tuple[str, ...]:
+    """The tensors whose bytes do not match their digests, in the order of the file."""
+    if not options.verify:
+        return ()
+    names = list(index.rows)
+    rows = sorted(range(len(names)), key=lambda row: (index.starts[row], index.sizes[row]))
+    return tuple(names[row] for row in rows if _is_damaged(data, index, row))
+
+
+def _is_damaged(data: bytes, index: Index, row: int) -> bool:
+    stored = data[index.starts[row] :][: index.sizes[row]]
+    if index.digests is not None:
+        # Inputs are small, so that each tensor has one chunk.
+        return blake3(stored).digest() != index.digests[32 * row : 32 * row + 32]
+    if index.crcs is None or (row in index.forms and index.forms[row].deflated is not None):
+        return False
+    before, expected = index.crcs[row]
+    return zlib.crc32(stored, before) != expected
+
+
+def expected_array(data: bytes, index: Index, row: int) -> Array | None:
+    """A tensor as it should be; None if its bytes cannot be inflated, or are far too many."""
+    spec, form = index.spec(row), index.forms.get(row)
+    stored = data[index.starts[row] :][: index.sizes[row]]
+    if form is None:
+        return np.frombuffer(stored, spec.kind.numpy).reshape(spec.array_shape)
+    if form.record is not None:
+        return np.frombuffer(stored, form.record)
+    if spec.nbytes > LARGEST_ARRAY:
+        return None
+    if form.deflated is not None:
+        inflated = inflate(stored, form.deflated.size, form.deflated.crc)
+        if inflated is None:
+            return None
+        stored = inflated[form.deflated.skip :]
+    dtype = spec.kind.numpy.newbyteorder(">" if form.big_endian else "<")
+    if not stored:
+        return np.empty(spec.array_shape, spec.kind.numpy)
+    return np.ndarray(spec.array_shape, dtype, stored, 0, form.strides).astype(spec.kind.numpy)
+
+
+def inflate(stored: bytes, size: int, crc: int) -> bytes | None:
+    """The inflated bytes; None unless they are of this size and checksum."""
+    inflater = zlib.decompressobj(-15)
+    try:
+        inflated = inflater.decompress(stored, size + 1)
+    except zlib.error:
+        return None
+    whole = inflater.eof or (len(inflated) == size and _ends(inflater))
+    sound = len(inflated) == size and zlib.crc32(inflated) == crc and not inflater.unused_data
+    return inflated if whole and sound else None
+
+
+def _ends(inflater: Any) -> bool:
+    """Whether nothing but the end follows; zlib looks for it only when asked for more."""
+    try:
+        return not inflater.decompress(inflater.unconsumed_tail, 1) and bool(inflater.eof)
+    except zlib.error:
+        return False
+
+
+def broken_tensors(data: bytes, index: Index) -> list[str]:
+    """The compressed tensors that cannot be inflated to what the file says of them."""
+    return [
+        name
+        for name, row in index.rows.items()
+        if row in index.forms and index.forms[row].deflated is not None
+        if index.spec(row).nbytes <= LARGEST_ARRAY and expected_array(data, index, row) is None
+    ]

@@ -25,11 +25,13 @@ from standfast.store.schema.decoder import decode
 from standfast.store.schema.record import Record, encode
 from standfast.store.tree import tree
 from standfast.tensors.shards import Box
-from tests.fuzz import corpus, mutations
-from tests.fuzz.mutations import WHOLE, text_part, with_digest
+from tests.formats.builders import with_digest
+from tests.fuzz import mutations
+from tests.fuzz.mutations import WHOLE, text_part
 from tests.fuzz.properties import check_message
-from tests.fuzz.run import Report, fuzz
+from tests.fuzz.run import Format, Report, Subject, corpus, fuzz
 from tests.fuzz.target import LARGEST, require
+from tests.fuzz.targets import TARGETS
 
 RUN: Final = "0123456789abcdef01234567"
 STEP: Final = 100
@@ -222,7 +224,7 @@ class Records:
         self._backend = prepare(folder)
 
     def seeds(self) -> list[bytes]:
-        return corpus.inputs(self.name)
+        return corpus(self.name)
 
     def mutate(self, random: Random, file: bytes, others: Sequence[bytes]) -> bytes:
         return mutate(random, file, others)
@@ -234,3 +236,12 @@ class Records:
 def fuzz_records(seed: int, folder: Path, inputs: int) -> Report:
     """Try some changes of records; `folder` is for the data files."""
     return fuzz(Records(folder), seed, inputs)
+
+
+NAMES: Final = (*TARGETS, Records.name)
+"""All that is fuzzed."""
+
+
+def subject_named(name: str, folder: Path) -> Subject:
+    """What has this name; `folder` is for its files."""
+    return Records(folder) if name == Records.name else Format(TARGETS[name], folder)

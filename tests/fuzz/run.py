@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import lzma
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,6 @@ from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from tests import GOLDEN, ROOT
 from tests.formats.malformed import TABLES
-from tests.fuzz import corpus
 from tests.fuzz.limits import alarm_clock, memory_limit, peak_memory
 from tests.fuzz.on_disk import check_on_disk
 from tests.fuzz.properties import check_in_memory, check_opened
@@ -35,6 +35,24 @@ OPENED_EVERY = 4
 ON_DISK_EVERY = 40
 
 KEPT = ROOT / "build" / "fuzz"
+CORPUS = Path(__file__).with_name("corpus")
+"""The inputs that campaigns found, in one file for each target: each after its length."""
+
+
+def corpus(name: str) -> list[bytes]:
+    """The inputs of a target."""
+    data, found, at = lzma.decompress((CORPUS / f"{name}.xz").read_bytes()), [], 0
+    while at < len(data):
+        start = at + 4
+        at = start + int.from_bytes(data[at:start], "little")
+        found.append(data[start:at])
+    return found
+
+
+def replace_corpus(name: str, files: Iterable[bytes]) -> None:
+    """Keep these inputs in the place of those of a target."""
+    data = b"".join(len(file).to_bytes(4, "little") + file for file in sorted(set(files)))
+    (CORPUS / f"{name}.xz").write_bytes(lzma.compress(data, preset=9))
 
 
 class Subject(Protocol):
@@ -68,7 +86,7 @@ class Format:
         tables = [TABLES[self.name]] + [TABLES["pickle"]] * self._target.has_objects
         rows = [row.content for table in tables for row in table.rows if not callable(row.data)]
         small = [data for data in (*golden, *rows) if len(data) <= LARGEST_SEED]
-        return [*corpus.inputs(self.name), *small]
+        return [*corpus(self.name), *small]
 
     def attempt(self, data: bytes, random: Random, tried: int) -> str:
         objects = self._target.has_objects and random.random() < 0.3

@@ -23,6 +23,7 @@ BOUNDS: Final = {
     "bytes of Orbax metadata": "standfast.orbax._MAX_JSON",
     "bytes of OXCK metadata": "standfast.formats.oxck.file.MAX_METADATA",
     "bytes of package JSON": "standfast.packages.documents.json_text.LARGEST",
+    "bytes of sunc metadata": "standfast.formats.sunc.file.MAX_TEXT",
     "bytes of tenzor metadata": "standfast.formats.tenzor.file.MAX_METADATA",
     "bytes of YAML": "standfast.files.yaml_text.MAX_BYTES",
     "cgroup of this process": "standfast.files.staging.free_memory._MINE",

@@ -1,4 +1,4 @@
-"""What differs between two files, and by how much."""
+"""What differs between two files, and by how much; of long tensors, only what differs is read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import standfast
-from standfast.tensorfile.diff import ABSENT
+from standfast.errors import DigestMismatch
+from standfast.files.digests import CHUNK
+from standfast.store.query.view import CheckpointView, diff_checkpoints
+from standfast.tensorfile.diff import ABSENT, compare
 from standfast.tensors import DTYPES
+from tests.formats.builders import Array, flipped
+from tests.kit.stores import data_path
 from tests.kit.strategies import arrays
-
-Array = np.ndarray[Any, Any]
 
 
 def compared(folder: Path, before: dict[str, Array], after: dict[str, Array]) -> standfast.Diff:
@@ -26,18 +29,14 @@ def compared(folder: Path, before: dict[str, Array], after: dict[str, Array]) ->
 
 
 def test_new_gone_and_same_tensors(tmp_path: Path) -> None:
-    found = compared(
-        tmp_path, {"same": np.ones(2), "gone": np.ones(3)}, {"same": np.ones(2), "new": np.ones(1)}
-    )
+    same = {"same": np.array([math.nan, 0.0])}
+    found = compared(tmp_path, same | {"gone": np.ones(3)}, same | {"new": np.ones(1)})
     assert list(found.added) == ["new"]
     assert found.removed == {"gone": standfast.TensorSpec("float64", (3,))}
     assert not found.changed
     assert (found.same, found.by_digests) == (0, 1)
     assert found
-
-
-def test_equal_files_have_no_difference(tmp_path: Path) -> None:
-    found = compared(tmp_path, {"w": np.array([math.nan, 0.0])}, {"w": np.array([math.nan, 0.0])})
+    found = compared(tmp_path, same, same)
     assert not found
     assert (found.same, found.by_digests) == (0, 1)
 
@@ -65,38 +64,37 @@ def test_the_worst_comes_first(tmp_path: Path) -> None:
 
 
 def test_another_dtype_is_a_change_measured_by_value(tmp_path: Path) -> None:
-    (change,) = compared(
-        tmp_path, {"w": np.array([0.5, 1 / 3])}, {"w": np.array([0.5, 1 / 3], np.float32)}
-    ).changed
+    before, after = np.array([0.5, 1 / 3]), np.array([0.5, 1 / 3], np.float32)
+    (change,) = compared(tmp_path, {"w": before}, {"w": after}).changed
     assert (change.before.dtype, change.after.dtype) == ("float64", "float32")
-    assert change.max == abs(1 / 3 - float(np.float32(1 / 3)))
-    assert change.share == 0.5
+    assert (change.max, change.share) == (abs(1 / 3 - float(np.float32(1 / 3))), 0.5)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "distance"),
+    ("before", "after", "largest", "share"),
     [
-        (np.array([-(2**63)]), np.array([2**63 - 1]), 2.0**64),
-        (np.array([2**60]), np.array([2**60 + 1]), 1.0),
-        (np.array([255], np.uint8), np.array([0], np.uint8), 255.0),
-        (np.array([False]), np.array([True]), 1.0),
-        (np.array([3 + 4j]), np.array([0j]), 5.0),
-        (np.array([math.inf]), np.array([math.inf], np.float64), 0.0),
-        (np.array([-0.0]), np.array([0.0]), 0.0),
-        (np.array([math.inf]), np.array([-math.inf]), math.inf),
+        (np.array([-(2**63)]), np.array([2**63 - 1]), 2.0**64, 1),
+        (np.array([2**60]), np.array([2**60 + 1]), 1.0, 1),
+        (np.array([255], np.uint8), np.array([0], np.uint8), 255.0, 1),
+        (np.array([False]), np.array([True]), 1.0, 1),
+        (np.array([3 + 4j]), np.array([0j]), 5.0, 1),
+        (np.array([-0.0]), np.array([0.0]), 0.0, 1),
+        (np.array([math.inf]), np.array([-math.inf]), math.inf, 1),
+        (np.array([2**53 + 1]), np.array([2.0**53]), 1.0, 1),
+        (np.array([2**62 + 1]), np.array([2**62], np.uint64), 1.0, 1),
+        (np.full(10, 1e308), np.zeros(10), 1e308, 1),
+        (np.array([1.0, 2.0]), np.array([1, 3]), 1.0, 0.5),
     ],
 )
 def test_distances_are_right_at_the_edges(
-    before: Array, after: Array, distance: float, tmp_path: Path
+    before: Array, after: Array, largest: float, share: float, tmp_path: Path
 ) -> None:
-    changed = compared(tmp_path, {"w": before}, {"w": after}).changed
-    assert [change.max for change in changed] == (
-        [] if before.tobytes() == after.tobytes() else [distance]
-    )
+    (change,) = compared(tmp_path, {"w": before}, {"w": after}).changed
+    assert (change.max, change.share) == (largest, share)
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_differences_agree_with_numpy(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     folder = tmp_path_factory.mktemp("diff")
     dtype = data.draw(st.sampled_from(["float32", "int16", "uint64", "complex64"]))
@@ -119,63 +117,128 @@ def test_differences_agree_with_numpy(tmp_path_factory: pytest.TempPathFactory, 
         assert changed[0].share == sum(unequal) / before.size
 
 
-def test_metadata_that_differs(tmp_path: Path) -> None:
-    standfast.save(tmp_path / "a.npz", {}, {"step": 1, "lr": 0.1, "old": None, "kind": 1})
-    standfast.save(tmp_path / "b.oxck", {}, {"step": 2, "lr": 0.1, "note": "x", "kind": True})
-    found = standfast.diff(tmp_path / "a.npz", tmp_path / "b.oxck")
-    assert found.metadata == {
-        "step": (1, 2),
-        "old": (None, ABSENT),
-        "kind": (1, True),
-        "note": (ABSENT, "x"),
-    }
-
-
-@pytest.mark.parametrize(
-    ("before", "after"), [([1, True], [1.0, 1]), ({"a": 1}, {"a": True}), ([], {}), ("1", 1)]
-)
-def test_metadata_is_compared_by_type_all_the_way_down(
-    before: Any, after: Any, tmp_path: Path
-) -> None:
-    standfast.save(tmp_path / "a.npz", {}, {"k": before})
-    standfast.save(tmp_path / "b.npz", {}, {"k": after})
-    assert standfast.diff(tmp_path / "a.npz", tmp_path / "b.npz").metadata == {"k": (before, after)}
-    assert not standfast.diff(tmp_path / "a.npz", tmp_path / "a.npz")
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "largest", "share"),
-    [
-        (np.array([2**53 + 1]), np.array([2.0**53]), 1.0, 1.0),
-        (np.array([2**62 + 1]), np.array([2**62], np.uint64), 1.0, 1.0),
-        (np.full(10, 1e308), np.zeros(10), 1e308, 1.0),
-        (np.array([1.0, 2.0]), np.array([1, 3]), 1.0, 0.5),
-    ],
-)
-def test_large_numbers_of_other_dtypes_are_compared_exactly(
-    before: Array, after: Array, largest: float, share: float, tmp_path: Path
-) -> None:
-    (change,) = compared(tmp_path, {"w": before}, {"w": after}).changed
-    assert (change.max, change.share) == (largest, share)
+def test_metadata_is_compared_by_type_all_the_way_down(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.npz", tmp_path / "b.oxck"
+    pairs = [(1, 2), (1, True), ([1, True], [1.0, 1]), ({"a": 1}, {"a": True}), ([], {}), ("1", 1)]
+    differing = {str(i): pair for i, pair in enumerate(pairs)}
+    same = {"lr": 0.1}
+    standfast.save(
+        a, {}, {k: before for k, (before, _) in differing.items()} | same | {"old": None}
+    )
+    standfast.save(b, {}, {k: after for k, (_, after) in differing.items()} | same | {"new": "x"})
+    found = standfast.diff(a, b).metadata
+    assert found == differing | {"old": (None, ABSENT), "new": (ABSENT, "x")}
+    assert not standfast.diff(a, a)
 
 
 @pytest.mark.guarantee("G9")
 def test_a_damaged_tensor_with_equal_digests_is_not_called_the_same(tmp_path: Path) -> None:
     """It is not read: `verify` finds the damage."""
     compared(tmp_path, {"w": np.ones(1000)}, {"w": np.ones(1000)})
-    data = bytearray((tmp_path / "a.npz").read_bytes())
-    data[500] ^= 1
-    (tmp_path / "a.npz").write_bytes(data)
+    a = tmp_path / "a.npz"
+    a.write_bytes(flipped(a.read_bytes(), 500))
     found = standfast.diff(tmp_path / "a.npz", tmp_path / "b.pt")
     assert (bool(found), found.same, found.by_digests) == (False, 0, 1)
     with pytest.raises(standfast.DamagedFile):
-        standfast.verify(tmp_path / "a.npz")
+        standfast.verify(a)
+    standfast.save(tmp_path / "b.pt", {"w": np.zeros(1000)})
+    with pytest.raises(DigestMismatch):
+        standfast.diff(a, tmp_path / "b.pt")
 
 
-def test_what_is_read_is_verified(tmp_path: Path) -> None:
-    compared(tmp_path, {"w": np.ones(1000)}, {"w": np.zeros(1000)})
-    data = bytearray((tmp_path / "a.npz").read_bytes())
-    data[500] ^= 1
-    (tmp_path / "a.npz").write_bytes(data)
-    with pytest.raises(standfast.errors.DigestMismatch):
-        standfast.diff(tmp_path / "a.npz", tmp_path / "b.pt")
+ELEMENTS = CHUNK // 4
+
+
+@pytest.fixture(scope="module")
+def before() -> Array:
+    return np.random.default_rng(0).random(2 * ELEMENTS + 100, np.float32)
+
+
+@pytest.fixture(scope="module")
+def after(before: Array) -> Array:
+    """Another first chunk, and one other element in the rest after the last."""
+    changed = before.copy()
+    changed[:ELEMENTS:3] += np.float32(0.25)
+    changed[-1] = 7
+    return changed
+
+
+def turn_a_bit(path: Path, array: Array, element: int) -> None:
+    """Damage an element where it lies in a file."""
+    data = path.read_bytes()
+    path.write_bytes(flipped(data, data.index(array[element : element + 64].tobytes())))
+
+
+def test_the_figures_are_those_of_the_whole_tensor(
+    before: Array, after: Array, tmp_path: Path
+) -> None:
+    for name, array in {"a": before, "b": after}.items():
+        for extras in (True, False):
+            path = tmp_path / f"{name} {extras}.safetensors"
+            standfast.save(path, {"w": array.reshape(4, -1)}, extras=extras)
+    (change,), (whole,) = (
+        standfast.diff(*(tmp_path / f"{name} {extras}.safetensors" for name in "ab")).changed
+        for extras in (True, False)
+    )
+    assert change == whole
+    assert change.share == np.count_nonzero(before != after) / before.size
+    assert change.max == np.abs(after.astype(float) - before.astype(float)).max()
+
+
+def test_only_chunks_that_differ_are_read_from_files(
+    before: Array, after: Array, tmp_path: Path
+) -> None:
+    a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    standfast.save(a, {"w": before})
+    standfast.save(b, {"w": after})
+    sound = standfast.diff(a, b)
+    turn_a_bit(b, after, ELEMENTS + 5)  # in a chunk that both have
+    assert standfast.diff(a, b) == sound
+    turn_a_bit(b, after, 5)
+    with pytest.raises(DigestMismatch, match="'w'"):
+        standfast.diff(a, b)
+
+
+def test_only_chunks_that_differ_are_read_from_a_store(
+    before: Array, after: Array, tmp_path: Path
+) -> None:
+    store = standfast.Store(tmp_path)
+    with store.run("gpt") as run:
+        old, new = run.save(1, {"w": before}), run.save(2, {"w": after})
+        path = data_path(run, 1)
+    (change,) = diff_checkpoints(old, new).changed
+    assert change.share == np.count_nonzero(before != after) / before.size
+    turn_a_bit(path, before, ELEMENTS + 5)  # in a chunk that both have
+    assert list(diff_checkpoints(old, new).changed) == [change]
+    assert not store.index.damaged_files()
+    turn_a_bit(path, before, 5)
+    with pytest.raises(DigestMismatch, match="'w'"):
+        diff_checkpoints(old, new)
+    assert store.index.damaged_files() == {path.name}
+
+
+def test_chunks_are_found_in_whatever_file_they_lie(tmp_path: Path) -> None:
+    first, second = (np.full(CHUNK, value, np.uint8) for value in (1, 2))
+    with standfast.Store(tmp_path).run("gpt") as run:
+        run.save(1, {"w": first})
+        run.save(2, {"w": second})
+        third = run.save(3, {"w": np.concatenate([second, first, second[:70_000]])})
+    read = CheckpointView(third).chunks("w")
+    assert read is not None
+    assert {file.name.split(".")[0][-1] for file in third.head.files} == {"1", "2", "3"}
+    assert [(read(n)[0], read(n).size) for n in range(3)] == [(2, CHUNK), (1, CHUNK), (2, 70_000)]
+
+
+def test_a_strided_view_and_a_file_without_digests_are_read_whole(tmp_path: Path) -> None:
+    square = np.arange(CHUNK // 2, dtype=np.float32).reshape(2, -1)
+    with standfast.Store(tmp_path / "store").run("gpt") as run:
+        old = run.save(1, {"w": square, "transposed": square.T})
+        square[1, 3] += 2
+        new = run.save(2, {"w": square, "transposed": square.T})
+    assert CheckpointView(old).chunks("transposed") is None
+    changed = {change.name: change for change in diff_checkpoints(old, new).changed}
+    assert changed["transposed"].max == changed["w"].max == 2
+    standfast.save(tmp_path / "bare.safetensors", {"w": square}, extras=False)
+    with standfast.open(tmp_path / "bare.safetensors") as bare:
+        assert bare.chunks("w") is None
+        assert [change.name for change in compare(CheckpointView(old), bare).changed] == ["w"]

@@ -21,17 +21,19 @@ from standfast.tensors import DTYPES, Packed, TensorSpec
 from standfast.tensors.cast import cast_array, cast_spec, castable_dtype
 from tests import GOLDEN
 from tests.kit.devices import LateDevice, put_tensors_on
+from tests.kit.seams import Seams
+from tests.kit.stores import same
 
 FLOATS = ["float64", "float32", "bfloat16", "float16"]
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateDevice]:
-    device = LateDevice(delay=0.001)
+    device = LateDevice()
     put_tensors_on(device, monkeypatch)
-    monkeypatch.setattr(blocks, "_kept", {})
     yield device
     device.incoming.clear()
+    blocks._kept.clear()
 
 
 def _state(large: bool = True) -> dict[str, Any]:
@@ -48,19 +50,9 @@ def _state(large: bool = True) -> dict[str, Any]:
     }
 
 
-def _same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+def _same(found: Any, expected: Any) -> bool:
     """Whether all are torch tensors of the same names, in the same order, bit for bit."""
-    return list(found) == list(expected) and all(
-        isinstance(found[name], torch.Tensor)
-        and found[name].dtype == tensor.dtype
-        and found[name].shape == tensor.shape
-        and _bits(found[name]) == _bits(tensor)
-        for name, tensor in expected.items()
-    )
-
-
-def _bits(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return same(list(found.items()), list(expected.items()))
 
 
 def _load(path: Any, **options: Any) -> dict[str, Any]:
@@ -71,7 +63,7 @@ def _load(path: Any, **options: Any) -> dict[str, Any]:
 
 def _write(path: Path) -> None:
     """A file of the kind that its suffix says, by whoever writes such files."""
-    state = _state(large=path.suffix in (".safetensors", ".npz"))
+    state = _state(large=path.name in ("a.safetensors", "a.npz"))
     if path.stem == "foreign":
         state = {k: v for k, v in state.items() if k != "brain"}
         state["big-endian"] = np.arange(5, dtype=">f4")
@@ -112,59 +104,40 @@ def test_packed_tensors_come_to_the_device(tmp_path: Path, device: LateDevice) -
 
 def test_a_stream_is_loaded_to_the_device(device: LateDevice) -> None:
     file = io.BytesIO()
-    standfast.save(file, _state(), format="safetensors")
+    standfast.save(file, _state(large=False), format="safetensors")
     data = file.getvalue()
     assert _same(_load(io.BytesIO(data), device="late"), _load(io.BytesIO(data)))
 
 
 def test_the_device_may_be_given_as_torch_has_it(tmp_path: Path, device: LateDevice) -> None:
     path = tmp_path / "a.safetensors"
-    standfast.save(path, _state())
-    _load(path, device=torch.device("cpu"))
+    standfast.save(path, {"a": np.arange(3.0)})
+    for framework in ("numpy", "torch"):
+        for host in ("cpu", torch.device("cpu")):
+            assert standfast.load(path, framework, device=host)["a"].tolist() == [0.0, 1.0, 2.0]
     assert not device.incoming
     device.name = "cuda:0"
     _load(path, device=torch.device("cuda", 0))
     assert device.incoming
 
 
-@pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_the_host_is_a_device_as_well(tmp_path: Path, device: LateDevice, framework: str) -> None:
-    path = tmp_path / "a.safetensors"
-    standfast.save(path, {"a": np.arange(3.0)})
-    found = standfast.load(path, framework, device="cpu")
-    assert found["a"].tolist() == [0.0, 1.0, 2.0]
-    assert not device.incoming
-
-
-def test_arrays_of_numpy_lie_on_no_device(tmp_path: Path, device: LateDevice) -> None:
-    path = tmp_path / "a.safetensors"
-    standfast.save(path, {"a": np.arange(3.0)})
-    with pytest.raises(BadOption, match="load with framework='torch'"):
-        standfast.load(path, device="late")
-
-
-@pytest.mark.parametrize("name", ["late:7", 5])
-def test_a_device_that_is_not_there_is_refused(
-    name: Any, tmp_path: Path, device: LateDevice
-) -> None:
-    with pytest.raises(BadOption, match=f"device={name!r}"):
-        standfast.load(tmp_path / "not looked at", "torch", device=name)
-
-
-@pytest.mark.parametrize("cast", ["int32", "float8_e5m2", "complex64", "bf16", "", torch.int8, 3])
-def test_only_everyday_floats_can_be_cast_to(cast: Any, tmp_path: Path) -> None:
-    with pytest.raises(BadOption, match="floating-point tensors become float64, float32"):
-        standfast.load(tmp_path / "not looked at", cast=cast)
-
-
-def test_a_dtype_may_be_given_as_torch_has_it() -> None:
+def test_what_is_no_device_or_dtype_is_refused(tmp_path: Path, device: LateDevice) -> None:
+    path = tmp_path / "not looked at"
+    with pytest.raises(BadOption, match="framework='torch'"):
+        standfast.load(path, device="late")  # arrays of NumPy lie on no device
+    for name in ("late:7", 5):
+        with pytest.raises(BadOption, match=f"device={name!r}"):
+            standfast.load(path, "torch", device=name)  # type: ignore[arg-type]
+    for cast in ("int32", "float8_e5m2", "complex64", "bf16", "", torch.int8, 3):
+        with pytest.raises(BadOption, match="float64"):
+            standfast.load(path, cast=cast)  # type: ignore[arg-type]
     assert castable_dtype(torch.bfloat16) == castable_dtype("bfloat16") == "bfloat16"
 
 
 def test_a_file_without_digests_still_warns(tmp_path: Path, device: LateDevice) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, a=np.arange(3.0))
-    with pytest.warns(NotVerified, match="only its CRC-32 sums were checked") as caught:
+    with pytest.warns(NotVerified, match="CRC-32") as caught:
         standfast.load(path, "torch", device="late")
     assert caught[0].filename == __file__
 
@@ -173,7 +146,7 @@ def test_damage_is_found_on_the_way(tmp_path: Path, device: LateDevice) -> None:
     path = tmp_path / "a.safetensors"
     standfast.save(path, {"a": np.zeros(100, np.uint8), "b": np.full(100, 77, np.uint8)})
     path.write_bytes(path.read_bytes().replace(b"M" * 100, b"M" * 99 + b"N"))
-    with pytest.raises(DigestMismatch, match=r"a\.safetensors: tensor 'b' is damaged") as caught:
+    with pytest.raises(DigestMismatch, match=r"a\.safetensors.*'b'") as caught:
         standfast.load(path, "torch", device="late")
     assert caught.value.tensors == ("b",)
     assert not device.incoming
@@ -191,13 +164,11 @@ def test_what_only_crcs_tell_of_is_checked_before_it_is_copied(
     assert not device.incoming
 
 
-def test_a_device_without_memory_says_so(
-    tmp_path: Path, device: LateDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def empty(spec: TensorSpec) -> Any:
+def test_a_device_without_memory_says_so(tmp_path: Path, device: LateDevice, seams: Seams) -> None:
+    def refuse(empty: Any, spec: TensorSpec) -> Any:
         raise CopyFailed("late:0: out of memory")
 
-    monkeypatch.setattr(device, "empty", empty)
+    seams.system(device, empty=refuse)
     path = tmp_path / "a.safetensors"
     standfast.save(path, {"a": np.arange(3.0)})
     with pytest.raises(CopyFailed):
@@ -207,17 +178,13 @@ def test_a_device_without_memory_says_so(
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_all_floats_are_cast_and_nothing_else(tmp_path: Path, framework: str) -> None:
     path = tmp_path / "a.safetensors"
-    state = _state() | {
-        "eight": np.ones(3, ml_dtypes.float8_e5m2),
-        "pair": np.ones(2, np.complex64),
-    }
+    odd = {"eight": np.ones(3, ml_dtypes.float8_e5m2), "pair": np.ones(2, np.complex64)}
+    state = _state(large=False) | odd
     standfast.save(path, state)
     found = standfast.load(path, framework, cast="bfloat16")
     dtypes = {name: str(value.dtype).removeprefix("torch.") for name, value in found.items()}
-    assert dtypes == {
-        name: "bfloat16" if array.dtype.name in FLOATS else array.dtype.name
-        for name, array in state.items()
-    }
+    kinds = {name: array.dtype.name for name, array in state.items()}
+    assert dtypes == {n: "bfloat16" if kind in FLOATS else kind for n, kind in kinds.items()}
     assert all(np.shape(value) == state[name].shape for name, value in found.items())
 
 
@@ -236,7 +203,7 @@ def _values(dtype: str) -> np.ndarray[Any, Any]:
     kind = DTYPES[dtype].numpy
     if kind.itemsize == 2:
         return np.arange(1 << 16, dtype=np.uint16).view(kind)
-    any_bits = np.frombuffer(np.random.default_rng(0).bytes(200_000 * kind.itemsize), kind)
+    any_bits = np.frombuffer(np.random.default_rng(0).bytes(50_000 * kind.itemsize), kind)
     with np.errstate(all="ignore"):
         narrow = [_values(name).astype(np.float64) for name in ("float16", "bfloat16")]
         between = [(values[1:] + values[:-1]) / 2 for values in narrow]
@@ -245,16 +212,16 @@ def _values(dtype: str) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("before", FLOATS)
-@pytest.mark.parametrize("after", FLOATS)
-def test_the_bits_are_those_that_torch_casts_to(before: str, after: str) -> None:
+def test_the_bits_are_those_that_torch_casts_to(before: str) -> None:
     values = _values(before)
     with np.errstate(invalid="ignore"):
         values = values[~np.isnan(values.astype(np.float64))]
-    bits = torch.from_numpy(values.view(f"i{values.itemsize}"))
-    expected = bits.view(getattr(torch, before)).to(getattr(torch, after))
-    found = cast_array(values, TensorSpec(before, values.shape), after)
-    assert found.dtype == DTYPES[after].numpy
-    assert found.tobytes() == _bits(expected)
+    bits = torch.from_numpy(values.view(f"i{values.itemsize}")).view(getattr(torch, before))
+    for after in FLOATS:
+        found = cast_array(values, TensorSpec(before, values.shape), after)
+        assert found.dtype == DTYPES[after].numpy
+        expected = bits.to(getattr(torch, after)).view(torch.uint8)
+        assert found.tobytes() == expected.numpy().tobytes()
 
 
 def test_a_value_beyond_the_dtype_becomes_infinite_without_a_warning() -> None:
@@ -265,7 +232,10 @@ def test_a_value_beyond_the_dtype_becomes_infinite_without_a_warning() -> None:
 
 
 def test_a_spec_is_cast_only_if_it_is_of_floats() -> None:
-    assert cast_spec(TensorSpec("float32", (2, 3)), "float16") == TensorSpec("float16", (2, 3))
-    assert cast_spec(TensorSpec("float32", (2, 3)), None) == TensorSpec("float32", (2, 3))
-    assert cast_spec(TensorSpec("float8_e5m2", (2,)), "float16").dtype == "float8_e5m2"
-    assert cast_spec(TensorSpec("int64", (2,)), "float16").dtype == "int64"
+    for before, to, after in (
+        ("float32", "float16", "float16"),
+        ("float32", None, "float32"),
+        ("float8_e5m2", "float16", "float8_e5m2"),
+        ("int64", "float16", "int64"),
+    ):
+        assert cast_spec(TensorSpec(before, (2, 3)), to) == TensorSpec(after, (2, 3))

@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 import standfast
 from standfast.errors import BadField, RefusedState, StateMismatch
 from standfast.tensors import randomness
+from tests.kit.seams import Seams
 
 BIT_GENERATORS = ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
 
@@ -53,22 +53,18 @@ def test_after_a_restore_the_same_numbers_are_drawn() -> None:
     assert _draws() == drawn
 
 
-def test_a_normal_number_that_waits_is_kept() -> None:
-    random.gauss(0, 1)
-    np.random.standard_normal()
+def test_normal_numbers_that_wait_are_kept_or_forgotten() -> None:
+    without = randomness.capture()
+    assert without["python"]["gauss"] is None
+    drawn = random.gauss(0, 1), np.random.standard_normal()
     states = randomness.capture()
     assert states["python"]["gauss"] is not None
     assert states["numpy"]["has_gauss"] == 1
     waiting = random.gauss(0, 1), np.random.standard_normal()
     randomness.restore(states)
     assert (random.gauss(0, 1), np.random.standard_normal()) == waiting
-
-
-def test_a_normal_number_that_waits_now_is_forgotten_if_none_waited_then() -> None:
-    states = randomness.capture()
-    assert states["python"]["gauss"] is None
-    drawn = random.gauss(0, 1), np.random.standard_normal()
     randomness.restore(states)
+    randomness.restore(without)
     assert (random.gauss(0, 1), np.random.standard_normal()) == drawn
 
 
@@ -84,16 +80,6 @@ def _text(tree: Any) -> str:
     if isinstance(tree, dict):
         return "{" + ", ".join(f"{key}: {_text(value)}" for key, value in tree.items()) + "}"
     return repr(tree.tolist()) if hasattr(tree, "tolist") else repr(tree)
-
-
-def test_states_come_back_from_a_store_to_the_same_numbers(tmp_path: Path) -> None:
-    _draws()
-    run = standfast.Store(tmp_path).run("x")
-    run.save(1, {"random": randomness.capture()})
-    drawn = _draws()
-    loaded = run.load(1)
-    assert randomness.restore(loaded["random"]) == []
-    assert _draws() == drawn
 
 
 def test_any_bit_generator_can_be_the_global_one() -> None:
@@ -118,25 +104,21 @@ def test_states_that_are_not_there_are_named_and_the_others_put_back() -> None:
     states = randomness.capture()
     drawn = _draws()
     missing = randomness.restore({"numpy": states["numpy"]})
-    assert missing == [
-        "the checkpoint has no state of Python's generator",
-        "the checkpoint has no state of the generators of torch",
-    ]
+    assert ["Python" in each for each in missing] == [True, False]
+    assert "torch" in missing[1]
     assert np.random.random(700).tolist() == drawn[2]
-    missing = randomness.restore({name: states[name] for name in ("python", "torch")})
-    assert missing == ["the checkpoint has no state of NumPy's generator"]
+    (sentence,) = randomness.restore({name: states[name] for name in ("python", "torch")})
+    assert "NumPy" in sentence
     assert random.random() == drawn[0][0]
 
 
-def test_states_of_cuda_without_a_gpu_are_named_and_the_others_put_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_states_of_cuda_without_a_gpu_are_named_and_the_others_put_back(seams: Seams) -> None:
+    seams.system(torch.cuda, is_available=lambda real: False)
     states = randomness.capture()
     drawn = _draws()
     states["torch"]["cuda"] = [torch.zeros(16, dtype=torch.uint8)] * 2
     [sentence] = randomness.restore(states)
-    assert "2 CUDA generators" in sentence
+    assert "2 CUDA" in sentence
     assert _draws() == drawn
 
 
@@ -147,33 +129,26 @@ def test_states_of_a_framework_that_nobody_has_are_named() -> None:
     assert sentence.isprintable()
 
 
-def _in_a_new_process(program: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_framework_that_the_program_does_not_use_is_not_imported() -> None:
-    program = (
-        "import sys; from standfast.tensors import randomness; states = randomness.capture(); "
-    )
-    program += "assert randomness.restore(states) == []; print(*states, 'torch' in sys.modules)"
-    assert _in_a_new_process(program) == "python numpy False\n"
-
-
-def test_a_framework_is_imported_when_its_states_are_put_back(tmp_path: Path) -> None:
+def test_a_framework_is_imported_only_when_its_states_are_put_back(tmp_path: Path) -> None:
     run = standfast.Store(tmp_path).run("x")
     run.save(1, {"random": randomness.capture()})
     expected = torch.rand(3).tolist()
-    program = (
-        "import numpy as np; from standfast import Store; from standfast.tensors import randomness;"
-        f"states = Store({str(tmp_path)!r}).run('x').load(1)['random'];"
-        "assert randomness.restore(states) == [];"
-        "import torch; print(torch.rand(3).tolist())"
-    )
-    assert _in_a_new_process(program) == f"{expected}\n"
+    program = f"""
+import sys
+import numpy as np
+from standfast import Store
+from standfast.tensors import randomness
+from tests.kit.seams import Seams
+states = randomness.capture()
+assert randomness.restore(states) == []
+print(*states, "torch" in sys.modules)
+assert randomness.restore(Store({str(tmp_path)!r}).run("x").load(1)["random"]) == []
+import torch
+print(torch.rand(3).tolist())
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == f"python numpy False\n{expected}\n"
 
 
 Hostile = Callable[[dict[str, Any]], Any]
@@ -293,18 +268,17 @@ def test_a_generator_goes_on_where_it_was_in_another_of_its_kind(name: str, tmp_
     assert _numbers(other) == drawn
 
 
-@pytest.mark.parametrize(("saved", "here"), list(permutations(GENERATORS, 2)))
-def test_the_state_of_another_kind_of_generator_is_refused(saved: str, here: str) -> None:
-    state, generator = randomness.state_of(GENERATORS[saved](1)), GENERATORS[here](2)
-    with pytest.raises(StateMismatch, match="the state is that of"):
-        randomness.put_back(generator, state)
-    assert _numbers(generator) == _numbers(GENERATORS[here](2))
-
-
-def test_the_message_names_both_bit_generators() -> None:
-    state = randomness.state_of(np.random.Generator(np.random.PCG64(1)))
-    with pytest.raises(StateMismatch, match="a PCG64, and this generator has a Philox"):
-        randomness.put_back(np.random.Generator(np.random.Philox(1)), state)
+@pytest.mark.parametrize("saved", GENERATORS)
+def test_the_state_of_another_kind_of_generator_is_refused(saved: str) -> None:
+    state = randomness.state_of(GENERATORS[saved](1))
+    for here in GENERATORS.keys() - {saved}:
+        generator = GENERATORS[here](2)
+        with pytest.raises(StateMismatch) as refused:
+            randomness.put_back(generator, state)
+        if {saved, here} <= set(BIT_GENERATORS):
+            assert saved in str(refused.value)
+            assert here in str(refused.value)
+        assert _numbers(generator) == _numbers(GENERATORS[here](2))
 
 
 HOSTILE_PARTS: dict[str, tuple[str, Hostile]] = {
@@ -341,21 +315,14 @@ def test_the_state_of_a_generator_on_another_device_is_refused() -> None:
         randomness.put_back(torch.Generator(), state)
 
 
-def _type(value: object) -> str:
-    return type(value).__name__
-
-
 class _Own(np.random.MT19937):
     pass
 
 
-@pytest.mark.parametrize("value", [random.SystemRandom(), 5, None, torch.zeros(3), "x"], ids=_type)
-def test_what_has_no_state_is_no_generator(value: Any) -> None:
-    assert not randomness.is_generator(value)
-    with pytest.raises(RefusedState, match="no random generator"):
-        randomness.state_of(value)
-
-
-def test_a_bit_generator_of_an_unknown_class_is_refused() -> None:
+def test_what_has_no_state_is_no_generator() -> None:
+    for value in (random.SystemRandom(), 5, None, torch.zeros(3), "x"):
+        assert not randomness.is_generator(value)
+        with pytest.raises(RefusedState):
+            randomness.state_of(value)
     with pytest.raises(RefusedState, match="_Own"):
         randomness.state_of(np.random.Generator(_Own(1)))

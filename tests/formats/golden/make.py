@@ -7,15 +7,14 @@ whatever was written once is read for ever.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 import standfast
 from standfast.oxck import Checkpoint, CheckpointTensor
+from tests.formats.builders import Array, flipped, saved
 
 FOLDER = Path(__file__).parent
 
@@ -34,7 +33,7 @@ METADATA = {
 }
 
 
-def tenzor_tensors() -> dict[str, np.ndarray[Any, Any]]:
+def tenzor_tensors() -> dict[str, Array]:
     """Tensors of several widths; in this order, those after `mask` are misaligned."""
     return {
         "weight": np.arange(12, dtype=np.float32).reshape(2, 1, 3, 1, 2) - 5,
@@ -47,7 +46,7 @@ def tenzor_tensors() -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def oxck_tensors() -> dict[str, np.ndarray[Any, Any]]:
+def oxck_tensors() -> dict[str, Array]:
     """Tensors of several shapes."""
     return {
         "weight": np.arange(6, dtype=np.float32).reshape(2, 3) * 0.5,
@@ -58,7 +57,7 @@ def oxck_tensors() -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-def general_tensors() -> dict[str, np.ndarray[Any, Any]]:
+def general_tensors() -> dict[str, Array]:
     """What safetensors, torch and npz all hold."""
     return {
         "weight": np.arange(6, dtype=np.float32).reshape(2, 3) * 0.5,
@@ -112,18 +111,6 @@ def golden_files() -> dict[str, bytes]:
     }
 
 
-def saved(
-    format: str,
-    tensors: Mapping[str, Any],
-    metadata: Mapping[str, Any] | bytes,
-    extras: bool = True,
-) -> bytes:
-    """The bytes that `standfast.save` writes."""
-    stream = io.BytesIO()
-    standfast.save(stream, tensors, metadata, format=format, extras=extras)
-    return stream.getvalue()
-
-
 def repeated() -> bytes:
     """A checkpoint with digests in which a name stands twice, and a tensor without a shape."""
     checkpoint = Checkpoint(metadata={"step": "3"}, digests=True)
@@ -133,11 +120,6 @@ def repeated() -> bytes:
     stream = io.BytesIO()
     checkpoint.write_to(stream)
     return stream.getvalue()
-
-
-def flipped(data: bytes, at: int) -> bytes:
-    """The bytes with the lowest bit flipped at one place."""
-    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 if __name__ == "__main__":

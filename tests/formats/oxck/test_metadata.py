@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from standfast.errors import BadField
 from standfast.formats.oxck.file import from_text, to_text
-from tests.formats.builders import Row
+from tests.formats.builders import rows
 from tests.formats.oxck.builders import (
     ORIGINAL_WHITE,
     OriginalError,
@@ -21,64 +22,33 @@ from tests.formats.oxck.malformed import METADATA
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
-ACCEPTED = {
-    "no text at all": ("", {}),
-    "white space alone": (" \n\t", {}),
-    "no pairs": ("{}", {}),
-    "no pairs, white space within": ("{ \n }", {}),
-    "no pairs, commas within": ("{,, ,}", {}),
-    "white space around": ('\r\n {"a":"b"}\t ', {"a": "b"}),
-    "white space of all kinds": (
-        f'{ORIGINAL_WHITE}{{{ORIGINAL_WHITE}"a"{ORIGINAL_WHITE}:{ORIGINAL_WHITE}"b"'
-        f"{ORIGINAL_WHITE}}}{ORIGINAL_WHITE}",
-        {"a": "b"},
-    ),
-    "two pairs": ('{"loss":"0.1","step":"3"}', {"loss": "0.1", "step": "3"}),
-    "a missing comma": ('{"a":"b""c":"d"}', {"a": "b", "c": "d"}),
-    "white space for a comma": ('{"a":"b" "c":"d"}', {"a": "b", "c": "d"}),
-    "doubled commas": ('{"a":"b",, ,"c":"d"}', {"a": "b", "c": "d"}),
-    "stray commas": ('{,"a":"b",}', {"a": "b"}),
-    "an escaped quote": ('{"\\"":"\\"\\""}', {'"': '""'}),
-    "an escaped backslash": ('{"a":"\\\\"}', {"a": "\\"}),
-    "a backslash before a quote": ('{"a":"\\\\\\""}', {"a": '\\"'}),
-    "backslashes before letters": ('{"a":"\\\\n\\\\\\n"}', {"a": "\\n\\\n"}),
-    "the other escapes": ('{"a":"\\n\\r\\t"}', {"a": "\n\r\t"}),
-    "raw control characters": ('{"a":"\n\0\x1c\x7f"}', {"a": "\n\0\x1c\x7f"}),
-    "braces, colons and commas in strings": ('{"{:,}":"},{"}', {"{:,}": "},{"}),
-    "empty strings": ('{"":""}', {"": ""}),
-    "a key twice": ('{"a":"b","c":"d","a":"e"}', {"a": "e", "c": "d"}),
-    "a key twice, once escaped": ('{"a\\n":"b","a\n":"c"}', {"a\n": "c"}),
-    "letters beyond ASCII": ('{"重み":"ü😀"}', {"重み": "ü😀"}),
-}
+ACCEPTED = ["", " \n\t", "{}", "{ \n }", "{,, ,}", '\r\n {"a":"b"}\t ', '{"loss":"0.1","step":"3"}']
+ACCEPTED += [ORIGINAL_WHITE.join(["", "{", '"a"', ":", '"b"', "}", ""])]
+ACCEPTED += ['{"a":"b""c":"d"}', '{"a":"b" "c":"d"}', '{"a":"b",, ,"c":"d"}', '{,"a":"b",}']
+ACCEPTED += [r"""{"\"":"\"\""}""", r"""{"a":"\\"}""", r"""{"a":"\\\""}""", r"""{"a":"\\n\\\n"}"""]
+ACCEPTED += [r"""{"a":"\n\r\t"}""", '{"a":"\n\0\x1c\x7f"}', '{"{:,}":"},{"}', '{"":""}']
+ACCEPTED += ['{"a":"b","c":"d","a":"e"}', '{"a\\n":"b","a\n":"c"}', '{"重み":"ü😀"}']
 
 
-@pytest.mark.parametrize("name", ACCEPTED)
-def test_lenient_text_is_read_as_the_original_reads_it(name: str) -> None:
-    text, expected = ACCEPTED[name]
-    assert from_text(text.encode()) == expected
-    assert original_metadata(text) == expected
+def test_lenient_text_is_read_as_the_original_reads_it() -> None:
+    for text in ACCEPTED:
+        assert from_text(text.encode()) == original_metadata(text), text
+    assert from_text(b'{,"a":"b" "c\\n":"\\"",, "a":"d"}') == {"a": "d", "c\n": '"'}
 
 
-@pytest.mark.parametrize("case", METADATA, ids=lambda case: case.name)
-def test_what_is_refused_the_original_refuses_too(case: Row) -> None:
-    text = case.content[28:]
-    with pytest.raises(BadField):
-        from_text(text)
-    try:
-        decoded = text.decode()
-    except UnicodeDecodeError:
-        return
-    with pytest.raises(OriginalError):
-        original_metadata(decoded)
-
-
-@pytest.mark.parametrize(
-    "separator", ["\x1c", "\x1d", "\x1e", "\x1f", "\u200b", "\u180e", "\ufeff"]
-)
-def test_what_is_no_white_space_to_the_original_is_none_here(separator: str) -> None:
-    for text in (f"{separator}{{}}", f"{{{separator}}}", f'{{"a"{separator}:"b"}}'):
+def test_what_is_refused_the_original_refuses_too() -> None:
+    refused = [row.content[28:] for row in rows(METADATA)]
+    # What is no white space to the original is none here.
+    for separator in ("\x1c", "\x1d", "\x1e", "\x1f", "\u200b", "\u180e", "\ufeff"):
+        texts = (f"{separator}{{}}", f"{{{separator}}}", f'{{"a"{separator}:"b"}}')
+        refused += [text.encode() for text in texts]
+    for text in refused:
         with pytest.raises(BadField):
-            from_text(text.encode())
+            from_text(text)
+        with suppress(UnicodeDecodeError):
+            decoded = text.decode()
+            with pytest.raises(OriginalError):
+                original_metadata(decoded)
 
 
 def outcome(parse: Callable[[], dict[str, str]]) -> dict[str, str] | None:
@@ -94,7 +64,7 @@ pieces = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.one_of(pieces, pieces.map(lambda inner: f"{{{inner}}}")))
 def test_any_text_is_read_or_refused_as_by_the_original(text: str) -> None:
     assert outcome(lambda: from_text(text.encode())) == outcome(lambda: original_metadata(text))
@@ -113,7 +83,7 @@ def loose(draw: st.DrawFn) -> str:
     return draw(white) + "{" + "".join(parts) + draw(between) + "}" + draw(white)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(loose())
 def test_loose_pairs_are_read_or_refused_as_by_the_original(text: str) -> None:
     assert outcome(lambda: from_text(text.encode())) == outcome(lambda: original_metadata(text))

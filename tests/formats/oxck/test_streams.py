@@ -1,4 +1,4 @@
-"""Streams of OXCK and tenzor: pipes, sockets that stay open, and readers that give little."""
+"""Streams: pipes, sockets that stay open, and readers that give little."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ import pytest
 
 import standfast
 from standfast.errors import FileError, TruncatedFile, UnreadableFile
-from standfast.oxck import Checkpoint, CheckpointTensor, Io, TruncatedData
-from tests.formats.oxck import builders as oxck_builders
+from standfast.oxck import (
+    Checkpoint,
+    CheckpointTensor,
+    InvalidMagic,
+    Io,
+    TruncatedData,
+    UnsupportedVersion,
+)
+from tests.formats.builders import saved
 from tests.formats.oxck.builders import file_of, floats, tensor
-from tests.formats.tenzor import builders as tenzor_builders
 
 TENSORS = {
     "layer.0.weight": np.arange(300_000, dtype=np.float32).reshape(3, 100_000),
@@ -43,16 +49,13 @@ EXPECTED = {
 }
 
 FILES = {
-    "oxck": oxck_builders.saved(TENSORS, METADATA),
-    "oxck without extras": oxck_builders.saved(TENSORS, METADATA, extras=False),
-    "tenzor": tenzor_builders.saved(TENSORS, METADATA),
+    "oxck": saved("oxck", TENSORS, METADATA),
+    "oxck without extras": saved("oxck", TENSORS, METADATA, extras=False),
+    **{name: saved(name, TENSORS, METADATA) for name in ("tenzor", "safetensors")},
 }
 READS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "open oxck": ("oxck", standfast.open),
-    "open oxck without extras": ("oxck without extras", standfast.open),
-    "Checkpoint.read_from": ("oxck", Checkpoint.read_from),
-    "Checkpoint.read_from without extras": ("oxck without extras", Checkpoint.read_from),
-    "open tenzor": ("tenzor", standfast.open),
+    **{f"open {name}": (name, standfast.open) for name in FILES},
+    **{f"read_from {name}": (name, Checkpoint.read_from) for name in FILES if "oxck" in name},
 }
 every_read = pytest.mark.parametrize("read", READS)
 
@@ -75,22 +78,13 @@ class Stingy(io.RawIOBase):
         return piece
 
 
-@pytest.mark.parametrize("most", [1, 7, 4096, 1 << 30])
 @every_read
-def test_short_reads_are_put_together(read: str, most: int) -> None:
+def test_short_reads_are_put_together(read: str) -> None:
     file, use = READS[read]
-    data = FILES[file]
-    if most == 1:
-        # A byte at a time, on a smaller file.
-        data = oxck_builders.saved({"x": TENSORS["last"]}, METADATA)
-        if file == "tenzor":
-            data = tenzor_builders.saved({"x": TENSORS["last"]}, METADATA)
-    stream = Stingy(data + b"and more", most)
-    found = content(use(stream))
-    assert found["metadata"] == METADATA
-    assert found["tensors"] == EXPECTED["tensors"] or most == 1
-    assert found["tensors"][-1][2] == TENSORS["last"].tobytes()
-    assert stream.given == len(data)
+    for most in (7, 4096, 1 << 30):
+        stream = Stingy(FILES[file] + b"and more", most)
+        assert content(use(stream)) == EXPECTED
+        assert stream.given == len(FILES[file])
 
 
 @every_read
@@ -113,21 +107,21 @@ def test_a_pipe_is_read(read: str) -> None:
 @pytest.fixture
 def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
-    ours.settimeout(10)
-    theirs.settimeout(10)
+    for each in (ours, theirs):
+        each.settimeout(10)
     with ours, theirs:
         yield ours, theirs
 
 
-@pytest.mark.parametrize("buffered", [False, True], ids=["raw", "buffered"])
+@pytest.mark.parametrize("buffering", [0, -1], ids=["raw", "buffered"])
 @every_read
 def test_a_socket_that_stays_open_is_read_to_the_last_tensor(
-    read: str, buffered: bool, sockets: tuple[socket.socket, socket.socket]
+    read: str, buffering: int, sockets: tuple[socket.socket, socket.socket]
 ) -> None:
     file, use = READS[read]
     ours, theirs = sockets
     # Had it waited for more, the time-out of the socket would say so.
-    with ours.makefile("rb", buffering=-1 if buffered else 0) as stream:
+    with ours.makefile("rb", buffering=buffering) as stream:
         for _ in range(2):
             sender = threading.Thread(target=theirs.sendall, args=(FILES[file],))
             sender.start()
@@ -158,7 +152,7 @@ def test_what_is_written_to_a_socket_is_what_is_saved(
         standfast.save(stream, small, METADATA, format="oxck")  # type: ignore[arg-type]
     theirs.shutdown(socket.SHUT_WR)
     with ours.makefile("rb") as stream_in:
-        assert stream_in.read() == oxck_builders.saved(small, METADATA)
+        assert stream_in.read() == saved("oxck", small, METADATA)
 
 
 # Streams that do not do what they should
@@ -184,14 +178,7 @@ HALF = FILES["oxck without extras"][:1000]
 
 
 @pytest.mark.parametrize(
-    "then",
-    [
-        OSError(5, "Input/output error"),
-        ConnectionResetError(104, "reset by peer"),
-        ValueError("I/O operation on closed file"),
-        None,
-        "text",
-    ],
+    "then", [OSError(5, ""), ConnectionResetError(104, ""), ValueError("closed"), None, "text"]
 )
 def test_a_stream_that_fails_is_an_error_of_input(then: Any) -> None:
     with pytest.raises(Io) as refused:
@@ -205,10 +192,8 @@ def test_a_stream_that_fails_is_an_error_of_input(then: Any) -> None:
 def test_a_stream_that_ends_is_truncated() -> None:
     with pytest.raises(TruncatedData) as refused:
         Checkpoint.read_from(io.BytesIO(HALF))
-    assert (refused.value.expected, refused.value.got) == (
-        1_200_000,
-        1000 - HALF.index(floats(0, 1)),
-    )
+    cut = 1000 - HALF.index(floats(0, 1))
+    assert (refused.value.expected, refused.value.got) == (1_200_000, cut)
     with pytest.raises(TruncatedFile):
         standfast.open(io.BytesIO(HALF))
 
@@ -229,15 +214,13 @@ def test_a_stream_is_asked_for_bounded_pieces() -> None:
     assert min(asked) > 0
 
 
-@pytest.mark.parametrize("data", [b"NOPE", b"OXCK\2\0\0\0"], ids=["magic", "version"])
+@pytest.mark.parametrize(
+    ("data", "error"), [(b"NOPE", InvalidMagic), (b"OXCK\2\0\0\0", UnsupportedVersion)]
+)
 def test_a_stream_of_something_else_is_known_by_its_first_bytes(
-    data: bytes, sockets: tuple[socket.socket, socket.socket]
+    data: bytes, error: type[Exception], sockets: tuple[socket.socket, socket.socket]
 ) -> None:
     ours, theirs = sockets
     theirs.sendall(data)
-    with (
-        ours.makefile("rb", buffering=0) as stream,
-        pytest.raises(standfast.StandfastError) as error,
-    ):
+    with ours.makefile("rb", buffering=0) as stream, pytest.raises(error):
         Checkpoint.read_from(stream)  # type: ignore[arg-type]
-    assert type(error.value).__name__ in ("InvalidMagic", "UnsupportedVersion")

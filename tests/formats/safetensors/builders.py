@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from blake3 import blake3
 
 from tests.formats import builders
+from tests.formats.builders import with_digest
 
 DIGEST_START = b'{"__metadata__":{"standfast.digest":"'
 """How the header of a file that Standfast wrote starts, up to the header's own digest."""
@@ -24,9 +24,9 @@ def file_of(header: str | bytes, data: bytes = b"", length: int | None = None) -
     return claimed.to_bytes(8, "little") + text + data
 
 
-def entry(dtype: str = '"U8"', shape: str = "[1]", data_offsets: str = "[0,1]") -> str:
+def entry(dtype: str = '"U8"', shape: str = "[1]", offsets: str = "[0,1]") -> str:
     """The header entry of one tensor, each field as JSON text; by default of one byte."""
-    return f'{{"dtype":{dtype},"shape":{shape},"data_offsets":{data_offsets}}}'
+    return f'{{"dtype":{dtype},"shape":{shape},"data_offsets":{offsets}}}'
 
 
 def member(name: str, value: str) -> str:
@@ -34,7 +34,9 @@ def member(name: str, value: str) -> str:
     return f'"{name}":{value}'
 
 
-ONE_BYTE = member("a", entry())
+def tensor(name: str = "a", *fields: str, **changes: str) -> str:
+    """The member of a tensor; fields that are given replace those of one byte."""
+    return member(name, entry(*fields, **changes))
 
 
 def objects(*members: str) -> str:
@@ -42,15 +44,24 @@ def objects(*members: str) -> str:
     return "{" + ",".join(members) + "}"
 
 
+def holding(*members: str, data: bytes = b"x") -> bytes:
+    """A file whose header has these members."""
+    return file_of(objects(*members), data)
+
+
 def one_tensor(**fields: str) -> bytes:
     """A file of the tensor `a`, one byte long; fields that are given replace its own."""
-    return file_of(objects(member("a", entry(**fields))), b"x")
+    return holding(tensor(**fields))
+
+
+def with_metadata(text: str) -> bytes:
+    """A file of the tensor `a`, one byte long, and metadata of this text."""
+    return holding(member("__metadata__", text), tensor())
 
 
 def strings_file(strings: Mapping[str, str]) -> bytes:
     """A file of the tensor `a`, one byte long, and this metadata."""
-    metadata = member("__metadata__", json.dumps(strings))
-    return file_of(objects(metadata, member("a", entry())), b"x")
+    return with_metadata(json.dumps(strings))
 
 
 def typed_file(value: str, listed: str = '["key"]') -> bytes:
@@ -58,7 +69,7 @@ def typed_file(value: str, listed: str = '["key"]') -> bytes:
     return strings_file({"key": value, "standfast.json": listed})
 
 
-def sealed_file(*strings: str, entries: Sequence[str] = (ONE_BYTE,), data: bytes = b"x") -> bytes:
+def sealed_file(*strings: str, entries: Sequence[str] = (tensor(),), data: bytes = b"x") -> bytes:
     """A file with a digest that matches its header, whatever else stands in it.
 
     `strings` are the members of its metadata after the digest, `entries` those of its tensors.
@@ -74,9 +85,7 @@ def reseal(file: bytes) -> bytes:
     digest_at = 8 + len(DIGEST_START)
     if not file.startswith(DIGEST_START, 8) or not digest_at + DIGEST_LENGTH <= end <= len(file):
         return file
-    zeroed = file[:digest_at] + b"0" * 64 + file[digest_at + 64 : end]
-    digest = blake3(zeroed).hexdigest().encode()
-    return file[:digest_at] + digest + file[digest_at + len(digest) :]
+    return with_digest(file, digest_at, file[:digest_at], file[digest_at + 64 : end])
 
 
 saved_file = partial(builders.saved, "safetensors")

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import math
 import struct
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
-from blake3 import blake3
 
 from standfast.files.forms import as_array
 from standfast.files.layout import Index
 from standfast.files.writer import write_stream
-from standfast.formats.reader import Options
 from standfast.formats.sunc import file as sunc
 from standfast.tensors import source_of
 from tests import GOLDEN
-
-Array = np.ndarray[Any, Any]
-
+from tests.formats import builders
+from tests.formats.builders import Array, with_digest
 
 FIELDS = {
     "magic": (b"SUNC", "4s"),
@@ -88,14 +85,12 @@ def own_part(text: str | bytes) -> bytes:
 def sealed(text: str) -> bytes:
     """An extension of ours with this text behind its digest, which is right."""
     part = own_part('{"standfast.digest":"' + "0" * 64 + '"' + text + "}")
-    digest = blake3(header() + part).hexdigest().encode()
-    return part[:DIGEST_AT] + digest + part[DIGEST_AT + 64 :]
+    return with_digest(part, DIGEST_AT, header() + part[:DIGEST_AT], part[DIGEST_AT + 64 :])
 
 
 def chunks(*sections: bytes) -> str:
     """The member that holds the chunk digests of these sections, each of one chunk."""
-    digests = b"".join(blake3(section).digest() for section in sections)
-    return ',"standfast.chunks":"blake3:16777216:' + base64.b64encode(digests).decode() + '"'
+    return f',"standfast.chunks":"{builders.chunks(*sections)}"'
 
 
 def sections_bytes() -> tuple[bytes, ...]:
@@ -110,14 +105,7 @@ def sealed_file(**strings: str) -> bytes:
     return file_of(sealed(chunks(*sections_bytes()) + further))
 
 
-def index_of(data: bytes, verify: bool = True, size: int | None = -1) -> Index:
-    """What the reader makes of a file, without a disk."""
-
-    def read(start: int, length: int) -> bytes:
-        assert 0 <= start <= start + length <= len(data), "a read outside of the file"
-        return data[start : start + length]
-
-    return sunc.read_index(read, len(data) if size == -1 else size, Options(verify=verify))
+index_of = partial(builders.index_of, "sunc")
 
 
 def section_bytes(data: bytes, index: Index) -> dict[str, bytes]:
@@ -174,7 +162,7 @@ def small_metadata(**changes: Any) -> dict[str, Any]:
 
 def golden(name: str) -> bytes:
     """A file that the first implementation wrote."""
-    return (GOLDEN / f"{name}.sunc").read_bytes()
+    return (GOLDEN / f"sunc_{name}_2d.sunc").read_bytes()
 
 
 def what_the_original_reads(data: bytes) -> bytes:

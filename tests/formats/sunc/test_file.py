@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import random
 import struct
-from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,20 +13,10 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import standfast
-from standfast.errors import (
-    BadField,
-    DuplicateName,
-    RefusedMetadata,
-    StandfastError,
-    TruncatedFile,
-    UnsupportedDType,
-    UnsupportedShape,
-    UnsupportedTensor,
-)
+from standfast import errors
 from standfast.formats.sunc import file as sunc
-from standfast.formats.sunc.header import Header, payload_specs
 from standfast.tensors import TensorSpec
+from tests.formats.builders import reader_of
 from tests.formats.sunc.builders import (
     PAYLOAD_END,
     Array,
@@ -36,8 +24,6 @@ from tests.formats.sunc.builders import (
     golden,
     header,
     index_of,
-    link_section,
-    payload,
     sealed_file,
     section_bytes,
     sections_of,
@@ -48,19 +34,16 @@ from tests.formats.sunc.builders import (
     whole_files,
     written,
 )
+from tests.kit.seams import Seams
 
 INVALID = 2**64 - 1
 
-all_golden = pytest.mark.parametrize(
-    "name", ["sunc_scalar_2d", "sunc_u1_2d", "sunc_mixed_2d", "sunc_vector_2d"]
-)
-
-
-# Golden files
+all_golden = pytest.mark.parametrize("name", ["scalar", "u1", "mixed", "vector"])
+SECTIONS = ["blocks", "field_slots", "storage", "free_slots"]
 
 
 def test_the_scalar_golden_file_holds_what_was_saved() -> None:
-    data = golden("sunc_scalar_2d")
+    data = golden("scalar")
     assert index_of(data).metadata == {
         "nd": 2,
         "block_size": 4,
@@ -76,7 +59,7 @@ def test_the_scalar_golden_file_holds_what_was_saved() -> None:
         "max_level": 6,
     }
     sections = sections_of(data)
-    assert list(sections) == ["blocks", "field_slots", "storage", "free_slots"]
+    assert list(sections) == SECTIONS
     blocks = sections["blocks"]
     assert blocks["origin"].tolist() == [[0, 0], [4, 0], [8, 0]]
     assert blocks["level"].tolist() == [0, 1, 1]
@@ -92,8 +75,8 @@ def test_the_scalar_golden_file_holds_what_was_saved() -> None:
 
 
 def test_the_gauge_golden_file_holds_what_was_saved() -> None:
-    sections = sections_of(golden("sunc_u1_2d"))
-    assert list(sections) == ["blocks", "field_slots", "storage", "free_slots", "links"]
+    sections = sections_of(golden("u1"))
+    assert list(sections) == [*SECTIONS, "links"]
     assert sections["blocks"]["origin"].tolist() == [[0, 0], [4, 0]]
     for slot in sections["field_slots"]:
         field = sections["storage"][slot].view(np.complex128)
@@ -107,28 +90,15 @@ def test_the_gauge_golden_file_holds_what_was_saved() -> None:
 @all_golden
 def test_a_golden_file_is_written_again_byte_for_byte(name: str) -> None:
     data = golden(name)
-    assert written(sections_of(data), index_of(data).metadata, extras=False) == data
-
-
-@all_golden
-def test_the_original_sees_nothing_of_our_extension(name: str) -> None:
-    data = golden(name)
     metadata = index_of(data).metadata
+    assert index_of(data).digests is None
+    assert written(sections_of(data), metadata, extras=False) == data
+    # The original sees nothing of our extension.
     ours = written(sections_of(data), {**metadata, "step": 3})
     assert ours.startswith(data)
     assert what_the_original_reads(ours) == what_the_original_reads(data)
     assert index_of(ours).metadata == {**metadata, "step": 3}
     assert section_bytes(ours, index_of(ours)) == section_bytes(data, index_of(data))
-
-
-@all_golden
-def test_a_file_of_another_writer_has_no_digests(name: str) -> None:
-    assert index_of(golden(name)).digests is None
-
-
-def test_it_is_recognised_by_its_first_bytes() -> None:
-    assert sunc.recognises(golden("sunc_u1_2d")[:10], 2288)
-    assert not sunc.recognises(b"SUN", 3)
 
 
 # Written and read back
@@ -139,15 +109,9 @@ def test_the_record_of_a_block_has_the_layout_of_the_format(nd: int) -> None:
     dtype = sunc.block_dtype(nd)
     assert dtype.itemsize == 8 * (nd + 3)
     assert dtype.fields is not None
-    offsets = {
-        name: dtype.fields[name][1] for name in ("origin", "spacing", "block_index", "level")
-    }
-    assert offsets == {
-        "origin": 0,
-        "spacing": 8 * nd,
-        "block_index": 8 * nd + 8,
-        "level": 8 * nd + 16,
-    }
+    offsets = {name: at for name, (_, at, *_) in dtype.fields.items() if name != "padding"}
+    places = {"origin": 0, "spacing": 8 * nd, "block_index": 8 * nd + 8, "level": 8 * nd + 16}
+    assert offsets == places
 
 
 def test_the_padding_of_blocks_is_kept_through_copies() -> None:
@@ -157,9 +121,8 @@ def test_the_padding_of_blocks_is_kept_through_copies() -> None:
     assert written(sections, small_metadata(), extras=False) == file_of()
 
 
-def test_no_section_is_a_view_that_is_not_aligned() -> None:
-    for array in sections_of(golden("sunc_u1_2d")).values():
-        assert array.flags.aligned
+def test_every_section_is_aligned() -> None:
+    assert all(array.flags.aligned for array in sections_of(golden("u1")).values())
     blocks = small_sections()["blocks"]
     assert all(blocks[name].flags.aligned for name in ("origin", "spacing", "block_index"))
 
@@ -176,7 +139,7 @@ def trees() -> st.SearchStrategy[tuple[dict[str, Array], dict[str, Any]]]:
     )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(trees(), st.booleans(), st.randoms())
 def test_sections_come_back_as_they_were_saved(
     given: tuple[dict[str, Array], dict[str, Any]], extras: bool, order: random.Random
@@ -230,92 +193,51 @@ def test_links_of_no_blocks_have_no_group() -> None:
     sections, metadata = tree(0, nd=2, blocks=0, slots=1, field="f8", rest="SU(2)")
     assert sections_of(written(sections, metadata))["links"].shape == (0, 32, 1, 1)
     sections["links"] = np.zeros((0, 32, 2, 2), np.complex128)
-    with pytest.raises(UnsupportedShape, match=r"'links'.*expected \[0, 32, 1, 1\]"):
+    with pytest.raises(errors.UnsupportedShape, match="'links'"):
         written(sections, metadata)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "uint8", "bfloat16"])
 def test_storage_of_any_dtype_is_saved_once_its_size_is_named(dtype: str) -> None:
     storage = TensorSpec(dtype, (3, 4, 8))
-    sections = [(name, TensorSpec("uint64", (2,))) for name in ["field_slots"]]
-    sections += [("blocks", TensorSpec("uint8", (2, 32))), ("storage", storage)]
-    sections += [("free_slots", TensorSpec("uint64", (3,)))]
+    sections = [("field_slots", TensorSpec("uint64", (2,))), ("storage", storage)]
+    sections += [
+        ("blocks", TensorSpec("uint8", (2, 32))),
+        ("free_slots", TensorSpec("uint64", (3,))),
+    ]
     site = storage.nbytes // 12
     layout = sunc.layout(sections, small_metadata(field_bytes=site), extras=False)
     assert layout.body[0] == header(field_bytes=site)
-    with pytest.raises(UnsupportedDType, match=f"'storage'.*field_bytes={site}"):
+    with pytest.raises(errors.UnsupportedDType, match=f"'storage'.*field_bytes={site}"):
         sunc.layout(sections, small_metadata(), extras=False)
 
 
-@pytest.mark.parametrize(
-    ("field_bytes", "dtype", "components"),
-    [(4, "float32", 1), (12, "float32", 3), (24, "float64", 3), (6, "uint8", 6)],
-)
-def test_a_site_of_several_numbers_is_read_as_the_widest_floats_that_fit(
-    field_bytes: int, dtype: str, components: int
-) -> None:
-    header = replace(Header.parse(golden("sunc_scalar_2d")[:92]), field_bytes=field_bytes)
-    storage = payload_specs(header)["storage"]
-    assert (storage.dtype, storage.shape[-1]) == (dtype, components)
-
-
 def test_of_a_stream_the_payload_alone_is_read() -> None:
-    data = sealed_file()
-    index = index_of(data, size=None)
+    index = sunc.read_index(reader_of(sealed_file()), None, sunc.Options())
     assert (index.end, index.digests) == (PAYLOAD_END, None)
-    assert list(index.rows) == ["blocks", "field_slots", "storage", "free_slots"]
-
-
-@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
-@all_golden
-def test_a_file_on_the_disk_is_saved_opened_and_verified(
-    name: str, mapped: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "tree.sunc"
-    path.write_bytes(golden(name))
-    with standfast.open(path, mapped=mapped) as file:
-        sections, metadata = dict(file), file.metadata
-    assert sections["blocks"].dtype == sunc.block_dtype(2)
-    standfast.save(path, sections, metadata, extras=False)
-    assert path.read_bytes() == golden(name)
-    standfast.save(path, sections, {**metadata, "step": 3})
-    assert path.read_bytes().startswith(golden(name))
-    assert standfast.verify(path).tensors == len(sections)
+    assert list(index.rows) == SECTIONS
 
 
 # What follows the payload
 
 
-@pytest.mark.parametrize("rest", [b"x", b"LIN", b"LINX and more", b"?" * 200, b"HFDh"])
 @pytest.mark.parametrize("own", [False, True])
-def test_a_foreign_extension_is_kept(rest: bytes, own: bool) -> None:
-    sections = small_sections() | {"extension": np.frombuffer(rest, np.uint8)}
-    data = written(sections, small_metadata(), extras=own)
-    assert data.startswith(file_of(rest))
-    assert sections_of(data)["extension"].tobytes() == rest
-
-
-def test_a_foreign_extension_that_starts_as_ours_does_comes_back() -> None:
-    foreign = np.frombuffer(b"HFDG and more", np.uint8)
-    data = written({**small_sections(), "extension": foreign}, small_metadata())
-    assert sections_of(data)["extension"].tobytes() == b"HFDG and more"
+def test_a_foreign_extension_is_kept(own: bool) -> None:
+    for rest in (b"x", b"LIN", b"LINX and more", b"?" * 200, b"HFDh", *[b"HFDG and more"] * own):
+        sections = small_sections() | {"extension": np.frombuffer(rest, np.uint8)}
+        data = written(sections, small_metadata(), extras=own)
+        assert data.startswith(file_of(rest))
+        assert sections_of(data)["extension"].tobytes() == rest
 
 
 @pytest.mark.parametrize(
     "rest", [b"HFDG", b"not ours HFDG", b"HFDG" + bytes(8) + b"{}" + bytes(8) + b"HFDG"]
 )
 def test_a_foreign_extension_that_looks_like_ours_is_opened_unchecked(rest: bytes) -> None:
-    with pytest.raises(StandfastError, match=r"HFDG.*verify=False"):
+    with pytest.raises(errors.StandfastError, match="HFDG"):
         index_of(file_of(rest))
     sections = sections_of(file_of(rest), verify=False)
     assert sections["extension"].tobytes() == rest
-
-
-@pytest.mark.parametrize("group", [1, 2, 3, 64])
-def test_the_group_is_found_by_the_length_of_the_links(group: int) -> None:
-    links = sections_of(file_of(link_section(group)))["links"]
-    assert links.shape == (2, 4, group, group)
-    assert links.view(np.float64).ravel().tolist() == list(range(16 * group**2))
 
 
 # Damage
@@ -327,7 +249,7 @@ def lengths_that_open(data: bytes) -> list[int]:
     for size in range(len(data)):
         try:
             index_of(data[:size])
-        except StandfastError:
+        except errors.StandfastError:
             continue
         opened.append(size)
     return opened
@@ -354,7 +276,7 @@ def test_our_extension_is_not_read_if_it_is_too_long() -> None:
             return length + b"HFDG"
         return (file_of(b"HFDG") + length)[start : start + count]
 
-    with pytest.raises(StandfastError, match=r"HFDG.*over 100,000,000"):
+    with pytest.raises(errors.StandfastError, match="100,000,000"):
         sunc.read_index(read, size, sunc.Options())
     assert max(reads) == 92
 
@@ -362,57 +284,42 @@ def test_our_extension_is_not_read_if_it_is_too_long() -> None:
 # What is refused before a byte is written
 
 
-def with_section(name: str, array: Array) -> dict[str, Array]:
-    return small_sections() | {name: array}
-
-
 def without(name: str) -> dict[str, Array]:
     return {key: array for key, array in small_sections().items() if key != name}
 
 
 LINKS = np.zeros((2, 4, 1, 1), np.complex128)
-
-REFUSED_SECTIONS = {
-    "unknown section": (with_section("weight", np.zeros(1)), UnsupportedTensor),
-    "no blocks": (without("blocks"), UnsupportedTensor),
-    "no storage": (without("storage"), UnsupportedTensor),
-    "signed slots": (with_section("field_slots", np.zeros(2, np.int64)), UnsupportedDType),
-    "another number of slots": (
-        with_section("field_slots", np.zeros(3, np.uint64)),
-        UnsupportedShape,
-    ),
-    "slots in two dimensions": (
-        with_section("free_slots", np.zeros((3, 1), np.uint64)),
-        UnsupportedShape,
-    ),
-    "blocks of another nd": (
-        with_section("blocks", np.zeros(2, sunc.block_dtype(2))),
-        UnsupportedShape,
-    ),
-    "flat blocks": (with_section("blocks", np.zeros(64, np.uint8)), UnsupportedShape),
-    "blocks as numbers": (with_section("blocks", np.zeros((2, 4))), UnsupportedDType),
-    "flat storage": (with_section("storage", np.zeros(12)), UnsupportedShape),
-    "another volume": (with_section("storage", np.zeros((3, 5, 1))), UnsupportedShape),
+MISFITS: dict[str, tuple[str, Array, type[errors.StandfastError]]] = {
+    "unknown section": ("weight", np.zeros(1), errors.UnsupportedTensor),
+    "signed slots": ("field_slots", np.zeros(2, np.int64), errors.UnsupportedDType),
+    "another number of slots": ("field_slots", np.zeros(3, np.uint64), errors.UnsupportedShape),
+    "slots in two dimensions": ("free_slots", np.zeros((3, 1), np.uint64), errors.UnsupportedShape),
+    "blocks of another nd": ("blocks", np.zeros(2, sunc.block_dtype(2)), errors.UnsupportedShape),
+    "flat blocks": ("blocks", np.zeros(64, np.uint8), errors.UnsupportedShape),
+    "blocks as numbers": ("blocks", np.zeros((2, 4)), errors.UnsupportedDType),
+    "flat storage": ("storage", np.zeros(12), errors.UnsupportedShape),
+    "another volume": ("storage", np.zeros((3, 5, 1)), errors.UnsupportedShape),
     "storage in half precision": (
-        with_section("storage", np.zeros((3, 4, 4), np.float16)),
-        UnsupportedDType,
+        "storage",
+        np.zeros((3, 4, 4), np.float16),
+        errors.UnsupportedDType,
     ),
-    "real links": (with_section("links", np.zeros((2, 4, 1, 2))), UnsupportedDType),
-    "oblong links": (
-        with_section("links", np.zeros((2, 4, 2, 3), np.complex128)),
-        UnsupportedShape,
+    "real links": ("links", np.zeros((2, 4, 1, 2)), errors.UnsupportedDType),
+    "oblong links": ("links", np.zeros((2, 4, 2, 3), np.complex128), errors.UnsupportedShape),
+    "links of 65 × 65": ("links", np.zeros((2, 4, 65, 65), "c16"), errors.UnsupportedShape),
+    "links of another tree": ("links", LINKS[:1], errors.UnsupportedShape),
+    "empty extension": ("extension", np.zeros(0, np.uint8), errors.UnsupportedShape),
+    "extension of numbers": ("extension", np.zeros(2), errors.UnsupportedDType),
+}
+BYTE = np.zeros(1, np.uint8)
+REFUSED_SECTIONS = {
+    **{case: (small_sections() | {n: a}, error) for case, (n, a, error) in MISFITS.items()},
+    "no blocks": (without("blocks"), errors.UnsupportedTensor),
+    "no storage": (without("storage"), errors.UnsupportedTensor),
+    "extension after links": (
+        small_sections() | {"links": LINKS, "extension": BYTE},
+        errors.UnsupportedTensor,
     ),
-    "links of 65 × 65": (
-        with_section("links", np.zeros((2, 4, 65, 65), np.complex128)),
-        UnsupportedShape,
-    ),
-    "links of another tree": (with_section("links", LINKS[:1]), UnsupportedShape),
-    "extension behind links": (
-        with_section("links", LINKS) | {"extension": np.zeros(1, np.uint8)},
-        UnsupportedTensor,
-    ),
-    "empty extension": (with_section("extension", np.zeros(0, np.uint8)), UnsupportedShape),
-    "extension of numbers": (with_section("extension", np.zeros(2)), UnsupportedDType),
 }
 
 
@@ -427,71 +334,28 @@ def test_sections_that_do_not_fit_are_refused(name: str) -> None:
 
 def test_a_section_given_twice_is_refused() -> None:
     spec = TensorSpec("uint64", (2,))
-    with pytest.raises(DuplicateName):
+    with pytest.raises(errors.DuplicateName):
         sunc.layout([("field_slots", spec), ("field_slots", spec)], {}, extras=True)
 
 
-REFUSED_METADATA = {
-    "nothing": dict.fromkeys(small_metadata()),
-    "no nd": {"nd": None},
-    "nd as text": {"nd": "1"},
-    "nd as truth": {"nd": True},
-    "nd of nine": {"nd": 9},
-    "nd below zero": {"nd": -1},
-    "nd of many digits": {"nd": 10**5000},
-    "block size": {"block_size": 6},
-    "spacing as a whole number": {"base_spacing": 1},
-    "spacing without end": {"base_spacing": math.inf},
-    "free slots": {"arena_free_count": 4},
-    "levels": {"max_level": 61},
-    "volume": {"block_volume": 5},
-    "block bytes": {"block_bytes": 40},
-    "field bytes": {"field_bytes": 16},
-    "blocks": {"blocks_len": 3},
-    "slots": {"field_slots_len": 3},
-    "arena": {"arena_max_blocks": 4},
-    "reserved key": {"standfast.digest": ""},
-    "tuple": {"size": (1, 2)},
-    "key that is no text": {3: "x"},
-}
+WRONG_FIELDS = {"block_size": 6, "arena_free_count": 4, "max_level": 61, "block_volume": 5}
+WRONG_FIELDS |= {"block_bytes": 40, "field_bytes": 16, "blocks_len": 3, "field_slots_len": 3}
+WRONG_FIELDS |= {"arena_max_blocks": 4, "standfast.digest": "", "size": (1, 2), 3: "x"}  # type: ignore[dict-item]
+REFUSED_METADATA: list[dict[Any, Any]] = [
+    *({"nd": value} for value in (None, "1", True, 9, -1, 10**5000)),
+    *({"base_spacing": value} for value in (1, math.inf)),
+    *({key: value} for key, value in WRONG_FIELDS.items()),
+    dict.fromkeys(small_metadata()),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED_METADATA)
-def test_metadata_that_does_not_fit_is_refused(name: str) -> None:
-    changes = REFUSED_METADATA[name]
-    metadata = {k: v for k, v in (small_metadata() | changes).items() if v is not None}
-    with pytest.raises(RefusedMetadata):
-        written(small_sections(), metadata)
-
-
-def test_all_fields_may_be_given_if_they_are_right() -> None:
-    assert written(small_sections(), index_of(file_of()).metadata, extras=False) == file_of()
-
-
-def test_further_metadata_is_refused_without_our_extension() -> None:
-    with pytest.raises(RefusedMetadata, match="'step': without extras"):
+def test_metadata_that_does_not_fit_is_refused(seams: Seams) -> None:
+    for changes in REFUSED_METADATA:
+        metadata = {k: v for k, v in (small_metadata() | changes).items() if v is not None}
+        with pytest.raises(errors.RefusedMetadata):
+            written(small_sections(), metadata)
+    with pytest.raises(errors.RefusedMetadata, match="'step'"):
         written(small_sections(), {**small_metadata(), "step": 3}, extras=False)
-
-
-def test_metadata_that_would_not_be_read_again_is_refused() -> None:
-    with pytest.raises(RefusedMetadata):
-        written(small_sections(), {**small_metadata(), "text": "x" * 100_000_000})
-
-
-# The header by itself
-
-
-def test_a_header_comes_back_as_it_was_packed() -> None:
-    parsed = Header.parse(header(base_spacing=-0.0))
-    assert parsed.pack() == header(base_spacing=-0.0)
-    assert Header(**asdict(parsed)) == parsed
-
-
-def test_a_header_that_does_not_fit_is_told_so() -> None:
-    with pytest.raises(BadField):
-        replace(Header.parse(header()), max_level=256).validate()
-
-
-def test_a_payload_without_an_end_is_not_looked_into() -> None:
-    with pytest.raises(TruncatedFile, match="'blocks'"):
-        index_of(header() + payload()[:10])
+    seams.bound("bytes of sunc metadata", 1000)
+    with pytest.raises(errors.RefusedMetadata):
+        written(small_sections(), {**small_metadata(), "text": "x" * 1000})

@@ -8,17 +8,41 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from standfast.formats.zip.archive import Archive, read_archive
+from tests.formats.builders import reader_of
 
-LOCAL = "<4s5H3L2H"
-CENTRAL = "<4s6H3L5H2L"
-END = "<4s4H2LH"
-WIDE_END = "<4sQ2H2L4Q"
-LOCATOR = "<4sLQL"
+LOCAL = (
+    "<4s5H3L2H",
+    ("signature needed flags method time date crc stored_size size name_length extra_length"),
+)
+CENTRAL = (
+    "<4s6H3L5H2L",
+    (
+        "signature made_by needed flags method time date crc stored_size size name_length "
+        "extra_length comment_length disk internal external header_at"
+    ),
+)
+END = (
+    "<4s4H2LH",
+    ("signature disk directory_disk here count directory_size directory_at comment_length"),
+)
+WIDE_END = (
+    "<4sQ2H2L4Q",
+    ("signature length made_by needed disk directory_disk here count directory_size directory_at"),
+)
+LOCATOR = "<4sLQL", "signature disk wide_at disks"
 
 WITH_DESCRIPTOR = 1 << 3
 UTF8 = 1 << 11
 
 Fields = Mapping[str, int | bytes]
+
+
+def record(kind: tuple[str, str], *right: int | bytes, **changes: int | bytes) -> bytes:
+    """A record of the right values, and of others where they are given."""
+    form, names = kind
+    fields = dict(zip(names.split(), right, strict=True))
+    assert changes.keys() <= fields.keys()
+    return struct.pack(form, *(fields | changes).values())
 
 
 @dataclass(frozen=True)
@@ -75,93 +99,33 @@ def archive(
     directory_at, directory = len(out), b"".join(records)
     out += directory + after_directory
     count = len(records)
+    place = (count, count, len(directory), directory_at)
     if wide_end is not None or locator is not None:
         wide_at = len(out)
-        fields: dict[str, int | bytes] = {
-            "signature": b"PK\6\6",
-            "length": 44,
-            "made_by": 45,
-            "needed": 45,
-            "disk": 0,
-            "directory_disk": 0,
-            "here": count,
-            "count": count,
-            "directory_size": len(directory),
-            "directory_at": directory_at,
-        }
-        out += struct.pack(WIDE_END, *(fields | dict(wide_end or {})).values())
-        fields = {"signature": b"PK\6\7", "disk": 0, "wide_at": wide_at, "disks": 1}
-        out += struct.pack(LOCATOR, *(fields | dict(locator or {})).values())
-    fields = {
-        "signature": b"PK\5\6",
-        "disk": 0,
-        "directory_disk": 0,
-        "here": count,
-        "count": count,
-        "directory_size": len(directory),
-        "directory_at": directory_at,
-        "comment_length": len(comment),
-    }
-    out += struct.pack(END, *(fields | dict(end or {})).values()) + comment
-    return bytes(out)
+        out += record(WIDE_END, b"PK\6\6", 44, 45, 45, 0, 0, *place, **(wide_end or {}))
+        out += record(LOCATOR, b"PK\6\7", 0, wide_at, 1, **(locator or {}))
+    out += record(END, b"PK\5\6", 0, 0, *place, len(comment), **(end or {}))
+    return bytes(out) + comment
 
 
 def _local(piece: Piece) -> bytes:
-    open_sizes = piece.flags & WITH_DESCRIPTOR
-    fields: dict[str, int | bytes] = {
-        "signature": b"PK\3\4",
-        "needed": 20,
-        "flags": piece.flags,
-        "method": 0,
-        "time": 0,
-        "date": 33,
-        "crc": 0 if open_sizes else crc_of(piece.data),
-        "stored_size": 0 if open_sizes else len(piece.data),
-        "size": 0 if open_sizes else len(piece.data),
-        "name_length": len(piece.name),
-        "extra_length": len(piece.local_extra),
-    }
-    name = piece.local.get("name", piece.name)
+    size = 0 if piece.flags & WITH_DESCRIPTOR else len(piece.data)
+    crc = 0 if piece.flags & WITH_DESCRIPTOR else crc_of(piece.data)
+    lies = dict(piece.local)
+    name = lies.pop("name", piece.name)
     assert isinstance(name, bytes)
-    lies = {key: value for key, value in piece.local.items() if key != "name"}
-    return struct.pack(LOCAL, *(fields | lies).values()) + name + piece.local_extra
+    right = (20, piece.flags, 0, 0, 33, crc, size, size, len(piece.name), len(piece.local_extra))
+    return record(LOCAL, b"PK\3\4", *right, **lies) + name + piece.local_extra
 
 
 def _central(piece: Piece, header_at: int) -> bytes:
-    fields: dict[str, int | bytes] = {
-        "signature": b"PK\1\2",
-        "made_by": 20,
-        "needed": 20,
-        "flags": piece.flags,
-        "method": 0,
-        "time": 0,
-        "date": 33,
-        "crc": crc_of(piece.data),
-        "stored_size": len(piece.data),
-        "size": len(piece.data),
-        "name_length": len(piece.name),
-        "extra_length": len(piece.central_extra),
-        "comment_length": 0,
-        "disk": 0,
-        "internal": 0,
-        "external": 0,
-        "header_at": header_at,
-    }
-    fixed = struct.pack(CENTRAL, *(fields | dict(piece.central)).values())
+    size, extra = len(piece.data), len(piece.central_extra)
+    right = (20, 20, piece.flags, 0, 0, 33, crc_of(piece.data), size, size, len(piece.name), extra)
+    fixed = record(CENTRAL, b"PK\1\2", *right, 0, 0, 0, 0, header_at, **piece.central)
     return fixed + piece.name + piece.central_extra
 
 
 # Reading
-
-
-def reader_of(data: bytes) -> Callable[[int, int], bytes]:
-    """A `read` that fails a test which reads outside of the file."""
-
-    def read(start: int, length: int) -> bytes:
-        assert 0 <= start <= start + length <= len(data)
-        return data[start : start + length]
-
-    return read
 
 
 def archive_of(data: bytes) -> Archive:

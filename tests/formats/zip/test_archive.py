@@ -6,7 +6,6 @@ import io
 import os
 import shutil
 import subprocess
-import time
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -20,15 +19,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from standfast.errors import (
-    BadName,
-    DuplicateKey,
-    LimitExceeded,
-    RefusedMetadata,
-    StandfastError,
-    TruncatedFile,
-)
-from standfast.formats.zip.archive import Archive, Entry, other_ranges, read_archive
+from standfast import errors
+from standfast.formats.zip.archive import Archive, Entry, read_archive
 from standfast.formats.zip.records import (
     central_directory,
     local_header,
@@ -36,6 +28,7 @@ from standfast.formats.zip.records import (
     whole_entry,
 )
 from standfast.formats.zip.records import descriptor as own_descriptor
+from tests.formats.builders import reader_of
 from tests.formats.zip.builders import (
     UTF8,
     WITH_DESCRIPTOR,
@@ -44,7 +37,6 @@ from tests.formats.zip.builders import (
     archive_of,
     crc_of,
     descriptor,
-    reader_of,
     sparse_reader,
 )
 from tests.formats.zip.malformed import DESCRIBED, NARROW, PLAIN, WITH_WIDE_END
@@ -62,16 +54,13 @@ def agrees_with_zipfile(data: bytes) -> Archive:
     """Read an archive, and compare all of it with what Python's own module sees."""
     found = archive_of(data)
     with zipfile.ZipFile(io.BytesIO(data)) as theirs:
-        expected = sorted(theirs.infolist(), key=lambda info: info.header_offset)
-        assert [
-            (e.name, e.header_at, e.stored_size, e.size, e.crc, e.deflated) for e in found.entries
-        ] == [
-            (i.filename, i.header_offset, i.compress_size, i.file_size, i.CRC, i.compress_type == 8)
-            for i in expected
-        ]
+        infos = sorted(theirs.infolist(), key=lambda info: info.header_offset)
+        for e, i in zip(found.entries, infos, strict=True):
+            assert (e.name, e.header_at, e.size) == (i.filename, i.header_offset, i.file_size)
+            assert (e.stored_size, e.crc) == (i.compress_size, i.CRC)
+            assert e.deflated == (i.compress_type == 8)
+            assert content(data, e) == theirs.read(e.name)
         assert found.comment == theirs.comment
-        for entry in found.entries:
-            assert content(data, entry) == theirs.read(entry.name)
     return found
 
 
@@ -108,13 +97,12 @@ def test_what_zipfile_writes_is_read(method: int, force_zip64: bool, seekable: b
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_what_numpy_writes_is_read(save: Callable[..., None]) -> None:
-    target = io.BytesIO()
+    target, empty = io.BytesIO(), io.BytesIO()
     save(target, a=np.arange(3), b=np.zeros((2, 2)), c=np.zeros(0))
     found = agrees_with_zipfile(target.getvalue())
     assert [entry.name for entry in found.entries] == ["a.npy", "b.npy", "c.npy"]
-    target = io.BytesIO()
-    save(target)
-    assert archive_of(target.getvalue()) == Archive([], [], b"", 0)
+    save(empty)
+    assert archive_of(empty.getvalue()) == Archive([], [], b"", 0)
 
 
 @pytest.mark.parametrize("with_checksums", [True, False])
@@ -131,23 +119,30 @@ def test_what_torch_writes_is_read(with_checksums: bool) -> None:
     assert all(entry.crc == 0 for entry in found.entries) == (not with_checksums)
 
 
-def test_what_torch_writes_beyond_4_gib_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "big.pt"
-    with open(tmp_path / "zeros", "wb") as zeros:
+def torch_file_of_5_gib(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A sparse file of torch's, without the bytes of its tensors."""
+    with open(folder / "zeros", "wb") as zeros:
         zeros.truncate(5 * GIB)
     big = torch.from_numpy(np.memmap(zeros.name, np.uint8, "r+"))
+    tensors = {"first": torch.arange(3.0), "big": big, "last": torch.arange(5.0)}
     with torch.serialization.skip_data():
-        torch.save({"first": torch.ones(3), "big": big, "last": torch.ones(5)}, path)
+        torch.save(tensors, folder / "big.pt")
+    return folder / "big.pt", tensors
+
+
+def pread(file: Any) -> Callable[[int, int], bytes]:
+    return lambda start, length: os.pread(file.fileno(), length, start)
+
+
+def test_what_torch_writes_beyond_4_gib_is_read(tmp_path: Path) -> None:
+    path, _ = torch_file_of_5_gib(tmp_path)
     with open(path, "rb") as file:
-        found = read_archive(
-            lambda start, length: os.pread(file.fileno(), length, start), path.stat().st_size
-        )
+        found = read_archive(pread(file), path.stat().st_size)
     with zipfile.ZipFile(path) as theirs:
         expected = {info.filename: info.header_offset for info in theirs.infolist()}
     assert {entry.name: entry.header_at for entry in found.entries} == expected
     sizes = {entry.name: entry.size for entry in found.entries}
-    assert sizes["big/data/1"] == 5 * GIB
-    assert sizes["big/data/2"] == 20
+    assert (sizes["big/data/1"], sizes["big/data/2"]) == (5 * GIB, 20)
     assert all(entry.data_at % 64 == 0 for entry in found.entries)
 
 
@@ -155,7 +150,7 @@ def test_what_torch_writes_beyond_4_gib_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "piped"),
     # -fz into a pipe gives an end record that even unzip refuses.
-    [*product(["", "-0", "-9", "-X", "-fd", "-X -0 -fd"], [False, True]), ("-fz", False)],
+    [*product(["", "-0", "-X -0 -fd"], [False, True]), ("-fz", False)],
 )
 def test_what_zip_writes_is_read(options: str, piped: bool, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
@@ -193,7 +188,7 @@ def test_each_form_of_a_descriptor_is_read(form: str, signature: bytes, unlisted
 def test_names_are_decoded_as_zipfile_does() -> None:
     data = archive(Piece("é".encode(), flags=UTF8), Piece("é".encode("cp437")), Piece(b"\x1f"))
     # Two spellings of one name are told apart by their bytes, and refused as one name.
-    with pytest.raises(DuplicateKey):
+    with pytest.raises(errors.DuplicateKey):
         archive_of(data)
     data = archive(Piece("é".encode(), flags=UTF8), Piece("ü".encode("cp437")), Piece(b"\x1f"))
     assert [entry.name for entry in agrees_with_zipfile(data).entries] == ["é", "ü", "\x1f"]
@@ -201,34 +196,30 @@ def test_names_are_decoded_as_zipfile_does() -> None:
 
 # What is damaged
 
-
-def small_archives() -> dict[str, bytes]:
-    return {
-        "plain": PLAIN,
-        "zip64": WITH_WIDE_END,
-        "comment": archive(DESCRIBED, Piece(b"u", listed=False), comment=b"a comment"),
-    }
+SMALL = {
+    "plain": PLAIN,
+    "zip64": WITH_WIDE_END,
+    "comment": archive(DESCRIBED, Piece(b"u", listed=False), comment=b"a comment"),
+}
 
 
-@pytest.mark.parametrize("kind", ["plain", "zip64", "comment"])
+@pytest.mark.parametrize("kind", SMALL)
 def test_a_file_cut_anywhere_is_truncated(kind: str) -> None:
-    data = small_archives()[kind]
-    archive_of(data)
-    for size in range(len(data)):
-        with pytest.raises(TruncatedFile):
-            archive_of(data[:size])
+    archive_of(SMALL[kind])
+    for size in range(len(SMALL[kind])):
+        with pytest.raises(errors.TruncatedFile):
+            archive_of(SMALL[kind][:size])
 
 
-@pytest.mark.parametrize("kind", ["plain", "zip64", "comment"])
+@pytest.mark.parametrize("kind", SMALL)
 def test_no_changed_byte_makes_it_read_otherwise_than_zipfile_does(kind: str) -> None:
-    data = small_archives()[kind]
-    accepted = 0
+    data, accepted = SMALL[kind], 0
     for at in range(len(data)):
         for value in {0, 1, 0xFF, data[at] ^ 0x80, data[at] + 1 & 0xFF}:
             changed = data[:at] + bytes((value,)) + data[at + 1 :]
             try:
                 found = archive_of(changed)
-            except StandfastError:
+            except errors.StandfastError:
                 continue
             accepted += 1
             with zipfile.ZipFile(io.BytesIO(changed)) as theirs:
@@ -240,9 +231,8 @@ def test_no_changed_byte_makes_it_read_otherwise_than_zipfile_does(kind: str) ->
 # How much is read
 
 
-def counted(data: bytes) -> tuple[Callable[[int, int], bytes], list[int]]:
+def counted(read: Callable[[int, int], bytes]) -> tuple[Callable[[int, int], bytes], list[int]]:
     lengths: list[int] = []
-    read = reader_of(data)
 
     def count(start: int, length: int) -> bytes:
         lengths.append(length)
@@ -252,37 +242,29 @@ def counted(data: bytes) -> tuple[Callable[[int, int], bytes], list[int]]:
 
 
 def test_a_directory_beyond_the_limit_is_not_read() -> None:
-    size = 2 * GIB
-    directory = 300 << 20
+    size, directory = 2 * GIB, 300 << 20
     end = archive(end={"directory_size": directory, "directory_at": size - 22 - directory})
-    lengths = []
-
-    def read(start: int, length: int) -> bytes:
-        lengths.append(length)
-        return sparse_reader([(size - 22, end)])(start, length)
-
-    with pytest.raises(LimitExceeded):
+    read, lengths = counted(sparse_reader([(size - 22, end)]))
+    with pytest.raises(errors.LimitExceeded):
         read_archive(read, size)
     assert len(lengths) == 1
     assert lengths[0] < 70_000
 
 
-def test_100_000_entries_take_few_reads_and_little_time() -> None:
-    with processor_limit(5):
-        data = built({f"archive/data/{i}": bytes(16) for i in range(100_000)}, align=64)
-    read, lengths = counted(data)
-    begun = time.process_time()
-    found = read_archive(read, len(data))
-    assert time.process_time() - begun < 3  # and about a third of a second on a quiet machine
-    assert len(found.entries) == 100_000
+def test_very_many_entries_take_few_reads_and_little_time() -> None:
+    """More than 16 bits count."""
+    data = built({f"archive/data/{i}": bytes(16) for i in range(70_000)}, align=64)
+    read, lengths = counted(reader_of(data))
+    with processor_limit(3):
+        assert len(read_archive(read, len(data)).entries) == 70_000
     assert len(lengths) < 20
     with zipfile.ZipFile(io.BytesIO(data)) as theirs:
-        assert len(theirs.namelist()) == 100_000
+        assert len(theirs.namelist()) == 70_000
 
 
 def test_entries_that_lie_apart_take_a_small_read_each() -> None:
     data = built({f"tensor {i}": bytes(100_000) for i in range(50)}, align=4096)
-    read, lengths = counted(data)
+    read, lengths = counted(reader_of(data))
     assert len(read_archive(read, len(data)).entries) == 50
     assert len(lengths) < 56
     assert sum(sorted(lengths)[:-1]) < 50 * 5000
@@ -331,22 +313,6 @@ def test_zipfile_and_we_read_what_we_build(
     assert built(contents, align, {"hidden\t": b"x"}, comment) == data
 
 
-def test_numpy_reads_what_we_build_and_does_not_see_what_is_unlisted() -> None:
-    def saved(array: np.ndarray[Any, Any]) -> bytes:
-        target = io.BytesIO()
-        np.save(target, array)
-        return target.getvalue()
-
-    arrays = {"a": np.arange(5), "b": np.ones((2, 3), np.float32)}
-    data = built(
-        {f"{name}.npy": saved(array) for name, array in arrays.items()}, 64, {"digests": b"12345"}
-    )
-    with np.load(io.BytesIO(data)) as loaded:
-        assert loaded.files == ["a", "b"]
-        assert all(np.array_equal(loaded[name], array) for name, array in arrays.items())
-    assert content(data, archive_of(data).unlisted[0]) == b"12345"
-
-
 @pytest.mark.skipif(not shutil.which("unzip"), reason="there is no unzip command")
 @pytest.mark.parametrize("unlisted", [{}, {"hidden": b"12345"}])
 def test_unzip_finds_no_fault_in_what_we_build(unlisted: dict[str, bytes], tmp_path: Path) -> None:
@@ -354,14 +320,7 @@ def test_unzip_finds_no_fault_in_what_we_build(unlisted: dict[str, bytes], tmp_p
     contents = {"a": b"some", "sub/b": bytes(1000), "empty": b""}
     path.write_bytes(built(contents, 64, unlisted, b"a comment"))
     result = subprocess.run(["unzip", "-t", path], capture_output=True, text=True, check=True)
-    assert "No errors detected" in result.stdout
-
-
-def test_more_entries_than_16_bits_count_are_right() -> None:
-    data = built({str(i): b"" for i in range(65_536)})
-    assert len(archive_of(data).entries) == 65_536
-    with zipfile.ZipFile(io.BytesIO(data)) as theirs:
-        assert len(theirs.namelist()) == 65_536
+    assert "No errors" in result.stdout
 
 
 @pytest.mark.parametrize("size", [NARROW - 1, NARROW, NARROW + 1])
@@ -377,51 +336,30 @@ def test_sizes_and_offsets_around_4_gib_are_right(size: int) -> None:
     hidden = unlisted_header("hidden", 9, size)
     directory_at = hidden_at + len(hidden) + size
     end = central_directory(entries, directory_at)
-    parts = [
-        (0, header),
-        (len(header) + size, behind + small),
-        (hidden_at, hidden),
-        (directory_at, end),
-    ]
+    parts = [(0, header), (len(header) + size, behind + small)]
+    parts += [(hidden_at, hidden), (directory_at, end)]
     found = read_archive(sparse_reader(parts), directory_at + len(end))
     assert found.entries == entries
-    assert found.unlisted == [
-        Entry("hidden", hidden_at, hidden_at + len(hidden), size, size, 9, False)
-    ]
+    hidden_data = hidden_at + len(hidden)
+    assert found.unlisted == [Entry("hidden", hidden_at, hidden_data, size, size, 9, False)]
     assert len(behind) == (16 if size < NARROW else 24)
     assert big.data_at % 64 == small_at % 64 == 0
 
 
 def test_zipfile_and_torch_open_a_file_of_5_gib_that_we_build(tmp_path: Path) -> None:
-    with open(tmp_path / "zeros", "wb") as zeros:
-        zeros.truncate(5 * GIB)
-    tensors = {
-        "first": torch.arange(3.0),
-        "big": torch.from_numpy(np.memmap(zeros.name, np.uint8, "r+")),
-        "last": torch.arange(5.0),
-    }
-    pattern = tmp_path / "pattern.pt"
-    with torch.serialization.skip_data():
-        torch.save(tensors, pattern)
-    path = tmp_path / "built.pt"
+    pattern, tensors = torch_file_of_5_gib(tmp_path)
+    path, entries = tmp_path / "built.pt", []
     with open(pattern, "rb") as source, open(path, "wb") as target:
-
-        def read(start: int, length: int) -> bytes:
-            return os.pread(source.fileno(), length, start)
-
-        entries = []
+        read = pread(source)
         for entry in read_archive(read, pattern.stat().st_size).entries:
-            at = target.tell()
+            at, crc = target.tell(), 0  # of five billion zeros; nobody checks it here
             data_at = at + target.write(local_header(entry.name, entry.size, at, 64))
             if entry.size > GIB:
-                crc = 0  # of five billion zeros; nobody checks it here
                 target.seek(entry.size, os.SEEK_CUR)
             else:
-                last = entry.name.rpartition("/")[2]
-                data = {
-                    "0": tensors["first"].numpy().tobytes(),
-                    "2": tensors["last"].numpy().tobytes(),
-                }.get(last, read(entry.data_at, entry.size))
+                tensor = {"0": "first", "2": "last"}.get(entry.name.rpartition("/")[2])
+                data = read(entry.data_at, entry.size)
+                data = tensors[tensor].numpy().tobytes() if tensor else data
                 crc = crc_of(data)
                 target.write(data)
             target.write(own_descriptor(crc, entry.size))
@@ -436,22 +374,10 @@ def test_zipfile_and_torch_open_a_file_of_5_gib_that_we_build(tmp_path: Path) ->
         assert file.read(entries[6].name) == tensors["last"].numpy().tobytes()
 
 
-@pytest.mark.parametrize("name", ["", "a\0", "folder/", "é" * 40_000, "\ud800"])
-def test_a_name_that_would_not_come_back_is_refused(name: str) -> None:
-    with pytest.raises(BadName):
-        local_header(name, 0, 0)
-
-
-@pytest.mark.parametrize("comment", [bytes(65_536), b"PK\5\6"])
-def test_a_comment_that_would_not_come_back_is_refused(comment: bytes) -> None:
-    with pytest.raises(RefusedMetadata):
-        central_directory([], 0, comment)
-
-
-def test_other_ranges_are_what_is_not_covered() -> None:
-    empty = Archive([], [], b"", 0)
-    assert other_ranges(empty, 10, []) == [(0, 10)]
-    assert other_ranges(empty, 0, []) == []
-    assert other_ranges(empty, 10, [(5, 7), (0, 2)]) == [(2, 5), (7, 10)]
-    assert other_ranges(empty, 10, [(2, 6), (4, 10), (3, 3)]) == [(0, 2)]
-    assert other_ranges(empty, 10, [(5, 5)]) == [(0, 10)]
+def test_a_name_or_comment_that_would_not_come_back_is_refused() -> None:
+    for name in ("", "a\0", "folder/", "é" * 40_000, "\ud800"):
+        with pytest.raises(errors.BadName):
+            local_header(name, 0, 0)
+    for comment in (bytes(65_536), b"PK\5\6"):
+        with pytest.raises(errors.RefusedMetadata):
+            central_directory([], 0, comment)

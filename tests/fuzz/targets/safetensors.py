@@ -9,15 +9,7 @@ from typing import Any
 
 import safetensors
 
-from standfast.errors import (
-    BadField,
-    BadHeader,
-    DuplicateKey,
-    IndexMismatch,
-    LimitExceeded,
-    StandfastError,
-    TooNew,
-)
+from standfast.errors import BadHeader, StandfastError
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.formats.safetensors.file import CODE_OF
@@ -25,7 +17,7 @@ from tests.formats.safetensors.builders import file_of, header_end, reseal
 from tests.fuzz.mutations import WHOLE, text_part
 from tests.fuzz.target import Broken, Outcome, Target, require
 
-STRICTER = (BadField, DuplicateKey, IndexMismatch, LimitExceeded, TooNew)
+STRICTER = "BadField DuplicateKey IndexMismatch LimitExceeded TooNew".split()
 """How we may refuse what the reference library opens; any other class would be our mistake.
 
 It skips unknown fields whatever is in them, keeps the last of two equal keys, takes an array for
@@ -69,7 +61,7 @@ def _library(data: bytes) -> dict[str, Any] | str:
 
 def _check_stricter(data: bytes, kind: type[StandfastError]) -> None:
     """That we may refuse what the library opens."""
-    holds = data[8:9].isspace() if kind is BadHeader else kind in STRICTER
+    holds = data[8:9].isspace() if kind is BadHeader else kind.__name__ in STRICTER
     require(holds, f"the library opens what is a {kind.__name__} to us")
 
 

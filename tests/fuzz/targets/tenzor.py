@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
 from standfast.files.layout import Index
 from standfast.formats.reader import Options
 from standfast.formats.tenzor.file import CODES
-from tests.fuzz.mutations import WHOLE, Found, Part, fields, text_part, with_digest
+from tests.formats.tenzor.builders import file_of, fnv, reseal
+from tests.fuzz.mutations import WHOLE, Found, Part, fields, text_part
 from tests.fuzz.target import Outcome, Target, require
 
 HEADER = struct.Struct("<8s4I2QI20s")
 ENTRY = struct.Struct("<QBB2x5IQQ")
-START = b'{"standfast.digest":"'
 
 
 class Head(NamedTuple):
@@ -36,31 +35,6 @@ def head_of(file: bytes) -> Head | None:
     return Head(count, index_at, data_at, metadata_size) if fits else None
 
 
-def reseal(file: bytes) -> bytes:
-    """The file with a digest that matches its head again, if it has one where it belongs."""
-    head = head_of(file)
-    if head is None or not file.startswith(START, 64) or head.metadata_size < 84:
-        return file
-    at = 64 + len(START)
-    return with_digest(file, at, file[:at], file[at + 64 : head.data_at])
-
-
-# Mutations
-
-
-def with_metadata(file: bytes, text: bytes) -> bytes:
-    """The file with other metadata, and what follows moved to where it then belongs."""
-    head = head_of(file)
-    assert head is not None
-    index_at = 64 + -(-len(text) // 8) * 8
-    entries = file[head.index_at : head.index_at + 48 * head.tensors]
-    data_at = -(-(index_at + len(entries)) // 4096) * 4096
-    fields = list(HEADER.unpack_from(file))
-    fields[5:8] = index_at, data_at, len(text)
-    front = (HEADER.pack(*fields) + text).ljust(index_at, b"\0") + entries
-    return front.ljust(data_at, b"\0") + file[head.data_at :]
-
-
 def _index(random: Random, file: bytes) -> Found | None:
     """The header and the index, without the padding, in which most changes would be the same."""
     head = head_of(file)
@@ -70,14 +44,19 @@ def _index(random: Random, file: bytes) -> Found | None:
     return file[:end], lambda data: data + file[end:]
 
 
-def _metadata(random: Random, file: bytes) -> tuple[bytes, Callable[[bytes], bytes]] | None:
+def _metadata(random: Random, file: bytes) -> Found | None:
+    """The metadata; what follows it moves to where it then belongs."""
     head = head_of(file)
     if head is None:
         return None
-    return file[64 : 64 + head.metadata_size], lambda text: with_metadata(file, text)
+    magic, version, flags, _, padding, *_, reserved = HEADER.unpack_from(file)
+    fixed = {"magic": magic, "version": version, "flags": flags, "padding": padding}
+    entries = [file[head.index_at : head.index_at + 48 * head.tensors]]
 
+    def put(text: bytes) -> bytes:
+        return file_of(text, entries, file[head.data_at :], reserved=reserved, **fixed)
 
-# The second reader
+    return file[64 : 64 + head.metadata_size], put
 
 
 def check(data: bytes, outcome: Outcome, options: Options) -> None:
@@ -92,19 +71,12 @@ def check(data: bytes, outcome: Outcome, options: Options) -> None:
     for row, name in enumerate(outcome.rows):
         found, code, rank, *numbers = ENTRY.unpack_from(data, head.index_at + 48 * row)
         shape, (offset, size) = tuple(numbers[:rank]), numbers[5:]
-        require(fnv(name) == found or name == f"{found:#018x}", "a name has not the hash it should")
+        known = fnv(name.encode()) == found or name == f"{found:#018x}"
+        require(known, "a name has not the hash it should")
         require(outcome.dtypes[row] == CODES[code], "another dtype than the entry's")
         require(outcome.shapes[row] == shape, "another shape than the entry's")
         require(int(outcome.starts[row]) == head.data_at + offset, "another place than the entry's")
         require(int(outcome.sizes[row]) == size, "another size than the entry's")
-
-
-def fnv(name: str) -> int:
-    """FNV-1a of 64 bits."""
-    value = 0xCBF29CE484222325
-    for byte in name.encode():
-        value = (value ^ byte) * 0x100000001B3 % (1 << 64)
-    return value
 
 
 TARGET = Target(

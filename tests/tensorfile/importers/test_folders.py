@@ -13,17 +13,9 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import (
-    DamagedFile,
-    LimitExceeded,
-    MissingFile,
-    UnknownFormat,
-    UnknownFramework,
-    UnreadableFile,
-    UnsupportedFile,
-)
+from standfast import errors
 from standfast.tensorfile.importers import Folder, read_folder
-from standfast.tensorfile.importers import values as folder_values
+from standfast.tensors import frameworks
 from tests import GOLDEN
 from tests.kit.stores import same
 from tests.tensorfile.importers.builders import save_torch, trained
@@ -33,6 +25,10 @@ WEIGHTS = {"weight": torch.tensor([math.nan, -0.0, 1e-40]), "bias": torch.ones(2
 
 def _steps(folder: Folder) -> list[int]:
     return [found.step for found in folder.found]
+
+
+def _first(path: Path) -> dict[str, Any]:
+    return read_folder(path).found[0].state()
 
 
 def test_the_keys_of_a_checkpoint_become_parts(tmp_path: Path) -> None:
@@ -59,26 +55,20 @@ def test_the_keys_of_a_checkpoint_become_parts(tmp_path: Path) -> None:
     assert same(fresh.state_dict(), optimizer.state_dict())
 
 
-def test_a_part_keeps_its_key_where_its_name_is_taken(tmp_path: Path) -> None:
-    save_torch(tmp_path / "a.pt", {"model": "resnet", "state_dict": WEIGHTS, "step": 1})
-    state = read_folder(tmp_path).found[0].state()
-    assert same(state, {"model": "resnet", "state_dict": WEIGHTS, "step": 1})
-
-
-def test_a_state_dict_alone_is_the_model(tmp_path: Path) -> None:
-    save_torch(tmp_path / "net_5.pth", WEIGHTS)
-    assert same(read_folder(tmp_path).found[0].state(), {"model": WEIGHTS})
-    model = trained()[0].state_dict()
-    model["_extra_state"] = {"scale": 2.0}
-    save_torch(tmp_path / "net_5.pth", model)
-    assert same(read_folder(tmp_path).found[0].state(), {"model": model})
-
-
-def test_a_bare_value_is_a_state(tmp_path: Path) -> None:
-    save_torch(tmp_path / "step5.pt", torch.arange(3))
-    assert same(read_folder(tmp_path).found[0].state(), {"state": torch.arange(3)})
-    save_torch(tmp_path / "step5.pt", [torch.arange(3), 1])
-    assert same(read_folder(tmp_path).found[0].state(), {"state": [torch.arange(3), 1]})
+def test_what_is_no_dict_of_parts(tmp_path: Path) -> None:
+    named = {"model": "resnet", "state_dict": WEIGHTS, "step": 1}
+    extra = trained()[0].state_dict()
+    extra["_extra_state"] = {"scale": 2.0}
+    bare = torch.arange(3)
+    for written, state in (
+        (named, named),  # a part keeps its key where its name is taken
+        (WEIGHTS, {"model": WEIGHTS}),  # a state dict alone is the model
+        (extra, {"model": extra}),
+        (bare, {"state": bare}),
+        ([bare, 1], {"state": [bare, 1]}),
+    ):
+        save_torch(tmp_path / "net_5.pth", written)
+        assert same(_first(tmp_path), state)
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "npz", "tenzor", "oxck", "pt"])
@@ -94,7 +84,7 @@ def test_every_format_is_read_with_its_metadata(tmp_path: Path, suffix: str) -> 
 
 def test_who_wrote_a_safetensors_file_is_no_metadata(tmp_path: Path) -> None:
     standfast.save(tmp_path / "net_1.safetensors", WEIGHTS, {"format": "pt"})
-    assert same(read_folder(tmp_path).found[0].state(), {"model": WEIGHTS})
+    assert same(_first(tmp_path), {"model": WEIGHTS})
 
 
 @pytest.mark.parametrize(
@@ -154,7 +144,7 @@ def test_parts_without_any_number_are_of_step_0(tmp_path: Path) -> None:
     assert _steps(folder) == [0]
     assert same(folder.found[0].state(), {"model": WEIGHTS, "optimizer": {"param_groups": []}})
     save_torch(tmp_path / "resnet.pt", WEIGHTS)
-    with pytest.raises(UnsupportedFile, match="a key 'step'"):
+    with pytest.raises(errors.UnsupportedFile, match="'step'"):
         read_folder(tmp_path)
 
 
@@ -163,26 +153,23 @@ def test_a_file_without_a_step_is_ignored_beside_others(tmp_path: Path) -> None:
     save_torch(tmp_path / "pretrained.pt", WEIGHTS)
     folder = read_folder(tmp_path)
     assert _steps(folder) == [5]
-    assert folder.ignored[0][0].name == "pretrained.pt"
-    assert "says its step" in folder.ignored[0][1]
+    assert [path.name for path, _ in folder.ignored] == ["pretrained.pt"]
 
 
 def test_two_different_files_of_one_step_are_refused(tmp_path: Path) -> None:
     save_torch(tmp_path / "a.pt", {"step": 5, "model": WEIGHTS})
     save_torch(tmp_path / "b.pt", {"step": 5, "model": {"weight": torch.zeros(3)}})
-    with pytest.raises(UnsupportedFile, match=r"a\.pt and .*b\.pt are both of step 5"):
+    with pytest.raises(errors.UnsupportedFile, match=r"a\.pt.*b\.pt.*5"):
         read_folder(tmp_path)
     save_torch(tmp_path / "b.pt", {"step": 5, "model": WEIGHTS})
     folder = read_folder(tmp_path)
     assert _steps(folder) == [5]
-    assert "the same tensors" in folder.ignored[0][1]
-
-
-def test_names_that_differ_in_numbers_alone_are_not_parts(tmp_path: Path) -> None:
-    save_torch(tmp_path / "epoch=3-step=5.pt", {"w": torch.zeros(1)})
-    save_torch(tmp_path / "epoch=4-step=5.pt", {"w": torch.ones(1)})
-    with pytest.raises(UnsupportedFile):
-        read_folder(tmp_path)
+    assert len(folder.ignored) == 1
+    # Names that differ in numbers alone are no parts.
+    save_torch(tmp_path / "other" / "epoch=3-step=5.pt", {"w": torch.zeros(1)})
+    save_torch(tmp_path / "other" / "epoch=4-step=5.pt", {"w": torch.ones(1)})
+    with pytest.raises(errors.UnsupportedFile):
+        read_folder(tmp_path / "other")
 
 
 def test_best_and_last_are_the_checkpoints_of_their_steps(tmp_path: Path) -> None:
@@ -191,29 +178,25 @@ def test_best_and_last_are_the_checkpoints_of_their_steps(tmp_path: Path) -> Non
     save_torch(tmp_path / "best.pt", {"step": 2, "model": WEIGHTS})
     save_torch(tmp_path / "model_last.pt", {"step": 3, "model": {"other": torch.ones(1)}})
     folder = read_folder(tmp_path)
-    assert [(found.step, found.best) for found in folder.found] == [
-        *((1, False), (2, True), (3, False))
-    ]
-    assert [found.paths[0].name for found in folder.found] == [
-        "step_1.pt",
-        "step_2.pt",
-        "step_3.pt",
-    ]
+    found = [(each.step, each.best, each.paths[0].name) for each in folder.found]
+    assert found == [(1, False, "step_1.pt"), (2, True, "step_2.pt"), (3, False, "step_3.pt")]
     assert sorted(path.name for path, _ in folder.ignored) == ["best.pt", "model_last.pt"]
 
 
 def test_values_of_other_types_become_plain_ones(tmp_path: Path) -> None:
-    written = {
+    becomes = {
+        "size": (torch.Size([2, 3]), (2, 3)),
+        "dtype": (torch.float32, "torch.float32"),
+        "device": (torch.device("cuda", 1), "cuda:1"),
+        "set": ({3, 1, 2}, [1, 2, 3]),
+        "mixed": (frozenset({"b", 1}), ["b", 1]),
+        "buffer": (bytearray(b"ab"), b"ab"),
+        "numpy dtype": (np.dtype("int16"), "int16"),
+        "text": (np.str_("letters"), "letters"),
+        "texts": (np.array(["one", "two"]), ["one", "two"]),
+    }
+    stays = {
         "step": 1,
-        "size": torch.Size([2, 3]),
-        "dtype": torch.float32,
-        "device": torch.device("cuda", 1),
-        "set": {3, 1, 2},
-        "mixed": frozenset({"b", 1}),
-        "buffer": bytearray(b"ab"),
-        "numpy dtype": np.dtype("int16"),
-        "text": np.str_("letters"),
-        "texts": np.array(["one", "two"]),
         "array": np.arange(3, dtype=np.int16),
         "scalar": np.float32(0.1),
         "ordered": OrderedDict(a=(1, [2.5, None])),
@@ -222,21 +205,10 @@ def test_values_of_other_types_become_plain_ones(tmp_path: Path) -> None:
         "complex": 1 + 2j,
         "bytes": b"\0\xff",
     }
-    save_torch(tmp_path / "a.pt", written)
+    save_torch(tmp_path / "a.pt", stays | {key: before for key, (before, _) in becomes.items()})
     found = read_folder(tmp_path).found[0]
-    expected = written | {
-        "size": (2, 3),
-        "dtype": "torch.float32",
-        "device": "cuda:1",
-        "set": [1, 2, 3],
-        "mixed": ["b", 1],
-        "buffer": b"ab",
-        "numpy dtype": "int16",
-        "text": "letters",
-        "texts": ["one", "two"],
-    }
     state = found.state()
-    assert same(state, expected)
+    assert same(state, stays | {key: after for key, (_, after) in becomes.items()})
     assert type(state["scalar"]) is np.float32
     assert found.left_out == {}
 
@@ -257,45 +229,38 @@ def test_a_tree_hidden_beside_the_tree_is_bounded(tmp_path: Path) -> None:
         deep = {"x": deep}
     model._metadata = deep
     save_torch(tmp_path / "net_1.pt", model)
-    with pytest.raises(LimitExceeded, match=r"net_1\.pt: a tree of over 110 levels"):
-        read_folder(tmp_path).found[0].state()
+    with pytest.raises(errors.LimitExceeded, match=r"net_1\.pt"):
+        _first(tmp_path)
 
 
 def test_tied_and_strided_tensors_keep_their_values(tmp_path: Path) -> None:
     base = torch.arange(12.0).reshape(3, 4)
     written = {"a": base, "b": base, "turned": base.t(), "part": base[1:, ::2]}
     save_torch(tmp_path / "net_1.pt", written)
-    model = read_folder(tmp_path).found[0].state()["model"]
+    model = _first(tmp_path)["model"]
     assert same(model, written)
     assert model["a"].data_ptr() == model["b"].data_ptr()
 
 
 def test_without_torch_tensors_are_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise UnknownFramework(name)
-
-    monkeypatch.setattr(folder_values, "framework", missing)
+    monkeypatch.delitem(frameworks._adapters, "torch")
     save_torch(tmp_path / "net_1.pt", {"a": torch.arange(3)})
-    model = read_folder(tmp_path).found[0].state()["model"]
-    assert same(model, {"a": np.arange(3)})
-
-
-def test_a_module_is_no_data(tmp_path: Path) -> None:
-    save_torch(tmp_path / "net_1.pt", torch.nn.Linear(1, 1))
-    with pytest.raises(UnknownFormat, match=r"net_1\.pt: it holds no data \(.*Linear"):
-        read_folder(tmp_path)
+    assert same(_first(tmp_path)["model"], {"a": np.arange(3)})
 
 
 def test_nothing_that_looks_like_a_checkpoint_is_said_so(tmp_path: Path) -> None:
+    save_torch(tmp_path / "module" / "net_1.pt", torch.nn.Linear(1, 1))
+    with pytest.raises(errors.UnknownFormat, match=r"net_1\.pt.*Linear"):
+        read_folder(tmp_path / "module")
     (tmp_path / "notes.txt").write_text("none")
     (tmp_path / "run_step1.sunc").write_bytes((GOLDEN / "sunc_scalar_2d.sunc").read_bytes())
-    with pytest.raises(UnknownFormat):
+    with pytest.raises(errors.UnknownFormat):
         read_folder(tmp_path)
-    with pytest.raises(MissingFile):
+    with pytest.raises(errors.MissingFile):
         read_folder(tmp_path / "gone")
-    with pytest.raises(UnreadableFile):
+    with pytest.raises(errors.UnreadableFile):
         read_folder(tmp_path / "notes.txt")
-    with pytest.raises(UnreadableFile):
+    with pytest.raises(errors.UnreadableFile):
         read_folder("a\0b")
 
 
@@ -316,5 +281,5 @@ def test_links_are_followed_and_special_files_are_not_read(tmp_path: Path) -> No
 def test_a_damaged_file_raises_with_its_path(tmp_path: Path) -> None:
     path = save_torch(tmp_path / "net_5.pt", WEIGHTS)
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(DamagedFile, match=r"net_5\.pt: "):
+    with pytest.raises(errors.DamagedFile, match=r"net_5\.pt:"):
         read_folder(tmp_path)

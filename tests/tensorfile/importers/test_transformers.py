@@ -12,22 +12,15 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import (
-    BadField,
-    DamagedFile,
-    DigestMismatch,
-    DuplicateKey,
-    LimitExceeded,
-    MissingData,
-    UnsupportedFile,
-)
+from standfast import errors
 from standfast.tensorfile.importers import read_folder
+from tests.formats.builders import flipped
 from tests.kit.stores import same
 from tests.tensorfile.importers.builders import trained, write_training, write_transformers
 
 
-def _reasons(folder: Any) -> dict[str, str]:
-    return {path.name: reason for path, reason in folder.ignored}
+def _ignored(folder: Any) -> set[str]:
+    return {path.name for path, _ in folder.ignored}
 
 
 def _shards(folder: Path, suffix: str = ".safetensors") -> dict[str, torch.Tensor]:
@@ -59,26 +52,18 @@ def test_every_part_of_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> No
     assert folder.kind == "transformers"
     assert [(found.step, found.epoch) for found in folder.found] == [(500, 2), (1000, 5)]
     state = folder.found[0].state()
-    assert list(state) == [
-        *("model", "optimizer", "scheduler", "scaler", "random", "trainer_state", "config")
-    ]
+    parts = ["model", "optimizer", "scheduler", "scaler", "random", "trainer_state", "config"]
+    assert list(state) == parts
     assert same(state["model"], dict(model.state_dict()))
     here = tmp_path / "checkpoint-500"
-    for part, file in (
-        ("optimizer", "optimizer.pt"),
-        ("scheduler", "scheduler.pt"),
-        ("scaler", "scaler.pt"),
-        ("random", "rng_state.pth"),
-    ):
+    files = ("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth")
+    for part, file in zip(parts[1:5], files, strict=True):
         assert same(state[part], torch.load(here / file, weights_only=False)), part
     assert state["trainer_state"] == json.loads((here / "trainer_state.json").read_text())
     assert state["config"] == {"model_type": "bert", "hidden_size": 4}
-    assert {path.name for path in folder.found[0].paths} == {
-        *("model.safetensors", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth"),
-        *("trainer_state.json", "config.json"),
-    }
-    assert "not unpickled" in _reasons(folder)["training_args.bin"]
-    assert "no part" in _reasons(folder)["tokenizer.json"]
+    read = {path.name for path in folder.found[0].paths}
+    assert read == {"model.safetensors", *files, "trainer_state.json", "config.json"}
+    assert _ignored(folder) == {"training_args.bin", "tokenizer.json"}
 
 
 def test_an_optimizer_goes_on_from_what_was_read(tmp_path: Path) -> None:
@@ -117,40 +102,40 @@ def test_weights_in_a_file_of_torch_are_read_as_data(tmp_path: Path) -> None:
     assert read._metadata == model.state_dict()._metadata
 
 
-def test_a_checkpoint_folder_may_be_given_itself(tmp_path: Path) -> None:
-    write_transformers(tmp_path / "checkpoint-500", 500)
-    (tmp_path / "checkpoint-500" / "trainer_state.json").unlink()
-    folder = read_folder(tmp_path / "checkpoint-500")
-    assert (folder.kind, [found.step for found in folder.found]) == ("transformers", [500])
-    assert folder.found[0].epoch is None
-
-
-def test_an_adapter_is_a_model(tmp_path: Path) -> None:
-    weights = {"lora_A": np.ones((2, 3), np.float32)}
-    standfast.save(tmp_path / "adapter_model.safetensors", weights)
-    (tmp_path / "adapter_config.json").write_text("{}")
-    folder = read_folder(tmp_path)
-    assert (folder.kind, folder.found[0].step) == ("transformers", 0)
-    assert same(folder.found[0].state()["model"], {"lora_A": torch.ones(2, 3)})
-
-
-def test_a_model_alone_is_of_step_0(tmp_path: Path) -> None:
-    standfast.save(tmp_path / "model.safetensors", trained()[0].state_dict())
-    (tmp_path / "config.json").write_text("{}")
-    folder = read_folder(tmp_path)
-    assert (folder.kind, folder.found[0].step) == ("transformers", 0)
-    assert list(folder.found[0].state()) == ["model", "config"]
+def test_a_folder_or_a_model_alone(tmp_path: Path) -> None:
+    given, alone, adapter = (
+        tmp_path / "run/checkpoint-500",
+        tmp_path / "alone",
+        tmp_path / "adapter",
+    )
+    write_transformers(given, 500)
+    (given / "trainer_state.json").unlink()
+    for folder in (alone, adapter):
+        folder.mkdir()
+    standfast.save(alone / "model.safetensors", trained()[0].state_dict())
+    (alone / "config.json").write_text("{}")
+    standfast.save(adapter / "adapter_model.safetensors", {"lora_A": np.ones((2, 3), np.float32)})
+    (adapter / "adapter_config.json").write_text("{}")
+    for folder, step in ((given, 500), (alone, 0), (adapter, 0)):
+        read = read_folder(folder)
+        assert (read.kind, [found.step for found in read.found]) == ("transformers", [step])
+    assert read_folder(given).found[0].epoch is None
+    assert list(read_folder(alone).found[0].state()) == ["model", "config"]
+    model = read_folder(adapter).found[0].state()["model"]
+    assert same(model, {"lora_A": torch.ones(2, 3)})
 
 
 def test_the_final_model_is_ignored_beside_checkpoints(tmp_path: Path) -> None:
     write_transformers(tmp_path / "checkpoint-500", 500)
     standfast.save(tmp_path / "model.safetensors", trained()[0].state_dict())
-    folder = read_folder(tmp_path)
-    assert [found.step for found in folder.found] == [500]
-    assert dict(folder.ignored)[tmp_path / "model.safetensors"].startswith("a model that nothing")
-    (tmp_path / "trainer_state.json").write_text('{"global_step": 500}')
-    assert "at the end" in dict(read_folder(tmp_path).ignored)[tmp_path / "model.safetensors"]
-    (tmp_path / "trainer_state.json").write_text('{"global_step": 600}')
+    state = tmp_path / "trainer_state.json"
+    for text in ("", '{"global_step": 500}'):
+        if text:
+            state.write_text(text)
+        folder = read_folder(tmp_path)
+        assert [found.step for found in folder.found] == [500]
+        assert "model.safetensors" in _ignored(folder)
+    state.write_text('{"global_step": 600}')
     assert [found.step for found in read_folder(tmp_path).found] == [500, 600]
 
 
@@ -189,7 +174,7 @@ def test_the_best_is_the_one_that_the_newest_names(tmp_path: Path) -> None:
 def test_folders_of_one_step_are_refused(tmp_path: Path) -> None:
     write_transformers(tmp_path / "checkpoint-500", 500)
     write_transformers(tmp_path / "checkpoint-501", 500)
-    with pytest.raises(UnsupportedFile):
+    with pytest.raises(errors.UnsupportedFile):
         read_folder(tmp_path)
 
 
@@ -198,31 +183,29 @@ def test_a_checkpoint_folder_without_a_checkpoint_is_ignored(tmp_path: Path) -> 
     (tmp_path / "checkpoint-600" / "pytorch_model_fsdp_0").mkdir(parents=True)
     (tmp_path / "checkpoint-500" / "global_step500").mkdir()
     (tmp_path / "checkpoint-500" / "gone.pt").symlink_to("nowhere")
-    reasons = _reasons(read_folder(tmp_path))
-    assert "no file in it" in reasons["checkpoint-600"]
-    assert "layout" in reasons["global_step500"]
-    assert "link to nothing" in reasons["gone.pt"]
+    ignored = _ignored(read_folder(tmp_path))
+    assert {"checkpoint-600", "global_step500", "gone.pt"} <= ignored
 
 
 @pytest.mark.parametrize(
     ("shard", "error"),
     [
-        ("../model-00001-of-00002.safetensors", BadField),
-        ("/etc/passwd", BadField),
-        ("training_args.bin", BadField),
-        (5, BadField),
-        ("model-00009-of-00002.safetensors", MissingData),
+        ("../model-00001-of-00002.safetensors", errors.BadField),
+        ("/etc/passwd", errors.BadField),
+        ("training_args.bin", errors.BadField),
+        (5, errors.BadField),
+        ("model-00009-of-00002.safetensors", errors.MissingData),
     ],
 )
 def test_an_index_cannot_name_what_is_no_shard_of_the_folder(
-    tmp_path: Path, shard: Any, error: type[DamagedFile]
+    tmp_path: Path, shard: Any, error: type[errors.DamagedFile]
 ) -> None:
     folder = tmp_path / "checkpoint-500"
     _shards(folder)
     standfast.save(tmp_path / "model-00001-of-00002.safetensors", {"x": np.ones(1)})
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"x": shard}}))
-    with pytest.raises(error, match=r"index\.json: weight_map\['x'\]"):
+    with pytest.raises(error, match=r"index\.json.*\['x'\]"):
         read_folder(tmp_path)
 
 
@@ -232,45 +215,35 @@ def test_shards_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     index = folder / "model.safetensors.index.json"
     places = json.loads(index.read_text())["weight_map"]
     index.write_text(json.dumps({"weight_map": places | {"more": places["0.weight"]}}))
-    with pytest.raises(MissingData, match="no shard has the tensor 'more'"):
+    with pytest.raises(errors.MissingData, match="'more'"):
         read_folder(tmp_path).found[0].state()
     standfast.save(folder / "model-00002-of-00002.safetensors", weights)
-    with pytest.raises(DuplicateKey):
+    with pytest.raises(errors.DuplicateKey):
         read_folder(tmp_path).found[0].state()
     index.write_text('{"weight_map": []}')
-    with pytest.raises(BadField):
+    with pytest.raises(errors.BadField):
         read_folder(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        (b'{"global_step": 1, "global_step": 2}', DuplicateKey),
-        (b'{"a": ' + b"[" * 100_000 + b"}", BadField),
-        (b'{"a": ' + b"9" * 5000 + b"}", BadField),
-        (b'{"a": "\\ud800"}', BadField),
-        (b'{"a": "\xff"}', BadField),
-        (b"[1]", BadField),
-        (b"", BadField),
-        (b'{"global_step": -1}', BadField),
-        (b'{"global_step": "many"}', BadField),
-    ],
-)
-def test_hostile_json_is_refused_with_its_path(
-    tmp_path: Path, text: bytes, error: type[DamagedFile]
-) -> None:
+HOSTILE = [b'{"a": ' + b"[" * 100_000 + b"}", b'{"a": ' + b"9" * 5000 + b"}", b'{"a": "\\ud800"}']
+HOSTILE += [b'{"a": "\xff"}', b"[1]", b"", b'{"global_step": -1}', b'{"global_step": "many"}']
+
+
+def test_hostile_json_is_refused_with_its_path(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-500"
     write_transformers(folder, 500)
-    (folder / "trainer_state.json").write_bytes(text)
-    with pytest.raises(error, match=r"checkpoint-500/trainer_state\.json: "):
-        read_folder(tmp_path)
+    twice = (b'{"global_step": 1, "global_step": 2}', errors.DuplicateKey)
+    for text, error in [twice, *((text, errors.BadField) for text in HOSTILE)]:
+        (folder / "trainer_state.json").write_bytes(text)
+        with pytest.raises(error, match=r"checkpoint-500/trainer_state\.json:"):
+            read_folder(tmp_path)
 
 
 def test_endless_json_is_refused_before_it_is_read(tmp_path: Path) -> None:
     write_transformers(tmp_path / "checkpoint-500", 500)
     with (tmp_path / "checkpoint-500" / "config.json").open("wb") as file:
         file.truncate((64 << 20) + 1)
-    with pytest.raises(LimitExceeded, match=r"config\.json: 67,108,865 bytes"):
+    with pytest.raises(errors.LimitExceeded, match=r"config\.json.*67,108,865"):
         read_folder(tmp_path).found[0].state()
 
 
@@ -278,16 +251,14 @@ def test_damage_in_any_part_is_found_with_its_path(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-500"
     write_transformers(folder, 500)
     weights = folder / "model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    with pytest.raises(DigestMismatch, match=r"model\.safetensors"):
+    weights.write_bytes(flipped(weights.read_bytes(), weights.stat().st_size - 1))
+    with pytest.raises(errors.DigestMismatch, match=r"model\.safetensors"):
         read_folder(tmp_path).found[0].state()
     weights.unlink()
     (folder / "optimizer.pt").write_bytes((folder / "optimizer.pt").read_bytes()[:-100])
-    with pytest.raises(DamagedFile, match=r"optimizer\.pt: "):
+    with pytest.raises(errors.DamagedFile, match=r"optimizer\.pt:"):
         read_folder(tmp_path).found[0].state()
     (folder / "optimizer.pt").unlink()
     (folder / "pytorch_model.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
-    with pytest.raises(DamagedFile, match=r"pytorch_model\.bin: .* pointer"):
+    with pytest.raises(errors.DamagedFile, match=r"pytorch_model\.bin:"):
         read_folder(tmp_path).found[0].state()
