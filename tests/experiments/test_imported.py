@@ -12,13 +12,14 @@ import yaml
 from torch import nn
 
 import standfast
-from standfast.errors import StandfastError, UnsupportedFile, WriteFailed
-from standfast.experiments import CheckpointManagerV2
+from standfast import errors
+from standfast.experiments import CheckpointManagerV2 as Manager
 from standfast.identity import identify
 from standfast.store.copies.imports import import_root
 from tests import WEIGHTSLAB
 from tests.experiments.models import bits, new_model, new_optimizer, train_step
 from tests.experiments.test_foreign import content, v3_root
+from tests.kit.stores import same
 from tests.tensorfile.importers.weightslab_roots import FIRST, LAYOUTS, SECOND, Writer
 
 MADE = "c2546cf6b5a79a7800000000"
@@ -26,8 +27,8 @@ WEIGHTS = WEIGHTSLAB / "checkpoints" / "models" / "b5a79a78"
 
 
 @pytest.fixture
-def imported(tmp_path: Path) -> CheckpointManagerV2:
-    manager = CheckpointManagerV2(tmp_path / "store")
+def imported(tmp_path: Path) -> Manager:
+    manager = Manager(tmp_path / "store")
     import_root(manager.store, WEIGHTSLAB)
     return manager
 
@@ -51,7 +52,7 @@ def test_a_root_is_resolved_as_a_store_is(step: int) -> None:
 
 
 def test_files_without_digests_are_not_said_to_be_verified() -> None:
-    with pytest.raises(UnsupportedFile, match="no digest"):
+    with pytest.raises(errors.UnsupportedFile, match="digest"):
         standfast.Store(WEIGHTSLAB).resolve("latest").verify()
 
 
@@ -85,20 +86,12 @@ def test_tensors_that_are_not_contiguous_are_read(tmp_path: Path) -> None:
     writer = Writer(tmp_path, short=True)
     writer.experiment(FIRST, 100)
     whole = torch.arange(12.0).reshape(3, 4)
-    given = {
-        "turned": whole.T,
-        "rows": whole[::2],
-        "half": torch.arange(4, dtype=torch.bfloat16),
-        "tied": whole,
-        "empty": torch.empty(0, 3),
-        "number": torch.tensor(7),
-    }
+    given = {"turned": whole.T, "rows": whole[::2], "tied": whole, "number": torch.tensor(7)}
+    given |= {"half": torch.arange(4, dtype=torch.bfloat16), "empty": torch.empty(0, 3)}
     torch.save({"step": 100, "model_state_dict": given}, writer.weights(FIRST, 100))
     found = standfast.Store(tmp_path).resolve(f"{FIRST}@100").state()["model_state_dict"]
     assert list(found) == list(given)
-    for name, tensor in given.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor)
+    assert all(same(found[name].contiguous(), given[name].contiguous()) for name in given)
 
 
 def test_a_damaged_file_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
@@ -107,7 +100,7 @@ def test_a_damaged_file_is_refused_and_the_others_are_read(tmp_path: Path) -> No
     path = writer.weights(FIRST, 200)
     path.write_bytes(path.read_bytes()[:500])
     store = standfast.Store(tmp_path)
-    with pytest.raises(StandfastError, match="step_000200"):
+    with pytest.raises(errors.StandfastError, match="step_000200"):
         store.resolve(f"{FIRST}@200")
     assert store.resolve(f"{FIRST}@100").state()["step"] == 100
 
@@ -117,7 +110,7 @@ def test_nothing_is_written_through_a_store(tmp_path: Path) -> None:
     before = content(root)
     store = standfast.Store(root)
     checkpoint, run = store.resolve("latest"), store.find_run(MADE)
-    writes = [
+    for write in (
         lambda: checkpoint.tag("paper"),
         lambda: checkpoint.note("text"),
         lambda: run.rename("other"),
@@ -126,20 +119,18 @@ def test_nothing_is_written_through_a_store(tmp_path: Path) -> None:
         run.delete_all,
         lambda: run.retain(standfast.KeepLast(1)),
         lambda: store.run("new"),
-    ]
-    for write in writes:
-        with pytest.raises(StandfastError, match=r"written by weightslab|another program wrote it"):
+        lambda: store.backend.replace("models/x", b""),
+    ):
+        with pytest.raises(errors.StandfastError):
             write()
     store.close()
     assert content(root) == before
-    with pytest.raises(WriteFailed):
-        store.backend.replace("models/x", b"")
 
 
 # Taken over
 
 
-def test_the_recipe_of_the_seed_works_after_an_import(imported: CheckpointManagerV2) -> None:
+def test_the_recipe_of_the_seed_works_after_an_import(imported: Manager) -> None:
     """The seed: "checkpoint_files = sorted(model_dir.glob(f"{latest_hash}_step_*.pt"))",
     "model.load_state_dict(checkpoint['model_state_dict'])".
     """
@@ -161,7 +152,7 @@ def test_the_recipe_of_the_seed_works_after_an_import(imported: CheckpointManage
     assert yaml.safe_load(config.read_text())["hyperparameters"] == {"batch": 8, "lr": 0.001}
 
 
-def test_an_import_keeps_the_times(imported: CheckpointManagerV2) -> None:
+def test_an_import_keeps_the_times(imported: Manager) -> None:
     """The seed: "The manifest maintains creation and last-used timestamps"."""
     (entry,) = imported.get_all_hashes()
     assert entry["created"] == "2026-11-15T06:46:51.897549Z"
@@ -170,9 +161,7 @@ def test_an_import_keeps_the_times(imported: CheckpointManagerV2) -> None:
     assert times == ["2026-11-15T06:46:51.906914Z", "2026-11-15T06:46:51.917203Z"]
 
 
-def test_the_same_model_and_settings_continue_an_imported_run(
-    imported: CheckpointManagerV2,
-) -> None:
+def test_the_same_model_and_settings_continue_an_imported_run(imported: Manager) -> None:
     made = imported.get_latest_hash()
     model = new_model()
     optimizer = new_optimizer(model)
@@ -185,17 +174,11 @@ def test_the_same_model_and_settings_continue_an_imported_run(
     assert imported.list_experiment_hashes() == [made]
     assert imported.update_experiment_hash(model, hp) == (made, False, set())
     wider, _, changed = imported.update_experiment_hash(nn.Linear(10, 3))
-    assert changed == {"model"}
-    assert wider == identify(hp=hp, model=nn.Linear(10, 3)).hash
-
-
-def test_other_settings_branch_from_an_imported_run(imported: CheckpointManagerV2) -> None:
-    made = imported.get_latest_hash()
-    model = new_model()
-    imported.load_latest_checkpoint(model)
-    imported.update_experiment_hash(model, {"lr": 0.5, "batch": 8})
+    assert (wider, changed) == (identify(hp=hp, model=nn.Linear(10, 3)).hash, {"model"})
+    imported.load_latest_checkpoint(model, exp_hash=made)
+    imported.update_experiment_hash(model, {"lr": 0.5, "batch": 8})  # other settings branch
     path = imported.save_model_checkpoint(model, 1)
-    assert imported.get_checkpoint_info(path.name[:24])["parent"] == f"{made}@200"
+    assert imported.get_checkpoint_info(path.name[:24])["parent"] == f"{made}@201"
 
 
 def test_the_latest_of_a_root_is_the_latest_after_an_import(tmp_path: Path) -> None:
@@ -204,7 +187,7 @@ def test_the_latest_of_a_root_is_the_latest_after_an_import(tmp_path: Path) -> N
     writer.experiment(SECOND, 5, created=times[1], last_used=times[1])
     writer.experiment(FIRST, 100, created=times[0], last_used=times[2])
     writer.config(FIRST, {"lr": 1})
-    manager = CheckpointManagerV2(tmp_path / "store")
+    manager = Manager(tmp_path / "store")
     done = import_root(manager.store, writer.path)
     of = {each.experiment: each.run.hash for each in done.runs}
     assert manager.get_latest_hash() == of[FIRST]

@@ -88,7 +88,7 @@ def test_hashes_are_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> No
     namespace = run("Get All Hashes Sorted", names(root))
     assert [entry["hash"] for entry in namespace["hashes"]] == [first, second]
     printed = capsys.readouterr().out
-    assert printed.index(f"Hash: {second}") < printed.index(f"Hash: {first}")
+    assert printed.index(second) < printed.index(first)
     assert f"HP: {first[:8]}, Model: {first[8:16]}, Data: {first[16:]}" in printed
 
 
@@ -141,10 +141,7 @@ def test_the_reference_runs(root: Path) -> None:
     made = fill(root, 100)
     namespace = names(root)
     run("CheckpointManagerV2 Manifest Methods", namespace)
-    assert namespace["latest"] == made
-    assert set(namespace["hashes"][0]) == {
-        *("hash", "hp_hash", "model_hash", "data_hash", "created", "last_used")
-    }
+    assert namespace["latest"] == namespace["hashes"][0]["hash"] == made
     run("What Changed Between Two Experiments?", namespace)
     run("ExperimentHashGenerator", namespace)
     assert namespace["changed"] == {"hp"}
@@ -185,7 +182,7 @@ class Training:
         return namespace
 
 
-@pytest.mark.parametrize("pickled", [False, True], ids=["created", "pickled"])
+@pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize(
     "hp",
     [HP, HP | {"class_weight": {0: 1.0, 1: 3.5}, "clip": float("inf"), "frozen": {"a", "b"}}],

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.errors import MissingFile, WriteFailed
+from standfast import errors
 from standfast.files import disk
 from standfast.files.disk import Disk
 from tests.files.states import NEW, OLD, is_state, leftovers
@@ -61,10 +61,10 @@ def test_a_name_as_long_as_the_file_system_allows_can_be_saved(tmp_path: Path) -
 
 
 def test_a_folder_that_is_missing_or_no_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match=r"folder .*/nowhere does not exist"):
+    with pytest.raises(errors.MissingFile, match=r"folder .*/nowhere does not exist"):
         standfast.save(tmp_path / "nowhere" / "state.safetensors", NEW)
     (tmp_path / "folder.safetensors").mkdir()
-    with pytest.raises(WriteFailed, match="exists and is not a file"):
+    with pytest.raises(errors.WriteFailed, match="exists and is not a file"):
         standfast.save(tmp_path / "folder.safetensors", NEW)
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import ChangedFile, CopyFailed, DigestMismatch, UnreadableFile
+from standfast import errors
 from standfast.files import blocks, device_reader
 from standfast.files.blocks import BLOCK
 from standfast.files.device_reader import Stretch, stream
@@ -337,7 +337,7 @@ def test_all_damaged_tensors_are_named_and_none_of_their_chunks_is_copied(path: 
     device = LateDevice()
     with TensorFile(path) as file:
         stretches = _stretches(file, device)
-        with pytest.raises(DigestMismatch, match=r"copy\.safetensors.*and 1 more") as caught:
+        with pytest.raises(errors.DigestMismatch, match=r"copy\.safetensors.*and 1 more") as caught:
             stream(device, list(stretches.values()))
     assert set(caught.value.tensors) == {"few", "last"}
     copied = {id(piece.target) for piece in device.incoming}
@@ -349,7 +349,7 @@ def test_nothing_behind_a_damaged_chunk_is_copied(path: Path, few_blocks: None) 
     device = LateDevice(delay=0.005)
     with TensorFile(path) as file:
         large = _stretches(file, device, "large")["large"]
-        with pytest.raises(DigestMismatch) as caught:
+        with pytest.raises(errors.DigestMismatch) as caught:
             stream(device, [large])
     assert caught.value.tensors == ("large",)
     assert [piece.start for piece in device.incoming] == [0]
@@ -362,7 +362,7 @@ def test_nothing_more_is_read_after_damage_was_found(
     device = LateDevice()
     with TensorFile(path) as file:
         large = _stretches(file, device, "large")["large"]
-        with pytest.raises(DigestMismatch):
+        with pytest.raises(errors.DigestMismatch):
             stream(device, [large])
     assert len(reads) == 2  # of four: as many as there are blocks
 
@@ -379,7 +379,7 @@ def test_the_files_that_hold_damage_are_told(path: Path, saved: Path, tmp_path: 
             *_stretches(sound, device, "one").values(),
             *_stretches(last, device).values(),
         ]
-        with pytest.raises(DigestMismatch) as caught:
+        with pytest.raises(errors.DigestMismatch) as caught:
             stream(device, stretches, damaged=told.append)
         assert told == [first._reader, last._reader]
     assert caught.value.tensors == ("one", "other")
@@ -394,7 +394,7 @@ def test_without_verifying_the_bytes_come_as_they_are(path: Path, state: Any) ->
 def test_a_copy_that_fails_ends_the_load(saved: Path, state: Any, few_blocks: None) -> None:
     device = LateDevice(delay=0.005)
     device.fails_after = 1
-    with pytest.raises(CopyFailed, match="an illegal memory access"):
+    with pytest.raises(errors.CopyFailed, match="an illegal memory access"):
         _streamed(device, saved)
     device.fails_after = None
     assert _same(_streamed(device, saved), state)
@@ -409,12 +409,12 @@ def test_copies_before_one_that_is_refused_are_waited_for(
 
     def copy_in(pieces: Sequence[Incoming]) -> Copies:
         if begun:
-            raise CopyFailed("late:0: out of memory")
+            raise errors.CopyFailed("late:0: out of memory")
         begun.append(plain(pieces))
         return begun[0]
 
     monkeypatch.setattr(device, "copy_in", copy_in)
-    with pytest.raises(CopyFailed, match="out of memory"):
+    with pytest.raises(errors.CopyFailed, match="out of memory"):
         _streamed(device, saved)
     assert begun[0].is_done()
 
@@ -486,7 +486,7 @@ def test_a_file_that_was_changed_since_it_was_opened_is_refused(path: Path) -> N
     with TensorFile(path, mapped=False) as file:
         stretches = list(_stretches(file, device).values())
         os.truncate(path, 2 * CHUNK)
-        with pytest.raises(ChangedFile, match="open it again"):
+        with pytest.raises(errors.ChangedFile, match="open it again"):
             stream(device, stretches)
     assert not device.incoming
 
@@ -501,7 +501,7 @@ def test_a_file_that_is_cut_meanwhile_ends_the_load(
     with TensorFile(path, mapped=False) as file:
         stretches = list(_stretches(file, device).values())
         os.truncate(path, 2 * CHUNK + 123)
-        with pytest.raises(ChangedFile, match=f"now ends at {2 * CHUNK + 123:,}"):
+        with pytest.raises(errors.ChangedFile, match=f"now ends at {2 * CHUNK + 123:,}"):
             stream(device, stretches)
 
 
@@ -516,7 +516,7 @@ def test_a_disk_that_cannot_read_ends_the_load(
         return plain(fd, buffers, offset, *flags)
 
     monkeypatch.setattr(os, "preadv", preadv)
-    with pytest.raises(UnreadableFile, match="cannot read at offset"):
+    with pytest.raises(errors.UnreadableFile, match="cannot read at offset"):
         _streamed(LateDevice(), saved, mapped=False)
 
 

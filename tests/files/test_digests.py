@@ -20,7 +20,6 @@ def test_the_digests_can_be_computed_by_hand(tmp_path: Path) -> None:
     big = np.frombuffer(os.urandom(2 * CHUNK + 5), np.uint8)
     tensors = {"empty": np.ones((0, 3)), "big": big, "few": np.arange(3.0)}
     standfast.save(path, tensors)
-
     data = path.read_bytes()
     size = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:size])
@@ -34,7 +33,6 @@ def test_the_digests_can_be_computed_by_hand(tmp_path: Path) -> None:
             digests.append(blake3(data[start : min(start + CHUNK, end)]).digest())
     assert base64.b64decode(text) == b"".join(digests)
     assert len(digests) == 5
-
     own = strings["standfast.digest"].encode()
     assert data.count(own) == 1
     assert blake3(data[:size].replace(own, b"0" * 64)).hexdigest().encode() == own

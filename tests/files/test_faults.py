@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import standfast
-from standfast.errors import WriteFailed
+from standfast import errors
 from standfast.files import disk, ring
 from tests.files.states import NEW, OLD, SMALL_BLOCK, is_state, leftovers
 from tests.kit.disk_faults import FaultyDisk, raising
@@ -40,7 +40,7 @@ def test_a_save_that_fails_leaves_the_old_file_or_the_new_one_and_nothing_else(
             patch.setattr(disk, "LOCAL", faulty)
             try:
                 standfast.save(path, NEW)
-            except (WriteFailed, RuntimeError, KeyboardInterrupt) as error:
+            except (errors.WriteFailed, RuntimeError, KeyboardInterrupt) as error:
                 caught: BaseException | None = error
             else:
                 caught = None
@@ -56,7 +56,7 @@ def test_a_save_that_fails_leaves_the_old_file_or_the_new_one_and_nothing_else(
             assert not exists
             assert not renamed
         assert leftovers(path) == []
-        assert isinstance(caught, WriteFailed if "E" in fault else type(FAULTS[fault]))
+        assert isinstance(caught, errors.WriteFailed if "E" in fault else type(FAULTS[fault]))
         if fault == "ENOSPC":
             assert "free some space" in str(caught)
         standfast.save(path, NEW)

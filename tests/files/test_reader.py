@@ -12,16 +12,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.errors import (
-    BadIndex,
-    ChangedFile,
-    DigestMismatch,
-    MissingFile,
-    NothingToVerify,
-    NotVerified,
-    TensorNotFound,
-    UnreadableFile,
-)
+from standfast import errors
 from standfast.files import mapping
 from standfast.files.digests import CHUNK
 from standfast.files.input.file import SourceFile
@@ -68,14 +59,14 @@ class _Reads:
 def test_a_damaged_tensor_is_named_and_the_others_still_load(path: Path, mapped: bool) -> None:
     _flip(path, "big", 3 * CHUNK + 17)
     for act in (standfast.verify, lambda p: standfast.load(p, mapped=mapped)):
-        with pytest.raises(DigestMismatch, match="tensor 'big' is damaged") as caught:
+        with pytest.raises(errors.DigestMismatch, match="tensor 'big' is damaged") as caught:
             act(path)
         assert caught.value.tensors == ("big",)
     with standfast.open(path, mapped=mapped) as file:
         assert file["small"].tolist() == [0, 1, 2, 3]
         assert file["last"].tolist() == [1, 1, 1]
         for _ in range(2):  # a damaged chunk is not taken for a checked one the second time
-            with pytest.raises(DigestMismatch):
+            with pytest.raises(errors.DigestMismatch):
                 file["big"]
     assert standfast.load(path, verify=False, mapped=mapped)["big"][3, 17] == 3 ^ 1
 
@@ -84,7 +75,7 @@ def test_a_damaged_tensor_is_named_and_the_others_still_load(path: Path, mapped:
 def test_all_damaged_tensors_are_listed(path: Path, mapped: bool) -> None:
     for name in ("small", "last"):
         _flip(path, name, 1)
-    with pytest.raises(DigestMismatch, match="'small' and 1 more") as caught:
+    with pytest.raises(errors.DigestMismatch, match="'small' and 1 more") as caught:
         standfast.load(path, mapped=mapped)
     assert set(caught.value.tensors) == {"small", "last"}
 
@@ -99,7 +90,7 @@ def test_a_slice_verifies_the_chunks_it_touches_and_no_others(path: Path, mapped
         assert big[::2, 99].tolist() == [0, 2, 4]
         assert big[4:1:-2, 0].tolist() == [4, 2]
         for index in (3, np.s_[2:4], np.s_[:, 0], np.s_[-2, -1], ..., np.s_[3:, 0]):
-            with pytest.raises(DigestMismatch):
+            with pytest.raises(errors.DigestMismatch):
                 big[index]
 
 
@@ -131,7 +122,10 @@ def test_opening_reads_the_header_alone(path: Path, monkeypatch: pytest.MonkeyPa
     "index", [5, np.s_[0, 0, 0], "x", [0, 1], np.array([True] * 5), True, 1.5, np.s_[..., ...]]
 )
 def test_an_index_that_does_not_fit_is_refused(path: Path, index: Any) -> None:
-    with standfast.open(path) as file, pytest.raises(BadIndex, match=r"shape \[5, 16777216\]"):
+    with (
+        standfast.open(path) as file,
+        pytest.raises(errors.BadIndex, match=r"shape \[5, 16777216\]"),
+    ):
         file.slice("big")[index]
 
 
@@ -143,7 +137,7 @@ def test_a_file_that_shrinks_while_open_is_an_error_not_a_crash(
     with standfast.open(path, mapped=mapped, verify=verify) as file:
         os.truncate(path, 8192)
         for act in (lambda: file["big"], lambda: file.slice("big")[0], lambda: file["small"]):
-            with pytest.raises(ChangedFile):
+            with pytest.raises(errors.ChangedFile):
                 act()
 
 
@@ -151,29 +145,29 @@ def test_a_file_that_shrinks_while_open_is_an_error_not_a_crash(
 def test_a_file_that_is_written_to_while_open_is_an_error(path: Path, mapped: bool) -> None:
     with standfast.open(path, mapped=mapped) as file:
         os.utime(path, ns=(0, 1))
-        with pytest.raises(ChangedFile, match="written to while it was open"):
+        with pytest.raises(errors.ChangedFile, match="written to while it was open"):
             file["small"]
 
 
 def test_a_read_that_comes_up_short_is_an_error(path: Path) -> None:
     file = SourceFile(path)
     os.truncate(path, 100)
-    with pytest.raises(ChangedFile, match="now ends at 100"):
+    with pytest.raises(errors.ChangedFile, match="now ends at 100"):
         file.read(50, 100)
-    with pytest.raises(ChangedFile, match="now ends at 100"):
+    with pytest.raises(errors.ChangedFile, match="now ends at 100"):
         file.read_into(np.empty(100, np.uint8), 50)
     file.close()
 
 
 def test_what_is_missing_or_unreadable_is_said(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match="there is no file"):
+    with pytest.raises(errors.MissingFile, match="there is no file"):
         standfast.open(tmp_path / "nothing.safetensors")
-    with pytest.raises(UnreadableFile, match="it is a folder"):
+    with pytest.raises(errors.UnreadableFile, match="it is a folder"):
         standfast.load(tmp_path)
     os.mkfifo(tmp_path / "pipe.safetensors")
-    with pytest.raises(UnreadableFile, match="not a regular file"):
+    with pytest.raises(errors.UnreadableFile, match="not a regular file"):
         standfast.load(tmp_path / "pipe.safetensors")
-    with pytest.raises(UnreadableFile, match="null"):
+    with pytest.raises(errors.UnreadableFile, match="null"):
         standfast.load("with\0null")
 
 
@@ -182,7 +176,7 @@ def test_a_tensor_that_is_not_there_is_named(path: Path) -> None:
         assert "bigger" not in file
         assert file.get("bigger") is None
         with pytest.raises(
-            TensorNotFound, match=r"state.safetensors: there is no tensor 'bigger'$"
+            errors.TensorNotFound, match=r"state.safetensors: there is no tensor 'bigger'$"
         ):
             file["bigger"]
 
@@ -191,14 +185,14 @@ def test_a_file_without_digests_loads_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "foreign.safetensors"
     header = b'{"x":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + np.float64(7).tobytes())
-    with pytest.warns(NotVerified, match="holds no digests"):
+    with pytest.warns(errors.NotVerified, match="holds no digests"):
         assert standfast.load(path)["x"].tolist() == [7]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert standfast.load(path, verify=False)["x"].tolist() == [7]
         with standfast.open(path) as file:
             assert not file.has_digests
-    with pytest.raises(NothingToVerify):
+    with pytest.raises(errors.NothingToVerify):
         standfast.verify(path)
 
 
@@ -240,7 +234,7 @@ def test_without_the_kernels_help_the_pages_come_by_themselves(
     monkeypatch.setattr(mapping, "populate", lambda part: errno.EINVAL)
     assert standfast.load(path)["big"][4, 0] == 4
     _flip(path, "big", 0)
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(errors.DigestMismatch):
         standfast.load(path)
 
 
@@ -254,7 +248,7 @@ def test_a_file_that_is_cut_while_it_is_verified_is_an_error_not_a_crash(
         return real(part)
 
     monkeypatch.setattr(mapping, "populate", cut_first)
-    with pytest.raises(ChangedFile):
+    with pytest.raises(errors.ChangedFile):
         standfast.verify(path)
 
 
@@ -262,7 +256,7 @@ def test_a_part_that_cannot_be_read_is_an_error_not_a_crash(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mapping, "populate", lambda part: errno.EFAULT)
-    with pytest.raises(UnreadableFile, match="a part of it cannot be read"):
+    with pytest.raises(errors.UnreadableFile, match="a part of it cannot be read"):
         standfast.verify(path)
 
 
@@ -273,11 +267,11 @@ def test_a_file_that_cannot_be_mapped_says_what_to_do(
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(mapping.mmap, "mmap", no_memory)
-    with pytest.raises(UnreadableFile, match=r"state.safetensors: .*mapped=False"):
+    with pytest.raises(errors.UnreadableFile, match=r"state.safetensors: .*mapped=False"):
         standfast.load(path)
 
 
 @pytest.mark.parametrize("odd", [3, None, 1.5, ["x"]])
 def test_what_is_no_path_is_refused(odd: Any) -> None:
-    with pytest.raises(UnreadableFile, match="is no path"):
+    with pytest.raises(errors.UnreadableFile, match="is no path"):
         standfast.load(odd)

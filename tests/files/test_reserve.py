@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast import Store
-from standfast.errors import WriteFailed
+from standfast import Store, errors
 from standfast.files import libc, writer
 from standfast.tensors import source_of
 from standfast.tensors.sources import Bytes
@@ -117,7 +116,7 @@ def test_a_reservation_that_fails_fails_the_save(
     old = {"w": random_bytes(MIB, 9)}
     Store(tmp_path).run(name="run").save(0, old)
     monkeypatch.setattr(libc, "allocate", answering(number, []))
-    with pytest.raises(WriteFailed) as raised:
+    with pytest.raises(errors.WriteFailed) as raised:
         SAVES[kind](tmp_path, {"w": random_bytes(MIB)})
     assert raised.value.errno == number
     assert_holds("store", tmp_path, old)

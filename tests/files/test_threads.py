@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from standfast.errors import OutOfMemory
+from standfast import errors
 from standfast.files.threads import Task, Thread, Threads
 from tests.kit.source_code import SOURCE, paths
 
@@ -101,7 +101,7 @@ def test_a_thread_that_cannot_be_started_raises_an_error(
 ) -> None:
     calls: list[int] = []
     monkeypatch.setattr(_thread, "start_new_thread", start)
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(errors.OutOfMemory):
         Thread(calls.append, 1)
     assert calls == []
 

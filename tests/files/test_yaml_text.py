@@ -6,7 +6,7 @@ import time
 import pytest
 import yaml
 
-from standfast.errors import BadField, DuplicateKey, LimitExceeded, StandfastError
+from standfast import errors
 from standfast.files import yaml_text
 from standfast.files.yaml_text import read_yaml
 
@@ -44,27 +44,27 @@ def test_an_empty_text_is_none(text: bytes) -> None:
 
 
 REFUSED = {
-    "an alias": (b"a: &x [1]\nb: *x", BadField, "alias"),
-    "an alias to itself": (b"&a [*a]", BadField, "alias"),
-    "an object": (b"!!python/object/apply:os.system ['true']", BadField, "tag"),
-    "a tag of a scalar": (b"a: !!binary aGk=", BadField, "tag"),
-    "a tag of a mapping": (b"a: !!set {b}", BadField, "tag"),
-    "merging": (b"<<: {a: 1}", BadField, "merging"),
-    "a key twice": (b"a: 1\nb: 2\na: 3", DuplicateKey, "'a' stands twice"),
-    "keys that are equal": (b"{1: a, true: b}", DuplicateKey, "stands twice"),
-    "a key that is a list": (b"? [1]\n: 2", BadField, "a key that is a list"),
-    "several documents": (b"--- 1\n--- 2", BadField, "several"),
-    "text that is none": (b"a: \xff", BadField, "UTF-8"),
-    "half of a pair": (b'"\\ud800"', BadField, "YAML"),
-    "a NUL": (b"a: \x00", BadField, "YAML"),
-    "a torn list": (b"a: [1, 2", BadField, "YAML"),
-    "a long number": (b"a: " + b"1" * 5000, BadField, "5,000 characters"),
-    "a long time": (b"a: 1" + b":1" * 4000 + b".5", BadField, "characters"),
-    "digits that are none": (b"a: 0x_", BadField, "0x_"),
-    "nested lists": (b"[" * 1_000_000, LimitExceeded, "100 levels"),
-    "nested items": (b"- " * 1_000_000, LimitExceeded, "100 levels"),
-    "nested mappings": (b"{a: " * 1_000_000, LimitExceeded, "100 levels"),
-    "nested keys": (b"? " * 1_000_000, BadField, "a key that is"),
+    "an alias": (b"a: &x [1]\nb: *x", errors.BadField, "alias"),
+    "an alias to itself": (b"&a [*a]", errors.BadField, "alias"),
+    "an object": (b"!!python/object/apply:os.system ['true']", errors.BadField, "tag"),
+    "a tag of a scalar": (b"a: !!binary aGk=", errors.BadField, "tag"),
+    "a tag of a mapping": (b"a: !!set {b}", errors.BadField, "tag"),
+    "merging": (b"<<: {a: 1}", errors.BadField, "merging"),
+    "a key twice": (b"a: 1\nb: 2\na: 3", errors.DuplicateKey, "'a' stands twice"),
+    "keys that are equal": (b"{1: a, true: b}", errors.DuplicateKey, "stands twice"),
+    "a key that is a list": (b"? [1]\n: 2", errors.BadField, "a key that is a list"),
+    "several documents": (b"--- 1\n--- 2", errors.BadField, "several"),
+    "text that is none": (b"a: \xff", errors.BadField, "UTF-8"),
+    "half of a pair": (b'"\\ud800"', errors.BadField, "YAML"),
+    "a NUL": (b"a: \x00", errors.BadField, "YAML"),
+    "a torn list": (b"a: [1, 2", errors.BadField, "YAML"),
+    "a long number": (b"a: " + b"1" * 5000, errors.BadField, "5,000 characters"),
+    "a long time": (b"a: 1" + b":1" * 4000 + b".5", errors.BadField, "characters"),
+    "digits that are none": (b"a: 0x_", errors.BadField, "0x_"),
+    "nested lists": (b"[" * 1_000_000, errors.LimitExceeded, "100 levels"),
+    "nested items": (b"- " * 1_000_000, errors.LimitExceeded, "100 levels"),
+    "nested mappings": (b"{a: " * 1_000_000, errors.LimitExceeded, "100 levels"),
+    "nested keys": (b"? " * 1_000_000, errors.BadField, "a key that is"),
 }
 
 
@@ -86,16 +86,16 @@ def test_more_bytes_or_values_than_any_file_has_are_refused(
 ) -> None:
     monkeypatch.setattr(yaml_text, "MAX_NODES", 10)
     assert read_yaml(b"[" + b"1," * 9 + b"]", "a") == [1] * 9
-    with pytest.raises(LimitExceeded, match="more than 10 values"):
+    with pytest.raises(errors.LimitExceeded, match="more than 10 values"):
         read_yaml(b"[" + b"1," * 10 + b"]", "a")
     monkeypatch.setattr(yaml_text, "MAX_BYTES", 10)
-    with pytest.raises(LimitExceeded, match="11 bytes"):
+    with pytest.raises(errors.LimitExceeded, match="11 bytes"):
         read_yaml(b"a: 45678901", "a")
 
 
 def test_a_hundred_levels_are_read_and_no_more() -> None:
     assert read_yaml(b"[" * 100 + b"]" * 100, "a") is not None
-    with pytest.raises(LimitExceeded, match="100 levels"):
+    with pytest.raises(errors.LimitExceeded, match="100 levels"):
         read_yaml(b"[" * 101 + b"]" * 101, "a")
 
 
@@ -106,14 +106,14 @@ def test_a_torn_or_changed_text_gives_a_value_or_an_error_of_ours() -> None:
         for changed in (text[:at], text[:at] + b"*" + text[at + 1 :], text[:at] + b"\n" + text):
             try:
                 outcomes.add(type(read_yaml(changed, "a")))
-            except StandfastError as error:
+            except errors.StandfastError as error:
                 outcomes.add(type(error))
-    assert {dict, BadField} <= outcomes
+    assert {dict, errors.BadField} <= outcomes
 
 
 def test_integer_keys_that_share_a_hash_are_refused() -> None:
     keys = "\n".join(f"{i * (2**61 - 1)}: 1" for i in range(1, 100_000))
     began = time.thread_time()
-    with pytest.raises(LimitExceeded, match="an integer of more than 64 bits"):
+    with pytest.raises(errors.LimitExceeded, match="an integer of more than 64 bits"):
         read_yaml(keys.encode(), "a file")
     assert time.thread_time() - began < 10

@@ -18,26 +18,7 @@ import pytest
 import zstandard
 
 import standfast
-from standfast.errors import (
-    AlreadyExists,
-    BadArchive,
-    BadOption,
-    ChangedFile,
-    DamagedFile,
-    DigestMismatch,
-    DuplicateKey,
-    LimitExceeded,
-    MissingData,
-    MissingFile,
-    NotEnoughSpace,
-    NotVerified,
-    RefusedPickle,
-    StandfastError,
-    TrailingBytes,
-    TruncatedFile,
-    UnsupportedFile,
-    WriteFailed,
-)
+from standfast import errors
 from standfast.files import disk
 from standfast.files.atomic import aside_prefix
 from standfast.files.folder_swap.leftovers import NEW
@@ -127,9 +108,9 @@ def test_a_folder_without_a_manifest_is_packed_too(tmp_path: Path, into: Path) -
     assert read_tree(unpack(pack(package), into)) == read_tree(package)
     other = make_package(tmp_path / "transformers", with_manifest=False)
     save_file(dict(standfast.load(other / "model.safetensors")), other / "model.safetensors")
-    with pytest.warns(NotVerified, match="nothing was verified"):
+    with pytest.warns(errors.NotVerified, match="nothing was verified"):
         archive = pack(other)
-    with pytest.warns(NotVerified, match="nothing was verified"):
+    with pytest.warns(errors.NotVerified, match="nothing was verified"):
         assert read_tree(unpack(archive, into)) == read_tree(other)
 
 
@@ -176,7 +157,7 @@ def test_an_archive_of_a_package_that_is_replaced_all_the_time_does_not_take_its
     path = pack(package)
     before = path.read_bytes()
     _replace_once(package, monkeypatch, 100)
-    with pytest.raises(ChangedFile, match="replaced"):
+    with pytest.raises(errors.ChangedFile, match="replaced"):
         pack(package)
     assert path.read_bytes() == before
 
@@ -187,7 +168,7 @@ def test_files_that_are_too_many_are_not_even_looked_at(
     monkeypatch.setattr(archive, "MOST_MEMBERS", 5)
     pack(package)  # four files and the folder
     (package / "notes.bin").write_bytes(b"\x80\x04.")
-    with pytest.raises(UnsupportedFile, match="has 5 files: fewer than 5 fit"):
+    with pytest.raises(errors.UnsupportedFile, match="has 5 files: fewer than 5 fit"):
         pack(package)
 
 
@@ -205,19 +186,22 @@ def test_members_are_written_under_their_names_and_durable_at_the_end(
     assert kinds.count("sync_folder") == 2
 
 
-UNSOUND: dict[str, tuple[Callable[[Path], object], type[StandfastError]]] = {
-    "model.safetensors": (lambda package: flip(package / "model.safetensors"), DigestMismatch),
-    "tokenizer.json": (lambda package: (package / "tokenizer.json").unlink(), MissingData),
-    "runs": (lambda package: (package / "runs").mkdir(), UnsupportedFile),
+UNSOUND: dict[str, tuple[Callable[[Path], object], type[errors.StandfastError]]] = {
+    "model.safetensors": (
+        lambda package: flip(package / "model.safetensors"),
+        errors.DigestMismatch,
+    ),
+    "tokenizer.json": (lambda package: (package / "tokenizer.json").unlink(), errors.MissingData),
+    "runs": (lambda package: (package / "runs").mkdir(), errors.UnsupportedFile),
     "training_args.bin": (
         lambda package: (package / "training_args.bin").write_bytes(b"\x80\x04."),
-        RefusedPickle,
+        errors.RefusedPickle,
     ),
     "vocabulary": (
         lambda package: (package / "vocabulary").symlink_to("/etc/passwd"),
-        UnsupportedFile,
+        errors.UnsupportedFile,
     ),
-    "odd\nname": (lambda package: (package / "odd\nname").write_bytes(b""), UnsupportedFile),
+    "odd\nname": (lambda package: (package / "odd\nname").write_bytes(b""), errors.UnsupportedFile),
 }
 """By the file that is wrong."""
 
@@ -233,15 +217,15 @@ def test_what_is_not_a_sound_package_is_not_packed(name: str, package: Path) -> 
 
 
 def test_what_cannot_be_packed_or_where_is_said(package: Path, tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match="there is no folder"):
+    with pytest.raises(errors.MissingFile, match="there is no folder"):
         pack(tmp_path / "nowhere")
-    with pytest.raises(BadOption, match=r"ends in one of \.tar\.gz, \.tgz, \.tar\.zst"):
+    with pytest.raises(errors.BadOption, match=r"ends in one of \.tar\.gz, \.tgz, \.tar\.zst"):
         pack(package, tmp_path / "gpt.zip")
-    with pytest.raises(BadOption, match="would be in the folder that is packed"):
+    with pytest.raises(errors.BadOption, match="would be in the folder that is packed"):
         pack(package, package / "gpt.tar.gz")
-    with pytest.raises(MissingFile, match="does not exist"):
+    with pytest.raises(errors.MissingFile, match="does not exist"):
         pack(package, tmp_path / "nowhere" / "gpt.tar.gz")
-    with pytest.raises(UnsupportedFile, match=r"'\.gpt' cannot be a name"):
+    with pytest.raises(errors.UnsupportedFile, match=r"'\.gpt' cannot be a name"):
         pack(package.rename(package.with_name(".gpt")))
 
 
@@ -251,14 +235,14 @@ def test_an_archive_without_its_library_says_what_to_install(
     path = pack(package, package.with_name("gpt.tar.zst"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     for action in (lambda: pack(package, path), lambda: unpack(path, package)):
-        with pytest.raises(BadOption, match="pip install"):
+        with pytest.raises(errors.BadOption, match="pip install"):
             action()
 
 
 def test_a_folder_that_is_there_is_never_touched(package: Path, into: Path) -> None:
     path = pack(package)
     (into / "gpt").mkdir()
-    with pytest.raises(AlreadyExists, match="is there already"):
+    with pytest.raises(errors.AlreadyExists, match="is there already"):
         unpack(path, into)
     (into / "gpt").rmdir()
     (into / "gpt").symlink_to("nowhere")
@@ -269,44 +253,53 @@ def test_a_folder_that_is_there_is_never_touched(package: Path, into: Path) -> N
 
 
 PAX_X = entry("gpt/x")
-HOSTILE: dict[str, tuple[bytes, type[StandfastError]]] = {
-    "an absolute name": (entry("/gpt/x"), BadArchive),
-    "a way up": (entry("gpt/../../x"), BadArchive),
-    "a way up as a folder": (entry("../x"), BadArchive),
-    "a folder called ..": (entry("..", kind=b"5"), BadArchive),
-    "a way up in pax": (attributes(b"20 path=gpt/../../x\n") + PAX_X, BadArchive),
-    "no name": (entry(""), BadArchive),
-    "a name with an escape": (entry("gpt/\x1b[2J"), BadArchive),
-    "a name that is too long": (entry("gpt/" + "x" * 256), BadArchive),
-    "a name that is not UTF-8": (entry("gpt/x").replace(b"gpt/x", b"gpt/\xff", 1), BadArchive),
-    "a hidden folder": (entry(".ssh/keys"), BadArchive),
-    "a file in no folder": (entry("config.json"), BadArchive),
-    "two folders": (entry("gpt/x") + entry("other/x"), BadArchive),
-    "a folder below": (entry("gpt/x/y"), UnsupportedFile),
-    "an empty folder below": (entry("gpt/x", kind=b"5"), UnsupportedFile),
-    "a symbolic link": (entry("gpt/x", kind=b"2"), UnsupportedFile),
-    "a hard link": (entry("gpt/x", kind=b"1"), UnsupportedFile),
-    "a device": (entry("gpt/x", kind=b"3"), UnsupportedFile),
-    "a pipe": (entry("gpt/x", kind=b"6"), UnsupportedFile),
-    "a sparse file": (entry("gpt/x", kind=b"S"), UnsupportedFile),
-    "a sparse file of pax": (attributes(b"22 GNU.sparse.major=1\n") + PAX_X, UnsupportedFile),
-    "other names of pax": (attributes(b"21 hdrcharset=BINARY\n") + PAX_X, UnsupportedFile),
-    "a global header": (entry("x", b"9 path=a\n", b"g"), UnsupportedFile),
-    "a header upon a header": (attributes(b"11 path=ab\n") * 2, UnsupportedFile),
-    "a name twice in pax": (attributes(b"14 path=gpt/x\n" * 2) + PAX_X, DuplicateKey),
-    "a size in two places": (attributes(b"10 size=5\n") + entry("gpt/x", b"12345"), BadArchive),
-    "a size that is none": (attributes(b"11 size=-1\n") + PAX_X, BadArchive),
-    "a broken line of pax": (attributes(b"99 path=x\n") + PAX_X, BadArchive),
-    "a line of pax without length": (attributes(b"path=x\n"), BadArchive),
-    "a line of pax of no length": (attributes(b"0 path=x\n"), BadArchive),
-    "a header without end": (attributes(bytes(1 << 20)), LimitExceeded),
-    "the same file twice": (entry("gpt/x") * 2, BadArchive),
-    "a file larger than the disk": (header(Member("gpt/x", 1 << 60, False)), NotEnoughSpace),
-    "a folder with content": (entry("gpt", b"x", b"5"), BadArchive),
-    "no tar at all": (b"x" * 2048, BadArchive),
-    "nothing": (b"", BadArchive),
-    "too many files": (entry("gpt", kind=b"5") * (archive.MOST_MEMBERS + 1), LimitExceeded),
-    "no package": (entry("gpt/config.json", b"{}"), MissingData),
+HOSTILE: dict[str, tuple[bytes, type[errors.StandfastError]]] = {
+    "an absolute name": (entry("/gpt/x"), errors.BadArchive),
+    "a way up": (entry("gpt/../../x"), errors.BadArchive),
+    "a way up as a folder": (entry("../x"), errors.BadArchive),
+    "a folder called ..": (entry("..", kind=b"5"), errors.BadArchive),
+    "a way up in pax": (attributes(b"20 path=gpt/../../x\n") + PAX_X, errors.BadArchive),
+    "no name": (entry(""), errors.BadArchive),
+    "a name with an escape": (entry("gpt/\x1b[2J"), errors.BadArchive),
+    "a name that is too long": (entry("gpt/" + "x" * 256), errors.BadArchive),
+    "a name that is not UTF-8": (
+        entry("gpt/x").replace(b"gpt/x", b"gpt/\xff", 1),
+        errors.BadArchive,
+    ),
+    "a hidden folder": (entry(".ssh/keys"), errors.BadArchive),
+    "a file in no folder": (entry("config.json"), errors.BadArchive),
+    "two folders": (entry("gpt/x") + entry("other/x"), errors.BadArchive),
+    "a folder below": (entry("gpt/x/y"), errors.UnsupportedFile),
+    "an empty folder below": (entry("gpt/x", kind=b"5"), errors.UnsupportedFile),
+    "a symbolic link": (entry("gpt/x", kind=b"2"), errors.UnsupportedFile),
+    "a hard link": (entry("gpt/x", kind=b"1"), errors.UnsupportedFile),
+    "a device": (entry("gpt/x", kind=b"3"), errors.UnsupportedFile),
+    "a pipe": (entry("gpt/x", kind=b"6"), errors.UnsupportedFile),
+    "a sparse file": (entry("gpt/x", kind=b"S"), errors.UnsupportedFile),
+    "a sparse file of pax": (
+        attributes(b"22 GNU.sparse.major=1\n") + PAX_X,
+        errors.UnsupportedFile,
+    ),
+    "other names of pax": (attributes(b"21 hdrcharset=BINARY\n") + PAX_X, errors.UnsupportedFile),
+    "a global header": (entry("x", b"9 path=a\n", b"g"), errors.UnsupportedFile),
+    "a header upon a header": (attributes(b"11 path=ab\n") * 2, errors.UnsupportedFile),
+    "a name twice in pax": (attributes(b"14 path=gpt/x\n" * 2) + PAX_X, errors.DuplicateKey),
+    "a size in two places": (
+        attributes(b"10 size=5\n") + entry("gpt/x", b"12345"),
+        errors.BadArchive,
+    ),
+    "a size that is none": (attributes(b"11 size=-1\n") + PAX_X, errors.BadArchive),
+    "a broken line of pax": (attributes(b"99 path=x\n") + PAX_X, errors.BadArchive),
+    "a line of pax without length": (attributes(b"path=x\n"), errors.BadArchive),
+    "a line of pax of no length": (attributes(b"0 path=x\n"), errors.BadArchive),
+    "a header without end": (attributes(bytes(1 << 20)), errors.LimitExceeded),
+    "the same file twice": (entry("gpt/x") * 2, errors.BadArchive),
+    "a file larger than the disk": (header(Member("gpt/x", 1 << 60, False)), errors.NotEnoughSpace),
+    "a folder with content": (entry("gpt", b"x", b"5"), errors.BadArchive),
+    "no tar at all": (b"x" * 2048, errors.BadArchive),
+    "nothing": (b"", errors.BadArchive),
+    "too many files": (entry("gpt", kind=b"5") * (archive.MOST_MEMBERS + 1), errors.LimitExceeded),
+    "no package": (entry("gpt/config.json", b"{}"), errors.MissingData),
 }
 
 
@@ -341,10 +334,10 @@ def test_the_end_of_an_archive_is_looked_at(package: Path, into: Path) -> None:
     members = members_of(package)
     path = into.parent / "end.tar.gz"
     for end, error in {
-        b"": TruncatedFile,
-        bytes(512): TruncatedFile,
-        bytes(1024) + b"more": TrailingBytes,
-        bytes(2 << 20): TrailingBytes,
+        b"": errors.TruncatedFile,
+        bytes(512): errors.TruncatedFile,
+        bytes(1024) + b"more": errors.TrailingBytes,
+        bytes(2 << 20): errors.TrailingBytes,
     }.items():
         with pytest.raises(error):
             unpack(packed(path, members, end), into)
@@ -363,7 +356,7 @@ def test_a_cut_or_changed_archive_is_refused_or_gives_the_same(
     chance = random.Random(0)
     for at in (*range(20), *chance.sample(range(len(data)), 20), len(data) - 1, len(data) - 5):
         broken.write_bytes(data[:at])
-        with pytest.raises(DamagedFile, match=broken.name):
+        with pytest.raises(errors.DamagedFile, match=broken.name):
             unpack(broken, into)
         assert os.listdir(into) == []
     refused = 0
@@ -374,7 +367,7 @@ def test_a_cut_or_changed_archive_is_refused_or_gives_the_same(
         )
         try:
             folder = unpack(broken, into)
-        except (DamagedFile, UnsupportedFile):
+        except (errors.DamagedFile, errors.UnsupportedFile):
             refused += 1
             assert os.listdir(into) == []
         else:
@@ -386,17 +379,17 @@ def test_a_cut_or_changed_archive_is_refused_or_gives_the_same(
 def test_other_compressions_are_named(package: Path, into: Path) -> None:
     path = into.parent / "gpt.tar"
     for data, error, message in [
-        (b"BZh91AY", UnsupportedFile, "compressed by bzip2"),
-        (b"\xfd7zXZ\0\0", UnsupportedFile, "compressed by xz"),
-        (b"PK\x03\x04....", UnsupportedFile, "compressed by zip"),
-        (members_of(package), UnsupportedFile, "not compressed"),
-        (b"hello", BadArchive, "begins as no file of gzip or zstd does"),
-        (b"", TruncatedFile, "after 0 bytes"),
+        (b"BZh91AY", errors.UnsupportedFile, "compressed by bzip2"),
+        (b"\xfd7zXZ\0\0", errors.UnsupportedFile, "compressed by xz"),
+        (b"PK\x03\x04....", errors.UnsupportedFile, "compressed by zip"),
+        (members_of(package), errors.UnsupportedFile, "not compressed"),
+        (b"hello", errors.BadArchive, "begins as no file of gzip or zstd does"),
+        (b"", errors.TruncatedFile, "after 0 bytes"),
     ]:
         path.write_bytes(data)
         with pytest.raises(error, match=rf"gpt\.tar: .*{message}"):
             unpack(path, into)
-    with pytest.raises(MissingFile, match="there is no file"):
+    with pytest.raises(errors.MissingFile, match="there is no file"):
         unpack(into / "missing.tar.gz", into)
 
 
@@ -408,7 +401,7 @@ def test_a_second_stream_in_the_file_is_refused(package: Path, into: Path) -> No
         zstandard.compress(members + bytes(1024)) + zstandard.compress(b"more"),
     ):
         path.write_bytes(data)
-        with pytest.raises(TrailingBytes, match="goes on after the end"):
+        with pytest.raises(errors.TrailingBytes, match="goes on after the end"):
             unpack(path, into)
         assert os.listdir(into) == []
 
@@ -454,7 +447,7 @@ def test_a_disk_that_fails_leaves_nothing_half(
                     pack(package, place / "gpt.tar.gz")
                 else:
                     unpack(path, place)
-            except WriteFailed:
+            except errors.WriteFailed:
                 failed = True
         if faulty.struck is None:
             break

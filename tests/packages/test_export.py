@@ -14,14 +14,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import (
-    BadField,
-    BadOption,
-    DigestMismatch,
-    NotAStore,
-    RefNotFound,
-    StateMismatch,
-)
+from standfast import errors
 from standfast.files.digests import CHUNK
 from standfast.packages.documents.records import DatasetInfo, GenerationInfo
 from standfast.packages.model.config import Config, shapes
@@ -105,7 +98,7 @@ def test_any_checkpoint_with_weights_becomes_a_package(
 def test_a_state_may_be_the_weights_themselves(run: Run, tmp_path: Path) -> None:
     made = model()
     checkpoint = run.save(1, dict(made.state_dict()))
-    with pytest.raises(RefNotFound, match="part=None"):
+    with pytest.raises(errors.RefNotFound, match="part=None"):
         export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
     export(checkpoint, tmp_path / "package", part=None, config=TINY, tokenizer=TOKENIZER)
     assert bits(load_model_folder(tmp_path / "package")[0]) == bits(made)
@@ -113,7 +106,7 @@ def test_a_state_may_be_the_weights_themselves(run: Run, tmp_path: Path) -> None
 
 def test_another_part_may_be_the_weights(run: Run, tmp_path: Path) -> None:
     checkpoint = run.save(1, {"net": model(1).state_dict(), "ema": model(2).state_dict()})
-    with pytest.raises(RefNotFound, match=r"it has net, ema: part= names the weights"):
+    with pytest.raises(errors.RefNotFound, match=r"it has net, ema: part= names the weights"):
         export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
     export(checkpoint, tmp_path / "package", part="ema", config=TINY, tokenizer=TOKENIZER)
     assert bits(load_model_folder(tmp_path / "package")[0]) == bits(model(2))
@@ -141,7 +134,7 @@ def test_a_tied_output_layer_is_written_once(run: Run, tmp_path: Path) -> None:
 def test_an_output_layer_is_not_lost_to_a_wrong_configuration(run: Run, tmp_path: Path) -> None:
     weights = model(config=TINY.changed(tie_word_embeddings=False)).state_dict()
     checkpoint = run.save(1, {"model": dict(weights)})
-    with pytest.raises(StateMismatch, match="set tie_word_embeddings to False"):
+    with pytest.raises(errors.StateMismatch, match="set tie_word_embeddings to False"):
         export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
 
 
@@ -179,13 +172,13 @@ def test_a_checkpoint_goes_by_what_refers_to_it(store: Store, run: Run, tmp_path
 
 def test_what_refers_to_nothing_is_refused(store: Store, run: Run, tmp_path: Path) -> None:
     save_to_store(run, 1, model(), TOKENIZER, TINY)
-    with pytest.raises(BadOption, match="Give store="):
+    with pytest.raises(errors.BadOption, match="Give store="):
         export("gpt@best", tmp_path / "package")
-    with pytest.raises(RefNotFound, match="'bert'"):
+    with pytest.raises(errors.RefNotFound, match="'bert'"):
         export("bert", tmp_path / "package", store=store)
-    with pytest.raises(NotAStore):
+    with pytest.raises(errors.NotAStore):
         export("gpt", tmp_path / "package", store=tmp_path / "nothing")
-    with pytest.raises(BadOption, match="a int cannot be exported"):
+    with pytest.raises(errors.BadOption, match="a int cannot be exported"):
         export(7, tmp_path / "package", store=store)
     assert not (tmp_path / "package").exists()
     assert not (tmp_path / "nothing").exists()
@@ -196,10 +189,10 @@ def test_what_refers_to_nothing_is_refused(store: Store, run: Run, tmp_path: Pat
 
 def test_a_missing_configuration_or_tokenizer_is_asked_for(run: Run, tmp_path: Path) -> None:
     checkpoint = run.save(1, {"model": model().state_dict()})
-    with pytest.raises(BadOption, match="give config="):
+    with pytest.raises(errors.BadOption, match="give config="):
         export(checkpoint, tmp_path / "package", tokenizer=TOKENIZER)
     for source, options in ((checkpoint, {"config": TINY}), (model(), {})):
-        with pytest.raises(BadOption, match="give tokenizer="):
+        with pytest.raises(errors.BadOption, match="give tokenizer="):
             export(source, tmp_path / "package", **options)
 
 
@@ -247,7 +240,7 @@ def test_what_is_given_goes_before_what_was_saved(run: Run, tmp_path: Path) -> N
 
 def test_weights_of_another_configuration_are_refused(run: Run, tmp_path: Path) -> None:
     checkpoint = save_to_store(run, 1, model(), TOKENIZER, TINY)
-    with pytest.raises(StateMismatch, match=r"'h\.2\.ln_1\.weight' is missing"):
+    with pytest.raises(errors.StateMismatch, match=r"'h\.2\.ln_1\.weight' is missing"):
         export(checkpoint, tmp_path / "package", config=TINY.changed(n_layer=3))
     assert not (tmp_path / "package").exists()
 
@@ -255,7 +248,7 @@ def test_weights_of_another_configuration_are_refused(run: Run, tmp_path: Path) 
 def test_two_names_of_one_tensor_are_refused(run: Run, tmp_path: Path) -> None:
     weights = {**model(1).state_dict(), "_orig_mod.ln_f.bias": torch.ones(16)}
     checkpoint = run.save(1, {"model": weights})
-    with pytest.raises(StateMismatch, match=r"'ln_f\.bias' and '_orig_mod\.ln_f\.bias'"):
+    with pytest.raises(errors.StateMismatch, match=r"'ln_f\.bias' and '_orig_mod\.ln_f\.bias'"):
         export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
 
 
@@ -263,7 +256,7 @@ def test_a_stored_tokenizer_that_is_none_is_refused(run: Run, tmp_path: Path) ->
     files = {"tokenizer.json": np.frombuffer(b'{"model": 7}', np.uint8)}
     package = {"format": "standfast package 1", "config": TINY.as_dict(), "files": files}
     checkpoint = run.save(1, {"model": model().state_dict(), "package": package})
-    with pytest.raises(BadField):
+    with pytest.raises(errors.BadField):
         export(checkpoint, tmp_path / "package")
     assert not (tmp_path / "package").exists()
 
@@ -311,7 +304,7 @@ def test_a_damaged_tensor_is_named_and_leaves_no_folder(
 ) -> None:
     checkpoint = save_to_store(run, 1, model(), TOKENIZER, TINY)
     flip_in(store, "gpt@1", "model.h.1.mlp.c_fc.weight")
-    with pytest.raises(DigestMismatch, match=r"h\.1\.mlp\.c_fc\.weight"):
+    with pytest.raises(errors.DigestMismatch, match=r"h\.1\.mlp\.c_fc\.weight"):
         export(checkpoint, tmp_path / "package")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
@@ -352,7 +345,7 @@ def test_after_damage_a_source_does_not_give_what_it_held(store: Store, run: Run
     out = np.zeros(10, np.uint8)
     with stored_weights(checkpoint, None) as sources:
         sources["a"].copy_to(out, 0)
-        with pytest.raises(DigestMismatch):
+        with pytest.raises(errors.DigestMismatch):
             sources["b"].copy_to(out, 0)
         sources["a"].copy_to(out, 5)
     assert out.tobytes() == state["a"][5:15].tobytes()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.errors import MissingFile, UnreadableFile
+from standfast import errors
 from standfast.packages.documents.manifest import Manifest
 from standfast.packages.documents.names import is_package
 from standfast.packages.documents.records import GenerationInfo
@@ -146,10 +146,10 @@ def test_an_empty_folder_has_no_models(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match=r"there is no folder .*models"):
+    with pytest.raises(errors.MissingFile, match=r"there is no folder .*models"):
         list_saved_models(tmp_path / "models")
     (tmp_path / "models").write_text("")
-    with pytest.raises(UnreadableFile, match=r"cannot list .*models"):
+    with pytest.raises(errors.UnreadableFile, match=r"cannot list .*models"):
         list_saved_models(tmp_path / "models")
 
 

@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from standfast.errors import (
-    BadField,
-    BadOption,
-    DigestMismatch,
-    StateMismatch,
-    StepExists,
-    UnsupportedFile,
-)
+from standfast import errors
 from standfast.packages.documents.records import DatasetInfo, GenerationInfo
 from standfast.packages.documents.tokenizer import tokenizer_text
 from standfast.packages.model.config import Config
@@ -74,7 +67,7 @@ def test_the_state_fills_the_model_again(run: Run) -> None:
 
 def test_a_step_is_replaced_only_if_told(run: Run) -> None:
     save_to_store(run, 1, model(1), TOKENIZER, TINY, best=True)
-    with pytest.raises(StepExists):
+    with pytest.raises(errors.StepExists):
         save_to_store(run, 1, model(2), TOKENIZER, TINY)
     save_to_store(run, 1, model(2), TOKENIZER, TINY, replace=True)
     assert bits(run.load(1)["model"]) == bits(model(2))
@@ -93,7 +86,6 @@ def test_a_fine_tune_of_the_last_layer_writes_the_last_layer(run: Run) -> None:
     whole = bytes_written(run, lambda: save_to_store(run, 1, made, TOKENIZER, config))
     sizes = _sizes(made.state_dict())
     assert sum(sizes.values()) <= whole <= sum(sizes.values()) + HEADERS + (64 << 10)
-
     with torch.no_grad():
         for parameter in made.h[-1].parameters():
             parameter.add_(1)
@@ -128,13 +120,13 @@ def test_a_wrapped_model_is_saved_under_its_own_names(run: Run) -> None:
 
 
 def test_weights_of_another_configuration_are_refused_before_anything_is_saved(run: Run) -> None:
-    with pytest.raises(StateMismatch, match=r"'h\.2\.ln_1\.weight' is missing"):
+    with pytest.raises(errors.StateMismatch, match=r"'h\.2\.ln_1\.weight' is missing"):
         save_to_store(run, 1, model(), TOKENIZER, TINY.changed(n_layer=3))
     assert run.checkpoints() == []
 
 
 def test_weights_without_a_configuration_are_refused(run: Run) -> None:
-    with pytest.raises(BadOption, match="give a Config"):
+    with pytest.raises(errors.BadOption, match="give a Config"):
         save_to_store(run, 1, model().state_dict(), TOKENIZER)
 
 
@@ -150,7 +142,7 @@ def test_another_checkpoint_is_no_package(run: Run) -> None:
 
 def test_a_package_of_a_later_release_is_not_read(run: Run) -> None:
     checkpoint = run.save(1, {"package": {"format": "standfast package 2"}})
-    with pytest.raises(UnsupportedFile, match="install a newer Standfast"):
+    with pytest.raises(errors.UnsupportedFile, match="install a newer Standfast"):
         stored_package(checkpoint)
 
 
@@ -172,12 +164,12 @@ def test_a_package_of_a_later_release_is_not_read(run: Run) -> None:
 )
 def test_what_no_package_has_is_refused(run: Run, package: dict[str, Any]) -> None:
     checkpoint = run.save(1, {"package": {"format": "standfast package 1", **package}})
-    with pytest.raises(BadField, match="package"):
+    with pytest.raises(errors.BadField, match="package"):
         stored_package(checkpoint)
 
 
 def test_a_damaged_file_is_named(run: Run) -> None:
     checkpoint = save_to_store(run, 1, model(), TOKENIZER, TINY)
     flip_in(run.store, "gpt@1", "package.files.tokenizer.json")
-    with pytest.raises(DigestMismatch, match=r"package\.files\.tokenizer\.json"):
+    with pytest.raises(errors.DigestMismatch, match=r"package\.files\.tokenizer\.json"):
         stored_package(checkpoint)

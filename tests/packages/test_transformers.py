@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import NotVerified, StateMismatch
+from standfast import errors
 from standfast.packages import Config, load_model_folder, load_model_mmaped, save_model_folder
 from tests.packages import hugging
 from tests.packages.stored_models import bits, model
@@ -94,7 +94,9 @@ def test_what_transformers_saved_opens_and_computes_the_same_bits(
 def test_what_holds_no_digests_is_loaded_with_a_warning(tmp_path: Path) -> None:
     folder = hugging.save(hugging.model(), tmp_path / "theirs")
     hugging.byte_level_bpe().save(str(folder / "tokenizer.json"))
-    with pytest.warns(NotVerified, match=r"no manifest\.json: .* nothing was verified") as caught:
+    with pytest.warns(
+        errors.NotVerified, match=r"no manifest\.json: .* nothing was verified"
+    ) as caught:
         loaded, *_ = load_model_folder(folder)
     assert caught[0].filename == __file__
     assert f"loaded from {folder}, not verified" in repr(loaded)
@@ -120,7 +122,7 @@ def test_a_whole_class_may_be_saved_from_its_state_dict(tmp_path: Path) -> None:
     save_model_folder(state, hugging.byte_level_bpe(), config, tmp_path / "package")
     assert bits(_theirs(tmp_path / "package")) == bits(theirs)
     state["lm_head.weight"][0, 0] += 1  # it is tied no more
-    with pytest.raises(StateMismatch, match="tie_word_embeddings"):
+    with pytest.raises(errors.StateMismatch, match="tie_word_embeddings"):
         save_model_folder(state, hugging.byte_level_bpe(), config, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

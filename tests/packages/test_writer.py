@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.errors import AlreadyExists, WriteFailed
+from standfast import errors
 from standfast.packages import verify_package
 from standfast.packages.writer import Contents, own_files, write_package
 from standfast.tensors import TensorSpec, source_of
@@ -76,7 +76,9 @@ def test_a_file_of_another_program_is_neither_lost_nor_mixed_with_the_new_packag
         make_package(folder)
     write_tree({"README.md": b"mine", name: b'{"of": "another program"}'}, folder)
     before = read_tree(folder)
-    with pytest.raises(AlreadyExists, match=f"{name} in it was not written by Standfast.*new f"):
+    with pytest.raises(
+        errors.AlreadyExists, match=f"{name} in it was not written by Standfast.*new f"
+    ):
         write_package(_contents(Unread()), folder)
     assert read_tree(folder) == before
     assert leftovers(folder) == []
@@ -118,7 +120,7 @@ def test_without_a_sound_manifest_nothing_is_ours(tmp_path: Path) -> None:
     for changed in (text.replace(b"gpt2", b"gpt3"), b"{}", b"[", b"", b'{"format": "another"}'):
         (folder / "manifest.json").write_bytes(changed)
         assert own_files(folder) == []
-        with pytest.raises(AlreadyExists, match=r"config\.json in it was not written"):
+        with pytest.raises(errors.AlreadyExists, match=r"config\.json in it was not written"):
             make_package(folder)
     (folder / "manifest.json").unlink()
     (folder / "manifest.json").symlink_to("/dev/zero")
@@ -132,7 +134,7 @@ def test_a_package_that_is_the_current_folder_stays(
     folder = make_package(tmp_path / "gpt")
     before = read_tree(folder)
     monkeypatch.chdir(folder)
-    with pytest.raises(WriteFailed, match="go to another folder first"):
+    with pytest.raises(errors.WriteFailed, match="go to another folder first"):
         write_package(_contents(Unread()), ".")
     assert Path.cwd() == folder
     assert read_tree(folder) == before

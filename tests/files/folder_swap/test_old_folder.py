@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from standfast.errors import AlreadyExists, WriteFailed
+from standfast import errors
 from standfast.files.disk import LOCAL, Disk
 from standfast.files.folder_swap.swap import replacing_folder
 from standfast.files.lines import replace_bytes
@@ -36,7 +36,7 @@ from tests.kit.power import LoggingDisk, read_tree, write_tree
 def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
     path = prepare(tmp_path / "model")
     with (
-        pytest.raises(AlreadyExists, match=r"README\.md in it was not written by Standfast"),
+        pytest.raises(errors.AlreadyExists, match=r"README\.md in it was not written by Standfast"),
         replacing_folder(path, LOCAL, own_files) as aside,
     ):
         (aside / "README.md").write_bytes(b"ours")
@@ -48,7 +48,7 @@ def test_a_file_in_the_way_is_found_before_anything_is_written(tmp_path: Path) -
     path = prepare(tmp_path / "model")
     (path / "theirs.bin").write_bytes(b"theirs")
     with (
-        pytest.raises(AlreadyExists, match=r"theirs\.bin in it .* save to a new folder"),
+        pytest.raises(errors.AlreadyExists, match=r"theirs\.bin in it .* save to a new folder"),
         replacing_folder(path, LOCAL, own_files, in_the_way),
     ):
         pytest.fail("it was begun")
@@ -104,7 +104,7 @@ def test_the_current_folder_is_not_replaced(
     before = read_tree(path)
     monkeypatch.chdir(path / below)
     for name in (".", path):
-        with pytest.raises(WriteFailed, match="go to another folder first"):
+        with pytest.raises(errors.WriteFailed, match="go to another folder first"):
             save(Path(name) if not below else path, LOCAL)
     assert Path.cwd() == path / below
     assert read_tree(path) == before
@@ -125,7 +125,9 @@ def test_a_program_whose_folder_is_gone_can_save(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that is a mount")
 def test_a_mount_is_found_before_anything_is_written() -> None:
-    with pytest.raises(WriteFailed, match=r"cannot replace /proc: it is a mount.*new folder"):
+    with pytest.raises(
+        errors.WriteFailed, match=r"cannot replace /proc: it is a mount.*new folder"
+    ):
         save(Path("/proc"), LOCAL)
 
 
@@ -147,7 +149,9 @@ def test_a_folder_that_cannot_be_moved_stays_and_the_error_says_what_it_is(
                 raise OSError(code, os.strerror(code))
             super().rename(source, target)
 
-    with pytest.raises(WriteFailed, match=r"a layer of a container image.*new folder") as caught:
+    with pytest.raises(
+        errors.WriteFailed, match=r"a layer of a container image.*new folder"
+    ) as caught:
         save(path, Layered())
     assert caught.value.errno == code
     assert is_old(path)
@@ -207,7 +211,7 @@ def test_a_save_tries_again_if_another_put_the_old_folder_back(tmp_path: Path) -
 def test_a_save_that_is_never_the_first_says_so(tmp_path: Path) -> None:
     path = prepare(tmp_path / "model")
     theirs = {LIST: b"their.json\n", "their.json": b"theirs"}
-    with pytest.raises(WriteFailed, match="other programs save to it again and again"):
+    with pytest.raises(errors.WriteFailed, match="other programs save to it again and again"):
         save(path, Crowded(path, 1000, lambda moved: write_tree(theirs, path)))
     assert read_tree(path) == theirs
     save(path, LOCAL)
@@ -300,6 +304,6 @@ def test_a_file_that_fails_in_a_folder_that_is_aside_is_not_there(tmp_path: Path
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with replacing_folder(tmp_path / "model", LOCAL, own_files) as aside:
-        with pytest.raises(WriteFailed, match="free some space"):
+        with pytest.raises(errors.WriteFailed, match="free some space"):
             replace_bytes(aside / "a.json", b"a", Full())
         assert os.listdir(aside) == []

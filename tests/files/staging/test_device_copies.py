@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from standfast.errors import CopyFailed
+from standfast import errors
 from standfast.files.staging import device_copies, layout, staging
 from standfast.files.staging.layout import SMALL, changed, laid_out, staged_size
 from standfast.files.staging.staging import SharedStaging
@@ -147,7 +147,7 @@ def test_a_copy_that_fails_is_told_of_when_no_other_is_under_way(memory: SharedS
     sources = [on(broken, LARGE), on(slow, LARGE, 1)]
     timer = released_later(slow)
     _, under = memory.begin(sources, {0, 1})
-    with pytest.raises(CopyFailed, match="late:0"):
+    with pytest.raises(errors.CopyFailed, match="late:0"):
         under.wait()
     assert len(slow.out) > 0
     timer.join()
@@ -193,7 +193,6 @@ def test_what_was_pinned_is_let_go_if_closed_meanwhile(
     memory: SharedStaging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "PINNED_AT_ONCE", 1 << 16)
-
     began, parts = threading.Event(), []
 
     class Slow(LateDevice):

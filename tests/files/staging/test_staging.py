@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.errors import ClosedFile, WriteFailed
+from standfast import errors
 from standfast.files.staging import host_copies
 from standfast.files.staging import staging as staging_module
 from standfast.files.staging.staging import SharedStaging, Staged
@@ -152,7 +152,7 @@ def test_memory_that_cannot_be_had_is_refused_and_the_old_kept(
 ) -> None:
     staging.reserve(MIB)
     monkeypatch.setattr(staging_module, "populate", lambda part, advice: errno.ENOMEM)
-    with pytest.raises(WriteFailed, match="no 2,097,152 bytes of memory") as caught:
+    with pytest.raises(errors.WriteFailed, match="no 2,097,152 bytes of memory") as caught:
         staging.reserve(2 * MIB)
     assert caught.value.errno == errno.ENOMEM
     assert staging.size == os.fstat(staging.fileno()).st_size == MIB
@@ -175,7 +175,7 @@ def test_close_ends_a_reserve_that_goes_on(
     def reserve() -> None:
         try:
             staging.reserve(1 << 36)  # most of a minute, at a piece in 10 ms
-        except ClosedFile as error:
+        except errors.ClosedFile as error:
             raised.append(error)
 
     thread = threading.Thread(target=reserve)
@@ -184,7 +184,7 @@ def test_close_ends_a_reserve_that_goes_on(
     staging.close()
     thread.join(60)
     assert len(raised) == 1
-    with pytest.raises(ClosedFile):
+    with pytest.raises(errors.ClosedFile):
         staging.reserve(1)
 
 

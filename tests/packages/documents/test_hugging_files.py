@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from standfast.errors import BadOption, RefusedMetadata, WriteFailed
+from standfast import errors
 from standfast.packages.documents.records import DatasetInfo, GenerationInfo
 from standfast.packages.documents.tokenizer import (
     generation_files,
@@ -129,11 +129,11 @@ def test_nothing_is_left_of_the_folder_they_were_written_to(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert tokenizer_files(dressed())
-    with pytest.raises(BadOption):
+    with pytest.raises(errors.BadOption):
         tokenizer_files(dressed(chat_template="\ud800"))
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    with pytest.raises(WriteFailed, match="none"):
+    with pytest.raises(errors.WriteFailed, match="none"):
         tokenizer_files(dressed())
 
 
@@ -170,6 +170,6 @@ def test_half_of_a_character_is_named_before_anything_is_written(
 ) -> None:
     made = hugging.model(vocab_size=300)
     config = made.config.to_dict() | options.pop("config", {})
-    with pytest.raises(RefusedMetadata, match=problem + r" has '\\ud800'"):
+    with pytest.raises(errors.RefusedMetadata, match=problem + r" has '\\ud800'"):
         save_model_folder(made, hugging.byte_level_bpe(), config, tmp_path / "gpt", **options)
     assert list(tmp_path.iterdir()) == []

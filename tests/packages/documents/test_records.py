@@ -14,14 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast.errors import (
-    BadField,
-    BadOption,
-    DuplicateKey,
-    LimitExceeded,
-    MissingFile,
-    RefusedMetadata,
-)
+from standfast import errors
 from standfast.packages.documents import json_text
 from standfast.packages.documents.json_text import text
 from standfast.packages.documents.records import (
@@ -161,13 +154,13 @@ def test_numbers_of_numpy_are_numbers_and_a_path_may_be_bytes(path: Path) -> Non
     dataset.save(given)
     assert DatasetInfo.load(given) == dataset
     for value in (np.bool_(True), np.float64(2.5)):
-        with pytest.raises(BadField, match="epochs is"):
+        with pytest.raises(errors.BadField, match="epochs is"):
             TrainingParams(epochs=value)
     for loss in (math.nan, np.float32("nan")):
-        with pytest.raises(BadField, match="final_loss is nan"):
+        with pytest.raises(errors.BadField, match="final_loss is nan"):
             TrainingParams(final_loss=loss)  # type: ignore[arg-type]
     path.write_text("{}")
-    with pytest.raises(BadField) as caught:
+    with pytest.raises(errors.BadField) as caught:
         DatasetInfo.load(given)
     assert str(caught.value).startswith(str(path))
 
@@ -293,22 +286,22 @@ def test_a_known_field_of_the_wrong_kind_is_named_with_the_file(
     kind: Any, content: Any, problem: str, path: Path
 ) -> None:
     path.write_text(json.dumps(content))
-    with pytest.raises(BadField) as caught:
+    with pytest.raises(errors.BadField) as caught:
         kind.load(path)
     assert str(caught.value).startswith(f"{path}: {problem}")
 
 
 REST = '{"metadata": {}, "samples": [{"text": "a", "x": '
 NO_JSON: dict[str, tuple[str, type[Exception]]] = {
-    "key twice": ('{"metadata": {}, "samples": [], "samples": []}', DuplicateKey),
-    "key twice inside": (REST + '{"b": 1, "b": 2}}]}', DuplicateKey),
-    "nan": (REST + "NaN}]}", BadField),
-    "infinity": (REST + "1e999}]}", BadField),
-    "half a pair": ('{"metadata": {}, "samples": [{"text": "\\ud800"}]}', BadField),
-    "deep": (REST + "[" * 100_000, BadField),
-    "cut": ('{"metadata": {}, "samples": [{"text": "a"}', BadField),
-    "list": ("[]", BadField),
-    "empty": ("", BadField),
+    "key twice": ('{"metadata": {}, "samples": [], "samples": []}', errors.DuplicateKey),
+    "key twice inside": (REST + '{"b": 1, "b": 2}}]}', errors.DuplicateKey),
+    "nan": (REST + "NaN}]}", errors.BadField),
+    "infinity": (REST + "1e999}]}", errors.BadField),
+    "half a pair": ('{"metadata": {}, "samples": [{"text": "\\ud800"}]}', errors.BadField),
+    "deep": (REST + "[" * 100_000, errors.BadField),
+    "cut": ('{"metadata": {}, "samples": [{"text": "a"}', errors.BadField),
+    "list": ("[]", errors.BadField),
+    "empty": ("", errors.BadField),
 }
 
 
@@ -323,7 +316,7 @@ def test_what_is_not_strict_json_is_refused(kind: Any, name: str, path: Path) ->
 
 @pytest.mark.parametrize("kind", [DatasetInfo, GenerationInfo])
 def test_a_file_that_is_missing_is_named(kind: Any, path: Path) -> None:
-    with pytest.raises(MissingFile, match=r"record\.json"):
+    with pytest.raises(errors.MissingFile, match=r"record\.json"):
         kind.load(path)
 
 
@@ -336,7 +329,7 @@ def test_a_dataset_may_be_larger_than_other_json_files_up_to_a_limit(
     dataset.save(path)
     assert DatasetInfo.load(path) == dataset
     monkeypatch.setattr(json_text, "LARGEST", path.stat().st_size - 1)
-    with pytest.raises(LimitExceeded, match=r"record\.json"):
+    with pytest.raises(errors.LimitExceeded, match=r"record\.json"):
         DatasetInfo.load(path)
 
 
@@ -354,7 +347,7 @@ UNWRITABLE: dict[str, Any] = {
 
 @pytest.mark.parametrize("place", UNWRITABLE)
 def test_half_of_a_character_is_named_and_not_written(place: str, path: Path) -> None:
-    with pytest.raises(RefusedMetadata) as caught:
+    with pytest.raises(errors.RefusedMetadata) as caught:
         UNWRITABLE[place].save(path)
     assert str(caught.value).startswith(f"{path}: {place} has '")
     assert str(caught.value).isprintable()
@@ -363,13 +356,13 @@ def test_half_of_a_character_is_named_and_not_written(place: str, path: Path) ->
 
 def test_what_json_does_not_have_is_not_written(path: Path) -> None:
     sample = DatasetSample("a", others={"when": datetime.now()})
-    with pytest.raises(RefusedMetadata, match="JSON"):
+    with pytest.raises(errors.RefusedMetadata, match="JSON"):
         DatasetInfo(DatasetMetadata(), [sample]).save(path)
     assert not path.exists()
 
 
 def test_samples_are_of_their_class_and_one_text_is_not_taken_for_its_letters() -> None:
-    with pytest.raises(BadField, match=r"samples\[1\]"):
+    with pytest.raises(errors.BadField, match=r"samples\[1\]"):
         DatasetInfo(DatasetMetadata(), [DatasetSample("a"), "b"])  # type: ignore[list-item]
-    with pytest.raises(BadOption, match=r"\[text\]"):
+    with pytest.raises(errors.BadOption, match=r"\[text\]"):
         DatasetInfo.of_texts("abc")

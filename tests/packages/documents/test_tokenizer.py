@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from standfast.errors import (
-    BadField,
-    BadOption,
-    LimitExceeded,
-    MissingFile,
-    StandfastError,
-    UnknownFramework,
-)
+from standfast import errors
 from standfast.packages.documents import names, tokenizer
 from tests.packages import hugging
 
@@ -184,7 +177,7 @@ PADDING = {
     ids=range(19),
 )
 def test_a_text_that_is_no_tokenizer_is_refused(text: bytes) -> None:
-    with pytest.raises(BadField, match=r"Tokenizers library .* takes") as caught:
+    with pytest.raises(errors.BadField, match=r"Tokenizers library .* takes") as caught:
         tokenizer.tokenizer_of(text)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 400
@@ -192,7 +185,7 @@ def test_a_text_that_is_no_tokenizer_is_refused(text: bytes) -> None:
 
 def test_a_panic_of_the_library_is_a_refusal(capfd: pytest.CaptureFixture[str]) -> None:
     normalizer = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
-    with pytest.raises(BadField, match="Cannot parse precompiled_charsmap") as caught:
+    with pytest.raises(errors.BadField, match="Cannot parse precompiled_charsmap") as caught:
         tokenizer.tokenizer_of(_changed(normalizer=normalizer))
     assert not isinstance(caught.value.__cause__, Exception)
     assert "panicked" in capfd.readouterr().err
@@ -214,7 +207,7 @@ def test_an_interrupt_is_not_taken_for_a_refusal(monkeypatch: pytest.MonkeyPatch
     "change", [{"strategy": {"Fixed": 1 << 60}}, {"pad_to_multiple_of": 1 << 60}]
 )
 def test_padding_that_would_take_all_memory_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(BadField, match=r"padding: .* tokens, over 16,777,216"):
+    with pytest.raises(errors.BadField, match=r"padding: .* tokens, over 16,777,216"):
         tokenizer.tokenizer_of(_changed(padding=PADDING | change))
 
 
@@ -228,11 +221,11 @@ def test_padding_and_truncation_of_a_usual_size_are_kept() -> None:
 def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path) -> None:
     path = tmp_path / names.TOKENIZER
     path.write_text("{}")
-    with pytest.raises(BadField, match=r"tokenizer\.json: it is not a tokenizer\.json"):
+    with pytest.raises(errors.BadField, match=r"tokenizer\.json: it is not a tokenizer\.json"):
         tokenizer.tokenizer_text(path)
-    with pytest.raises(MissingFile):
+    with pytest.raises(errors.MissingFile):
         tokenizer.tokenizer_text(tmp_path / "none.json")
-    with pytest.raises(BadField, match=r"tokenizer\.json"):
+    with pytest.raises(errors.BadField, match=r"tokenizer\.json"):
         tokenizer.tokenizer_text(tmp_path)  # a package, whose tokenizer it is
 
 
@@ -246,18 +239,18 @@ def test_a_text_or_file_beyond_the_limit_is_not_read(
     assert tokenizer.tokenizer_text(path) == text
     monkeypatch.setattr(tokenizer, "MAX_TEXT", len(text) - 1)
     for same in (path, text):
-        with pytest.raises(LimitExceeded, match="more than any tokenizer"):
+        with pytest.raises(errors.LimitExceeded, match="more than any tokenizer"):
             tokenizer.tokenizer_text(same)
 
 
 @pytest.mark.parametrize("value", [None, 5, ["a"], object()])
 def test_what_is_no_tokenizer_is_refused(value: Any) -> None:
-    with pytest.raises(BadOption, match=r"tokenizer is a .*tokenizer\.json"):
+    with pytest.raises(errors.BadOption, match=r"tokenizer is a .*tokenizer\.json"):
         tokenizer.tokenizer_text(value)
 
 
 def test_a_text_with_half_of_a_character_is_refused() -> None:
-    with pytest.raises(BadField, match=r"tokenizer: it has '\\ud800'"):
+    with pytest.raises(errors.BadField, match=r"tokenizer: it has '\\ud800'"):
         tokenizer.tokenizer_text('{"version": "\ud800"}')
 
 
@@ -266,13 +259,13 @@ def test_a_tokenizer_with_a_part_in_python_is_refused() -> None:
 
     made = hugging.byte_level_bpe()
     made.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(object())
-    with pytest.raises(BadOption, match=r"no tokenizer\.json holds"):
+    with pytest.raises(errors.BadOption, match=r"no tokenizer\.json holds"):
         tokenizer.tokenizer_text(made)
 
 
 def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(UnknownFramework, match=r"pip install tokenizers"):
+    with pytest.raises(errors.UnknownFramework, match=r"pip install tokenizers"):
         tokenizer.tokenizer_of(b"{}")
 
 
@@ -284,7 +277,7 @@ def test_a_changed_byte_gives_a_tokenizer_or_a_refusal(data: st.DataObject) -> N
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
     try:
         made = tokenizer.tokenizer_of(bytes(text))
-    except StandfastError:
+    except errors.StandfastError:
         return
     assert made.get_vocab_size() >= 0
 

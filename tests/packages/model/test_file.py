@@ -12,15 +12,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import (
-    BadField,
-    BadOption,
-    DigestMismatch,
-    MissingFile,
-    NotVerified,
-    RefusedMetadata,
-    StateMismatch,
-)
+from standfast import errors
 from standfast.packages import Config, VarMap, load_model, load_model_mmaped, save_model
 from standfast.packages.model.gpt import empty
 from tests.kit.stores import flip
@@ -51,7 +43,7 @@ def test_the_configuration_may_lie_beside_the_file(tmp_path: Path, beside: str) 
     path = tmp_path / "weights.safetensors"
     save_model(model(1).state_dict(), path)
     with pytest.raises(
-        MissingFile, match=r"'config' in its metadata, .*config\.json or .*weights\.json"
+        errors.MissingFile, match=r"'config' in its metadata, .*config\.json or .*weights\.json"
     ):
         load_model(path)
     TINY.save(tmp_path / beside)
@@ -81,7 +73,7 @@ def test_a_configuration_that_others_wrote_as_text_is_read(tmp_path: Path) -> No
 def test_a_configuration_that_is_none_is_refused(tmp_path: Path, config: Any) -> None:
     path = tmp_path / "model.safetensors"
     standfast.save(path, model(1).state_dict(), {"config": config})
-    with pytest.raises(BadField, match=r"model\.safetensors"):
+    with pytest.raises(errors.BadField, match=r"model\.safetensors"):
         load_model(path)
 
 
@@ -90,7 +82,7 @@ def test_damage_is_found_when_it_is_looked_for(tmp_path: Path) -> None:
     save_model(model(1), path)
     flip(path)
     for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
-        with pytest.raises(DigestMismatch, match=r"ln_f\.bias"):
+        with pytest.raises(errors.DigestMismatch, match=r"ln_f\.bias"):
             load(path)
     mapped, _ = load_model_mmaped(path)  # which reads nothing, and says so
     assert "not verified" in repr(mapped)
@@ -100,7 +92,7 @@ def test_what_is_no_weight_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     numbers = {name: value.to(torch.int32) for name, value in model(1).state_dict().items()}
     standfast.save(path, numbers, {"config": TINY.as_dict()})
-    with pytest.raises(StateMismatch, match="int32"):
+    with pytest.raises(errors.StateMismatch, match="int32"):
         load_model(path)
 
 
@@ -173,9 +165,9 @@ def test_a_large_file_is_mapped_at_once_and_memory_grows_with_what_is_touched(
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     for metadata in ({"config": "small"}, {"quantization": "none"}):
-        with pytest.raises(RefusedMetadata, match="reserved"):
+        with pytest.raises(errors.RefusedMetadata, match="reserved"):
             save_model(model(1), tmp_path / "model.safetensors", metadata)
-    with pytest.raises(BadOption, match="torch"):
+    with pytest.raises(errors.BadOption, match="torch"):
         save_model(model(1), tmp_path / "model.pt")
     assert list(tmp_path.iterdir()) == []
 
@@ -193,11 +185,13 @@ def test_a_warning_says_that_a_file_was_loaded_only_if_it_was(
     config = tmp_path / "config.json"
     TINY.changed(n_layer=3).save(config)
     for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
-        with pytest.raises(StateMismatch):
+        with pytest.raises(errors.StateMismatch):
             load(path)
     assert recwarn.list == []
     TINY.save(config)
     for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
-        with pytest.warns(NotVerified, match="it was loaded, but nothing was verified") as caught:
+        with pytest.warns(
+            errors.NotVerified, match="it was loaded, but nothing was verified"
+        ) as caught:
             load(path)
         assert caught[0].filename == __file__

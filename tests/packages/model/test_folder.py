@@ -15,23 +15,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import (
-    AlreadyExists,
-    BadField,
-    BadOption,
-    ChangedFile,
-    DigestMismatch,
-    IndexMismatch,
-    MissingData,
-    MissingFile,
-    NotVerified,
-    RefusedPickle,
-    StandfastError,
-    StateMismatch,
-    TrailingBytes,
-    UnsupportedFile,
-    WriteFailed,
-)
+from standfast import errors
 from standfast.packages import (
     GPT,
     REQUIRED_FILES,
@@ -118,7 +102,7 @@ def test_a_model_says_whether_it_was_verified(folder: Path) -> None:
     assert f"mapped from {folder}, not verified" in repr(load_model_mmaped(folder)[0])
     assert f"mapped from {folder}, verified" in repr(load_model_mmaped(folder, verify=True)[0])
     (folder / "manifest.json").unlink()
-    with pytest.warns(NotVerified, match="only its weights were verified"):
+    with pytest.warns(errors.NotVerified, match="only its weights were verified"):
         loaded, *_ = load_model_folder(folder)
     assert "only its weights verified" in repr(loaded)
 
@@ -136,7 +120,7 @@ def test_a_package_saved_again_replaces_the_old_one_and_nothing_else(folder: Pat
 
 def test_a_folder_of_others_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "work" / "src").mkdir(parents=True)
-    with pytest.raises(AlreadyExists, match="src"):
+    with pytest.raises(errors.AlreadyExists, match="src"):
         save(tmp_path / "work", 0)
     assert os.listdir(tmp_path / "work") == ["src"]
 
@@ -145,25 +129,25 @@ def test_the_folders_above_a_package_are_made(tmp_path: Path) -> None:
     save(tmp_path / "models" / "gpt" / "a", 0)
     assert verify_package(tmp_path / "models" / "gpt" / "a").tensors == 28
     (tmp_path / "file").write_text("text")
-    with pytest.raises(WriteFailed, match="file"):
+    with pytest.raises(errors.WriteFailed, match="file"):
         save(tmp_path / "file" / "a", 0)
 
 
-UNSAVED: dict[str, tuple[Callable[[Path], object], type[StandfastError]]] = {
-    "scheme": (lambda path: save(path, quantize="int3"), BadOption),
-    "shards": (lambda path: save(path, max_shard_size="many"), BadOption),
-    "no configuration": (lambda path: save(path, 1, 5), BadOption),
-    "none of a mapping": (lambda path: save(path, model(1).state_dict(), None), BadOption),
-    "layers": (lambda path: save(path, 1, TINY.changed(n_layer=3)), StateMismatch),
-    "heads": (lambda path: save(path, 1, TINY.changed(n_head=4)), StateMismatch),
-    "another model": (lambda path: save(path, 1, {"model_type": "llama"}), StateMismatch),
+UNSAVED: dict[str, tuple[Callable[[Path], object], type[errors.StandfastError]]] = {
+    "scheme": (lambda path: save(path, quantize="int3"), errors.BadOption),
+    "shards": (lambda path: save(path, max_shard_size="many"), errors.BadOption),
+    "no configuration": (lambda path: save(path, 1, 5), errors.BadOption),
+    "none of a mapping": (lambda path: save(path, model(1).state_dict(), None), errors.BadOption),
+    "layers": (lambda path: save(path, 1, TINY.changed(n_layer=3)), errors.StateMismatch),
+    "heads": (lambda path: save(path, 1, TINY.changed(n_head=4)), errors.StateMismatch),
+    "another model": (lambda path: save(path, 1, {"model_type": "llama"}), errors.StateMismatch),
     "activation": (
         lambda path: save(path, hugging.model(1), hugging.config(activation_function="relu")),
-        StateMismatch,
+        errors.StateMismatch,
     ),
-    "no weights": (lambda path: save(path, {}, {"model_type": "other"}), StateMismatch),
-    "data set": (lambda path: save(path, dataset=["a"]), BadOption),
-    "information": (lambda path: save(path, generation_info={"prompt": "a"}), BadOption),
+    "no weights": (lambda path: save(path, {}, {"model_type": "other"}), errors.StateMismatch),
+    "data set": (lambda path: save(path, dataset=["a"]), errors.BadOption),
+    "information": (lambda path: save(path, generation_info={"prompt": "a"}), errors.BadOption),
 }
 
 
@@ -179,9 +163,9 @@ def test_what_cannot_be_saved_leaves_nothing(name: str, tmp_path: Path) -> None:
 def test_a_file_that_is_missing_is_named(folder: Path, name: str) -> None:
     """The seed: `return Err(anyhow!("Model file not found: {}", path.display()));`."""
     (folder / name).unlink()
-    with pytest.raises(MissingFile, match=name.replace(".", r"\.")):
+    with pytest.raises(errors.MissingFile, match=name.replace(".", r"\.")):
         load_model_folder(folder)
-    with pytest.raises(MissingFile, match="nowhere"):
+    with pytest.raises(errors.MissingFile, match="nowhere"):
         load_model_folder(folder / "nowhere")
 
 
@@ -191,14 +175,16 @@ def test_a_file_that_is_missing_is_named(folder: Path, name: str) -> None:
 def test_a_file_that_is_damaged_is_named(folder: Path, name: str) -> None:
     flip(folder / name, 10)
     for check in (load_model_folder, verify_package):
-        with pytest.raises(DigestMismatch, match=name.replace(".", r"\.")):
+        with pytest.raises(errors.DigestMismatch, match=name.replace(".", r"\.")):
             check(folder)
 
 
 def test_a_tensor_that_is_damaged_is_named(folder: Path) -> None:
     flip(folder / "model.safetensors")
     for check in (load_model_folder, verify_package):
-        with pytest.raises(DigestMismatch, match=r"model\.safetensors.*'ln_f\.bias'") as caught:
+        with pytest.raises(
+            errors.DigestMismatch, match=r"model\.safetensors.*'ln_f\.bias'"
+        ) as caught:
             check(folder)
         assert caught.value.tensors == ("ln_f.bias",)
     assert bits(load_model_folder(folder, verify=False)[0]) != bits(model(1))
@@ -209,7 +195,7 @@ def test_everything_that_is_damaged_is_named_at_once(folder: Path) -> None:
     for path in sorted(folder.glob("model-*"))[:2]:
         flip(path)
     (folder / "tokenizer_config.json").unlink()
-    with pytest.raises(DigestMismatch) as caught:
+    with pytest.raises(errors.DigestMismatch) as caught:
         verify_package(folder)
     for name in ("model-00001-of", "model-00002-of", "tokenizer_config.json", "3 files"):
         assert name in str(caught.value)
@@ -220,7 +206,7 @@ def test_the_whole_file_of_another_model_is_found_out(folder: Path, tmp_path: Pa
     save(tmp_path / "other", 2)
     os.replace(tmp_path / "other" / "model.safetensors", folder / "model.safetensors")
     for check in (load_model_folder, verify_package):
-        with pytest.raises(IndexMismatch, match=r"model\.safetensors"):
+        with pytest.raises(errors.IndexMismatch, match=r"model\.safetensors"):
             check(folder)
 
 
@@ -228,7 +214,7 @@ def test_a_damaged_manifest_is_found_out(folder: Path) -> None:
     text = (folder / "manifest.json").read_text()
     (folder / "manifest.json").write_text(text.replace('"gpt2"', '"gpt3"'))
     for check in (load_model_folder, verify_package):
-        with pytest.raises(IndexMismatch, match=r"manifest\.json"):
+        with pytest.raises(errors.IndexMismatch, match=r"manifest\.json"):
             check(folder)
 
 
@@ -237,7 +223,7 @@ def test_a_shard_that_came_later_is_not_trusted(folder: Path) -> None:
     whole = folder.parent / "whole"
     save(whole, 2)
     os.replace(whole / "model.safetensors", folder / "model.safetensors")
-    with pytest.raises(MissingData, match=r"does not name model\.safetensors"):
+    with pytest.raises(errors.MissingData, match=r"does not name model\.safetensors"):
         load_model_folder(folder)
 
 
@@ -252,7 +238,7 @@ def test_an_index_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> 
     index = json.loads(path.read_text())
     index["weight_map"]["wpe.weight"] = name
     path.write_text(json.dumps(index))
-    with pytest.raises(StandfastError, match=r"model\.safetensors\.index\.json"):
+    with pytest.raises(errors.StandfastError, match=r"model\.safetensors\.index\.json"):
         load_model_folder(package)
 
 
@@ -268,7 +254,7 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(
         target.write_text("text")
     (folder / name).symlink_to(target)
     for check in (load_model_folder, verify_package):
-        with pytest.raises(UnsupportedFile, match=f"{name} is a link"):
+        with pytest.raises(errors.UnsupportedFile, match=f"{name} is a link"):
             check(folder)
 
 
@@ -295,7 +281,7 @@ def test_a_pickle_in_the_folder_is_refused_and_never_run(folder: Path, how: str)
     else:
         old = {"_use_new_zipfile_serialization": False} if how.endswith("old") else {}
         torch.save({"a": Evil()}, folder / "training_args", **old)
-    with pytest.raises(RefusedPickle, match="is a pickle"):
+    with pytest.raises(errors.RefusedPickle, match="is a pickle"):
         load_model_folder(folder)
     assert bits(load_model_folder(folder, ignore_pickles=True)[0]) == bits(model(1))
     assert not mark.exists()
@@ -305,7 +291,7 @@ def test_weights_that_are_a_pickle_are_refused(folder: Path) -> None:
     (folder / "manifest.json").unlink()
     torch.save(model(1).state_dict(), folder / "model.safetensors")
     for load in (load_model_folder, load_model_mmaped):
-        with pytest.raises(RefusedPickle, match=r"model\.safetensors"):
+        with pytest.raises(errors.RefusedPickle, match=r"model\.safetensors"):
             load(folder)
 
 
@@ -325,7 +311,7 @@ def test_weights_of_another_configuration_are_refused(
 ) -> None:
     (folder / "manifest.json").unlink()
     TINY.changed(**changes).save(folder / "config.json")
-    with pytest.raises(StateMismatch, match=named):
+    with pytest.raises(errors.StateMismatch, match=named):
         load_model_folder(folder)
 
 
@@ -377,7 +363,7 @@ def test_a_package_that_is_replaced_while_it_is_read_is_not_mixed_up(
         return read_tokenizer(path)
 
     monkeypatch.setattr(files, "read_tokenizer", slowly)
-    with pytest.raises(ChangedFile, match="replaced all the time"):
+    with pytest.raises(errors.ChangedFile, match="replaced all the time"):
         load_model_folder(folder)
     replacements = iter([model(3)])
 
@@ -420,7 +406,7 @@ def test_a_tensor_that_is_in_another_shard_than_the_index_says_is_missing(folder
     places = index["weight_map"]
     places["wte.weight"], places["ln_f.bias"] = places["ln_f.bias"], places["wte.weight"]
     path.write_text(json.dumps(index))
-    with pytest.raises(MissingData, match=r"'ln_f\.bias' is missing"):
+    with pytest.raises(errors.MissingData, match=r"'ln_f\.bias' is missing"):
         load_model_folder(folder)
 
 
@@ -447,7 +433,7 @@ def test_what_shares_its_memory_in_another_model_is_saved_under_both_names(tmp_p
     saved = standfast.load(tmp_path / "package" / "model.safetensors", framework="torch")
     assert torch.equal(saved["embed.weight"], weight)
     assert torch.equal(saved["head.weight"], weight)
-    with pytest.raises(UnsupportedFile, match="'other'"):
+    with pytest.raises(errors.UnsupportedFile, match="'other'"):
         load_model_folder(tmp_path / "package")
 
 
@@ -457,20 +443,20 @@ def test_what_is_mapped_from_a_folder_is_checked_as_what_is_loaded(
     other = tmp_path / "other"
     save(other, 2)
     (folder / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(RefusedPickle):
+    with pytest.raises(errors.RefusedPickle):
         load_model_mmaped(folder)
     (folder / "pytorch_model.bin").unlink()
     (folder / "tokenizer.json").unlink()  # which it does not need
     load_model_mmaped(folder)
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").symlink_to(other / "model.safetensors")
-    with pytest.raises(UnsupportedFile, match="is a link"):
+    with pytest.raises(errors.UnsupportedFile, match="is a link"):
         load_model_mmaped(folder)
     (other / "config.json").write_text((other / "config.json").read_text() + " ")
-    with pytest.raises(TrailingBytes, match=r"config\.json.* remove manifest\.json"):
+    with pytest.raises(errors.TrailingBytes, match=r"config\.json.* remove manifest\.json"):
         load_model_mmaped(other, verify=True)
     (other / "config.json").unlink()
-    with pytest.raises(MissingFile, match=r"config\.json"):
+    with pytest.raises(errors.MissingFile, match=r"config\.json"):
         load_model_mmaped(other)
 
 
@@ -484,7 +470,7 @@ def test_a_file_that_takes_the_place_of_another_meanwhile_is_found_out(
         os.replace(folder / "new", folder / "model.safetensors")
 
     monkeypatch.setattr(files, "_check_files", late)
-    with pytest.raises(ChangedFile):
+    with pytest.raises(errors.ChangedFile):
         load_model_folder(folder)
 
 
@@ -495,7 +481,7 @@ def test_a_link_in_a_circle_and_a_file_that_nobody_may_read_are_no_crash(
     assert bits(load_model_folder(folder)[0]) == bits(model(1))
     (folder / "config.json").unlink()
     (folder / "config.json").symlink_to("config.json")
-    with pytest.raises(MissingFile, match=r"config\.json"):
+    with pytest.raises(errors.MissingFile, match=r"config\.json"):
         load_model_folder(folder)
 
 
@@ -513,7 +499,7 @@ def test_a_file_that_is_called_as_pickles_are_is_refused(
     folder: Path, name: str, content: bytes, is_refused: bool
 ) -> None:
     (folder / name).write_bytes(content)
-    with pytest.raises(RefusedPickle, match=name) if is_refused else nullcontext():
+    with pytest.raises(errors.RefusedPickle, match=name) if is_refused else nullcontext():
         load_model_folder(folder)
 
 
@@ -538,7 +524,7 @@ def test_a_module_called_module_keeps_its_name(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there_is_an_error_of_ours(folder: Path) -> None:
-    with pytest.raises(BadOption, match="cuda"):
+    with pytest.raises(errors.BadOption, match="cuda"):
         load_model_folder(folder, device="cuda")
 
 
@@ -564,18 +550,18 @@ def test_a_missing_optional_file_is_reported_and_the_model_loads(
 ) -> None:
     """The seed: "5. Load tokenizer / 6. Optionally load metadata"."""
     (folder / name).unlink()
-    with pytest.warns(NotVerified, match=f"without {name}, ".replace(".", r"\.")) as caught:
+    with pytest.warns(errors.NotVerified, match=f"without {name}, ".replace(".", r"\.")) as caught:
         loaded, *_ = load(folder)
     assert len(caught) == 1
     assert bits(loaded) == bits(model(1))
-    with pytest.raises(MissingData, match=name.replace(".", r"\.")):
+    with pytest.raises(errors.MissingData, match=name.replace(".", r"\.")):
         verify_package(folder)
 
 
 def test_all_missing_optional_files_are_reported_at_once(folder: Path) -> None:
     for name in OPTIONAL:
         (folder / name).unlink()
-    with pytest.warns(NotVerified) as caught:
+    with pytest.warns(errors.NotVerified) as caught:
         load_model_folder(folder)
     (warning,) = caught
     assert warning.filename == __file__
@@ -591,7 +577,7 @@ def test_a_warning_says_that_a_package_was_loaded_only_if_it_was(
         (folder / name).write_text(wrong)
         for load in (load_model_folder, lambda path: load_model_mmaped(path, verify=True)):
             if name == "config.json" or load is load_model_folder:
-                with pytest.raises(BadField, match=name.replace(".", r"\.")):
+                with pytest.raises(errors.BadField, match=name.replace(".", r"\.")):
                     load(folder)
     assert recwarn.list == []
 
@@ -621,13 +607,13 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused(
     exact = TINY.changed(vocab_size=size)
     save_model_folder(model(1, exact), tokenizer, exact, tmp_path / "exact")
     small = TINY.changed(vocab_size=size - 1)
-    with pytest.raises(StateMismatch, match=rf"{size - 1}.*vocab_size is {size - 1}"):
+    with pytest.raises(errors.StateMismatch, match=rf"{size - 1}.*vocab_size is {size - 1}"):
         save_model_folder(model(1, small), tokenizer, small, tmp_path / "small")
     run = standfast.Store(tmp_path / "store").run("gpt")
-    with pytest.raises(StateMismatch, match="vocab_size"):
+    with pytest.raises(errors.StateMismatch, match="vocab_size"):
         save_to_store(run, 1, model(1, small), tokenizer, small)
     assert run.checkpoints() == []
     run.save(1, {"model": model(1, small).state_dict()})
-    with pytest.raises(StateMismatch, match="vocab_size"):
+    with pytest.raises(errors.StateMismatch, match="vocab_size"):
         export(run.checkpoint("latest"), tmp_path / "small", config=small, tokenizer=tokenizer)
     assert not (tmp_path / "small").exists()

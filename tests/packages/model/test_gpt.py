@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from standfast.errors import BadOption
+from standfast import errors
 from standfast.packages import GPT, Config
 from standfast.packages.model import gpt
 from standfast.packages.model.config import ACTIVATIONS, shapes
@@ -70,7 +70,7 @@ def test_the_ids_may_be_a_tensor(model: GPT) -> None:
     assert model.generate(torch.tensor([1, 2, 3]), 5, seed=5) == expected
     assert model.generate(torch.tensor([[1, 2, 3]]), 5, seed=5) == expected
     for wrong in (torch.tensor([[1, 2], [3, 4]]), torch.tensor([0.5]), torch.tensor(1)):
-        with pytest.raises(BadOption):
+        with pytest.raises(errors.BadOption):
             model.generate(wrong, 5)
 
 
@@ -137,7 +137,7 @@ def test_generating_leaves_the_mode_of_the_model_as_it_was(model: GPT) -> None:
 def test_what_nothing_can_be_generated_from_is_refused(
     model: GPT, ids: list[int], options: dict[str, float]
 ) -> None:
-    with pytest.raises(BadOption):
+    with pytest.raises(errors.BadOption):
         model.generate(ids, **options)  # type: ignore[arg-type]
 
 
@@ -159,5 +159,5 @@ def test_it_learns(model: GPT) -> None:
 def test_a_model_that_computes_no_numbers_says_so(model: GPT) -> None:
     with torch.no_grad():
         model.ln_f.bias.fill_(float("nan"))
-    with pytest.raises(BadOption, match="NaN"):
+    with pytest.raises(errors.BadOption, match="NaN"):
         model.generate([1], 3)

@@ -8,13 +8,7 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import (
-    BadOption,
-    DigestMismatch,
-    NotVerified,
-    StateMismatch,
-    UnsupportedTensor,
-)
+from standfast import errors
 from standfast.packages import GPT, Config, VarMap
 from tests.kit.stores import flip
 
@@ -65,7 +59,7 @@ def test_the_file_of_another_model_changes_nothing(
 ) -> None:
     standfast.save(tmp_path / "w.safetensors", given)
     state = VarMap({"a": torch.ones(2), "b": torch.ones(3)})
-    with pytest.raises(StateMismatch, match=r"w\.safetensors"):
+    with pytest.raises(errors.StateMismatch, match=r"w\.safetensors"):
         state.load(tmp_path / "w.safetensors")
     assert all(bool((value == 1).all()) for value in state.values())
 
@@ -73,7 +67,7 @@ def test_the_file_of_another_model_changes_nothing(
 def test_elements_that_share_memory_are_refused(tmp_path: Path) -> None:
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(2), "b": torch.arange(3.0)})
     state = VarMap({"a": torch.zeros(2), "b": torch.zeros(1).expand(3)})
-    with pytest.raises(StateMismatch, match="'b': several of its elements share memory"):
+    with pytest.raises(errors.StateMismatch, match="'b': several of its elements share memory"):
         state.load(tmp_path / "w.safetensors")
     assert not state["a"].any()
 
@@ -83,7 +77,7 @@ def test_different_tensors_do_not_go_into_shared_memory(tmp_path: Path) -> None:
     weight = torch.zeros(3)
     state = VarMap({"a": weight, "b": weight})
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(3), "b": torch.arange(3.0)})
-    with pytest.raises(StateMismatch, match="'a' shares memory with 'b'"):
+    with pytest.raises(errors.StateMismatch, match="'a' shares memory with 'b'"):
         state.load(tmp_path / "w.safetensors")
     assert not weight.any()
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(3), "b": torch.ones(3)})
@@ -97,7 +91,7 @@ def test_a_damaged_file_changes_and_fills_nothing(is_new: bool, tmp_path: Path) 
     VarMap({"a": torch.ones(2), "b": torch.ones(3)}).save(path)
     flip(path)
     state = VarMap() if is_new else VarMap({"a": torch.zeros(2), "b": torch.zeros(3)})
-    with pytest.raises(DigestMismatch, match="'b'"):
+    with pytest.raises(errors.DigestMismatch, match="'b'"):
         state.load(path)
     assert len(state) == (0 if is_new else 2)
     assert not any(value.any() for value in state.values())
@@ -139,7 +133,7 @@ def test_an_empty_varmap_is_filled_from_a_model_and_by_name(tmp_path: Path) -> N
     assert varmap["extra"].tolist() == [1, 1]
     del varmap["extra"]
     assert list(varmap) == [name for name, _ in model.named_parameters()]
-    with pytest.raises(UnsupportedTensor):
+    with pytest.raises(errors.UnsupportedTensor):
         varmap["text"] = "no tensor"
     assert "text" not in varmap
 
@@ -154,7 +148,7 @@ def test_a_varmap_without_tensors_is_saved_and_loaded(tmp_path: Path) -> None:
 def test_a_model_without_parameters_takes_no_tensors_of_others(tmp_path: Path) -> None:
     standfast.save(tmp_path / "w.safetensors", {"a": torch.zeros(2)})
     state = VarMap(torch.nn.ReLU())
-    with pytest.raises(StateMismatch, match="'a' is in the file alone"):
+    with pytest.raises(errors.StateMismatch, match="'a' is in the file alone"):
         state.load(tmp_path / "w.safetensors")
     assert len(state) == 0
 
@@ -163,7 +157,7 @@ def test_a_model_without_parameters_takes_no_tensors_of_others(tmp_path: Path) -
 def test_a_file_of_another_program_is_loaded_with_a_warning(tmp_path: Path, varmap: VarMap) -> None:
     """The seed: "Candle's VarMap handles the actual tensor storage"; it writes no digests."""
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(2)}, extras=False)
-    with pytest.warns(NotVerified, match="holds no digests") as caught:
+    with pytest.warns(errors.NotVerified, match="holds no digests") as caught:
         varmap.load(tmp_path / "w.safetensors")
     assert caught[0].filename == __file__
     assert varmap["a"].tolist() == [1, 1]
@@ -171,5 +165,5 @@ def test_a_file_of_another_program_is_loaded_with_a_warning(tmp_path: Path, varm
 
 def test_what_has_no_parameters_is_refused() -> None:
     for given in ("model.safetensors", 5, [torch.zeros(2)]):
-        with pytest.raises(BadOption, match=type(given).__name__):
+        with pytest.raises(errors.BadOption, match=type(given).__name__):
             VarMap(given)

@@ -13,20 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from standfast.errors import (
-    AlreadyExists,
-    BadField,
-    BadOption,
-    DigestMismatch,
-    FileError,
-    MissingData,
-    MissingFile,
-    NotVerified,
-    RefusedPickle,
-    StandfastError,
-    TruncatedFile,
-    UnsupportedFile,
-)
+from standfast import errors
 from standfast.files.reader import Reader
 from standfast.packages import (
     Config,
@@ -140,7 +127,7 @@ def test_a_large_object_is_uploaded_in_parts(url: str, proxy: Proxy) -> None:
 
 def test_the_configuration_may_lie_beside_the_object(url: str) -> None:
     save_model(model(1).state_dict(), f"{url}/weights.safetensors")
-    with pytest.raises(MissingFile, match=r"config\.json or .*weights\.json"):
+    with pytest.raises(errors.MissingFile, match=r"config\.json or .*weights\.json"):
         load_model(f"{url}/weights.safetensors")
     TINY.save(f"{url}/weights.json")
     assert bits(load_model(f"{url}/weights.safetensors")[0]) == bits(model(1))
@@ -196,7 +183,7 @@ def test_a_foreign_package_is_unverified_and_loads_with_a_warning(url: str, tmp_
     assert (info.integrity, info.parameters) == ("unverified", PARAMETERS)
     save_model_folder(model(1), hugging.byte_level_bpe(), TINY, f"{url}_own")
     Client(inside(f"{url}_own")).delete(["manifest.json"])
-    with pytest.warns(NotVerified, match="only its weights"):
+    with pytest.warns(errors.NotVerified, match="only its weights"):
         load_model_folder(f"{url}_own")
 
 
@@ -253,7 +240,7 @@ def test_verifying_part_by_part_names_all_damaged_tensors(
     header = int.from_bytes(Client(inside(url)).get("model.safetensors", 0, 8), "little") + 8
     flipped = {header: 0xFF, -1: 0xFF}
     change(url, "model.safetensors", lambda data: with_flips(data, flipped))
-    with pytest.raises(DigestMismatch, match="2 tensors are damaged in all") as caught:
+    with pytest.raises(errors.DigestMismatch, match="2 tensors are damaged in all") as caught:
         verify_package(url)
     assert len(caught.value.tensors) == 2
 
@@ -293,9 +280,9 @@ def test_verifying_holds_no_more_than_a_part_of_the_weights(
 def test_a_missing_file_is_named(url: str, name: str) -> None:
     save(url)
     Client(inside(url)).delete([name])
-    with pytest.raises((MissingFile, MissingData), match=name):
+    with pytest.raises((errors.MissingFile, errors.MissingData), match=name):
         load_model_folder(url)
-    with pytest.raises(MissingData, match=name):
+    with pytest.raises(errors.MissingData, match=name):
         verify_package(url)
     [info] = list_saved_models(url)
     assert info.integrity == "broken"
@@ -305,22 +292,24 @@ def test_a_missing_file_is_named(url: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
-        (lambda data: data[:-100], TruncatedFile),
-        (lambda data: with_flips(data, {-1: 1}), DigestMismatch),
+        (lambda data: data[:-100], errors.TruncatedFile),
+        (lambda data: with_flips(data, {-1: 1}), errors.DigestMismatch),
     ],
     ids=["truncated", "flipped"],
 )
-def test_damaged_weights_are_found(url: str, changed: Any, error: type[StandfastError]) -> None:
+def test_damaged_weights_are_found(
+    url: str, changed: Any, error: type[errors.StandfastError]
+) -> None:
     save(url)
     change(url, "model.safetensors", changed)
     for look in (load_model_folder, verify_package):
         with pytest.raises(error) as caught:
             look(url)
         assert "model.safetensors" in str(caught.value)
-        if isinstance(caught.value, DigestMismatch):
+        if isinstance(caught.value, errors.DigestMismatch):
             assert len(caught.value.tensors) == 1
     [info] = list_saved_models(url)
-    assert (info.integrity == "broken") == (error is TruncatedFile)
+    assert (info.integrity == "broken") == (error is errors.TruncatedFile)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +331,7 @@ def test_an_index_leads_nowhere_else(url: str, shard: str) -> None:
         return json.dumps(index).encode()
 
     change(url, "model.safetensors.index.json", mislead)
-    with pytest.raises(BadField, match="not the name of a shard"):
+    with pytest.raises(errors.BadField, match="not the name of a shard"):
         load_model_folder(url)
     [info] = list_saved_models(url)
     assert info.integrity == "broken"
@@ -351,16 +340,16 @@ def test_an_index_leads_nowhere_else(url: str, shard: str) -> None:
 def test_a_pickle_is_refused(url: str) -> None:
     save(url)
     Client(inside(url)).put("notes.txt", b"\x80\x04K\x01.")
-    with pytest.raises(RefusedPickle, match=r"notes\.txt"):
+    with pytest.raises(errors.RefusedPickle, match=r"notes\.txt"):
         load_model_folder(url)
     load_model_folder(url, ignore_pickles=True)
 
 
 def test_where_nothing_is_nothing_is_found(url: str) -> None:
     for look in (list_saved_models, load_model_folder, verify_package, load_model_mmaped):
-        with pytest.raises(MissingFile, match="recipes"):
+        with pytest.raises(errors.MissingFile, match="recipes"):
             look(url)
-    with pytest.raises(MissingFile, match=r"model\.safetensors"):
+    with pytest.raises(errors.MissingFile, match=r"model\.safetensors"):
         load_model(f"{url}/model.safetensors")
 
 
@@ -370,10 +359,10 @@ def test_wrong_credentials_are_said_and_not_shown(
     save(url)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-at-all")
     for look in (list_saved_models, load_model_folder, verify_package, save):
-        with pytest.raises(FileError, match="credentials") as caught:
+        with pytest.raises(errors.FileError, match="credentials") as caught:
             look(url)
         assert "not-the-secret-at-all" not in str(caught.value)
-        assert not isinstance(caught.value, MissingFile)
+        assert not isinstance(caught.value, errors.MissingFile)
 
 
 def test_a_server_that_does_not_answer_breaks_no_package(url: str, proxy: Proxy) -> None:
@@ -382,7 +371,7 @@ def test_a_server_that_does_not_answer_breaks_no_package(url: str, proxy: Proxy)
     [info] = list_saved_models(url)
     assert info.integrity == "unverified"
     assert "403" in info.problem or "allow" in info.problem
-    with pytest.raises(FileError, match=r"config\.json"):
+    with pytest.raises(errors.FileError, match=r"config\.json"):
         load_model_folder(url)
 
 
@@ -413,7 +402,7 @@ def test_files_of_others_are_not_overwritten(url: str) -> None:
     client = Client(url)
     client.put("config.json", b"{}")
     client.put("merges.txt", b"a b")
-    with pytest.raises(AlreadyExists, match=r"config\.json"):
+    with pytest.raises(errors.AlreadyExists, match=r"config\.json"):
         save(url)
     assert files(url) == {"config.json": b"{}", "merges.txt": b"a b"}
 
@@ -427,10 +416,10 @@ def test_a_manifest_leads_nowhere_else_and_deletes_nothing_there(url: str) -> No
     for folder in ("../../recipes_other", "..", 7, None):
         client.put("manifest.json", json.dumps({**said, "folder": folder}).encode())
         for look in (load_model_folder, verify_package, list_saved_models):
-            with pytest.raises(BadField):
+            with pytest.raises(errors.BadField):
                 look(url)
     client.put("manifest.json", json.dumps(said).encode())
-    with pytest.raises((MissingFile, MissingData)):
+    with pytest.raises((errors.MissingFile, errors.MissingData)):
         load_model_folder(url)
     save(url)
     assert "old.txt" not in files(url)
@@ -474,14 +463,14 @@ def test_a_save_that_ends_at_any_request_leaves_the_old_package_or_the_new(
             patch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
             reached = proxy.rule(fault, changes_state, times=1, skip=number)
             proxy.rule(Answer(403), lambda _, rule=reached: rule.fired.is_set(), times=None)
-            with suppress(FileError):
+            with suppress(errors.FileError):
                 save(url, 2)
             if not reached.fired.is_set():
                 break
         if before == "nothing" and "manifest.json" not in files(url):
-            with suppress(MissingFile):
+            with suppress(errors.MissingFile):
                 assert list_saved_models(url) == []
-            with pytest.raises((MissingFile, MissingData)):
+            with pytest.raises((errors.MissingFile, errors.MissingData)):
                 load_model_folder(url)
         else:
             expected = [bits(model(seed)) for seed in ((2,) if before == "nothing" else (1, 2))]
@@ -500,7 +489,7 @@ def test_a_save_that_ends_at_any_request_leaves_the_old_package_or_the_new(
 def test_a_save_that_fails_leaves_nothing_of_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: RemoteFolder, name: str, path: Path, upload: Any = RemoteFolder.upload) -> None:
         if name.endswith("/tokenizer.json"):
-            raise FileError(5, "no answer")
+            raise errors.FileError(5, "no answer")
         upload(self, name, path)
 
     for seed in (None, 1):
@@ -509,7 +498,7 @@ def test_a_save_that_fails_leaves_nothing_of_it(url: str, monkeypatch: pytest.Mo
         there = files(url)
         with monkeypatch.context() as patch:
             patch.setattr(RemoteFolder, "upload", fail)
-            with pytest.raises(FileError, match="no answer"):
+            with pytest.raises(errors.FileError, match="no answer"):
                 save(url, 2)
         assert files(url) == there
 
@@ -519,7 +508,7 @@ def test_a_copy_on_this_machine_says_where_the_package_is(url: str, tmp_path: Pa
     for name, data in files(url).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    with pytest.raises(UnsupportedFile):
+    with pytest.raises(errors.UnsupportedFile):
         verify_package(tmp_path)
     verify_package(tmp_path / inside(url).removeprefix(f"{url}/"))
 
@@ -539,7 +528,7 @@ def test_of_two_saves_at_once_one_is_refused(
 
     monkeypatch.setattr(RemoteFolder, "upload", interfere)
     other = TINY.changed(resid_pdrop=0.5)
-    with pytest.raises(AlreadyExists, match="another program"):
+    with pytest.raises(errors.AlreadyExists, match="another program"):
         save_model_folder(model(1, other), hugging.byte_level_bpe(), other, url)
     assert bits(load_model_folder(url)[0]) == bits(model(2))
 
@@ -585,7 +574,7 @@ def replacing_at(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> list[s
 
 def test_a_path_does_not_stand_for_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadOption):
+    with pytest.raises(errors.BadOption):
         save(Path("s3://bucket/models"))  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
@@ -598,7 +587,7 @@ def test_archives_stay_on_this_machine(url: str, tmp_path: Path) -> None:
         lambda: unpack(f"{url}/gpt.tar.gz"),
         lambda: unpack(pack(folder), url),
     ):
-        with pytest.raises(BadOption, match="on this machine"):
+        with pytest.raises(errors.BadOption, match="on this machine"):
             action()
 
 
@@ -626,7 +615,7 @@ PLACES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("url", SECRETS, ids=range(len(SECRETS)))
 @pytest.mark.parametrize("name", PLACES)
 def test_a_secret_in_a_url_is_in_no_error(name: str, url: str) -> None:
-    with pytest.raises(BadOption) as caught:
+    with pytest.raises(errors.BadOption) as caught:
         PLACES[name](url)
     error: BaseException | None = caught.value
     while error is not None:

@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import standfast
-from standfast.errors import (
-    BadField,
-    BadOption,
-    DuplicateKey,
-    LimitExceeded,
-    MissingFile,
-    UnreadableFile,
-)
+from standfast import errors
 from standfast.packages.documents import names
 from standfast.packages.weights import weights
 from standfast.tensorfile.importers import json_files
@@ -57,7 +50,6 @@ def test_shards_and_index_are_those_that_transformers_writes(
         del state["lm_head.weight"]
     specs = _specs(state)
     folder = hugging.save(model, tmp_path, max_shard_size=size)
-
     ours = weights.split(specs, weights.shard_size(size))
     theirs = sorted(path.name for path in folder.glob("model*.safetensors"))
     if len(ours) == 1:
@@ -99,7 +91,7 @@ def test_no_tensors_need_no_shard() -> None:
 def test_more_shards_than_five_digits_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "MAX_SHARDS", 3)
     assert len(weights.split(_bytes(5, 5, 5), 5)) == 3
-    with pytest.raises(BadOption, match="4 shards, over 3: give a larger one"):
+    with pytest.raises(errors.BadOption, match="4 shards, over 3: give a larger one"):
         weights.split(_bytes(5, 5, 5, 5), 5)
 
 
@@ -120,7 +112,7 @@ def test_a_size_may_be_a_number_or_binary() -> None:
     "value", ["", "many", "5 apples", "-1GB", 0, -1, float("nan"), float("inf"), None, True, [5]]
 )
 def test_a_size_that_is_none_is_refused(value: Any) -> None:
-    with pytest.raises(BadOption, match=r"max_shard_size is .*such as '5GB'"):
+    with pytest.raises(errors.BadOption, match=r"max_shard_size is .*such as '5GB'"):
         weights.shard_size(value)
 
 
@@ -151,7 +143,7 @@ def _index(folder: Path, content: Any) -> Path:
 def test_an_index_that_names_anything_but_shards_is_refused(tmp_path: Path, name: str) -> None:
     path = _index(tmp_path, {"weight_map": {"a": name}})
     refusal = r"index\.json: weight_map\['a'\] is .*, which is not the name of a shard: they are"
-    with pytest.raises(BadField, match=refusal) as caught:
+    with pytest.raises(errors.BadField, match=refusal) as caught:
         weights.read_index(path)
     assert str(caught.value).isprintable()
 
@@ -169,29 +161,29 @@ def test_an_index_that_names_anything_but_shards_is_refused(tmp_path: Path, name
 )
 def test_an_index_whose_shards_do_not_add_up_is_refused(tmp_path: Path, named: list[str]) -> None:
     path = _index(tmp_path, {"weight_map": {f"t{i}": name for i, name in enumerate(named)}})
-    with pytest.raises(BadField, match=r"it names \d shards, which should be called"):
+    with pytest.raises(errors.BadField, match=r"it names \d shards, which should be called"):
         weights.read_index(path)
 
 
 def test_digits_of_other_scripts_do_not_count_shards(tmp_path: Path) -> None:
-    with pytest.raises(BadField, match="shard"):
+    with pytest.raises(errors.BadField, match="shard"):
         weights.read_index(_index(tmp_path, {"weight_map": {"a": ONE.replace("1", "\u0661")}}))
 
 
 @pytest.mark.parametrize(
     ("content", "error", "reason"),
     [
-        ({}, BadField, "weight_map should be"),
-        ({"weight_map": {}}, BadField, "weight_map should be"),
-        ({"weight_map": [ONE]}, BadField, "weight_map should be"),
-        ({"weight_map": {"a": 3}}, BadField, r"weight_map\['a'\] should be the name"),
-        ({"weight_map": {"a": [ONE]}}, BadField, r"weight_map\['a'\] should be the name"),
-        ([], BadField, "expected a JSON object"),
-        ("", BadField, "not the JSON"),
-        ('{"weight_map": ', BadField, "not the JSON"),
-        ('{"weight_map": {"a": "\\ud800"}}', BadField, "not the JSON"),
-        ("[" * 100_000, BadField, "nests deeper"),
-        (f'{{"weight_map": {{"a": "{ONE}", "a": "{ONE}"}}}}', DuplicateKey, "stands twice"),
+        ({}, errors.BadField, "weight_map should be"),
+        ({"weight_map": {}}, errors.BadField, "weight_map should be"),
+        ({"weight_map": [ONE]}, errors.BadField, "weight_map should be"),
+        ({"weight_map": {"a": 3}}, errors.BadField, r"weight_map\['a'\] should be the name"),
+        ({"weight_map": {"a": [ONE]}}, errors.BadField, r"weight_map\['a'\] should be the name"),
+        ([], errors.BadField, "expected a JSON object"),
+        ("", errors.BadField, "not the JSON"),
+        ('{"weight_map": ', errors.BadField, "not the JSON"),
+        ('{"weight_map": {"a": "\\ud800"}}', errors.BadField, "not the JSON"),
+        ("[" * 100_000, errors.BadField, "nests deeper"),
+        (f'{{"weight_map": {{"a": "{ONE}", "a": "{ONE}"}}}}', errors.DuplicateKey, "stands twice"),
     ],
 )
 def test_an_index_that_is_none_is_refused(
@@ -213,14 +205,14 @@ def test_an_index_beyond_the_limit_is_not_read(
     monkeypatch.setattr(json_files, "MAX_JSON", path.stat().st_size)
     assert weights.read_index(path) == {"a": ONE}
     monkeypatch.setattr(json_files, "MAX_JSON", path.stat().st_size - 1)
-    with pytest.raises(LimitExceeded, match="bytes of JSON"):
+    with pytest.raises(errors.LimitExceeded, match="bytes of JSON"):
         weights.read_index(path)
 
 
 def test_an_index_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile):
+    with pytest.raises(errors.MissingFile):
         weights.read_index(tmp_path / names.INDEX)
-    with pytest.raises(UnreadableFile):
+    with pytest.raises(errors.UnreadableFile):
         weights.read_index(tmp_path)
 
 
@@ -230,5 +222,5 @@ def test_no_bytes_make_an_index_crash(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.index.json"
     path.write_bytes(b'{"weight_map": {' + data)
-    with pytest.raises((BadField, DuplicateKey)):
+    with pytest.raises((errors.BadField, errors.DuplicateKey)):
         weights.read_index(path)
