@@ -45,6 +45,7 @@ BOUNDS: Final = {
     "open items": "standfast.dcp.folder.items.MAX_OPEN",
     "part of a check": "standfast.tensorfile.verify._PART",
     "part of an upload": "standfast.store.remote.new_file._PART",
+    "part of an uploaded package": "standfast.packages.remote.folder._PART",
     "part of its own file": "standfast.store.save.planning.TOGETHER",
     "patience of a credential process": "standfast.store.remote.credential_process._PATIENCE",
     "patience of a mirror": "standfast.training.mirror.mirror._PATIENCE",

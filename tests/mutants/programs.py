@@ -164,7 +164,7 @@ PROGRAMS: Final = (
             "            home.upload(target, aside / name)\n"
         ),
         tests=(
-            "tests/packages/remote/test_folder.py"
+            "tests/packages/test_remote.py"
             "::test_a_save_that_ends_at_any_request_leaves_the_old_package_or_the_new"
             "[copied, before]",
         ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +40,6 @@ def run(store: Store) -> Run:
     return store.run("gpt")
 
 
-# From which checkpoints
-
-
 def test_what_was_saved_comes_out_bit_for_bit(run: Run, tmp_path: Path) -> None:
     made = model()
     checkpoint = save_to_store(run, 1, made, TOKENIZER, TINY)
@@ -54,98 +50,52 @@ def test_what_was_saved_comes_out_bit_for_bit(run: Run, tmp_path: Path) -> None:
     assert tokenizer.to_str() == TOKENIZER.to_str()
 
 
-def _prefixed(run: Run, made: Any) -> Checkpoint:
-    state = made.state_dict()
-    return run.save(1, {"model": {f"module._orig_mod.transformer.{n}": state[n] for n in state}})
-
-
-def _by_checkpointer(run: Run, made: Any) -> Checkpoint:
-    optimizer = torch.optim.AdamW(made.parameters())
-    state = standfast.TrainingState(model=made, optimizer=optimizer)
-    with standfast.Checkpointer(run.store, state, name="trained") as checkpointer:
-        for _ in checkpointer.steps(1):
-            checkpointer.step()
-    return run.store.resolve("trained@1")
-
-
-def _with_an_optimizer(run: Run, made: Any) -> Checkpoint:
-    return run.save(1, {"model": made.state_dict(), "optimizer": {"moment": torch.ones(5)}})
-
-
-def _nested(run: Run, made: Any) -> Checkpoint:
-    *_, bias = made.state_dict()
-    weights = {n: t for n, t in made.state_dict().items() if n != bias}
-    return run.save(1, {"model": {**weights, "ln_f": {"bias": made.state_dict()[bias]}}})
-
-
-@pytest.mark.parametrize(
-    "save",
-    [
-        pytest.param(_with_an_optimizer, id="state-dict"),
-        pytest.param(_by_checkpointer, id="checkpointer"),
-        pytest.param(_nested, id="nested"),
-        pytest.param(_prefixed, id="wrapped"),
-    ],
-)
-def test_any_checkpoint_with_weights_becomes_a_package(
-    save: Callable[[Run, Any], Checkpoint], run: Run, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("how", ["state dict", "nested", "wrapped", "checkpointer"])
+def test_any_checkpoint_with_weights_becomes_a_package(how: str, run: Run, tmp_path: Path) -> None:
     made = model()
-    export(save(run, made), tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
+    weights: dict[str, Any] = dict(made.state_dict())
+    if how == "nested":
+        weights["ln_f"] = {"bias": weights.pop("ln_f.bias")}
+    elif how == "wrapped":
+        weights = {f"module._orig_mod.transformer.{name}": weights[name] for name in weights}
+    if how == "checkpointer":
+        state = standfast.TrainingState(model=made, optimizer=torch.optim.AdamW(made.parameters()))
+        with standfast.Checkpointer(run.store, state, name="gpt") as checkpointer:
+            for _ in checkpointer.steps(1):
+                checkpointer.step()
+        checkpoint = run.store.resolve("gpt@1")
+    else:
+        checkpoint = run.save(1, {"model": weights, "optimizer": {"moment": torch.ones(5)}})
+    export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
     assert bits(load_model_folder(tmp_path / "package")[0]) == bits(made)
 
 
-def test_a_state_may_be_the_weights_themselves(run: Run, tmp_path: Path) -> None:
-    made = model()
-    checkpoint = run.save(1, dict(made.state_dict()))
-    with pytest.raises(errors.RefNotFound, match="part=None"):
-        export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
-    export(checkpoint, tmp_path / "package", part=None, config=TINY, tokenizer=TOKENIZER)
-    assert bits(load_model_folder(tmp_path / "package")[0]) == bits(made)
+def test_another_part_or_the_whole_state_may_be_the_weights(run: Run, tmp_path: Path) -> None:
+    parts = run.save(1, {"net": model(1).state_dict(), "ema": model(2).state_dict()})
+    whole = run.save(2, dict(model(3).state_dict()))
+    for checkpoint, part, seed in ((parts, "ema", 2), (whole, None, 3)):
+        with pytest.raises(errors.RefNotFound, match="part="):
+            export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
+        export(checkpoint, tmp_path / str(part), part=part, config=TINY, tokenizer=TOKENIZER)
+        assert bits(load_model_folder(tmp_path / str(part))[0]) == bits(model(seed))
 
 
-def test_another_part_may_be_the_weights(run: Run, tmp_path: Path) -> None:
-    checkpoint = run.save(1, {"net": model(1).state_dict(), "ema": model(2).state_dict()})
-    with pytest.raises(errors.RefNotFound, match=r"it has net, ema: part= names the weights"):
-        export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
-    export(checkpoint, tmp_path / "package", part="ema", config=TINY, tokenizer=TOKENIZER)
-    assert bits(load_model_folder(tmp_path / "package")[0]) == bits(model(2))
-
-
-def test_a_transformers_model_comes_out_as_ours(run: Run, tmp_path: Path) -> None:
-    made = hugging.model()
-    save_to_store(run, 1, made, TOKENIZER, made.config)
-    export(run.checkpoint(1), tmp_path / "package")
-    loaded, *_ = load_model_folder(tmp_path / "package")
-    ids = torch.tensor([[1, 2, 3, 4]])
-    with torch.no_grad():
-        assert torch.equal(loaded(ids), made(ids).logits)
-
-
-def test_a_tied_output_layer_is_written_once(run: Run, tmp_path: Path) -> None:
+def test_an_output_layer_is_written_once_and_never_lost(run: Run, tmp_path: Path) -> None:
+    given: Any = {"config": TINY, "tokenizer": TOKENIZER}
     weights = dict(model().state_dict())
     weights["lm_head.weight"] = weights["wte.weight"].clone()
-    manifest = export(
-        run.save(1, {"model": weights}), tmp_path / "package", config=TINY, tokenizer=TOKENIZER
-    )
+    manifest = export(run.save(1, {"model": weights}), tmp_path / "package", **given)
     assert manifest.model.parameters == sum(each.numel() for each in model().parameters())
-
-
-def test_an_output_layer_is_not_lost_to_a_wrong_configuration(run: Run, tmp_path: Path) -> None:
-    weights = model(config=TINY.changed(tie_word_embeddings=False)).state_dict()
-    checkpoint = run.save(1, {"model": dict(weights)})
-    with pytest.raises(errors.StateMismatch, match="set tie_word_embeddings to False"):
-        export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
+    untied = model(config=TINY.changed(tie_word_embeddings=False)).state_dict()
+    with pytest.raises(errors.StateMismatch, match="tie_word_embeddings"):
+        export(run.save(2, {"model": dict(untied)}), tmp_path / "other", **given)
 
 
 def test_a_model_of_another_kind_keeps_its_names(run: Run, tmp_path: Path) -> None:
     weights = {"model.embed_tokens.weight": torch.arange(6.0).reshape(2, 3)}
-    export(
-        run.save(1, {"model": weights}),
-        tmp_path / "package",
-        config={"model_type": "llama"},
-        tokenizer=TOKENIZER,
-    )
+    checkpoint = run.save(1, {"model": weights})
+    llama = {"model_type": "llama"}
+    export(checkpoint, tmp_path / "package", config=llama, tokenizer=TOKENIZER)
     assert bits(standfast.load(tmp_path / "package" / "model.safetensors")) == bits(weights)
 
 
@@ -155,81 +105,61 @@ def test_a_model_is_exported_without_a_store(tmp_path: Path) -> None:
     assert bits(load_model_folder(tmp_path / "package")[0]) == bits(made)
 
 
-# How a checkpoint is named
-
-
-def test_a_checkpoint_goes_by_what_refers_to_it(store: Store, run: Run, tmp_path: Path) -> None:
+def test_a_checkpoint_goes_by_a_ref(store: Store, run: Run, tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save_to_store(run, step, model(step), TOKENIZER, TINY, best=step == 2)
     run.checkpoint(1).tag("paper")
-    places: list[Store | str | Path] = [store, str(tmp_path / "store"), tmp_path / "store"]
-    for (ref, step), place in zip(
-        [("gpt@best", 2), ("latest", 3), ("paper", 1)], places, strict=True
+    place: Any
+    for ref, step, place in (
+        ("gpt@best", 2, store),
+        ("latest", 3, str(tmp_path / "store")),
+        ("paper", 1, tmp_path / "store"),
     ):
         export(ref, tmp_path / ref, store=place)
         assert bits(load_model_folder(tmp_path / ref)[0]) == bits(model(step))
-
-
-def test_what_refers_to_nothing_is_refused(store: Store, run: Run, tmp_path: Path) -> None:
-    save_to_store(run, 1, model(), TOKENIZER, TINY)
-    with pytest.raises(errors.BadOption, match="Give store="):
-        export("gpt@best", tmp_path / "package")
-    with pytest.raises(errors.RefNotFound, match="'bert'"):
-        export("bert", tmp_path / "package", store=store)
-    with pytest.raises(errors.NotAStore):
-        export("gpt", tmp_path / "package", store=tmp_path / "nothing")
-    with pytest.raises(errors.BadOption, match="a int cannot be exported"):
-        export(7, tmp_path / "package", store=store)
+    source: Any
+    for source, options, error, named in (
+        ("gpt@best", {}, errors.BadOption, "store="),
+        ("bert", {"store": store}, errors.RefNotFound, "bert"),
+        ("gpt", {"store": tmp_path / "nothing"}, errors.NotAStore, "nothing"),
+        (7, {"store": store}, errors.BadOption, "int"),
+    ):
+        with pytest.raises(error, match=named):
+            export(source, tmp_path / "package", **options)
     assert not (tmp_path / "package").exists()
     assert not (tmp_path / "nothing").exists()
 
 
-# What the checkpoint does not say
-
-
-def test_a_missing_configuration_or_tokenizer_is_asked_for(run: Run, tmp_path: Path) -> None:
+def test_a_configuration_and_a_tokenizer_are_asked_for_and_may_be_files(
+    run: Run, tmp_path: Path
+) -> None:
+    paths: Any = {"config": tmp_path / "config.json", "tokenizer": tmp_path / "tokenizer.json"}
+    TINY.save(paths["config"])
+    TOKENIZER.save(str(paths["tokenizer"]))
     checkpoint = run.save(1, {"model": model().state_dict()})
-    with pytest.raises(errors.BadOption, match="give config="):
+    with pytest.raises(errors.BadOption, match="config="):
         export(checkpoint, tmp_path / "package", tokenizer=TOKENIZER)
     for source, options in ((checkpoint, {"config": TINY}), (model(), {})):
-        with pytest.raises(errors.BadOption, match="give tokenizer="):
+        with pytest.raises(errors.BadOption, match="tokenizer="):
             export(source, tmp_path / "package", **options)
-
-
-def test_both_may_be_paths_of_files(run: Run, tmp_path: Path) -> None:
-    TINY.save(tmp_path / "config.json")
-    TOKENIZER.save(str(tmp_path / "tokenizer.json"))
-    checkpoint = run.save(1, {"model": model().state_dict()})
-    export(
-        checkpoint,
-        tmp_path / "package",
-        config=tmp_path / "config.json",
-        tokenizer=tmp_path / "tokenizer.json",
-    )
+    export(checkpoint, tmp_path / "package", **paths)
     _, tokenizer, config, _ = load_model_folder(tmp_path / "package")
     assert (tokenizer.to_str(), config.as_dict()) == (TOKENIZER.to_str(), TINY.as_dict())
 
 
 def test_what_is_given_goes_before_what_was_saved(run: Run, tmp_path: Path) -> None:
-    checkpoint = save_to_store(
-        run,
-        1,
-        model(),
-        TOKENIZER,
-        TINY,
-        dataset=DatasetInfo.of_texts(["saved"]),
-        generation_info=GenerationInfo("saved"),
-    )
-    export(checkpoint, tmp_path / "saved")
-    other = hugging.byte_level_bpe(290)
+    more: Any = {"dataset": DatasetInfo.of_texts(["saved"])}
+    more["generation_info"] = GenerationInfo("saved")
+    checkpoint = save_to_store(run, 1, model(), TOKENIZER, TINY, **more)
+    saved, given = tmp_path / "saved", tmp_path / "given"
+    export(checkpoint, saved)
     export(
         checkpoint,
-        tmp_path / "given",
+        given,
         config=TINY.changed(resid_pdrop=0.25),
-        tokenizer=other,
+        tokenizer=hugging.byte_level_bpe(290),
         dataset=DatasetInfo.of_texts(["given"]),
     )
-    saved, given = tmp_path / "saved", tmp_path / "given"
     assert (saved / "dataset.txt").read_text() == "saved\n"
     assert (given / "dataset.txt").read_text() == "given\n"
     assert GenerationInfo.load(saved / "generation_info.json").prompt == "saved"
@@ -238,30 +168,22 @@ def test_what_is_given_goes_before_what_was_saved(run: Run, tmp_path: Path) -> N
     assert (tokenizer.get_vocab_size(), config.resid_pdrop) == (290, 0.25)
 
 
-def test_weights_of_another_configuration_are_refused(run: Run, tmp_path: Path) -> None:
-    checkpoint = save_to_store(run, 1, model(), TOKENIZER, TINY)
-    with pytest.raises(errors.StateMismatch, match=r"'h\.2\.ln_1\.weight' is missing"):
-        export(checkpoint, tmp_path / "package", config=TINY.changed(n_layer=3))
-    assert not (tmp_path / "package").exists()
-
-
-def test_two_names_of_one_tensor_are_refused(run: Run, tmp_path: Path) -> None:
-    weights = {**model(1).state_dict(), "_orig_mod.ln_f.bias": torch.ones(16)}
-    checkpoint = run.save(1, {"model": weights})
-    with pytest.raises(errors.StateMismatch, match=r"'ln_f\.bias' and '_orig_mod\.ln_f\.bias'"):
-        export(checkpoint, tmp_path / "package", config=TINY, tokenizer=TOKENIZER)
-
-
-def test_a_stored_tokenizer_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
+def test_checkpoints_that_make_no_sound_package_are_refused(run: Run, tmp_path: Path) -> None:
+    twice = run.save(1, {"model": {**model(1).state_dict(), "_orig_mod.ln_f.bias": torch.ones(16)}})
     files = {"tokenizer.json": np.frombuffer(b'{"model": 7}', np.uint8)}
     package = {"format": "standfast package 1", "config": TINY.as_dict(), "files": files}
-    checkpoint = run.save(1, {"model": model().state_dict(), "package": package})
-    with pytest.raises(errors.BadField):
-        export(checkpoint, tmp_path / "package")
-    assert not (tmp_path / "package").exists()
-
-
-# What is written
+    wrong = run.save(2, {"model": model().state_dict(), "package": package})
+    larger = save_to_store(run, 3, model(), TOKENIZER, TINY)
+    both = r"'ln_f\.bias'.*'_orig_mod\.ln_f\.bias'"
+    options: Any
+    for checkpoint, options, error, named in (
+        (larger, {"config": TINY.changed(n_layer=3)}, errors.StateMismatch, r"h\.2\.ln_1\.weight"),
+        (twice, {"config": TINY, "tokenizer": TOKENIZER}, errors.StateMismatch, both),
+        (wrong, {}, errors.BadField, "tokenizer"),
+    ):
+        with pytest.raises(error, match=named):
+            export(checkpoint, tmp_path / "package", **options)
+        assert not (tmp_path / "package").exists()
 
 
 def test_the_manifest_knows_the_checkpoint(run: Run, tmp_path: Path) -> None:
@@ -294,9 +216,6 @@ def test_shards_and_quantized_weights(run: Run, tmp_path: Path) -> None:
     largest = made.wte.weight.abs().amax(1, keepdim=True)
     assert bool(((weight - made.wte.weight).abs() <= largest / 253).all())
     assert not torch.equal(weight, made.wte.weight)
-
-
-# Reading
 
 
 def test_a_damaged_tensor_is_named_and_leaves_no_folder(
@@ -381,6 +300,7 @@ print(peak - before, manifest.model.nbytes)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.long
 def test_an_export_takes_little_memory(store: Store, run: Run, tmp_path: Path) -> None:
     save_to_store(store.run("tiny"), 1, model(), TOKENIZER, TINY)
     TOKENIZER.save(str(tmp_path / "tokenizer.json"))
@@ -393,12 +313,8 @@ def test_an_export_takes_little_memory(store: Store, run: Run, tmp_path: Path) -
     weights["wte.weight"][-1] += 1  # so that it lies in two files
     run.save(2, {"model": weights})
     names = ("store", "package", "config.json", "tokenizer.json")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *(tmp_path / name for name in names)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-c", PROGRAM, *(tmp_path / name for name in names)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     peak, nbytes = map(int, done.stdout.split())
     assert nbytes > 200_000_000
     assert 8 << 10 < peak <= 100 << 10, "KiB"
