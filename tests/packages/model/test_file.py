@@ -14,59 +14,46 @@ import torch
 import standfast
 from standfast import errors
 from standfast.packages import Config, VarMap, load_model, load_model_mmaped, save_model
-from standfast.packages.model.gpt import empty
+from standfast.packages.model.config import shapes
 from tests.kit.stores import flip
 from tests.packages.stored_models import TINY, bits, model
 
 
 def test_a_model_comes_back_from_one_file(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    save_model(model(1), path, {"epoch": 3})
-    loaded, config, state = load_model(path)
-    assert bits(loaded) == bits(model(1))
-    assert config == TINY
-    assert isinstance(state, VarMap)
-    assert state["ln_f.bias"] is loaded.ln_f.bias
-    with standfast.open(path) as file:
-        assert file.metadata["epoch"] == 3
-    assert f"loaded from {path}, verified" in repr(loaded)
+    for made in (model(1), torch.nn.DataParallel(model(1))):
+        save_model(made, path, {"epoch": 3})
+        loaded, config, state = load_model(path)
+        assert bits(loaded) == bits(model(1))
+        assert config == TINY
+        assert isinstance(state, VarMap)
+        assert state["ln_f.bias"] is loaded.ln_f.bias
+        with standfast.open(path) as file:
+            assert file.metadata["epoch"] == 3
+        assert f"loaded from {path}, verified" in repr(loaded)
+
+
+def test_the_configuration_in_the_file_comes_first_and_config_json_second(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_model(model(1).state_dict(), path)
+    with pytest.raises(errors.MissingFile, match=r"config\.json.*weights\.json"):
+        load_model(path)
+    for heads, name in ((8, "weights.json"), (4, "config.json")):
+        TINY.changed(n_head=heads).save(tmp_path / name)
+        for load in (load_model, load_model_mmaped):
+            loaded, config, *_ = load(path)
+            assert bits(loaded) == bits(model(1))
+            assert config.n_head == heads
+    save_model(model(1), path)
+    assert load_model(path)[1].n_head == 2
 
 
 def test_parameters_alone_are_a_model_too(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_model(VarMap(model(1)), path, {"config": TINY.as_dict()})
     assert bits(load_model(path)[0]) == bits(model(1))
-
-
-@pytest.mark.parametrize("beside", ["config.json", "weights.json"])
-def test_the_configuration_may_lie_beside_the_file(tmp_path: Path, beside: str) -> None:
-    path = tmp_path / "weights.safetensors"
-    save_model(model(1).state_dict(), path)
-    with pytest.raises(
-        errors.MissingFile, match=r"'config' in its metadata, .*config\.json or .*weights\.json"
-    ):
-        load_model(path)
-    TINY.save(tmp_path / beside)
-    for load in (load_model, load_model_mmaped):
-        loaded, config, *_ = load(path)
-        assert bits(loaded) == bits(model(1))
-        assert config.n_embd == TINY.n_embd
-
-
-def test_the_configuration_in_the_file_comes_first_and_config_json_second(tmp_path: Path) -> None:
-    path = tmp_path / "weights.safetensors"
-    TINY.changed(n_head=4).save(tmp_path / "config.json")
-    TINY.changed(n_head=8).save(tmp_path / "weights.json")
-    save_model(model(1).state_dict(), path)
-    assert load_model(path)[1].n_head == 4
-    save_model(model(1), path)
-    assert load_model(path)[1].n_head == 2
-
-
-def test_a_configuration_that_others_wrote_as_text_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
     standfast.save(path, model(1).state_dict(), {"config": json.dumps(TINY.as_dict())})
-    assert bits(load_model(path)[0]) == bits(model(1))
+    assert bits(load_model(path)[0]) == bits(model(1))  # text, as others write it
 
 
 @pytest.mark.parametrize("config", [5, "{", [], {"n_layer": -1}], ids=str)
@@ -86,22 +73,6 @@ def test_damage_is_found_when_it_is_looked_for(tmp_path: Path) -> None:
             load(path)
     mapped, _ = load_model_mmaped(path)  # which reads nothing, and says so
     assert "not verified" in repr(mapped)
-
-
-def test_what_is_no_weight_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    numbers = {name: value.to(torch.int32) for name, value in model(1).state_dict().items()}
-    standfast.save(path, numbers, {"config": TINY.as_dict()})
-    with pytest.raises(errors.StateMismatch, match="int32"):
-        load_model(path)
-
-
-def test_other_precisions_stay_what_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    save_model(model(1).to(torch.bfloat16), path)
-    loaded, *_ = load_model(path)
-    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
-    assert loaded(torch.tensor([[1, 2]])).dtype == torch.bfloat16
 
 
 MAPPED = """
@@ -136,26 +107,12 @@ print(modules, was_read, grown(before, after), *touched)
 def test_a_large_file_is_mapped_at_once_and_memory_grows_with_what_is_touched(
     tmp_path: Path,
 ) -> None:
-    config = Config(vocab_size=1000, n_positions=64, n_embd=1024, n_layer=3, n_head=16)
+    config = Config(vocab_size=1000, n_positions=64, n_embd=1024, n_layer=1, n_head=16)
     path = tmp_path / "model.safetensors"
-    torch.manual_seed(0)
-    block = torch.rand(1 << 22)
-    tensors = {
-        name: block.repeat(-(-shape.numel() // block.numel()))[: shape.numel()].view(shape)
-        for name, shape in (
-            (name, value.shape) for name, value in empty(config).state_dict().items()
-        )
-    }
-    save_model(tensors, path)
+    save_model({name: torch.ones(shape) for name, shape in shapes(config)}, path)
     config.save(tmp_path / "config.json")
-    assert path.stat().st_size > 150_000_000
-    done = subprocess.run(
-        [sys.executable, "-c", MAPPED, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    assert path.stat().st_size > 50_000_000
+    done = subprocess.run([sys.executable, "-c", MAPPED, path], capture_output=True, check=True)
     modules, was_read, by_loading, by_touching, touched = map(float, done.stdout.split())
     assert modules < 20  # to build a model; some torch code would import 800
     assert was_read < 1_000_000
@@ -165,16 +122,11 @@ def test_a_large_file_is_mapped_at_once_and_memory_grows_with_what_is_touched(
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     for metadata in ({"config": "small"}, {"quantization": "none"}):
-        with pytest.raises(errors.RefusedMetadata, match="reserved"):
+        with pytest.raises(errors.RefusedMetadata):
             save_model(model(1), tmp_path / "model.safetensors", metadata)
     with pytest.raises(errors.BadOption, match="torch"):
         save_model(model(1), tmp_path / "model.pt")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_wrapped_model_is_saved_with_its_configuration(tmp_path: Path) -> None:
-    save_model(torch.nn.DataParallel(model(1)), tmp_path / "model.safetensors")
-    assert bits(load_model(tmp_path / "model.safetensors")[0]) == bits(model(1))
 
 
 def test_a_warning_says_that_a_file_was_loaded_only_if_it_was(
@@ -183,15 +135,26 @@ def test_a_warning_says_that_a_file_was_loaded_only_if_it_was(
     path = tmp_path / "model.safetensors"
     standfast.save(path, model(1).state_dict(), extras=False)
     config = tmp_path / "config.json"
+    loads: Any = (load_model, lambda path: load_model_mmaped(path, verify=True))
     TINY.changed(n_layer=3).save(config)
-    for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
+    for load in loads:
         with pytest.raises(errors.StateMismatch):
             load(path)
     assert recwarn.list == []
     TINY.save(config)
-    for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
-        with pytest.warns(
-            errors.NotVerified, match="it was loaded, but nothing was verified"
-        ) as caught:
+    for load in loads:
+        with pytest.warns(errors.NotVerified) as caught:
             load(path)
         assert caught[0].filename == __file__
+
+
+def test_other_precisions_stay_what_they_are_and_integers_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_model(model(1).to(torch.bfloat16), path)
+    loaded, *_ = load_model(path)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
+    assert loaded(torch.tensor([[1, 2]])).dtype == torch.bfloat16
+    numbers = {name: value.to(torch.int32) for name, value in model(1).state_dict().items()}
+    standfast.save(path, numbers, {"config": TINY.as_dict()})
+    with pytest.raises(errors.StateMismatch, match="int32"):
+        load_model(path)

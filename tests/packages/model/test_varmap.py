@@ -44,40 +44,38 @@ def test_it_is_a_mapping_of_the_model_s_own_parameters() -> None:
     assert list(VarMap({"a": torch.zeros(2)})) == ["a"]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"a": torch.zeros(2)},
-        {"a": torch.zeros(2), "b": torch.zeros(4)},
-        {"a": torch.zeros(2), "b": torch.zeros(3), "c": torch.zeros(1)},
-        {"a": torch.zeros(2), "b": torch.zeros(3, dtype=torch.float64)},
-    ],
-    ids=["missing", "shape", "too many", "dtype"],
-)
-def test_the_file_of_another_model_changes_nothing(
-    tmp_path: Path, given: dict[str, torch.Tensor]
-) -> None:
-    standfast.save(tmp_path / "w.safetensors", given)
-    state = VarMap({"a": torch.ones(2), "b": torch.ones(3)})
-    with pytest.raises(errors.StateMismatch, match=r"w\.safetensors"):
-        state.load(tmp_path / "w.safetensors")
-    assert all(bool((value == 1).all()) for value in state.values())
+def test_the_file_of_another_model_changes_nothing(tmp_path: Path) -> None:
+    a, b = torch.zeros(2), torch.zeros(3)
+    for given in (
+        {"a": a},
+        {"a": a, "b": torch.zeros(4)},
+        {"a": a, "b": b, "c": a},
+        {"a": a, "b": b.double()},
+    ):
+        standfast.save(tmp_path / "w.safetensors", given)
+        state = VarMap({"a": torch.ones(2), "b": torch.ones(3)})
+        with pytest.raises(errors.StateMismatch, match=r"w\.safetensors"):
+            state.load(tmp_path / "w.safetensors")
+        assert all(bool((value == 1).all()) for value in state.values())
+    empty = VarMap(torch.nn.ReLU())
+    with pytest.raises(errors.StateMismatch, match="'a'"):
+        empty.load(tmp_path / "w.safetensors")
+    assert len(empty) == 0
 
 
 def test_elements_that_share_memory_are_refused(tmp_path: Path) -> None:
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(2), "b": torch.arange(3.0)})
     state = VarMap({"a": torch.zeros(2), "b": torch.zeros(1).expand(3)})
-    with pytest.raises(errors.StateMismatch, match="'b': several of its elements share memory"):
+    with pytest.raises(errors.StateMismatch, match="'b'"):
         state.load(tmp_path / "w.safetensors")
     assert not state["a"].any()
 
 
 def test_different_tensors_do_not_go_into_shared_memory(tmp_path: Path) -> None:
-    """The seed: `varmap.load(path)?;`: one of two that share memory would be lost."""
     weight = torch.zeros(3)
     state = VarMap({"a": weight, "b": weight})
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(3), "b": torch.arange(3.0)})
-    with pytest.raises(errors.StateMismatch, match="'a' shares memory with 'b'"):
+    with pytest.raises(errors.StateMismatch, match=r"'a'.*'b'"):
         state.load(tmp_path / "w.safetensors")
     assert not weight.any()
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(3), "b": torch.ones(3)})
@@ -97,27 +95,22 @@ def test_a_damaged_file_changes_and_fills_nothing(is_new: bool, tmp_path: Path) 
     assert not any(value.any() for value in state.values())
 
 
-# The seed:
-#     // Candle's VarMap handles the actual tensor storage
-#     let varmap = VarMap::new();
-#     // Save directly from VarMap
-#     varmap.save(path)?;
-#     // Load into VarMap
-#     varmap.load(path)?;
-
-
 def test_an_empty_varmap_is_filled_from_a_file(tmp_path: Path) -> None:
-    model = GPT(TINY)
-    VarMap(model).save(tmp_path / "w.safetensors")
+    """The seed: "let varmap = VarMap::new(); … varmap.load(path)?;"."""
+    path = tmp_path / "w.safetensors"
     varmap = VarMap()
+    varmap.save(path)
+    varmap.load(path)
     assert dict(varmap) == {}
-    varmap.load(tmp_path / "w.safetensors")
+    model = GPT(TINY)
+    VarMap(model).save(path)
+    varmap.load(path)
     assert _bits(varmap) == _bits(VarMap(model))
     other = GPT(TINY)
     other.load_state_dict(varmap)
     assert _bits(VarMap(other)) == _bits(VarMap(model))
     varmap["wte.weight"].zero_()
-    varmap.load(tmp_path / "w.safetensors")  # in place now
+    varmap.load(path)  # in place now
     assert _bits(varmap) == _bits(VarMap(model))
 
 
@@ -138,26 +131,10 @@ def test_an_empty_varmap_is_filled_from_a_model_and_by_name(tmp_path: Path) -> N
     assert "text" not in varmap
 
 
-def test_a_varmap_without_tensors_is_saved_and_loaded(tmp_path: Path) -> None:
-    VarMap().save(tmp_path / "w.safetensors")
-    varmap = VarMap()
-    varmap.load(tmp_path / "w.safetensors")
-    assert len(varmap) == 0
-
-
-def test_a_model_without_parameters_takes_no_tensors_of_others(tmp_path: Path) -> None:
-    standfast.save(tmp_path / "w.safetensors", {"a": torch.zeros(2)})
-    state = VarMap(torch.nn.ReLU())
-    with pytest.raises(errors.StateMismatch, match="'a' is in the file alone"):
-        state.load(tmp_path / "w.safetensors")
-    assert len(state) == 0
-
-
 @pytest.mark.parametrize("varmap", [VarMap(), VarMap({"a": torch.zeros(2)})], ids=["new", "full"])
 def test_a_file_of_another_program_is_loaded_with_a_warning(tmp_path: Path, varmap: VarMap) -> None:
-    """The seed: "Candle's VarMap handles the actual tensor storage"; it writes no digests."""
     standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(2)}, extras=False)
-    with pytest.warns(errors.NotVerified, match="holds no digests") as caught:
+    with pytest.warns(errors.NotVerified) as caught:
         varmap.load(tmp_path / "w.safetensors")
     assert caught[0].filename == __file__
     assert varmap["a"].tolist() == [1, 1]

@@ -1,7 +1,6 @@
 """Saves and loads a model that lies in a file, and tells how much memory that took.
 
-make FILE LAYERS WIDTH                  a file with the bytes of the weights
-work FILE LAYERS WIDTH FOLDER SHARD     the model over the file, saved, loaded, compared
+FILE LAYERS WIDTH SHARD     the file is made, and the package lies beside it
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -89,32 +87,25 @@ def own_memory() -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
 
-def work(path: Path, config: Config, folder: Path, shard: int) -> None:
+def main(path: Path, config: Config, shard: int) -> None:
+    make(path, config)
     model = model_over(path, config)
     tokenizer = Tokenizer(WordLevel({"a": 0}, unk_token="a"))
-    start = time.monotonic()
+    folder = path.with_name("package")
     with Watch() as saving:
         save_model_folder(model, tokenizer, config, folder, max_shard_size=shard)
     with Watch() as loading:
         loaded, *_ = load_model_folder(folder)
-    print(
-        json.dumps(
-            {
-                "size": path.stat().st_size,
-                "shards": len(list(folder.glob("model-*.safetensors"))),
-                "saving": saving.more,
-                "loading": loading.more,
-                "same": digest(loaded) == digest(model),
-                "seconds": time.monotonic() - start,
-            }
-        )
-    )
+    found = {
+        "size": path.stat().st_size,
+        "shards": len(list(folder.glob("model-*.safetensors"))),
+        "saving": saving.more,
+        "loading": loading.more,
+        "same": digest(loaded) == digest(model),
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    command, path = sys.argv[1], Path(sys.argv[2])
-    config = config_of(int(sys.argv[3]), int(sys.argv[4]))
-    if command == "make":
-        make(path, config)
-    else:
-        work(path, config, Path(sys.argv[5]), int(sys.argv[6]))
+    layers, width, shard = map(int, sys.argv[2:])
+    main(Path(sys.argv[1]), config_of(layers, width), shard)
