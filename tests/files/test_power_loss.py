@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import standfast
-from standfast.files import disk, ring
+from standfast.files.atomic import aside_prefix
 from tests.files.states import NEW, OLD, SMALL_BLOCK
 from tests.kit.power import LoggingDisk, Operation, folder_state, states_after_power_cut
+from tests.kit.seams import Seams
 
 
 class Save:
     """A save of NEW, logged."""
 
-    def __init__(self, folder: Path, over_old: bool, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, over_old: bool, seams: Seams) -> None:
         path = folder / "state.safetensors"
-        patch.setattr(ring, "BLOCK", SMALL_BLOCK)
+        seams.bound("blocks of the ring", SMALL_BLOCK)
         if over_old:
             standfast.save(path, OLD)
         # What a killed save left behind is removed on the way.
-        killed = folder / next(_leftover_names(path))
+        killed = folder / f"{aside_prefix(path)}00000000.standfast"
         killed.write_bytes(b"half a file")
         self.names, self.contents = folder_state(folder)
         self.old = path.read_bytes() if over_old else None
-        logging = LoggingDisk()
-        patch.setattr(disk, "LOCAL", logging)
+        logging = seams.disk(LoggingDisk())
         standfast.save(path, NEW)
         self.log = logging.log
         self.new = path.read_bytes()
@@ -42,15 +41,9 @@ class Save:
         )
 
 
-def _leftover_names(path: Path) -> Iterator[str]:
-    from blake3 import blake3
-
-    yield f".{blake3(path.name.encode()).hexdigest(8)}.00000000.standfast"
-
-
 @pytest.fixture(params=[True, False], ids=["over a file", "as a new file"])
-def logged(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Save:
-    return Save(tmp_path, request.param, monkeypatch)
+def logged(request: pytest.FixtureRequest, tmp_path: Path, seams: Seams) -> Save:
+    return Save(tmp_path, request.param, seams)
 
 
 @pytest.mark.guarantee("G2")
@@ -60,16 +53,12 @@ def test_a_power_cut_at_any_moment_leaves_the_old_file_or_the_new_one(logged: Sa
     assert logged.violations(logged.log) == 0
 
 
-def test_every_sync_is_needed(logged: Save) -> None:
-    syncs = [i for i, operation in enumerate(logged.log) if operation.kind.startswith("sync")]
-    assert [logged.log[i].kind for i in syncs] == ["sync", "sync_folder"]
-    for i in syncs:
-        assert logged.violations(logged.log[:i] + logged.log[i + 1 :]) > 0
-
-
-def test_the_sync_must_come_before_the_rename(logged: Save) -> None:
+def test_every_sync_is_needed_and_comes_before_the_rename(logged: Save) -> None:
+    kinds = [operation.kind for operation in logged.log]
+    sync, rename, sync_folder = map(kinds.index, ("sync", "rename", "sync_folder"))
+    assert [kind for kind in kinds if kind.startswith("sync")] == ["sync", "sync_folder"]
+    for at in (sync, sync_folder):
+        assert logged.violations(logged.log[:at] + logged.log[at + 1 :]) > 0
     log = list(logged.log)
-    sync = next(i for i, operation in enumerate(log) if operation.kind == "sync")
-    rename = next(i for i, operation in enumerate(log) if operation.kind == "rename")
     log[sync], log[rename] = log[rename], log[sync]
     assert logged.violations(log) > 0

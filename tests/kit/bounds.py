@@ -71,6 +71,7 @@ BOUNDS: Final = {
     "tag of sealed JSON": "standfast.formats.seal._TAG",
     "temporary tensors": "standfast.store.load.placing._TEMPORARY",
     "threads that copy": "standfast.files.device_reader._COPYING",
+    "threads that read blocks": "standfast.files.device_reader._MOST_THREADS",
     "time for a helper to start": "standfast.training.background.process._TIME_TO_START",
     "trash kept": "standfast.store.retention.removal.KEPT",
     "values of a whole heatmap": "standfast.web.heatmaps.WHOLE",

@@ -231,7 +231,7 @@ def test_a_save_that_fails_leaves_the_old_folder_or_the_new_one(
 def test_a_save_killed_at_any_operation_leaves_the_old_folder_or_the_new_one(
     disk: str, tmp_path: Path
 ) -> None:
-    child = [sys.executable, "-m", "tests.files.folder_swap.killed_folder", str(tmp_path), disk]
+    child = [sys.executable, "-m", "tests.files.killed", str(tmp_path), disk]
     done = subprocess.run(child, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     *killed, last = map(int, done.stdout.split())
