@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +66,13 @@ def flip_in(path: Path, name: str, at: int = 0) -> None:
         byte = stream.read(1)[0]
         stream.seek(start + at)
         stream.write(bytes([byte ^ 1]))
+
+
+def refusing(number: int) -> Callable[..., int]:
+    """A call of libc that fails with this error."""
+
+    def call(real: Any, *arguments: Any) -> int:
+        ctypes.set_errno(number)
+        return -1
+
+    return call

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from pathlib import Path
-from unittest.mock import patch
+from typing import Any
 
 import numpy as np
 import pytest
 
-from standfast.errors import ChangedFile
-from standfast.files.input import direct
-from standfast.files.input.direct import LARGE, DirectReads
+from standfast import errors
+from standfast.files.input.direct import LARGE
 from standfast.files.input.file import SourceFile
 from standfast.files.ring import BLOCK
+from tests.files.states import cached
 from tests.kit.descriptors import open_files
+from tests.kit.seams import Seams
 
 SIZE = BLOCK + 3 * LARGE + 1234
 
@@ -44,75 +46,61 @@ def _read(file: SourceFile, start: int, length: int, skip: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("skip", [0, 512])
-@pytest.mark.parametrize(
-    ("start", "length"),
-    [
-        (0, SIZE),
+def test_a_stretch_of_a_cold_file_is_read(
+    cold: Path, content: bytes, skip: int, seams: Seams
+) -> None:
+    cached(seams, False)
+    for start, length in (
         (92, SIZE - 92),
         (4096, LARGE),
         (4095, LARGE + 2),
         (1, BLOCK),
         (SIZE - LARGE, LARGE),
         (SIZE - LARGE - 7, LARGE + 7),
-    ],
-)
-def test_a_stretch_of_a_cold_file_is_read(
-    cold: Path, content: bytes, start: int, length: int, skip: int
-) -> None:
-    file = SourceFile(cold)
-    with patch.object(DirectReads, "_is_cached", return_value=False):
+    ):
+        file = SourceFile(cold)
         assert _read(file, start, length, skip) == content[start : start + length]
-        assert file._direct is not None
-        assert (file._direct._fd or 0) >= 0, "the direct way was taken"
+        assert open_files(cold) == [str(cold)] * 2, "the direct way was taken"
+        file.close()
+        assert open_files(cold) == []
+
+
+def test_whole_pages_are_read_without_a_copy(cold: Path, content: bytes, seams: Seams) -> None:
+    reads = cached(seams, False)
+    file = SourceFile(cold)
+    assert _read(file, 4096, BLOCK, 0) == content[4096 : 4096 + BLOCK]
+    assert reads == [BLOCK]
+    reads.clear()
+    assert _read(file, 4096, BLOCK, 512) == content[4096 : 4096 + BLOCK]
+    assert max(reads) == LARGE, "it is copied, piece by piece"
     file.close()
 
 
-def test_whole_pages_are_read_without_a_copy(cold: Path, content: bytes) -> None:
-    file = SourceFile(cold)
-    with (
-        patch.object(DirectReads, "_is_cached", return_value=False),
-        patch.object(DirectReads, "_block", side_effect=AssertionError("it is copied")),
-    ):
-        assert _read(file, 4096, BLOCK, 0) == content[4096 : 4096 + BLOCK]
-        with pytest.raises(AssertionError, match="copied"):
-            _read(file, 4096, BLOCK, 512)
-    file.close()
+def test_a_file_in_the_cache_or_without_a_direct_way_is_read_from_the_cache(
+    cold: Path, content: bytes, seams: Seams
+) -> None:
+    def opened(call: Any, path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return int(call(path, flags, *more, **options))
 
-
-def test_a_file_in_the_cache_is_read_from_there(cold: Path, content: bytes) -> None:
-    cold.read_bytes()
-    file = SourceFile(cold)
-    assert _read(file, 5, LARGE) == content[5 : 5 + LARGE]
-    assert file._direct is not None
-    assert file._direct._fd == -1
-    file.close()
-
-
-def test_where_there_is_no_direct_way_the_plain_one_is_taken(cold: Path, content: bytes) -> None:
-    file = SourceFile(cold)
-    with (
-        patch.object(DirectReads, "_is_cached", return_value=False),
-        patch.object(direct, "DIRECT", 0),
-    ):
+    for is_cached in (True, False):
+        cached(seams, is_cached)
+        file = SourceFile(cold)
         assert _read(file, 92, 2 * LARGE) == content[92 : 92 + 2 * LARGE]
-    file.close()
+        assert open_files(cold) == [str(cold)]
+        file.close()
+        seams.system(os, open=opened)
 
 
 @pytest.mark.parametrize("skip", [0, 512])
 @pytest.mark.parametrize("is_cached", [True, False])
-def test_a_file_that_was_cut_is_told_of(cold: Path, is_cached: bool, skip: int) -> None:
+def test_a_file_that_was_cut_is_told_of(
+    cold: Path, is_cached: bool, skip: int, seams: Seams
+) -> None:
+    cached(seams, is_cached)
     file = SourceFile(cold)
-    with patch.object(DirectReads, "_is_cached", return_value=is_cached):
-        os.truncate(cold, 2 * LARGE)
-        with pytest.raises(ChangedFile, match=f"{SIZE:,} bytes"):
-            _read(file, LARGE, 2 * LARGE, skip)
+    os.truncate(cold, 2 * LARGE)
+    with pytest.raises(errors.ChangedFile, match=f"{SIZE:,}"):
+        _read(file, LARGE, 2 * LARGE, skip)
     file.close()
-
-
-def test_nothing_stays_open(cold: Path) -> None:
-    file = SourceFile(cold)
-    with patch.object(DirectReads, "_is_cached", return_value=False):
-        _read(file, 0, LARGE)
-    assert open_files(cold) == [str(cold)] * 2
-    file.close()
-    assert open_files(cold) == []

@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from standfast import errors
-from standfast.files.staging import device_copies, layout, staging
 from standfast.files.staging.layout import SMALL, changed, laid_out, staged_size
 from standfast.files.staging.staging import SharedStaging
 from standfast.tensors import Source, TensorSpec, source_of
 from standfast.tensors.sources import ALIGNMENT
 from standfast.torch.devices import DeviceSource
 from tests.kit.devices import LateDevice
+from tests.kit.seams import Seams
 
 LARGE = SMALL // 4
 """How many float32 are no small tensor."""
@@ -78,10 +80,9 @@ def test_small_tensors_without_others_between_them_are_copied_at_once(
 
 @pytest.mark.parametrize("overlapped", [(), (0, 1, 2, 3)])
 def test_no_piece_reaches_over_the_end_of_what_is_pinned_at_once(
-    memory: SharedStaging, monkeypatch: pytest.MonkeyPatch, overlapped: tuple[int, ...]
+    memory: SharedStaging, seams: Seams, overlapped: tuple[int, ...]
 ) -> None:
-    for module in (staging, device_copies):
-        monkeypatch.setattr(module, "PINNED_AT_ONCE", 1 << 16)
+    seams.bound("pinned at once", 1 << 16)
     device = LateDevice()
     sources: list[Source] = [on(device, LARGE + 7), on(device, 3 * LARGE, 1), on(device, 9000, 2)]
     columns = torch.rand(600, 300).t()
@@ -179,44 +180,23 @@ def test_staging_is_not_used_again_before_the_copies_into_it_are_made(
     assert bytes_of(copies) == bytes_of([second])
 
 
-def test_nothing_of_the_state_is_kept_once_it_is_copied(memory: SharedStaging) -> None:
-    device = LateDevice()
-    source = on(device, LARGE)
-    _, under = memory.begin([source], {0})
-    under.wait()
-    assert not under._begun
-    assert not under._sources
-    assert layout.staged_size([source.spec]) == source.spec.nbytes
-
-
-def test_what_was_pinned_is_let_go_if_closed_meanwhile(
-    memory: SharedStaging, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "PINNED_AT_ONCE", 1 << 16)
+def test_what_was_pinned_is_let_go_if_closed_meanwhile(memory: SharedStaging, seams: Seams) -> None:
+    seams.bound("pinned at once", 1 << 16)
     began, parts = threading.Event(), []
+    device = LateDevice()
 
-    class Slow(LateDevice):
-        def pin(self, memory: np.ndarray) -> None:  # type: ignore[type-arg]
-            parts.append(memory.nbytes)
-            began.set()
-            time.sleep(0.02)
-            super().pin(memory)
+    def pin(plain: Any, memory: Any) -> None:
+        parts.append(memory.nbytes)
+        began.set()
+        time.sleep(0.02)
+        plain(memory)
 
-    device = Slow()
+    seams.system(device, pin=pin)
     memory.reserve(16 << 20)  # 256 parts, five seconds
-    refused: list[Exception] = []
-
-    def pin() -> None:
-        try:
-            memory.pin(device)
-        except Exception as error:
-            refused.append(error)
-
-    thread = threading.Thread(target=pin)
-    thread.start()
-    began.wait()
-    memory.close()
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        pinning = pool.submit(memory.pin, device)
+        began.wait()
+        memory.close()
+        assert pinning.exception() is not None
     assert len(parts) < 256
-    assert len(refused) == 1
     assert device.pinned == {}

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from standfast.files.staging import free_memory as module
 from standfast.files.staging.free_memory import available
+from tests.kit.seams import Seams
 
 
 @pytest.fixture
-def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def system(tmp_path: Path, seams: Seams) -> Path:
     """A machine with 9,000 KiB, and a process in no group."""
     (tmp_path / "meminfo").write_text("MemTotal: 10000 kB\nMemAvailable: 9000 kB\n")
-    monkeypatch.setattr(module, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(module, "_MINE", tmp_path / "cgroup")
-    monkeypatch.setattr(module, "_GROUPS", tmp_path / "groups")
+    seams.bound("file of free memory", tmp_path / "meminfo")
+    seams.bound("cgroup of this process", tmp_path / "cgroup")
+    seams.bound("folder of cgroups", tmp_path / "groups")
     return tmp_path
 
 
@@ -33,9 +33,9 @@ OLD = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 def test_without_groups_the_machine_counts(system: Path) -> None:
     assert available() == 9000 << 10
-
-
-def test_where_nobody_says_nothing_is_known(system: Path) -> None:
+    (system / "cgroup").write_text("nonsense\n0::\n:::\n")
+    limit(system, "", "many", 2, NEW)
+    assert available() == 9000 << 10
     (system / "meminfo").unlink()
     assert available() is None
 
@@ -59,9 +59,3 @@ def test_groups_of_older_kernels_count_too(system: Path) -> None:
     limit(system, "memory/docker/a", "6000", 1000, OLD)
     limit(system, "memory", str((1 << 63) - 4096), 10, OLD)
     assert available() == 5000
-
-
-def test_what_cannot_be_read_is_passed_over(system: Path) -> None:
-    (system / "cgroup").write_text("nonsense\n0::\n:::\n")
-    limit(system, "", "many", 2, NEW)
-    assert available() == 9000 << 10
