@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch import nn
 
+import standfast
 from standfast import errors
 from standfast.experiments import CheckpointManagerV2 as Manager
 from standfast.experiments import get_checkpoint_system
+from standfast.identity import identify
+from standfast.store.copies.imports import import_root
 from tests import WEIGHTSLAB
-from tests.experiments.models import DATA, HP, bits, new_model, new_optimizer
-from tests.tensorfile.importers.weightslab_roots import FIRST, Writer
+from tests.experiments.models import DATA, HP, bits, new_model, new_optimizer, train_step
+from tests.kit.stores import same
+from tests.tensorfile.importers.weightslab_roots import FIRST, LAYOUTS, SECOND, Writer
 
 ROOT = WEIGHTSLAB
 MADE = "c2546cf6b5a79a7800000000"
@@ -154,9 +159,7 @@ def test_its_architecture_takes_trust(root: Path) -> None:
         manager.load_checkpoint(MADE, load_model=True, trust_architecture=True)
 
 
-def test_without_pyarrow_the_rest_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pyarrow_the_rest_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(tmp_path, short=True)
     writer.experiment(FIRST, 100)
     writer.config(FIRST, HP)
@@ -170,3 +173,176 @@ def test_without_pyarrow_the_rest_is_loaded(
     found = manager.load_checkpoint(load_data=False)
     assert found["config"] == HP
     assert found["loaded_components"] == {"config", "weights"}
+
+
+WEIGHTS = WEIGHTSLAB / "checkpoints" / "models" / "b5a79a78"
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> Manager:
+    manager = Manager(tmp_path / "store")
+    import_root(manager.store, WEIGHTSLAB)
+    return manager
+
+
+# Read where it is
+
+
+@pytest.mark.parametrize("step", [100, 200])
+def test_a_root_is_resolved_as_a_store_is(step: int) -> None:
+    before = content(WEIGHTSLAB)
+    checkpoint = standfast.Store(WEIGHTSLAB).resolve(f"{MADE}@{step}")
+    state = checkpoint.state()
+    expected = torch.load(WEIGHTS / f"{MADE}_step_{step:06d}.pt", weights_only=False)
+    assert state.keys() == expected.keys()
+    assert bits(state["model_state_dict"]) == bits(expected["model_state_dict"])
+    for index, slots in expected["optimizer_state_dict"]["state"].items():
+        assert bits(state["optimizer_state_dict"]["state"][index]) == bits(slots)
+    assert checkpoint.head.time == expected["timestamp"] + "Z"
+    assert checkpoint["model_state_dict.0.weight"].shape == (8, 10)
+    assert content(WEIGHTSLAB) == before
+
+
+def test_files_without_digests_are_not_said_to_be_verified() -> None:
+    with pytest.raises(errors.UnsupportedFile, match="digest"):
+        standfast.Store(WEIGHTSLAB).resolve("latest").verify()
+
+
+def test_a_store_over_a_root_has_its_experiments(tmp_path: Path) -> None:
+    v3_root(tmp_path)
+    store = standfast.Store(tmp_path)
+    (run,) = store.runs()
+    assert run.hyperparameters["layers"] == [8, 3]
+    assert run.load(100)["step"] == 100
+    assert store.resolve("latest").step == 200
+    model = new_model(seed=9)
+    run.load("latest", part="model_state_dict", into=model.state_dict())
+    assert bits(model.state_dict()) == bits(new_model().state_dict())
+
+
+@LAYOUTS
+def test_a_root_that_grows_is_seen(tmp_path: Path, short: bool) -> None:
+    writer = Writer(tmp_path, short)
+    writer.experiment(FIRST, 100)
+    store = standfast.Store(tmp_path)
+    assert store.resolve("latest").ref == f"{FIRST}@100"
+    writer.experiment(FIRST, 100, 300)
+    writer.experiment(SECOND, 5)
+    assert store.resolve(f"{FIRST}@300").state()["step"] == 300
+    assert store.resolve("latest").ref == f"{SECOND}@5"
+    torch.save({"step": 1, "model_state_dict": {"x": torch.ones(2)}}, writer.weights(FIRST, 100))
+    assert store.resolve(f"{FIRST}@100").state()["model_state_dict"]["x"].tolist() == [1.0, 1.0]
+
+
+def test_tensors_that_are_not_contiguous_are_read(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100)
+    whole = torch.arange(12.0).reshape(3, 4)
+    given = {"turned": whole.T, "rows": whole[::2], "tied": whole, "number": torch.tensor(7)}
+    given |= {"half": torch.arange(4, dtype=torch.bfloat16), "empty": torch.empty(0, 3)}
+    torch.save({"step": 100, "model_state_dict": given}, writer.weights(FIRST, 100))
+    found = standfast.Store(tmp_path).resolve(f"{FIRST}@100").state()["model_state_dict"]
+    assert list(found) == list(given)
+    assert all(same(found[name].contiguous(), given[name].contiguous()) for name in given)
+
+
+def test_a_damaged_file_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100, 200)
+    path = writer.weights(FIRST, 200)
+    path.write_bytes(path.read_bytes()[:500])
+    store = standfast.Store(tmp_path)
+    with pytest.raises(errors.StandfastError, match="step_000200"):
+        store.resolve(f"{FIRST}@200")
+    assert store.resolve(f"{FIRST}@100").state()["step"] == 100
+
+
+def test_nothing_is_written_through_a_store(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(WEIGHTSLAB, tmp_path / "root"))
+    before = content(root)
+    store = standfast.Store(root)
+    checkpoint, run = store.resolve("latest"), store.find_run(MADE)
+    for write in (
+        lambda: checkpoint.tag("paper"),
+        lambda: checkpoint.note("text"),
+        lambda: run.rename("other"),
+        lambda: run.save(300, {}),
+        lambda: run.delete(100),
+        run.delete_all,
+        lambda: run.retain(standfast.KeepLast(1)),
+        lambda: store.run("new"),
+        lambda: store.backend.replace("models/x", b""),
+    ):
+        with pytest.raises(errors.StandfastError):
+            write()
+    store.close()
+    assert content(root) == before
+
+
+# Taken over
+
+
+def test_the_recipe_of_the_seed_works_after_an_import(imported: Manager) -> None:
+    """The seed: "checkpoint_files = sorted(model_dir.glob(f"{latest_hash}_step_*.pt"))",
+    "model.load_state_dict(checkpoint['model_state_dict'])".
+    """
+    latest_hash = imported.get_latest_hash()
+    assert latest_hash is not None
+    model_dir = imported.models_dir / latest_hash
+    checkpoint_files = sorted(model_dir.glob(f"{latest_hash}_step_*.pt"))
+    checkpoint = torch.load(checkpoint_files[-1], weights_only=True)
+    assert checkpoint["step"] == 200
+    model = new_model(seed=9)
+    optimizer = new_optimizer(model)
+    model.load_state_dict(checkpoint["model_state_dict"])
+    optimizer.load_state_dict(checkpoint["optimizer_state_dict"])
+    expected = torch.load(WEIGHTS / f"{MADE}_step_000200.pt", weights_only=False)
+    assert bits(model.state_dict()) == bits(expected["model_state_dict"])
+    found = imported.load_checkpoint(latest_hash, target_step=100)["weights"]
+    assert found.keys() == expected.keys()
+    config = imported.hp_dir / latest_hash / f"{latest_hash}_config.yaml"
+    assert yaml.safe_load(config.read_text())["hyperparameters"] == {"batch": 8, "lr": 0.001}
+
+
+def test_an_import_keeps_the_times(imported: Manager) -> None:
+    """The seed: "The manifest maintains creation and last-used timestamps"."""
+    (entry,) = imported.get_all_hashes()
+    assert entry["created"] == "2026-11-15T06:46:51.897549Z"
+    assert entry["last_used"] == "2026-11-15T06:46:51.921824Z"
+    times = [each["time"] for each in imported.get_checkpoint_info(entry["hash"])["checkpoints"]]
+    assert times == ["2026-11-15T06:46:51.906914Z", "2026-11-15T06:46:51.917203Z"]
+
+
+def test_the_same_model_and_settings_continue_an_imported_run(imported: Manager) -> None:
+    made = imported.get_latest_hash()
+    model = new_model()
+    optimizer = new_optimizer(model)
+    hp = {"lr": 0.001, "batch": 8}
+    assert imported.update_experiment_hash(model, hp) == (made, True, {"hp", "model"})
+    assert imported.load_latest_checkpoint(model, optimizer=optimizer)["step"] == 200
+    train_step(model, optimizer, 201)
+    path = imported.save_model_checkpoint(model, optimizer=optimizer)
+    assert path.name == f"{made}_step_000201.pt"
+    assert imported.list_experiment_hashes() == [made]
+    assert imported.update_experiment_hash(model, hp) == (made, False, set())
+    wider, _, changed = imported.update_experiment_hash(nn.Linear(10, 3))
+    assert (wider, changed) == (identify(hp=hp, model=nn.Linear(10, 3)).hash, {"model"})
+    imported.load_latest_checkpoint(model, exp_hash=made)
+    imported.update_experiment_hash(model, {"lr": 0.5, "batch": 8})  # other settings branch
+    path = imported.save_model_checkpoint(model, 1)
+    assert imported.get_checkpoint_info(path.name[:24])["parent"] == f"{made}@201"
+
+
+def test_the_latest_of_a_root_is_the_latest_after_an_import(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "root", short=False)
+    times: list[Any] = ["2026-01-21T08:00:00", "2026-01-21T09:00:00", "2026-01-21T10:00:00"]
+    writer.experiment(SECOND, 5, created=times[1], last_used=times[1])
+    writer.experiment(FIRST, 100, created=times[0], last_used=times[2])
+    writer.config(FIRST, {"lr": 1})
+    manager = Manager(tmp_path / "store")
+    done = import_root(manager.store, writer.path)
+    of = {each.experiment: each.run.hash for each in done.runs}
+    assert manager.get_latest_hash() == of[FIRST]
+    by_use = [entry["hash"] for entry in manager.get_all_hashes(sort_by="last_used")]
+    assert by_use == [of[FIRST], of[SECOND]]
+    assert manager.get_all_hashes()[0]["hash"] == of[SECOND]  # the newest

@@ -92,12 +92,6 @@ def test_hashes_are_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert f"HP: {first[:8]}, Model: {first[8:16]}, Data: {first[16:]}" in printed
 
 
-def test_hashes_are_found_by_components(root: Path) -> None:
-    fill(root, 100)
-    namespace = run("Find Hashes by Component", names(root))
-    assert namespace["matching_hashes"] == namespace["matching"] == []
-
-
 @pytest.mark.parametrize("steps", [(100, 200), (999_900, 999_999)])
 def test_the_latest_checkpoint_is_loaded(
     root: Path, steps: tuple[int, ...], capsys: pytest.CaptureFixture[str]
@@ -115,10 +109,6 @@ def test_the_latest_checkpoint_is_loaded(
     assert namespace["data_state"] == DATA
 
 
-def test_hashes_are_compared() -> None:
-    assert run("What Changed Between Two Experiments?", {})["changed"] == {"hp"}
-
-
 def test_related_experiments_are_found(root: Path) -> None:
     made = fill(root, 100)
     other = fill(root, 100, hp={"lr": 2})
@@ -132,11 +122,6 @@ def test_related_experiments_are_found(root: Path) -> None:
     assert namespace["same_model_exps"] == []
 
 
-def test_experiments_are_filtered(root: Path) -> None:
-    fill(root, 100)
-    assert run("2. **Easy Filtering**", names(root))["experiments"] == []
-
-
 def test_the_reference_runs(root: Path) -> None:
     made = fill(root, 100)
     namespace = names(root)
@@ -146,6 +131,10 @@ def test_the_reference_runs(root: Path) -> None:
     run("ExperimentHashGenerator", namespace)
     assert namespace["changed"] == {"hp"}
     assert set(namespace["hashes"]) == {"hp", "model", "data", "combined"}
+    run("Find Hashes by Component", namespace)
+    assert namespace["matching_hashes"] == namespace["matching"] == []
+    run("2. **Easy Filtering**", namespace)
+    assert namespace["experiments"] == []
 
 
 class Training:
@@ -209,7 +198,7 @@ def test_the_complete_example_resumes_and_saves_on(
     assert saved["model_state_dict"]["2.bias"].tolist() == [150.0] * 3  # of steps 151 … 300
 
 
-def test_the_complete_example_continues_an_imported_run(
+def test_the_example_continues_an_imported_run(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import_root(CheckpointManagerV2(root).store, WEIGHTSLAB)

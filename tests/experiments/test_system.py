@@ -187,9 +187,7 @@ def test_the_status_says_where_it_stands(root: Path, system: CheckpointSystem) -
     assert status["watched"] == ["model", "hyperparameters"]
 
 
-def test_a_save_that_failed_is_made_again_at_the_same_step(
-    root: Path, system: CheckpointSystem
-) -> None:
+def test_a_save_that_failed_is_made_again(root: Path, system: CheckpointSystem) -> None:
     model = new_model()
     watch(model=model)
     system.on_model_change()

@@ -22,9 +22,7 @@ from tests.kit.seams import Seams
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o000])
-def test_a_new_file_has_the_mode_that_umask_gives_and_keeps_its_own(
-    umask: int, tmp_path: Path
-) -> None:
+def test_a_file_has_the_mode_of_umask_or_keeps_its_own(umask: int, tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
     before = os.umask(umask)
     try:
@@ -48,9 +46,7 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     assert is_state(real, NEW)
 
 
-def test_a_save_does_not_remove_the_file_of_another_to_the_same_path(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_a_save_does_not_remove_the_file_of_another(tmp_path: Path, seams: Seams) -> None:
     path = tmp_path / "state.safetensors"
     inside, go_on = threading.Event(), threading.Event()
 
@@ -137,9 +133,7 @@ def test_saving_in_memory_file_systems_works() -> None:
         path.unlink(missing_ok=True)
 
 
-def test_a_file_that_a_cleaner_takes_away_before_it_is_locked_is_made_again(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_a_file_that_a_cleaner_takes_away_is_made_again(tmp_path: Path, seams: Seams) -> None:
     path = tmp_path / "state.safetensors"
     taken = []
 

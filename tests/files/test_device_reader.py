@@ -122,9 +122,7 @@ def test_all_tensors_arrive(
     assert _same(_streamed(LateDevice(), io.BytesIO(saved.read_bytes())), state)
 
 
-def test_a_block_is_used_again_only_when_its_copies_are_made(
-    saved: Path, state: Any, few_blocks: None
-) -> None:
+def test_a_block_is_used_again_after_its_copies(saved: Path, state: Any, few_blocks: None) -> None:
     device = LateDevice(delay=0.02)
     assert _same(_streamed(device, saved), state)
     assert sum(device.pinned.values()) == 2 * BLOCK
@@ -348,7 +346,7 @@ def test_a_copy_that_fails_ends_the_load(saved: Path, state: Any, few_blocks: No
 
 
 @pytest.mark.parametrize("error", [errors.CopyFailed("late:0"), KeyboardInterrupt()], ids=repr)
-def test_copies_that_were_begun_before_an_error_are_waited_for(
+def test_copies_before_an_error_are_waited_for(
     saved: Path, seams: Seams, error: BaseException
 ) -> None:
     device = LateDevice(delay=0.1)
@@ -416,9 +414,7 @@ def test_a_file_that_was_changed_since_it_was_opened_is_refused(path: Path) -> N
 
 
 @WAYS
-def test_a_file_that_is_cut_meanwhile_ends_the_load(
-    path: Path, is_cached: bool, seams: Seams
-) -> None:
+def test_a_file_that_is_cut_ends_the_load(path: Path, is_cached: bool, seams: Seams) -> None:
     cached(seams, is_cached)
     cut = []
 
@@ -435,9 +431,7 @@ def test_a_file_that_is_cut_meanwhile_ends_the_load(
 
 
 @WAYS
-def test_a_block_holds_the_bytes_that_were_asked_for(
-    saved: Path, is_cached: bool, seams: Seams
-) -> None:
+def test_a_block_holds_the_bytes_asked_for(saved: Path, is_cached: bool, seams: Seams) -> None:
     cached(seams, is_cached)
     block = next(iter(blocks.Blocks(1)))
     file = SourceFile(saved)
@@ -454,9 +448,7 @@ def test_a_block_holds_the_bytes_that_were_asked_for(
 
 
 @pytest.mark.parametrize("most", [2 * CHUNK, 1 << 20, None], ids=["whole", "short", "refused"])
-def test_a_direct_read_takes_whole_pages_and_is_completed(
-    saved: Path, most: int | None, seams: Seams
-) -> None:
+def test_a_direct_read_takes_whole_pages(saved: Path, most: int | None, seams: Seams) -> None:
     file = SourceFile(saved)
     expected = file.read(4097, CHUNK)
     block = next(iter(blocks.Blocks(1)))
@@ -499,9 +491,7 @@ class _Interrupted(LateDevice):
             raise KeyboardInterrupt
 
 
-def test_memory_that_was_pinned_before_an_interrupt_is_unpinned_when_it_is_let_go(
-    saved: Path, tmp_path: Path
-) -> None:
+def test_memory_pinned_before_an_interrupt_is_unpinned(saved: Path, tmp_path: Path) -> None:
     small = tmp_path / "small.safetensors"
     standfast.save(small, {"a": np.arange(9)})
     device = _Interrupted()
@@ -513,9 +503,7 @@ def test_memory_that_was_pinned_before_an_interrupt_is_unpinned_when_it_is_let_g
     assert sum(device.pinned.values()) > BLOCK
 
 
-def test_a_thread_that_an_interrupt_keeps_from_being_noted_down_is_waited_for(
-    saved: Path, seams: Seams
-) -> None:
+def test_a_thread_that_an_interrupt_hides_is_waited_for(saved: Path, seams: Seams) -> None:
     begun, under_way = threading.Event(), [0]
 
     def interrupted(start: Any, *arguments: Any) -> int:

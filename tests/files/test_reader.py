@@ -15,8 +15,11 @@ import standfast
 from standfast import errors
 from standfast.files import mapping
 from standfast.files.digests import CHUNK
+from standfast.files.input.direct import LARGE
 from standfast.files.input.file import SourceFile
+from standfast.files.ring import BLOCK
 from tests.files.states import cached, flip_in, refusing
+from tests.kit.descriptors import open_files
 from tests.kit.seams import Seams
 
 MAPPED = pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
@@ -98,9 +101,7 @@ def test_an_index_that_does_not_fit_is_refused(path: Path) -> None:
 
 @MAPPED
 @pytest.mark.parametrize("verify", [True, False])
-def test_a_file_that_shrinks_while_open_is_an_error_not_a_crash(
-    path: Path, mapped: bool, verify: bool
-) -> None:
+def test_a_file_that_changes_while_open_is_an_error(path: Path, mapped: bool, verify: bool) -> None:
     with standfast.open(path, mapped=mapped, verify=verify) as file:
         os.utime(path, ns=(0, 1))
         with pytest.raises(errors.ChangedFile):
@@ -185,9 +186,7 @@ def test_without_the_kernels_help_the_pages_come_by_themselves(path: Path, seams
         standfast.load(path)
 
 
-def test_a_file_that_is_cut_while_it_is_verified_is_an_error_not_a_crash(
-    path: Path, seams: Seams
-) -> None:
+def test_a_file_that_is_cut_while_it_is_verified_is_an_error(path: Path, seams: Seams) -> None:
     def cut_first(madvise: Any, *arguments: Any) -> int:
         os.truncate(path, 8192)
         return int(madvise(*arguments))
@@ -204,3 +203,84 @@ def test_a_file_that_cannot_be_mapped_says_what_to_do(path: Path, seams: Seams) 
     seams.system(mmap, mmap=no_memory)
     with pytest.raises(errors.UnreadableFile, match=r"state\.safetensors: .*mapped=False"):
         standfast.load(path)
+
+
+SIZE = BLOCK + 3 * LARGE + 1234
+
+
+@pytest.fixture(scope="module")
+def content() -> bytes:
+    return np.random.default_rng(0).bytes(SIZE)
+
+
+@pytest.fixture
+def cold(tmp_path: Path, content: bytes) -> Path:
+    path = tmp_path / "cold"
+    path.write_bytes(content)
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    return path
+
+
+def _read(file: SourceFile, start: int, length: int, skip: int = 1) -> bytes:
+    """Read a stretch into memory that begins so many bytes after that of a page."""
+    out = np.frombuffer(mmap.mmap(-1, length + skip), np.uint8)[skip:]
+    file.read_into(out, start)
+    return out.tobytes()
+
+
+@pytest.mark.parametrize("skip", [0, 512])
+def test_a_part_of_a_cold_file_is_read(cold: Path, content: bytes, skip: int, seams: Seams) -> None:
+    cached(seams, False)
+    for start, length in (
+        (92, SIZE - 92),
+        (4096, LARGE),
+        (4095, LARGE + 2),
+        (1, BLOCK),
+        (SIZE - LARGE, LARGE),
+        (SIZE - LARGE - 7, LARGE + 7),
+    ):
+        file = SourceFile(cold)
+        assert _read(file, start, length, skip) == content[start : start + length]
+        assert open_files(cold) == [str(cold)] * 2, "the direct way was taken"
+        file.close()
+        assert open_files(cold) == []
+
+
+def test_whole_pages_are_read_without_a_copy(cold: Path, content: bytes, seams: Seams) -> None:
+    reads = cached(seams, False)
+    file = SourceFile(cold)
+    assert _read(file, 4096, BLOCK, 0) == content[4096 : 4096 + BLOCK]
+    assert reads == [BLOCK]
+    reads.clear()
+    assert _read(file, 4096, BLOCK, 512) == content[4096 : 4096 + BLOCK]
+    assert max(reads) == LARGE, "it is copied, piece by piece"
+    file.close()
+
+
+def test_other_files_are_read_through_the_cache(cold: Path, content: bytes, seams: Seams) -> None:
+    def opened(call: Any, path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return int(call(path, flags, *more, **options))
+
+    for is_cached in (True, False):
+        cached(seams, is_cached)
+        file = SourceFile(cold)
+        assert _read(file, 92, 2 * LARGE) == content[92 : 92 + 2 * LARGE]
+        assert open_files(cold) == [str(cold)]
+        file.close()
+        seams.system(os, open=opened)
+
+
+@pytest.mark.parametrize("skip", [0, 512])
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_cut_file_is_an_error(cold: Path, is_cached: bool, skip: int, seams: Seams) -> None:
+    cached(seams, is_cached)
+    file = SourceFile(cold)
+    os.truncate(cold, 2 * LARGE)
+    with pytest.raises(errors.ChangedFile, match=f"{SIZE:,}"):
+        _read(file, LARGE, 2 * LARGE, skip)
+    file.close()

@@ -69,18 +69,14 @@ def test_a_package_is_whole_and_described(package: Path) -> None:
     )
 
 
-def test_a_folder_that_is_a_package_is_the_only_one(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_is_listed_by_itself(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(package).name == "recipes"
     monkeypatch.chdir(package)
     assert only(Path()).name == "recipes"
 
 
 @pytest.mark.parametrize("options", [{"max_shard_size": 1000}, {"quantize": "int8"}], ids=str)
-def test_shards_and_quantized_weights_count_as_many_parameters(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_shards_and_quantized_weights_are_counted(tmp_path: Path, options: dict[str, Any]) -> None:
     folder = make_package(tmp_path / "model", **options)
     for integrity in ("whole", "unverified"):
         info = only(tmp_path)
@@ -357,9 +353,7 @@ def test_a_package_that_is_replaced_all_the_time_is_not_called_broken(
     assert info.problem
 
 
-def test_a_package_that_is_replaced_while_its_names_are_read_is_listed(
-    package: Path, seams: Seams
-) -> None:
+def test_a_package_that_is_replaced_while_it_is_read_is_listed(package: Path, seams: Seams) -> None:
     old = Path(shutil.copytree(package, package.parent / ".old"))
     (package.parent / ".empty").mkdir()
     seen = []

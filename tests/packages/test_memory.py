@@ -66,9 +66,7 @@ LIMIT = 450_000_000
 
 
 @pytest.mark.parametrize("layers", [3, pytest.param(80, marks=pytest.mark.long)])
-def test_a_model_that_does_not_fit_into_memory_is_saved_and_loaded(
-    layers: int, tmp_path: Path
-) -> None:
+def test_a_model_larger_than_memory_is_saved_and_loaded(layers: int, tmp_path: Path) -> None:
     with memory_group(LIMIT) as group:
         found = json.loads(run_within(group, str(tmp_path / "w"), str(layers), "1024", str(SHARD)))
     assert found["size"] > 50_000_000 * layers

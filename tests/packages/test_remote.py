@@ -82,9 +82,7 @@ def change(url: str, name: str, changed: Callable[[bytes], bytes]) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"max_shard_size": 20_000}, {"quantize": "int8"}], ids=["one", "shards", "int8"]
 )
-def test_a_package_comes_back_as_from_a_folder(
-    url: str, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_a_package_is_as_from_a_folder(url: str, tmp_path: Path, options: dict[str, Any]) -> None:
     save(url, **options)
     save(str(tmp_path / "recipes"), **options)
     loaded, tokenizer, config, state = load_model_folder(url)
@@ -189,9 +187,7 @@ def test_a_checkpoint_is_exported_from_one_url_to_another(bucket_url: str, url: 
     assert bits(load_model_folder(url)[0]) == bits(model(1))
 
 
-def test_a_list_fetches_small_files_and_headers_only(
-    bucket_url: str, tmp_path: Path, proxy: Proxy
-) -> None:
+def test_a_list_fetches_headers_only(bucket_url: str, tmp_path: Path, proxy: Proxy) -> None:
     config = Config(vocab_size=20_000, n_positions=8, n_embd=64, n_layer=1, n_head=2)
     folder = make_package(tmp_path / "large", config=config)
     assert (folder / "model.safetensors").stat().st_size > 5_000_000
@@ -203,7 +199,7 @@ def test_a_list_fetches_small_files_and_headers_only(
     assert proxy.requests.total() <= 1 + 2 * 5
 
 
-def test_a_package_is_loaded_with_little_more_than_its_bytes(
+def test_a_load_fetches_little_more_than_the_package(
     url: str, tmp_path: Path, proxy: Proxy
 ) -> None:
     config = TINY.changed(vocab_size=30_000)
@@ -292,9 +288,7 @@ def test_where_nothing_is_nothing_is_found(url: str) -> None:
         load_model(f"{url}/model.safetensors")
 
 
-def test_wrong_credentials_are_said_and_not_shown(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_credentials_are_not_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-at-all")
     for look in (list_saved_models, load_model_folder, verify_package, save):
         with pytest.raises(errors.FileError, match="credentials") as caught:
@@ -449,9 +443,7 @@ def test_of_two_saves_at_once_one_is_refused(url: str, at: str, proxy: Proxy) ->
 
 
 @pytest.mark.parametrize("verify", [True, False], ids=["verified", "not verified"])
-def test_a_package_that_is_replaced_while_it_is_read_is_read_again(
-    url: str, verify: bool, proxy: Proxy
-) -> None:
+def test_a_package_that_is_replaced_is_read_again(url: str, verify: bool, proxy: Proxy) -> None:
     save(url, 1, max_shard_size=20_000)
     name = "model-00002-of-00003.safetensors"
     rule = during(proxy, "GET", name, lambda: save(url, 2, max_shard_size=20_000))
@@ -460,9 +452,7 @@ def test_a_package_that_is_replaced_while_it_is_read_is_read_again(
     assert rule.fired.is_set()
 
 
-def test_a_package_that_is_replaced_while_it_is_listed_is_looked_at_again(
-    url: str, proxy: Proxy
-) -> None:
+def test_a_package_that_is_replaced_is_listed_again(url: str, proxy: Proxy) -> None:
     save(url, 1, max_shard_size=20_000)
     rule = during(proxy, "GET", "config.json", lambda: save(url, 2, max_shard_size=20_000))
     [info] = list_saved_models(url)

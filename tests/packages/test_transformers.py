@@ -62,7 +62,7 @@ CASES = kept(
 
 
 @pytest.mark.parametrize(("variant", "max_shard_size"), CASES)
-def test_transformers_opens_a_package_and_computes_the_same_bits(
+def test_transformers_computes_the_same_with_ours(
     tmp_path: Path, variant: str, max_shard_size: str
 ) -> None:
     config = CONFIG.changed(**VARIANTS[variant])
@@ -81,7 +81,7 @@ def test_transformers_opens_a_package_and_computes_the_same_bits(
 
 @pytest.mark.parametrize(("variant", "max_shard_size"), CASES)
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
-def test_what_transformers_saved_opens_and_computes_the_same_bits(
+def test_ours_computes_the_same_with_theirs(
     tmp_path: Path, variant: str, max_shard_size: str
 ) -> None:
     sizes = {"vocab_size": 300, "n_embd": 48, "n_layer": 3, "n_head": 4}

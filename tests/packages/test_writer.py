@@ -49,9 +49,7 @@ def _contents(tensor: Any) -> Contents:
 
 
 @pytest.mark.parametrize("is_package", [False, True])
-def test_a_file_of_another_program_is_neither_lost_nor_mixed_with_the_new_package(
-    is_package: bool, tmp_path: Path
-) -> None:
+def test_a_file_of_another_program_is_not_mixed_in(is_package: bool, tmp_path: Path) -> None:
     for name in IN_THE_WAY:
         if is_package and name in IN_EACH_PACKAGE:
             continue
@@ -104,9 +102,7 @@ def test_without_a_sound_manifest_nothing_is_ours(tmp_path: Path) -> None:
     assert own_files(folder) == own_files(tmp_path / "nowhere") == []
 
 
-def test_a_package_that_is_the_current_folder_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_current_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_package(tmp_path / "gpt")
     before = read_tree(folder)
     monkeypatch.chdir(folder)

@@ -68,7 +68,7 @@ def test_what_is_ours_is_told_by_the_folder_and_not_by_names(tmp_path: Path) -> 
     assert leftovers(path) == []
 
 
-def test_a_folder_that_another_save_exchanges_while_it_is_listed_is_listed_again(
+def test_a_folder_that_is_exchanged_while_it_is_listed_is_listed_again(
     tmp_path: Path,
 ) -> None:
     path = prepare(tmp_path / "model")
@@ -189,9 +189,7 @@ def test_a_save_tries_again_if_another_took_the_place(tmp_path: Path, seams: Sea
     assert read_tree(path.parent / left) == OTHERS
 
 
-def test_a_folder_that_is_moved_away_before_the_exchange_is_waited_for(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_a_folder_that_is_moved_away_is_waited_for(tmp_path: Path, seams: Seams) -> None:
     path = prepare(tmp_path / "model")
 
     def exchange(call: Any, source: Path, target: Path) -> None:
@@ -204,9 +202,7 @@ def test_a_folder_that_is_moved_away_before_the_exchange_is_waited_for(
     assert leftovers(path) == ["elsewhere"]
 
 
-def test_a_file_that_comes_at_the_last_moment_and_is_in_the_way_is_left_aside(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_a_late_file_in_the_way_is_left_aside(tmp_path: Path, seams: Seams) -> None:
     path = prepare(tmp_path / "model")
     (path / LIST).write_bytes(b"model.bin gone.json\n")
     (path / "config.json").unlink()
@@ -232,9 +228,7 @@ def test_what_tells_which_files_are_ours_is_removed_last(tmp_path: Path) -> None
     assert folder.name == sync.name
 
 
-def test_files_in_a_folder_that_is_aside_have_their_names_at_once(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_files_in_a_new_folder_have_their_names_at_once(tmp_path: Path, seams: Seams) -> None:
     logging = seams.disk(LoggingDisk(tmp_path))
     asked = []
     seams.disk(abandoned=lambda find, *place: asked.append(place) or find(*place))
@@ -251,9 +245,7 @@ def test_files_in_a_folder_that_is_aside_have_their_names_at_once(
     assert read_tree(tmp_path / "model") == {"a.json": b"again", "b.json": b"b"}
 
 
-def test_a_file_that_fails_in_a_folder_that_is_aside_is_not_there(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_a_file_that_fails_in_a_new_folder_is_not_there(tmp_path: Path, seams: Seams) -> None:
     def full(write: Any, *_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

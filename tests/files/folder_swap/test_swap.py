@@ -34,7 +34,14 @@ from tests.files.folder_swap.folder_states import (
 )
 from tests.files.states import leftovers
 from tests.kit.disk_faults import FaultyDisk, raising
-from tests.kit.power import Tree, read_tree, write_tree
+from tests.kit.power import (
+    LoggingDisk,
+    Operation,
+    Tree,
+    read_tree,
+    trees_after_power_cut,
+    write_tree,
+)
 from tests.kit.seams import Seams
 
 PREFIX = aside_prefix(Path("model"))
@@ -126,7 +133,7 @@ def test_a_save_that_fails_leaves_the_old_folder_or_the_new_one(
 
 
 @pytest.mark.parametrize("disk", DISKS)
-def test_a_save_killed_at_any_operation_leaves_the_old_folder_or_the_new_one(
+def test_a_save_killed_anywhere_leaves_the_old_folder_or_the_new_one(
     disk: str, tmp_path: Path
 ) -> None:
     child = [sys.executable, "-m", "tests.files.killed", str(tmp_path), disk]
@@ -187,9 +194,7 @@ def test_a_file_that_is_in_an_old_folder_alone_is_never_removed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("there", [None, {}, OTHERS], ids=["nothing", "empty", "others"])
-def test_a_whole_folder_that_was_left_aside_is_put_back_where_none_is(
-    there: Tree | None, tmp_path: Path
-) -> None:
+def test_a_folder_that_was_left_aside_is_put_back(there: Tree | None, tmp_path: Path) -> None:
     path = tmp_path / "model"
     leftover = tmp_path / f"{PREFIX}00000000{OLD_SUFFIX}"
     write_tree(OLD | OTHERS, leftover)
@@ -207,9 +212,7 @@ def test_a_whole_folder_that_was_left_aside_is_put_back_where_none_is(
         assert leftovers(path) == []
 
 
-def test_where_the_exchange_could_not_be_made_durable_the_old_folder_stays_aside(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_without_a_durable_exchange_the_old_folder_stays(tmp_path: Path, seams: Seams) -> None:
     path = prepare(tmp_path / "model")
 
     def sync_folder(sync: Any, folder: Path) -> None:
@@ -237,9 +240,7 @@ def test_a_folder_that_a_living_process_writes_is_not_cleaned_away(tmp_path: Pat
     assert leftovers(path) == []
 
 
-def test_a_folder_that_a_cleaner_takes_away_before_it_is_locked_is_made_again(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_a_folder_that_a_cleaner_takes_away_is_made_again(tmp_path: Path, seams: Seams) -> None:
     path = prepare(tmp_path / "model")
     taken: list[Path] = []
 
@@ -256,9 +257,7 @@ def test_a_folder_that_a_cleaner_takes_away_before_it_is_locked_is_made_again(
 
 
 @pytest.mark.parametrize("kind", DISKS)
-def test_files_that_come_or_change_at_the_last_moment_are_brought_over(
-    kind: str, tmp_path: Path, seams: Seams
-) -> None:
+def test_files_that_come_late_are_brought_over(kind: str, tmp_path: Path, seams: Seams) -> None:
     path = prepare(tmp_path / "model")
 
     def exchange(call: Any, source: Path, target: Path) -> None:
@@ -331,3 +330,63 @@ def test_what_is_not_a_file_is_refused_and_stays(name: str, when: str, tmp_path:
         begun(path / name)
     assert len(os.listdir(path)) == len(OLD | OTHERS) + 1
     assert leftovers(path) == []
+
+
+class Save:
+    """A save of NEW, logged."""
+
+    def __init__(self, folder: Path, is_there: bool) -> None:
+        path = prepare(folder / "model", is_there)
+        self.before = read_tree(folder)
+        self.states = [NEW | OTHERS, OLD | OTHERS] if is_there else [NEW, {}]
+        disk = LoggingDisk(folder)
+        save(path, disk)
+        self.log = disk.log
+
+    def violations(self, log: list[Operation]) -> int:
+        """How many states after a power cut are neither the old folder nor the new one."""
+        return sum(
+            _model(tree) not in (self.states[:1] if is_over else self.states)
+            for is_over, tree in trees_after_power_cut(log, self.before)
+        )
+
+
+def _model(tree: Tree) -> Tree:
+    below = {name.removeprefix("model/"): tree[name] for name in tree if name.startswith("model/")}
+    return {name: content for name, content in below.items() if name}
+
+
+@pytest.fixture(params=[True, False], ids=["over a folder", "as a new folder"])
+def logged(request: pytest.FixtureRequest, tmp_path: Path) -> Save:
+    return Save(tmp_path, request.param)
+
+
+def test_a_power_cut_at_any_moment_leaves_the_old_folder_or_the_new_one(logged: Save) -> None:
+    assert logged.violations(logged.log) == 0
+
+
+def _last(log: list[Operation], *kinds: str) -> int:
+    return max(i for i, operation in enumerate(log) if operation.kind in kinds)
+
+
+def test_the_new_folder_is_synced_between_the_last_link_and_the_exchange(
+    tmp_path: Path,
+) -> None:
+    logged = Save(tmp_path, is_there=True)
+    exchange = _last(logged.log, "exchange")
+    sync = max(i for i in range(exchange) if logged.log[i].kind == "sync_folder")
+    assert _last(logged.log, "link") < sync
+    assert logged.violations(logged.log[:sync] + logged.log[sync + 1 :]) > 0
+
+
+def test_the_folder_above_is_synced_before_the_old_one_is_removed(tmp_path: Path) -> None:
+    logged = Save(tmp_path, is_there=True)
+    (sync,) = (
+        i
+        for i, operation in enumerate(logged.log)
+        if (operation.kind, operation.name) == ("sync_folder", "")
+    )
+    assert _last(logged.log, "exchange") < sync
+    assert "remove" not in [operation.kind for operation in logged.log[:sync]]
+    moved = [*logged.log[:sync], *logged.log[sync + 1 :], logged.log[sync]]
+    assert logged.violations(moved) > 0

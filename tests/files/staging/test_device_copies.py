@@ -67,7 +67,7 @@ def test_small_tensors_lie_behind_the_others_and_tiny_ones_last() -> None:
     assert all(end <= copies[n].start for end, n in zip(ends, order[1:], strict=False))
 
 
-def test_small_tensors_without_others_between_them_are_copied_at_once(
+def test_small_neighbours_are_copied_at_once(
     memory: SharedStaging,
 ) -> None:
     device = LateDevice()
@@ -97,7 +97,7 @@ def test_no_piece_reaches_over_the_end_of_what_is_pinned_at_once(
     assert changed(under.copies, under.summed) == []
 
 
-def test_what_was_copied_is_compared_with_the_sums_of_its_own_device(
+def test_copies_are_compared_with_the_sums_of_their_device(
     memory: SharedStaging,
 ) -> None:
     first, second = LateDevice("late:0"), LateDevice("late:1")
@@ -115,7 +115,7 @@ def test_what_was_copied_is_compared_with_the_sums_of_its_own_device(
     assert changed(under.copies, under.summed) == []
 
 
-def test_a_device_of_which_nothing_is_overlapped_comes_first_though_another_is(
+def test_a_device_of_which_nothing_is_overlapped_comes_first(
     memory: SharedStaging,
 ) -> None:
     first, second = LateDevice("late:0"), LateDevice("late:1")
@@ -129,7 +129,7 @@ def test_a_device_of_which_nothing_is_overlapped_comes_first_though_another_is(
     assert bytes_of(copies) == before
 
 
-def test_without_anything_overlapped_all_is_copied_before_it_goes_on(
+def test_without_an_overlap_all_is_copied_before_it_goes_on(
     memory: SharedStaging,
 ) -> None:
     first, second = LateDevice("late:0", 0.05), LateDevice("late:1", 0.1)
@@ -167,7 +167,7 @@ def test_staging_that_is_closed_waits_for_copies_into_it(memory: SharedStaging) 
     timer.join()
 
 
-def test_staging_is_not_used_again_before_the_copies_into_it_are_made(
+def test_staging_is_used_again_after_the_copies_into_it(
     memory: SharedStaging,
 ) -> None:
     slow, other = LateDevice("late:0"), LateDevice("late:1")

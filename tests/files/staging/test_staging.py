@@ -19,6 +19,7 @@ import pytest
 
 from standfast import errors
 from standfast.files import mapping
+from standfast.files.staging.free_memory import available
 from standfast.files.staging.staging import SharedStaging, Staged
 from standfast.tensors import Source, TensorSpec, source_of
 from standfast.tensors.sources import ALIGNMENT, Bytes
@@ -91,7 +92,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_copies_are_the_tensors_in_their_order_and_stay_when_these_change(
+def test_copies_stay_when_the_tensors_change(
     staging: SharedStaging, count: int, seams: Seams
 ) -> None:
     processors(seams, count)
@@ -119,9 +120,7 @@ def test_another_process_sees_the_same_after_growing_too(staging: SharedStaging)
         assert content([*staged.copies([s.spec for s in sources(some)])]) == little(some)
 
 
-def test_memory_is_touched_by_reserve_and_kept_when_it_grows(
-    staging: SharedStaging, seams: Seams
-) -> None:
+def test_memory_is_touched_by_reserve_and_kept(staging: SharedStaging, seams: Seams) -> None:
     for kernel_helps in (True, False):
         if not kernel_helps:
             seams.system(mapping._libc, madvise=refusing(errno.EINVAL))
@@ -134,9 +133,7 @@ def test_memory_is_touched_by_reserve_and_kept_when_it_grows(
         assert staging.size == touched(staging) == start + 8 * MIB
 
 
-def test_memory_that_cannot_be_had_is_refused_and_the_old_kept(
-    staging: SharedStaging, seams: Seams
-) -> None:
+def test_without_more_memory_the_old_is_kept(staging: SharedStaging, seams: Seams) -> None:
     staging.reserve(MIB)
     seams.system(mapping._libc, madvise=refusing(errno.ENOMEM))
     with pytest.raises(errors.WriteFailed, match="2,097,152") as caught:
@@ -193,9 +190,7 @@ def test_a_helping_thread_finishes_what_it_took(staging: SharedStaging, seams: S
 
 
 @pytest.mark.parametrize("where", ["caller", "other"])
-def test_an_error_is_raised_when_all_threads_are_done(
-    staging: SharedStaging, where: str, seams: Seams
-) -> None:
+def test_an_error_waits_for_all_threads(staging: SharedStaging, where: str, seams: Seams) -> None:
     processors(seams, 4)
     main = threading.get_ident()
     reading: set[int] = set()
@@ -216,9 +211,7 @@ def test_an_error_is_raised_when_all_threads_are_done(
     assert content(staging.stage(sources([np.arange(9)]))) == little([np.arange(9)])
 
 
-def test_ctrl_c_while_waiting_for_a_thread_waits_for_it_all_the_same(
-    staging: SharedStaging, seams: Seams
-) -> None:
+def test_ctrl_c_waits_for_a_thread_all_the_same(staging: SharedStaging, seams: Seams) -> None:
     processors(seams, 2)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job of a shell has none
     main = threading.get_ident()
@@ -265,3 +258,54 @@ def test_a_hundred_saves_take_no_more_memory_than_one(staging: SharedStaging) ->
         staging.stage(some)
     assert (staging.size, touched(staging), mappings(file)) == before
     assert mappings(file) == 1
+
+
+@pytest.fixture
+def system(tmp_path: Path, seams: Seams) -> Path:
+    """A machine with 9,000 KiB, and a process in no group."""
+    (tmp_path / "meminfo").write_text("MemTotal: 10000 kB\nMemAvailable: 9000 kB\n")
+    seams.bound("file of free memory", tmp_path / "meminfo")
+    seams.bound("cgroup of this process", tmp_path / "cgroup")
+    seams.bound("folder of cgroups", tmp_path / "groups")
+    return tmp_path
+
+
+def limit(system: Path, group: str, most: str, used: int, names: tuple[str, str]) -> None:
+    folder = system / "groups" / group
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / names[0]).write_text(f"{most}\n")
+    (folder / names[1]).write_text(f"{used}\n")
+
+
+NEW = ("memory.max", "memory.current")
+OLD = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def test_without_groups_the_machine_counts(system: Path) -> None:
+    assert available() == 9000 << 10
+    (system / "cgroup").write_text("nonsense\n0::\n:::\n")
+    limit(system, "", "many", 2, NEW)
+    assert available() == 9000 << 10
+    (system / "meminfo").unlink()
+    assert available() is None
+
+
+def test_a_container_has_what_its_root_has(system: Path) -> None:
+    (system / "cgroup").write_text("0::/\n")
+    limit(system, "", "5000", 2000, NEW)
+    assert available() == 3000
+
+
+def test_a_job_of_a_scheduler_has_what_the_least_of_its_groups_has(system: Path) -> None:
+    (system / "cgroup").write_text("0::/slurm/job_7/step_0\n")
+    limit(system, "slurm", "max", 90, NEW)
+    limit(system, "slurm/job_7", "7000", 3000, NEW)
+    limit(system, "slurm/job_7/step_0", "max", 10, NEW)
+    assert available() == 4000
+
+
+def test_groups_of_older_kernels_count_too(system: Path) -> None:
+    (system / "cgroup").write_text("5:cpu,cpuacct:/x\n9:memory:/docker/a\n0::/\n")
+    limit(system, "memory/docker/a", "6000", 1000, OLD)
+    limit(system, "memory", str((1 << 63) - 4096), 10, OLD)
+    assert available() == 5000

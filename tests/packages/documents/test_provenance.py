@@ -36,7 +36,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_revision_of_a_folder_is_found_from_below_and_dirty_if_a_file_changed(
+def test_the_revision_is_dirty_if_a_file_changed(
     repository: Path,
 ) -> None:
     (repository / "new.txt").write_text("new")

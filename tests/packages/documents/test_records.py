@@ -205,9 +205,7 @@ def test_a_field_that_a_file_lacks_is_written_once_it_is_set() -> None:
 REST = '{"metadata": {}, "samples": [{"text": "a", "x": '
 
 
-def test_a_dataset_may_be_larger_than_other_json_files_up_to_a_limit(
-    path: Path, seams: Seams
-) -> None:
+def test_a_dataset_may_be_larger_than_other_json_files(path: Path, seams: Seams) -> None:
     seams.bound("bytes of JSON", 1 << 16)
     dataset = DatasetInfo.of_texts(["flour and butter " * 4096])
     dataset.save(path)
@@ -292,7 +290,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "content", "place"), WRONG, ids=range(len(WRONG)))
-def test_a_known_field_of_the_wrong_kind_is_named_with_the_file(
+def test_a_field_of_the_wrong_kind_is_named(
     kind: Any, content: Any, place: str, path: Path
 ) -> None:
     path.write_text(json.dumps(content))

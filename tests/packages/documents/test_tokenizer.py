@@ -35,9 +35,7 @@ def _package(folder: Path, made: Any, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", hugging.TOKENIZERS)
-def test_the_text_loads_to_the_same_tokenizer_also_in_transformers(
-    tmp_path: Path, kind: str
-) -> None:
+def test_the_text_is_the_same_tokenizer_in_transformers(tmp_path: Path, kind: str) -> None:
     made = hugging.TOKENIZERS[kind]()
     again = tokenizer.tokenizer_of(tokenizer.tokenizer_text(made))
     assert _without_scores(again) == _without_scores(made)

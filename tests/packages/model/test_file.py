@@ -104,7 +104,7 @@ print(modules, was_read, grown(before, after), *touched)
 """
 
 
-def test_a_large_file_is_mapped_at_once_and_memory_grows_with_what_is_touched(
+def test_a_large_file_is_mapped_and_only_what_is_touched_is_read(
     tmp_path: Path,
 ) -> None:
     config = Config(vocab_size=1000, n_positions=64, n_embd=1024, n_layer=1, n_head=16)
@@ -129,7 +129,7 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_warning_says_that_a_file_was_loaded_only_if_it_was(
+def test_a_warning_comes_only_if_a_file_was_loaded(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     path = tmp_path / "model.safetensors"

@@ -41,9 +41,7 @@ def _bytes(*sizes: int) -> dict[str, TensorSpec]:
     ),
     ids=str,
 )
-def test_shards_and_index_are_those_that_transformers_writes(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_shards_are_those_that_transformers_writes(tmp_path: Path, changes: dict[str, Any]) -> None:
     model = hugging.model(**changes)
     if "dtype" in changes:
         model = model.bfloat16()
@@ -170,9 +168,7 @@ def test_an_index_beyond_the_limit_is_not_read(tmp_path: Path, seams: Seams) -> 
 
 @settings(max_examples=30)
 @given(st.binary(max_size=200))
-def test_no_bytes_make_an_index_crash(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes
-) -> None:
+def test_no_bytes_crash_an_index(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.index.json"
     path.write_bytes(b'{"weight_map": {' + data)
     with pytest.raises((errors.BadField, errors.DuplicateKey)):
