@@ -283,9 +283,6 @@ def test_nothing_is_written_through_a_store(tmp_path: Path) -> None:
 
 
 def test_the_recipe_of_the_seed_works_after_an_import(imported: Manager) -> None:
-    """The seed: "checkpoint_files = sorted(model_dir.glob(f"{latest_hash}_step_*.pt"))",
-    "model.load_state_dict(checkpoint['model_state_dict'])".
-    """
     latest_hash = imported.get_latest_hash()
     assert latest_hash is not None
     model_dir = imported.models_dir / latest_hash
@@ -305,7 +302,6 @@ def test_the_recipe_of_the_seed_works_after_an_import(imported: Manager) -> None
 
 
 def test_an_import_keeps_the_times(imported: Manager) -> None:
-    """The seed: "The manifest maintains creation and last-used timestamps"."""
     (entry,) = imported.get_all_hashes()
     assert entry["created"] == "2026-11-15T06:46:51.897549Z"
     assert entry["last_used"] == "2026-11-15T06:46:51.921824Z"

@@ -252,7 +252,6 @@ def test_the_closest_step_is_loaded_and_of_two_the_higher(root: Path, manager: M
 
 
 def test_an_experiment_goes_by_the_start_of_its_hash(root: Path, manager: Manager) -> None:
-    """The seed: "Old hash: a1b2c3d4_e5f6g7h8_i9j0k1l2"."""
     made = fill(root, 10)
     other = fill(root, 1, hp={"lr": 2})
     shared = next(i for i in range(24) if made[i] != other[i])
@@ -422,7 +421,6 @@ def test_a_config_that_was_edited_by_hand_is_noticed(root: Path, manager: Manage
 def test_a_data_state_without_uids_has_the_usual_keys(
     manager: Manager,
 ) -> None:
-    """The seed: "discarded_uids = set(data_state.get('discarded', []))"."""
     path = manager.save_data_snapshot(
         {"discarded": ["s17"], "tags": {"s3": ["hard"]}, "split": "a"}
     )
@@ -653,7 +651,6 @@ def test_arguments_of_a_wrong_type_are_refused(root: Path, manager: Manager) -> 
     made = fill(root, 1)
     manager.update_experiment_hash(new_model(), HP, DATA)
     before = tree(manager.models_dir)
-    wrong: Any
     for wrong in ("best", [("a", 1)], 5):
         with pytest.raises(errors.BadOption, match="metadata"):
             manager.save_model_checkpoint(new_model(), 2, metadata=wrong)
@@ -678,7 +675,6 @@ def compiled(model: nn.Module) -> Any:
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("wrap", [compiled, nn.DataParallel, torch.jit.script])
 def test_a_wrapped_model_is_loaded_by_the_module_inside(manager: Manager, wrap: Any) -> None:
-    """The seed: "model.load_state_dict(checkpoint['model_state_dict'])"."""
     model, fresh = wrap(new_model()), wrap(new_model(seed=1))
     manager.update_experiment_hash(model, HP)
     checkpoint = torch.load(manager.save_model_checkpoint(model, 1))

@@ -37,7 +37,6 @@ def steps_of(system: CheckpointSystem, exp_hash: str) -> Any:
 
 
 def test_a_process_has_one_system_until_it_is_closed(root: Path) -> None:
-    """The seed: "get_checkpoint_system(root_log_dir='experiments', checkpoint_frequency=100)"."""
     first = get_checkpoint_system(root)
     assert first.checkpoint_frequency == 100
     assert get_checkpoint_system(root, 100) is first
@@ -56,7 +55,6 @@ def test_a_process_has_one_system_until_it_is_closed(root: Path) -> None:
 
 
 def test_a_frequency_is_a_positive_whole_number(root: Path) -> None:
-    wrong: Any
     for wrong in (0, -1, 1.5, True):
         with pytest.raises(errors.BadOption, match="checkpoint_frequency"):
             get_checkpoint_system(root, wrong)

@@ -89,7 +89,6 @@ def test_a_slice_that_is_read_reads_no_more_than_it_must(path: Path, seams: Seam
 
 def test_an_index_that_does_not_fit_is_refused(path: Path) -> None:
     with standfast.open(path) as file:
-        index: Any
         for index in (5, (0, 0, 0), "x", [0, 1], np.array([True] * 5), True, 1.5, (..., ...)):
             with pytest.raises(errors.BadIndex, match="5, 16777216"):
                 file.slice("big")[index]
@@ -127,7 +126,6 @@ def test_what_is_missing_or_unreadable_is_said(tmp_path: Path) -> None:
     with pytest.raises(errors.MissingFile, match="nothing"):
         standfast.open(tmp_path / "nothing.safetensors")
     os.mkfifo(tmp_path / "pipe.safetensors")
-    odd: Any
     for odd in (tmp_path, tmp_path / "pipe.safetensors", "with\0null", 3, None, 1.5, ["x"]):
         with pytest.raises(errors.UnreadableFile):
             standfast.load(odd)

@@ -70,7 +70,6 @@ def test_no_space_is_reserved_while_the_file_is_written_to(seams: Seams) -> None
     source = source_of(np.zeros(16 * MIB, np.uint8))
     pieces = [(source, 0, 16 * MIB)] * 8
     file = writer.write_growing(WatchedFile, 0, pieces, lambda: b"head", 8 * 16 * MIB)
-    assert file is not None
     assert len(file.reserved) == 3
     assert not file.was_written_to
 

@@ -55,7 +55,6 @@ def test_the_state_is_the_weights_and_the_files(run: Run) -> None:
     assert package["format"] == "standfast package 1"
     assert package["config"] == TINY.as_dict()
     found = stored_package(checkpoint)
-    assert found is not None
     assert found.files == {name: file.tobytes() for name, file in package["files"].items()}
     assert found.files["tokenizer.json"] == tokenizer_text(TOKENIZER)
     assert found.files["dataset.txt"] == b"one\n\ntwo\n"
@@ -101,7 +100,6 @@ def test_a_fine_tune_of_the_last_layer_writes_the_last_layer(run: Run) -> None:
 def test_a_wrapped_model_is_saved_under_its_own_names_and_with_its_configuration(run: Run) -> None:
     made = model()
     package = stored_package(save_to_store(run, 1, torch.nn.DataParallel(made), TOKENIZER))
-    assert package is not None
     assert package.config == TINY.as_dict()
     assert bits(run.load(1)["model"]) == bits(made)
 
@@ -222,7 +220,6 @@ def test_a_checkpoint_goes_by_a_ref(store: Store, run: Run, tmp_path: Path) -> N
     for step in (1, 2, 3):
         save_to_store(run, step, model(step), TOKENIZER, TINY, best=step == 2)
     run.checkpoint(1).tag("paper")
-    place: Any
     for ref, step, place in (
         ("gpt@best", 2, store),
         ("latest", 3, str(tmp_path / "store")),
@@ -230,7 +227,6 @@ def test_a_checkpoint_goes_by_a_ref(store: Store, run: Run, tmp_path: Path) -> N
     ):
         export(ref, tmp_path / ref, store=place)
         assert bits(load_model_folder(tmp_path / ref)[0]) == bits(model(step))
-    source: Any
     for source, options, error, named in (
         ("gpt@best", {}, errors.BadOption, "store="),
         ("bert", {"store": store}, errors.RefNotFound, "bert"),
@@ -286,7 +282,6 @@ def test_checkpoints_that_make_no_sound_package_are_refused(run: Run, tmp_path: 
     wrong = run.save(2, {"model": model().state_dict(), "package": package})
     larger = save_to_store(run, 3, model(), TOKENIZER, TINY)
     both = r"'ln_f\.bias'.*'_orig_mod\.ln_f\.bias'"
-    options: Any
     for checkpoint, options, error, named in (
         (larger, {"config": TINY.changed(n_layer=3)}, errors.StateMismatch, r"h\.2\.ln_1\.weight"),
         (twice, {"config": TINY, "tokenizer": TOKENIZER}, errors.StateMismatch, both),

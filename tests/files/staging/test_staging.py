@@ -105,7 +105,6 @@ def test_copies_stay_when_the_tensors_change(
     assert content(copies) == expected
     for copy in copies:
         memory = copy.contiguous()
-        assert memory is not None
         assert memory.ctypes.data % ALIGNMENT == 0
         part = np.empty(memory.size // 2, np.uint8)
         copy.copy_to(part, memory.size // 4)

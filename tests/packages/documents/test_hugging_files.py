@@ -129,7 +129,6 @@ def test_a_model_of_nobody_says_nothing_of_generation() -> None:
 
 def test_half_of_a_character_is_named_before_anything_is_written(tmp_path: Path) -> None:
     made = hugging.model(vocab_size=300)
-    options: dict[str, Any]
     for options, named in (
         ({"dataset": DatasetInfo.of_texts(["a", "\ud800"])}, r"dataset\.json: samples\[1\]\.text"),
         ({"generation_info": GenerationInfo("\ud800")}, r"generation_info\.json: prompt"),

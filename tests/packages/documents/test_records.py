@@ -86,7 +86,6 @@ def test_plain_text_has_an_empty_line_between_samples() -> None:
 
 
 def test_without_a_counter_the_number_of_tokens_is_unknown(path: Path) -> None:
-    """The seed: `pub total_tokens: usize` of `DatasetMetadata`; 0 would be a claim."""
     dataset = DatasetInfo.of_texts(["one two", "three"])
     assert dataset.metadata.total_tokens is None
     dataset.save(path)
@@ -146,7 +145,6 @@ def test_numbers_of_numpy_are_numbers_and_a_path_may_be_bytes(path: Path) -> Non
     assert [type(sample.tokens) for sample in dataset.samples] == [int] * 3
     dataset.save(given)
     assert DatasetInfo.load(given) == dataset
-    wrong: Any
     for wrong in (np.bool_(True), np.float64(2.5)):
         with pytest.raises(errors.BadField, match="epochs"):
             TrainingParams(epochs=wrong)

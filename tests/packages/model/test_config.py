@@ -35,7 +35,6 @@ def test_what_is_not_known_is_kept(tmp_path: Path) -> None:
 
 
 def test_numbers_of_numpy_and_a_path_of_bytes_will_do(tmp_path: Path) -> None:
-    """The seed: "Use Path trait for cross-platform compatibility"."""
     given: Any = {"vocab_size": np.int64(100), "resid_pdrop": np.float64(0.25)}
     path: Any = os.fsencode(tmp_path / "config.json")
     Config(**given).save(path)

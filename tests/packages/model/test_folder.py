@@ -131,9 +131,6 @@ def test_folders_above_are_made_and_those_of_others_are_not_replaced(tmp_path: P
 
 def test_what_cannot_be_saved_leaves_nothing(tmp_path: Path) -> None:
     relu = hugging.config(activation_function="relu")
-    made: Any
-    config: Any
-    options: Any
     for made, config, options, error in (
         (1, TINY, {"quantize": "int3"}, errors.BadOption),
         (1, TINY, {"max_shard_size": "many"}, errors.BadOption),
@@ -276,7 +273,6 @@ def test_a_pickle_in_the_folder_is_refused_and_never_run(folder: Path, how: str)
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
 def test_weights_of_another_configuration_are_refused(folder: Path) -> None:
     (folder / "manifest.json").unlink()
-    changes: dict[str, Any]
     for changes, named in (
         ({"n_layer": 3}, "h.2.ln_1.weight"),
         ({"n_layer": 1}, "h.1.ln_1.weight"),
@@ -291,7 +287,6 @@ def test_weights_of_another_configuration_are_refused(folder: Path) -> None:
 
 def test_the_manifest_tells_where_the_package_came_from(folder: Path) -> None:
     manifest = Manifest.read(folder)
-    assert manifest is not None
     libraries = manifest.provenance["libraries"]
     assert libraries["torch"] == version("torch")
     assert libraries["tokenizers"]
@@ -458,7 +453,6 @@ OPTIONAL = ("generation_info.json", "dataset.json", "dataset.txt", "tokenizer_co
     "load", [load_model_folder, lambda path: load_model_mmaped(path, verify=True)]
 )
 def test_a_missing_optional_file_is_reported_and_the_model_loads(folder: Path, load: Any) -> None:
-    """The seed: "5. Load tokenizer / 6. Optionally load metadata"."""
     for count, name in enumerate(OPTIONAL, 1):
         (folder / name).unlink()
         with pytest.warns(errors.NotVerified) as caught:
@@ -487,7 +481,6 @@ def test_a_package_that_fails_gives_no_warning(
 
 
 def test_the_configuration_that_comes_back_equals_the_one_that_was_saved(tmp_path: Path) -> None:
-    """The seed, under "Round-trip Test": "assert_eq!(config.n_embd, cfg2.n_embd);"."""
     for config in (
         TINY,
         TINY.changed(tie_word_embeddings=False, eos_token_id=[1, 2], bos_token_id=0),

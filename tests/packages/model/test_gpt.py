@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -114,8 +113,6 @@ def test_generating_leaves_the_mode_of_the_model_as_it_was(model: GPT) -> None:
 
 
 def test_what_nothing_can_be_generated_from_is_refused(model: GPT) -> None:
-    ids: Any
-    options: Any
     for ids in ([], [61], [-1], ["a"], [[1, 2]], "ab"):
         with pytest.raises(errors.BadOption):
             model.generate(ids)

@@ -96,7 +96,6 @@ def test_a_damaged_file_changes_and_fills_nothing(is_new: bool, tmp_path: Path) 
 
 
 def test_an_empty_varmap_is_filled_from_a_file(tmp_path: Path) -> None:
-    """The seed: "let varmap = VarMap::new(); … varmap.load(path)?;"."""
     path = tmp_path / "w.safetensors"
     varmap = VarMap()
     varmap.save(path)

@@ -202,7 +202,6 @@ SCALES = np.ones(2, np.float32)
 def test_a_scheme_that_no_writer_wrote_is_refused() -> None:
     arrays = {"x": NUMBERS, "x.scale": SCALES}
     assert quantized.dequantized(arrays, GOOD)["x"].tolist() == [[1, 1, 1]] * 2
-    scheme: Any
     for scheme in ({"scheme": "int4", "tensors": {}}, {"scheme": "\x1b[2J", "tensors": {}}):
         with pytest.raises(errors.UnsupportedFile) as caught:
             quantized.dequantized(arrays, scheme)

@@ -93,7 +93,6 @@ def test_a_size_in_words_means_what_it_means_to_the_hub_library() -> None:
     assert weights.shard_size(1234) == 1234
     assert weights.shard_size(5e9) == 5_000_000_000
     assert weights.shard_size("1GiB") == 1 << 30
-    wrong: Any
     for wrong in ("", "many", "5 apples", "-1GB", 0, -1, math.nan, math.inf, None, True, [5]):
         with pytest.raises(errors.BadOption, match="max_shard_size"):
             weights.shard_size(wrong)
