@@ -1,4 +1,4 @@
-"""Fail the 1st file operation of a save, then the 2nd, … until none is left."""
+"""Fail or kill a save at its 1st operation, then the 2nd, …, and cut the power anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read, what is verified, and when."""
+"""What is read, what is verified, and when; past the page cache too."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_slice_that_is_read_reads_no_more_than_it_must(path: Path, seams: Seam
 def test_an_index_that_does_not_fit_is_refused(path: Path) -> None:
     with standfast.open(path) as file:
         for index in (5, (0, 0, 0), "x", [0, 1], np.array([True] * 5), True, 1.5, (..., ...)):
-            with pytest.raises(errors.BadIndex, match="5, 16777216"):
+            with pytest.raises(errors.BadIndex, match="16777216"):
                 file.slice("big")[index]
         assert "bigger" not in file
         assert file.get("bigger") is None
@@ -199,7 +199,7 @@ def test_a_file_that_cannot_be_mapped_says_what_to_do(path: Path, seams: Seams) 
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     seams.system(mmap, mmap=no_memory)
-    with pytest.raises(errors.UnreadableFile, match=r"state\.safetensors: .*mapped=False"):
+    with pytest.raises(errors.UnreadableFile, match=r"state\.safetensors.*mapped=False"):
         standfast.load(path)
 
 

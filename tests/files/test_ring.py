@@ -1,4 +1,4 @@
-"""The blocks of the ring are kept for the next save, and never shared by two."""
+"""Saves share blocks, take little memory, and write the digests that are documented."""
 
 from __future__ import annotations
 

@@ -200,3 +200,10 @@ def test_what_was_pinned_is_let_go_if_closed_meanwhile(memory: SharedStaging, se
         assert pinning.exception() is not None
     assert len(parts) < 256
     assert device.pinned == {}
+
+
+def test_nothing_of_the_state_is_kept_once_it_is_copied(memory: SharedStaging) -> None:
+    _, under = memory.begin([on(LateDevice(), LARGE)], {0})
+    under.wait()
+    assert not under._begun
+    assert not under._sources
