@@ -1,4 +1,4 @@
-"""Saves and loads a model that lies in a file, and tells how much memory that took.
+"""Saves, loads and exports a model that lies in a file, and tells how much memory that took.
 
 FILE LAYERS WIDTH SHARD     the file is made, and the package lies beside it
 """
@@ -16,9 +16,10 @@ from blake3 import blake3
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from standfast.packages import Config, load_model_folder, save_model_folder
+from standfast.packages import Config, export, load_model_folder, save_model_folder
 from standfast.packages.model.config import shapes
 from standfast.packages.model.gpt import GPT, empty, fill
+from standfast.store import Store
 
 BLOCK = 1 << 22
 
@@ -96,12 +97,21 @@ def main(path: Path, config: Config, shard: int) -> None:
         save_model_folder(model, tokenizer, config, folder, max_shard_size=shard)
     with Watch() as loading:
         loaded, *_ = load_model_folder(folder)
+    same = digest(loaded) == digest(model)
+    run = Store(path.with_name("store")).run("gpt")
+    run.save(1, {"model": model.state_dict()})
+    model.wte.weight.data[-1] += 1  # so that it lies in two files
+    checkpoint = run.save(2, {"model": model.state_dict()})
+    exported = path.with_name("exported")
+    with Watch() as exporting:
+        export(checkpoint, exported, config=config, tokenizer=tokenizer)
     found = {
         "size": path.stat().st_size,
         "shards": len(list(folder.glob("model-*.safetensors"))),
         "saving": saving.more,
         "loading": loading.more,
-        "same": digest(loaded) == digest(model),
+        "exporting": exporting.more,
+        "same": same and digest(load_model_folder(exported)[0]) == digest(model),
     }
     print(json.dumps(found))
 

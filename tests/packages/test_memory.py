@@ -1,4 +1,4 @@
-"""A model larger than the memory there is: saved in shards, and loaded again."""
+"""A model larger than the memory there is: saved in shards, loaded again, and exported."""
 
 from __future__ import annotations
 
@@ -65,14 +65,17 @@ LIMIT = 450_000_000
 """Of which Python and torch take 250 million by themselves; the rest is one shard."""
 
 
-@pytest.mark.parametrize("layers", [3, pytest.param(80, marks=pytest.mark.long)])
-def test_a_model_larger_than_memory_is_saved_and_loaded(layers: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layers", [2, pytest.param(30, marks=pytest.mark.long)])
+def test_a_model_larger_than_memory_is_saved_loaded_and_exported(
+    layers: int, tmp_path: Path
+) -> None:
     with memory_group(LIMIT) as group:
         found = json.loads(run_within(group, str(tmp_path / "w"), str(layers), "1024", str(SHARD)))
     assert found["size"] > 50_000_000 * layers
     assert found["shards"] >= found["size"] // SHARD
     assert found["saving"] < 80_000_000  # of its own, besides what is mapped
     assert found["loading"] < 20_000_000
+    assert 0 < found["exporting"] < 100_000_000
     assert found["same"]
 
 

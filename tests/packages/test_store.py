@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from standfast import errors
 from standfast.files.digests import CHUNK
 from standfast.packages.documents.records import DatasetInfo, GenerationInfo
 from standfast.packages.documents.tokenizer import tokenizer_text
-from standfast.packages.model.config import Config, shapes
+from standfast.packages.model.config import Config
 from standfast.packages.model.files import load_model_folder
 from standfast.packages.store import export, save_to_store, stored_package, stored_weights
 from standfast.store import Checkpoint, Run, Store
@@ -145,10 +143,6 @@ def test_a_damaged_file_is_named(run: Run) -> None:
     flip_in(run.store, "gpt@1", "package.files.tokenizer.json")
     with pytest.raises(errors.DigestMismatch, match=r"package\.files\.tokenizer\.json"):
         stored_package(checkpoint)
-
-
-WIDE = Config(vocab_size=40_000, n_positions=256, n_embd=1024, n_layer=1, n_head=16)
-"""215 MB of weights."""
 
 
 def test_what_was_saved_comes_out_bit_for_bit(run: Run, tmp_path: Path) -> None:
@@ -372,53 +366,3 @@ def test_after_damage_a_source_does_not_give_what_it_held(store: Store, run: Run
             sources["b"].copy_to(out, 0)
         sources["a"].copy_to(out, 5)
     assert out.tobytes() == state["a"][5:15].tobytes()
-
-
-PROGRAM = """
-import sys, threading, time
-import standfast
-from standfast.packages.store import export
-
-def unshared():
-    status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
-    return sum(int(status[key].split()[0]) for key in ("RssAnon", "RssShmem"))
-
-store, folder, config, tokenizer = sys.argv[1:]
-checkpoint = standfast.Store(store).resolve("gpt@2")
-export(standfast.Store(store).resolve("tiny@1"), folder + "-warm")
-before, peak, done = unshared(), 0, False
-
-def watch():
-    global peak
-    while not done:
-        peak = max(peak, unshared())
-        time.sleep(0.001)
-
-watcher = threading.Thread(target=watch)
-watcher.start()
-manifest = export(checkpoint, folder, config=config, tokenizer=tokenizer)
-done = True
-watcher.join()
-print(peak - before, manifest.model.nbytes)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.long
-def test_an_export_takes_little_memory(store: Store, run: Run, tmp_path: Path) -> None:
-    save_to_store(store.run("tiny"), 1, model(), TOKENIZER, TINY)
-    TOKENIZER.save(str(tmp_path / "tokenizer.json"))
-    WIDE.save(tmp_path / "config.json")
-    numbers = np.random.default_rng(0).random(4 << 20, np.float32)
-    weights = {
-        name: np.resize(numbers + at, shape) for at, (name, shape) in enumerate(shapes(WIDE))
-    }
-    run.save(1, {"model": weights})
-    weights["wte.weight"][-1] += 1  # so that it lies in two files
-    run.save(2, {"model": weights})
-    names = ("store", "package", "config.json", "tokenizer.json")
-    command = [sys.executable, "-c", PROGRAM, *(tmp_path / name for name in names)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    peak, nbytes = map(int, done.stdout.split())
-    assert nbytes > 200_000_000
-    assert 8 << 10 < peak <= 100 << 10, "KiB"
