@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch import nn
 
-from standfast.errors import (
-    AmbiguousRef,
-    BadPickle,
-    NotAStore,
-    RefNotFound,
-    RefusedPickle,
-    UnsupportedFile,
-)
-from standfast.experiments import CheckpointManagerV2, get_checkpoint_system
+import standfast
+from standfast import errors
+from standfast.experiments import CheckpointManagerV2 as Manager
+from standfast.experiments import get_checkpoint_system
+from standfast.identity import identify
+from standfast.store.copies.imports import import_root
 from tests import WEIGHTSLAB
-from tests.experiments.models import DATA, HP, bits, new_model, new_optimizer
-from tests.tensorfile.importers.weightslab_roots import FIRST, Writer
+from tests.experiments.models import DATA, HP, bits, new_model, new_optimizer, train_step
+from tests.kit.stores import same
+from tests.tensorfile.importers.weightslab_roots import FIRST, LAYOUTS, SECOND, Writer
 
 ROOT = WEIGHTSLAB
 MADE = "c2546cf6b5a79a7800000000"
@@ -62,7 +61,7 @@ def v3_root(root: Path) -> str:
 
 def test_its_experiments_are_listed(root: Path) -> None:
     before = content(root)
-    manager = CheckpointManagerV2(root)
+    manager = Manager(root)
     assert manager.get_latest_hash() == MADE
     assert manager.list_experiment_hashes() == [MADE]
     assert manager.get_all_hashes(sort_by="last_used") == [
@@ -87,11 +86,10 @@ def test_its_experiments_are_listed(root: Path) -> None:
 
 def test_its_weights_are_loaded(root: Path) -> None:
     before = content(root)
-    manager = CheckpointManagerV2(root)
+    manager = Manager(root)
     found = manager.load_checkpoint("c2546cf6_b5a79a78", target_step=130)
-    assert found["exp_hash"] == MADE
+    assert (found["exp_hash"], found["weights"]["step"]) == (MADE, 100)
     assert found["loaded_components"] == {"weights", "config"}
-    assert found["weights"]["step"] == 100
     assert found["config"]["batch"] == 8
     (path,) = root.rglob("*_step_000200.pt")
     model = new_model()
@@ -99,16 +97,14 @@ def test_its_weights_are_loaded(root: Path) -> None:
     assert manager.load_latest_checkpoint(model, optimizer=optimizer)["step"] == 200
     expected = torch.load(path, weights_only=False)
     assert bits(model.state_dict()) == bits(expected["model_state_dict"])
-    assert (
-        optimizer.state_dict()["state"].keys() == expected["optimizer_state_dict"]["state"].keys()
-    )
+    assert list(optimizer.state_dict()["state"]) == list(expected["optimizer_state_dict"]["state"])
     assert content(root) == before
 
 
 def test_the_layout_of_long_folders_is_read_too(tmp_path: Path) -> None:
     made = v3_root(tmp_path)
     before = content(tmp_path)
-    manager = CheckpointManagerV2(tmp_path)
+    manager = Manager(tmp_path)
     found = manager.load_checkpoint(made)
     assert found["loaded_components"] == {"weights", "config", "data"}
     assert (found["config"], found["data_state"]) == (HP, DATA)
@@ -119,8 +115,8 @@ def test_the_layout_of_long_folders_is_read_too(tmp_path: Path) -> None:
 
 def test_nothing_is_written_to_it(root: Path, tmp_path: Path) -> None:
     before = content(root)
-    manager = CheckpointManagerV2(root)
-    writes = [
+    manager = Manager(root)
+    for write in (
         lambda: manager.update_experiment_hash(hp_snapshot=HP),
         manager.dump_pending_changes,
         lambda: manager.save_model_checkpoint(new_model(), 300),
@@ -128,48 +124,42 @@ def test_nothing_is_written_to_it(root: Path, tmp_path: Path) -> None:
         lambda: manager.save_config(HP),
         lambda: manager.save_data_snapshot(DATA),
         lambda: get_checkpoint_system(root),
-    ]
-    for write in writes:
-        with pytest.raises(NotAStore, match="standfast import"):
+    ):
+        with pytest.raises(errors.NotAStore, match="import"):
             write()
     manager.close()
     assert content(root) == before
     get_checkpoint_system(tmp_path / "other").close()  # the refused one is not the process's
 
 
-def test_what_it_does_not_have_is_said(root: Path) -> None:
-    manager = CheckpointManagerV2(root)
-    with pytest.raises(RefNotFound, match="ffff"):
+def test_missing_and_ambiguous_experiments_are_errors(root: Path) -> None:
+    manager = Manager(root)
+    with pytest.raises(errors.RefNotFound, match="ffff"):
         manager.load_checkpoint("ffff")
-    for path in root.rglob("*.pt"):
-        path.unlink()
-    assert manager.load_checkpoint(MADE)["loaded_components"] == {"config"}
-    with pytest.raises(RefNotFound, match="no checkpoint"):
-        manager.load_latest_checkpoint(exp_hash=MADE)
-
-
-def test_a_beginning_that_two_experiments_have_is_ambiguous(root: Path) -> None:
     (path,) = root.rglob("*_step_000200.pt")
     path.rename(path.with_name("c2546cf6b5a79a7811111111_step_000200.pt"))
-    manager = CheckpointManagerV2(root)
-    with pytest.raises(AmbiguousRef, match="c2546cf6b5a79a7811111111"):
+    manager = Manager(root)
+    with pytest.raises(errors.AmbiguousRef, match="c2546cf6b5a79a7811111111"):
         manager.load_checkpoint("c2546cf6")
     assert manager.load_checkpoint("c2546cf6b5a79a781")["weights"]["step"] == 200
+    for path in root.rglob("*.pt"):
+        path.unlink()
+    assert Manager(root).load_checkpoint(MADE)["loaded_components"] == {"config"}
+    with pytest.raises(errors.RefNotFound):
+        Manager(root).load_latest_checkpoint(exp_hash=MADE)
 
 
 def test_its_architecture_takes_trust(root: Path) -> None:
     (weights,) = root.rglob("*_step_000200.pt")
     weights.with_name("b5a79a78_architecture.pkl").write_bytes(b"no pickle")
-    manager = CheckpointManagerV2(root)
-    with pytest.raises(RefusedPickle):
+    manager = Manager(root)
+    with pytest.raises(errors.RefusedPickle):
         manager.load_checkpoint(MADE, load_model=True)
-    with pytest.raises(BadPickle):
+    with pytest.raises(errors.BadPickle):
         manager.load_checkpoint(MADE, load_model=True, trust_architecture=True)
 
 
-def test_without_pyarrow_the_rest_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pyarrow_the_rest_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(tmp_path, short=True)
     writer.experiment(FIRST, 100)
     writer.config(FIRST, HP)
@@ -177,9 +167,178 @@ def test_without_pyarrow_the_rest_is_loaded(
     writer.snapshot(FIRST, {"data_format": "parquet", "data_file": name})
     (writer.checkpoints / "data" / FIRST[16:] / name).write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    manager = CheckpointManagerV2(tmp_path)
-    with pytest.raises(UnsupportedFile, match=r"pip install pyarrow.*load_data=False"):
+    manager = Manager(tmp_path)
+    with pytest.raises(errors.UnsupportedFile, match=r"pyarrow.*load_data=False"):
         manager.load_checkpoint()
     found = manager.load_checkpoint(load_data=False)
     assert found["config"] == HP
     assert found["loaded_components"] == {"config", "weights"}
+
+
+WEIGHTS = WEIGHTSLAB / "checkpoints" / "models" / "b5a79a78"
+
+
+@pytest.fixture
+def imported(tmp_path: Path) -> Manager:
+    manager = Manager(tmp_path / "store")
+    import_root(manager.store, WEIGHTSLAB)
+    return manager
+
+
+# Read where it is
+
+
+@pytest.mark.parametrize("step", [100, 200])
+def test_a_root_is_resolved_as_a_store_is(step: int) -> None:
+    before = content(WEIGHTSLAB)
+    checkpoint = standfast.Store(WEIGHTSLAB).resolve(f"{MADE}@{step}")
+    state = checkpoint.state()
+    expected = torch.load(WEIGHTS / f"{MADE}_step_{step:06d}.pt", weights_only=False)
+    assert state.keys() == expected.keys()
+    assert bits(state["model_state_dict"]) == bits(expected["model_state_dict"])
+    for index, slots in expected["optimizer_state_dict"]["state"].items():
+        assert bits(state["optimizer_state_dict"]["state"][index]) == bits(slots)
+    assert checkpoint.head.time == expected["timestamp"] + "Z"
+    assert checkpoint["model_state_dict.0.weight"].shape == (8, 10)
+    assert content(WEIGHTSLAB) == before
+
+
+def test_files_without_digests_are_not_said_to_be_verified() -> None:
+    with pytest.raises(errors.UnsupportedFile, match="digest"):
+        standfast.Store(WEIGHTSLAB).resolve("latest").verify()
+
+
+def test_a_store_over_a_root_has_its_experiments(tmp_path: Path) -> None:
+    v3_root(tmp_path)
+    store = standfast.Store(tmp_path)
+    (run,) = store.runs()
+    assert run.hyperparameters["layers"] == [8, 3]
+    assert run.load(100)["step"] == 100
+    assert store.resolve("latest").step == 200
+    model = new_model(seed=9)
+    run.load("latest", part="model_state_dict", into=model.state_dict())
+    assert bits(model.state_dict()) == bits(new_model().state_dict())
+
+
+@LAYOUTS
+def test_a_root_that_grows_is_seen(tmp_path: Path, short: bool) -> None:
+    writer = Writer(tmp_path, short)
+    writer.experiment(FIRST, 100)
+    store = standfast.Store(tmp_path)
+    assert store.resolve("latest").ref == f"{FIRST}@100"
+    writer.experiment(FIRST, 100, 300)
+    writer.experiment(SECOND, 5)
+    assert store.resolve(f"{FIRST}@300").state()["step"] == 300
+    assert store.resolve("latest").ref == f"{SECOND}@5"
+    torch.save({"step": 1, "model_state_dict": {"x": torch.ones(2)}}, writer.weights(FIRST, 100))
+    assert store.resolve(f"{FIRST}@100").state()["model_state_dict"]["x"].tolist() == [1.0, 1.0]
+
+
+def test_tensors_that_are_not_contiguous_are_read(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100)
+    whole = torch.arange(12.0).reshape(3, 4)
+    given = {"turned": whole.T, "rows": whole[::2], "tied": whole, "number": torch.tensor(7)}
+    given |= {"half": torch.arange(4, dtype=torch.bfloat16), "empty": torch.empty(0, 3)}
+    torch.save({"step": 100, "model_state_dict": given}, writer.weights(FIRST, 100))
+    found = standfast.Store(tmp_path).resolve(f"{FIRST}@100").state()["model_state_dict"]
+    assert list(found) == list(given)
+    assert all(same(found[name].contiguous(), given[name].contiguous()) for name in given)
+
+
+def test_a_damaged_file_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, short=True)
+    writer.experiment(FIRST, 100, 200)
+    path = writer.weights(FIRST, 200)
+    path.write_bytes(path.read_bytes()[:500])
+    store = standfast.Store(tmp_path)
+    with pytest.raises(errors.StandfastError, match="step_000200"):
+        store.resolve(f"{FIRST}@200")
+    assert store.resolve(f"{FIRST}@100").state()["step"] == 100
+
+
+def test_nothing_is_written_through_a_store(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(WEIGHTSLAB, tmp_path / "root"))
+    before = content(root)
+    store = standfast.Store(root)
+    checkpoint, run = store.resolve("latest"), store.find_run(MADE)
+    for write in (
+        lambda: checkpoint.tag("paper"),
+        lambda: checkpoint.note("text"),
+        lambda: run.rename("other"),
+        lambda: run.save(300, {}),
+        lambda: run.delete(100),
+        run.delete_all,
+        lambda: run.retain(standfast.KeepLast(1)),
+        lambda: store.run("new"),
+        lambda: store.backend.replace("models/x", b""),
+    ):
+        with pytest.raises(errors.StandfastError):
+            write()
+    store.close()
+    assert content(root) == before
+
+
+# Taken over
+
+
+def test_the_recipe_of_the_seed_works_after_an_import(imported: Manager) -> None:
+    latest_hash = imported.get_latest_hash()
+    assert latest_hash is not None
+    model_dir = imported.models_dir / latest_hash
+    checkpoint_files = sorted(model_dir.glob(f"{latest_hash}_step_*.pt"))
+    checkpoint = torch.load(checkpoint_files[-1], weights_only=True)
+    assert checkpoint["step"] == 200
+    model = new_model(seed=9)
+    optimizer = new_optimizer(model)
+    model.load_state_dict(checkpoint["model_state_dict"])
+    optimizer.load_state_dict(checkpoint["optimizer_state_dict"])
+    expected = torch.load(WEIGHTS / f"{MADE}_step_000200.pt", weights_only=False)
+    assert bits(model.state_dict()) == bits(expected["model_state_dict"])
+    found = imported.load_checkpoint(latest_hash, target_step=100)["weights"]
+    assert found.keys() == expected.keys()
+    config = imported.hp_dir / latest_hash / f"{latest_hash}_config.yaml"
+    assert yaml.safe_load(config.read_text())["hyperparameters"] == {"batch": 8, "lr": 0.001}
+
+
+def test_an_import_keeps_the_times(imported: Manager) -> None:
+    (entry,) = imported.get_all_hashes()
+    assert entry["created"] == "2026-11-15T06:46:51.897549Z"
+    assert entry["last_used"] == "2026-11-15T06:46:51.921824Z"
+    times = [each["time"] for each in imported.get_checkpoint_info(entry["hash"])["checkpoints"]]
+    assert times == ["2026-11-15T06:46:51.906914Z", "2026-11-15T06:46:51.917203Z"]
+
+
+def test_the_same_model_and_settings_continue_an_imported_run(imported: Manager) -> None:
+    made = imported.get_latest_hash()
+    model = new_model()
+    optimizer = new_optimizer(model)
+    hp = {"lr": 0.001, "batch": 8}
+    assert imported.update_experiment_hash(model, hp) == (made, True, {"hp", "model"})
+    assert imported.load_latest_checkpoint(model, optimizer=optimizer)["step"] == 200
+    train_step(model, optimizer, 201)
+    path = imported.save_model_checkpoint(model, optimizer=optimizer)
+    assert path.name == f"{made}_step_000201.pt"
+    assert imported.list_experiment_hashes() == [made]
+    assert imported.update_experiment_hash(model, hp) == (made, False, set())
+    wider, _, changed = imported.update_experiment_hash(nn.Linear(10, 3))
+    assert (wider, changed) == (identify(hp=hp, model=nn.Linear(10, 3)).hash, {"model"})
+    imported.load_latest_checkpoint(model, exp_hash=made)
+    imported.update_experiment_hash(model, {"lr": 0.5, "batch": 8})  # other settings branch
+    path = imported.save_model_checkpoint(model, 1)
+    assert imported.get_checkpoint_info(path.name[:24])["parent"] == f"{made}@201"
+
+
+def test_the_latest_of_a_root_is_the_latest_after_an_import(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "root", short=False)
+    times: list[Any] = ["2026-01-21T08:00:00", "2026-01-21T09:00:00", "2026-01-21T10:00:00"]
+    writer.experiment(SECOND, 5, created=times[1], last_used=times[1])
+    writer.experiment(FIRST, 100, created=times[0], last_used=times[2])
+    writer.config(FIRST, {"lr": 1})
+    manager = Manager(tmp_path / "store")
+    done = import_root(manager.store, writer.path)
+    of = {each.experiment: each.run.hash for each in done.runs}
+    assert manager.get_latest_hash() == of[FIRST]
+    by_use = [entry["hash"] for entry in manager.get_all_hashes(sort_by="last_used")]
+    assert by_use == [of[FIRST], of[SECOND]]
+    assert manager.get_all_hashes()[0]["hash"] == of[SECOND]  # the newest

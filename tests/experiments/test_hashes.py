@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from standfast.errors import BadOption, UnstableValue
+from standfast import errors
 from standfast.experiments import ExperimentHashGenerator
 from standfast.identity import identify
 from tests.experiments.models import DATA, HP, new_model
@@ -28,41 +28,31 @@ def test_data_counts_as_the_manager_counts_it() -> None:
     assert generator.generate_hash(data_state={**loaded, "uids": ["a"]}) != made
 
 
-def test_a_part_that_is_not_given_is_zeros() -> None:
+def test_a_part_that_is_not_given_is_zeros_and_volatile_settings_do_not_count() -> None:
     generator = ExperimentHashGenerator()
     assert generator.generate_hash() == "0" * 24
     made = generator.generate_hash(config=HP)
     assert made[8:] == "0" * 16
     assert made[:8] != "0" * 8
-
-
-def test_where_and_whether_an_experiment_goes_on_does_not_count() -> None:
-    generator = ExperimentHashGenerator()
     volatile = {"root_log_dir": "/a", "is_training": True, "pause_at_step": 3}
-    volatile |= {"experiment_name": "x"}
-    assert generator.generate_hash(config=HP | volatile) == generator.generate_hash(config=HP)
+    assert generator.generate_hash(config=HP | volatile | {"experiment_name": "x"}) == made
 
 
 def test_an_object_without_a_stable_form_is_refused_by_its_key() -> None:
-    with pytest.raises(UnstableValue, match="callback"):
+    with pytest.raises(errors.UnstableValue, match="callback"):
         ExperimentHashGenerator().generate_hash(config={"lr": 0.1, "callback": object()})
 
 
 def test_what_has_changed_is_named() -> None:
     generator = ExperimentHashGenerator()
+    assert generator.has_changed(config=HP) == (True, {"hp"})
     model = new_model()
     generator.generate_hash(model, HP, DATA)
     assert generator.has_changed(model, HP, DATA) == (False, set())
     assert generator.has_changed(config=HP | {"lr": 0.1}) == (True, {"hp"})
-    assert generator.has_changed(new_model(9), HP, {**DATA, "tags": {}}) == (
-        True,
-        {"model", "data"},
-    )
+    changed = generator.has_changed(new_model(9), HP, {**DATA, "tags": {}})
+    assert changed == (True, {"model", "data"})
     assert generator.has_changed(model, HP, force=True) == (True, {"hp", "model"})
-
-
-def test_before_the_first_hash_everything_has_changed() -> None:
-    assert ExperimentHashGenerator().has_changed(config=HP) == (True, {"hp"})
 
 
 def test_the_components_are_those_of_the_last_hash() -> None:
@@ -71,15 +61,11 @@ def test_the_components_are_those_of_the_last_hash() -> None:
     assert set(generator.get_component_hashes().values()) == {None}
     made = generator.generate_hash(new_model(), HP)
     assert generator.get_last_hash() == made
-    assert generator.get_component_hashes() == {
-        "hp": made[:8],
-        "model": made[8:16],
-        "data": "00000000",
-        "combined": made,
-    }
+    parts = {"hp": made[:8], "model": made[8:16], "data": "00000000", "combined": made}
+    assert generator.get_component_hashes() == parts
 
 
-def test_hashes_that_are_restored_are_compared_with() -> None:
+def test_restored_hashes_are_compared_with() -> None:
     first, second = ExperimentHashGenerator(), ExperimentHashGenerator()
     made = first.generate_hash(new_model(), HP, DATA)
     second.restore_hashes(first.get_component_hashes())
@@ -89,19 +75,16 @@ def test_hashes_that_are_restored_are_compared_with() -> None:
     assert second.has_changed(new_model(), HP, DATA) == (False, set())
     second.restore_hashes({"hp": "12345678", "model": "87654321", "data": "abcdabcd"})
     assert second.get_last_hash() == "1234567887654321abcdabcd"
+    for wrong in ({"hp": "123"}, {"hp": "ABCDEFGH"}, {"x": "12345678"}, {"combined": "a1b2c3d4"}):
+        with pytest.raises(errors.BadOption):
+            second.restore_hashes(wrong)
+        assert second.get_last_hash() == "1234567887654321abcdabcd"
 
 
-@pytest.mark.parametrize(
-    "given",
-    [{"hp": "123"}, {"hp": "ABCDEFGH"}, {"layers": "12345678"}, {"combined": "a1b2c3d4"}],
-    ids=["short", "upper", "unknown", "combined"],
-)
-def test_what_is_no_hash_is_not_restored(given: dict[str, str]) -> None:
-    generator = ExperimentHashGenerator()
-    made = generator.generate_hash(config=HP)
-    with pytest.raises(BadOption):
-        generator.restore_hashes(given)
-    assert generator.get_last_hash() == made
+@pytest.mark.parametrize("wrong", ["", "a1b2c3d4", "A" * 24, "a" * 25, None, 24])
+def test_an_invalid_hash_is_not_compared(wrong: str) -> None:
+    with pytest.raises(errors.BadOption):
+        ExperimentHashGenerator().compare_hashes("a" * 24, wrong)
 
 
 @pytest.mark.parametrize(
@@ -120,17 +103,22 @@ def test_two_hashes_are_compared_part_by_part(other: str, expected: set[str]) ->
     assert generator.compare_hashes(other, "a1b2c3d4e5f6g7h8i9j0k1l2") == expected
 
 
-@pytest.mark.parametrize("wrong", ["", "a1b2c3d4", "A" * 24, "a" * 25, None, 24])
-def test_what_is_no_hash_is_not_compared(wrong: str) -> None:
-    with pytest.raises(BadOption, match="24 characters"):
-        ExperimentHashGenerator().compare_hashes("a" * 24, wrong)
-
-
-def test_weights_do_not_count_and_shapes_do() -> None:
+def test_shapes_are_hashed() -> None:
     generator = ExperimentHashGenerator()
     narrow, wide = nn.Linear(10, 20), nn.Linear(10, 30)
-    generator.generate_hash(narrow)
+    first = generator.generate_hash(narrow)
     with torch.no_grad():
         narrow.weight.zero_()
-    assert generator.has_changed(narrow) == (False, set())
+    assert generator.has_changed(narrow) == (False, set())  # weights do not count
     assert generator.has_changed(wide) == (True, {"model"})
+    assert generator.compare_hashes(first, generator.generate_hash(wide)) == {"model"}
+
+
+def test_tags_count_and_the_order_of_samples_does_not() -> None:
+    generator = ExperimentHashGenerator()
+    first = generator.generate_hash(config=HP, data_state=DATA)
+    tagged = {**DATA, "tags": {**DATA["tags"], "b": ["new"]}}
+    assert generator.has_changed(config=HP, data_state=tagged) == (True, {"data"})
+    assert generator.generate_hash(config=HP, data_state=tagged)[:16] == first[:16]
+    shuffled = {"tags": DATA["tags"], "uids": DATA["uids"][::-1], "discarded": ["b"]}
+    assert generator.generate_hash(config=HP, data_state=shuffled) == first

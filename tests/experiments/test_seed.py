@@ -88,14 +88,8 @@ def test_hashes_are_listed(root: Path, capsys: pytest.CaptureFixture[str]) -> No
     namespace = run("Get All Hashes Sorted", names(root))
     assert [entry["hash"] for entry in namespace["hashes"]] == [first, second]
     printed = capsys.readouterr().out
-    assert printed.index(f"Hash: {second}") < printed.index(f"Hash: {first}")
+    assert printed.index(second) < printed.index(first)
     assert f"HP: {first[:8]}, Model: {first[8:16]}, Data: {first[16:]}" in printed
-
-
-def test_hashes_are_found_by_components(root: Path) -> None:
-    fill(root, 100)
-    namespace = run("Find Hashes by Component", names(root))
-    assert namespace["matching_hashes"] == namespace["matching"] == []
 
 
 @pytest.mark.parametrize("steps", [(100, 200), (999_900, 999_999)])
@@ -115,10 +109,6 @@ def test_the_latest_checkpoint_is_loaded(
     assert namespace["data_state"] == DATA
 
 
-def test_hashes_are_compared() -> None:
-    assert run("What Changed Between Two Experiments?", {})["changed"] == {"hp"}
-
-
 def test_related_experiments_are_found(root: Path) -> None:
     made = fill(root, 100)
     other = fill(root, 100, hp={"lr": 2})
@@ -132,23 +122,19 @@ def test_related_experiments_are_found(root: Path) -> None:
     assert namespace["same_model_exps"] == []
 
 
-def test_experiments_are_filtered(root: Path) -> None:
-    fill(root, 100)
-    assert run("2. **Easy Filtering**", names(root))["experiments"] == []
-
-
 def test_the_reference_runs(root: Path) -> None:
     made = fill(root, 100)
     namespace = names(root)
     run("CheckpointManagerV2 Manifest Methods", namespace)
-    assert namespace["latest"] == made
-    assert set(namespace["hashes"][0]) == {
-        *("hash", "hp_hash", "model_hash", "data_hash", "created", "last_used")
-    }
+    assert namespace["latest"] == namespace["hashes"][0]["hash"] == made
     run("What Changed Between Two Experiments?", namespace)
     run("ExperimentHashGenerator", namespace)
     assert namespace["changed"] == {"hp"}
     assert set(namespace["hashes"]) == {"hp", "model", "data", "combined"}
+    run("Find Hashes by Component", namespace)
+    assert namespace["matching_hashes"] == namespace["matching"] == []
+    run("2. **Easy Filtering**", namespace)
+    assert namespace["experiments"] == []
 
 
 class Training:
@@ -185,7 +171,7 @@ class Training:
         return namespace
 
 
-@pytest.mark.parametrize("pickled", [False, True], ids=["created", "pickled"])
+@pytest.mark.parametrize("pickled", [False, True])
 @pytest.mark.parametrize(
     "hp",
     [HP, HP | {"class_weight": {0: 1.0, 1: 3.5}, "clip": float("inf"), "frozen": {"a", "b"}}],
@@ -212,7 +198,7 @@ def test_the_complete_example_resumes_and_saves_on(
     assert saved["model_state_dict"]["2.bias"].tolist() == [150.0] * 3  # of steps 151 … 300
 
 
-def test_the_complete_example_continues_an_imported_run(
+def test_the_example_continues_an_imported_run(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import_root(CheckpointManagerV2(root).store, WEIGHTSLAB)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 import standfast
-from standfast.errors import BadOption, NotOpen, RunBusy
+from standfast import errors
 from standfast.experiments import CheckpointSystem, get_checkpoint_system, watch
 from standfast.experiments.registry import watched
 from standfast.identity import identify
@@ -35,39 +36,28 @@ def steps_of(system: CheckpointSystem, exp_hash: str) -> Any:
     return system.manager.get_checkpoint_info(exp_hash)["steps"]
 
 
-def test_a_process_has_one_system(root: Path, system: CheckpointSystem) -> None:
-    """The seed: "get_checkpoint_system(root_log_dir='experiments', checkpoint_frequency=100)"."""
-    assert get_checkpoint_system(root, 10) is system
-    assert get_checkpoint_system(os.path.relpath(root)) is system
-    with pytest.raises(BadOption, match="close"):
-        get_checkpoint_system(root / "other")
-    for other in (20, 100):
-        with pytest.raises(BadOption, match="every 10"):
-            get_checkpoint_system(root, other)
-
-
-def test_without_a_frequency_it_saves_every_100_steps(root: Path) -> None:
-    system = get_checkpoint_system(root)
-    assert system.checkpoint_frequency == 100
-    assert get_checkpoint_system(root, 100) is system
-    system.close()
-
-
-def test_a_system_that_is_closed_makes_way_for_another(root: Path, tmp_path: Path) -> None:
+def test_a_process_has_one_system_until_it_is_closed(root: Path) -> None:
     first = get_checkpoint_system(root)
+    assert first.checkpoint_frequency == 100
+    assert get_checkpoint_system(root, 100) is first
+    assert get_checkpoint_system(os.path.relpath(root)) is first
+    with pytest.raises(errors.BadOption, match="close"):
+        get_checkpoint_system(root / "other")
+    with pytest.raises(errors.BadOption, match="100"):
+        get_checkpoint_system(root, 20)
     watch(model=new_model())
     first.close()
     assert watched.names() == []
-    second = get_checkpoint_system(tmp_path / "other", 5)
+    second = get_checkpoint_system(root / "other", 5)
     first.close()  # again, which does not end the other
-    assert get_checkpoint_system(tmp_path / "other") is second is not first
+    assert get_checkpoint_system(root / "other") is second is not first
     second.close()
 
 
-@pytest.mark.parametrize("frequency", [0, -1, 1.5, True])
-def test_a_frequency_is_a_positive_whole_number(root: Path, frequency: Any) -> None:
-    with pytest.raises(BadOption, match="checkpoint_frequency"):
-        get_checkpoint_system(root, frequency)
+def test_a_frequency_is_a_positive_whole_number(root: Path) -> None:
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(errors.BadOption, match="checkpoint_frequency"):
+            get_checkpoint_system(root, wrong)
     get_checkpoint_system(root, 1).close()  # none was left behind
 
 
@@ -79,14 +69,12 @@ def test_multiples_of_the_frequency_are_saved(system: CheckpointSystem) -> None:
     saved = {}
     for step in range(1, 26):
         train_step(model, optimizer, step)
-        path = system.on_training_step(step)
-        if path is not None:
-            saved[step] = path
+        if path := system.on_training_step(step):
+            saved[step] = path.name
             content = torch.load(path)  # it is committed
             assert bits(content["model_state_dict"]) == bits(model.state_dict())
             assert "optimizer_state_dict" in content
-    assert list(saved) == [10, 20]
-    assert saved[10].name == f"{made}_step_000010.pt"
+    assert saved == {step: f"{made}_step_0000{step}.pt" for step in (10, 20)}
     assert steps_of(system, made) == [10, 20]
 
 
@@ -95,77 +83,60 @@ def test_a_step_is_saved_once(system: CheckpointSystem) -> None:
     assert system.on_training_step(10) is not None
     assert system.on_training_step(10) is None
     assert system.on_training_step(11) is None
-    assert system.on_training_step(10) is not None  # somebody went back
+    assert system.on_training_step(10) is not None  # a user went back
 
 
-def test_without_a_step_it_counts_by_itself(system: CheckpointSystem) -> None:
-    watch(model=new_model(), hyperparameters=HP)
-    saved = [path for _ in range(20) if (path := system.on_training_step())]
-    assert [path.name[-9:] for path in saved] == ["000010.pt", "000020.pt"]
-    system.on_training_step(28)
-    assert system.on_training_step() is None
-    assert system.on_training_step() is not None
-    assert system.get_status()["step"] == 30
-
-
-def test_it_counts_on_from_the_latest_checkpoint(root: Path, system: CheckpointSystem) -> None:
+def test_without_a_step_it_counts_on_from_the_latest(root: Path, system: CheckpointSystem) -> None:
     made = fill(root, 19)
     watch(model=new_model(), hyperparameters=HP, data_state=DATA)
+    saved = [path for _ in range(11) if (path := system.on_training_step())]
+    assert [path.name for path in saved] == [f"{made}_step_0000{step}.pt" for step in (20, 30)]
+    system.on_training_step(38)
+    assert system.on_training_step() is None
     assert system.on_training_step() is not None
-    assert steps_of(system, made) == [19, 20]
+    assert system.get_status()["step"] == 40
+    assert steps_of(system, made) == [19, 20, 30, 40]
 
 
 def test_with_nothing_watched_the_first_due_step_raises(system: CheckpointSystem) -> None:
     for _ in range(9):
         assert system.on_training_step() is None
-    with pytest.raises(NotOpen, match="watch"):
+    with pytest.raises(errors.NotOpen, match="watch"):
         system.on_training_step()
-    with pytest.raises(NotOpen, match="watch"):
+    with pytest.raises(errors.NotOpen, match="watch"):
         system.on_training_step(100)
-    with pytest.raises(BadOption):
+    with pytest.raises(errors.BadOption):
         watch()
 
 
-def test_the_objects_may_be_watched_before_and_after(root: Path) -> None:
-    watch(model=new_model())
-    system = get_checkpoint_system(root, 1)
-    try:
-        watch(hyperparameters=HP)
-        path = system.on_training_step(1)
-        assert path is not None
-        assert path.name[:24] == identify(hp=HP, model=new_model()).hash
-    finally:
-        system.close()
-
-
-def test_what_is_changed_in_place_is_seen_when_a_step_is_due(system: CheckpointSystem) -> None:
+def test_what_is_changed_in_place_is_seen_when_a_step_is_due(root: Path) -> None:
     hp = dict(HP)
-    data = {"uids": ["a", "b"], "discarded": [], "tags": {}}
-    watch(model=new_model(), hyperparameters=hp, data_state=data)
-    first = system.on_training_step(10)
-    hp["lr"] = 0.5
-    data["tags"] = {"a": ["hard"]}  # type: ignore[assignment]
-    second = system.on_training_step(20)
-    assert first is not None
-    assert second is not None
-    expected = identify(hp=hp, model=new_model(), data=data).hash
-    assert second.name[:24] == expected
-    info = system.manager.get_checkpoint_info(expected)
-    assert info["parent"] == f"{first.name[:24]}@10"
-    assert steps_of(system, first.name[:24]) == [10]
+    data: dict[str, Any] = {"uids": ["a", "b"], "discarded": [], "tags": {}}
+    watch(model=new_model())  # before there is a system
+    with closing(get_checkpoint_system(root, 10)) as system:
+        watch(hyperparameters=hp, data_state=data)
+        first = system.on_training_step(10).name[:24]
+        assert first == identify(hp=HP, model=new_model(), data=data).hash
+        hp["lr"] = 0.5
+        data["tags"] = {"a": ["hard"]}
+        second = system.on_training_step(20).name[:24]
+        assert second == identify(hp=hp, model=new_model(), data=data).hash
+        assert system.manager.get_checkpoint_info(second)["parent"] == f"{first}@10"
+        assert steps_of(system, first) == [10]
 
 
 def test_changes_are_pending_until_training_goes_on(system: CheckpointSystem) -> None:
     hp = dict(HP)
     watch(model=new_model(), hyperparameters=hp)
-    system.on_training_step(10)
+    assert system.on_training_step(3, force_dump=True) is None
     before = system.manager.list_experiment_hashes()
+    assert before == [identify(hp=HP, model=new_model()).hash]
+    assert steps_of(system, before[0]) == []
     hp["lr"] = 0.5
     made, is_new, changed = system.on_config_change()
     assert (is_new, changed) == (True, {"hp"})
     status = system.get_status()
-    assert status["has_pending_changes"] is True
-    assert status["pending_components"] == {"hp"}
+    assert (status["has_pending_changes"], status["pending_components"]) == (True, {"hp"})
     assert system.manager.list_experiment_hashes() == before
     assert system.on_training_step(11) is None  # training goes on
     assert system.manager.list_experiment_hashes() == sorted([*before, made])
@@ -178,7 +149,6 @@ def test_others_are_watched_from_a_change_on(system: CheckpointSystem) -> None:
     assert system.on_config_change({"lr": 3})[2] == {"hp"}
     assert system.on_data_change(DATA)[2] == {"data"}
     path = system.on_training_step(10)
-    assert path is not None
     assert path.name[:24] == identify(hp={"lr": 3}, model=new_model(width=4), data=DATA).hash
     assert torch.load(path)["model_state_dict"]["0.weight"].shape == (4, 10)
 
@@ -190,20 +160,9 @@ def test_an_event_is_in_the_metadata_of_the_next_checkpoint(system: CheckpointSy
     model.append(nn.ReLU())
     assert system.on_model_state_change("layer added")[1:] == (True, {"model"})
     second, third = system.on_training_step(20), system.on_training_step(30)
-    assert first is not None
-    assert second is not None
-    assert third is not None
     assert torch.load(second)["metadata"] == {"events": ["layer added"]}
     assert "metadata" not in torch.load(first) | torch.load(third)
     assert first.name[:24] != second.name[:24]
-
-
-def test_a_dump_can_be_forced_at_any_step(system: CheckpointSystem) -> None:
-    watch(model=new_model(), hyperparameters=HP)
-    assert system.on_training_step(3, force_dump=True) is None
-    made = identify(hp=HP, model=new_model()).hash
-    assert system.manager.list_experiment_hashes() == [made]
-    assert steps_of(system, made) == []
 
 
 def test_the_status_says_where_it_stands(root: Path, system: CheckpointSystem) -> None:
@@ -226,16 +185,14 @@ def test_the_status_says_where_it_stands(root: Path, system: CheckpointSystem) -
     assert status["watched"] == ["model", "hyperparameters"]
 
 
-def test_a_save_that_failed_is_made_again_at_the_same_step(
-    root: Path, system: CheckpointSystem
-) -> None:
+def test_a_save_that_failed_is_made_again(root: Path, system: CheckpointSystem) -> None:
     model = new_model()
     watch(model=model)
     system.on_model_change()
     system.on_training_step(1)
     lock = standfast.Store(root).backend.lock(str(system.manager.current_exp_hash))
     assert lock is not None
-    with lock, pytest.raises(RunBusy):
+    with lock, pytest.raises(errors.RunBusy):
         system.on_training_step(10)
     assert system.on_training_step(10) is not None
 
@@ -245,7 +202,7 @@ def test_a_forked_process_has_no_system(system: CheckpointSystem, tmp_path: Path
     child = os.fork()
     if not child:
         try:
-            get_checkpoint_system(tmp_path / "child")  # BadOption if it were the parent's
+            get_checkpoint_system(tmp_path / "child")  # errors.BadOption if it were the parent's
             os.write(write, b"made")
         finally:
             os._exit(0)

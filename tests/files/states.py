@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import standfast
+from tests.kit.seams import Seams
 
 SMALL_BLOCK = 8192
 
@@ -35,3 +39,40 @@ def is_state(path: Path, state: dict[str, np.ndarray[Any, Any]]) -> bool:
 
 def leftovers(path: Path) -> list[str]:
     return [name for name in os.listdir(path.parent) if name != path.name]
+
+
+def cached(seams: Seams, is_cached: bool) -> list[int]:
+    """Let files be in the page cache, or not; returns the sizes of what is read from then on."""
+    sizes: list[int] = []
+
+    def preadv(read: Any, fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if flags != os.RWF_NOWAIT:
+            sizes.append(len(buffers[0]))
+            return int(read(fd, buffers, offset, flags))
+        if not is_cached:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return 1
+
+    seams.system(os, preadv=preadv)
+    return sizes
+
+
+def flip_in(path: Path, name: str, at: int = 0) -> None:
+    """Turn one bit of a tensor where it lies."""
+    with standfast.open(path, verify=False) as file:
+        start = int(file._index.starts[file._row(name)])
+    with path.open("r+b") as stream:
+        stream.seek(start + at)
+        byte = stream.read(1)[0]
+        stream.seek(start + at)
+        stream.write(bytes([byte ^ 1]))
+
+
+def refusing(number: int) -> Callable[..., int]:
+    """A call of libc that fails with this error."""
+
+    def call(real: Any, *arguments: Any) -> int:
+        ctypes.set_errno(number)
+        return -1
+
+    return call

@@ -3,49 +3,41 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import standfast
-from standfast.errors import MissingFile, WriteFailed
-from standfast.files import disk
-from standfast.files.disk import Disk
+from standfast import errors
+from standfast.files.disk import DIRECT
 from tests.files.states import NEW, OLD, is_state, leftovers
-
-
-def _mode(path: Path) -> str:
-    return oct(path.stat().st_mode & 0o7777)
+from tests.kit.seams import Seams
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o000])
-def test_a_new_file_has_the_mode_that_umask_gives(umask: int, tmp_path: Path) -> None:
+def test_a_file_has_the_mode_of_umask_or_keeps_its_own(umask: int, tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
     before = os.umask(umask)
     try:
-        standfast.save(tmp_path / "state.safetensors", NEW)
+        standfast.save(path, NEW)
+        assert path.stat().st_mode & 0o7777 == 0o666 & ~umask
+        path.chmod(0o640)
+        standfast.save(path, NEW)
     finally:
         os.umask(before)
-    assert _mode(tmp_path / "state.safetensors") == oct(0o666 & ~umask)
-
-
-def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
-    path = tmp_path / "state.safetensors"
-    standfast.save(path, OLD)
-    path.chmod(0o640)
-    standfast.save(path, NEW)
-    assert _mode(path) == "0o640"
+    assert path.stat().st_mode & 0o7777 == 0o640
 
 
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    real = tmp_path / "runs" / "step_100.safetensors"
+    real = tmp_path / "runs" / ("x" * (255 - len(".safetensors")) + ".safetensors")
     standfast.save(real, OLD)
     link = tmp_path / "latest.safetensors"
     link.symlink_to(real)
@@ -54,40 +46,18 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     assert is_state(real, NEW)
 
 
-def test_a_name_as_long_as_the_file_system_allows_can_be_saved(tmp_path: Path) -> None:
-    path = tmp_path / ("x" * (255 - len(".safetensors")) + ".safetensors")
-    standfast.save(path, NEW)
-    assert is_state(path, NEW)
-
-
-def test_a_folder_that_is_missing_or_no_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match=r"folder .*/nowhere does not exist"):
-        standfast.save(tmp_path / "nowhere" / "state.safetensors", NEW)
-    (tmp_path / "folder.safetensors").mkdir()
-    with pytest.raises(WriteFailed, match="exists and is not a file"):
-        standfast.save(tmp_path / "folder.safetensors", NEW)
-
-
-def test_a_save_beside_another_to_the_same_path_does_not_remove_its_file(tmp_path: Path) -> None:
+def test_a_save_does_not_remove_the_file_of_another(tmp_path: Path, seams: Seams) -> None:
     path = tmp_path / "state.safetensors"
     inside, go_on = threading.Event(), threading.Event()
 
-    class SlowDisk(Disk):
-        def sync(self, fd: int) -> None:
+    def slow_sync(sync: Any, fd: int) -> None:
+        if threading.current_thread() is slow:
             inside.set()
             assert go_on.wait(60)
-            super().sync(fd)
+        sync(fd)
 
-    def slow_save() -> None:
-        from standfast.files.writer import write_file
-        from standfast.formats.safetensors import file as safetensors
-        from standfast.tensors import source_of
-
-        sources = [(name, source_of(array)) for name, array in OLD.items()]
-        layout = safetensors.layout([(n, s.spec) for n, s in sources], {}, True)
-        write_file(path, layout, [source for _, source in sources], SlowDisk())
-
-    slow = threading.Thread(target=slow_save)
+    seams.disk(sync=slow_sync)
+    slow = threading.Thread(target=standfast.save, args=(path, OLD))
     slow.start()
     assert inside.wait(60)
     standfast.save(path, NEW)
@@ -100,21 +70,25 @@ def test_a_save_beside_another_to_the_same_path_does_not_remove_its_file(tmp_pat
 
 def test_processes_that_save_to_one_path_at_once_leave_one_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "state.safetensors"
-    code = (
-        "import sys, numpy, standfast\n"
-        "x = numpy.full(50_000, int(sys.argv[2]))\n"
-        "for i in range(15): standfast.save(sys.argv[1], {'x': x})"
-    )
-    children = [subprocess.Popen([sys.executable, "-c", code, str(path), str(i)]) for i in range(3)]
-    seen = 0
-    while any(child.poll() is None for child in children):
+    children = []
+    for number in range(2):
+        if not (child := os.fork()):
+            code = 1
+            try:
+                for _ in range(15):
+                    standfast.save(path, {"x": np.full(50_000, number)})
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    while children:
         if path.exists():
             x = standfast.load(path)["x"]
             assert (x == x[0]).all()
-            seen += 1
-        time.sleep(0.01)
-    assert [child.returncode for child in children] == [0, 0, 0]
-    assert seen > 5
+        pid, status = os.waitpid(children[0], os.WNOHANG)
+        if pid:
+            assert status == 0
+            del children[0]
     assert leftovers(path) == []
 
 
@@ -127,38 +101,24 @@ def test_only_our_own_leftovers_of_this_path_are_removed(tmp_path: Path) -> None
     assert sorted(leftovers(path)) == sorted(others)
 
 
-class _PageCacheDisk(Disk):
-    """A file system that takes the flag for direct writes and then refuses the writes."""
+@pytest.mark.skipif(not DIRECT, reason="no direct writes here")
+def test_where_direct_writes_are_refused_buffered_ones_do(tmp_path: Path, seams: Seams) -> None:
+    """A file system that takes the flag and then refuses the writes, on both threads at once."""
+    refused = []
+    both = threading.Barrier(2)
 
-    def __init__(self) -> None:
-        self.refused = 0
-        self.one_at_a_time = threading.Lock()
-        self.real = os.pwrite
+    def pwrite(write: Any, fd: int, view: memoryview, offset: int) -> int:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            refused.append(offset)
+            with suppress(threading.BrokenBarrierError):
+                both.wait(10)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return int(write(fd, view[: 1 << 20], offset))  # and writes less than it was given
 
-    def write(self, fd: int, data: np.ndarray, offset: int) -> None:  # type: ignore[type-arg]
-        real = self.real
-
-        def pwrite(fd: int, view: memoryview, offset: int) -> int:
-            import fcntl
-
-            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
-                self.refused += 1
-                raise OSError(errno.EINVAL, "Invalid argument")
-            return real(fd, view[:1000], offset)  # and writes less than it was given
-
-        with self.one_at_a_time, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "pwrite", pwrite)
-            super().write(fd, data, offset)
-
-
-def test_where_direct_writes_are_refused_buffered_ones_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stubborn = _PageCacheDisk()
-    monkeypatch.setattr(disk, "LOCAL", stubborn)
-    standfast.save(tmp_path / "state.safetensors", NEW)
-    assert stubborn.refused == 1
-    assert is_state(tmp_path / "state.safetensors", NEW)
+    seams.system(os, pwrite=pwrite)
+    standfast.save(tmp_path / "state.safetensors", {"x": np.arange(4 << 20)})
+    assert len(refused) == 2
+    assert (standfast.load(tmp_path / "state.safetensors")["x"] == np.arange(4 << 20)).all()
 
 
 def test_saving_in_memory_file_systems_works() -> None:
@@ -173,54 +133,38 @@ def test_saving_in_memory_file_systems_works() -> None:
         path.unlink(missing_ok=True)
 
 
-def test_a_file_that_a_cleaner_takes_away_before_it_is_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_a_cleaner_takes_away_is_made_again(tmp_path: Path, seams: Seams) -> None:
     path = tmp_path / "state.safetensors"
-    real = Disk._lock
     taken = []
 
-    def lock_late(fd: int, unsupported: bool = True) -> bool:
+    def flock(lock: Any, fd: int, operation: int) -> None:
         if not taken:
             taken.append(next(file for file in tmp_path.iterdir() if file.name.startswith(".")))
             taken[0].unlink()
-        return real(fd, unsupported)
+        lock(fd, operation)
 
-    monkeypatch.setattr(Disk, "_lock", staticmethod(lock_late))
+    seams.system(fcntl, flock=flock)
     standfast.save(path, NEW)
     assert taken
     assert is_state(path, NEW)
     assert leftovers(path) == []
 
 
-def test_both_write_threads_may_meet_a_refusal_of_direct_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import fcntl
+def test_a_leftover_that_is_not_ours_to_remove_is_left(tmp_path: Path, seams: Seams) -> None:
+    def abandoned(find: Any, folder: Path, prefix: str, suffix: str) -> Iterator[Path]:
+        yield folder / f"{prefix}00000000{suffix}"
 
-    real = os.pwrite
+    def remove(remove: Any, path: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    def refusing(fd: int, data: memoryview, offset: int) -> int:
-        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
-            time.sleep(0.05)  # so that the other one is refused too, before the flag is gone
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return real(fd, data, offset)
-
-    monkeypatch.setattr(os, "pwrite", refusing)
-    standfast.save(tmp_path / "state.safetensors", {"x": np.arange(8 << 20)})
-    assert standfast.load(tmp_path / "state.safetensors")["x"][-1] == (8 << 20) - 1
-
-
-def test_a_leftover_that_is_not_ours_to_remove_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Sticky(Disk):
-        def abandoned(self, folder: Path, prefix: str, suffix: str) -> Iterator[Path]:
-            yield folder / f"{prefix}00000000{suffix}"
-
-        def remove(self, path: Path) -> None:
-            raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(disk, "LOCAL", Sticky())
+    seams.disk(abandoned=abandoned, remove=remove)
     standfast.save(tmp_path / "state.safetensors", NEW)
     assert is_state(tmp_path / "state.safetensors", NEW)
+
+
+def test_a_folder_that_is_missing_or_not_a_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(errors.MissingFile, match="/nowhere"):
+        standfast.save(tmp_path / "nowhere" / "state.safetensors", NEW)
+    (tmp_path / "folder.safetensors").mkdir()
+    with pytest.raises(errors.WriteFailed, match=r"folder\.safetensors"):
+        standfast.save(tmp_path / "folder.safetensors", NEW)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from standfast.errors import BadArchive, TrailingBytes, TruncatedFile
+from standfast import errors
 from standfast.files.compression import compressing, decompressed
 from standfast.files.disk import LOCAL
 
@@ -39,14 +39,14 @@ def test_every_end_but_the_right_one_is_told(name: str, tmp_path: Path) -> None:
     data = _write(path)
     for cut in (1, 2, 4, 8, 9, 100):
         path.write_bytes(data[:-cut])
-        with pytest.raises(TruncatedFile, match="ends in the middle"):
+        with pytest.raises(errors.TruncatedFile):
             list(decompressed(path))
     for more in (1, 7, 8, 15, 16, 17, 100, 5000):
         path.write_bytes(data + bytes(more))
-        with pytest.raises(TrailingBytes):
+        with pytest.raises(errors.TrailingBytes):
             list(decompressed(path))
     path.write_bytes(data[:-5] + b"?" + data[-4:] if "gz" in name else data[:-1] + b"?")
-    with pytest.raises(BadArchive, match="cannot be decompressed"):
+    with pytest.raises(errors.BadArchive):
         list(decompressed(path))
 
 
@@ -54,11 +54,11 @@ def test_every_end_but_the_right_one_is_told(name: str, tmp_path: Path) -> None:
 def test_a_bomb_comes_in_pieces(name: str, tmp_path: Path) -> None:
     zeros = bytes(64 << 20)
     with compressing(tmp_path / name, LOCAL) as stream:
-        for _ in range(4):
+        for _ in range(2):
             stream.write(zeros)
     assert (tmp_path / name).stat().st_size < 2 << 20
     sizes = [len(piece) for piece in decompressed(tmp_path / name)]
-    assert sum(sizes) == 4 * len(zeros)
+    assert sum(sizes) == 2 * len(zeros)
     assert max(sizes) <= 64 << 20
 
 
@@ -66,5 +66,5 @@ def test_a_window_larger_than_memory_is_refused(tmp_path: Path) -> None:
     parameters = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=False)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     (tmp_path / "x.zst").write_bytes(compressor.compress(b"x" * 1000) + compressor.flush())
-    with pytest.raises(BadArchive, match="cannot be decompressed"):
+    with pytest.raises(errors.BadArchive):
         list(decompressed(tmp_path / "x.zst"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import io
 import os
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,24 +19,26 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import ChangedFile, CopyFailed, DigestMismatch, UnreadableFile
+from standfast import errors
 from standfast.files import blocks, device_reader
 from standfast.files.blocks import BLOCK
 from standfast.files.device_reader import Stretch, stream
 from standfast.files.digests import CHUNK
-from standfast.files.input.direct import DirectReads
 from standfast.files.input.file import SourceFile
 from standfast.files.input.memory import SourceMemory
 from standfast.files.layout import Index
 from standfast.files.reader import Reader
 from standfast.tensorfile.open import TensorFile
 from standfast.tensors.devices import Copies, Incoming
+from standfast.tensors.sources import Bytes
+from tests.files.states import cached, flip_in
 from tests.kit.devices import LateDevice
+from tests.kit.seams import Seams
 
 SIZES = {"empty": 0, "one": 1, "few": 1000, "large": 3 * CHUNK + 20, "even": CHUNK, "last": 77}
 """In bytes: each tensor counts its own."""
 
-WAYS = pytest.mark.parametrize("cached", [True, False], ids=["cached", "direct"])
+WAYS = pytest.mark.parametrize("is_cached", [True, False], ids=["cached", "direct"])
 
 
 class CountingDevice(LateDevice):
@@ -70,20 +75,17 @@ def path(saved: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_blocks(seams: Seams) -> None:
     """Two blocks, whatever the machine has: one is read into while the other is copied."""
-    monkeypatch.setattr(device_reader, "_thread_count", lambda: 1)
-    monkeypatch.setattr(device_reader, "_COPYING", 1)
+    seams.bound("threads that read blocks", 1)
+    seams.bound("threads that copy", 1)
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_is_left() -> Iterator[None]:
     """No thread after a test, and no blocks for the next one."""
-    kept: dict[Any, Any] = {}
-    monkeypatch.setattr(blocks, "_kept", kept)
     yield
-    for device in kept:
-        device.incoming.clear()
+    blocks._forget()
     stacks = [traceback.extract_stack(frame) for frame in sys._current_frames().values()]
     assert not [stack for stack in stacks if "_read" in {frame.name for frame in stack}]
 
@@ -110,32 +112,17 @@ def _same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
     )
 
 
-def _flip(path: Path, name: str, at: int = 0) -> None:
-    with standfast.open(path) as file:
-        start = int(file._index.starts[file._row(name)])
-    with path.open("r+b") as stream:
-        stream.seek(start + at)
-        byte = stream.read(1)[0]
-        stream.seek(start + at)
-        stream.write(bytes([byte ^ 1]))
-
-
 @WAYS
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
 def test_all_tensors_arrive(
-    saved: Path, state: Any, cached: bool, mapped: bool, monkeypatch: pytest.MonkeyPatch
+    saved: Path, state: Any, is_cached: bool, mapped: bool, seams: Seams
 ) -> None:
-    monkeypatch.setattr(DirectReads, "_is_cached", lambda self: cached)
+    cached(seams, is_cached)
     assert _same(_streamed(LateDevice(), saved, mapped=mapped), state)
-
-
-def test_a_file_in_memory_is_streamed_too(saved: Path, state: Any) -> None:
     assert _same(_streamed(LateDevice(), io.BytesIO(saved.read_bytes())), state)
 
 
-def test_a_block_is_used_again_only_when_its_copies_are_made(
-    saved: Path, state: Any, few_blocks: None
-) -> None:
+def test_a_block_is_used_again_after_its_copies(saved: Path, state: Any, few_blocks: None) -> None:
     device = LateDevice(delay=0.02)
     assert _same(_streamed(device, saved), state)
     assert sum(device.pinned.values()) == 2 * BLOCK
@@ -164,29 +151,14 @@ def test_one_copy_call_takes_all_small_neighbours(tmp_path: Path) -> None:
     assert all((found[f"tensor {i}"] == i).all() for i in range(50))
 
 
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes were read at once, each time."""
-    found: list[int] = []
-    plain = Reader.read_block
-
-    def read_block(self: Reader, block: Any, start: int, size: int) -> Any:
-        found.append(size)
-        return plain(self, block, start, size)
-
-    monkeypatch.setattr(Reader, "read_block", read_block)
-    return found
-
-
-def test_what_lies_between_far_tensors_is_not_read(tmp_path: Path, reads: list[int]) -> None:
+def test_what_lies_between_far_tensors_is_not_read(tmp_path: Path, seams: Seams) -> None:
     path = tmp_path / "far.safetensors"
-    between = {"near": 1000, "far": 1 << 20, "last": 10}
-    standfast.save(
-        path, {name: np.full(n, 7, np.uint8) for name, n in {"first": 10, **between}.items()}
-    )
+    sizes = {"first": 10, "near": 1000, "far": 1 << 20, "last": 10}
+    standfast.save(path, {name: np.full(n, 7, np.uint8) for name, n in sizes.items()})
     device = LateDevice()
-    with TensorFile(path) as file:
-        assert file._index.file_order.tolist() == [file._row(n) for n in ("first", *between)]
+    with TensorFile(path, mapped=False) as file:
+        assert file._index.file_order.tolist() == [file._row(name) for name in sizes]
+        reads = cached(seams, True)
         stretches = _stretches(file, device, "first", "last")
         stream(device, list(stretches.values()))
         assert sorted(reads) == [10, 10]
@@ -195,30 +167,26 @@ def test_what_lies_between_far_tensors_is_not_read(tmp_path: Path, reads: list[i
     assert stretches["last"].target.tolist() == [7] * 10
 
 
-def test_tensors_that_share_their_bytes_are_read_together(reads: list[int]) -> None:
+def test_tensors_that_share_their_bytes_are_read_together() -> None:
     data = np.random.default_rng(0).bytes(5000)
+    reads: list[int] = []
+
+    class Counted(SourceMemory):
+        def read_into(self, out: Any, start: int) -> None:
+            reads.append(out.size)
+            super().read_into(out, start)
+
     spans = {"whole": (0, 5000), "inner": (100, 200), "late": (3000, 1000)}
-    index = Index(
-        "by hand",
-        {},
-        {name: row for row, name in enumerate(spans)},
-        ["uint8"] * 3,
-        [(size,) for _, size in spans.values()],
-        np.array([start for start, _ in spans.values()]),
-        np.array([size for _, size in spans.values()]),
-        5000,
-        None,
-    )
-    reader = Reader(SourceMemory("memory", data), index)
-    device = LateDevice()
-    targets = {name: torch.zeros(size, dtype=torch.uint8) for name, (_, size) in spans.items()}
-    stream(
-        device,
-        [Stretch(reader, row, targets[name], 0, "uint8") for name, row in index.rows.items()],
-    )
+    starts, sizes = map(np.array, zip(*spans.values(), strict=True))
+    rows = {name: row for row, name in enumerate(spans)}
+    shapes = [(size,) for size in sizes.tolist()]
+    index = Index("by hand", {}, rows, ["uint8"] * 3, shapes, starts, sizes, 5000, None)
+    reader = Reader(Counted("memory", data), index)
+    targets = [torch.zeros(size, dtype=torch.uint8) for (size,) in shapes]
+    stream(LateDevice(), [Stretch(reader, row, targets[row], 0, "uint8") for row in range(3)])
     assert reads == [5000]
-    for name, (start, size) in spans.items():
-        assert targets[name].numpy().tobytes() == data[start : start + size]
+    for target, (start, size) in zip(targets, spans.values(), strict=True):
+        assert target.numpy().tobytes() == data[start : start + size]
 
 
 def test_a_row_may_go_to_several_tensors_and_to_a_part_of_one(saved: Path, state: Any) -> None:
@@ -260,26 +228,15 @@ def test_progress_counts_all_bytes(saved: Path) -> None:
     assert len(told) > 1
 
 
-def test_nothing_to_stream_takes_no_memory() -> None:
-    device = LateDevice()
-    stream(device, [])
-    assert device.most_pinned == 0
-    assert not blocks._kept
-
-
-def test_a_small_load_takes_one_block(tmp_path: Path) -> None:
-    path = tmp_path / "small.safetensors"
-    standfast.save(path, {"small": np.zeros(1000)})
-    device = LateDevice()
-    _streamed(device, path)
-    assert device.most_pinned == BLOCK
-
-
 def test_the_blocks_are_kept_for_the_next_load(saved: Path, tmp_path: Path) -> None:
+    assert (device_reader._MOST_THREADS + device_reader._COPYING) * BLOCK < 512_000_000
     small = tmp_path / "small.safetensors"
     standfast.save(small, {"small": np.zeros(1000)})
     device = LateDevice()
+    stream(device, [])
+    assert device.most_pinned == 0
     _streamed(device, small)
+    assert device.most_pinned == BLOCK
     _streamed(device, saved)
     grown = dict(device.pinned)
     assert len(grown) == 1  # in the place of the one that was too small
@@ -317,10 +274,6 @@ def test_a_forked_child_has_no_blocks(saved: Path) -> None:
     assert blocks._kept
 
 
-def test_the_memory_stays_below_the_promise() -> None:
-    assert (device_reader._MOST_THREADS + device_reader._COPYING) * BLOCK < 512_000_000
-
-
 def test_blocks_that_cannot_be_pinned_do_as_well(saved: Path, state: Any) -> None:
     device = LateDevice()
     device.pins_at_most = 0
@@ -332,46 +285,38 @@ def test_blocks_that_cannot_be_pinned_do_as_well(saved: Path, state: Any) -> Non
 
 
 def test_all_damaged_tensors_are_named_and_none_of_their_chunks_is_copied(path: Path) -> None:
-    _flip(path, "few", 10)
-    _flip(path, "last")
+    flip_in(path, "few", 10)
+    flip_in(path, "last")
     device = LateDevice()
     with TensorFile(path) as file:
         stretches = _stretches(file, device)
-        with pytest.raises(DigestMismatch, match=r"copy\.safetensors.*and 1 more") as caught:
+        with pytest.raises(errors.DigestMismatch, match=r"copy\.safetensors") as caught:
             stream(device, list(stretches.values()))
     assert set(caught.value.tensors) == {"few", "last"}
     copied = {id(piece.target) for piece in device.incoming}
     assert not copied & {id(stretches[name].target) for name in ("few", "last")}
 
 
-def test_nothing_behind_a_damaged_chunk_is_copied(path: Path, few_blocks: None) -> None:
-    _flip(path, "large", CHUNK)
-    device = LateDevice(delay=0.005)
-    with TensorFile(path) as file:
-        large = _stretches(file, device, "large")["large"]
-        with pytest.raises(DigestMismatch) as caught:
-            stream(device, [large])
-    assert caught.value.tensors == ("large",)
-    assert [piece.start for piece in device.incoming] == [0]
-
-
-def test_nothing_more_is_read_after_damage_was_found(
-    path: Path, few_blocks: None, reads: list[int]
+@pytest.mark.parametrize(("at", "copied", "read"), [(0, [], 2), (CHUNK, [0], 3)])
+def test_after_a_damaged_chunk_nothing_more_is_read_or_copied(
+    path: Path, few_blocks: None, seams: Seams, at: int, copied: list[int], read: int
 ) -> None:
-    _flip(path, "large")
-    device = LateDevice()
-    with TensorFile(path) as file:
-        large = _stretches(file, device, "large")["large"]
-        with pytest.raises(DigestMismatch):
-            stream(device, [large])
-    assert len(reads) == 2  # of four: as many as there are blocks
+    flip_in(path, "large", at)
+    device = LateDevice(delay=0.005)
+    with TensorFile(path, mapped=False) as file:
+        reads = cached(seams, True)
+        with pytest.raises(errors.DigestMismatch) as caught:
+            stream(device, [_stretches(file, device, "large")["large"]])
+    assert caught.value.tensors == ("large",)
+    assert [piece.start for piece in device.incoming] == copied
+    assert len(reads) <= read  # of four: as many as there are blocks, and those copied before
 
 
 def test_the_files_that_hold_damage_are_told(path: Path, saved: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.safetensors"
     standfast.save(other, {"other": np.arange(5, dtype=np.uint8)})
-    _flip(other, "other")
-    _flip(path, "one")
+    flip_in(other, "other")
+    flip_in(path, "one")
     device, told = LateDevice(), list[Reader]()
     with TensorFile(path) as first, TensorFile(saved) as sound, TensorFile(other) as last:
         stretches = [
@@ -379,14 +324,14 @@ def test_the_files_that_hold_damage_are_told(path: Path, saved: Path, tmp_path: 
             *_stretches(sound, device, "one").values(),
             *_stretches(last, device).values(),
         ]
-        with pytest.raises(DigestMismatch) as caught:
+        with pytest.raises(errors.DigestMismatch) as caught:
             stream(device, stretches, damaged=told.append)
         assert told == [first._reader, last._reader]
     assert caught.value.tensors == ("one", "other")
 
 
 def test_without_verifying_the_bytes_come_as_they_are(path: Path, state: Any) -> None:
-    _flip(path, "few")
+    flip_in(path, "few")
     found = _streamed(LateDevice(), path, verify=False)
     assert found["few"][0] == state["few"][0] ^ 1
 
@@ -394,27 +339,29 @@ def test_without_verifying_the_bytes_come_as_they_are(path: Path, state: Any) ->
 def test_a_copy_that_fails_ends_the_load(saved: Path, state: Any, few_blocks: None) -> None:
     device = LateDevice(delay=0.005)
     device.fails_after = 1
-    with pytest.raises(CopyFailed, match="an illegal memory access"):
+    with pytest.raises(errors.CopyFailed):
         _streamed(device, saved)
     device.fails_after = None
     assert _same(_streamed(device, saved), state)
 
 
-def test_copies_before_one_that_is_refused_are_waited_for(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [errors.CopyFailed("late:0"), KeyboardInterrupt()], ids=repr)
+def test_copies_before_an_error_are_waited_for(
+    saved: Path, seams: Seams, error: BaseException
 ) -> None:
-    device = LateDevice(delay=0.4)
-    plain = device.copy_in
+    device = LateDevice(delay=0.1)
     begun: list[Copies] = []
 
-    def copy_in(pieces: Sequence[Incoming]) -> Copies:
-        if begun:
-            raise CopyFailed("late:0: out of memory")
-        begun.append(plain(pieces))
-        return begun[0]
+    def copy_in(copy: Any, pieces: Sequence[Incoming]) -> Copies:
+        if begun and isinstance(error, errors.CopyFailed):
+            raise error
+        begun.append(copy(pieces))
+        if len(begun) == 1 and isinstance(error, KeyboardInterrupt):
+            raise error  # as it comes when the call is just over
+        return begun[-1]
 
-    monkeypatch.setattr(device, "copy_in", copy_in)
-    with pytest.raises(CopyFailed, match="out of memory"):
+    seams.system(device, copy_in=copy_in)
+    with pytest.raises(type(error)):
         _streamed(device, saved)
     assert begun[0].is_done()
 
@@ -434,47 +381,22 @@ def test_an_interrupt_leaves_no_copy_under_way(saved: Path, few_blocks: None) ->
     assert device.incoming
 
 
-def test_a_copy_that_nobody_noted_down_is_waited_for(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = LateDevice(delay=0.4)
-    plain = device.copy_in
-    begun: list[Copies] = []
-
-    def copy_in(pieces: Sequence[Incoming]) -> Copies:
-        begun.append(plain(pieces))
-        if len(begun) == 1:
-            raise KeyboardInterrupt  # as it comes when the call is just over
-        return begun[-1]
-
-    monkeypatch.setattr(device, "copy_in", copy_in)
-    with pytest.raises(KeyboardInterrupt):
-        _streamed(device, saved)
-    assert begun[0].is_done()
-
-
-def test_a_wait_that_is_interrupted_again_and_again_is_taken_up(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_that_is_interrupted_again_and_again_is_taken_up(saved: Path, seams: Seams) -> None:
     device = LateDevice(delay=0.05)
-    plain = device.copy_in
     presses = iter([KeyboardInterrupt] * 5)
     begun: list[Copies] = []
 
-    def copy_in(pieces: Sequence[Incoming]) -> Copies:
-        copies = plain(pieces)
-        wait = copies.wait
+    def interrupted(wait: Any) -> None:
+        for press in presses:
+            raise press
+        wait()
 
-        def interrupted() -> None:
-            for press in presses:
-                raise press
-            wait()
+    def copy_in(copy: Any, pieces: Sequence[Incoming]) -> Copies:
+        begun.append(copy(pieces))
+        seams.system(begun[-1], wait=interrupted)
+        return begun[-1]
 
-        monkeypatch.setattr(copies, "wait", interrupted)
-        begun.append(copies)
-        return copies
-
-    monkeypatch.setattr(device, "copy_in", copy_in)
+    seams.system(device, copy_in=copy_in)
     with pytest.raises(KeyboardInterrupt):
         _streamed(device, saved)
     assert begun
@@ -486,86 +408,122 @@ def test_a_file_that_was_changed_since_it_was_opened_is_refused(path: Path) -> N
     with TensorFile(path, mapped=False) as file:
         stretches = list(_stretches(file, device).values())
         os.truncate(path, 2 * CHUNK)
-        with pytest.raises(ChangedFile, match="open it again"):
+        with pytest.raises(errors.ChangedFile):
             stream(device, stretches)
     assert not device.incoming
 
 
 @WAYS
-def test_a_file_that_is_cut_meanwhile_ends_the_load(
-    path: Path, cached: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DirectReads, "_is_cached", lambda self: cached)
-    monkeypatch.setattr(SourceFile, "check_unchanged", lambda self: None)
-    device = LateDevice()
+def test_a_file_that_is_cut_ends_the_load(path: Path, is_cached: bool, seams: Seams) -> None:
+    cached(seams, is_cached)
+    cut = []
+
+    def preadv(read: Any, fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if flags != os.RWF_NOWAIT and not cut:
+            cut.append(os.truncate(path, 2 * CHUNK + 123))
+        return int(read(fd, buffers, offset, flags))
+
     with TensorFile(path, mapped=False) as file:
-        stretches = list(_stretches(file, device).values())
-        os.truncate(path, 2 * CHUNK + 123)
-        with pytest.raises(ChangedFile, match=f"now ends at {2 * CHUNK + 123:,}"):
-            stream(device, stretches)
-
-
-def test_a_disk_that_cannot_read_ends_the_load(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain, large = os.preadv, 1 << 20
-
-    def preadv(fd: int, buffers: Any, offset: int, *flags: int) -> int:
-        if offset > CHUNK and len(buffers[0]) >= large:
-            raise OSError(errno.EIO, "Input/output error")
-        return plain(fd, buffers, offset, *flags)
-
-    monkeypatch.setattr(os, "preadv", preadv)
-    with pytest.raises(UnreadableFile, match="cannot read at offset"):
-        _streamed(LateDevice(), saved, mapped=False)
+        stretches = list(_stretches(file, LateDevice()).values())
+        seams.system(os, preadv=preadv)
+        with pytest.raises(errors.ChangedFile, match=f"{2 * CHUNK + 123:,}"):
+            stream(LateDevice(), stretches)
 
 
 @WAYS
-@pytest.mark.parametrize(
-    ("start", "size"),
-    [
-        (0, 0),
-        (0, CHUNK),
-        (1, CHUNK),
-        (4095, CHUNK),
-        (4096, CHUNK),
-        (5000, 1 << 20),
-        (1234, 10),
-        (-CHUNK, CHUNK),
-        (-5000, 5000),
-    ],
-)
-def test_a_block_holds_the_bytes_that_were_asked_for(
-    saved: Path, start: int, size: int, cached: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DirectReads, "_is_cached", lambda self: cached)
+def test_a_block_holds_the_bytes_asked_for(saved: Path, is_cached: bool, seams: Seams) -> None:
+    cached(seams, is_cached)
     block = next(iter(blocks.Blocks(1)))
     file = SourceFile(saved)
-    start += file.size if start < 0 else 0
-    found = file.read_block(block, start, size)
-    assert found.tobytes() == file.read(start, size)
-    assert np.shares_memory(found, block) or not size
+    for start, size in (
+        *((start, CHUNK) for start in (0, 1, 4095, 4096, file.size - CHUNK)),
+        (0, 0),
+        (5000, 1 << 20),
+        (1234, 10),
+        (file.size - 5000, 5000),
+    ):
+        found = file.read_block(block, start, size)
+        assert found.tobytes() == file.read(start, size)
+        assert np.shares_memory(found, block) or not size
 
 
 @pytest.mark.parametrize("most", [2 * CHUNK, 1 << 20, None], ids=["whole", "short", "refused"])
-def test_a_direct_read_takes_whole_pages_and_is_completed(
-    saved: Path, most: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, direct = SourceFile(saved), SourceFile(saved)  # the second stands for the direct way
+def test_a_direct_read_takes_whole_pages(saved: Path, most: int | None, seams: Seams) -> None:
+    file = SourceFile(saved)
     expected = file.read(4097, CHUNK)
     block = next(iter(blocks.Blocks(1)))
-    plain = os.preadv
     asked = []
 
-    def preadv(fd: int, buffers: Any, offset: int, *flags: int) -> int:
-        if fd != direct.fd:
-            return plain(fd, buffers, offset, *flags)
+    def preadv(read: Any, fd: int, buffers: Any, offset: int, *flags: int) -> int:
+        if fd == file.fd:
+            return int(read(fd, buffers, offset, *flags))
         asked.append((offset, len(buffers[0]), buffers[0].obj.ctypes.data % 4096))
         if most is None:
             raise OSError(errno.EINVAL, "Invalid argument")
-        return plain(fd, [buffers[0][:most]], offset, *flags)
+        return int(read(fd, [buffers[0][:most]], offset, *flags))
 
-    monkeypatch.setattr(DirectReads, "_opened", lambda self: direct.fd)
-    monkeypatch.setattr(os, "preadv", preadv)
+    cached(seams, False)
+    seams.system(os, preadv=preadv)
     assert file.read_block(block, 4097, CHUNK).tobytes() == expected
     assert asked == [(4096, CHUNK + 4096, 0)]
+
+
+def test_a_disk_that_cannot_read_ends_the_load(saved: Path, seams: Seams) -> None:
+    def preadv(read: Any, fd: int, buffers: Any, offset: int, *flags: int) -> int:
+        if offset > CHUNK and len(buffers[0]) >= 1 << 20:
+            raise OSError(errno.EIO, "Input/output error")
+        return int(read(fd, buffers, offset, *flags))
+
+    seams.system(os, preadv=preadv)
+    with pytest.raises(errors.UnreadableFile, match=saved.name):
+        _streamed(LateDevice(), saved, mapped=False)
+
+
+class _Interrupted(LateDevice):
+    """A device whose user presses Ctrl-C while memory is being pinned."""
+
+    interrupts = True
+
+    def pin(self, memory: Bytes) -> None:
+        super().pin(memory)
+        if self.interrupts:
+            self.interrupts = False
+            raise KeyboardInterrupt
+
+
+def test_memory_pinned_before_an_interrupt_is_unpinned(saved: Path, tmp_path: Path) -> None:
+    small = tmp_path / "small.safetensors"
+    standfast.save(small, {"a": np.arange(9)})
+    device = _Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        _streamed(device, small)
+    assert len(device.pinned) == 1
+    _streamed(device, saved)
+    assert len(device.pinned) == 1, "only what is kept is pinned"
+    assert sum(device.pinned.values()) > BLOCK
+
+
+def test_a_thread_that_an_interrupt_hides_is_waited_for(saved: Path, seams: Seams) -> None:
+    begun, under_way = threading.Event(), [0]
+
+    def interrupted(start: Any, *arguments: Any) -> int:
+        start(*arguments)
+        begun.wait()
+        raise KeyboardInterrupt
+
+    def preadv(read: Any, *arguments: Any) -> int:
+        under_way[0] += 1
+        begun.set()
+        time.sleep(0.2)  # the read goes on after the interrupt
+        found = int(read(*arguments))
+        under_way[0] -= 1
+        return found
+
+    with TensorFile(saved, mapped=False) as file:
+        stretches = _stretches(file, LateDevice(), "few")
+        seams.system(_thread, start_new_thread=interrupted)
+        seams.system(os, preadv=preadv)
+        with pytest.raises(KeyboardInterrupt):
+            stream(LateDevice(), list(stretches.values()))
+    assert begun.is_set()
+    assert under_way == [0], "the file is closed, and the block is another's by now"

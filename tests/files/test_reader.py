@@ -1,10 +1,10 @@
-"""What is read, what is verified, and when."""
+"""What is read, what is verified, and when; past the page cache too."""
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,15 @@ import numpy as np
 import pytest
 
 import standfast
-from standfast.errors import (
-    BadIndex,
-    ChangedFile,
-    DigestMismatch,
-    MissingFile,
-    NothingToVerify,
-    NotVerified,
-    TensorNotFound,
-    UnreadableFile,
-)
+from standfast import errors
 from standfast.files import mapping
 from standfast.files.digests import CHUNK
+from standfast.files.input.direct import LARGE
 from standfast.files.input.file import SourceFile
+from standfast.files.ring import BLOCK
+from tests.files.states import cached, flip_in, refusing
+from tests.kit.descriptors import open_files
+from tests.kit.seams import Seams
 
 MAPPED = pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "read"])
 ROWS = 5
@@ -40,58 +36,30 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def _flip(path: Path, name: str, at: int) -> None:
-    with standfast.open(path, verify=False) as file:
-        start = file._index.starts[file._row(name)]
-    with path.open("r+b") as stream:
-        stream.seek(int(start) + at)
-        byte = stream.read(1)
-        stream.seek(-1, os.SEEK_CUR)
-        stream.write(bytes([byte[0] ^ 1]))
-
-
-class _Reads:
-    """The byte ranges that were read from files."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.total = 0
-        read_into = SourceFile.read_into
-
-        def counted(file: SourceFile, out: Any, start: int) -> None:
-            self.total += out.size
-            read_into(file, out, start)
-
-        patch.setattr(SourceFile, "read_into", counted)
-
-
 @MAPPED
 def test_a_damaged_tensor_is_named_and_the_others_still_load(path: Path, mapped: bool) -> None:
-    _flip(path, "big", 3 * CHUNK + 17)
+    flip_in(path, "big", 3 * CHUNK + 17)
     for act in (standfast.verify, lambda p: standfast.load(p, mapped=mapped)):
-        with pytest.raises(DigestMismatch, match="tensor 'big' is damaged") as caught:
+        with pytest.raises(errors.DigestMismatch, match="'big'") as caught:
             act(path)
         assert caught.value.tensors == ("big",)
     with standfast.open(path, mapped=mapped) as file:
         assert file["small"].tolist() == [0, 1, 2, 3]
         assert file["last"].tolist() == [1, 1, 1]
         for _ in range(2):  # a damaged chunk is not taken for a checked one the second time
-            with pytest.raises(DigestMismatch):
+            with pytest.raises(errors.DigestMismatch):
                 file["big"]
     assert standfast.load(path, verify=False, mapped=mapped)["big"][3, 17] == 3 ^ 1
-
-
-@MAPPED
-def test_all_damaged_tensors_are_listed(path: Path, mapped: bool) -> None:
     for name in ("small", "last"):
-        _flip(path, name, 1)
-    with pytest.raises(DigestMismatch, match="'small' and 1 more") as caught:
+        flip_in(path, name, 1)
+    with pytest.raises(errors.DigestMismatch) as caught:
         standfast.load(path, mapped=mapped)
-    assert set(caught.value.tensors) == {"small", "last"}
+    assert set(caught.value.tensors) == {"small", "last", "big"}
 
 
 @MAPPED
 def test_a_slice_verifies_the_chunks_it_touches_and_no_others(path: Path, mapped: bool) -> None:
-    _flip(path, "big", 3 * CHUNK + 17)
+    flip_in(path, "big", 3 * CHUNK + 17)
     with standfast.open(path, mapped=mapped) as file:
         big = file.slice("big")
         assert (big[:3] == np.arange(3)[:, None]).all()
@@ -99,132 +67,103 @@ def test_a_slice_verifies_the_chunks_it_touches_and_no_others(path: Path, mapped
         assert big[::2, 99].tolist() == [0, 2, 4]
         assert big[4:1:-2, 0].tolist() == [4, 2]
         for index in (3, np.s_[2:4], np.s_[:, 0], np.s_[-2, -1], ..., np.s_[3:, 0]):
-            with pytest.raises(DigestMismatch):
+            with pytest.raises(errors.DigestMismatch):
                 big[index]
 
 
-def test_a_slice_that_is_read_reads_no_more_than_it_must(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with standfast.open(path, mapped=False) as file:
-        reads = _Reads(monkeypatch)
-        assert file.slice("big")[2, 10:20].tolist() == [2] * 10
-        assert reads.total == CHUNK
-    with standfast.open(path, mapped=False, verify=False) as file:
-        reads.total = 0
-        assert file.slice("big")[1:4:2, 10:20].tolist() == [[1] * 10, [3] * 10]
-        assert reads.total == 20
-
-
-def test_opening_reads_the_header_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-    pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda *a: read.append(a[1]) or pread(*a))
-    reads = _Reads(monkeypatch)
+def test_a_slice_that_is_read_reads_no_more_than_it_must(path: Path, seams: Seams) -> None:
+    reads = cached(seams, True)
+    headers: list[int] = []
+    seams.system(os, pread=lambda read, *a: headers.append(a[1]) or read(*a))
     with standfast.open(path, mapped=False) as file:
         assert file.spec("big") == standfast.TensorSpec("uint8", (ROWS, CHUNK))
-        assert sum(read) < 3 * 4096
-        assert reads.total == 0
+        assert sum(headers) < 3 * 4096
+        assert reads == []
+        assert file.slice("big")[2, 10:20].tolist() == [2] * 10
+        assert sum(reads) == CHUNK
+    with standfast.open(path, mapped=False, verify=False) as file:
+        reads.clear()
+        assert file.slice("big")[1:4:2, 10:20].tolist() == [[1] * 10, [3] * 10]
+        assert sum(reads) == 20
 
 
-@pytest.mark.parametrize(
-    "index", [5, np.s_[0, 0, 0], "x", [0, 1], np.array([True] * 5), True, 1.5, np.s_[..., ...]]
-)
-def test_an_index_that_does_not_fit_is_refused(path: Path, index: Any) -> None:
-    with standfast.open(path) as file, pytest.raises(BadIndex, match=r"shape \[5, 16777216\]"):
-        file.slice("big")[index]
+def test_an_index_that_does_not_fit_is_refused(path: Path) -> None:
+    with standfast.open(path) as file:
+        for index in (5, (0, 0, 0), "x", [0, 1], np.array([True] * 5), True, 1.5, (..., ...)):
+            with pytest.raises(errors.BadIndex, match="16777216"):
+                file.slice("big")[index]
+        assert "bigger" not in file
+        assert file.get("bigger") is None
+        with pytest.raises(errors.TensorNotFound, match=r"state\.safetensors.*'bigger'"):
+            file["bigger"]
 
 
 @MAPPED
 @pytest.mark.parametrize("verify", [True, False])
-def test_a_file_that_shrinks_while_open_is_an_error_not_a_crash(
-    path: Path, mapped: bool, verify: bool
-) -> None:
+def test_a_file_that_changes_while_open_is_an_error(path: Path, mapped: bool, verify: bool) -> None:
+    with standfast.open(path, mapped=mapped, verify=verify) as file:
+        os.utime(path, ns=(0, 1))
+        with pytest.raises(errors.ChangedFile):
+            file["small"]
     with standfast.open(path, mapped=mapped, verify=verify) as file:
         os.truncate(path, 8192)
         for act in (lambda: file["big"], lambda: file.slice("big")[0], lambda: file["small"]):
-            with pytest.raises(ChangedFile):
+            with pytest.raises(errors.ChangedFile):
                 act()
-
-
-@MAPPED
-def test_a_file_that_is_written_to_while_open_is_an_error(path: Path, mapped: bool) -> None:
-    with standfast.open(path, mapped=mapped) as file:
-        os.utime(path, ns=(0, 1))
-        with pytest.raises(ChangedFile, match="written to while it was open"):
-            file["small"]
 
 
 def test_a_read_that_comes_up_short_is_an_error(path: Path) -> None:
     file = SourceFile(path)
     os.truncate(path, 100)
-    with pytest.raises(ChangedFile, match="now ends at 100"):
+    with pytest.raises(errors.ChangedFile, match="100"):
         file.read(50, 100)
-    with pytest.raises(ChangedFile, match="now ends at 100"):
+    with pytest.raises(errors.ChangedFile, match="100"):
         file.read_into(np.empty(100, np.uint8), 50)
     file.close()
 
 
 def test_what_is_missing_or_unreadable_is_said(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match="there is no file"):
+    with pytest.raises(errors.MissingFile, match="nothing"):
         standfast.open(tmp_path / "nothing.safetensors")
-    with pytest.raises(UnreadableFile, match="it is a folder"):
-        standfast.load(tmp_path)
     os.mkfifo(tmp_path / "pipe.safetensors")
-    with pytest.raises(UnreadableFile, match="not a regular file"):
-        standfast.load(tmp_path / "pipe.safetensors")
-    with pytest.raises(UnreadableFile, match="null"):
-        standfast.load("with\0null")
-
-
-def test_a_tensor_that_is_not_there_is_named(path: Path) -> None:
-    with standfast.open(path) as file:
-        assert "bigger" not in file
-        assert file.get("bigger") is None
-        with pytest.raises(
-            TensorNotFound, match=r"state.safetensors: there is no tensor 'bigger'$"
-        ):
-            file["bigger"]
+    for odd in (tmp_path, tmp_path / "pipe.safetensors", "with\0null", 3, None, 1.5, ["x"]):
+        with pytest.raises(errors.UnreadableFile):
+            standfast.load(odd)
 
 
 def test_a_file_without_digests_loads_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "foreign.safetensors"
     header = b'{"x":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}}'
     path.write_bytes(len(header).to_bytes(8, "little") + header + np.float64(7).tobytes())
-    with pytest.warns(NotVerified, match="holds no digests"):
+    with pytest.warns(errors.NotVerified):
         assert standfast.load(path)["x"].tolist() == [7]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert standfast.load(path, verify=False)["x"].tolist() == [7]
-        with standfast.open(path) as file:
-            assert not file.has_digests
-    with pytest.raises(NothingToVerify):
+    assert standfast.load(path, verify=False)["x"].tolist() == [7]  # without a warning
+    with standfast.open(path) as file:
+        assert not file.has_digests
+    with pytest.raises(errors.NothingToVerify):
         standfast.verify(path)
 
 
 def test_a_header_that_was_damaged_opens_only_unverified(path: Path) -> None:
-    data = bytearray(path.read_bytes()[:4096])
-    at = data.index(b'"F64"')
+    at = path.read_bytes()[:4096].index(b'"F64"')
     with path.open("r+b") as stream:
         stream.seek(at)
         stream.write(b'"I64"')
-    with pytest.raises(standfast.errors.IndexMismatch, match="another program rewrote it"):
+    with pytest.raises(errors.IndexMismatch):
         standfast.open(path)
     with standfast.open(path, verify=False) as file:
         assert file["small"].dtype == np.int64
 
 
-def test_files_on_a_network_file_system_are_read_not_mapped(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_on_a_network_file_system_are_read_not_mapped(path: Path, seams: Seams) -> None:
     with standfast.open(path) as file:
-        assert file._reader._map is not None
-    monkeypatch.setattr(mapping, "_NETWORK", {_file_system_of(path)})
+        assert file.is_mapped
+    seams.bound("network file systems", {_file_system_of(path)})
     with standfast.open(path) as file:
-        assert file._reader._map is None
+        assert not file.is_mapped
         assert file["small"].tolist() == [0, 1, 2, 3]
     with standfast.open(path, mapped=True) as file:
-        assert file._reader._map is not None
+        assert file.is_mapped
 
 
 def _file_system_of(path: Path) -> str:
@@ -234,50 +173,112 @@ def _file_system_of(path: Path) -> str:
     return next(line.split(" - ")[1].split()[0] for line in lines if f" {number} " in line)
 
 
-def test_without_the_kernels_help_the_pages_come_by_themselves(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mapping, "populate", lambda part: errno.EINVAL)
+def test_without_the_kernels_help_the_pages_come_by_themselves(path: Path, seams: Seams) -> None:
+    seams.system(mapping._libc, madvise=refusing(errno.EFAULT))
+    with pytest.raises(errors.UnreadableFile, match=path.name):
+        standfast.verify(path)
+    seams.system(mapping._libc, madvise=refusing(errno.EINVAL))
     assert standfast.load(path)["big"][4, 0] == 4
-    _flip(path, "big", 0)
-    with pytest.raises(DigestMismatch):
+    flip_in(path, "big", 0)
+    with pytest.raises(errors.DigestMismatch):
         standfast.load(path)
 
 
-def test_a_file_that_is_cut_while_it_is_verified_is_an_error_not_a_crash(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = mapping.populate
-
-    def cut_first(part: Any) -> int:
+def test_a_file_that_is_cut_while_it_is_verified_is_an_error(path: Path, seams: Seams) -> None:
+    def cut_first(madvise: Any, *arguments: Any) -> int:
         os.truncate(path, 8192)
-        return real(part)
+        return int(madvise(*arguments))
 
-    monkeypatch.setattr(mapping, "populate", cut_first)
-    with pytest.raises(ChangedFile):
+    seams.system(mapping._libc, madvise=cut_first)
+    with pytest.raises(errors.ChangedFile):
         standfast.verify(path)
 
 
-def test_a_part_that_cannot_be_read_is_an_error_not_a_crash(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mapping, "populate", lambda part: errno.EFAULT)
-    with pytest.raises(UnreadableFile, match="a part of it cannot be read"):
-        standfast.verify(path)
-
-
-def test_a_file_that_cannot_be_mapped_says_what_to_do(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_mapped_says_what_to_do(path: Path, seams: Seams) -> None:
     def no_memory(*args: Any, **kwargs: Any) -> Any:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(mapping.mmap, "mmap", no_memory)
-    with pytest.raises(UnreadableFile, match=r"state.safetensors: .*mapped=False"):
+    seams.system(mmap, mmap=no_memory)
+    with pytest.raises(errors.UnreadableFile, match=r"state\.safetensors.*mapped=False"):
         standfast.load(path)
 
 
-@pytest.mark.parametrize("odd", [3, None, 1.5, ["x"]])
-def test_what_is_no_path_is_refused(odd: Any) -> None:
-    with pytest.raises(UnreadableFile, match="is no path"):
-        standfast.load(odd)
+SIZE = BLOCK + 3 * LARGE + 1234
+
+
+@pytest.fixture(scope="module")
+def content() -> bytes:
+    return np.random.default_rng(0).bytes(SIZE)
+
+
+@pytest.fixture
+def cold(tmp_path: Path, content: bytes) -> Path:
+    path = tmp_path / "cold"
+    path.write_bytes(content)
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    return path
+
+
+def _read(file: SourceFile, start: int, length: int, skip: int = 1) -> bytes:
+    """Read a stretch into memory that begins so many bytes after that of a page."""
+    out = np.frombuffer(mmap.mmap(-1, length + skip), np.uint8)[skip:]
+    file.read_into(out, start)
+    return out.tobytes()
+
+
+@pytest.mark.parametrize("skip", [0, 512])
+def test_a_part_of_a_cold_file_is_read(cold: Path, content: bytes, skip: int, seams: Seams) -> None:
+    cached(seams, False)
+    for start, length in (
+        (92, SIZE - 92),
+        (4096, LARGE),
+        (4095, LARGE + 2),
+        (1, BLOCK),
+        (SIZE - LARGE, LARGE),
+        (SIZE - LARGE - 7, LARGE + 7),
+    ):
+        file = SourceFile(cold)
+        assert _read(file, start, length, skip) == content[start : start + length]
+        assert open_files(cold) == [str(cold)] * 2, "the direct way was taken"
+        file.close()
+        assert open_files(cold) == []
+
+
+def test_whole_pages_are_read_without_a_copy(cold: Path, content: bytes, seams: Seams) -> None:
+    reads = cached(seams, False)
+    file = SourceFile(cold)
+    assert _read(file, 4096, BLOCK, 0) == content[4096 : 4096 + BLOCK]
+    assert reads == [BLOCK]
+    reads.clear()
+    assert _read(file, 4096, BLOCK, 512) == content[4096 : 4096 + BLOCK]
+    assert max(reads) == LARGE, "it is copied, piece by piece"
+    file.close()
+
+
+def test_other_files_are_read_through_the_cache(cold: Path, content: bytes, seams: Seams) -> None:
+    def opened(call: Any, path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return int(call(path, flags, *more, **options))
+
+    for is_cached in (True, False):
+        cached(seams, is_cached)
+        file = SourceFile(cold)
+        assert _read(file, 92, 2 * LARGE) == content[92 : 92 + 2 * LARGE]
+        assert open_files(cold) == [str(cold)]
+        file.close()
+        seams.system(os, open=opened)
+
+
+@pytest.mark.parametrize("skip", [0, 512])
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_cut_file_is_an_error(cold: Path, is_cached: bool, skip: int, seams: Seams) -> None:
+    cached(seams, is_cached)
+    file = SourceFile(cold)
+    os.truncate(cold, 2 * LARGE)
+    with pytest.raises(errors.ChangedFile, match=f"{SIZE:,}"):
+        _read(file, LARGE, 2 * LARGE, skip)
+    file.close()

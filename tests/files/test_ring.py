@@ -1,7 +1,12 @@
-"""The blocks of the ring are kept for the next save, and never shared by two."""
+"""Saves share blocks, take little memory, and write the digests that are documented."""
 
 from __future__ import annotations
 
+import base64
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -10,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 import standfast
 from standfast.files import ring
-from standfast.files.disk import LOCAL, Disk
+from standfast.files.digests import CHUNK, tensor_digest, worker_count
+from standfast.files.disk import Disk
 from standfast.files.ring import Ring
 from standfast.tensors import source_of
 
@@ -24,16 +31,6 @@ def test_the_blocks_of_a_save_serve_the_next_one(tmp_path: Path) -> None:
     assert len(kept) == ring.BLOCKS
     standfast.save(tmp_path / "state.safetensors", {"x": np.ones(10)})
     assert sorted(id(block) for block in ring._spare) == sorted(kept)
-
-
-def test_two_rings_at_once_share_no_block(tmp_path: Path) -> None:
-    with (tmp_path / "file").open("wb") as file:
-        rings = [Ring(partial(LOCAL.write, file.fileno())) for _ in range(2)]
-        blocks = [id(block) for ring in rings for block in ring._blocks]
-        assert len(set(blocks)) == 2 * ring.BLOCKS
-        for each in rings:
-            each.__exit__(None, None, None)
-    assert len(ring._spare) == ring.BLOCKS
 
 
 def test_saves_on_many_threads_do_not_mix(tmp_path: Path) -> None:
@@ -77,3 +74,81 @@ def test_however_often_it_is_interrupted_no_write_is_left_behind(tmp_path: Path)
         with pytest.raises(KeyboardInterrupt):
             each.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
         assert slow.running == 0
+
+
+PROGRAM = """
+import sys, threading, time
+import numpy as np
+import standfast
+
+def unshared():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+    return sum(int(status[key].split()[0]) for key in ("RssAnon", "RssShmem"))
+
+def watch():
+    global peak
+    while not done:
+        peak = max(peak, unshared())
+        time.sleep(0.001)
+
+count = (48 << 20) // 4
+standfast.save(sys.argv[1], {"warm": np.ones(10)})
+for make in (
+    lambda: np.ones(count, np.float32),
+    lambda: np.ones((count // 1000, 1000), np.float32).T,
+    lambda: np.ones(count, ">f4"),
+):
+    state = {f"x{i}": make() for i in range(4)}
+    before, peak, done = unshared(), 0, False
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    standfast.save(sys.argv[1], state)
+    done = True
+    watcher.join()
+    print(peak - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_save_takes_at_most_64_mib_beyond_the_state(tmp_path: Path) -> None:
+    """Whether its tensors are contiguous, transposed or of another byte order."""
+    program = [sys.executable, "-c", PROGRAM, str(tmp_path / "state.safetensors")]
+    done = subprocess.run(program, check=True, capture_output=True, text=True)
+    contiguous, transposed, swapped = map(int, done.stdout.split())
+    assert 8 << 10 < contiguous <= 64 << 10, "KiB"
+    assert max(transposed, swapped) <= 64 << 10, "KiB"
+
+
+def test_the_digests_can_be_computed_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "state.safetensors"
+    big = np.frombuffer(os.urandom(2 * CHUNK + 5), np.uint8)
+    tensors = {"empty": np.ones((0, 3)), "big": big, "few": np.arange(3.0)}
+    standfast.save(path, tensors)
+    data = path.read_bytes()
+    size = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:size])
+    strings = header["__metadata__"]
+    tag, chunk, text = strings["standfast.chunks"].split(":")
+    assert (tag, int(chunk)) == ("blake3", CHUNK)
+    digests = []
+    for name in tensors:  # in the order of the header
+        begin, end = (size + at for at in header[name]["data_offsets"])
+        for start in range(begin, max(end, begin + 1), CHUNK):
+            digests.append(blake3(data[start : min(start + CHUNK, end)]).digest())
+    assert base64.b64decode(text) == b"".join(digests)
+    assert len(digests) == 5
+    own = strings["standfast.digest"].encode()
+    assert data.count(own) == 1
+    assert blake3(data[:size].replace(own, b"0" * 64)).hexdigest().encode() == own
+
+
+def test_the_digest_of_a_tensor_is_over_those_of_its_chunks() -> None:
+    one, two = os.urandom(32), os.urandom(32)
+    assert tensor_digest(one) == one
+    assert tensor_digest(one + two) == blake3(one + two).digest()
+
+
+def test_hashing_keeps_to_the_processors_it_was_given() -> None:
+    given = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    assert worker_count() == min(8, given)
+    assert worker_count(spare=100) == 1

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from standfast.errors import OutOfMemory
+from standfast import errors
 from standfast.files.threads import Task, Thread, Threads
+from tests.kit.seams import Seams
 from tests.kit.source_code import SOURCE, paths
 
 
@@ -33,12 +34,9 @@ def refused(*_: Any) -> int:
     raise RuntimeError("can't start new thread")
 
 
-def start_without_memory(call: Any, arguments: Any) -> int:
+def start_without_memory(start: Any, call: Any, arguments: Any) -> int:
     """Start a thread that ends before the first line of the call, as Python does."""
-    return _start(lambda: None, ())
-
-
-_start = _thread.start_new_thread
+    return int(start(lambda: None, ()))
 
 
 @pytest.fixture
@@ -62,28 +60,8 @@ def test_a_task_that_ended_keeps_its_arguments_alive_no_longer(end: str) -> None
     assert alive() is None
 
 
-def test_a_task_runs_once_and_keeps_its_result() -> None:
-    calls: list[int] = []
-    task = Task(calls.append, 1)
-    task.attempt()
-    task.attempt()
-    assert task.result() is None
-    assert calls == [1]
-    assert not task.cancel()
-
-
-def test_the_caller_gets_what_the_task_raised() -> None:
-    buffer = Buffer()
-    with Threads(1) as threads:
-        task = threads.submit(buffer.fail, buffer)
-        with pytest.raises(OSError, match="no such device"):
-            task.result()
-
-
-def test_the_caller_runs_the_tasks_if_no_thread_can_be_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(_thread, "start_new_thread", refused)
+def test_the_caller_runs_the_tasks_if_no_thread_can_be_started(seams: Seams) -> None:
+    seams.system(_thread, start_new_thread=refused)
     with Threads(2) as threads:
         assert list(threads.map(str, [1, 2, 3])) == ["1", "2", "3"]
 
@@ -96,12 +74,10 @@ def test_other_modules_start_no_threads_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("start", [refused, start_without_memory])
-def test_a_thread_that_cannot_be_started_raises_an_error(
-    start: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_cannot_be_started_raises_an_error(start: Any, seams: Seams) -> None:
     calls: list[int] = []
-    monkeypatch.setattr(_thread, "start_new_thread", start)
-    with pytest.raises(OutOfMemory):
+    seams.system(_thread, start_new_thread=start)
+    with pytest.raises(errors.OutOfMemory):
         Thread(calls.append, 1)
     assert calls == []
 
@@ -121,11 +97,9 @@ def test_a_thread_can_be_waited_for() -> None:
     assert thread.join()
 
 
-def test_what_a_thread_raises_is_shown_as_by_other_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_thread_raises_is_shown_as_by_other_threads(seams: Seams) -> None:
     shown: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", shown.append)
+    seams.system(threading, excepthook=lambda hook, raised: shown.append(raised))
     Thread(Buffer().fail, Buffer()).join()
     assert [(each.exc_type, str(each.exc_value)) for each in shown] == [(OSError, "no such device")]
 
@@ -144,25 +118,23 @@ def test_a_thread_that_ended_keeps_its_arguments_alive_no_longer() -> None:
 
 
 @pytest.mark.usefixtures("no_gc")
-def test_tasks_are_waited_for_however_often_that_is_interrupted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shutdown, calls, interrupts = Threads.shutdown, list[int](), [KeyboardInterrupt] * 2
+def test_tasks_are_waited_for_however_often_that_is_interrupted() -> None:
+    interrupts = [KeyboardInterrupt] * 2
 
-    def interrupted(self: Threads, cancel: bool = False) -> None:
-        if interrupts:
-            raise interrupts.pop()
-        shutdown(self, cancel)
+    class Interrupted(Threads):
+        def shutdown(self, cancel: bool = False) -> None:
+            if interrupts:
+                raise interrupts.pop()
+            super().shutdown(cancel)
 
-    monkeypatch.setattr(Threads, "shutdown", interrupted)
-    begun, released = threading.Event(), threading.Event()
+    begun, released, calls = threading.Event(), threading.Event(), list[int]()
 
     def call() -> None:
         begun.set()
         released.wait(60)
         calls.append(1)
 
-    threads = Threads(1)
+    threads = Interrupted(1)
     threads.submit(call)
     begun.wait(60)
     dropped = threads.submit(calls.append, 2)
@@ -176,3 +148,18 @@ def test_tasks_are_waited_for_however_often_that_is_interrupted(
     with pytest.raises(KeyboardInterrupt):
         threads.drain()
     assert calls == [1]
+
+
+def test_a_task_runs_once_and_the_caller_gets_its_result_or_error() -> None:
+    calls: list[int] = []
+    task = Task(calls.append, 1)
+    task.attempt()
+    task.attempt()
+    assert task.result() is None
+    assert calls == [1]
+    assert not task.cancel()
+    buffer = Buffer()
+    with Threads(1) as threads:
+        failed = threads.submit(buffer.fail, buffer)
+        with pytest.raises(OSError, match="device"):
+            failed.result()

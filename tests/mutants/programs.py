@@ -164,7 +164,7 @@ PROGRAMS: Final = (
             "            home.upload(target, aside / name)\n"
         ),
         tests=(
-            "tests/packages/remote/test_folder.py"
+            "tests/packages/test_remote.py"
             "::test_a_save_that_ends_at_any_request_leaves_the_old_package_or_the_new"
             "[copied, before]",
         ),
@@ -185,7 +185,7 @@ PROGRAMS: Final = (
         new="        if False:\n",
         tests=(
             "tests/packages/model/test_folder.py"
-            "::test_a_link_that_leads_out_of_the_folder_is_refused",
+            "::test_a_link_out_of_the_folder_is_refused",
         ),
     ),
     Mutant(
@@ -206,7 +206,7 @@ PROGRAMS: Final = (
         new="        return self.hyperparameters\n",
         tests=(
             "tests/experiments/test_manager.py"
-            "::test_hyperparameters_that_are_loaded_continue_the_same_experiment",
+            "::test_loaded_hyperparameters_continue_the_experiment",
         ),
     ),
     Mutant(
@@ -241,7 +241,7 @@ PROGRAMS: Final = (
         old="        disk.sync_folder(new.path)\n        olds = _take_place(place, new)\n",
         new="        olds = _take_place(place, new)\n",
         tests=(
-            "tests/files/folder_swap/test_power_loss.py"
+            "tests/files/folder_swap/test_swap.py"
             "::test_a_power_cut_at_any_moment_leaves_the_old_folder_or_the_new_one",
         ),
     ),

@@ -14,7 +14,7 @@ SAVING: Final = (
         old="            disk.sync(fd)\n            disk.rename(aside, target)\n",
         new="            disk.rename(aside, target)\n",
         tests=(
-            "tests/files/test_power_loss.py"
+            "tests/files/test_faults.py"
             "::test_a_power_cut_at_any_moment_leaves_the_old_file_or_the_new_one",
         ),
     ),
@@ -25,7 +25,7 @@ SAVING: Final = (
         old="        disk.close(fd)\n    disk.sync_folder(target.parent)\n",
         new="        disk.close(fd)\n",
         tests=(
-            "tests/files/test_power_loss.py"
+            "tests/files/test_faults.py"
             "::test_a_power_cut_at_any_moment_leaves_the_old_file_or_the_new_one",
         ),
     ),

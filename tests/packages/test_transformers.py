@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import NotVerified, StateMismatch
+from standfast import errors
 from standfast.packages import Config, load_model_folder, load_model_mmaped, save_model_folder
+from tests.kit.cases import kept
 from tests.packages import hugging
 from tests.packages.stored_models import bits, model
 
@@ -53,11 +54,15 @@ def _theirs(folder: Path) -> Any:
     return hugging.transformers().GPT2LMHeadModel.from_pretrained(folder).eval()
 
 
-CASES = [*((name, "5GB") for name in VARIANTS), ("plain", "40KB"), ("untied", "40KB")]
+CASES = kept(
+    [*((name, "5GB") for name in VARIANTS), ("plain", "40KB"), ("untied", "40KB")],
+    *((name, "5GB") for name in ("plain", "untied", "gelu", "relu", "by layer", "odd")),
+    ("untied", "40KB"),
+)
 
 
 @pytest.mark.parametrize(("variant", "max_shard_size"), CASES)
-def test_transformers_opens_a_package_and_computes_the_same_bits(
+def test_transformers_computes_the_same_with_ours(
     tmp_path: Path, variant: str, max_shard_size: str
 ) -> None:
     config = CONFIG.changed(**VARIANTS[variant])
@@ -76,25 +81,22 @@ def test_transformers_opens_a_package_and_computes_the_same_bits(
 
 @pytest.mark.parametrize(("variant", "max_shard_size"), CASES)
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
-def test_what_transformers_saved_opens_and_computes_the_same_bits(
+def test_ours_computes_the_same_with_theirs(
     tmp_path: Path, variant: str, max_shard_size: str
 ) -> None:
     sizes = {"vocab_size": 300, "n_embd": 48, "n_layer": 3, "n_head": 4}
     theirs = hugging.model(5, **sizes | VARIANTS[variant])
-    folder = hugging.save(theirs, tmp_path / "theirs", max_shard_size=max_shard_size)
-    hugging.byte_level_bpe().save(str(folder / "tokenizer.json"))
+    folder = _saved_by_transformers(theirs, tmp_path / "theirs", max_shard_size=max_shard_size)
     assert (folder / "model.safetensors.index.json").exists() == (max_shard_size == "40KB")
     ours, *_ = load_model_folder(folder)
     for mine, other in _logits(ours, theirs):
         assert torch.equal(mine, other)
-    mapped, _ = load_model_mmaped(folder)
-    assert bits(mapped) == bits(ours)
+    assert bits(load_model_mmaped(folder)[0]) == bits(ours)
 
 
 def test_what_holds_no_digests_is_loaded_with_a_warning(tmp_path: Path) -> None:
-    folder = hugging.save(hugging.model(), tmp_path / "theirs")
-    hugging.byte_level_bpe().save(str(folder / "tokenizer.json"))
-    with pytest.warns(NotVerified, match=r"no manifest\.json: .* nothing was verified") as caught:
+    folder = _saved_by_transformers(hugging.model(), tmp_path / "theirs")
+    with pytest.warns(errors.NotVerified, match=r"manifest\.json") as caught:
         loaded, *_ = load_model_folder(folder)
     assert caught[0].filename == __file__
     assert f"loaded from {folder}, not verified" in repr(loaded)
@@ -120,7 +122,7 @@ def test_a_whole_class_may_be_saved_from_its_state_dict(tmp_path: Path) -> None:
     save_model_folder(state, hugging.byte_level_bpe(), config, tmp_path / "package")
     assert bits(_theirs(tmp_path / "package")) == bits(theirs)
     state["lm_head.weight"][0, 0] += 1  # it is tied no more
-    with pytest.raises(StateMismatch, match="tie_word_embeddings"):
+    with pytest.raises(errors.StateMismatch, match="tie_word_embeddings"):
         save_model_folder(state, hugging.byte_level_bpe(), config, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -158,31 +160,28 @@ def test_the_index_is_the_one_that_transformers_writes(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "ours").glob("model-*")} == shards
 
 
-def _save_with_a_head_of_its_own(folder: Path) -> Any:
-    """A model that was tied, and whose output layer was then trained by itself."""
-    theirs = hugging.model(1)
-    theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach() + 1)
-    hugging.save(theirs, folder)
+def _saved_by_transformers(made: Any, folder: Path, **options: Any) -> Path:
+    hugging.save(made, folder, **options)
     hugging.byte_level_bpe().save(str(folder / "tokenizer.json"))
-    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"]
-    return theirs
+    return folder
 
 
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
 def test_an_output_layer_in_the_file_is_not_lost_to_the_configuration(tmp_path: Path) -> None:
-    theirs = _save_with_a_head_of_its_own(tmp_path / "theirs")
-    loaded, _, config, _ = load_model_folder(tmp_path / "theirs")
-    mapped, _ = load_model_mmaped(tmp_path / "theirs")
+    theirs = hugging.model(1)  # a model that was tied, and whose output layer was then trained
+    theirs.lm_head.weight = torch.nn.Parameter(theirs.lm_head.weight.detach() + 1)
+    folder = _saved_by_transformers(theirs, tmp_path / "theirs")
+    assert json.loads((folder / "config.json").read_text())["tie_word_embeddings"]
+    loaded, _, config, _ = load_model_folder(folder)
     assert not config.tie_word_embeddings
     for mine, other in _logits(loaded, theirs):
         assert torch.equal(mine, other)
-    assert bits(mapped) == bits(loaded)
+    assert bits(load_model_mmaped(folder)[0]) == bits(loaded)
 
 
 @pytest.mark.filterwarnings("ignore::standfast.errors.NotVerified")
 def test_an_output_layer_that_is_the_embedding_is_tied_again(tmp_path: Path) -> None:
-    folder = hugging.save(hugging.model(1), tmp_path / "theirs")
-    hugging.byte_level_bpe().save(str(folder / "tokenizer.json"))
+    folder = _saved_by_transformers(hugging.model(1), tmp_path / "theirs")
     weights = standfast.load(folder / "model.safetensors", verify=False)
     weights["lm_head.weight"] = weights["transformer.wte.weight"]
     for extras in (True, False):  # by its digest, by its bytes

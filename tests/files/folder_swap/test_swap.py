@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from standfast import errors
 from standfast.errors import AlreadyExists, MissingFile, UnreadableFile, WriteFailed
 from standfast.files.atomic import aside_prefix
 from standfast.files.disk import LOCAL, Disk
 from standfast.files.folder_swap.leftovers import NEW as NEW_SUFFIX
 from standfast.files.folder_swap.leftovers import OLD as OLD_SUFFIX
 from standfast.files.folder_swap.swap import making_folder, replacing_folder
+from standfast.files.lines import replace_bytes
 from tests.files.folder_swap.folder_states import (
     DISKS,
+    LIST,
     NEW,
     OLD,
     OTHERS,
     PlainDisk,
+    in_the_way,
     is_new,
     is_old,
     own_files,
@@ -33,22 +39,18 @@ from tests.files.folder_swap.folder_states import (
 )
 from tests.files.states import leftovers
 from tests.kit.disk_faults import FaultyDisk, raising
-from tests.kit.power import read_tree, write_tree
+from tests.kit.power import (
+    LoggingDisk,
+    Operation,
+    Tree,
+    read_tree,
+    trees_after_power_cut,
+    write_tree,
+)
+from tests.kit.seams import Seams
 
 PREFIX = aside_prefix(Path("model"))
 """Of what is written beside a folder `model`."""
-
-
-@pytest.mark.parametrize("disk", DISKS)
-def test_a_folder_is_replaced_and_other_files_in_it_stay(disk: str, tmp_path: Path) -> None:
-    path = prepare(tmp_path / "model")
-    (path / "notes.txt").chmod(0o640)
-    path.chmod(0o750)
-    save(path, DISKS[disk]())
-    assert is_new(path)
-    assert stat.S_IMODE((path / "notes.txt").stat().st_mode) == 0o640
-    assert stat.S_IMODE(path.stat().st_mode) == 0o750
-    assert leftovers(path) == []
 
 
 def test_a_folder_is_made_where_nothing_is_or_an_empty_one(tmp_path: Path) -> None:
@@ -63,124 +65,37 @@ def test_a_folder_is_made_where_nothing_is_or_an_empty_one(tmp_path: Path) -> No
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def test_files_that_stay_are_the_same_files_and_not_copies(tmp_path: Path) -> None:
-    path = prepare(tmp_path / "model")
-    before = (path / "notes.txt").stat()
-    save(path, LOCAL)
-    assert os.path.samestat((path / "notes.txt").stat(), before)
-    assert (path / "notes.txt").stat().st_nlink == 1
-
-
-def test_what_a_killed_writer_left_in_the_folder_goes_with_it(tmp_path: Path) -> None:
-    path = prepare(tmp_path / "model")
-    (path / ".0123456789abcdef.01234567.standfast").write_bytes(b"half")
-    save(path, LOCAL)
-    assert is_new(path)
-    assert leftovers(path) == []
-
-
-def test_a_link_to_a_folder_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
-    path = prepare(tmp_path / "models" / "model")
-    link = tmp_path / "latest"
-    link.symlink_to(path)
-    save(link, LOCAL)
-    assert link.is_symlink()
-    assert is_new(path)
-    assert leftovers(path) == []
-
-
 def test_if_the_body_raises_all_is_as_it_was(tmp_path: Path) -> None:
+    def fail(aside: Path, error: BaseException) -> None:
+        (aside / "config.json").write_bytes(b"half")
+        raise error
+
     path = prepare(tmp_path / "model")
-
-    def fail() -> None:
-        with replacing_folder(path, LOCAL, own_files) as aside:
-            (aside / "config.json").write_bytes(b"half")
-            raise KeyError("injected")
-
-    with pytest.raises(KeyError, match="injected"):
-        fail()
-    assert is_old(path)
-    assert leftovers(path) == []
-
-
-def test_errors_in_the_body_name_the_folder_that_the_user_knows(tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    with (
-        pytest.raises(UnreadableFile, match=f"cannot read {path}/config.json: broken"),
-        replacing_folder(path, LOCAL, own_files) as aside,
+    for error, expected, named in (
+        (lambda aside: KeyError("injected"), KeyError, "injected"),
+        (lambda aside: UnreadableFile(5, f"{aside}/config.json"), UnreadableFile, f"{path}/config"),
+        (lambda aside: OSError(errno.ENOSPC, "No space left"), WriteFailed, str(path)),
     ):
-        raise UnreadableFile(errno.EIO, f"cannot read {aside}/config.json: broken")
-    with (
-        pytest.raises(WriteFailed, match=f"cannot write {path}: No space.*free some space"),
-        replacing_folder(path, LOCAL, own_files),
-    ):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        with (
+            pytest.raises(expected, match=named),
+            replacing_folder(path, LOCAL, own_files) as aside,
+        ):
+            fail(aside, error(aside))
+        assert is_old(path)
+        assert leftovers(path) == []
 
 
-def _put_folder(path: Path) -> None:
-    (path / "checkpoints").mkdir()
-
-
-def _put_own_folder(path: Path) -> None:
-    (path / "model.json").mkdir()
-
-
-def _put_link(path: Path) -> None:
-    (path / "weights.bin").symlink_to("/dev/null")
-
-
-def _put_pipe(path: Path) -> None:
-    os.mkfifo(path / "pipe")
-
-
-def _put_meanwhile(path: Path, put: Callable[[Path], None], when: str) -> None:
-    assert when == "meanwhile", "the body was begun"
-    put(path)
-
-
-@pytest.mark.parametrize(
-    ("put", "message"),
-    [
-        (_put_folder, "checkpoints in it is a folder"),
-        (_put_own_folder, "model.json in it is a folder"),
-        (_put_link, "weights.bin in it is a link"),
-        (_put_pipe, "pipe in it is no file"),
-    ],
-)
-@pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_what_is_no_file_is_refused_and_stays(
-    put: Callable[[Path], None], message: str, when: str, tmp_path: Path
-) -> None:
-    path = prepare(tmp_path / "model")
-    if when == "before":
-        put(path)
-    with (
-        pytest.raises(AlreadyExists, match=message),
-        replacing_folder(path, LOCAL, own_files),
-    ):
-        _put_meanwhile(path, put, when)
-    assert len(os.listdir(path)) == len(OLD | OTHERS) + 1
-    assert leftovers(path) == []
-
-
-def test_places_where_no_folder_can_be_written_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(MissingFile, match=r"the folder .*/nowhere does not exist"):
+def test_places_where_no_folder_can_be_written_are_named(tmp_path: Path, seams: Seams) -> None:
+    with pytest.raises(MissingFile, match="/nowhere"):
         save(tmp_path / "nowhere" / "model", LOCAL)
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(WriteFailed, match="file: it exists and is not a folder"):
-        save(tmp_path / "file", LOCAL)
-    with pytest.raises(WriteFailed, match="cannot be a path"):
-        save(Path("a\0b"), LOCAL)
-    with pytest.raises(WriteFailed, match="there is nothing above it"):
-        save(Path("/"), LOCAL)
     (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(WriteFailed, match="loop"):
-        save(tmp_path / "loop", LOCAL)
+    for place in (tmp_path / "file", tmp_path / "loop", Path("a\0b"), Path("/")):
+        with pytest.raises(WriteFailed, match=place.name[:1] or "/"):
+            save(place, LOCAL)
     path = prepare(tmp_path / "model")
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(WriteFailed, match="model: you may not change this folder"):
+    seams.system(os, access=lambda access, path, mode: False)
+    with pytest.raises(WriteFailed, match="model"):
         save(path, LOCAL)
     assert is_old(path)
     assert sorted(leftovers(path)) == ["file", "loop"]
@@ -208,15 +123,10 @@ def test_a_save_that_fails_leaves_the_old_folder_or_the_new_one(
             assert caught is None
             break
         struck.add(faulty.struck)
-        if path.exists():
-            assert is_new(path, is_there) or (is_there and is_old(path)), faulty.struck
-        else:
-            assert not is_there
+        assert (is_new(path, is_there) or is_old(path)) if path.exists() else not is_there
         if caught is None:  # nothing but cleaning up can fail without a word
             assert is_new(path, is_there)
             assert faulty.struck in ("remove", "remove_folder", "sync_folder"), faulty.struck
-        else:
-            assert isinstance(caught, KeyboardInterrupt | WriteFailed)
         save(path, LOCAL)
         assert is_new(path, is_there)
         assert leftovers(path) == []
@@ -228,10 +138,10 @@ def test_a_save_that_fails_leaves_the_old_folder_or_the_new_one(
 
 
 @pytest.mark.parametrize("disk", DISKS)
-def test_a_save_killed_at_any_operation_leaves_the_old_folder_or_the_new_one(
+def test_a_save_killed_anywhere_leaves_the_old_folder_or_the_new_one(
     disk: str, tmp_path: Path
 ) -> None:
-    child = [sys.executable, "-m", "tests.files.folder_swap.killed_folder", str(tmp_path), disk]
+    child = [sys.executable, "-m", "tests.files.killed", str(tmp_path), disk]
     done = subprocess.run(child, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     *killed, last = map(int, done.stdout.split())
@@ -288,47 +198,35 @@ def test_a_file_that_is_in_an_old_folder_alone_is_never_removed(tmp_path: Path) 
     }
 
 
-@pytest.mark.parametrize("has_empty_folder", [False, True])
-def test_a_whole_folder_that_was_left_aside_is_put_back_where_none_is(
-    has_empty_folder: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "model"
-    if has_empty_folder:
-        path.mkdir()
-    write_tree(OLD | OTHERS, tmp_path / f"{PREFIX}00000000{OLD_SUFFIX}")
-    with pytest.raises(KeyError), replacing_folder(path, LOCAL, own_files):
-        raise KeyError
-    assert is_old(path)
-    save(path, LOCAL)
-    assert is_new(path)
-    assert leftovers(path) == []
-
-
-def test_the_old_folder_is_not_removed_while_only_other_files_are_in_its_place(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("there", [None, {}, OTHERS], ids=["nothing", "empty", "others"])
+def test_a_folder_that_was_left_aside_is_put_back(there: Tree | None, tmp_path: Path) -> None:
     path = tmp_path / "model"
     leftover = tmp_path / f"{PREFIX}00000000{OLD_SUFFIX}"
     write_tree(OLD | OTHERS, leftover)
-    write_tree(OTHERS, path)
+    if there is not None:
+        path.mkdir()
+        write_tree(there, path)
     with pytest.raises(KeyError), replacing_folder(path, LOCAL, own_files):
         raise KeyError
-    assert is_old(leftover)
-    assert read_tree(path) == OTHERS
+    assert is_old(leftover if there else path)
+    if there:
+        assert read_tree(path) == OTHERS
+    else:
+        save(path, LOCAL)
+        assert is_new(path)
+        assert leftovers(path) == []
 
 
-def test_where_the_exchange_could_not_be_made_durable_the_old_folder_stays_aside(
-    tmp_path: Path,
-) -> None:
+def test_without_a_durable_exchange_the_old_folder_stays(tmp_path: Path, seams: Seams) -> None:
     path = prepare(tmp_path / "model")
 
-    class Failing(Disk):
-        def sync_folder(self, folder: Path) -> None:
-            if folder == tmp_path:
-                raise OSError(errno.EIO, "Input/output error")
+    def sync_folder(sync: Any, folder: Path) -> None:
+        if folder == tmp_path:
+            raise OSError(errno.EIO, "Input/output error")
 
-    with pytest.raises(WriteFailed, match="Input/output error"):
-        save(path, Failing())
+    with pytest.raises(WriteFailed) as caught:
+        save(path, seams.disk(Disk(), sync_folder=sync_folder))
+    assert caught.value.errno == errno.EIO
     assert is_new(path)
     (left,) = leftovers(path)
     assert is_old(tmp_path / left)
@@ -347,60 +245,41 @@ def test_a_folder_that_a_living_process_writes_is_not_cleaned_away(tmp_path: Pat
     assert leftovers(path) == []
 
 
-def test_a_folder_that_a_cleaner_takes_away_before_it_is_locked_is_made_again(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_that_a_cleaner_takes_away_is_made_again(tmp_path: Path, seams: Seams) -> None:
     path = prepare(tmp_path / "model")
     taken: list[Path] = []
 
-    class Slow(Disk):
-        def lock_folder(self, path: Path) -> int:
-            if not taken:
-                taken.append(path)
-                path.rmdir()
-            return super().lock_folder(path)
+    def lock_folder(lock: Any, path: Path) -> int:
+        if not taken:
+            taken.append(path)
+            path.rmdir()
+        return int(lock(path))
 
-    save(path, Slow())
+    save(path, seams.disk(lock_folder=lock_folder))
     assert taken
     assert is_new(path)
     assert leftovers(path) == []
 
 
-@pytest.mark.parametrize("disk", DISKS)
-def test_files_that_come_or_change_at_the_last_moment_are_brought_over(
-    disk: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", DISKS)
+def test_files_that_come_late_are_brought_over(kind: str, tmp_path: Path, seams: Seams) -> None:
     path = prepare(tmp_path / "model")
 
-    class Late(DISKS[disk]):  # type: ignore[misc]
-        def exchange(self, source: Path, target: Path) -> None:
-            (path / "late.txt").write_bytes(b"late")
-            (path / "edited").write_bytes(b"edited")
-            (path / "edited").rename(path / "notes.txt")
-            super().exchange(source, target)
+    def exchange(call: Any, source: Path, target: Path) -> None:
+        (path / "late.txt").write_bytes(b"late")
+        (path / "edited").write_bytes(b"edited")
+        (path / "edited").rename(path / "notes.txt")
+        call(source, target)
 
-    save(path, Late())
+    save(path, seams.disk(DISKS[kind](), exchange=exchange))
     assert read_tree(path) == NEW | OTHERS | {"late.txt": b"late", "notes.txt": b"edited"}
     assert leftovers(path) == []
 
 
 def test_threads_that_replace_one_folder_at_once_leave_one_whole_folder(tmp_path: Path) -> None:
     path = prepare(tmp_path / "model")
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            for _ in range(5):
-                save(path, LOCAL)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: [save(path, LOCAL) for _ in range(5)], range(3)))
     assert is_new(path)
     save(path, LOCAL)
     assert leftovers(path) == []
@@ -411,30 +290,329 @@ def test_a_new_folder_takes_its_place_only_where_nothing_is(tmp_path: Path) -> N
     with making_folder(path, LOCAL) as aside:
         (aside / "any.txt").write_bytes(b"1")
     assert read_tree(path) == {"any.txt": b"1"}
-    with pytest.raises(AlreadyExists, match="is there already"), making_folder(path, LOCAL):
+    with pytest.raises(AlreadyExists), making_folder(path, LOCAL):
         pytest.fail("it was begun")
     late = tmp_path / "late"
-    with (
-        pytest.raises(AlreadyExists, match="is there already"),
-        making_folder(late, LOCAL),
-    ):
+    with pytest.raises(AlreadyExists), making_folder(late, LOCAL):
         write_tree(OLD, late)
     assert read_tree(late) == OLD
     assert sorted(leftovers(path)) == ["late"]
 
 
-def test_a_copy_is_made_only_where_a_link_cannot_be(tmp_path: Path) -> None:
+def test_a_copy_is_made_only_where_a_link_cannot_be(tmp_path: Path, seams: Seams) -> None:
     path = prepare(tmp_path / "model")
     big = os.urandom((2 << 20) + 77)
     (path / "big.dat").write_bytes(big)
     save(path, PlainDisk())
     assert (path / "big.dat").read_bytes() == big
+
+    def full(link: Any, source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(WriteFailed) as caught:
+        save(path, seams.disk(Disk(), link=full))
+    assert caught.value.errno == errno.ENOSPC
     assert leftovers(path) == []
 
-    class Full(Disk):
-        def link(self, source: Path, target: Path) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(WriteFailed, match="free some space"):
-        save(path, Full())
+PUT: dict[str, Callable[[Path], object]] = {
+    "checkpoints": Path.mkdir,
+    "model.json": Path.mkdir,
+    "weights.bin": lambda path: path.symlink_to("/dev/null"),
+    "pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("name", PUT)
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_what_is_not_a_file_is_refused_and_stays(name: str, when: str, tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    begun: Any = PUT[name]
+    if when == "before":
+        begun(path / name)
+        begun = pytest.fail
+    with pytest.raises(AlreadyExists, match=name), replacing_folder(path, LOCAL, own_files):
+        begun(path / name)
+    assert len(os.listdir(path)) == len(OLD | OTHERS) + 1
     assert leftovers(path) == []
+
+
+class Save:
+    """A save of NEW, logged."""
+
+    def __init__(self, folder: Path, is_there: bool) -> None:
+        path = prepare(folder / "model", is_there)
+        self.before = read_tree(folder)
+        self.states = [NEW | OTHERS, OLD | OTHERS] if is_there else [NEW, {}]
+        disk = LoggingDisk(folder)
+        save(path, disk)
+        self.log = disk.log
+
+    def violations(self, log: list[Operation]) -> int:
+        """How many states after a power cut are neither the old folder nor the new one."""
+        return sum(
+            _model(tree) not in (self.states[:1] if is_over else self.states)
+            for is_over, tree in trees_after_power_cut(log, self.before)
+        )
+
+
+def _model(tree: Tree) -> Tree:
+    below = {name.removeprefix("model/"): tree[name] for name in tree if name.startswith("model/")}
+    return {name: content for name, content in below.items() if name}
+
+
+@pytest.fixture(params=[True, False], ids=["over a folder", "as a new folder"])
+def logged(request: pytest.FixtureRequest, tmp_path: Path) -> Save:
+    return Save(tmp_path, request.param)
+
+
+def test_a_power_cut_at_any_moment_leaves_the_old_folder_or_the_new_one(logged: Save) -> None:
+    assert logged.violations(logged.log) == 0
+
+
+def _last(log: list[Operation], *kinds: str) -> int:
+    return max(i for i, operation in enumerate(log) if operation.kind in kinds)
+
+
+def test_the_new_folder_is_synced_between_the_last_link_and_the_exchange(
+    tmp_path: Path,
+) -> None:
+    logged = Save(tmp_path, is_there=True)
+    exchange = _last(logged.log, "exchange")
+    sync = max(i for i in range(exchange) if logged.log[i].kind == "sync_folder")
+    assert _last(logged.log, "link") < sync
+    assert logged.violations(logged.log[:sync] + logged.log[sync + 1 :]) > 0
+
+
+def test_the_folder_above_is_synced_before_the_old_one_is_removed(tmp_path: Path) -> None:
+    logged = Save(tmp_path, is_there=True)
+    (sync,) = (
+        i
+        for i, operation in enumerate(logged.log)
+        if (operation.kind, operation.name) == ("sync_folder", "")
+    )
+    assert _last(logged.log, "exchange") < sync
+    assert "remove" not in [operation.kind for operation in logged.log[:sync]]
+    moved = [*logged.log[:sync], *logged.log[sync + 1 :], logged.log[sync]]
+    assert logged.violations(moved) > 0
+
+
+def test_a_file_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    with (
+        pytest.raises(errors.AlreadyExists, match=r"README\.md"),
+        replacing_folder(path, LOCAL, own_files) as aside,
+    ):
+        (aside / "README.md").write_bytes(b"ours")
+    assert is_old(path)
+    (path / "theirs.bin").write_bytes(b"theirs")  # in the way, found before anything is written
+    with (
+        pytest.raises(errors.AlreadyExists, match=r"theirs\.bin"),
+        replacing_folder(path, LOCAL, own_files, in_the_way),
+    ):
+        pytest.fail("it was begun")
+    assert read_tree(path) == OLD | OTHERS | {"theirs.bin": b"theirs"}
+    assert leftovers(path) == []
+
+
+def test_what_is_ours_is_told_by_the_folder_and_not_by_names(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    theirs = {"gone.json": b"mine", "other.json": b"mine"}
+    write_tree(theirs, path)
+    save(path, LOCAL)
+    assert read_tree(path) == NEW | theirs
+    shutil.rmtree(path)
+    prepare(path)  # with a list of files that cannot be
+    (path / LIST).write_bytes(b"config.json model.bin gone.json nul\0nul .. . nowhere\n")
+    save(path, LOCAL)
+    assert is_new(path)
+    assert leftovers(path) == []
+
+
+def test_a_folder_that_is_exchanged_while_it_is_listed_is_listed_again(
+    tmp_path: Path,
+) -> None:
+    path = prepare(tmp_path / "model")
+    (path / LIST).write_bytes(b"config.json model.bin gone.json old.bin\n")
+    (path / "old.bin").write_bytes(b"only of the old one")
+    asked: list[Path] = []
+
+    def own_files_a_moment_later(folder: Path) -> list[str]:
+        asked.append(folder)
+        if len(asked) == 1:
+            save(path, LOCAL)
+        return own_files(folder)
+
+    with replacing_folder(path, LOCAL, own_files_a_moment_later, in_the_way) as aside:
+        (aside / "first.json").write_bytes(b"1")
+    assert read_tree(path) == OTHERS | {"first.json": b"1"}
+    assert leftovers(path) == []
+
+
+@pytest.mark.parametrize("below", ["", "deep/deeper"])
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_the_current_folder_is_not_replaced(
+    below: str, is_empty: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model"
+    (path / below).mkdir(parents=True)
+    if not is_empty:
+        prepare(path)
+    before = read_tree(path)
+    monkeypatch.chdir(path / below)
+    for name in (".", path):
+        with pytest.raises(errors.WriteFailed, match="model"):
+            save(Path(name) if not below else path, LOCAL)
+    assert Path.cwd() == path / below
+    assert read_tree(path) == before
+    assert leftovers(path) == []
+    shutil.rmtree(path)  # a program whose folder is gone can save
+    save(path, LOCAL)
+    assert is_new(path, was_there=False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that is a mount")
+def test_a_mount_is_found_before_anything_is_written() -> None:
+    with pytest.raises(errors.WriteFailed, match="/proc"):
+        save(Path("/proc"), LOCAL)
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EBUSY])
+@pytest.mark.parametrize("kind", DISKS)
+def test_a_folder_that_cannot_be_moved_stays_and_the_error_says_what_it_is(
+    kind: str, code: int, tmp_path: Path, seams: Seams
+) -> None:
+    path = prepare(tmp_path / "model")
+
+    def exchange(call: Any, source: Path, target: Path) -> None:
+        if kind == "exchange":
+            raise OSError(code, os.strerror(code))
+        call(source, target)
+
+    def rename(call: Any, source: Path, target: Path) -> None:
+        if source == path:
+            raise OSError(code, os.strerror(code))
+        call(source, target)
+
+    disk = seams.disk(DISKS[kind](), exchange=exchange, rename=rename)
+    with pytest.raises(errors.WriteFailed, match="container") as caught:
+        save(path, disk)
+    assert caught.value.errno == code
+    assert is_old(path)
+    assert leftovers(path) == []
+
+
+@pytest.mark.parametrize("disk", DISKS)
+def test_a_file_that_replaces_another_keeps_its_mode(disk: str, tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    path.chmod(0o755)
+    (path / "config.json").chmod(0o600)
+    (path / "model.bin").chmod(0o640)
+    with replacing_folder(path, DISKS[disk](), own_files) as aside:
+        assert stat.S_IMODE(aside.stat().st_mode) == 0o700, "others could read it meanwhile"
+        write_tree(NEW | {"added.json": b""}, aside)
+        usual = stat.S_IMODE((aside / "added.json").stat().st_mode)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()}
+    assert (modes["config.json"], modes["model.bin"]) == (0o600, 0o640)
+    assert (modes["added.json"], modes[LIST]) == (usual, usual)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+
+
+def crowded(seams: Seams, path: Path, others: int, act: Callable[[Path], object]) -> Disk:
+    """No exchange, and others that save to the same path whenever it is free for a moment."""
+    left = iter(range(others))
+
+    def rename(call: Any, source: Path, target: Path) -> None:
+        call(source, target)
+        if source == path and next(left, None) is not None:
+            act(target)
+
+    return seams.disk(PlainDisk(), rename=rename)
+
+
+def test_a_save_tries_again_if_another_took_the_place(tmp_path: Path, seams: Seams) -> None:
+    theirs = {LIST: b"their.json\n", "their.json": b"theirs"}
+    acts: list[Callable[[Path], object]] = [
+        lambda moved: write_tree(theirs, path),
+        lambda moved: moved.rename(path),  # it puts the old folder back
+    ]
+    for number, act in enumerate(acts):
+        path = prepare(tmp_path / str(number) / "model")
+        save(path, crowded(seams, path, 3, act))
+        assert is_new(path)
+        assert leftovers(path) == []
+    path = prepare(tmp_path / "never" / "model")
+    with pytest.raises(errors.WriteFailed, match="model"):
+        save(path, crowded(seams, path, 1000, acts[0]))
+    assert read_tree(path) == theirs
+    save(path, Disk())
+    (left,) = leftovers(path)  # with the files that are not in their folder
+    assert read_tree(path.parent / left) == OTHERS
+
+
+def test_a_folder_that_is_moved_away_is_waited_for(tmp_path: Path, seams: Seams) -> None:
+    path = prepare(tmp_path / "model")
+
+    def exchange(call: Any, source: Path, target: Path) -> None:
+        if target.exists() and not (tmp_path / "elsewhere").exists():
+            target.rename(tmp_path / "elsewhere")
+        call(source, target)
+
+    save(path, seams.disk(exchange=exchange))
+    assert is_new(path)
+    assert leftovers(path) == ["elsewhere"]
+
+
+def test_a_late_file_in_the_way_is_left_aside(tmp_path: Path, seams: Seams) -> None:
+    path = prepare(tmp_path / "model")
+    (path / LIST).write_bytes(b"model.bin gone.json\n")
+    (path / "config.json").unlink()
+    late = {"late.bin": b"late", "config.json": b"late, of a name that was written"}
+
+    def exchange(call: Any, source: Path, target: Path) -> None:
+        write_tree(late, path)
+        call(source, target)
+
+    save(path, seams.disk(exchange=exchange))
+    assert is_new(path)
+    (left,) = leftovers(path)
+    assert read_tree(tmp_path / left) == late
+
+
+def test_what_tells_which_files_are_ours_is_removed_last(tmp_path: Path) -> None:
+    path = prepare(tmp_path / "model")
+    disk = LoggingDisk(tmp_path)
+    save(path, disk)
+    *_, sync, last, folder = disk.log
+    assert (sync.kind, last.kind, folder.kind) == ("sync_folder", "remove", "remove")
+    assert last.name == f"{sync.name}/{LIST}"
+    assert folder.name == sync.name
+
+
+def test_files_in_a_new_folder_have_their_names_at_once(tmp_path: Path, seams: Seams) -> None:
+    logging = seams.disk(LoggingDisk(tmp_path))
+    asked = []
+    seams.disk(abandoned=lambda find, *place: asked.append(place) or find(*place))
+    with replacing_folder(tmp_path / "model", logging, own_files) as aside:
+        replace_bytes(aside / "a.json", b"a", logging)
+        replace_bytes(aside / "b.json", b"b", logging)
+        kinds = [operation.kind for operation in logging.log]
+        assert kinds.count("sync") == 2
+        assert not asked
+        assert "rename" not in kinds
+        replace_bytes(aside / "a.json", b"again", logging)
+    kinds = [each.kind for each in logging.log if each.kind in ("sync_folder", "rename", "sync")]
+    assert kinds[-3:] == ["sync_folder", "rename", "sync_folder"]
+    assert read_tree(tmp_path / "model") == {"a.json": b"again", "b.json": b"b"}
+
+
+def test_a_file_that_fails_in_a_new_folder_is_not_there(tmp_path: Path, seams: Seams) -> None:
+    def full(write: Any, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with replacing_folder(tmp_path / "model", LOCAL, own_files) as aside:
+        disk = seams.disk(Disk(), write=full)
+        with pytest.raises(errors.WriteFailed) as caught:
+            replace_bytes(aside / "a.json", b"a", disk)
+        assert caught.value.errno == errno.ENOSPC
+        assert os.listdir(aside) == []

@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from standfast.errors import CopyFailed
-from standfast.files.staging import device_copies, layout, staging
+from standfast import errors
 from standfast.files.staging.layout import SMALL, changed, laid_out, staged_size
 from standfast.files.staging.staging import SharedStaging
 from standfast.tensors import Source, TensorSpec, source_of
 from standfast.tensors.sources import ALIGNMENT
 from standfast.torch.devices import DeviceSource
 from tests.kit.devices import LateDevice
+from tests.kit.seams import Seams
 
 LARGE = SMALL // 4
 """How many float32 are no small tensor."""
@@ -65,7 +67,7 @@ def test_small_tensors_lie_behind_the_others_and_tiny_ones_last() -> None:
     assert all(end <= copies[n].start for end, n in zip(ends, order[1:], strict=False))
 
 
-def test_small_tensors_without_others_between_them_are_copied_at_once(
+def test_small_neighbours_are_copied_at_once(
     memory: SharedStaging,
 ) -> None:
     device = LateDevice()
@@ -78,10 +80,9 @@ def test_small_tensors_without_others_between_them_are_copied_at_once(
 
 @pytest.mark.parametrize("overlapped", [(), (0, 1, 2, 3)])
 def test_no_piece_reaches_over_the_end_of_what_is_pinned_at_once(
-    memory: SharedStaging, monkeypatch: pytest.MonkeyPatch, overlapped: tuple[int, ...]
+    memory: SharedStaging, seams: Seams, overlapped: tuple[int, ...]
 ) -> None:
-    for module in (staging, device_copies):
-        monkeypatch.setattr(module, "PINNED_AT_ONCE", 1 << 16)
+    seams.bound("pinned at once", 1 << 16)
     device = LateDevice()
     sources: list[Source] = [on(device, LARGE + 7), on(device, 3 * LARGE, 1), on(device, 9000, 2)]
     columns = torch.rand(600, 300).t()
@@ -96,7 +97,7 @@ def test_no_piece_reaches_over_the_end_of_what_is_pinned_at_once(
     assert changed(under.copies, under.summed) == []
 
 
-def test_what_was_copied_is_compared_with_the_sums_of_its_own_device(
+def test_copies_are_compared_with_the_sums_of_their_device(
     memory: SharedStaging,
 ) -> None:
     first, second = LateDevice("late:0"), LateDevice("late:1")
@@ -114,7 +115,7 @@ def test_what_was_copied_is_compared_with_the_sums_of_its_own_device(
     assert changed(under.copies, under.summed) == []
 
 
-def test_a_device_of_which_nothing_is_overlapped_comes_first_though_another_is(
+def test_a_device_of_which_nothing_is_overlapped_comes_first(
     memory: SharedStaging,
 ) -> None:
     first, second = LateDevice("late:0"), LateDevice("late:1")
@@ -128,7 +129,7 @@ def test_a_device_of_which_nothing_is_overlapped_comes_first_though_another_is(
     assert bytes_of(copies) == before
 
 
-def test_without_anything_overlapped_all_is_copied_before_it_goes_on(
+def test_without_an_overlap_all_is_copied_before_it_goes_on(
     memory: SharedStaging,
 ) -> None:
     first, second = LateDevice("late:0", 0.05), LateDevice("late:1", 0.1)
@@ -147,7 +148,7 @@ def test_a_copy_that_fails_is_told_of_when_no_other_is_under_way(memory: SharedS
     sources = [on(broken, LARGE), on(slow, LARGE, 1)]
     timer = released_later(slow)
     _, under = memory.begin(sources, {0, 1})
-    with pytest.raises(CopyFailed, match="late:0"):
+    with pytest.raises(errors.CopyFailed, match="late:0"):
         under.wait()
     assert len(slow.out) > 0
     timer.join()
@@ -166,7 +167,7 @@ def test_staging_that_is_closed_waits_for_copies_into_it(memory: SharedStaging) 
     timer.join()
 
 
-def test_staging_is_not_used_again_before_the_copies_into_it_are_made(
+def test_staging_is_used_again_after_the_copies_into_it(
     memory: SharedStaging,
 ) -> None:
     slow, other = LateDevice("late:0"), LateDevice("late:1")
@@ -179,45 +180,30 @@ def test_staging_is_not_used_again_before_the_copies_into_it_are_made(
     assert bytes_of(copies) == bytes_of([second])
 
 
-def test_nothing_of_the_state_is_kept_once_it_is_copied(memory: SharedStaging) -> None:
+def test_what_was_pinned_is_let_go_if_closed_meanwhile(memory: SharedStaging, seams: Seams) -> None:
+    seams.bound("pinned at once", 1 << 16)
+    began, parts = threading.Event(), []
     device = LateDevice()
-    source = on(device, LARGE)
-    _, under = memory.begin([source], {0})
+
+    def pin(plain: Any, memory: Any) -> None:
+        parts.append(memory.nbytes)
+        began.set()
+        time.sleep(0.02)
+        plain(memory)
+
+    seams.system(device, pin=pin)
+    memory.reserve(16 << 20)  # 256 parts, five seconds
+    with ThreadPoolExecutor(1) as pool:
+        pinning = pool.submit(memory.pin, device)
+        began.wait()
+        memory.close()
+        assert pinning.exception() is not None
+    assert len(parts) < 256
+    assert device.pinned == {}
+
+
+def test_nothing_of_the_state_is_kept_once_it_is_copied(memory: SharedStaging) -> None:
+    _, under = memory.begin([on(LateDevice(), LARGE)], {0})
     under.wait()
     assert not under._begun
     assert not under._sources
-    assert layout.staged_size([source.spec]) == source.spec.nbytes
-
-
-def test_what_was_pinned_is_let_go_if_closed_meanwhile(
-    memory: SharedStaging, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "PINNED_AT_ONCE", 1 << 16)
-
-    began, parts = threading.Event(), []
-
-    class Slow(LateDevice):
-        def pin(self, memory: np.ndarray) -> None:  # type: ignore[type-arg]
-            parts.append(memory.nbytes)
-            began.set()
-            time.sleep(0.02)
-            super().pin(memory)
-
-    device = Slow()
-    memory.reserve(16 << 20)  # 256 parts, five seconds
-    refused: list[Exception] = []
-
-    def pin() -> None:
-        try:
-            memory.pin(device)
-        except Exception as error:
-            refused.append(error)
-
-    thread = threading.Thread(target=pin)
-    thread.start()
-    began.wait()
-    memory.close()
-    thread.join()
-    assert len(parts) < 256
-    assert len(refused) == 1
-    assert device.pinned == {}

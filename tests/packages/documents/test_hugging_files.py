@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from standfast.errors import BadOption, RefusedMetadata, WriteFailed
+from standfast import errors
 from standfast.packages.documents.records import DatasetInfo, GenerationInfo
 from standfast.packages.documents.tokenizer import (
     generation_files,
@@ -22,6 +22,7 @@ from standfast.packages.store import export, save_to_store
 from standfast.packages.verify import verify_package
 from standfast.packages.writer import files_of
 from standfast.store import Store
+from tests.kit.seams import Seams
 from tests.packages import hugging
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}½{% endfor %}"
@@ -48,65 +49,37 @@ def generating() -> Any:
     return made
 
 
-def check_tokenizer(folder: Path) -> None:
+@pytest.mark.parametrize("how", ["saved", "stored", "exported"])
+def test_a_package_gives_tokenizer_and_generation_back(tmp_path: Path, how: str) -> None:
+    made, folder = generating(), tmp_path / "gpt"
+    store = Store(tmp_path / "store")
+    if how == "saved":
+        save_model_folder(made, dressed(), made.config, folder)
+    elif how == "stored":
+        save_to_store(store.run("gpt"), 1, made, dressed(), made.config)
+        export("gpt@1", folder, store=store)
+    else:
+        export(made, folder, tokenizer=dressed())
     theirs = hugging.transformers().AutoTokenizer.from_pretrained(folder)
     assert (theirs.pad_token, theirs.padding_side) == (hugging.END, "left")
-    assert theirs.model_max_length == 24
-    assert theirs.chat_template == TEMPLATE
+    assert (theirs.model_max_length, theirs.chat_template) == (24, TEMPLATE)
     ids = theirs(["Take two eggs", "eggs"], padding=True)["input_ids"]
     assert ids[1][0] == theirs.pad_token_id
-
-
-def check_generation(folder: Path) -> None:
-    theirs = hugging.transformers().GenerationConfig.from_pretrained(folder)
-    assert theirs.to_dict() == generating().generation_config.to_dict()
-    assert (theirs.do_sample, theirs.temperature, theirs.max_new_tokens) == (True, 0.25, 7)
-
-
-def test_a_package_gives_tokenizer_and_generation_back(tmp_path: Path) -> None:
-    made = generating()
-    save_model_folder(made, dressed(), made.config, tmp_path / "gpt")
-    check_tokenizer(tmp_path / "gpt")
-    check_generation(tmp_path / "gpt")
-    assert verify_package(tmp_path / "gpt").uncovered == ()
-    _, tokenizer, _, _ = load_model_folder(tmp_path / "gpt")
+    generation = hugging.transformers().GenerationConfig.from_pretrained(folder)
+    assert generation.to_dict() == made.generation_config.to_dict()
+    assert generation.temperature == 0.25
+    assert verify_package(folder).uncovered == ()
+    _, tokenizer, _, _ = load_model_folder(folder)
     assert tokenizer.encode("eggs").ids == hugging.byte_level_bpe().encode("eggs").ids
-
-
-def test_another_package_in_its_place_has_nothing_of_it(tmp_path: Path) -> None:
-    made = generating()
-    save_model_folder(made, dressed(), made.config, tmp_path / "gpt")
-    save_model_folder(made.state_dict(), hugging.byte_level_bpe(), made.config, tmp_path / "gpt")
-    theirs = hugging.transformers().AutoTokenizer.from_pretrained(tmp_path / "gpt")
-    assert (theirs.pad_token, theirs.padding_side) == (None, "right")
-    assert theirs.chat_template is None
-    assert not (tmp_path / "gpt" / "generation_config.json").exists()
-
-
-def test_a_store_keeps_them_and_export_gives_them(tmp_path: Path) -> None:
-    made = generating()
-    store = Store(tmp_path / "store")
-    save_to_store(store.run("gpt"), 1, made, dressed(), made.config)
-    export("gpt@1", tmp_path / "gpt", store=store)
-    check_tokenizer(tmp_path / "gpt")
-    check_generation(tmp_path / "gpt")
-
-
-def test_another_tokenizer_for_the_export_has_nothing_of_the_stored_one(tmp_path: Path) -> None:
-    made = generating()
-    store = Store(tmp_path / "store")
-    save_to_store(store.run("gpt"), 1, made, dressed(), made.config)
-    export("gpt@1", tmp_path / "gpt", store=store, tokenizer=hugging.byte_level_bpe())
-    assert not (tmp_path / "gpt" / "chat_template.jinja").exists()
-    theirs = hugging.transformers().AutoTokenizer.from_pretrained(tmp_path / "gpt")
-    assert theirs.padding_side == "right"
-    check_generation(tmp_path / "gpt")
-
-
-def test_a_model_is_exported_with_them(tmp_path: Path) -> None:
-    export(generating(), tmp_path / "gpt", tokenizer=dressed())
-    check_tokenizer(tmp_path / "gpt")
-    check_generation(tmp_path / "gpt")
+    plain = hugging.byte_level_bpe()  # a package in its place has nothing of it
+    if how == "stored":
+        export("gpt@1", folder, store=store, tokenizer=plain)
+    else:
+        save_model_folder(made.state_dict(), plain, made.config, folder)
+    theirs = hugging.transformers().AutoTokenizer.from_pretrained(folder)
+    assert (theirs.pad_token, theirs.padding_side, theirs.chat_template) == (None, "right", None)
+    assert not (folder / "chat_template.jinja").exists()
+    assert (folder / "generation_config.json").exists() == (how == "stored")
 
 
 def test_the_files_are_those_that_transformers_writes(tmp_path: Path) -> None:
@@ -124,16 +97,14 @@ def test_several_templates_stay_together(tmp_path: Path) -> None:
     assert theirs.chat_template == templates
 
 
-def test_nothing_is_left_of_the_folder_they_were_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_nothing_is_left_of_the_folder_they_were_written_to(tmp_path: Path, seams: Seams) -> None:
+    seams.system(tempfile, tempdir=str(tmp_path))
     assert tokenizer_files(dressed())
-    with pytest.raises(BadOption):
+    with pytest.raises(errors.BadOption):
         tokenizer_files(dressed(chat_template="\ud800"))
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    with pytest.raises(WriteFailed, match="none"):
+    seams.system(tempfile, tempdir=str(tmp_path / "none"))
+    with pytest.raises(errors.WriteFailed, match="none"):
         tokenizer_files(dressed())
 
 
@@ -156,20 +127,14 @@ def test_a_model_of_nobody_says_nothing_of_generation() -> None:
     assert list(generation_files(torch.nn.DataParallel(generating()))) == ["generation_config.json"]
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
+def test_half_of_a_character_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    made = hugging.model(vocab_size=300)
+    for options, named in (
         ({"dataset": DatasetInfo.of_texts(["a", "\ud800"])}, r"dataset\.json: samples\[1\]\.text"),
         ({"generation_info": GenerationInfo("\ud800")}, r"generation_info\.json: prompt"),
         ({"config": {"notes": ["\ud800"]}}, r"notes\[0\]"),
-    ],
-    ids=["dataset", "prompt", "config"],
-)
-def test_half_of_a_character_is_named_before_anything_is_written(
-    tmp_path: Path, options: dict[str, Any], problem: str
-) -> None:
-    made = hugging.model(vocab_size=300)
-    config = made.config.to_dict() | options.pop("config", {})
-    with pytest.raises(RefusedMetadata, match=problem + r" has '\\ud800'"):
-        save_model_folder(made, hugging.byte_level_bpe(), config, tmp_path / "gpt", **options)
-    assert list(tmp_path.iterdir()) == []
+    ):
+        config = made.config.to_dict() | options.pop("config", {})
+        with pytest.raises(errors.RefusedMetadata, match=rf"{named}.*'\\ud800'"):
+            save_model_folder(made, hugging.byte_level_bpe(), config, tmp_path / "gpt", **options)
+        assert list(tmp_path.iterdir()) == []

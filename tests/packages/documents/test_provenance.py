@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from standfast.packages.documents import manifest as module
-from standfast.packages.documents.manifest import (
-    git_state,
-    library_versions,
-    program_folder,
-    provenance,
-)
+from standfast.packages.documents.manifest import git_state, program_folder, provenance
+from tests.kit.seams import Seams
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -39,62 +36,51 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_names_python_the_platform_and_the_libraries() -> None:
+def test_the_revision_is_dirty_if_a_file_changed(
+    repository: Path,
+) -> None:
+    (repository / "new.txt").write_text("new")
+    revision = git(repository, "rev-parse", "HEAD")
+    assert git_state(repository / "src") == {"revision": revision, "dirty": False}
+    (repository / "src" / "train.py").write_text("print(2)\n")
+    assert git_state(repository) == {"revision": revision, "dirty": True}
+
+
+def test_it_names_python_the_platform_the_libraries_and_the_checkpoint(seams: Seams) -> None:
     found = provenance()
     assert found["python"] == platform.python_version()
     assert found["platform"] == platform.platform()
     assert found["libraries"]["standfast"] == version("standfast")
-    assert found["libraries"]["numpy"] == version("numpy")
+    assert found["libraries"]["torch"] == version("torch")
     assert "checkpoint" not in found
-
-
-def test_the_checkpoint_is_told_as_it_was_given() -> None:
     checkpoint = {"store": "experiments", "run": "gpt", "step": 3, "digest": "00"}
     assert provenance(checkpoint)["checkpoint"] == checkpoint
 
-
-def test_a_library_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_torch(name: str) -> str:
+    def without_torch(version: Any, name: str) -> str:
         if name == "torch":
-            raise PackageNotFoundError(name)
-        return "1.0"
+            raise importlib.metadata.PackageNotFoundError(name)
+        return str(version(name))
 
-    monkeypatch.setattr(module.metadata, "version", no_torch)
-    assert library_versions() == {name: "1.0" for name in module.LIBRARIES if name != "torch"}
-
-
-def test_the_revision_of_a_folder_is_found_from_below(repository: Path) -> None:
-    revision = git(repository, "rev-parse", "HEAD")
-    assert git_state(repository / "src") == {"revision": revision, "dirty": False}
+    seams.system(importlib.metadata, version=without_torch)
+    del found["libraries"]["torch"]
+    assert provenance()["libraries"] == found["libraries"]
 
 
-def test_a_changed_file_makes_it_dirty_and_a_new_one_does_not(repository: Path) -> None:
-    (repository / "new.txt").write_text("new")
-    assert git_state(repository)["dirty"] is False  # type: ignore[index]
-    (repository / "src" / "train.py").write_text("print(2)\n")
-    assert git_state(repository)["dirty"] is True  # type: ignore[index]
-
-
-def test_a_folder_without_git_has_no_revision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_without_git_or_a_commit_has_no_revision(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: Seams
 ) -> None:
-    monkeypatch.setattr(module, "program_folder", lambda: tmp_path)
-    assert git_state(tmp_path) is None
+    with monkeypatch.context() as patch:
+        patch.setenv("GIT_DIR", str(repository / ".git"))  # of a hook that runs: it does not count
+        patch.setenv("GIT_WORK_TREE", str(repository))
+        assert git_state(tmp_path) is None
     assert git_state(tmp_path / "missing") is None
+    (tmp_path / "program.py").touch()
+    seams.system(sys, argv=[str(tmp_path / "program.py")])
     assert "git" not in provenance()
-
-
-def test_a_repository_without_a_commit_has_no_revision(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     assert git_state(tmp_path) is None
-
-
-def test_the_folder_counts_and_not_the_repository_of_a_hook_that_runs(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(repository))
-    assert git_state(tmp_path) is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(repository) is None
 
 
 def test_nothing_that_the_repository_names_is_run(repository: Path) -> None:
@@ -110,49 +96,27 @@ def test_nothing_that_the_repository_names_is_run(repository: Path) -> None:
 
 
 def test_a_git_that_hangs_is_given_up_with_all_it_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: Seams
 ) -> None:
     fake = tmp_path / "bin" / "git"
     fake.parent.mkdir()
     fake.write_text(f"#!/bin/sh\nsleep 600 & echo $! > {tmp_path / 'child'}\nwait\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(module, "_PATIENCE", 3)
-    started = time.monotonic()
+    seams.bound("patience with git", 1)
     assert git_state(tmp_path) is None
-    assert time.monotonic() - started < 60
-    child = int((tmp_path / "child").read_text())
-    assert _ends(child)
+    child = Path("/proc") / (tmp_path / "child").read_text().strip() / "stat"
+    deadline = time.monotonic() + 60
+    while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
-def _ends(process: int) -> bool:
-    for _ in range(1200):
-        try:
-            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def test_without_git_there_is_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_state(tmp_path) is None
-
-
-def test_the_program_is_where_its_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("")
-    monkeypatch.setattr(sys, "argv", [str(script)])
-    assert program_folder() == Path(os.path.realpath(tmp_path))
-
-
-@pytest.mark.parametrize("arguments", [["-c"], [""], []], ids=["command", "empty", "none"])
-def test_a_program_without_a_file_is_where_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+@pytest.mark.parametrize("arguments", [["train.py"], ["-c"], [""], []], ids=str)
+def test_a_program_is_where_its_file_is_or_else_where_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: Seams, arguments: list[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    seams.system(sys, argv=arguments)
     assert program_folder().resolve() == tmp_path.resolve()

@@ -12,76 +12,55 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import (
-    BadField,
-    BadOption,
-    DigestMismatch,
-    MissingFile,
-    NotVerified,
-    RefusedMetadata,
-    StateMismatch,
-)
-from standfast.packages import Config, VarMap, load_model, load_model_mmaped, save_model
-from standfast.packages.model.gpt import empty
+from standfast import errors
+from standfast.packages import GPT, Config, VarMap, load_model, load_model_mmaped, save_model
+from standfast.packages.model.config import shapes
 from tests.kit.stores import flip
 from tests.packages.stored_models import TINY, bits, model
 
 
 def test_a_model_comes_back_from_one_file(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    save_model(model(1), path, {"epoch": 3})
-    loaded, config, state = load_model(path)
-    assert bits(loaded) == bits(model(1))
-    assert config == TINY
-    assert isinstance(state, VarMap)
-    assert state["ln_f.bias"] is loaded.ln_f.bias
-    with standfast.open(path) as file:
-        assert file.metadata["epoch"] == 3
-    assert f"loaded from {path}, verified" in repr(loaded)
+    for made in (model(1), torch.nn.DataParallel(model(1))):
+        save_model(made, path, {"epoch": 3})
+        loaded, config, state = load_model(path)
+        assert bits(loaded) == bits(model(1))
+        assert config == TINY
+        assert isinstance(state, VarMap)
+        assert state["ln_f.bias"] is loaded.ln_f.bias
+        with standfast.open(path) as file:
+            assert file.metadata["epoch"] == 3
+        assert f"loaded from {path}, verified" in repr(loaded)
+
+
+def test_the_configuration_in_the_file_comes_first_and_config_json_second(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_model(model(1).state_dict(), path)
+    with pytest.raises(errors.MissingFile, match=r"config\.json.*weights\.json"):
+        load_model(path)
+    for heads, name in ((8, "weights.json"), (4, "config.json")):
+        TINY.changed(n_head=heads).save(tmp_path / name)
+        for load in (load_model, load_model_mmaped):
+            loaded, config, *_ = load(path)
+            assert bits(loaded) == bits(model(1))
+            assert config.n_head == heads
+    save_model(model(1), path)
+    assert load_model(path)[1].n_head == 2
 
 
 def test_parameters_alone_are_a_model_too(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_model(VarMap(model(1)), path, {"config": TINY.as_dict()})
     assert bits(load_model(path)[0]) == bits(model(1))
-
-
-@pytest.mark.parametrize("beside", ["config.json", "weights.json"])
-def test_the_configuration_may_lie_beside_the_file(tmp_path: Path, beside: str) -> None:
-    path = tmp_path / "weights.safetensors"
-    save_model(model(1).state_dict(), path)
-    with pytest.raises(
-        MissingFile, match=r"'config' in its metadata, .*config\.json or .*weights\.json"
-    ):
-        load_model(path)
-    TINY.save(tmp_path / beside)
-    for load in (load_model, load_model_mmaped):
-        loaded, config, *_ = load(path)
-        assert bits(loaded) == bits(model(1))
-        assert config.n_embd == TINY.n_embd
-
-
-def test_the_configuration_in_the_file_comes_first_and_config_json_second(tmp_path: Path) -> None:
-    path = tmp_path / "weights.safetensors"
-    TINY.changed(n_head=4).save(tmp_path / "config.json")
-    TINY.changed(n_head=8).save(tmp_path / "weights.json")
-    save_model(model(1).state_dict(), path)
-    assert load_model(path)[1].n_head == 4
-    save_model(model(1), path)
-    assert load_model(path)[1].n_head == 2
-
-
-def test_a_configuration_that_others_wrote_as_text_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
     standfast.save(path, model(1).state_dict(), {"config": json.dumps(TINY.as_dict())})
-    assert bits(load_model(path)[0]) == bits(model(1))
+    assert bits(load_model(path)[0]) == bits(model(1))  # text, as others write it
 
 
 @pytest.mark.parametrize("config", [5, "{", [], {"n_layer": -1}], ids=str)
 def test_a_configuration_that_is_none_is_refused(tmp_path: Path, config: Any) -> None:
     path = tmp_path / "model.safetensors"
     standfast.save(path, model(1).state_dict(), {"config": config})
-    with pytest.raises(BadField, match=r"model\.safetensors"):
+    with pytest.raises(errors.BadField, match=r"model\.safetensors"):
         load_model(path)
 
 
@@ -90,26 +69,10 @@ def test_damage_is_found_when_it_is_looked_for(tmp_path: Path) -> None:
     save_model(model(1), path)
     flip(path)
     for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
-        with pytest.raises(DigestMismatch, match=r"ln_f\.bias"):
+        with pytest.raises(errors.DigestMismatch, match=r"ln_f\.bias"):
             load(path)
     mapped, _ = load_model_mmaped(path)  # which reads nothing, and says so
     assert "not verified" in repr(mapped)
-
-
-def test_what_is_no_weight_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    numbers = {name: value.to(torch.int32) for name, value in model(1).state_dict().items()}
-    standfast.save(path, numbers, {"config": TINY.as_dict()})
-    with pytest.raises(StateMismatch, match="int32"):
-        load_model(path)
-
-
-def test_other_precisions_stay_what_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    save_model(model(1).to(torch.bfloat16), path)
-    loaded, *_ = load_model(path)
-    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
-    assert loaded(torch.tensor([[1, 2]])).dtype == torch.bfloat16
 
 
 MAPPED = """
@@ -141,29 +104,15 @@ print(modules, was_read, grown(before, after), *touched)
 """
 
 
-def test_a_large_file_is_mapped_at_once_and_memory_grows_with_what_is_touched(
+def test_a_large_file_is_mapped_and_only_what_is_touched_is_read(
     tmp_path: Path,
 ) -> None:
-    config = Config(vocab_size=1000, n_positions=64, n_embd=1024, n_layer=3, n_head=16)
+    config = Config(vocab_size=1000, n_positions=64, n_embd=1024, n_layer=1, n_head=16)
     path = tmp_path / "model.safetensors"
-    torch.manual_seed(0)
-    block = torch.rand(1 << 22)
-    tensors = {
-        name: block.repeat(-(-shape.numel() // block.numel()))[: shape.numel()].view(shape)
-        for name, shape in (
-            (name, value.shape) for name, value in empty(config).state_dict().items()
-        )
-    }
-    save_model(tensors, path)
+    save_model({name: torch.ones(shape) for name, shape in shapes(config)}, path)
     config.save(tmp_path / "config.json")
-    assert path.stat().st_size > 150_000_000
-    done = subprocess.run(
-        [sys.executable, "-c", MAPPED, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    assert path.stat().st_size > 50_000_000
+    done = subprocess.run([sys.executable, "-c", MAPPED, path], capture_output=True, check=True)
     modules, was_read, by_loading, by_touching, touched = map(float, done.stdout.split())
     assert modules < 20  # to build a model; some torch code would import 800
     assert was_read < 1_000_000
@@ -173,31 +122,169 @@ def test_a_large_file_is_mapped_at_once_and_memory_grows_with_what_is_touched(
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     for metadata in ({"config": "small"}, {"quantization": "none"}):
-        with pytest.raises(RefusedMetadata, match="reserved"):
+        with pytest.raises(errors.RefusedMetadata):
             save_model(model(1), tmp_path / "model.safetensors", metadata)
-    with pytest.raises(BadOption, match="torch"):
+    with pytest.raises(errors.BadOption, match="torch"):
         save_model(model(1), tmp_path / "model.pt")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrapped_model_is_saved_with_its_configuration(tmp_path: Path) -> None:
-    save_model(torch.nn.DataParallel(model(1)), tmp_path / "model.safetensors")
-    assert bits(load_model(tmp_path / "model.safetensors")[0]) == bits(model(1))
-
-
-def test_a_warning_says_that_a_file_was_loaded_only_if_it_was(
+def test_a_warning_comes_only_if_a_file_was_loaded(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     path = tmp_path / "model.safetensors"
     standfast.save(path, model(1).state_dict(), extras=False)
     config = tmp_path / "config.json"
+    loads: Any = (load_model, lambda path: load_model_mmaped(path, verify=True))
     TINY.changed(n_layer=3).save(config)
-    for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
-        with pytest.raises(StateMismatch):
+    for load in loads:
+        with pytest.raises(errors.StateMismatch):
             load(path)
     assert recwarn.list == []
     TINY.save(config)
-    for load in (load_model, lambda path: load_model_mmaped(path, verify=True)):
-        with pytest.warns(NotVerified, match="it was loaded, but nothing was verified") as caught:
+    for load in loads:
+        with pytest.warns(errors.NotVerified) as caught:
             load(path)
         assert caught[0].filename == __file__
+
+
+def test_other_precisions_stay_what_they_are_and_integers_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_model(model(1).to(torch.bfloat16), path)
+    loaded, *_ = load_model(path)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
+    assert loaded(torch.tensor([[1, 2]])).dtype == torch.bfloat16
+    numbers = {name: value.to(torch.int32) for name, value in model(1).state_dict().items()}
+    standfast.save(path, numbers, {"config": TINY.as_dict()})
+    with pytest.raises(errors.StateMismatch, match="int32"):
+        load_model(path)
+
+
+def _bits(state: VarMap) -> dict[str, bytes]:
+    return {name: value.detach().numpy().tobytes() for name, value in state.items()}
+
+
+def test_what_was_saved_is_loaded_in_place(tmp_path: Path) -> None:
+    model = GPT(TINY)
+    state = VarMap(model)
+    before = _bits(state)
+    state.save(tmp_path / "w.safetensors")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    assert _bits(state) != before
+    addresses = [parameter.data_ptr() for parameter in model.parameters()]
+    state.load(tmp_path / "w.safetensors")
+    assert _bits(VarMap(model)) == before
+    assert [parameter.data_ptr() for parameter in model.parameters()] == addresses
+
+
+def test_it_is_a_mapping_of_the_model_s_own_parameters() -> None:
+    model = GPT(TINY)
+    state = VarMap(model)
+    assert list(state) == [name for name, _ in model.named_parameters()]
+    assert state["wte.weight"] is model.wte.weight
+    assert len(state) == 28
+    assert repr(state) == "<VarMap of 28 parameters>"
+    assert list(VarMap({"a": torch.zeros(2)})) == ["a"]
+
+
+def test_the_file_of_another_model_changes_nothing(tmp_path: Path) -> None:
+    a, b = torch.zeros(2), torch.zeros(3)
+    for given in (
+        {"a": a},
+        {"a": a, "b": torch.zeros(4)},
+        {"a": a, "b": b, "c": a},
+        {"a": a, "b": b.double()},
+    ):
+        standfast.save(tmp_path / "w.safetensors", given)
+        state = VarMap({"a": torch.ones(2), "b": torch.ones(3)})
+        with pytest.raises(errors.StateMismatch, match=r"w\.safetensors"):
+            state.load(tmp_path / "w.safetensors")
+        assert all(bool((value == 1).all()) for value in state.values())
+    empty = VarMap(torch.nn.ReLU())
+    with pytest.raises(errors.StateMismatch, match="'a'"):
+        empty.load(tmp_path / "w.safetensors")
+    assert len(empty) == 0
+
+
+def test_elements_that_share_memory_are_refused(tmp_path: Path) -> None:
+    standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(2), "b": torch.arange(3.0)})
+    state = VarMap({"a": torch.zeros(2), "b": torch.zeros(1).expand(3)})
+    with pytest.raises(errors.StateMismatch, match="'b'"):
+        state.load(tmp_path / "w.safetensors")
+    assert not state["a"].any()
+
+
+def test_different_tensors_do_not_go_into_shared_memory(tmp_path: Path) -> None:
+    weight = torch.zeros(3)
+    state = VarMap({"a": weight, "b": weight})
+    standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(3), "b": torch.arange(3.0)})
+    with pytest.raises(errors.StateMismatch, match=r"'a'.*'b'"):
+        state.load(tmp_path / "w.safetensors")
+    assert not weight.any()
+    standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(3), "b": torch.ones(3)})
+    state.load(tmp_path / "w.safetensors")
+    assert weight.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_damaged_file_changes_and_fills_nothing(is_new: bool, tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    VarMap({"a": torch.ones(2), "b": torch.ones(3)}).save(path)
+    flip(path)
+    state = VarMap() if is_new else VarMap({"a": torch.zeros(2), "b": torch.zeros(3)})
+    with pytest.raises(errors.DigestMismatch, match="'b'"):
+        state.load(path)
+    assert len(state) == (0 if is_new else 2)
+    assert not any(value.any() for value in state.values())
+
+
+def test_an_empty_varmap_is_filled_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    varmap = VarMap()
+    varmap.save(path)
+    varmap.load(path)
+    assert dict(varmap) == {}
+    model = GPT(TINY)
+    VarMap(model).save(path)
+    varmap.load(path)
+    assert _bits(varmap) == _bits(VarMap(model))
+    other = GPT(TINY)
+    other.load_state_dict(varmap)
+    assert _bits(VarMap(other)) == _bits(VarMap(model))
+    varmap["wte.weight"].zero_()
+    varmap.load(path)  # in place now
+    assert _bits(varmap) == _bits(VarMap(model))
+
+
+def test_an_empty_varmap_is_filled_from_a_model_and_by_name(tmp_path: Path) -> None:
+    model = GPT(TINY)
+    varmap = VarMap()
+    varmap.update(model.named_parameters())
+    varmap["extra"] = torch.ones(2)
+    assert varmap["wte.weight"] is model.wte.weight
+    varmap.save(tmp_path / "w.safetensors")
+    varmap["extra"].zero_()
+    varmap.load(tmp_path / "w.safetensors")
+    assert varmap["extra"].tolist() == [1, 1]
+    del varmap["extra"]
+    assert list(varmap) == [name for name, _ in model.named_parameters()]
+    with pytest.raises(errors.UnsupportedTensor):
+        varmap["text"] = "no tensor"
+    assert "text" not in varmap
+
+
+@pytest.mark.parametrize("varmap", [VarMap(), VarMap({"a": torch.zeros(2)})], ids=["new", "full"])
+def test_a_file_of_another_program_is_loaded_with_a_warning(tmp_path: Path, varmap: VarMap) -> None:
+    standfast.save(tmp_path / "w.safetensors", {"a": torch.ones(2)}, extras=False)
+    with pytest.warns(errors.NotVerified) as caught:
+        varmap.load(tmp_path / "w.safetensors")
+    assert caught[0].filename == __file__
+    assert varmap["a"].tolist() == [1, 1]
+
+
+def test_what_has_no_parameters_is_refused() -> None:
+    for given in ("model.safetensors", 5, [torch.zeros(2)]):
+        with pytest.raises(errors.BadOption, match=type(given).__name__):
+            VarMap(given)

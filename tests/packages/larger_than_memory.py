@@ -1,7 +1,6 @@
-"""Saves and loads a model that lies in a file, and tells how much memory that took.
+"""Saves, loads and exports a model that lies in a file, and tells how much memory that took.
 
-make FILE LAYERS WIDTH                  a file with the bytes of the weights
-work FILE LAYERS WIDTH FOLDER SHARD     the model over the file, saved, loaded, compared
+FILE LAYERS WIDTH SHARD     the file is made, and the package lies beside it
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +16,10 @@ from blake3 import blake3
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from standfast.packages import Config, load_model_folder, save_model_folder
+from standfast.packages import Config, export, load_model_folder, save_model_folder
 from standfast.packages.model.config import shapes
 from standfast.packages.model.gpt import GPT, empty, fill
+from standfast.store import Store
 
 BLOCK = 1 << 22
 
@@ -89,32 +88,34 @@ def own_memory() -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
 
-def work(path: Path, config: Config, folder: Path, shard: int) -> None:
+def main(path: Path, config: Config, shard: int) -> None:
+    make(path, config)
     model = model_over(path, config)
     tokenizer = Tokenizer(WordLevel({"a": 0}, unk_token="a"))
-    start = time.monotonic()
+    folder = path.with_name("package")
     with Watch() as saving:
         save_model_folder(model, tokenizer, config, folder, max_shard_size=shard)
     with Watch() as loading:
         loaded, *_ = load_model_folder(folder)
-    print(
-        json.dumps(
-            {
-                "size": path.stat().st_size,
-                "shards": len(list(folder.glob("model-*.safetensors"))),
-                "saving": saving.more,
-                "loading": loading.more,
-                "same": digest(loaded) == digest(model),
-                "seconds": time.monotonic() - start,
-            }
-        )
-    )
+    same = digest(loaded) == digest(model)
+    run = Store(path.with_name("store")).run("gpt")
+    run.save(1, {"model": model.state_dict()})
+    model.wte.weight.data[-1] += 1  # so that it lies in two files
+    checkpoint = run.save(2, {"model": model.state_dict()})
+    exported = path.with_name("exported")
+    with Watch() as exporting:
+        export(checkpoint, exported, config=config, tokenizer=tokenizer)
+    found = {
+        "size": path.stat().st_size,
+        "shards": len(list(folder.glob("model-*.safetensors"))),
+        "saving": saving.more,
+        "loading": loading.more,
+        "exporting": exporting.more,
+        "same": same and digest(load_model_folder(exported)[0]) == digest(model),
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    command, path = sys.argv[1], Path(sys.argv[2])
-    config = config_of(int(sys.argv[3]), int(sys.argv[4]))
-    if command == "make":
-        make(path, config)
-    else:
-        work(path, config, Path(sys.argv[5]), int(sys.argv[6]))
+    layers, width, shard = map(int, sys.argv[2:])
+    main(Path(sys.argv[1]), config_of(layers, width), shard)
