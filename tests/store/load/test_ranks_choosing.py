@@ -123,7 +123,8 @@ def test_what_cannot_be_deleted_is_told_to_all_where_warnings_are_errors(tmp_pat
     on_ranks(2, lambda comm: _save(tmp_path, comm, 1))
     Store(tmp_path).run("heat").retain(KeepBest(1, "loss"))  # which nobody has
 
-    with warnings        outcomes = attempt_on_ranks(2, lambda comm: _save(tmp_path, comm, 2))
+    with warnings.catch_warnings(action="error"):
+        outcomes = attempt_on_ranks(2, lambda comm: _save(tmp_path, comm, 2))
     assert [type(each) for each in outcomes] == [RankFailed] * 2
     assert "NotDeleted" in str(outcomes[1])
     assert Store(tmp_path).run("heat").checkpoint("latest").step == 2
