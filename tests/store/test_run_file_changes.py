@@ -11,48 +11,32 @@ import pytest
 
 import standfast
 from standfast import KeepLast, Store
-from standfast.store.backends.local import LocalBackend
 from standfast.store.maintenance.doctor import examine
-from standfast.store.retention import retaining
 from standfast.store.schema import names
-from tests.kit.stores import before_lock, folder
+from tests.kit.seams import Seams
+from tests.kit.stores import before_lock
+from tests.store.meanwhile import again
 
 HP = {"lr": 1}
 KEEP = standfast.policies.retention(KeepLast(3), None, None, "min")
 
 
-def _again(store: Store) -> Store:
-    """The same store, as another process sees it."""
-    return Store(Path(store.url).parent)
-
-
-def _between(monkeypatch: pytest.MonkeyPatch, act: Any) -> threading.Thread:
+def _between(seams: Seams, act: Any) -> threading.Thread:
     """Have another thread act while the next run file to be replaced is about to be."""
-    replace = LocalBackend.replace
     other = threading.Thread(target=act)
 
-    def late(self: LocalBackend, name: str, data: bytes) -> None:
-        if name.endswith("_run.json") and threading.current_thread() is not other:
-            monkeypatch.setattr(LocalBackend, "replace", replace)
+    def late(replace: Any, name: str, data: bytes) -> None:
+        if name.endswith("_run.json") and other.ident is None:
             other.start()
-            lock = self.lock(f"{name.rpartition('/')[2].removesuffix('_run.json')}.change")
+            backend = replace.__self__
+            lock = backend.lock(f"{name.rpartition('/')[2].removesuffix('_run.json')}.change")
             if lock is not None:  # nothing keeps the other one out
                 lock.release()
                 other.join()
-        replace(self, name, data)
+        replace(name, data)
 
-    monkeypatch.setattr(LocalBackend, "replace", late)
+    seams.backend(replace=late)
     return other
-
-
-def _without_what_it_was_made_with(store: Store) -> standfast.Run:
-    """A run whose file was lost, and made again from a record."""
-    run = store.run("a", HP)
-    run.save(1, {"x": np.ones(1)})
-    (folder(run) / f"{run.hash}_run.json").unlink()
-    run.close()
-    examine(store.backend, store.index)
-    return run
 
 
 def _restore(store: Store, run: str) -> None:
@@ -63,7 +47,7 @@ def _restore(store: Store, run: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda store, run: _restore(store, run),
+        _restore,
         lambda store, run: store.open_run(run).rename("b"),
         lambda store, run: store.open_run(run).describe({"lr": 1, "max_steps": 5}),
         lambda store, run: store.open_run(run).set_monitor("loss", "min"),
@@ -71,15 +55,17 @@ def _restore(store: Store, run: str) -> None:
     ids=["doctor", "rename", "describe", "monitor"],
 )
 def test_no_change_undoes_one_that_is_made_at_the_same_moment(
-    store: Store, monkeypatch: pytest.MonkeyPatch, change: Any
+    store: Store, seams: Seams, change: Any
 ) -> None:
-    run = _without_what_it_was_made_with(store).hash
-    other = _again(store)
-    opened = other.open_run(run)
-    thread = _between(monkeypatch, lambda: opened.set_retention(KEEP))
+    with store.run("a", HP) as made:
+        made.save(1, {"x": np.ones(1)})
+    run = made.hash
+    _restore(store, run)
+    opened = again(store).open_run(run)
+    thread = _between(seams, lambda: opened.set_retention(KEEP))
     change(store, run)
     thread.join()
-    assert _again(store).open_run(run).retention == KEEP
+    assert again(store).open_run(run).retention == KEEP
 
 
 @pytest.mark.guarantee("G13")
@@ -93,11 +79,11 @@ def test_no_object_writes_what_it_read_before_others_changed_it(
     run = store.run("a", HP)
     run.save(1, {})
     run.close()
-    _again(store).open_run(run.hash).set_retention(KEEP)
+    again(store).open_run(run.hash).set_retention(KEEP)
     if is_lost:  # its copy, the config, is there
         Path(store.url, names.run_file(run.hash)).unlink()
     change(run)
-    assert _again(store).open_run(run.hash).retention == KEEP
+    assert again(store).open_run(run.hash).retention == KEEP
 
 
 def test_a_run_file_that_is_completed_undoes_no_retention(
@@ -105,51 +91,43 @@ def test_a_run_file_that_is_completed_undoes_no_retention(
 ) -> None:
     run = store.run("a", HP)
     run.save(1, {})
-    other = _again(store).open_run(run.hash)
+    other = again(store).open_run(run.hash)
     Path(store.url, names.run_file(run.hash)).unlink()
     before_lock(store, monkeypatch, run.hash, lambda: other.set_retention(KEEP))
     with pytest.warns(standfast.errors.FellBack):
         assert store.run("a", HP).retention == KEEP
-    assert _again(store).open_run(run.hash).retention == KEEP
+    assert again(store).open_run(run.hash).retention == KEEP
 
 
 def test_what_a_run_keeps_is_what_was_said_last_by_whichever_object(store: Store) -> None:
-    run, other = store.run("a"), _again(store).run("a")
+    run, other = store.run("a"), again(store).run("a")
     for step in (1, 2, 3):
         run.save(step, {"x": np.full(1, step)})
     other.retain(KeepLast(1))
     assert run.retention == other.retention
     run.save(4, {"x": np.ones(1)})
     assert [each.step for each in run.checkpoints()] == [4]
-    both = standfast.policies.retention(KeepLast(2), None, None, "min")
-    run.set_retention(both)
-    one = standfast.policies.retention(KeepLast(1), None, None, "min")
-    other.set_retention(one)
-    run.set_retention(both)
-    assert other.retention == both
+    run.set_retention(KEEP)
+    other.set_retention(standfast.policies.retention(KeepLast(1), None, None, "min"))
+    run.set_retention(KEEP)
+    assert other.retention == KEEP
 
 
 @pytest.mark.guarantee("G13")
 def test_a_policy_that_is_loosened_before_anything_is_deleted_counts(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, other = store.run("a"), _again(store).run("a")
+    run, other = store.run("a"), again(store).run("a")
     for step in (1, 2, 3):
         run.save(step, {"x": np.full(1, step)})
-    changing = retaining.changing
-
-    def late(*given: Any) -> Any:
-        monkeypatch.setattr(retaining, "changing", changing)
-        other.set_retention(standfast.policies.retention(KeepLast(2), None, None, "min"))
-        return changing(*given)
-
-    monkeypatch.setattr(retaining, "changing", late)
+    looser = standfast.policies.retention(KeepLast(2), None, None, "min")
+    before_lock(store, monkeypatch, run.hash, lambda: other.set_retention(looser), turn=2)
     run.retain(KeepLast(1))
     assert [each.step for each in run.checkpoints()] == [2, 3]
 
 
 def test_the_best_is_by_the_metric_that_was_said_last(store: Store) -> None:
-    run, other = store.run("a"), _again(store).run("a")
+    run, other = store.run("a"), again(store).run("a")
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
         run.save(step, {"x": np.ones(1)}, metrics={"loss": loss})
     other.set_monitor("loss", "min")
