@@ -260,7 +260,7 @@ SAVING: Final = (
         new="            if False:\n",
         tests=(
             "tests/store/save/test_shared.py"
-            "::test_a_tensor_that_is_another_somewhere_is_refused_by_name",
+            "::test_what_differs_between_ranks_is_refused_by_name",
         ),
     ),
     Mutant(
