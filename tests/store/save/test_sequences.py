@@ -157,3 +157,13 @@ def test_a_record_that_could_not_be_read_again_is_not_written(
     assert decoder.encode_checked(found) == record_path(run, 1).read_bytes()
     with pytest.raises(RefusedState):
         decoder.encode_checked(replace(found, **wrong))
+
+
+def test_a_state_that_could_not_be_loaded_again_is_not_committed(run: Run) -> None:
+    run.save(1, STATE)
+    before = sorted(folder(run).iterdir())
+    keys = {(2**61 - 1) * factor: 0 for factor in range(8, 2000)}  # which all have one hash
+    with pytest.raises(RefusedState):
+        run.save(2, {"w": np.arange(20_000.0), "keys": keys})
+    assert sorted(folder(run).iterdir()) == before
+    assert run.save(2, STATE).sequence == 2
