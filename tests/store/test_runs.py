@@ -15,7 +15,6 @@ import torch
 
 from standfast import Run, Store
 from standfast.errors import (
-    AlreadyExists,
     AmbiguousRef,
     BadLabel,
     DamagedFile,
@@ -220,12 +219,6 @@ def test_a_run_is_made_with_all_its_files_or_not_at_all(store: Store, seams: Sea
     assert held == [True]
 
 
-def test_what_is_there_under_the_name_of_the_run_file_is_not_replaced(store: Store) -> None:
-    run = store.run("a")
-    with pytest.raises(AlreadyExists):
-        store.backend.create(names.run_file(run.hash), b"x")
-
-
 def test_a_run_that_is_deleted_right_before_a_save_takes_it_has_its_file_again(
     store: Store, seams: Seams
 ) -> None:
@@ -312,7 +305,10 @@ def test_an_unknown_hash_is_no_run(store: Store) -> None:
 
 
 def test_a_run_is_written_by_one_until_it_is_closed(store: Store, run: Run) -> None:
-    run.save(1, {})
+    other = store.run("a")
+    for step, each in enumerate((run, other)):
+        each.save(step, {})
+    other.close()
     assert store.backend.lock(run.hash) is None
     run.close()
     with store.backend.lock(run.hash), pytest.raises(RunBusy):  # type: ignore[union-attr]

@@ -73,24 +73,6 @@ def test_reversed_and_big_endian_arrays_are_filled(run: Run) -> None:
     assert swapped.tolist() == [0, 1, 2, 3]
 
 
-def test_an_optimizers_state_dict_is_filled(run: Run) -> None:
-    def trained(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        torch.manual_seed(seed)
-        model = _model()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * seed)
-        model(torch.randn(4, 8)).sum().backward()
-        optimizer.step()
-        return model, optimizer
-
-    (first, optimizer), (second, other) = trained(1), trained(2)
-    run.save(1, {"model": first.state_dict(), "optimizer": optimizer.state_dict()})
-    tree = {"model": second.state_dict(), "optimizer": other.state_dict()}
-    averages = [group["exp_avg"] for group in other.state.values()]
-    run.load(1, into=tree)
-    assert same(tree["optimizer"], optimizer.state_dict())
-    assert same(averages, [group["exp_avg"] for group in optimizer.state.values()])
-
-
 def test_plain_values_are_replaced_in_the_same_containers(run: Run) -> None:
     run.save(1, {"step": 7, "list": [1, {"x": "new"}], "pair": (2, np.ones(2)), "gone": None})
     inner: dict[str, Any] = {"x": "old"}
@@ -106,13 +88,6 @@ def test_plain_values_are_replaced_in_the_same_containers(run: Run) -> None:
     assert tree["pair"][0] == 2
     assert tree["pair"][1] is array
     assert array.tolist() == [1, 1]
-
-
-def test_a_torch_tensor_takes_what_an_array_was_and_the_other_way(run: Run) -> None:
-    run.save(1, {"a": np.arange(3.0), "b": torch.arange(3.0)})
-    tree = {"a": torch.zeros(3, dtype=torch.float64), "b": np.zeros(3, np.float32)}
-    run.load(1, into=tree)
-    assert tree["a"].tolist() == tree["b"].tolist() == [0, 1, 2]
 
 
 PROGRAM = """

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from standfast import Run, Store
-from standfast.errors import RefNotFound, RunBusy, StepExists
+from standfast.errors import RefNotFound, StepExists
 from tests.kit.stores import data_files, folder, random_bytes, same
 from tests.store.meanwhile import again
 
@@ -82,19 +82,6 @@ def test_all_objects_of_one_run_share_its_writer(tmp_path: Path) -> None:
     runs[1].save(3, _state(3))
     runs[0].save(4, _state(4))
     assert runs[2].load()["step"] == 4
-
-
-def test_the_writer_lets_go_when_the_last_of_them_is_closed(store: Store) -> None:
-    runs = [store.run("a"), store.run("a")]
-    for step, run in enumerate(runs):
-        run.save(step, {})
-    runs[0].close()
-    assert store.backend.lock(runs[0].hash) is None
-    runs[1].close()
-    lock = store.backend.lock(runs[0].hash)
-    assert lock is not None
-    with pytest.raises(RunBusy):
-        runs[0].save(7, {})
 
 
 @pytest.mark.guarantee("G8")

@@ -91,6 +91,9 @@ def test_the_union_comes_back_equal(count: int, tmp_path: Path) -> None:
     assert [each.head for each in saved] == [checkpoint.head] * count
     assert checkpoint.verify().nbytes == checkpoint.nbytes
     assert examine(run.store.backend, run.store.index).sound
+    files = [name.split(".") for name in data_files(run)]
+    assert len({token for _, token, _, _ in files}) == 1, "one for all files of a save"
+    assert len({label for _, _, label, _ in files}) == len(files)
     loaded = run.load()[f"rank{count - 1}"]["views"]
     loaded[0][2] = -1
     assert loaded[1][0] == -1
@@ -149,21 +152,6 @@ def test_what_another_rank_or_run_has_is_referred_to(tmp_path: Path) -> None:
     assert run.checkpoint().verify().tensors == 27
     assert bytes_written(run, lambda: on_ranks(3, saving(tmp_path, 2, lambda r: state(r, 1)))) == 0
     assert same(run.load(2), state(0, 1) | state(1, 1) | state(2, 1))
-
-
-def test_ranks_save_again_and_again(tmp_path: Path) -> None:
-    def program(comm: ThreadRanks) -> None:
-        run = Store(tmp_path).run("heat")
-        for step in range(1, 5):
-            save_together(run, comm, step, part(comm.rank, step, changed=step))
-
-    on_ranks(2, program)
-    run = Store(tmp_path).run("heat")
-    assert [(each.step, each.sequence) for each in run.checkpoints()] == [
-        (n, n) for n in range(1, 5)
-    ]
-    for step in range(1, 5):
-        assert same(run.load(step), union(2, step, changed=step))
 
 
 def test_a_step_that_is_there_is_refused_on_all_ranks_or_replaced(tmp_path: Path) -> None:
@@ -260,17 +248,6 @@ def test_rank_0_deletes_what_the_run_does_not_keep(tmp_path: Path) -> None:
     run = Store(tmp_path).run("heat")
     assert [each.step for each in run.checkpoints()] == [3]
     assert len(data_files(run)) == 4
-
-
-def test_the_files_of_one_save_have_one_token(tmp_path: Path) -> None:
-    on_ranks(3, saving(tmp_path, 7, part))
-    run = Store(tmp_path).run("heat")
-    found = [name.split(".") for name in data_files(run)]
-    assert sorted(label for _, _, label, _ in found) == [
-        *("rank0", "rank1", "rank2", "state", "state-2", "state-3")
-    ]
-    assert len({token for _, token, _, _ in found}) == 1
-    assert all(names.parse(name, run.hash) for name in data_files(run))
 
 
 def test_long_labels_stay_apart(tmp_path: Path) -> None:

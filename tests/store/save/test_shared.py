@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import re
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -421,33 +420,6 @@ def test_parts_of_ranks_are_dropped_and_shown_like_others(tmp_path: Path) -> Non
     assert CheckpointView(checkpoint, "mine").values
     checkpoint.run.retain(KeepLast(1) | KeepAll(without=["mine"]))
     assert [*standfast.Store(tmp_path).resolve("run@1").tensors] == ["model.w"]
-
-
-@pytest.mark.parametrize("call", kept([1, 3, 5], 3))
-def test_a_rank_that_hangs_in_a_save_is_not_waited_for_longer_than_agreed(
-    tmp_path: Path, call: int
-) -> None:
-    save(tmp_path, 2, laid_out(rows, 2))
-    gave_up = threading.Event()
-
-    def program(comm: ThreadRanks) -> None:
-        def hang(number: int, kind: str) -> None:
-            if number == call:
-                assert gave_up.wait(60)
-
-        if comm.rank == 1:
-            comm.before = hang
-        try:
-            with opened(tmp_path, comm) as run:
-                run.save(2, state_of(rows, comm.rank, 2), comm=comm)
-        finally:
-            gave_up.set()
-
-    outcomes = attempt_on_ranks(2, program, timeout=1)
-    assert [type(each) for each in outcomes] == [RankLost, RankLost]
-    latest = standfast.Store(tmp_path).run("run").checkpoint()
-    latest.verify()
-    assert latest.step == 1
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, flip], ids=["missing", "damaged"])

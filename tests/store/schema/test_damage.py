@@ -20,6 +20,7 @@ from standfast.store.maintenance.verify import verify_store
 from standfast.store.schema.damage import trust
 from tests.kit.seams import Seams
 from tests.kit.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes
+from tests.store.meanwhile import again
 
 
 @pytest.fixture
@@ -27,11 +28,6 @@ def run(store: Store) -> Run:
     run = store.run("a")
     run.save(1, {"frozen": random_bytes(MIB), "n": np.ones(1)})
     return run
-
-
-def elsewhere(store: Store) -> Store:
-    """The store as another host sees it, which has an index of its own."""
-    return Store(Path(store.url).parent)
 
 
 def without_views(store: Store) -> None:
@@ -64,11 +60,11 @@ def test_a_rotten_chunk_is_not_referred_to_once_it_was_found(store: Store, run: 
         run.load(1)
     run.close()
     without_views(store)
-    other = elsewhere(store)
-    again = other.run("a")
-    again.save(2, {"frozen": random_bytes(MIB), "n": np.ones(1)})
-    assert again.checkpoint(2).verify().nbytes > MIB
-    assert len(data_files(again)) == 2
+    other = again(store)
+    found = other.run("a")
+    found.save(2, {"frozen": random_bytes(MIB), "n": np.ones(1)})
+    assert found.checkpoint(2).verify().nbytes > MIB
+    assert len(data_files(found)) == 2
     assert other.index.damaged_files() == {data_path(run, 1).name}
 
 
@@ -76,7 +72,7 @@ def test_another_run_does_not_link_to_it(store: Store, run: Run) -> None:
     flip(data_path(run, 1))
     with pytest.raises(DamagedFile):
         run.checkpoint(1).verify()
-    branch = elsewhere(store).run("b")
+    branch = again(store).run("b")
     branch.save(1, {"frozen": random_bytes(MIB), "more": 1})
     branch.checkpoint(1).verify()
     assert data_path(run, 1).name not in data_files(branch)
@@ -133,10 +129,10 @@ def test_a_chunk_that_the_disk_cannot_read_is_not_referred_to_again(store: Store
     with Seams.until_end() as seams:
         fail_reads(seams, path)
         with pytest.raises(UnreadableFile):
-            elsewhere(store).find_run("a").checkpoint(1).state(mapped=False)
-    again = elsewhere(store).find_run("a")
-    again.save(2, {"frozen": random_bytes(MIB), "n": np.ones(1)})
-    assert path.name not in {file.name for file in again.checkpoint(2).head.files}
+            again(store).find_run("a").checkpoint(1).state(mapped=False)
+    found = again(store).find_run("a")
+    found.save(2, {"frozen": random_bytes(MIB), "n": np.ones(1)})
+    assert path.name not in {file.name for file in found.checkpoint(2).head.files}
 
 
 def test_a_chunk_that_cannot_be_read_while_it_is_verified_is_marked(
@@ -164,7 +160,7 @@ def test_a_folder_that_may_not_be_read_keeps_its_damage_and_fails_no_save_of_oth
         return size(name)
 
     seams.backend(size=refusing)
-    elsewhere(store).run("b").save(1, {"n": np.ones(1)})
+    again(store).run("b").save(1, {"n": np.ones(1)})
     assert store.index.damaged_files() == {data_path(run, 1).name}
 
 
@@ -187,7 +183,7 @@ def test_an_unexpected_exception_leaves_the_file_of_the_index(
     with pytest.raises(kind):
         store.index._database.do(fails)
     assert path.stat().st_ino == before
-    other = elsewhere(store)
+    other = again(store)
     other.index.refresh()
     assert other.index.steps(run.hash) == [1]
 
@@ -197,7 +193,7 @@ def test_a_checkpoint_is_verified_for_every_host(store: Store, run: Run) -> None
     run.checkpoint(1).verify()
     run.close()
     without_views(store)
-    other = elsewhere(store)
+    other = again(store)
     other.index.refresh()
     assert [*other.index.verified(run.hash)] == [1]
     run.save(1, {"x": chunks(1)[:9]}, replace=True)

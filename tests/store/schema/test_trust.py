@@ -35,15 +35,12 @@ from standfast.store.schema import names
 from standfast.store.schema.record import Part, encode
 from tests.kit.seams import Seams
 from tests.kit.stores import MIB, data_path, folder, overwrite, random_bytes, record_path, same
+from tests.store.meanwhile import again
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
-
-
-def _again(store: Store) -> Store:
-    return Store(Path(store.url).parent)
 
 
 def _sql(store: Store, statement: str) -> None:
@@ -60,7 +57,7 @@ def test_a_run_folder_that_is_a_link_is_read_and_not_written(
     run.close()
     shutil.move(folder(run), tmp_path / "moved")
     folder(run).symlink_to(tmp_path / "moved")
-    other = _again(store)
+    other = again(store)
     with pytest.raises(WriteFailed):
         other.run("a").save(2, {"w": 1})
     assert same(other.resolve("keep").state(), {"w": random_bytes(MIB)})
@@ -87,7 +84,7 @@ def test_an_error_that_passes_is_not_remembered(store: Store, run: Run) -> None:
         _failing(seams, names.record_file(run.hash, 2), errno.EIO)
         store.index.rebuild()
         assert [step for _, step, _ in store.index.unreadable()] == [2]
-    assert _again(store).resolve("latest").step == 2
+    assert again(store).resolve("latest").step == 2
 
 
 @pytest.mark.guarantee("G10")
@@ -114,7 +111,7 @@ def test_nothing_is_deleted_because_the_index_says_so(store: Store, run: Run) ->
     run.save(2, {"w": random_bytes(MIB, 2)})
     run.close()
     _sql(store, "UPDATE files SET name = replace(name, '.state.', '.other.') WHERE step = 1")
-    other = _again(store).run("a")
+    other = again(store).run("a")
     other.save(3, {"w": random_bytes(MIB, 3)})
     other.delete(2)
     assert same(other.load(1), {"w": random_bytes(MIB, 1)})
@@ -125,7 +122,7 @@ def test_a_hint_of_the_index_that_is_wrong_is_not_followed(store: Store, run: Ru
     run.save(1, state)
     for wrong in ("start + 64", "start + 1000000000", "-1"):
         _sql(store, f"UPDATE chunks SET start = {wrong}")
-        other = _again(store).run(f"other {wrong}")
+        other = again(store).run(f"other {wrong}")
         other.save(1, state)
         assert same(other.load(), state)
 
@@ -135,7 +132,7 @@ def test_rows_of_the_index_that_are_none_are_made_again(store: Store, run: Run, 
     run.save(1, {"n": 1})
     store.index.refresh()
     _sql(store, f"UPDATE records SET head = {value}")
-    assert _again(store).resolve("latest").step == 1
+    assert again(store).resolve("latest").step == 1
 
 
 def test_what_could_not_be_read_again_is_not_written(store: Store, run: Run) -> None:
@@ -171,7 +168,7 @@ def test_a_folder_that_cannot_be_read_does_not_keep_others_from_being(
     locked = store.run("b")
     locked.save(1, {"n": 2})
     _failing(seams, names.run_folder(locked.hash), errno.EACCES, "list")
-    other = _again(store)
+    other = again(store)
     assert other.resolve("a").state() == {"n": 1}
     other.run("a").save(2, {"n": 3})
     assert other.resolve("a").step == 2
@@ -201,7 +198,7 @@ def test_a_run_file_that_leads_nowhere_is_an_error(store: Store) -> None:
     path.unlink()
     path.symlink_to("nowhere")
     with pytest.raises(StandfastError):
-        _again(store).run("a")
+        again(store).run("a")
 
 
 def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not(
@@ -239,10 +236,10 @@ def test_a_run_is_taken_by_with(store: Store, run: Run) -> None:
         child = os.fork()
         if not child:
             try:
-                with _again(store).run("a"):
+                with again(store).run("a"):
                     os._exit(1)
             except StandfastError:
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-    with _again(store).run("a") as again:
-        again.save(1, {"n": 1})
+    with again(store).run("a") as other:
+        other.save(1, {"n": 1})
