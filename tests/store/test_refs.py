@@ -11,16 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast import KeepLast, Run, Store
-from standfast.errors import (
-    AmbiguousRef,
-    BadLabel,
-    DamagedFile,
-    FellBack,
-    MissingData,
-    NotAStore,
-    RefNotFound,
-)
+from standfast import KeepLast, Run, Store, errors
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.schema import names
 from tests.kit.seams import Seams
@@ -86,7 +77,7 @@ def test_a_run_is_meant_by_its_name_its_hash_and_the_beginning_of_it(store: Stor
         assert store.resolve(ref).ref == f"{run.hash}@2"
         assert store.resolve(f"{ref}@1").ref == f"{run.hash}@1"
         assert store.find_run(ref).hash == run.hash
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         store.resolve(run.hash[:3])
 
 
@@ -104,13 +95,13 @@ def test_a_step_may_be_latest_best_or_a_tag(store: Store) -> None:
 
 def test_best_is_the_last_that_was_saved_so(store: Store) -> None:
     run = _saved(store, "a", 1)
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         run.load("best")
     run.save(5, {"step": 5}, best=True)
     run.save(2, {"step": 2}, best=True)
     run.save(9, {"step": 9})
     assert run.load("best")["step"] == 2
-    with pytest.raises(RefNotFound, match="RUN@best"):
+    with pytest.raises(errors.RefNotFound, match="RUN@best"):
         store.resolve("best")
 
 
@@ -152,7 +143,7 @@ def test_a_tag_hides_no_step_and_no_run(store: Store) -> None:
     run = _saved(store, "a", 1)
     run.save(300, {})
     for tag in ("300", "a", run.hash[:6]):
-        with pytest.raises(BadLabel):
+        with pytest.raises(errors.BadLabel):
             run.checkpoint(1).tag(tag)
     assert store.resolve("a@300").step == 300
     assert run.checkpoint("300").step == 300
@@ -161,10 +152,10 @@ def test_a_tag_hides_no_step_and_no_run(store: Store) -> None:
 def test_a_step_that_is_gone_says_why_and_where_to_look(store: Store) -> None:
     run = _saved(store, "a", 1, 2, 3)
     run.retain(KeepLast(2))
-    with pytest.raises(RefNotFound, match=r"step 1 .*policy"):
+    with pytest.raises(errors.RefNotFound, match=r"step 1 .*policy"):
         store.resolve("a@1")
     run.delete(2, trash="rm")
-    with pytest.raises(RefNotFound, match=r"step 2 .*rm on .*standfast restore"):
+    with pytest.raises(errors.RefNotFound, match=r"step 2 .*rm on .*standfast restore"):
         store.resolve("a@2")
 
 
@@ -178,7 +169,7 @@ def test_what_refers_to_nothing_is_not_found(store: Store) -> None:
         *("a@-1", "a@1.0", "\0", "a@" + "9" * 5000, "x" * 5000, "%", "____"),
         "'; DROP TABLE records; --",
     ):
-        with pytest.raises(RefNotFound):
+        with pytest.raises(errors.RefNotFound):
             store.resolve(ref)
     assert store.resolve("a").step == 1
 
@@ -188,7 +179,7 @@ def test_a_name_or_a_prefix_of_two_runs_is_ambiguous(store: Store) -> None:
     for run in runs:
         run.save(1, {})
     for ref in ("same", runs[0].hash[:8]):
-        with pytest.raises(AmbiguousRef) as caught:
+        with pytest.raises(errors.AmbiguousRef) as caught:
             store.resolve(ref)
         assert all(run.hash in str(caught.value) for run in runs)
     assert [store.resolve(run.hash).head.run for run in runs] == [run.hash for run in runs]
@@ -200,16 +191,16 @@ def test_a_tag_on_two_checkpoints_is_ambiguous(tmp_path: Path) -> None:
         run.checkpoint().tag("paper")
         shutil.copytree(folder(run), tmp_path / "all" / "checkpoints" / "models" / run.hash)
     store = Store(tmp_path / "all")
-    with pytest.raises(AmbiguousRef, match="paper"):
+    with pytest.raises(errors.AmbiguousRef, match="paper"):
         store.resolve("paper")
     store.untag("paper")
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         store.resolve("paper")
 
 
 def test_a_tag_of_another_run_is_not_loaded_from_this_one(store: Store) -> None:
     _saved(store, "a", 1).checkpoint().tag("paper")
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         _saved(store, "b", 1).load("paper")
 
 
@@ -219,7 +210,7 @@ def test_a_query_of_what_is_no_store_says_so_and_writes_nothing(
     kind: str, query: Callable[[Store], Any], tmp_path: Path
 ) -> None:
     store = Store(tmp_path / "nothing" if kind == "folder" else MemoryBackend())
-    with pytest.raises(NotAStore):
+    with pytest.raises(errors.NotAStore):
         query(store)
     assert not (tmp_path / "nothing").exists()
     assert store.backend.list("") == []
@@ -228,7 +219,7 @@ def test_a_query_of_what_is_no_store_says_so_and_writes_nothing(
 def test_a_store_is_made_with_its_first_run(tmp_path: Path) -> None:
     store = Store(tmp_path / "nothing")
     store.run("a")
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         store.resolve("latest")
 
 
@@ -249,13 +240,13 @@ def test_latest_falls_back_and_says_so(store: Store) -> None:
             warnings.simplefilter("always")
             assert ask()["step"] == 1
         (warning,) = caught
-        assert warning.category is FellBack
+        assert warning.category is errors.FellBack
         assert f"{run.hash}@1" in str(warning.message)
-    with pytest.raises(MissingData):
+    with pytest.raises(errors.MissingData):
         run.load(2)
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         run.load(3)
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         store.resolve("a@3")
 
 
@@ -265,7 +256,7 @@ def test_best_falls_back_to_the_newest_intact(store: Store) -> None:
     run.save(2, {"x": random_bytes(1000), "step": 2}, best=True)
     run.save(3, {"step": 3})
     flip(data_path(run, 2))
-    with pytest.warns(FellBack, match="@3"):
+    with pytest.warns(errors.FellBack, match="@3"):
         assert run.load("best")["step"] == 3
 
 
@@ -274,9 +265,9 @@ def test_a_tag_does_not_fall_back(store: Store) -> None:
     run = _saved(store, "a", 1, 2)
     run.checkpoint(2).tag("paper")
     data_path(run, 2).unlink()
-    with pytest.raises(MissingData):
+    with pytest.raises(errors.MissingData):
         run.load("paper")
-    with pytest.raises(MissingData):
+    with pytest.raises(errors.MissingData):
         store.resolve("paper").state()
 
 
@@ -285,7 +276,7 @@ def test_a_store_with_nothing_intact_raises(store: Store) -> None:
     for step in (1, 2):
         data_path(run, step).unlink()
     for ask in (run.load, lambda: store.resolve("latest")):
-        with pytest.raises(DamagedFile):
+        with pytest.raises(errors.DamagedFile):
             ask()
 
 
@@ -293,7 +284,7 @@ def test_damage_is_of_one_run_and_named_by_its_path_in_the_store(store: Store) -
     run, other = _saved(store, "a", 1), _saved(store, "b", 1)
     record_path(other, 1).write_bytes(b"garbage")
     assert run.load()["who"] == "a"
-    with pytest.raises(DamagedFile, match=names.record_file(other.hash, 1)):
+    with pytest.raises(errors.DamagedFile, match=names.record_file(other.hash, 1)):
         store.resolve("b@1")
 
 
@@ -301,9 +292,9 @@ def test_a_record_of_another_step_in_its_place_is_refused(store: Store) -> None:
     run = _saved(store, "a", 1, 2)
     record_path(run, 2).write_bytes(record_path(run, 1).read_bytes())
     store.index.rebuild()
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         run.load(2)
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         assert run.load()["step"] == 1
 
 
@@ -320,7 +311,7 @@ def test_a_checkpoint_that_was_replaced_meanwhile_is_not_mixed_up(store: Store) 
     run = _saved(store, "a", 1)
     old = again(store).resolve("a@1")
     run.save(1, {"x": np.zeros(3)}, replace=True)
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         old.state()
     assert same(run.load(1), {"x": np.zeros(3)})
 

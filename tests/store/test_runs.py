@@ -13,17 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from standfast import Run, Store
-from standfast.errors import (
-    AmbiguousRef,
-    BadLabel,
-    DamagedFile,
-    FellBack,
-    NotAStore,
-    RefNotFound,
-    RunBusy,
-    RunCollision,
-)
+from standfast import Run, Store, errors
 from standfast.identity import identify
 from standfast.store.maintenance.verify import verify_store
 from standfast.store.schema import names, run_file
@@ -66,7 +56,7 @@ def test_another_identity_is_another_run(store: Store) -> None:
 
 
 def test_a_run_can_be_looked_for_without_being_made(store: Store) -> None:
-    with pytest.raises(NotAStore):
+    with pytest.raises(errors.NotAStore):
         store.known_run("gpt", hp={"lr": 1})
     assert not Path(store.url).exists()
     store.run("other")
@@ -107,7 +97,7 @@ def test_a_name_alone_is_an_identity(store: Store) -> None:
     run = store.run("gpt")
     assert store.run("gpt").hash == again(store).run("gpt").hash == run.hash
     assert store.run("gpt2").hash != run.hash
-    with pytest.raises(BadLabel):
+    with pytest.raises(errors.BadLabel):
         store.run()
     named = store.run("llama", hp={"lr": 1})
     assert store.run("llama").hash == named.hash
@@ -130,7 +120,7 @@ def test_a_new_run_names_those_with_its_settings(
 
 def test_a_name_of_two_runs_is_not_enough(store: Store) -> None:
     runs = [store.run("gpt", hp={"lr": lr}).hash for lr in (1, 2)]
-    with pytest.raises(AmbiguousRef) as caught:
+    with pytest.raises(errors.AmbiguousRef) as caught:
         store.run("gpt")
     assert all(run in str(caught.value) for run in runs)
 
@@ -138,7 +128,7 @@ def test_a_name_of_two_runs_is_not_enough(store: Store) -> None:
 def test_a_name_that_is_none_makes_no_run(store: Store, run: Run) -> None:
     for name in ("", "latest", "a@b", "x" * 201):
         for make in (store.run, lambda name: store.run(name, hp={"lr": 1}), run.rename):
-            with pytest.raises(BadLabel):
+            with pytest.raises(errors.BadLabel):
                 make(name)
     assert [each.name for each in store.runs()] == ["a"]
 
@@ -151,7 +141,7 @@ def test_renaming_changes_the_label_alone(store: Store) -> None:
     found = again(store).find_run("new")
     assert (run.name, found.name, found.hash) == ("new", "new", run.hash)
     assert (found.file.created, found.file.identity) == (before.created, before.identity)
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         store.find_run("old")
     assert same(found.load(), {"x": np.ones(1)})
 
@@ -164,7 +154,7 @@ def test_a_collision_of_hashes_is_refused(store: Store, member: str) -> None:
     run = store.run("a", hp={"lr": 1})
     identity = {**run.file.identity, member: "0" * 64}
     resealed(run_file_of(run), run_file.FORMAT, identity=identity)
-    with pytest.raises(RunCollision, match="trial"):
+    with pytest.raises(errors.RunCollision, match="trial"):
         store.run("a", hp={"lr": 1})
 
 
@@ -174,7 +164,7 @@ def test_a_collision_is_found_without_the_run_file(store: Store) -> None:
     for name in (names.run_file(run.hash), names.config_file(run.hash)):
         Path(store.url, name).unlink()
     rewritten(record_path(run, 1), identity=OTHER)
-    with pytest.raises(RunCollision):
+    with pytest.raises(errors.RunCollision):
         store.run(hp={"lr": 1})
 
 
@@ -189,7 +179,7 @@ def test_another_process_that_is_faster_is_found(
 
     before_lock(store, monkeypatch, identify(hp={"lr": 1}, trial=1).hash, faster)
     if collides:
-        with pytest.raises(RunCollision):
+        with pytest.raises(errors.RunCollision):
             store.run("mine", hp={"lr": 1}, trial=1)
     else:
         assert store.run("mine", hp={"lr": 1}, trial=1).name == "theirs"
@@ -269,7 +259,7 @@ def test_a_run_file_that_is_gone_is_made_again(store: Store) -> None:
     run = store.run("a", hp={"lr": 1})
     run.save(1, {"x": np.ones(1)})
     run_file_of(run).unlink()
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         assert same(again(store).resolve(run.hash).state(), {"x": np.ones(1)})
     run.save(2, {})
     assert run_file_of(run).exists()
@@ -282,7 +272,7 @@ def test_a_damaged_run_file_is_said_to_be_damaged(store: Store) -> None:
     run.save(1, {"x": np.ones(1)})
     for name in (names.run_file(run.hash), names.config_file(run.hash)):
         Path(store.url, name).write_bytes(b"garbage")
-    with pytest.raises(DamagedFile, match=names.run_file(run.hash)):
+    with pytest.raises(errors.DamagedFile, match=names.run_file(run.hash)):
         again(store).run("a", hp={"lr": 1})
     assert same(run.load(), {"x": np.ones(1)})
 
@@ -290,7 +280,7 @@ def test_a_damaged_run_file_is_said_to_be_damaged(store: Store) -> None:
 def test_a_run_whose_folder_was_deleted_begins_anew(store: Store, run: Run) -> None:
     run.save(1, {"x": np.ones(1)})
     shutil.rmtree(folder(run))
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         run.load()
     run.save(1, {"x": np.zeros(1)})
     assert same(again(store).run("a").load(), {"x": np.zeros(1)})
@@ -298,9 +288,9 @@ def test_a_run_whose_folder_was_deleted_begins_anew(store: Store, run: Run) -> N
 
 def test_an_unknown_hash_is_no_run(store: Store) -> None:
     store.run("a")
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         store.open_run("f" * 24)
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         store.find_run("b")
 
 
@@ -311,7 +301,7 @@ def test_a_run_is_written_by_one_until_it_is_closed(store: Store, run: Run) -> N
     other.close()
     assert store.backend.lock(run.hash) is None
     run.close()
-    with store.backend.lock(run.hash), pytest.raises(RunBusy):  # type: ignore[union-attr]
+    with store.backend.lock(run.hash), pytest.raises(errors.RunBusy):  # type: ignore[union-attr]
         run.save(2, {})
     with run:
         run.save(2, {})

@@ -17,14 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import standfast
-from standfast import Packed, Run, TensorSpec
-from standfast.errors import (
-    BadLabel,
-    BadOption,
-    RefNotFound,
-    RefusedState,
-    StepExists,
-)
+from standfast import Packed, Run, TensorSpec, errors
 from standfast.tensors import DTYPES
 from tests.kit.stores import MIB, chunks, data_files, data_path, folder, random_bytes, same
 from tests.kit.strategies import PACKED_DTYPES, WHOLE_BYTE_DTYPES, arrays, packed
@@ -338,7 +331,7 @@ def test_a_checkpoint_says_what_it_is(run: Run) -> None:
 def test_a_step_is_saved_once_unless_it_is_replaced(run: Run) -> None:
     assert run.save(1, {"x": random_bytes(MIB, 1)}, replace=True).sequence == 1
     before = data_files(run).keys()
-    with pytest.raises(StepExists):
+    with pytest.raises(errors.StepExists):
         run.save(1, {"x": np.ones(3)})
     assert same(run.load(1), {"x": random_bytes(MIB, 1)})
     assert run.save(1, {"x": random_bytes(MIB, 2)}, replace=True).sequence == 2
@@ -349,7 +342,7 @@ def test_a_step_is_saved_once_unless_it_is_replaced(run: Run) -> None:
 
 def test_a_step_that_is_none_is_refused(run: Run) -> None:
     for step in (-1, 2**53, True, 1.0, "1", None):
-        with pytest.raises(BadLabel):
+        with pytest.raises(errors.BadLabel):
             run.save(step, {})  # type: ignore[arg-type]
     assert run.checkpoints() == []
 
@@ -373,25 +366,25 @@ def test_steps_may_be_large_and_of_numpy(run: Run) -> None:
 def test_what_would_not_come_back_the_same_is_refused_by_its_path(
     run: Run, state: Any, path: str
 ) -> None:
-    with pytest.raises(RefusedState, match=re.escape(path)):
+    with pytest.raises(errors.RefusedState, match=re.escape(path)):
         run.save(1, state)
     assert data_files(run) == {}
 
 
 def test_a_metric_that_is_no_number_is_refused(run: Run) -> None:
     for metrics in ({"x": "high"}, {"x": None}, {"x": [1]}, {1: 1.0}, {"x": torch.zeros(3)}, [1]):
-        with pytest.raises(RefusedState):
+        with pytest.raises(errors.RefusedState):
             run.save(1, {}, metrics=metrics)  # type: ignore[arg-type]
 
 
 def test_a_run_without_checkpoints_has_nothing_to_load(run: Run) -> None:
     for ref in ("latest", "best", 5, "5"):
-        with pytest.raises(RefNotFound):
+        with pytest.raises(errors.RefNotFound):
             run.load(ref)
 
 
 def test_a_verify_that_is_neither_true_nor_false_is_refused(run: Run) -> None:
     run.save(1, {"weight": np.ones(3)})
     for verify in ("require", "", 0, None):
-        with pytest.raises(BadOption, match="verify="):
+        with pytest.raises(errors.BadOption, match="verify="):
             run.load(1, verify=verify)  # type: ignore[arg-type]

@@ -13,16 +13,7 @@ import pytest
 import torch
 
 import standfast
-from standfast import Run
-from standfast.errors import (
-    BadOption,
-    CopyFailed,
-    DigestMismatch,
-    FellBack,
-    MissingData,
-    StateMismatch,
-    UnreadableFile,
-)
+from standfast import Run, errors
 from standfast.files.digests import CHUNK
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.load.loading import saved_tree
@@ -110,9 +101,9 @@ def test_a_device_that_is_not_there_or_given_with_a_tree_is_refused(
     run: Run, device: LateDevice
 ) -> None:
     run.save(1, {"w": torch.arange(4.0)})
-    with pytest.raises(BadOption, match="late:0"):
+    with pytest.raises(errors.BadOption, match="late:0"):
         run.load(device="cuda:7")
-    with pytest.raises(BadOption, match="into"):
+    with pytest.raises(errors.BadOption, match="into"):
         run.load(into={"w": torch.zeros(4)}, device="late")
 
 
@@ -200,7 +191,7 @@ def test_ties_outlast_a_cast_on_the_host(run: Run) -> None:
 
 def test_a_cast_to_what_is_no_everyday_float_is_refused(run: Run) -> None:
     run.save(1, {"x": np.arange(3.0)})
-    with pytest.raises(BadOption, match="int8"):
+    with pytest.raises(errors.BadOption, match="int8"):
         run.load(cast="int8")
 
 
@@ -258,17 +249,17 @@ def test_only_the_files_of_a_part_are_opened(run: Run, device: LateDevice) -> No
     into = {name: torch.zeros_like(value) for name, value in model.items()}
     run.load(part="model", into=into)
     assert same(into, model)
-    with pytest.raises(MissingData):
+    with pytest.raises(errors.MissingData):
         run.load(1, part="optimizer")
 
 
 def test_a_part_may_be_a_plain_value_and_must_be_there(run: Run) -> None:
     run.save(1, _state())
     assert run.load(part="step") == run.checkpoint(1).state(part="step") == 7
-    with pytest.raises(StateMismatch, match=r"'modle'.*'model', 'optimizer'"):
+    with pytest.raises(errors.StateMismatch, match=r"'modle'.*'model', 'optimizer'"):
         run.load(part="modle")
     run.save(2, np.arange(3))
-    with pytest.raises(StateMismatch, match="model"):
+    with pytest.raises(errors.StateMismatch, match="model"):
         run.load(part="model")
 
 
@@ -283,10 +274,10 @@ def test_latest_falls_back_with_all_options(run: Run, device: LateDevice) -> Non
     run.save(1, {"model": {"w": torch.full((100_000,), 1.5)}, "n": 1})
     run.save(2, {"model": {"w": torch.full((100_000,), 2.5)}, "n": 2})
     flip(data_path(run, 2))
-    with pytest.warns(FellBack):
+    with pytest.warns(errors.FellBack):
         loaded = run.load(device="late", cast="float16", part="model")
     assert same(loaded, {"w": torch.full((100_000,), 1.5, dtype=torch.float16)})
-    with pytest.raises(DigestMismatch, match=r"model\.w"):
+    with pytest.raises(errors.DigestMismatch, match=r"model\.w"):
         run.load(2, device="late")
 
 
@@ -416,7 +407,7 @@ def test_given_tensors_have_the_dtypes_of_the_cast(
     run.load(1, into=targets, cast="bfloat16")
     y = x.bfloat16()
     assert same(targets, {"x": y, "row": y[2], "turned": y.T, "n": torch.arange(3)})
-    with pytest.raises(StateMismatch, match=r"float32 .*bfloat16"):
+    with pytest.raises(errors.StateMismatch, match=r"float32 .*bfloat16"):
         run.load(1, into={**targets, "x": torch.zeros(4, 6)}, cast="bfloat16")
 
 
@@ -434,7 +425,7 @@ def _damaged(run: Run, step: int = 1) -> dict[str, Any]:
 
 def test_damage_midway_is_told_and_no_damaged_chunk_arrives(run: Run, device: LateDevice) -> None:
     tree = _damaged(run)
-    with pytest.raises(DigestMismatch, match="late:0") as caught:
+    with pytest.raises(errors.DigestMismatch, match="late:0") as caught:
         run.load(1, into=tree)
     assert caught.value.tensors == ("y.w",)
     assert torch.equal(tree["x"]["w"], _chunks(1, 2)), "it came before"
@@ -445,7 +436,7 @@ def test_damage_midway_is_told_and_no_damaged_chunk_arrives(run: Run, device: La
 
 def test_without_strict_everything_is_verified_first(run: Run, device: LateDevice) -> None:
     tree = _damaged(run)
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(errors.DigestMismatch):
         run.load(1, into=tree, strict=False)
     assert not device.incoming
     assert not tree["x"]["w"].any()
@@ -455,7 +446,7 @@ def test_damage_on_the_host_leaves_the_device_as_it_was(run: Run, device: LateDe
     run.save(1, {"x": torch.ones(9), "host": {"a": random_bytes(MIB)}})
     flip(data_path(run, 1, "host"))
     tree = {"x": torch.zeros(9), "host": {"a": random_bytes(MIB)}}
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(errors.DigestMismatch):
         run.load(1, into=tree)
     assert not tree["x"].any()
     assert not device.incoming
@@ -467,7 +458,7 @@ def test_a_copy_that_fails_is_raised_as_it_is(run: Run, device: LateDevice, made
     run.save(2, {"x": _chunks(4, 5, 6)})
     device.fails_after = 1
     tree = {"x": torch.zeros_like(_chunks(1, 2, 3))}
-    with pytest.raises(CopyFailed, match="late:0"):
+    with pytest.raises(errors.CopyFailed, match="late:0"):
         run.load(device="late") if made else run.load(into=tree)
 
 
@@ -484,7 +475,7 @@ def test_a_fallback_that_does_not_fit_tells_of_what_was_filled_before(
 ) -> None:
     run.save(1, {"other": _chunks(9)})
     tree = _damaged(run, 2)
-    with pytest.raises(StateMismatch, match="late:0"):
+    with pytest.raises(errors.StateMismatch, match="late:0"):
         run.load(into=tree)
     assert torch.equal(tree["x"]["w"], _chunks(1, 2)), "it came before the damage was found"
 
@@ -502,7 +493,7 @@ def test_given_tensors_are_told_of_when_the_disk_fails_midway(
 
     seams.system(os, preadv=failing)
     tree = {name: {"w": torch.zeros_like(_chunks(1))} for name in "xy"}
-    with pytest.raises(UnreadableFile, match="late:0"):
+    with pytest.raises(errors.UnreadableFile, match="late:0"):
         run.load(1, into=tree)
 
 

@@ -13,14 +13,7 @@ import pytest
 import torch
 
 import standfast
-from standfast import Run
-from standfast.errors import (
-    DamagedFile,
-    DigestMismatch,
-    FellBack,
-    StandfastError,
-    StateMismatch,
-)
+from standfast import Run, errors
 from standfast.store import LoadReport
 from tests.kit.stores import data_path, flip, random_bytes, same
 
@@ -163,7 +156,7 @@ def test_a_tree_that_differs_is_refused_and_left_as_it_was(
 ) -> None:
     run.save(1, STATE)
     before = _copy(given)
-    with pytest.raises(StateMismatch) as caught:
+    with pytest.raises(errors.StateMismatch) as caught:
         run.load(1, into=given)
     for pattern in expected:
         assert re.search(pattern, str(caught.value))
@@ -182,7 +175,7 @@ def test_damaged_data_fills_nothing(run: Run, damaged: str) -> None:
     run.save(1, state)
     flip(data_path(run, 1, damaged))
     given = {key: {"w": np.zeros(2 << 20, np.uint8)} for key in state}
-    with pytest.raises(DigestMismatch) as caught:
+    with pytest.raises(errors.DigestMismatch) as caught:
         run.load(1, into=given)
     assert caught.value.tensors == (f"{damaged}.w",)
     assert not any(part["w"].any() for part in given.values())
@@ -200,7 +193,7 @@ def test_a_tensor_that_cannot_be_written_to_leaves_the_others_as_they_were(run: 
     run.save(1, {"a": np.ones(3), "b": np.ones(3)})
     a, b = np.zeros(3), np.zeros(3)
     b.flags.writeable = False
-    with pytest.raises(StandfastError):
+    with pytest.raises(errors.StandfastError):
         run.load(1, into={"a": a, "b": b})
     assert not a.any()
 
@@ -208,7 +201,7 @@ def test_a_tensor_that_cannot_be_written_to_leaves_the_others_as_they_were(run: 
 def test_elements_that_share_memory_are_refused_before_anything_is_filled(run: Run) -> None:
     run.save(1, {"a": torch.ones(3), "b": torch.arange(6.0).reshape(3, 2)})
     a, b = torch.zeros(3), torch.zeros(1, 2).expand(3, 2)
-    with pytest.raises(StateMismatch, match="b: "):
+    with pytest.raises(errors.StateMismatch, match="b: "):
         run.load(1, into={"a": a, "b": b})
     assert not a.any()
     report = run.load(1, into={"a": a, "b": b}, strict=False)[1]
@@ -221,10 +214,10 @@ def test_latest_falls_back_when_it_cannot_be_filled_with(run: Run) -> None:
     run.save(2, {"w": random_bytes(1000, 2)})
     flip(data_path(run, 2))
     w = np.zeros(1000, np.uint8)
-    with pytest.warns(FellBack, match="@1"):
+    with pytest.warns(errors.FellBack, match="@1"):
         run.load(into={"w": w})
     assert same(w, random_bytes(1000, 1))
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         run.load(2, into={"w": w})
 
 
@@ -277,7 +270,7 @@ def test_the_longest_name_counts_and_two_may_be_swapped(run: Run) -> None:
 def test_a_renamed_load_is_strict_unless_told_otherwise(run: Run) -> None:
     run.save(1, {"old": np.ones(2), "more": np.ones(1)})
     given = {"new": np.zeros(2)}
-    with pytest.raises(StateMismatch, match="more"):
+    with pytest.raises(errors.StateMismatch, match="more"):
         run.load(1, into=given, rename={"old": "new"})
     assert not given["new"].any()
     _, report = run.load(1, into=given, rename={"old": "new"}, strict=False)
@@ -318,9 +311,9 @@ def test_a_state_is_renamed_without_a_tree(
 @pytest.mark.parametrize("into", [None, {"a": np.zeros(1), "b": np.zeros(1)}])
 def test_a_rename_of_nothing_or_onto_another_is_refused(run: Run, into: Any) -> None:
     run.save(1, {"a": np.ones(1), "b": np.ones(1)})
-    with pytest.raises(StateMismatch, match="'x'"):
+    with pytest.raises(errors.StateMismatch, match="'x'"):
         run.load(1, into=into, rename={"x": "y"})
-    with pytest.raises(StateMismatch, match="'b'"):
+    with pytest.raises(errors.StateMismatch, match="'b'"):
         run.load(1, into=into, rename={"a": "b"})
     assert into is None or not into["a"].any()
 

@@ -11,15 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast import Checkpoint, Run, Store
-from standfast.errors import (
-    AmbiguousRef,
-    BadLabel,
-    DamagedFile,
-    Protected,
-    RefNotFound,
-    RefusedState,
-)
+from standfast import Checkpoint, Run, Store, errors
 from standfast.store.query.listing import checkpoints
 from standfast.store.schema import names
 from tests.kit.stores import folder, same
@@ -51,7 +43,7 @@ def test_a_tag_is_given_once_in_a_store(store: Store, run: Run) -> None:
     run.checkpoint(1).tag("paper")
     other = store.run("b")
     for taken in (run.checkpoint(2), other.save(1, {})):
-        with pytest.raises(AmbiguousRef, match=f"{run.hash}@1"):
+        with pytest.raises(errors.AmbiguousRef, match=f"{run.hash}@1"):
             taken.tag("paper")
         assert taken.tags == []
     assert store.resolve("paper").step == 1
@@ -62,12 +54,12 @@ def test_a_tag_is_given_once_in_a_store(store: Store, run: Run) -> None:
 
 
 def test_a_tag_that_is_not_there_cannot_be_removed(store: Store, run: Run) -> None:
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         store.untag("paper")
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         run.checkpoint(1).untag("paper")
     run.checkpoint(1).tag("paper")
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         run.checkpoint(2).untag("paper")
     assert store.resolve("paper").step == 1
 
@@ -79,7 +71,7 @@ def test_removing_one_of_several_tags_leaves_the_others(store: Store, run: Run) 
     assert checkpoint.tags == ["x", "y"]
     checkpoint.untag("x")
     assert checkpoint.tags == ["y"]
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         again(store).resolve("x")
     assert again(store).resolve("y") == checkpoint
 
@@ -99,7 +91,7 @@ def test_every_change_of_tags_is_seen_at_once(store: Store, run: Run) -> None:
 
 @pytest.mark.parametrize("tag", ["", "latest", "a@1", "x" * 201, 5, None])
 def test_a_tag_that_is_no_name_is_refused(run: Run, tag: Any) -> None:
-    with pytest.raises(BadLabel):
+    with pytest.raises(errors.BadLabel):
         run.checkpoint(1).tag(tag)
     assert run.checkpoint(1).tags == []
 
@@ -113,7 +105,7 @@ def test_a_tagged_checkpoint_is_neither_deleted_nor_replaced(store: Store, run: 
         lambda: run.save(1, {}, replace=True),
         run.delete_all,
     ):
-        with pytest.raises(Protected, match="'paper'"):
+        with pytest.raises(errors.Protected, match="'paper'"):
             change()
     assert [each.step for each in run.checkpoints()] == [1, 2]
     assert same(run.load(1), {"step": 1, "x": np.full(2, 1)})
@@ -127,7 +119,7 @@ def test_marks_that_cannot_be_read_protect_what_they_may_have_tagged(run: Run) -
     run.checkpoint(1).tag("paper")
     _marks(run).write_bytes(b"garbage")
     run._store.index.rebuild()
-    with pytest.raises((Protected, DamagedFile)):
+    with pytest.raises((errors.Protected, errors.DamagedFile)):
         run.delete(1)
 
 
@@ -136,7 +128,7 @@ def test_damaged_marks_do_not_keep_the_state_from_being_loaded(run: Run) -> None
     path = _marks(run)
     path.write_bytes(path.read_bytes()[:-5])
     assert run.load(1)["step"] == 1
-    with pytest.raises(DamagedFile, match=r"marks\.json"):
+    with pytest.raises(errors.DamagedFile, match=r"marks\.json"):
         _ = run.checkpoint(1).tags
 
 
@@ -152,7 +144,7 @@ def test_notes_are_added_in_their_order(store: Store, run: Run) -> None:
 
 @pytest.mark.parametrize("text", ["", "  ", None, 5])
 def test_a_note_that_says_nothing_is_refused(run: Run, text: Any) -> None:
-    with pytest.raises(BadLabel):
+    with pytest.raises(errors.BadLabel):
         run.checkpoint(1).note(text)
     assert run.checkpoint(1).notes == []
 
@@ -172,7 +164,7 @@ def test_the_marks_of_a_deleted_checkpoint_are_gone(store: Store, run: Run) -> N
     checkpoint.note("text")
     run.delete(1)
     for change in (lambda: checkpoint.tag("late"), lambda: checkpoint.note("late")):
-        with pytest.raises(RefNotFound):
+        with pytest.raises(errors.RefNotFound):
             change()
     assert not _marks(run).exists()
     run.save(1, {})
@@ -184,7 +176,7 @@ def test_of_many_threads_that_give_one_tag_one_succeeds(store: Store, run: Run) 
         run.save(step, {})
 
     def give(checkpoint: Checkpoint) -> int | None:
-        with suppress(AmbiguousRef):
+        with suppress(errors.AmbiguousRef):
             checkpoint.tag("paper")
             return checkpoint.step
         return None
@@ -222,7 +214,7 @@ def test_who_has_the_old_checkpoint_changes_no_marks_of_the_new_one(run: Run) ->
     run.save(1, {"step": 1}, replace=True)
     new = run.checkpoint(1)
     new.tag("paper")
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         old.note("diverged")
     assert (new.tags, new.notes) == (["paper"], [])
 
@@ -236,7 +228,7 @@ def test_a_tag_left_by_a_dead_process_neither_protects_nor_refers(store: Store, 
     run.save(1, {"step": 1}, replace=True)
     path.write_bytes(left)
     other = again(store)
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         other.resolve("paper")
     run.checkpoint(2).tag("paper")
     run.delete(1)
@@ -249,7 +241,7 @@ def test_a_tag_left_by_a_dead_process_neither_protects_nor_refers(store: Store, 
 def test_late_metrics_are_seen_beside_those_that_were_saved(store: Store, run: Run) -> None:
     checkpoint = run.save(3, {}, metrics={"loss": 1.0})
     checkpoint.tag("kept")
-    with pytest.raises(RefusedState):
+    with pytest.raises(errors.RefusedState):
         checkpoint.add_metrics({"val": "good"})
     assert checkpoint.metrics == {"loss": 1.0}
     checkpoint.add_metrics({"val": np.float32(0.5), "worst": float("inf")})

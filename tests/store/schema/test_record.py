@@ -15,13 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import standfast
-from standfast.errors import (
-    DamagedFile,
-    IndexMismatch,
-    StandfastError,
-    TooNew,
-    TruncatedFile,
-)
+from standfast import errors
 from standfast.files.digests import CHUNK, DIGEST
 from standfast.store.schema import record as records
 from standfast.store.schema.decoder import decode, decode_head
@@ -273,7 +267,7 @@ def _resealed(line: bytes) -> bytes:
 def test_a_malformed_record_is_refused(name: str) -> None:
     data = _edited(*MALFORMED[name])
     assert data != GOOD
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         decode(data, RUN, STEP)
 
 
@@ -289,7 +283,7 @@ def test_extents_whose_sizes_overflow_are_refused() -> None:
         "sizes": [24, *sizes],
     }
     lines[5] = msgspec.json.encode({"extents": extents})
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         decode(ended(lines), RUN, STEP)
 
 
@@ -298,7 +292,7 @@ def test_a_line_that_is_missing_is_refused(missing: int) -> None:
     lines = lines_of(GOOD)
     del lines[missing]
     for each in (lines, lines[:-1]):
-        with pytest.raises(DamagedFile):
+        with pytest.raises(errors.DamagedFile):
             decode(ended(each), RUN, STEP)
 
 
@@ -309,10 +303,10 @@ def test_columns_may_come_in_any_order() -> None:
 
 def test_a_record_that_ends_early_or_late_is_refused() -> None:
     for end in range(0, len(GOOD), 7):
-        with pytest.raises((TruncatedFile, IndexMismatch)):
+        with pytest.raises((errors.TruncatedFile, errors.IndexMismatch)):
             decode(GOOD[:end], RUN, STEP)
     for more in (b"\n", b" ", GOOD, b"\0" * 100):
-        with pytest.raises(DamagedFile):
+        with pytest.raises(errors.DamagedFile):
             decode(GOOD + more, RUN, STEP)
 
 
@@ -320,22 +314,22 @@ def test_every_flipped_bit_is_found() -> None:
     for position in range(len(GOOD)):
         data = bytearray(GOOD)
         data[position] ^= 1 << position % 8
-        with pytest.raises(DamagedFile):
+        with pytest.raises(errors.DamagedFile):
             decode(bytes(data), RUN, STEP)
 
 
 def test_a_record_of_another_step_or_run_is_refused() -> None:
     for run, step in ((RUN, STEP + 1), ("f" * 24, STEP)):
-        with pytest.raises(DamagedFile):
+        with pytest.raises(errors.DamagedFile):
             decode(GOOD, run, step)
 
 
 def test_a_newer_version_is_too_new_and_a_flipped_bit_of_this_one_is_not() -> None:
     newer = _edited(0, lambda line: _resealed(line.replace(b"record 1", b"record 2")))
     for text in (newer, newer + b"what ends a record may be another thing then"):
-        with pytest.raises(TooNew):
+        with pytest.raises(errors.TooNew):
             decode(text, RUN, STEP)
-    with pytest.raises(IndexMismatch):
+    with pytest.raises(errors.IndexMismatch):
         decode(_edited(0, lambda line: line.replace(b"record 1", b"record 3")), RUN, STEP)
 
 
@@ -351,7 +345,7 @@ def test_unknown_lines_and_members_are_kept() -> None:
 
 def test_what_a_record_needs_is_asked_for_before_anything_is_read() -> None:
     text = _edited("head", put("needs", ["packed"]))
-    with pytest.raises(TooNew, match="packed"):
+    with pytest.raises(errors.TooNew, match="packed"):
         decode(text, RUN, STEP)
     head = decode_head(text.split(b"\n")[0], RUN, STEP)
     assert (head.sequence, head.needs) == (7, ["packed"])
@@ -375,7 +369,7 @@ def test_random_bytes_with_right_digests_raise_nothing_else(
     lines = lines_of(bytes(data))
     if len(lines) > 1 and b'"seal":"' in lines[0]:
         lines[0] = _resealed(lines[0])
-    with suppress(StandfastError):
+    with suppress(errors.StandfastError):
         record = decode(ended(lines), RUN, STEP)
         assert len(record.names) == len(record.specs) == 4
 
@@ -397,7 +391,7 @@ def test_other_values_in_a_column_raise_nothing_else(data: Any, line: str, seed:
     text = _edited(line, change)
     try:
         assert len(decode(text, RUN, STEP).names) == 4
-    except StandfastError:
+    except errors.StandfastError:
         assert text != GOOD
 
 
@@ -415,5 +409,5 @@ def test_a_hostile_tree_in_a_store_is_damage_for_every_reader(tmp_path: Path) ->
     for tree in (b'{"a":{"$tensor":7}}', b"[" * 5000 + b"]" * 5000, b"nonsense"):
         rewritten(record_path(run, 1), put(1, tree))
         for into in (None, {"a": np.zeros(3), "b": np.zeros(3)}):
-            with pytest.raises(DamagedFile):
+            with pytest.raises(errors.DamagedFile):
                 run.load(1, into=into)

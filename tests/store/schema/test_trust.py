@@ -17,17 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from standfast import Run, Store
-from standfast.errors import (
-    BadLabel,
-    DamagedFile,
-    FellBack,
-    RefNotFound,
-    RefusedState,
-    StandfastError,
-    UnreadableFile,
-    WriteFailed,
-)
+from standfast import Run, Store, errors
 from standfast.store.index import database
 from standfast.store.load.reading import read_record
 from standfast.store.save import known
@@ -58,7 +48,7 @@ def test_a_run_folder_that_is_a_link_is_read_and_not_written(
     shutil.move(folder(run), tmp_path / "moved")
     folder(run).symlink_to(tmp_path / "moved")
     other = again(store)
-    with pytest.raises(WriteFailed):
+    with pytest.raises(errors.WriteFailed):
         other.run("a").save(2, {"w": 1})
     assert same(other.resolve("keep").state(), {"w": random_bytes(MIB)})
     assert other.resolve("a").step == 1
@@ -69,7 +59,7 @@ def _failing(seams: Seams, marks: str, number: int, operation: str = "open") -> 
 
     def failing(do: Any, name: str, *more: Any) -> Any:
         if marks in name:
-            raise UnreadableFile(number, os.strerror(number))
+            raise errors.UnreadableFile(number, os.strerror(number))
         return do(name, *more)
 
     seams.backend(**{operation: failing})
@@ -92,7 +82,7 @@ def test_too_many_open_files_are_no_reason_to_fall_back(run: Run, seams: Seams) 
     run.save(1, {"n": np.ones(3)})
     run.save(2, {"n": np.ones(3)})
     _failing(seams, data_path(run, 2).name, errno.EMFILE)
-    with pytest.raises(UnreadableFile) as caught:
+    with pytest.raises(errors.UnreadableFile) as caught:
         run.load()
     assert caught.value.errno == errno.EMFILE
 
@@ -140,11 +130,11 @@ def test_what_could_not_be_read_again_is_not_written(store: Store, run: Run) -> 
     with Seams.until_end() as seams:
         for what in ("a head", "marks", "a run file"):
             seams.bound(f"bytes of {what}", 2000)
-        with pytest.raises(RefusedState, match="metrics"):
+        with pytest.raises(errors.RefusedState, match="metrics"):
             run.save(2, {"n": 2}, metrics={f"metric {i}": 0.5 for i in range(200)})
-        with pytest.raises(BadLabel, match="notes"):
+        with pytest.raises(errors.BadLabel, match="notes"):
             checkpoint.note("x" * 2000)
-        with pytest.raises(RefusedState, match="hyperparameters"):
+        with pytest.raises(errors.RefusedState, match="hyperparameters"):
             store.run(hp={"vocabulary": "x" * 2000})
     assert run.load() == {"n": 1}
     assert len(store.runs()) == 1
@@ -157,7 +147,7 @@ def test_the_label_of_a_part_is_no_path(run: Run, label: str) -> None:
     old = read_record(run._store.backend, run.hash, 1)
     head = msgspec.structs.replace(old.head, parts=[Part("m", label, 0, 1)])
     overwrite(record_path(run, 1), encode(replace(old, head=head)))
-    with pytest.raises(DamagedFile, match="label"):
+    with pytest.raises(errors.DamagedFile, match="label"):
         run.load(1)
 
 
@@ -178,7 +168,7 @@ def test_best_says_so_if_another_may_have_been_the_best(store: Store, run: Run) 
     run.save(1, {"n": 1}, best=True)
     run.save(2, {"n": 2}, best=True)
     overwrite(record_path(run, 2), b"garbage")
-    with pytest.warns(FellBack, match="step_000002"):
+    with pytest.warns(errors.FellBack, match="step_000002"):
         assert run.load("best") == {"n": 1}
 
 
@@ -186,7 +176,7 @@ def test_a_tag_whose_record_is_gone_can_be_given_again(store: Store, run: Run) -
     run.save(1, {"n": 1}).tag("paper")
     run.save(2, {"n": 2})
     record_path(run, 1).unlink()
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         store.untag("paper")
     store.resolve("a@2").tag("paper")
     assert store.resolve("paper").step == 2
@@ -197,7 +187,7 @@ def test_a_run_file_that_leads_nowhere_is_an_error(store: Store) -> None:
     path = folder(run) / f"{run.hash}_run.json"
     path.unlink()
     path.symlink_to("nowhere")
-    with pytest.raises(StandfastError):
+    with pytest.raises(errors.StandfastError):
         again(store).run("a")
 
 
@@ -227,7 +217,7 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not(
 def test_a_module_given_to_be_filled_is_an_error(run: Run) -> None:
     module = torch.nn.Linear(2, 2)
     run.save(1, {"model": module.state_dict()})
-    with pytest.raises(RefusedState, match="state_dict"):
+    with pytest.raises(errors.RefusedState, match="state_dict"):
         run.load(into={"model": module}, strict=False)
 
 
@@ -238,7 +228,7 @@ def test_a_run_is_taken_by_with(store: Store, run: Run) -> None:
             try:
                 with again(store).run("a"):
                     os._exit(1)
-            except StandfastError:
+            except errors.StandfastError:
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     with again(store).run("a") as other:
