@@ -39,9 +39,7 @@ def _state(seed: int) -> dict[str, Any]:
     return {"model": {"w": random_bytes(MIB, seed), "frozen": random_bytes(MIB)}, "step": seed}
 
 
-def test_a_data_file_is_written_once_and_its_name_never_used_again(
-    store: Store, run: Run, seams: Seams
-) -> None:
+def test_a_data_file_and_its_name_are_written_once(store: Store, run: Run, seams: Seams) -> None:
     placed: list[tuple[Path, bytes]] = []
 
     def link(do: Any, source: Path, target: Path) -> None:

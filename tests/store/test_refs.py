@@ -316,9 +316,7 @@ def test_a_checkpoint_that_was_replaced_meanwhile_is_not_mixed_up(store: Store) 
     assert same(run.load(1), {"x": np.zeros(3)})
 
 
-def test_a_latest_that_is_replaced_meanwhile_is_still_the_latest(
-    store: Store, seams: Seams
-) -> None:
+def test_a_latest_that_is_replaced_meanwhile_is_the_latest(store: Store, seams: Seams) -> None:
     """Between the look into the index and the look into the folder, another process replaces it."""
     run = _saved(store, "a", 1, 2)
     seams.backend(cache=None)

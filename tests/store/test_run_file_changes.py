@@ -54,9 +54,7 @@ def _restore(store: Store, run: str) -> None:
     ],
     ids=["doctor", "rename", "describe", "monitor"],
 )
-def test_no_change_undoes_one_that_is_made_at_the_same_moment(
-    store: Store, seams: Seams, change: Any
-) -> None:
+def test_no_change_undoes_one_at_the_same_moment(store: Store, seams: Seams, change: Any) -> None:
     with store.run("a", HP) as made:
         made.save(1, {"x": np.ones(1)})
     run = made.hash
@@ -73,9 +71,7 @@ def test_no_change_undoes_one_that_is_made_at_the_same_moment(
 @pytest.mark.parametrize(
     "change", [lambda run: run.rename("b"), lambda run: run.save(2, {})], ids=["rename", "save"]
 )
-def test_no_object_writes_what_it_read_before_others_changed_it(
-    store: Store, change: Any, is_lost: bool
-) -> None:
+def test_no_object_writes_what_others_changed(store: Store, change: Any, is_lost: bool) -> None:
     run = store.run("a", HP)
     run.save(1, {})
     run.close()
@@ -86,7 +82,7 @@ def test_no_object_writes_what_it_read_before_others_changed_it(
     assert again(store).open_run(run.hash).retention == KEEP
 
 
-def test_a_run_file_that_is_completed_undoes_no_retention(
+def test_a_completed_run_file_keeps_retention(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = store.run("a", HP)
@@ -114,9 +110,7 @@ def test_what_a_run_keeps_is_what_was_said_last_by_whichever_object(store: Store
 
 
 @pytest.mark.guarantee("G13")
-def test_a_policy_that_is_loosened_before_anything_is_deleted_counts(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_loosened_in_time_counts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     run, other = store.run("a"), again(store).run("a")
     for step in (1, 2, 3):
         run.save(step, {"x": np.full(1, step)})

@@ -47,7 +47,8 @@ def _damage(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2] + b"!\n")
 
 
-DAMAGE: dict[str, Callable[[Path], Any]] = {"damaged": _damage, "missing": Path.unlink}
+Damage = Callable[[Path], Any]
+DAMAGE: dict[str, Damage] = {"damaged": _damage, "missing": Path.unlink}
 damages = pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 
 
@@ -58,9 +59,7 @@ def _opened(store: Store, run: Run) -> RunFile:
 
 @pytest.mark.guarantee("G10")
 @damages
-def test_a_run_without_its_file_is_read_from_its_config_aloud(
-    store: Store, run: Run, damage: Callable[[Path], Any]
-) -> None:
+def test_a_run_is_read_from_its_config(store: Store, run: Run, damage: Damage) -> None:
     path, _ = _files(run)
     damage(path)
     assert _opened(store, run) == run.file
@@ -81,8 +80,8 @@ def test_nothing_replaces_a_damaged_run_file_but_its_copy(store: Store, run: Run
 
 @pytest.mark.guarantee("G10")
 @damages
-def test_a_run_without_its_file_and_config_is_read_from_its_records_aloud(
-    store: Store, run: Run, damage: Callable[[Path], Any]
+def test_without_both_a_run_is_read_from_its_records(
+    store: Store, run: Run, damage: Damage
 ) -> None:
     for path in _files(run):
         damage(path)
@@ -98,9 +97,7 @@ def test_a_run_without_its_file_and_config_is_read_from_its_records_aloud(
 
 
 @damages
-def test_doctor_restores_the_run_file_from_the_config(
-    store: Store, run: Run, damage: Callable[[Path], Any]
-) -> None:
+def test_doctor_restores_each_file_from_the_other(store: Store, run: Run, damage: Damage) -> None:
     path, config = _files(run)
     before = path.read_bytes()
     damage(path)
@@ -116,9 +113,7 @@ def test_doctor_restores_the_run_file_from_the_config(
 
 
 @damages
-def test_doctor_writes_nothing_for_what_no_file_knows(
-    store: Store, run: Run, damage: Callable[[Path], Any]
-) -> None:
+def test_doctor_writes_nothing_that_no_file_knows(store: Store, run: Run, damage: Damage) -> None:
     paths = _files(run)
     for path in paths:
         damage(path)
@@ -128,9 +123,7 @@ def test_doctor_writes_nothing_for_what_no_file_knows(
     assert [path.exists() and path.read_bytes() for path in paths] == before
 
 
-def test_a_copy_of_a_run_without_its_file_says_what_it_lacks(
-    store: Store, run: Run, tmp_path: Path
-) -> None:
+def test_a_copy_of_a_run_without_its_file_says_so(store: Store, run: Run, tmp_path: Path) -> None:
     checkpoint, other = run.checkpoint(3), Store(tmp_path / "b")
     for path in _files(run):
         _damage(path)
@@ -141,9 +134,7 @@ def test_a_copy_of_a_run_without_its_file_says_what_it_lacks(
 
 @pytest.mark.guarantee("G14")
 @damages
-def test_no_policy_deletes_while_the_run_file_cannot_be_read(
-    store: Store, run: Run, damage: Callable[[Path], Any]
-) -> None:
+def test_no_policy_deletes_without_the_run_file(store: Store, run: Run, damage: Damage) -> None:
     path, _ = _files(run)
     damage(path)
     other = again(store)

@@ -107,9 +107,7 @@ def test_a_name_alone_is_an_identity(store: Store) -> None:
     assert store.run("bert").hash == other.hash, "by what it was made of"
 
 
-def test_a_new_run_names_those_with_its_settings(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_new_run_names_those_like_it(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "standfast")
     runs = [store.run(name, hp={"lr": 1}, trial=trial) for name, trial in (("a", None), (None, 2))]
     store.run("c", hp={"lr": 2})
@@ -169,7 +167,7 @@ def test_a_collision_is_found_without_the_run_file(store: Store) -> None:
 
 
 @pytest.mark.parametrize("collides", [False, True])
-def test_another_process_that_is_faster_is_found(
+def test_a_faster_process_wins(
     store: Store, monkeypatch: pytest.MonkeyPatch, collides: bool
 ) -> None:
     def faster() -> None:
@@ -185,9 +183,7 @@ def test_another_process_that_is_faster_is_found(
         assert store.run("mine", hp={"lr": 1}, trial=1).name == "theirs"
 
 
-def test_a_run_that_is_deleted_while_all_are_listed_is_not_among_them(
-    store: Store, seams: Seams
-) -> None:
+def test_a_run_deleted_while_all_are_listed_is_not_listed(store: Store, seams: Seams) -> None:
     kept, gone = store.run("kept"), store.run("gone")
     store.index.refresh()
     delete = again(store).open_run(gone.hash).delete_all
@@ -209,9 +205,7 @@ def test_a_run_is_made_with_all_its_files_or_not_at_all(store: Store, seams: Sea
     assert held == [True]
 
 
-def test_a_run_that_is_deleted_right_before_a_save_takes_it_has_its_file_again(
-    store: Store, seams: Seams
-) -> None:
+def test_a_run_deleted_right_before_a_save_has_its_file_again(store: Store, seams: Seams) -> None:
     run = store.run("mine")
     meanwhile(seams, store, "lock", run.hash, run_file_of(run).unlink)
     run.save(1, {"x": np.ones(1)})

@@ -363,9 +363,7 @@ def test_steps_may_be_large_and_of_numpy(run: Run) -> None:
         ({"x": np.array([1, "a"], object)}, "x"),
     ],
 )
-def test_what_would_not_come_back_the_same_is_refused_by_its_path(
-    run: Run, state: Any, path: str
-) -> None:
+def test_what_would_not_come_back_is_refused_by_its_path(run: Run, state: Any, path: str) -> None:
     with pytest.raises(errors.RefusedState, match=re.escape(path)):
         run.save(1, state)
     assert data_files(run) == {}

@@ -97,9 +97,7 @@ def test_arrays_stay_on_the_host(run: Run, device: LateDevice) -> None:
     assert _arrived(device) == x.nbytes, "only the tensor went to the device"
 
 
-def test_a_device_that_is_not_there_or_given_with_a_tree_is_refused(
-    run: Run, device: LateDevice
-) -> None:
+def test_an_unknown_device_or_one_beside_a_tree_is_refused(run: Run, device: LateDevice) -> None:
     run.save(1, {"w": torch.arange(4.0)})
     with pytest.raises(errors.BadOption, match="late:0"):
         run.load(device="cuda:7")
@@ -123,9 +121,7 @@ def test_views_come_back_within_what_they_shared(run: Run, device: LateDevice, c
     assert loaded["last"][1] == 200
 
 
-def test_what_is_seen_as_several_dtypes_is_tied_again_or_cast_apart(
-    run: Run, device: LateDevice
-) -> None:
+def test_one_memory_of_several_dtypes_is_tied_or_cast_apart(run: Run, device: LateDevice) -> None:
     x = torch.arange(6.0)
     run.save(1, {"x": x, "bits": x.view(torch.int32), "tail": x[2:]})
     loaded = run.load(device="late")
@@ -139,9 +135,7 @@ def test_what_is_seen_as_several_dtypes_is_tied_again_or_cast_apart(
 
 
 @pytest.mark.parametrize("cast", [None, "float64"])
-def test_a_tensor_at_an_odd_byte_of_an_array_comes_by_itself(
-    run: Run, device: LateDevice, cast: str | None
-) -> None:
+def test_a_tensor_at_an_odd_byte_is_apart(run: Run, device: LateDevice, cast: str | None) -> None:
     memory = random_bytes(41)
     odd = torch.from_numpy(memory[1:].view(np.int32))
     run.save(1, {"memory": memory, "odd": odd, "whole": torch.from_numpy(memory)})
@@ -152,9 +146,7 @@ def test_a_tensor_at_an_odd_byte_of_an_array_comes_by_itself(
 
 
 @pytest.mark.parametrize("name", ["late", None])
-def test_a_cast_changes_everyday_floats_alone(
-    run: Run, device: LateDevice, name: str | None
-) -> None:
+def test_a_cast_changes_usual_floats_alone(run: Run, device: LateDevice, name: str | None) -> None:
     state = {
         "double": torch.linspace(-3, 3, 7, dtype=torch.float64),
         "single": torch.nn.Parameter(torch.linspace(-3, 3, 7)),
@@ -284,7 +276,7 @@ def test_latest_falls_back_with_all_options(run: Run, device: LateDevice) -> Non
 # Into given tensors
 
 
-def test_tensors_on_the_device_are_filled_where_they_lie(
+def test_tensors_on_the_device_are_filled(
     run: Run, device: LateDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved, model = _model(), _model()
@@ -366,7 +358,7 @@ def test_targets_that_are_apart_each_get_what_was_tied(run: Run, device: LateDev
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_of_targets_that_share_memory_the_last_counts(
+def test_of_tied_targets_the_last_counts(
     run: Run, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     if late:
@@ -391,9 +383,7 @@ def test_a_target_takes_an_array_of_any_strides(run: Run, device: LateDevice) ->
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_given_tensors_have_the_dtypes_of_the_cast(
-    run: Run, monkeypatch: pytest.MonkeyPatch, late: bool
-) -> None:
+def test_targets_have_the_cast_dtype(run: Run, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     if late:
         put_tensors_on(LateDevice(), monkeypatch)
     x = torch.linspace(-1, 1, 24).reshape(4, 6)
@@ -470,9 +460,7 @@ def test_a_store_in_memory_loads_to_the_device(device: LateDevice) -> None:
     assert device.incoming
 
 
-def test_a_fallback_that_does_not_fit_tells_of_what_was_filled_before(
-    run: Run, device: LateDevice
-) -> None:
+def test_a_fallback_that_does_not_fit_tells_what_was_filled(run: Run, device: LateDevice) -> None:
     run.save(1, {"other": _chunks(9)})
     tree = _damaged(run, 2)
     with pytest.raises(errors.StateMismatch, match="late:0"):
@@ -480,7 +468,7 @@ def test_a_fallback_that_does_not_fit_tells_of_what_was_filled_before(
     assert torch.equal(tree["x"]["w"], _chunks(1, 2)), "it came before the damage was found"
 
 
-def test_given_tensors_are_told_of_when_the_disk_fails_midway(
+def test_a_disk_that_fails_tells_what_was_filled(
     run: Run, device: LateDevice, seams: Seams
 ) -> None:
     run.save(1, {"x": {"w": _chunks(1)}, "y": {"w": _chunks(2)}})

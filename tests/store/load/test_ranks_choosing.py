@@ -46,9 +46,7 @@ def _load(run: Any, comm: ThreadRanks, ref: int | str = "latest") -> int:
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_the_damaged_step_may_be_saved_again_whichever_rank_found_it(
-    damaged: int, tmp_path: Path
-) -> None:
+def test_a_damaged_step_is_saved_again_whoever_found_it(damaged: int, tmp_path: Path) -> None:
     on_ranks(3, lambda comm: _save(tmp_path, comm, 1, 2))
     flip(data_path(Store(tmp_path).run("heat"), 2, f"rank{damaged}"))
 

@@ -137,9 +137,7 @@ def test_neighbouring_new_chunks_are_one_stretch(run: Run) -> None:
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, lambda path: os.truncate(path, 1000)])
-def test_a_file_that_vanished_or_was_cut_is_not_referred_to(
-    run: Run, harm: Callable[[Path], object]
-) -> None:
+def test_a_file_that_is_gone_or_cut_is_not_used(run: Run, harm: Callable[[Path], object]) -> None:
     _save(run, 1, random_bytes(MIB))
     harm(data_path(run, 1))
     assert _save(run, 2, random_bytes(MIB)) > MIB
@@ -208,7 +206,7 @@ def test_another_runs_chunks_are_linked_in(store: Store, run: Run, has_index: bo
 
 @pytest.mark.guarantee("G18")
 @pytest.mark.parametrize("how", ["by hand", "delete_all", "moved"])
-def test_a_run_outlives_the_one_that_it_shares_with(
+def test_a_run_outlives_one_it_shares_with(
     store: Store, run: Run, how: str, tmp_path: Path
 ) -> None:
     x = random_bytes(MIB)
@@ -233,9 +231,7 @@ def test_a_run_outlives_the_one_that_it_shares_with(
     assert data_files(third).keys() == data_files(other).keys()
 
 
-def test_where_links_are_impossible_dedup_stays_within_the_run(
-    store: Store, run: Run, seams: Seams
-) -> None:
+def test_without_links_dedup_stays_within_the_run(store: Store, run: Run, seams: Seams) -> None:
     seams.backend(link=lambda *_: False)
     _save(run, 1, random_bytes(MIB))
     other = store.run("second")

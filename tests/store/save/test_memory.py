@@ -34,9 +34,7 @@ def test_without_memory_an_error_of_ours_is_raised_and_all_is_as_it_was(
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_where_no_thread_can_be_started_the_caller_does_the_work(
-    operation: str, tmp_path: Path
-) -> None:
+def test_without_threads_the_caller_does_the_work(operation: str, tmp_path: Path) -> None:
     asked = []
 
     def refuse(start: object, *_: object) -> int:

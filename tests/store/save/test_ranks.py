@@ -223,9 +223,7 @@ def test_the_space_must_suffice_for_all_ranks_together(tmp_path: Path, seams: Se
     assert same(Store(tmp_path).run("heat").load(), union(2, 2, changed=4))
 
 
-def test_links_that_were_made_to_find_out_the_space_are_kept_or_go(
-    tmp_path: Path, seams: Seams
-) -> None:
+def test_links_made_to_find_out_the_space_are_kept_or_go(tmp_path: Path, seams: Seams) -> None:
     Store(tmp_path).run("other").save(1, {"model": part(0)["rank0"]})
     seams.disk(free=lambda *_: MIB + BIG)
 

@@ -37,9 +37,7 @@ def test_ranks_save_what_one_process_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank", "at"), kept([(0, 5), (1, 4)], (0, 5)))
-def test_a_rank_that_is_killed_leaves_the_checkpoint_before(
-    rank: int, at: int, tmp_path: Path
-) -> None:
+def test_a_killed_rank_leaves_the_checkpoint_before(rank: int, at: int, tmp_path: Path) -> None:
     done = run_ranks(2, PROGRAM, str(tmp_path), "2", str(rank), str(at), check=False)
     assert done.returncode != 0
     assert "0 1 1\n" in done.stdout

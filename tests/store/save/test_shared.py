@@ -303,9 +303,7 @@ def test_ranks_agree_on_the_step_and_on_a_format_that_they_can_write(tmp_path: P
 
 
 @pytest.mark.parametrize("rank", kept(range(3), 1))
-def test_a_rank_that_dies_at_any_call_leaves_the_old_checkpoint_or_the_new_one(
-    rank: int, tmp_path: Path
-) -> None:
+def test_a_rank_that_dies_at_any_call_leaves_old_or_new(rank: int, tmp_path: Path) -> None:
     def state(rank: int, step: int) -> dict[str, Any]:
         return {"w": Cut(WIDE + step, rows(WIDE.shape, rank, 3)), "v": PLAIN + step}
 
@@ -423,7 +421,7 @@ def test_parts_of_ranks_are_dropped_and_shown_like_others(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, flip], ids=["missing", "damaged"])
-def test_without_the_file_of_one_rank_all_fall_back_together(
+def test_without_one_ranks_file_all_fall_back(
     tmp_path: Path, harm: Callable[[Path], object]
 ) -> None:
     save(tmp_path, 2, laid_out(rows, 2), laid_out(rows, 2))

@@ -154,9 +154,7 @@ def test_boxes_are_in_order_if_their_bytes_are(partition: tuple[Shape, list[Box]
 
 @given(data=st.data(), partition=partitions())
 @settings(max_examples=300, deadline=None)
-def test_boxes_are_taken_if_each_element_is_in_one(
-    data: Any, partition: tuple[Shape, list[Box]]
-) -> None:
+def test_boxes_have_each_element_once(data: Any, partition: tuple[Shape, list[Box]]) -> None:
     """Of a partition, or one with a box moved, cut, left out or added, by counting the elements."""
     shape, boxes = partition
     at = data.draw(st.integers(0, len(boxes) - 1))
@@ -211,9 +209,7 @@ def test_cuts_that_make_too_many_cells_are_refused() -> None:
 
 @given(partition=partitions(), pieces=st.lists(st.integers(1, 3), min_size=50, max_size=50))
 @settings(max_examples=100, deadline=None)
-def test_extents_are_cut_where_boxes_are(
-    partition: tuple[Shape, list[Box]], pieces: list[int]
-) -> None:
+def test_extents_end_where_boxes_do(partition: tuple[Shape, list[Box]], pieces: list[int]) -> None:
     shape, boxes = partition
     sizes = box_nbytes(TensorSpec("uint16", shape), boxes)
     assert sum(sizes) == 2 * math.prod(shape)

@@ -106,9 +106,7 @@ def test_it_is_forgotten_with_the_last_link(store: Store, run: Run) -> None:
     assert store.index.damaged_files() == set()
 
 
-def test_a_repaired_file_is_trusted_when_all_its_names_are_of_the_intact_one(
-    store: Store, run: Run
-) -> None:
+def test_a_repaired_file_is_trusted_once_all_its_names_are_intact(store: Store, run: Run) -> None:
     """A store that was copied without its links has two files of one name, each on its own."""
     branch = store.run("b")
     branch.save(1, {"frozen": random_bytes(MIB), "more": 1})
@@ -135,9 +133,7 @@ def test_a_chunk_that_the_disk_cannot_read_is_not_referred_to_again(store: Store
     assert path.name not in {file.name for file in found.checkpoint(2).head.files}
 
 
-def test_a_chunk_that_cannot_be_read_while_it_is_verified_is_marked(
-    store: Store, run: Run, seams: Seams
-) -> None:
+def test_a_chunk_that_verify_cannot_read_is_marked(store: Store, run: Run, seams: Seams) -> None:
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     kinds = {mount.partition(" - ")[2].split()[0] for mount in mounts}
     seams.bound("network file systems", kinds)  # files there are not mapped
@@ -146,9 +142,7 @@ def test_a_chunk_that_cannot_be_read_while_it_is_verified_is_marked(
     assert store.index.damaged_files() == {data_path(run, 1).name}
 
 
-def test_a_folder_that_may_not_be_read_keeps_its_damage_and_fails_no_save_of_others(
-    store: Store, run: Run, seams: Seams
-) -> None:
+def test_an_unreadable_folder_keeps_its_damage(store: Store, run: Run, seams: Seams) -> None:
     flip(data_path(run, 1))
     with pytest.raises(DamagedFile):
         run.load(1)
@@ -169,9 +163,7 @@ def test_a_folder_that_may_not_be_read_keeps_its_damage_and_fails_no_save_of_oth
 
 @pytest.mark.guarantee("G17")
 @pytest.mark.parametrize("kind", [ValueError, sqlite3.ProgrammingError, sqlite3.OperationalError])
-def test_an_unexpected_exception_leaves_the_file_of_the_index(
-    store: Store, run: Run, kind: type[Exception]
-) -> None:
+def test_a_foreign_exception_keeps_the_index(store: Store, run: Run, kind: type[Exception]) -> None:
     path = Path(store.url, ".standfast", NAME)
     before = path.stat().st_ino
 

@@ -40,9 +40,7 @@ def _sql(store: Store, statement: str) -> None:
     connection.close()
 
 
-def test_a_run_folder_that_is_a_link_is_read_and_not_written(
-    store: Store, run: Run, tmp_path: Path
-) -> None:
+def test_a_run_folder_that_is_a_link_is_only_read(store: Store, run: Run, tmp_path: Path) -> None:
     run.save(1, {"w": random_bytes(MIB)}).tag("keep")
     run.close()
     shutil.move(folder(run), tmp_path / "moved")
@@ -151,9 +149,7 @@ def test_the_label_of_a_part_is_no_path(run: Run, label: str) -> None:
         run.load(1)
 
 
-def test_a_folder_that_cannot_be_read_does_not_keep_others_from_being(
-    store: Store, run: Run, seams: Seams
-) -> None:
+def test_a_folder_that_cannot_be_read_hides_no_others(store: Store, run: Run, seams: Seams) -> None:
     run.save(1, {"n": 1})
     locked = store.run("b")
     locked.save(1, {"n": 2})
@@ -191,9 +187,7 @@ def test_a_run_file_that_leads_nowhere_is_an_error(store: Store) -> None:
         again(store).run("a")
 
 
-def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not(
-    store: Store, run: Run
-) -> None:
+def test_a_fork_does_not_wait_for_a_thread_that_it_has_not(store: Store, run: Run) -> None:
     run.save(1, {"n": 1})
     inside, leave = threading.Event(), threading.Event()
 

@@ -66,9 +66,7 @@ NEWER = pytest.mark.parametrize("newer", [needing, of_version_2])
 
 @NEWER
 @pytest.mark.guarantee("G14")
-def test_a_record_that_is_too_new_is_refused_and_stays(
-    store: Store, run: Run, newer: Callable[[Path], None]
-) -> None:
+def test_a_too_new_record_is_refused(store: Store, run: Run, newer: Callable[[Path], None]) -> None:
     newer(record_path(run, 3))
     before = files_of(run)
     for read in (
@@ -138,9 +136,7 @@ def test_columns_and_members_that_are_unknown_are_ignored_and_kept(store: Store,
 
 
 @pytest.mark.parametrize("more", [b"", b"more\n"], ids=["one line", "more lines"])
-def test_a_run_file_that_is_too_new_is_refused_and_stays(
-    store: Store, run: Run, more: bytes
-) -> None:
+def test_a_too_new_run_file_is_refused_and_stays(store: Store, run: Run, more: bytes) -> None:
     path = run_file_of(run)
     resealed(path, run_file.FORMAT, "standfast run 2")
     overwrite(path, path.read_bytes() + more)
@@ -370,9 +366,7 @@ def test_doctor_restores_nothing_in_a_run_that_is_too_new(store: Store, run: Run
 
 
 @pytest.mark.guarantee("G15")
-def test_an_entry_of_the_trash_that_is_too_new_is_refused_and_stays(
-    store: Store, run: Run, tmp_path: Path
-) -> None:
+def test_a_too_new_entry_of_the_trash_stays(store: Store, run: Run, tmp_path: Path) -> None:
     run.delete(1, trash="rm")
     (path,) = tmp_path.rglob(trash_entry.FILE)
     resealed(path, trash_entry.FORMAT, needs=["packed"])
@@ -384,9 +378,7 @@ def test_an_entry_of_the_trash_that_is_too_new_is_refused_and_stays(
     assert all_files(store) == before
 
 
-def test_a_step_comes_back_though_another_of_its_entry_is_too_new(
-    store: Store, run: Run, tmp_path: Path
-) -> None:
+def test_a_step_comes_back_beside_a_too_new_one(store: Store, run: Run, tmp_path: Path) -> None:
     run.delete(1, 2, trash="rm")
     (path,) = tmp_path.rglob(f"trash/*/{record_path(run, 2).name}")
     needing(path)
