@@ -215,8 +215,8 @@ SAVING: Final = (
         old='        raise TooNew(f"{newer}; nothing is changed in run {run}")\n',
         new="        pass\n",
         tests=(
-            "tests/store/schema/test_versions.py"
-            "::test_a_too_new_record_is_refused",
+            "tests/store/golden/test_golden.py"
+            "::test_a_record_from_the_future_is_refused_by_name_and_left_alone",
         ),
     ),
     Mutant(

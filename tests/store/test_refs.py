@@ -271,23 +271,6 @@ def test_a_tag_does_not_fall_back(store: Store) -> None:
         store.resolve("paper").state()
 
 
-def test_a_store_with_nothing_intact_raises(store: Store) -> None:
-    run = _saved(store, "a", 1, 2)
-    for step in (1, 2):
-        data_path(run, step).unlink()
-    for ask in (run.load, lambda: store.resolve("latest")):
-        with pytest.raises(errors.DamagedFile):
-            ask()
-
-
-def test_damage_is_of_one_run_and_named_by_its_path_in_the_store(store: Store) -> None:
-    run, other = _saved(store, "a", 1), _saved(store, "b", 1)
-    record_path(other, 1).write_bytes(b"garbage")
-    assert run.load()["who"] == "a"
-    with pytest.raises(errors.DamagedFile, match=names.record_file(other.hash, 1)):
-        store.resolve("b@1")
-
-
 def test_a_record_of_another_step_in_its_place_is_refused(store: Store) -> None:
     run = _saved(store, "a", 1, 2)
     record_path(run, 2).write_bytes(record_path(run, 1).read_bytes())

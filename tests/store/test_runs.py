@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from standfast.identity import identify
 from standfast.store.maintenance.verify import verify_store
 from standfast.store.schema import names, run_file
 from tests.kit.seams import Seams
-from tests.kit.stores import before_lock, folder, record_path, same
+from tests.kit.stores import before_lock, record_path, same
 from tests.store.meanwhile import again, meanwhile
 from tests.store.schema.edits import resealed, rewritten
 
@@ -249,18 +248,6 @@ def test_a_run_that_is_made_again_by_who_has_it_open_is_not_damaged(
     assert list(verify_store(store).damaged) == [config]
 
 
-def test_a_run_file_that_is_gone_is_made_again(store: Store) -> None:
-    run = store.run("a", hp={"lr": 1})
-    run.save(1, {"x": np.ones(1)})
-    run_file_of(run).unlink()
-    with pytest.warns(errors.FellBack):
-        assert same(again(store).resolve(run.hash).state(), {"x": np.ones(1)})
-    run.save(2, {})
-    assert run_file_of(run).exists()
-    found = again(store).run("a", hp={"lr": 1})
-    assert (found.hash, found.file.trial) == (run.hash, "a")
-
-
 def test_a_damaged_run_file_is_said_to_be_damaged(store: Store) -> None:
     run = store.run("a", hp={"lr": 1})
     run.save(1, {"x": np.ones(1)})
@@ -269,15 +256,6 @@ def test_a_damaged_run_file_is_said_to_be_damaged(store: Store) -> None:
     with pytest.raises(errors.DamagedFile, match=names.run_file(run.hash)):
         again(store).run("a", hp={"lr": 1})
     assert same(run.load(), {"x": np.ones(1)})
-
-
-def test_a_run_whose_folder_was_deleted_begins_anew(store: Store, run: Run) -> None:
-    run.save(1, {"x": np.ones(1)})
-    shutil.rmtree(folder(run))
-    with pytest.raises(errors.RefNotFound):
-        run.load()
-    run.save(1, {"x": np.zeros(1)})
-    assert same(again(store).run("a").load(), {"x": np.zeros(1)})
 
 
 def test_an_unknown_hash_is_no_run(store: Store) -> None:

@@ -328,18 +328,6 @@ def test_a_checkpoint_says_what_it_is(run: Run) -> None:
         assert checkpoint.state(mapped=False)["model"]["w"].flags.writeable
 
 
-def test_a_step_is_saved_once_unless_it_is_replaced(run: Run) -> None:
-    assert run.save(1, {"x": random_bytes(MIB, 1)}, replace=True).sequence == 1
-    before = data_files(run).keys()
-    with pytest.raises(errors.StepExists):
-        run.save(1, {"x": np.ones(3)})
-    assert same(run.load(1), {"x": random_bytes(MIB, 1)})
-    assert run.save(1, {"x": random_bytes(MIB, 2)}, replace=True).sequence == 2
-    assert same(run.load(), {"x": random_bytes(MIB, 2)})
-    assert len(data_files(run)) == 1
-    assert not before & data_files(run).keys()
-
-
 def test_a_step_that_is_none_is_refused(run: Run) -> None:
     for step in (-1, 2**53, True, 1.0, "1", None):
         with pytest.raises(errors.BadLabel):

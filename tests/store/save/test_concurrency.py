@@ -68,22 +68,6 @@ def test_of_threads_that_save_one_step_one_succeeds(run: Run) -> None:
     assert set(data_files(run)) == files, "the others left nothing"
 
 
-def test_all_objects_of_one_run_share_its_writer(tmp_path: Path) -> None:
-    """Two of one store, and one of a second store at the same place."""
-    first, second = Store(tmp_path), Store(str(tmp_path))
-    runs = [first.run("a"), first.run("a"), second.run("a")]
-    _together(
-        *(lambda run=run, step=step: run.save(step, _state(step)) for step, run in enumerate(runs))
-    )
-    for run in runs:
-        assert sorted(each.step for each in run.checkpoints()) == [0, 1, 2]
-        assert same(run.load(1), _state(1))
-    runs[0].close()
-    runs[1].save(3, _state(3))
-    runs[0].save(4, _state(4))
-    assert runs[2].load()["step"] == 4
-
-
 @pytest.mark.guarantee("G8")
 @pytest.mark.parametrize("replace", [False, True], ids=["new steps", "replacements"])
 def test_loads_during_saves_see_whole_states(store: Store, run: Run, replace: bool) -> None:

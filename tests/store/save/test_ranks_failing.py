@@ -193,42 +193,6 @@ def test_a_rank_that_is_lost_leaves_the_old_state_or_the_new_one(rank: int, tmp_
     assert at > 5
 
 
-@pytest.mark.parametrize("rank", kept(range(COUNT), 1))
-def test_a_rank_that_is_interrupted_in_a_call_lets_no_other_hang(rank: int, tmp_path: Path) -> None:
-    prepare(tmp_path / "prepared")
-    saved = []
-    for number in itertools.count(1):
-        path = tmp_path / str(number)
-        copy_store(tmp_path / "prepared", path)
-        interrupted: list[str] = []
-
-        def interrupt(
-            comm: ThreadRanks, call: int, kind: str, at: int = number, seen: list[str] = interrupted
-        ) -> None:
-            if call == at:
-                seen.append(kind)
-                comm._meeting.part("KeyboardInterrupt")
-                raise KeyboardInterrupt
-
-        outcomes = with_calls(path, rank, interrupt)
-        if not interrupted:
-            break
-        run = Store(path).run("heat")
-        saved.append(run.checkpoint().step == 2)
-        others = [each for n, each in enumerate(outcomes) if n != rank]
-        assert type(outcomes[rank]) is KeyboardInterrupt
-        if not saved[-1]:
-            assert {type(each) for each in others} == {RankLost}, (number, interrupted)
-        elif rank != 0:  # those who did not hear of it have looked, and found it or not
-            assert outcomes[0] == run.checkpoint()
-        on_ranks(COUNT, lambda comm: save(Store(path), comm, 4, 4))  # noqa: B023
-        assert same(Store(path).run("heat").load(), union(4))
-        if saved[-1]:
-            assert same(Store(path).run("heat").load(2), union(2))
-    assert saved == sorted(saved)
-    assert saved.count(True) == 2, "only in the last calls: the outcome, and what is deleted"
-
-
 def with_calls(
     path: Path,
     rank: int,

@@ -115,14 +115,6 @@ def test_a_hint_of_the_index_that_is_wrong_is_not_followed(store: Store, run: Ru
         assert same(other.load(), state)
 
 
-@pytest.mark.parametrize("value", ["5", "x'00'", "'text'", "NULL"])
-def test_rows_of_the_index_that_are_none_are_made_again(store: Store, run: Run, value: str) -> None:
-    run.save(1, {"n": 1})
-    store.index.refresh()
-    _sql(store, f"UPDATE records SET head = {value}")
-    assert again(store).resolve("latest").step == 1
-
-
 def test_what_could_not_be_read_again_is_not_written(store: Store, run: Run) -> None:
     checkpoint = run.save(1, {"n": 1})
     with Seams.until_end() as seams:

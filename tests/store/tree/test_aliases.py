@@ -88,17 +88,6 @@ def _assert_alike(values: Sequence[Any]) -> list[Any]:
     return back
 
 
-def test_the_same_tensor_twice_is_stored_once() -> None:
-    x = torch.randn(3, 4)
-    aliases = _found([x, x])
-    assert aliases.stored == [0]
-    assert aliases.views == {1: View(0, 0, (16, 4))}
-    assert aliases.added == []
-    a, b = _assert_alike([x, x])
-    a += 1
-    assert torch.equal(a, b)
-
-
 def test_a_part_is_a_view_of_the_whole_with_its_own_strides() -> None:
     x, y = torch.arange(9.0), torch.randn(3, 4)
     assert _found([x[2:5], x]).views == {0: View(0, 8, (4,))}
