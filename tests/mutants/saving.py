@@ -199,7 +199,7 @@ SAVING: Final = (
             "            if known"
         ),
         tests=(
-            "tests/store/test_run_file_changes.py"
+            "tests/store/test_run_files.py"
             "::test_no_object_writes_what_others_changed",
         ),
     ),

@@ -36,9 +36,6 @@ def _saved(store: Store, name: str, *steps: int, **options: Any) -> Run:
     return run
 
 
-# What each means
-
-
 @pytest.mark.guarantee("G7")
 def test_latest_is_the_last_commit_whatever_the_step_and_the_clock(store: Store) -> None:
     _saved(store, "a", 500)
@@ -124,9 +121,6 @@ def test_a_replaced_checkpoint_is_not_its_own_parent(store: Store) -> None:
     assert run.checkpoint(2).parent is None, "what it came from is no more"
 
 
-# In which order
-
-
 def test_a_tag_comes_before_a_name_and_a_name_before_a_hash(store: Store) -> None:
     first, second, third = (_saved(store, name, 1) for name in ("a", "b", "c"))
     third.rename(first.hash[:6])
@@ -157,9 +151,6 @@ def test_a_step_that_is_gone_says_why_and_where_to_look(store: Store) -> None:
     run.delete(2, trash="rm")
     with pytest.raises(errors.RefNotFound, match=r"step 2 .*rm on .*standfast restore"):
         store.resolve("a@2")
-
-
-# What is refused
 
 
 def test_what_refers_to_nothing_is_not_found(store: Store) -> None:
@@ -221,9 +212,6 @@ def test_a_store_is_made_with_its_first_run(tmp_path: Path) -> None:
     store.run("a")
     with pytest.raises(errors.RefNotFound):
         store.resolve("latest")
-
-
-# What is damaged
 
 
 @pytest.mark.guarantee("G10")

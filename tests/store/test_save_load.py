@@ -34,9 +34,6 @@ def _round_trip(run: Run, state: Any) -> Any:
     return standfast.Store(Path(run._store.url).parent).open_run(run.hash).load(1)
 
 
-# States of torch
-
-
 class Net(torch.nn.Module):
     """A model with parameters, a frozen one, buffers, and a tied weight."""
 
@@ -114,9 +111,6 @@ def test_states_of_generators_schedulers_and_scalers_come_back(run: Run) -> None
         "torch": torch.Generator().manual_seed(3).get_state(),
     }
     assert same(_round_trip(run, state), state)
-
-
-# Every dtype, shape and stride
 
 
 def _array(dtype: str, shape: tuple[int, ...] = (3, 5)) -> Any:
@@ -220,9 +214,6 @@ def test_every_tree_with_tensors_comes_back(run: Run, state: Any) -> None:
     assert run.checkpoint(1).verify().nbytes == run.checkpoint(1).nbytes
 
 
-# What was loaded belongs to the caller
-
-
 def test_what_was_loaded_can_be_changed_without_harm_to_the_store(run: Run) -> None:
     state = {"numpy": np.zeros(100_000), "torch": torch.zeros(100_000), "small": np.zeros(3)}
     run.save(1, state)
@@ -303,9 +294,6 @@ def test_a_loaded_state_outlives_the_store(run: Run) -> None:
     for path in folder(run).iterdir():
         path.unlink()
     assert same(loaded["x"], x)
-
-
-# What a save says and refuses
 
 
 def test_a_checkpoint_says_what_it_is(run: Run) -> None:

@@ -65,9 +65,6 @@ def _arrived(device: LateDevice) -> int:
     return sum(piece.data.size for piece in device.incoming)
 
 
-# Made on the device
-
-
 def test_a_state_comes_to_the_device_as_it_was(run: Run, device: LateDevice) -> None:
     state = _state()
     run.save(1, state)
@@ -228,9 +225,6 @@ def test_each_byte_is_read_once(run: Run, device: LateDevice, seams: Seams) -> N
     assert 4 * MIB <= sum(sizes) < 4 * MIB + 16384
 
 
-# A part
-
-
 def test_only_the_files_of_a_part_are_opened(run: Run, device: LateDevice) -> None:
     model = {"w": _random(MIB), "b": torch.arange(3)}
     run.save(1, {"model": model, "optimizer": {"m": _random(MIB, 1)}})
@@ -271,9 +265,6 @@ def test_latest_falls_back_with_all_options(run: Run, device: LateDevice) -> Non
     assert same(loaded, {"w": torch.full((100_000,), 1.5, dtype=torch.float16)})
     with pytest.raises(errors.DigestMismatch, match=r"model\.w"):
         run.load(2, device="late")
-
-
-# Into given tensors
 
 
 def test_tensors_on_the_device_are_filled(
@@ -399,9 +390,6 @@ def test_targets_have_the_cast_dtype(run: Run, monkeypatch: pytest.MonkeyPatch, 
     assert same(targets, {"x": y, "row": y[2], "turned": y.T, "n": torch.arange(3)})
     with pytest.raises(errors.StateMismatch, match=r"float32 .*bfloat16"):
         run.load(1, into={**targets, "x": torch.zeros(4, 6)}, cast="bfloat16")
-
-
-# What goes wrong
 
 
 def _damaged(run: Run, step: int = 1) -> dict[str, Any]:

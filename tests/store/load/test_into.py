@@ -27,9 +27,6 @@ def _model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
 
 
-# Filling
-
-
 def test_parameters_are_filled_where_they_lie(run: Run) -> None:
     saved, model = _model(), _model()
     run.save(1, {"model": saved.state_dict(), "w": torch.arange(6.0).reshape(2, 3)})
@@ -128,9 +125,6 @@ def test_filling_makes_no_second_copy_of_the_state(tmp_path: Path) -> None:
     assert max(map(int, done.stdout.split())) <= 48 << 10, "KiB, for a state of 192 MiB"
 
 
-# Refusing
-
-
 def _given(a: Any, c: Any, n: Any = 0, **more: Any) -> dict[str, Any]:
     return {"a": a, "b": {"c": c, "n": n, **more}}
 
@@ -217,9 +211,6 @@ def test_latest_falls_back_when_it_cannot_be_filled_with(run: Run) -> None:
     assert same(w, random_bytes(1000, 1))
     with pytest.raises(errors.DamagedFile):
         run.load(2, into={"w": w})
-
-
-# Partial and renamed
 
 
 def test_partial_loads_fill_what_fits_and_report_the_rest(run: Run) -> None:

@@ -49,9 +49,6 @@ def _files(run: Run, step: int) -> set[str]:
     return {file.name for file in run.checkpoint(step).head.files}
 
 
-# Within a run
-
-
 @pytest.mark.guarantee("G18")
 def test_an_unchanged_state_writes_no_data(run: Run) -> None:
     _save(run, 1, chunks(1, 2))
@@ -154,9 +151,6 @@ def test_a_damaged_parent_is_no_obstacle(run: Run) -> None:
     assert same(run.load(2), {"x": random_bytes(MIB)})
 
 
-# Space comes back
-
-
 def test_half_dead_files_are_given_up_and_their_space_comes_back(run: Run) -> None:
     def state(*seeds: int) -> dict[str, Any]:
         return {f"x{i}": random_bytes(MIB, seed) for i, seed in enumerate(seeds)}
@@ -183,9 +177,6 @@ def test_a_file_half_of_which_is_used_is_kept(run: Run) -> None:
         run, lambda: run.save(3, {"a": random_bytes(MIB, 1), "b": random_bytes(MIB, 4)})
     )
     assert written < 1.1 * MIB
-
-
-# Across runs
 
 
 @pytest.mark.guarantee("G18")

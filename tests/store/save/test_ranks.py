@@ -24,9 +24,13 @@ from standfast.parallel.single import SingleRank
 from standfast.store.maintenance.doctor import examine
 from standfast.store.save.ranks import save_together
 from standfast.store.schema import names
+from tests.kit.cases import kept
+from tests.kit.fault_states import leftovers
+from tests.kit.parallel_ranks import run_ranks
 from tests.kit.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
 from tests.kit.seams import Seams
 from tests.kit.stores import MIB, bytes_written, data_files, folder, random_bytes, same
+from tests.store.save import rank_states
 
 BIG = 200_000
 """Large enough to be referred to, not written again."""
@@ -258,3 +262,43 @@ def test_long_labels_stay_apart(tmp_path: Path) -> None:
     run = Store(tmp_path).run("heat")
     assert same(run.load(), states[0] | states[1])
     assert len(list(folder(run).glob("*.safetensors"))) == 6
+
+
+PROGRAM = Path(__file__).parent / "programs" / "save_together.py"
+
+
+def test_ranks_save_what_one_process_loads(tmp_path: Path) -> None:
+    count = 3
+    done = run_ranks(count, PROGRAM, str(tmp_path), "2")
+    expected = [f"{rank} {step} {step}" for rank in range(count) for step in (1, 2)]
+    assert sorted(done.stdout.split("\n")) == ["", *expected]
+    run = Store(tmp_path).run("heat")
+    sizes = data_files(run)
+    second = sum(sizes[name] for name in sizes if "_step_000002." in name)
+    assert sum(sizes.values()) - second > count * rank_states.SLABS * rank_states.SLAB
+    assert count * rank_states.SLAB < second < count * (rank_states.SLAB + 32768), (
+        "one slab of a hundred, and the headers"
+    )
+    for step in (1, 2):
+        assert same(run.load(step), rank_states.union(count, step))
+        assert run.checkpoint(step).verify().tensors == count * rank_states.SLABS
+    assert examine(run.store.backend, run.store.index).sound
+
+
+@pytest.mark.parametrize(("rank", "at"), kept([(0, 5), (1, 4)], (0, 5)))
+def test_a_killed_rank_leaves_the_checkpoint_before(rank: int, at: int, tmp_path: Path) -> None:
+    done = run_ranks(2, PROGRAM, str(tmp_path), "2", str(rank), str(at), check=False)
+    assert done.returncode != 0
+    assert "0 1 1\n" in done.stdout
+    assert "2 2\n" not in done.stdout
+    run = Store(tmp_path).run("heat")
+    assert [each.step for each in run.checkpoints()] == [1]
+    assert same(run.load(), rank_states.union(2, 1))
+
+    def save(comm: ThreadRanks) -> Any:
+        run = Store(tmp_path).run("heat")
+        return save_together(run, comm, 2, rank_states.part(comm.rank, 2))
+
+    on_ranks(2, save)
+    assert same(run.load(), rank_states.union(2, 2))
+    assert leftovers(run.store) == []

@@ -158,9 +158,6 @@ def test_an_unreadable_folder_keeps_its_damage(store: Store, run: Run, seams: Se
     assert store.index.damaged_files() == {data_path(run, 1).name}
 
 
-# The index is a view that no unexpected exception deletes
-
-
 @pytest.mark.guarantee("G17")
 @pytest.mark.parametrize("kind", [ValueError, sqlite3.ProgrammingError, sqlite3.OperationalError])
 def test_a_foreign_exception_keeps_the_index(store: Store, run: Run, kind: type[Exception]) -> None:

@@ -235,9 +235,6 @@ def test_a_tag_left_by_a_dead_process_neither_protects_nor_refers(store: Store, 
     assert again(store).resolve("paper").step == 2
 
 
-# Metrics that become known after the commit
-
-
 def test_late_metrics_are_seen_beside_those_that_were_saved(store: Store, run: Run) -> None:
     checkpoint = run.save(3, {}, metrics={"loss": 1.0})
     checkpoint.tag("kept")
