@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from standfast import Run, Store
-from standfast.errors import RefNotFound, StepExists
+from standfast.errors import StepExists
 from tests.kit.stores import data_files, folder, random_bytes, same
-from tests.store.meanwhile import again
 
 
 def _state(step: int) -> dict[str, Any]:
@@ -66,37 +64,6 @@ def test_of_threads_that_save_one_step_one_succeeds(run: Run) -> None:
     assert same(run.load(), _state(winner))
     files = {file.name for file in run.checkpoint().head.files}
     assert set(data_files(run)) == files, "the others left nothing"
-
-
-@pytest.mark.guarantee("G8")
-@pytest.mark.parametrize("replace", [False, True], ids=["new steps", "replacements"])
-def test_loads_during_saves_see_whole_states(store: Store, run: Run, replace: bool) -> None:
-    run.save(1, _state(0))
-    done = threading.Event()
-
-    def save() -> None:
-        try:
-            for number in range(2, 15):
-                run.save(1 if replace else number, _state(number), replace=replace)
-                if number > 4 and not replace:
-                    run.delete(number - 3)
-        finally:
-            done.set()
-
-    def load() -> None:
-        reader, newest, count = again(store).find_run("a"), 0, 0
-        while not count or not done.is_set():
-            try:
-                state = reader.load(1 if replace else "latest")
-            except RefNotFound:  # it was replaced between the looks into index and folder
-                assert replace
-                continue
-            assert same(state, _state(state["step"]))
-            assert state["step"] >= newest, "what was committed stays committed"
-            newest, count = state["step"], count + 1
-
-    _together(save, load, load)
-    assert run.load()["step"] == 14
 
 
 def test_one_run_is_made_by_many_at_once(tmp_path: Path) -> None:

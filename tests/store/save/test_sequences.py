@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from standfast import Run, Store
 from standfast.errors import FellBack, LimitExceeded, NotDeleted, RefusedState
-from standfast.store.load.reading import read_record
 from standfast.store.maintenance.verify import verify_store
-from standfast.store.schema import decoder, marks, names, settings
+from standfast.store.schema import marks, names, settings
 from standfast.store.schema.names import FORGED_SEQUENCE, LAST_COPIED
-from standfast.tensors import TensorSpec
 from tests.kit.stores import folder, record_path
 from tests.store.schema.edits import resealed, rewritten
 
@@ -137,22 +133,6 @@ def test_a_store_file_with_a_number_beyond_the_bound_spoils_no_save(tmp_path: Pa
     with pytest.warns(NotDeleted, match=settings.NAME):  # nothing is deleted for a budget unknown
         assert run.save(2, STATE).sequence == 2
     assert [*verify_store(store).damaged] == [settings.NAME]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"tree": b'{"w":{"$tensor":1}}'}, {"specs": [TensorSpec("float64", (9_999,))]}],
-    ids=["tree", "specs"],
-)
-def test_a_record_that_could_not_be_read_again_is_not_written(
-    tmp_path: Path, wrong: dict[str, Any]
-) -> None:
-    run = Store(tmp_path).run("r")
-    run.save(1, STATE)
-    found = read_record(run.store.backend, run.hash, 1)
-    assert decoder.encode_checked(found) == record_path(run, 1).read_bytes()
-    with pytest.raises(RefusedState):
-        decoder.encode_checked(replace(found, **wrong))
 
 
 def test_a_state_that_could_not_be_loaded_again_is_not_committed(run: Run) -> None:

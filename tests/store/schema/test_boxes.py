@@ -112,12 +112,6 @@ def test_byte_ranges_are_those_of_the_elements(data: Any, shape: Shape, width: i
         assert byte_ranges(shape, box, width, len(ranges) - 1) == all_of_it
 
 
-def test_a_box_of_whole_rows_is_one_range() -> None:
-    assert byte_ranges((6, 4, 5), Box((2, 0, 0), (3, 4, 5)), 2, 1 << 16) == [(80, 200)]
-    assert byte_ranges((6, 4, 5), Box((2, 1, 0), (1, 2, 5)), 1, 1 << 16) == [(45, 55)]
-    assert byte_ranges((), Box((), ()), 8, 1 << 16) == [(0, 8)]
-
-
 @given(data=st.data(), shape=SHAPES)
 @settings(max_examples=200, deadline=None)
 def test_a_span_goes_from_the_first_element_to_the_last(data: Any, shape: Shape) -> None:
