@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from standfast import KeepLast, Store
+from standfast import Store
 from standfast.errors import (
     NotEnoughSpace,
     Protected,
@@ -129,19 +128,6 @@ def test_keys_of_all_kinds_come_back(tmp_path: Path) -> None:
     assert same(Store(tmp_path).run("heat").load(), {**states[0], **states[1], **states[2]})
 
 
-def test_what_a_rank_saved_before_is_referred_to(tmp_path: Path) -> None:
-    run = Store(tmp_path).run("heat")
-    on_ranks(4, saving(tmp_path, 1, part))
-    first = sum(data_files(run).values())
-    assert first > 4 * 8 * BIG
-    new = bytes_written(
-        run, lambda: on_ranks(4, saving(tmp_path, 2, lambda rank: part(rank, 1, changed=1)))
-    )
-    assert 4 * BIG < new < 4 * (BIG + 16384)
-    assert same(run.load(2), union(4, 1, changed=1))
-    assert same(run.load(1), union(4))
-
-
 def test_what_another_rank_or_run_has_is_referred_to(tmp_path: Path) -> None:
     other, run = Store(tmp_path).run("other"), Store(tmp_path).run("heat")
     other.save(1, {"model": part(0)["rank0"]})
@@ -240,16 +226,6 @@ def test_links_made_to_find_out_the_space_are_kept_or_go(tmp_path: Path, seams: 
     assert data_files(run) == {}
     on_ranks(2, saving(tmp_path, 1, state))
     assert same(run.load(), state(0) | state(1))
-
-
-def test_rank_0_deletes_what_the_run_does_not_keep(tmp_path: Path) -> None:
-    Store(tmp_path).run("heat").retain(KeepLast(1))
-    with warnings.catch_warnings(action="error"):
-        for step in (1, 2, 3):
-            on_ranks(2, saving(tmp_path, step, lambda rank: part(rank, step, changed=8)))  # noqa: B023
-    run = Store(tmp_path).run("heat")
-    assert [each.step for each in run.checkpoints()] == [3]
-    assert len(data_files(run)) == 4
 
 
 def test_long_labels_stay_apart(tmp_path: Path) -> None:

@@ -348,16 +348,6 @@ def test_what_is_the_ranks_own_may_change_in_every_way(tmp_path: Path) -> None:
         assert same([*found.state()["own"]], [kind, kind])
 
 
-def test_one_ranks_own_may_grow_while_the_others_stays(tmp_path: Path) -> None:
-    def own(rank: int, step: int) -> Any:
-        return [np.arange(step * rank + 1) for _ in range(step)]
-
-    steps = (1, 2, 3)
-    states = [lambda rank, step=step: {"own": per_rank(own(rank, step))} for step in steps]
-    for step, found in zip(steps, save(tmp_path, 2, *states), strict=True):
-        assert same([*found.state()["own"]], [own(0, step), own(1, step)])
-
-
 def test_ranks_that_change_places_share_out_anew(tmp_path: Path) -> None:
     runs = [standfast.Store(tmp_path).run("run") for _ in range(2)]
     state = {"a": np.zeros(1000), "b": np.ones(1000)}

@@ -205,17 +205,3 @@ def test_a_module_given_to_be_filled_is_an_error(run: Run) -> None:
     run.save(1, {"model": module.state_dict()})
     with pytest.raises(errors.RefusedState, match="state_dict"):
         run.load(into={"model": module}, strict=False)
-
-
-def test_a_run_is_taken_by_with(store: Store, run: Run) -> None:
-    with run:
-        child = os.fork()
-        if not child:
-            try:
-                with again(store).run("a"):
-                    os._exit(1)
-            except errors.StandfastError:
-                os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-    with again(store).run("a") as other:
-        other.save(1, {"n": 1})

@@ -97,15 +97,6 @@ def test_the_program_that_resumes_is_told_and_saves_nothing(
     assert files_of(run) == before
 
 
-def test_another_run_is_read_and_written_as_ever(store: Store, run: Run) -> None:
-    of_version_2(record_path(run, 3))
-    other = store.run("b")
-    other.save(1, STATE)
-    assert other.load()["model"]["w"][-1] == 19_999
-    with pytest.raises(TooNew):  # one of the two is the latest of the store
-        store.resolve("latest")
-
-
 def test_a_record_that_is_written_again_keeps_what_is_unknown(run: Run) -> None:
     line = b'{"origin":{"model.w":"elsewhere"}}'
     rewritten(record_path(run, 2), lambda lines: lines.append(line), colour="blue")

@@ -198,16 +198,6 @@ def test_what_memory_does_not_hold_is_stored_for_itself() -> None:
     assert torch.equal(_round_trip(values)[1], x.conj().resolve_conj())
 
 
-def test_groups_are_told_apart() -> None:
-    x, y = np.arange(10), np.arange(20)
-    values = [y[5:9], x[1:4], y, x[2:6], np.ones(3), y[::2], x[5:7]]
-    aliases = _found(values)
-    assert aliases.stored == [2, 4]
-    bases = {position: view.base for position, view in aliases.views.items()}
-    assert bases == {0: 0, 5: 0, 1: 2, 3: 2, 6: 2}
-    _assert_alike(values)
-
-
 @given(st.lists(st.tuples(st.booleans(), *[st.integers(-7, 7)] * 4), max_size=6))
 @settings(max_examples=200, deadline=None)
 def test_any_views_of_one_array_come_back(cuts: list[tuple[bool, int, int, int, int]]) -> None:
