@@ -152,7 +152,7 @@ SAVING: Final = (
         new="        if False:\n",
         tests=(
             "tests/store/save/test_sequences.py"
-            "::test_a_forged_number_stops_saves_until_its_record_is_deleted",
+            "::test_a_forged_number_stops_saves_until_it_is_deleted",
         ),
     ),
     Mutant(
@@ -199,8 +199,8 @@ SAVING: Final = (
             "            if known"
         ),
         tests=(
-            "tests/store/test_run_file_changes.py"
-            "::test_no_object_writes_what_it_read_before_others_changed_it",
+            "tests/store/test_run_files.py"
+            "::test_no_object_writes_what_others_changed",
         ),
     ),
     Mutant(
@@ -215,8 +215,8 @@ SAVING: Final = (
         old='        raise TooNew(f"{newer}; nothing is changed in run {run}")\n',
         new="        pass\n",
         tests=(
-            "tests/store/schema/test_versions.py"
-            "::test_a_record_that_is_too_new_is_refused_and_stays",
+            "tests/store/golden/test_golden.py"
+            "::test_a_record_from_the_future_is_refused_by_name_and_left_alone",
         ),
     ),
     Mutant(
@@ -260,7 +260,7 @@ SAVING: Final = (
         new="            if False:\n",
         tests=(
             "tests/store/save/test_shared.py"
-            "::test_a_tensor_that_is_another_somewhere_is_refused_by_name",
+            "::test_what_differs_between_ranks_is_refused_by_name",
         ),
     ),
     Mutant(

@@ -279,7 +279,7 @@ STORES: Final = (
             "        return file is not None\n"
         ),
         new="        return file is not None\n",
-        tests=("tests/store/test_run_files.py::test_doctor_restores_the_run_file_from_the_config",),
+        tests=("tests/store/test_run_files.py::test_doctor_restores_each_file_from_the_other",),
     ),
     Mutant(
         name="doctor-calls-deleted-files-damaged",
@@ -425,7 +425,7 @@ STORES: Final = (
         new="            except RefNotFound:\n                raise\n",
         tests=(
             "tests/store/test_refs.py"
-            "::test_a_latest_that_is_replaced_meanwhile_is_still_the_latest",
+            "::test_a_latest_that_is_replaced_meanwhile_is_the_latest",
         ),
     ),
     Mutant(

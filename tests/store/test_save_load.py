@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -16,17 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import standfast
-from standfast import Packed, Run, TensorSpec
-from standfast.errors import (
-    BadLabel,
-    BadOption,
-    DigestMismatch,
-    RefNotFound,
-    RefusedState,
-    StepExists,
-)
+from standfast import Packed, Run, TensorSpec, errors
 from standfast.tensors import DTYPES
-from tests.kit.stores import MIB, chunks, data_files, data_path, flip, folder, random_bytes, same
+from tests.kit.stores import MIB, chunks, data_files, data_path, folder, random_bytes, same
 from tests.kit.strategies import PACKED_DTYPES, WHOLE_BYTE_DTYPES, arrays, packed
 
 
@@ -39,9 +32,6 @@ def _round_trip(run: Run, state: Any) -> Any:
     """The state as another process would load it."""
     run.save(1, state, replace=True)
     return standfast.Store(Path(run._store.url).parent).open_run(run.hash).load(1)
-
-
-# States of torch
 
 
 class Net(torch.nn.Module):
@@ -61,10 +51,8 @@ class Net(torch.nn.Module):
 
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
-    "sgd with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
-    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.8, 0.99)),
-    "amsgrad": lambda p: torch.optim.Adam(p, lr=1e-3, amsgrad=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "amsgrad": lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.8, 0.99), amsgrad=True),
     "rmsprop": lambda p: torch.optim.RMSprop(p, centered=True, momentum=0.1),
     "lbfgs": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3, history_size=3),
 }
@@ -82,86 +70,47 @@ def _train(net: Net, optimizer: torch.optim.Optimizer, steps: int) -> None:
         optimizer.step(closure)
 
 
-@pytest.mark.parametrize(
-    "name",
-    OPTIMIZERS,
-)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_training_goes_on_bit_for_bit_from_what_was_loaded(run: Run, name: str) -> None:
     torch.manual_seed(1)
     net = Net()
     optimizer = OPTIMIZERS[name]([p for p in net.parameters() if p.requires_grad])
     _train(net, optimizer, 2)
-    state = {
-        "model": net.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "random": {"torch": torch.get_rng_state()},
-    }
+    model, drawn = net.state_dict(), torch.get_rng_state()
+    state = {"model": model, "optimizer": optimizer.state_dict(), "random": drawn}
     loaded = _round_trip(run, state)
     assert same(loaded, state)
+    assert (type(loaded["model"]), loaded["model"]._metadata) == (OrderedDict, model._metadata)
     _train(net, optimizer, 2)
 
     again = Net()
     other = OPTIMIZERS[name]([p for p in again.parameters() if p.requires_grad])
     again.load_state_dict(loaded["model"])
     other.load_state_dict(loaded["optimizer"])
-    torch.set_rng_state(loaded["random"]["torch"])
+    torch.set_rng_state(loaded["random"])
     _train(again, other, 2)
     assert same(again.state_dict(), net.state_dict())
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda o: torch.optim.lr_scheduler.StepLR(o, 3),
-        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
-        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=10),
-        lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o),
-    ],
-)
-def test_schedulers_and_scalers_come_back(run: Run, make: Callable[[Any], Any]) -> None:
+def test_states_of_generators_schedulers_and_scalers_come_back(run: Run) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))], lr=0.1, momentum=0.9)
-    scheduler = make(optimizer)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    optimizer.step()
-    plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-    scheduler.step(*([1.0] if plateau else []))
+    schedulers = [
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
+        torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10),
+        torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
+    ]
     state = {
-        "scheduler": {k: v for k, v in scheduler.state_dict().items() if not callable(v)},
-        "scaler": scaler.state_dict(),
-    }
-    assert same(_round_trip(run, state), state)
-
-
-def test_random_states_go_on_where_they_were(run: Run) -> None:
-    generator = np.random.default_rng(5)
-    generator.standard_normal(3)
-    mine = torch.Generator().manual_seed(3)
-    state = {
+        "schedulers": [
+            {key: value for key, value in scheduler.state_dict().items() if not callable(value)}
+            for scheduler in schedulers
+        ],
+        "scaler": torch.amp.GradScaler("cpu", 1024.0).state_dict(),
         "python": random.getstate(),
         "numpy": np.random.get_state(),
-        "generator": generator.bit_generator.state,
-        "torch": torch.get_rng_state(),
-        "mine": mine.get_state(),
+        "generator": np.random.default_rng(5).bit_generator.state,
+        "torch": torch.Generator().manual_seed(3).get_state(),
     }
-    loaded = _round_trip(run, state)
-    assert same(loaded, state)
-    expected = random.random(), np.random.rand(), generator.random(), torch.rand(2, generator=mine)
-    random.setstate(loaded["python"])
-    np.random.set_state(loaded["numpy"])
-    generator.bit_generator.state = loaded["generator"]
-    mine.set_state(loaded["mine"])
-    again = random.random(), np.random.rand(), generator.random(), torch.rand(2, generator=mine)
-    assert same(again, expected)
-
-
-def test_the_versions_of_torchs_modules_come_back(run: Run) -> None:
-    state = Net().state_dict()
-    loaded = _round_trip(run, state)
-    assert type(loaded) is OrderedDict
-    assert loaded._metadata == state._metadata
-
-
-# Every dtype, shape and stride
+    assert same(_round_trip(run, state), state)
 
 
 def _array(dtype: str, shape: tuple[int, ...] = (3, 5)) -> Any:
@@ -172,19 +121,17 @@ def _array(dtype: str, shape: tuple[int, ...] = (3, 5)) -> Any:
 
 
 @pytest.mark.parametrize("dtype", WHOLE_BYTE_DTYPES)
-def test_every_numpy_dtype_comes_back(run: Run, dtype: str) -> None:
+def test_every_dtype_comes_back_to_numpy_and_torch(run: Run, dtype: str) -> None:
     state = {"x": _array(dtype), "scalar": _array(dtype, ()), "none": _array(dtype, (0, 3))}
+    if hasattr(torch, dtype):
+        data = torch.from_numpy(_array(dtype).reshape(-1).view(np.uint8).copy())
+        state["torch"] = data.view(getattr(torch, dtype)).reshape(3, 5)
+        state |= {"torch scalar": state["torch"][0, 0].clone(), "empty": state["torch"][:0].clone()}
     assert same(_round_trip(run, state), state)
-    assert run.checkpoint().tensors["x"] == TensorSpec(dtype, (3, 5))
-
-
-@pytest.mark.parametrize("dtype", [name for name in WHOLE_BYTE_DTYPES if hasattr(torch, name)])
-def test_every_torch_dtype_comes_back(run: Run, dtype: str) -> None:
-    bytes_ = torch.from_numpy(_array(dtype).reshape(-1).view(np.uint8).copy())
-    x = bytes_.view(getattr(torch, dtype)).reshape(3, 5)
-    state = {"x": x, "scalar": x[0, 0].clone(), "none": x[:0].clone()}
-    assert same(_round_trip(run, state), state)
-    assert run.checkpoint().tensors["x"] == TensorSpec(dtype, (3, 5))
+    tensors = run.checkpoint().tensors
+    assert {tensors[name] for name in ("x", "torch") if name in state} == {
+        TensorSpec(dtype, (3, 5))
+    }
 
 
 @pytest.mark.parametrize("dtype", PACKED_DTYPES)
@@ -211,39 +158,23 @@ def test_complex128_is_bytes_in_the_file_and_itself_in_the_record(run: Run) -> N
         assert file["x"].tobytes() == state["x"].tobytes()
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(24.0).reshape(4, 6).T,
-        np.arange(24.0)[::-2],
-        np.broadcast_to(np.arange(3.0), (4, 3)),
-        np.asfortranarray(np.arange(24.0).reshape(2, 3, 4)),
-        np.arange(24, dtype=">f4").reshape(4, 6),
-        np.arange(24, dtype=">i8").reshape(4, 6)[:, ::2],
-    ],
-    ids=["transposed", "reversed", "broadcast", "Fortran", "big-endian", "big-endian and sliced"],
-)
-def test_arrays_come_back_whatever_their_strides_and_byte_order(run: Run, array: Any) -> None:
-    loaded = _round_trip(run, {"x": array})["x"]
-    assert same(loaded, np.ascontiguousarray(array))
+def test_arrays_come_back_whatever_their_strides_and_byte_order(run: Run) -> None:
+    x = np.arange(24.0).reshape(4, 6)
+    for array in (
+        *(x.T, x.reshape(-1)[::-2], np.broadcast_to(np.arange(3.0), (4, 3))),
+        *(np.asfortranarray(x.reshape(2, 3, 4)), x.astype(">f4"), x.astype(">i8")[:, ::2]),
+    ):
+        assert same(_round_trip(run, {"x": array})["x"], np.ascontiguousarray(array))
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        np.arange(3),
-        torch.arange(3.0),
-        [np.arange(3), 1, "x"],
-        (torch.ones(2), None),
-        {},
-        [],
-        5,
-        {0: np.arange(2), None: {True: np.arange(3)}},
-    ],
-    ids=lambda state: type(state).__name__,
-)
-def test_anything_may_be_the_whole_state(run: Run, state: Any) -> None:
-    assert same(_round_trip(run, state), state)
+def test_anything_may_be_the_whole_state(run: Run) -> None:
+    states: list[Any] = [
+        *(np.arange(3), torch.arange(3.0), [np.arange(3), 1, "x"], (torch.ones(2), None)),
+        *({}, [], 5, {0: np.arange(2), None: {True: np.arange(3)}}),
+        np.array([1.5, -0.0, np.nan], ml_dtypes.bfloat16),
+    ]
+    for state in states:
+        assert same(_round_trip(run, state), state)
 
 
 leaves = (
@@ -283,9 +214,6 @@ def test_every_tree_with_tensors_comes_back(run: Run, state: Any) -> None:
     assert run.checkpoint(1).verify().nbytes == run.checkpoint(1).nbytes
 
 
-# What was loaded belongs to the caller
-
-
 def test_what_was_loaded_can_be_changed_without_harm_to_the_store(run: Run) -> None:
     state = {"numpy": np.zeros(100_000), "torch": torch.zeros(100_000), "small": np.zeros(3)}
     run.save(1, state)
@@ -296,23 +224,16 @@ def test_what_was_loaded_can_be_changed_without_harm_to_the_store(run: Run) -> N
     run.checkpoint(1).verify()
 
 
-def test_equal_separate_tensors_come_back_separate(run: Run) -> None:
+def test_equal_tensors_and_chunks_come_back_separate(run: Run) -> None:
     a = np.arange(MIB // 4, dtype=np.int32)
-    state = {"a": a, "b": a.copy(), "model": {"c": torch.from_numpy(a.copy())}}
-    run.save(1, state)
+    twins = {"a": a, "b": a.copy(), "model": {"c": torch.from_numpy(a.copy())}}
+    run.save(1, {**twins, "x": chunks(1, 1)})
     loaded = run.load(1)
     loaded["a"] += 1
-    assert same(loaded["b"], a)
-    assert same(loaded["model"]["c"], torch.from_numpy(a))
     loaded["model"]["c"] += 2
     assert same(loaded["b"], a)
-
-
-def test_equal_chunks_within_a_tensor_come_back_separate(run: Run) -> None:
-    run.save(1, {"x": chunks(1, 1)})
-    x = run.load(1)["x"]
-    x[0] ^= 1
-    assert x[0] != x[x.size // 2]
+    loaded["x"][0] ^= 1
+    assert loaded["x"][0] != loaded["x"][loaded["x"].size // 2]
 
 
 @pytest.mark.guarantee("G4")
@@ -350,14 +271,12 @@ def test_what_was_loaded_can_be_saved_again(run: Run) -> None:
     assert same(run.load(3), state)
 
 
-@pytest.mark.parametrize("mapped", [True, False])
-def test_loaded_tensors_are_aligned_as_torch_aligns_its_own(run: Run, mapped: bool) -> None:
+def test_loaded_tensors_are_aligned_as_torch_aligns_its_own(run: Run) -> None:
     """Vector code sums up in another order where memory is aligned in another way."""
     state = {f"x{i}": torch.randn(1001 + i) for i in range(16)}
-    assert {tensor.data_ptr() % 64 for tensor in state.values()} == {0}
     run.save(1, state)
-    loaded = run.checkpoint(1).state(mapped=mapped)
-    assert {tensor.data_ptr() % 64 for tensor in loaded.values()} == {0}
+    for each in (state, *(run.checkpoint(1).state(mapped=mapped) for mapped in (True, False))):
+        assert {tensor.data_ptr() % 64 for tensor in each.values()} == {0}
 
 
 def test_a_tensor_may_be_called_what_a_stretch_of_another_is(run: Run) -> None:
@@ -365,24 +284,16 @@ def test_a_tensor_may_be_called_what_a_stretch_of_another_is(run: Run) -> None:
     state = {"w": chunks(5, 5, 6)} | {name: random_bytes(100, i) for i, name in enumerate(names)}
     run.save(1, state)
     assert same(run.load(1), state)
-    flip(data_path(run, 1))
-    with pytest.raises(DigestMismatch):
-        run.load(1)
-    with pytest.raises(DigestMismatch):
-        run.checkpoint(1).verify()
+    run.checkpoint(1).verify()
 
 
-def test_a_loaded_state_outlives_the_store(tmp_path: Path) -> None:
-    run = standfast.Store(tmp_path).run("a")
+def test_a_loaded_state_outlives_the_store(run: Run) -> None:
     x = random_bytes(MIB)
     run.save(1, {"x": x})
     loaded = run.load(1)
     for path in folder(run).iterdir():
         path.unlink()
     assert same(loaded["x"], x)
-
-
-# What a save says and refuses
 
 
 def test_a_checkpoint_says_what_it_is(run: Run) -> None:
@@ -405,40 +316,17 @@ def test_a_checkpoint_says_what_it_is(run: Run) -> None:
         assert checkpoint.state(mapped=False)["model"]["w"].flags.writeable
 
 
-def test_a_step_is_saved_once(run: Run) -> None:
-    run.save(1, {"x": np.zeros(3)})
-    with pytest.raises(StepExists, match="replace=True"):
-        run.save(1, {"x": np.ones(3)})
-    assert same(run.load(1), {"x": np.zeros(3)})
-
-
-def test_replacing_a_step_frees_the_bytes_of_the_old(run: Run) -> None:
-    run.save(1, {"x": random_bytes(MIB, 1)})
-    before = set(data_files(run))
-    new = run.save(1, {"x": random_bytes(MIB, 2)}, replace=True)
-    assert same(run.load(), {"x": random_bytes(MIB, 2)})
-    assert new.sequence == 2
-    assert len(data_files(run)) == 1
-    assert not before & set(data_files(run))
-
-
-def test_replacing_a_step_that_is_not_there_saves_it(run: Run) -> None:
-    assert run.save(1, {"x": np.ones(1)}, replace=True).sequence == 1
-
-
-@pytest.mark.parametrize("step", [-1, 2**53, True, 1.0, "1", None])
-def test_a_step_that_is_none_is_refused(run: Run, step: Any) -> None:
-    with pytest.raises(BadLabel):
-        run.save(step, {})
+def test_a_step_that_is_none_is_refused(run: Run) -> None:
+    for step in (-1, 2**53, True, 1.0, "1", None):
+        with pytest.raises(errors.BadLabel):
+            run.save(step, {})  # type: ignore[arg-type]
     assert run.checkpoints() == []
 
 
 def test_steps_may_be_large_and_of_numpy(run: Run) -> None:
     for step in (0, 999_999, 1_000_000, 2**53 - 1, np.int64(5)):
         run.save(step, {"step": int(step)})
-    assert [run.load(step)["step"] for step in (0, 999_999, 1_000_000, 5, 2**53 - 1)] == [
-        *(0, 999_999, 1_000_000, 5, 2**53 - 1)
-    ]
+        assert run.load(int(step)) == {"step": step}
 
 
 @pytest.mark.parametrize(
@@ -451,34 +339,26 @@ def test_steps_may_be_large_and_of_numpy(run: Run) -> None:
         ({"x": np.array([1, "a"], object)}, "x"),
     ],
 )
-def test_what_would_not_come_back_the_same_is_refused_by_its_path(
-    run: Run, state: Any, path: str
-) -> None:
-    with pytest.raises(RefusedState) as caught:
+def test_what_would_not_come_back_is_refused_by_its_path(run: Run, state: Any, path: str) -> None:
+    with pytest.raises(errors.RefusedState, match=re.escape(path)):
         run.save(1, state)
-    assert path in str(caught.value)
     assert data_files(run) == {}
 
 
-@pytest.mark.parametrize("metrics", [{"x": "high"}, {"x": None}, {"x": [1]}, {1: 1.0}])
-def test_a_metric_that_is_no_number_is_refused(run: Run, metrics: Any) -> None:
-    with pytest.raises(RefusedState, match="metrics"):
-        run.save(1, {}, metrics=metrics)
+def test_a_metric_that_is_no_number_is_refused(run: Run) -> None:
+    for metrics in ({"x": "high"}, {"x": None}, {"x": [1]}, {1: 1.0}, {"x": torch.zeros(3)}, [1]):
+        with pytest.raises(errors.RefusedState):
+            run.save(1, {}, metrics=metrics)  # type: ignore[arg-type]
 
 
 def test_a_run_without_checkpoints_has_nothing_to_load(run: Run) -> None:
     for ref in ("latest", "best", 5, "5"):
-        with pytest.raises(RefNotFound):
+        with pytest.raises(errors.RefNotFound):
             run.load(ref)
 
 
-def test_bfloat16_of_numpy_stays_that(run: Run) -> None:
-    x = np.array([1.5, -0.0, np.nan], ml_dtypes.bfloat16)
-    assert same(_round_trip(run, x), x)
-
-
-@pytest.mark.parametrize("verify", ["require", "", 0, None])
-def test_a_verify_that_is_neither_true_nor_false_is_refused(verify: Any, run: Run) -> None:
+def test_a_verify_that_is_neither_true_nor_false_is_refused(run: Run) -> None:
     run.save(1, {"weight": np.ones(3)})
-    with pytest.raises(BadOption, match="verify="):
-        run.load(1, verify=verify)
+    for verify in ("require", "", 0, None):
+        with pytest.raises(errors.BadOption, match="verify="):
+            run.load(1, verify=verify)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +13,9 @@ import pytest
 import torch
 
 import standfast
-from standfast import Run
-from standfast.errors import (
-    DamagedFile,
-    DigestMismatch,
-    FellBack,
-    RefNotFound,
-    StandfastError,
-    StateMismatch,
-)
+from standfast import Run, errors
 from standfast.store import LoadReport
-from tests.kit.stores import chunks, data_path, flip, random_bytes, same
+from tests.kit.stores import data_path, flip, random_bytes, same
 
 
 @pytest.fixture
@@ -34,27 +27,17 @@ def _model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
 
 
-# Filling
-
-
 def test_parameters_are_filled_where_they_lie(run: Run) -> None:
     saved, model = _model(), _model()
-    run.save(1, {"model": saved.state_dict()})
+    run.save(1, {"model": saved.state_dict(), "w": torch.arange(6.0).reshape(2, 3)})
     before = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
-    tree = {"model": model.state_dict()}
+    parameter = torch.nn.Parameter(torch.zeros(2, 3))
+    tree = {"model": model.state_dict(), "w": parameter}
     assert run.load(1, into=tree) is tree
     assert same(model.state_dict(), saved.state_dict())
     assert {n: t.data_ptr() for n, t in model.state_dict().items()} == before
-
-
-def test_parameters_that_want_gradients_are_filled_without_a_trace(run: Run) -> None:
-    run.save(1, {"w": torch.arange(6.0).reshape(2, 3)})
-    parameter = torch.nn.Parameter(torch.zeros(2, 3))
-    run.load(1, into={"w": parameter})
     assert torch.equal(parameter.detach(), torch.arange(6.0).reshape(2, 3))
-    assert parameter.is_leaf
-    assert parameter.requires_grad
-    assert parameter.grad_fn is None
+    assert (parameter.is_leaf, parameter.requires_grad, parameter.grad_fn) == (True, True, None)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
@@ -69,33 +52,9 @@ def test_targets_of_any_strides_are_filled(run: Run, kind: str) -> None:
     assert np.array_equal(base["b"][1:4, ::2], x)
     assert np.array_equal(base["c"][:3, 2:6], x)
     assert base["b"].sum() == base["c"].sum() == x.sum(), "nothing beside the target was written"
-
-
-def test_reversed_and_big_endian_arrays_are_filled(run: Run) -> None:
-    run.save(1, {"a": np.arange(4.0), "b": np.arange(4.0)})
-    base = np.zeros(4)
-    swapped = np.zeros(4, ">f8")
-    run.load(1, into={"a": base[::-1], "b": swapped})
-    assert base.tolist() == [3, 2, 1, 0]
-    assert swapped.tolist() == [0, 1, 2, 3]
-
-
-def test_an_optimizers_state_dict_is_filled(run: Run) -> None:
-    def trained(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        torch.manual_seed(seed)
-        model = _model()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * seed)
-        model(torch.randn(4, 8)).sum().backward()
-        optimizer.step()
-        return model, optimizer
-
-    (first, optimizer), (second, other) = trained(1), trained(2)
-    run.save(1, {"model": first.state_dict(), "optimizer": optimizer.state_dict()})
-    tree = {"model": second.state_dict(), "optimizer": other.state_dict()}
-    averages = [group["exp_avg"] for group in other.state.values()]
-    run.load(1, into=tree)
-    assert same(tree["optimizer"], optimizer.state_dict())
-    assert same(averages, [group["exp_avg"] for group in optimizer.state.values()])
+    backwards, swapped = np.zeros((3, 4))[::-1], np.zeros((3, 4), ">f8")
+    run.load(1, into={"a": backwards, "b": swapped, "c": np.zeros((3, 4))})
+    assert backwards.tolist() == swapped.tolist() == x.tolist()
 
 
 def test_plain_values_are_replaced_in_the_same_containers(run: Run) -> None:
@@ -115,21 +74,6 @@ def test_plain_values_are_replaced_in_the_same_containers(run: Run) -> None:
     assert array.tolist() == [1, 1]
 
 
-def test_a_torch_tensor_takes_what_an_array_was_and_the_other_way(run: Run) -> None:
-    run.save(1, {"a": np.arange(3.0), "b": torch.arange(3.0)})
-    tree = {"a": torch.zeros(3, dtype=torch.float64), "b": np.zeros(3, np.float32)}
-    run.load(1, into=tree)
-    assert tree["a"].tolist() == tree["b"].tolist() == [0, 1, 2]
-
-
-def test_a_tensor_of_several_stretches_is_filled(run: Run) -> None:
-    run.save(1, {"x": chunks(1, 2, 3)})
-    run.save(2, {"x": chunks(1, 4, 3)})
-    x = np.zeros_like(chunks(1, 4, 3))
-    run.load(2, into={"x": x})
-    assert same(x, chunks(1, 4, 3))
-
-
 PROGRAM = """
 import sys, threading, time
 import numpy as np
@@ -139,88 +83,69 @@ def unshared():
     status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
     return sum(int(status[key].split()[0]) for key in ("RssAnon", "RssShmem"))
 
-path, kind = sys.argv[1:]
-width = 4 << 20
-state = {f"x{i}": np.arange(i * width, (i + 1) * width) for i in range(6)}
-run = standfast.Store(path).run("a")
-run.save(1, state)
-if kind == "stretches":
-    for x in state.values():
-        x[-1] ^= 1
-    run.save(2, state)
-for x in state.values():
-    x[:] = -1
-before, peak, done = unshared(), 0, False
-
 def watch():
     global peak
     while not done:
         peak = max(peak, unshared())
         time.sleep(0.001)
 
-watcher = threading.Thread(target=watch)
-watcher.start()
-run.load(into=state)
-done = True
-watcher.join()
-assert [int(x[0]) for x in state.values()] == [i * width for i in range(6)]
-print(peak - before)
+width = 4 << 20
+state = {f"x{i}": np.arange(i * width, (i + 1) * width) for i in range(6)}
+run = standfast.Store(sys.argv[1]).run("a")
+run.save(1, state)
+for x in state.values():
+    x[-1] ^= 1
+run.save(2, state)  # each tensor lies in two files
+for step in (1, 2):
+    for x in state.values():
+        x[:] = -1
+    before, peak, done = unshared(), 0, False
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    run.load(step, into=state)
+    done = True
+    watcher.join()
+    last = [(i + 1) * width - 1 for i in range(6)]
+    assert [int(x[0]) for x in state.values()] == [i * width for i in range(6)]
+    assert [int(x[-1]) for x in state.values()] == (last if step == 1 else [n ^ 1 for n in last])
+    print(peak - before)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize(
-    "kind",
-    ["whole", "stretches"],
-)
-def test_filling_makes_no_second_copy_of_the_state(kind: str, tmp_path: Path) -> None:
-    program = [sys.executable, "-c", PROGRAM, str(tmp_path), kind]
+def test_filling_makes_no_second_copy_of_the_state(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     done = subprocess.run(program, check=True, capture_output=True, text=True)
-    assert int(done.stdout) <= 48 << 10, "KiB, for a state of 192 MiB"
+    assert max(map(int, done.stdout.split())) <= 48 << 10, "KiB, for a state of 192 MiB"
 
 
-# Refusing
+def _given(a: Any, c: Any, n: Any = 0, **more: Any) -> dict[str, Any]:
+    return {"a": a, "b": {"c": c, "n": n, **more}}
 
 
-STATE = {"a": np.arange(3.0), "b": {"c": np.arange(4, dtype=np.int32), "n": 5}}
+STATE = _given(np.arange(3.0), np.arange(4, dtype=np.int32), 5)
+A, C = np.zeros(3), np.zeros(4, np.int32)
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"a": np.zeros(3)}, ["unexpected in the checkpoint: b.c"]),
-        (
-            {"a": np.zeros(3), "b": {"c": np.zeros(4, np.int32), "n": 0, "new": np.zeros(1)}},
-            ["missing in the checkpoint: b.new"],
-        ),
-        (
-            {"a": np.zeros(3), "b": {"c": np.zeros(4, np.int64), "n": 0}},
-            ["different: b.c: int32 [4] was saved, int64 [4] is given"],
-        ),
-        (
-            {"a": np.zeros((3, 1)), "b": {"c": np.zeros(4, np.int32), "n": 0}},
-            ["different: a: float64 [3] was saved, float64 [3, 1] is given"],
-        ),
-        (
-            {"a": 0.0, "b": {"c": np.zeros(4, np.int32), "n": np.zeros(())}},
-            ["different: a: a tensor was saved", "different: b.n: a int was saved, a tensor"],
-        ),
-        (
-            {"a": np.zeros(3), "b": {"c": np.zeros(4, np.int32), "n": {}}},
-            ["different: b.n"],
-        ),
-        ({"x": np.zeros(3)}, ["missing in the checkpoint: x", "unexpected in the checkpoint: a"]),
+        ({"a": A}, ["unexpected .*: b.c"]),
+        (_given(A, C, new=np.zeros(1)), ["missing .*: b.new"]),
+        (_given(A, np.zeros(4, np.int64)), [r"different: b.c: int32 \[4\] .* int64 \[4\]"]),
+        (_given(np.zeros((3, 1)), C), [r"different: a: float64 \[3\] .* float64 \[3, 1\]"]),
+        (_given(0.0, C, np.zeros(())), ["different: a: a tensor", "different: b.n: a int"]),
+        (_given(A, C, {}), ["different: b.n"]),
+        ({"x": A}, ["missing .*: x", "unexpected .*: a"]),
     ],
 )
-def test_a_tree_that_differs_is_refused_and_left_as_it_was(
-    run: Run, given: Any, expected: list[str]
-) -> None:
+def test_a_tree_that_differs_stays_untouched(run: Run, given: Any, expected: list[str]) -> None:
     run.save(1, STATE)
     before = _copy(given)
-    with pytest.raises(StateMismatch) as caught:
+    with pytest.raises(errors.StateMismatch) as caught:
         run.load(1, into=given)
-    for text in (*expected, "nothing of it was filled"):
-        assert text in str(caught.value)
+    for pattern in expected:
+        assert re.search(pattern, str(caught.value))
     assert same(given, before)
 
 
@@ -236,7 +161,7 @@ def test_damaged_data_fills_nothing(run: Run, damaged: str) -> None:
     run.save(1, state)
     flip(data_path(run, 1, damaged))
     given = {key: {"w": np.zeros(2 << 20, np.uint8)} for key in state}
-    with pytest.raises(DigestMismatch) as caught:
+    with pytest.raises(errors.DigestMismatch) as caught:
         run.load(1, into=given)
     assert caught.value.tensors == (f"{damaged}.w",)
     assert not any(part["w"].any() for part in given.values())
@@ -254,7 +179,7 @@ def test_a_tensor_that_cannot_be_written_to_leaves_the_others_as_they_were(run: 
     run.save(1, {"a": np.ones(3), "b": np.ones(3)})
     a, b = np.zeros(3), np.zeros(3)
     b.flags.writeable = False
-    with pytest.raises(StandfastError, match="read-only"):
+    with pytest.raises(errors.StandfastError):
         run.load(1, into={"a": a, "b": b})
     assert not a.any()
 
@@ -262,7 +187,7 @@ def test_a_tensor_that_cannot_be_written_to_leaves_the_others_as_they_were(run: 
 def test_elements_that_share_memory_are_refused_before_anything_is_filled(run: Run) -> None:
     run.save(1, {"a": torch.ones(3), "b": torch.arange(6.0).reshape(3, 2)})
     a, b = torch.zeros(3), torch.zeros(1, 2).expand(3, 2)
-    with pytest.raises(StateMismatch, match="b: several of its elements share memory"):
+    with pytest.raises(errors.StateMismatch, match="b: "):
         run.load(1, into={"a": a, "b": b})
     assert not a.any()
     report = run.load(1, into={"a": a, "b": b}, strict=False)[1]
@@ -275,14 +200,11 @@ def test_latest_falls_back_when_it_cannot_be_filled_with(run: Run) -> None:
     run.save(2, {"w": random_bytes(1000, 2)})
     flip(data_path(run, 2))
     w = np.zeros(1000, np.uint8)
-    with pytest.warns(FellBack, match=r"is damaged.*fell back to \w+@1"):
+    with pytest.warns(errors.FellBack, match="@1"):
         run.load(into={"w": w})
     assert same(w, random_bytes(1000, 1))
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         run.load(2, into={"w": w})
-
-
-# Partial and renamed
 
 
 def test_partial_loads_fill_what_fits_and_report_the_rest(run: Run) -> None:
@@ -310,14 +232,6 @@ def test_a_partial_load_does_not_read_what_it_does_not_need(run: Run) -> None:
     assert report.unexpected == ["b.w"]
 
 
-def test_strict_false_without_a_tree_returns_the_state_and_a_report(run: Run) -> None:
-    run.save(1, {"a": np.ones(3)})
-    state, report = run.load(1, strict=False)
-    assert same(state, {"a": np.ones(3)})
-    assert report.exact
-    assert report.loaded == ["a"]
-
-
 def test_prefixes_are_renamed_into_a_tree(run: Run) -> None:
     run.save(1, {"net": {"module": {"w": np.ones(2), "b": np.zeros(1)}, "modules": np.ones(1)}})
     given = {"net": {"w": np.zeros(2), "b": np.ones(1), "modules": np.zeros(1)}}
@@ -339,7 +253,7 @@ def test_the_longest_name_counts_and_two_may_be_swapped(run: Run) -> None:
 def test_a_renamed_load_is_strict_unless_told_otherwise(run: Run) -> None:
     run.save(1, {"old": np.ones(2), "more": np.ones(1)})
     given = {"new": np.zeros(2)}
-    with pytest.raises(StateMismatch, match="unexpected in the checkpoint: more"):
+    with pytest.raises(errors.StateMismatch, match="more"):
         run.load(1, into=given, rename={"old": "new"})
     assert not given["new"].any()
     _, report = run.load(1, into=given, rename={"old": "new"}, strict=False)
@@ -347,31 +261,42 @@ def test_a_renamed_load_is_strict_unless_told_otherwise(run: Run) -> None:
     assert report.unexpected == ["more"]
 
 
-def test_a_state_is_renamed_without_a_tree(run: Run) -> None:
-    run.save(1, {"model": {"module": {"w": np.ones(2)}, "n": 1}, "step": 3})
-    state, report = run.load(1, rename={"model.module": "net", "step": "meta.step"})
-    assert same(state, {"model": {"n": 1}, "net": {"w": np.ones(2)}, "meta": {"step": 3}})
-    assert report.renamed == {"model.module": "net", "step": "meta.step"}
+W, B = np.ones(2), np.zeros(1)
 
 
-def test_names_are_swapped_without_a_tree(run: Run) -> None:
-    run.save(1, {"a": np.ones(1), "b": np.zeros(1)})
-    state, _ = run.load(1, rename={"a": "b", "b": "a"})
-    assert same(dict(sorted(state.items())), {"a": np.zeros(1), "b": np.ones(1)})
-
-
-def test_a_member_of_a_list_is_renamed_without_a_tree(run: Run) -> None:
-    run.save(1, {"layers": [{"w": np.ones(1)}, {"w": np.zeros(1)}]})
-    state, _ = run.load(1, rename={"layers.0.w": "layers.0.weight"})
-    assert same(state, {"layers": [{"weight": np.ones(1)}, {"w": np.zeros(1)}]})
+@pytest.mark.parametrize(
+    ("state", "rename", "expected"),
+    [
+        ({"a": W}, None, {"a": W}),
+        (
+            {"model": {"module": {"w": W}, "n": 1}, "step": 3},
+            {"model.module": "net", "step": "meta.step"},
+            {"model": {"n": 1}, "net": {"w": W}, "meta": {"step": 3}},
+        ),
+        ({"a": W, "b": B}, {"a": "b", "b": "a"}, {"a": B, "b": W}),
+        (
+            {"layers": [{"w": W}, {"w": B}]},
+            {"layers.0.w": "layers.0.weight"},
+            {"layers": [{"weight": W}, {"w": B}]},
+        ),
+    ],
+    ids=["not renamed", "prefix", "swapped", "in a list"],
+)
+def test_a_state_is_renamed_without_a_tree(
+    run: Run, state: Any, rename: dict[str, str] | None, expected: Any
+) -> None:
+    run.save(1, state)
+    loaded, report = run.load(1, rename=rename, strict=False)
+    assert same(dict(sorted(loaded.items())), dict(sorted(expected.items())))
+    assert (report.exact, report.renamed) == (True, rename or {})
 
 
 @pytest.mark.parametrize("into", [None, {"a": np.zeros(1), "b": np.zeros(1)}])
 def test_a_rename_of_nothing_or_onto_another_is_refused(run: Run, into: Any) -> None:
     run.save(1, {"a": np.ones(1), "b": np.ones(1)})
-    with pytest.raises(StateMismatch, match="nothing at 'x'"):
+    with pytest.raises(errors.StateMismatch, match="'x'"):
         run.load(1, into=into, rename={"x": "y"})
-    with pytest.raises(StateMismatch, match="'b'"):
+    with pytest.raises(errors.StateMismatch, match="'b'"):
         run.load(1, into=into, rename={"a": "b"})
     assert into is None or not into["a"].any()
 
@@ -379,10 +304,10 @@ def test_a_rename_of_nothing_or_onto_another_is_refused(run: Run, into: Any) -> 
 def test_a_report_is_readable(run: Run) -> None:
     run.save(1, {f"x{i}": 0 for i in range(30)})
     _, report = run.load(1, into={"new": 1}, strict=False)
-    text = str(report).splitlines()
-    assert text[0] == "0 leaves fit"
-    assert "missing in the checkpoint: new" in text
-    assert text[-1] == "unexpected in the checkpoint: and 10 more"
+    first, *rest = str(report).splitlines()
+    assert first.startswith("0 ")
+    assert any(line.endswith(": new") for line in rest)
+    assert "10" in rest[-1]
 
 
 def test_leaves_with_one_path_are_told_apart(run: Run) -> None:
@@ -391,11 +316,3 @@ def test_leaves_with_one_path_are_told_apart(run: Run) -> None:
     given = {"a.b": np.zeros(1), "a": {"b": np.zeros(1)}, 0: 0, "0": 0}
     run.load(1, into=given)
     assert same(given, state)
-
-
-def test_an_unknown_step_fills_nothing(run: Run) -> None:
-    run.save(1, {"a": np.ones(1)})
-    given = {"a": np.zeros(1)}
-    with pytest.raises(RefNotFound):
-        run.load(2, into=given)
-    assert not given["a"].any()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from standfast.store.load.ranks_choosing import with_checkpoint_together
 from standfast.store.save.changing import change_of
 from standfast.store.save.ranks import save_together
 from tests.kit.rank_threads import ThreadRanks, attempt_on_ranks, on_ranks
+from tests.kit.stores import data_path, flip
 from tests.store.save.rank_states import part
 
 
@@ -34,13 +33,6 @@ def _save(folder: Path, comm: ThreadRanks, *steps: int) -> None:
         save_together(run, comm, step, part(comm.rank, step))
 
 
-def _damage(folder: Path, name: str) -> None:
-    (path,) = folder.rglob(name)
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
 def _load(run: Any, comm: ThreadRanks, ref: int | str = "latest") -> int:
     def load(checkpoint: Checkpoint) -> int:
         numbers = [
@@ -54,11 +46,9 @@ def _load(run: Any, comm: ThreadRanks, ref: int | str = "latest") -> int:
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_the_damaged_step_may_be_saved_again_whichever_rank_found_it(
-    damaged: int, tmp_path: Path
-) -> None:
+def test_a_damaged_step_is_saved_again_whoever_found_it(damaged: int, tmp_path: Path) -> None:
     on_ranks(3, lambda comm: _save(tmp_path, comm, 1, 2))
-    _damage(tmp_path, f"*_step_000002.*.rank{damaged}.safetensors")
+    flip(data_path(Store(tmp_path).run("heat"), 2, f"rank{damaged}"))
 
     def resume(comm: ThreadRanks) -> tuple[int, int]:
         run = Store(OwnIndex(tmp_path / "checkpoints")).run("heat")
@@ -74,7 +64,7 @@ def test_the_damaged_step_may_be_saved_again_whichever_rank_found_it(
 
 def test_a_step_that_is_damaged_for_one_rank_is_so_for_all(tmp_path: Path) -> None:
     on_ranks(3, lambda comm: _save(tmp_path, comm, 1, 2))
-    _damage(tmp_path, "*_step_000002.*.rank1.safetensors")
+    flip(data_path(Store(tmp_path).run("heat"), 2, "rank1"))
     outcomes = attempt_on_ranks(3, lambda comm: _load(Store(tmp_path).run("heat"), comm, 2))
     assert {type(each) for each in outcomes} == {DigestMismatch}
     assert len({str(each) for each in outcomes}) == 1
@@ -100,9 +90,7 @@ def test_a_rank_that_is_interrupted_keeps_no_other_waiting(who: int, tmp_path: P
         except BaseException as error:
             return type(error), _load(run, comm)  # all ranks are still in step
 
-    start = time.monotonic()
     outcomes = on_ranks(2, load)
-    assert time.monotonic() - start < 60
     assert outcomes[who] == (KeyboardInterrupt, 1)
     assert outcomes[1 - who] == (RankFailed, 1)
 
@@ -120,23 +108,10 @@ def test_ranks_on_a_store_that_is_new_share_its_index(tmp_path: Path) -> None:
     assert on_ranks(3, save) == [database.NAME] * 3
 
 
-def test_a_run_that_somebody_is_changing_is_busy_for_all_before_they_give_up(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_is_being_changed_is_busy_for_all_before_they_give_up(tmp_path: Path) -> None:
     run = Store(tmp_path).run("heat")
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with change_of(run.store.backend, run.hash):
-            held.set()
-            done.wait(60)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait()
-    outcomes = attempt_on_ranks(2, lambda comm: _save(tmp_path, comm, 1), timeout=8.0)
-    done.set()
-    holder.join()
+    with change_of(run.store.backend, run.hash):
+        outcomes = attempt_on_ranks(2, lambda comm: _save(tmp_path, comm, 1), timeout=4.0)
     assert [type(each) for each in outcomes] == [RunBusy] * 2
 
 
@@ -144,12 +119,8 @@ def test_what_cannot_be_deleted_is_told_to_all_where_warnings_are_errors(tmp_pat
     on_ranks(2, lambda comm: _save(tmp_path, comm, 1))
     Store(tmp_path).run("heat").retain(KeepBest(1, "loss"))  # which nobody has
 
-    def save(comm: ThreadRanks) -> None:
-        _save(tmp_path, comm, 2)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        outcomes = attempt_on_ranks(2, save)
+    with warnings.catch_warnings(action="error"):
+        outcomes = attempt_on_ranks(2, lambda comm: _save(tmp_path, comm, 2))
     assert [type(each) for each in outcomes] == [RankFailed] * 2
     assert "NotDeleted" in str(outcomes[1])
     assert Store(tmp_path).run("heat").checkpoint("latest").step == 2

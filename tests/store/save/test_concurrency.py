@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from standfast import Run, Store
-from standfast.errors import RefNotFound, RunBusy, StepExists
+from standfast.errors import StepExists
 from tests.kit.stores import data_files, folder, random_bytes, same
 
 
@@ -36,16 +35,20 @@ def _together(*tasks: Callable[[], Any]) -> list[Any]:
         return [future.result(60) for future in [pool.submit(begin, task) for task in tasks]]
 
 
-def test_threads_save_different_steps_of_one_run(run: Run) -> None:
-    def save(first: int) -> None:
-        for step in range(first, 20, 4):
+def test_threads_save_different_steps_of_several_runs(store: Store) -> None:
+    def save(name: str, first: int) -> None:
+        run = store.run(name)
+        for step in range(first, 12, 2):
             run.save(step, _state(step))
 
-    _together(*(lambda first=first: save(first) for first in range(4)))
-    assert sorted(each.step for each in run.checkpoints()) == list(range(20))
-    assert [each.sequence for each in run.checkpoints()] == list(range(1, 21))
-    for step in range(20):
-        assert same(run.load(step), _state(step))
+    _together(*(lambda n=n, first=first: save(n, first) for n in "ab" for first in range(2)))
+    runs = [store.run(name) for name in "ab"]
+    for run in runs:
+        assert sorted(each.step for each in run.checkpoints()) == list(range(12))
+        for step in range(12):
+            assert same(run.load(step), _state(step))
+    numbers = [each.sequence for run in runs for each in run.checkpoints()]
+    assert max(numbers) <= len(numbers)
 
 
 def test_of_threads_that_save_one_step_one_succeeds(run: Run) -> None:
@@ -61,110 +64,6 @@ def test_of_threads_that_save_one_step_one_succeeds(run: Run) -> None:
     assert same(run.load(), _state(winner))
     files = {file.name for file in run.checkpoint().head.files}
     assert set(data_files(run)) == files, "the others left nothing"
-
-
-def test_all_objects_of_one_run_share_its_writer(tmp_path: Path) -> None:
-    """Two of one store, and one of a second store at the same place."""
-    first, second = Store(tmp_path), Store(str(tmp_path))
-    runs = [first.run("a"), first.run("a"), second.run("a")]
-    _together(
-        *(lambda run=run, step=step: run.save(step, _state(step)) for step, run in enumerate(runs))
-    )
-    for run in runs:
-        assert sorted(each.step for each in run.checkpoints()) == [0, 1, 2]
-        assert same(run.load(1), _state(1))
-    runs[0].close()
-    runs[1].save(3, _state(3))
-    runs[0].save(4, _state(4))
-    assert runs[2].load()["step"] == 4
-
-
-def test_the_writer_lets_go_when_the_last_of_them_is_closed(store: Store) -> None:
-    runs = [store.run("a"), store.run("a")]
-    for step, run in enumerate(runs):
-        run.save(step, {})
-    runs[0].close()
-    assert store.backend.lock(runs[0].hash) is None
-    runs[1].close()
-    lock = store.backend.lock(runs[0].hash)
-    assert lock is not None
-    with pytest.raises(RunBusy):
-        runs[0].save(7, {})
-
-
-@pytest.mark.guarantee("G8")
-def test_loads_during_saves_see_whole_states(store: Store, run: Run) -> None:
-    run.save(0, _state(0))
-    saving = True
-
-    def save() -> None:
-        nonlocal saving
-        try:
-            for step in range(1, 15):
-                run.save(step, _state(step))
-                if step > 3:
-                    run.delete(step - 3)
-        finally:
-            saving = False
-
-    def load() -> int:
-        reader = Store(Path(store.url).parent).find_run("a")
-        count, newest = 0, 0
-        while saving or count == 0:
-            state = reader.load()
-            assert same(state, _state(state["step"]))
-            assert state["step"] >= newest, "what was committed stays committed"
-            newest = state["step"]
-            count += 1
-        return count
-
-    counts = _together(save, load, load)[1:]
-    assert min(counts) > 0
-    assert run.load()["step"] == 14
-
-
-@pytest.mark.guarantee("G8")
-def test_loads_during_replacements_see_the_old_or_the_new(store: Store, run: Run) -> None:
-    run.save(1, _state(0))
-    saving = True
-
-    def save() -> None:
-        nonlocal saving
-        try:
-            for number in range(1, 15):
-                run.save(1, _state(number), replace=True)
-        finally:
-            saving = False
-
-    def load() -> int:
-        reader = Store(Path(store.url).parent).find_run("a")
-        count = 0
-        while saving or count == 0:
-            try:
-                state = reader.load(1)
-            except RefNotFound:  # it was replaced between the looks into index and folder
-                continue
-            assert same(state, _state(state["step"]))
-            count += 1
-        return count
-
-    _, count = _together(save, load)
-    assert count > 0
-
-
-def test_runs_are_saved_beside_each_other(store: Store) -> None:
-    def save(name: str) -> None:
-        mine = store.run(name)
-        for step in range(6):
-            mine.save(step, _state(step))
-
-    _together(*(lambda name=name: save(name) for name in "abcd"))
-    for name in "abcd":
-        found = store.run(name)
-        assert [each.step for each in found.checkpoints()] == list(range(6))
-        assert same(found.load(5), _state(5))
-    numbers = [each.sequence for name in "abcd" for each in store.run(name).checkpoints()]
-    assert len(numbers) == 24
 
 
 def test_one_run_is_made_by_many_at_once(tmp_path: Path) -> None:

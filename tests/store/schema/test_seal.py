@@ -36,10 +36,12 @@ def test_what_was_sealed_comes_back(fields: dict[str, Any]) -> None:
     assert unseal(text, FORMAT) == fields
 
 
+START = b'{"format":"standfast test 3","seal":"'
+
+
 def test_the_seal_is_the_digest_of_the_text_with_zeros_in_its_place() -> None:
-    start = b'{"format":"standfast test 3","seal":"'
-    assert GOOD.startswith(start)
-    digits = GOOD[len(start) : len(start) + 64]
+    assert GOOD.startswith(START)
+    digits = GOOD[len(START) : len(START) + 64]
     assert blake3(GOOD.replace(digits, b"0" * 64)).hexdigest().encode() == digits
     assert json.loads(GOOD)["b"] == [None, "ü", 0.5]
 
@@ -57,14 +59,13 @@ def test_a_text_that_was_cut_or_goes_on_is_refused() -> None:
     for end in range(len(GOOD)):
         with pytest.raises(DamagedFile):
             unseal(GOOD[:end], FORMAT)
-    with pytest.raises(IndexMismatch, match="its own digest"):
+    with pytest.raises(IndexMismatch):
         unseal(GOOD + b" ", FORMAT)
 
 
 def _with(body: bytes) -> bytes:
-    """A text with a right seal, whatever stands in it."""
-    start = b'{"format":"standfast test 3","seal":"'
-    text = start + b"0" * 64 + b'"' + body
+    """A text whose seal is right, whatever is in it."""
+    text = START + b"0" * 64 + b'"' + body
     return text.replace(b"0" * 64, blake3(text).hexdigest().encode(), 1)
 
 
@@ -91,9 +92,9 @@ def test_what_is_sealed_and_no_sound_json_is_refused(body: bytes) -> None:
 
 
 def test_another_format_is_damage_and_a_newer_version_is_not() -> None:
-    with pytest.raises(BadField, match="does not begin with"):
+    with pytest.raises(BadField):
         unseal(GOOD, "standfast other 3")
-    with pytest.raises(TooNew, match=r"test 3.*test 2"):
+    with pytest.raises(TooNew):
         unseal(GOOD, "standfast test 2")
     with pytest.raises(IndexMismatch):  # damage can look like a newer version
         unseal(GOOD[:-2] + b"]}", "standfast test 2")
@@ -113,24 +114,18 @@ RUN_FILE = {
     "hyperparameters": {"lr": 0.1},
     "environment": {"python": "3"},
 }
+WRONG_RUN_FILES: list[dict[str, Any]] = [
+    *({"run": "1" * 24}, {"run": 5}, {"identity": None}, {"identity": {"hp": 5}}, {"name": 5}),
+    *({"parent": {"run": "x"}}, {"environment": {"python": 3}}, {"needs": "text"}),
+]
+PLACE = Place("0" * 24, 1, 5, "0123abcd")
+WRONG_MARKS: list[dict[str, Any]] = [
+    *({"run": "1" * 24}, {"step": 2}, {"tags": "a"}, {"tags": [1]}, {"notes": ["x"]}, {"token": 1}),
+]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"run": "1" * 24},
-        {"run": 5},
-        {"identity": None},
-        {"identity": {"hp": 5}},
-        {"name": 5},
-        {"parent": {"run": "x"}},
-        {"environment": {"python": 3}},
-        {"needs": "text"},
-    ],
-    ids=str,
-)
-def test_a_malformed_run_file_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    store = Store(tmp_path)
+@pytest.mark.parametrize("change", WRONG_RUN_FILES, ids=str)
+def test_a_malformed_run_file_is_refused(store: Store, change: dict[str, Any]) -> None:
     path = names.run_file("0" * 24)
     store.backend.create(path, seal(run_file.FORMAT, RUN_FILE) + b"\n")
     assert run_file.read_run(store.backend, "0" * 24).name == "a"
@@ -139,23 +134,17 @@ def test_a_malformed_run_file_is_refused(tmp_path: Path, change: dict[str, Any])
         run_file.read_run(store.backend, "0" * 24)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"run": "1" * 24}, {"step": 2}, {"tags": "a"}, {"tags": [1]}, {"notes": ["x"]}, {"token": 1}],
-    ids=str,
-)
-def test_malformed_marks_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    store = Store(tmp_path)
-    place = Place("0" * 24, 1, 5, "0123abcd")
-    fields = msgspec.to_builtins(place) | {"tags": ["a"], "notes": [{"time": "t", "text": "x"}]}
+@pytest.mark.parametrize("change", WRONG_MARKS, ids=str)
+def test_malformed_marks_are_refused(store: Store, change: dict[str, Any]) -> None:
+    fields = msgspec.to_builtins(PLACE) | {"tags": ["a"], "notes": [{"time": "t", "text": "x"}]}
     path = names.marks_file("0" * 24, 1)
     store.backend.create(path, seal(marks.FORMAT, fields) + b"\n")
-    assert marks.read_marks(store.backend, place).tags == ["a"]
-    other = msgspec.structs.replace(place, token="ffffffff")
+    assert marks.read_marks(store.backend, PLACE).tags == ["a"]
+    other = msgspec.structs.replace(PLACE, token="ffffffff")
     assert marks.read_marks(store.backend, other).tags == []
     store.backend.replace(path, seal(marks.FORMAT, fields | change) + b"\n")
     with pytest.raises(DamagedFile, match=path):
-        marks.read_marks(store.backend, place)
+        marks.read_marks(store.backend, PLACE)
 
 
 def test_a_run_file_is_what_the_page_of_the_format_says(tmp_path: Path) -> None:

@@ -88,43 +88,11 @@ def _assert_alike(values: Sequence[Any]) -> list[Any]:
     return back
 
 
-def test_the_same_tensor_twice_is_stored_once() -> None:
-    x = torch.randn(3, 4)
-    aliases = _found([x, x])
-    assert aliases.stored == [0]
-    assert aliases.views == {1: View(0, 0, (16, 4))}
-    assert aliases.added == []
-    a, b = _assert_alike([x, x])
-    a += 1
-    assert torch.equal(a, b)
-
-
-def test_tied_weights_of_modules_come_back_tied() -> None:
-    embedding, head = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5)
-    head.weight = embedding.weight
-    state = torch.nn.Sequential(embedding, head).state_dict()
-    first, second, bias = _assert_alike(list(state.values()))
-    first.zero_()
-    assert second.abs().sum() == 0
-    assert torch.equal(bias, head.bias)
-
-
-def test_a_parameter_and_its_data_come_back_tied() -> None:
-    weight = torch.nn.Parameter(torch.randn(2, 2))
-    parameter, data = _assert_alike([weight, weight.data])
-    data.zero_()
-    assert parameter.detach().abs().sum() == 0
-
-
-def test_a_transposed_tie_is_a_view_with_its_own_strides() -> None:
-    x = torch.randn(3, 4)
-    assert _found([x.T, x]).views == {0: View(0, 0, (4, 16))}
-    _assert_alike([x.T, x])
-
-
-def test_a_part_is_a_view_of_the_whole() -> None:
-    x = torch.arange(9.0)
+def test_a_part_is_a_view_of_the_whole_with_its_own_strides() -> None:
+    x, y = torch.arange(9.0), torch.randn(3, 4)
     assert _found([x[2:5], x]).views == {0: View(0, 8, (4,))}
+    assert _found([y.T, y]).views == {0: View(0, 0, (4, 16))}
+    _assert_alike([y.T, y, torch.nn.Parameter(y)])
     part, whole = _assert_alike([x[2:5], x])
     part.zero_()
     assert whole.tolist() == [0, 1, 0, 0, 0, 5, 6, 7, 8]
@@ -148,17 +116,9 @@ def test_parts_that_overlap_get_a_base_of_their_own(make: Any) -> None:
     assert b[2] == -1
 
 
-def test_equal_but_separate_tensors_stay_separate() -> None:
-    a, b = torch.zeros(5), torch.zeros(5)
-    assert _found([a, b]).stored == [0, 1]
-    a, b = _assert_alike([a, b])
-    a += 1
-    assert b.sum() == 0
-
-
-def test_neighbours_in_one_buffer_stay_separate() -> None:
+def test_neighbours_and_equal_tensors_stay_separate() -> None:
     flat = torch.arange(10.0)
-    assert _found([flat[:4], flat[4:], torch.ones(2)]).stored == [0, 1, 2]
+    assert _found([flat[:4], flat[4:], torch.ones(2), torch.ones(2)]).stored == [0, 1, 2, 3]
 
 
 def test_a_tensor_alone_is_stored_however_it_lies() -> None:
@@ -216,7 +176,7 @@ def test_torch_and_numpy_on_one_memory() -> None:
     _assert_alike([torch.from_numpy(x[0:5]), torch.from_numpy(x[3:8])])
 
 
-def test_packed_tensors_share_memory_too() -> None:
+def test_packed_tensors_share_memory_unless_they_are_scattered() -> None:
     data = np.arange(24, dtype=np.uint8)
     a = Packed(data, "float4_e2m1fn", (6, 8))
     b = Packed(data[8:16], "float4_e2m1fn", (2, 8))
@@ -224,13 +184,9 @@ def test_packed_tensors_share_memory_too() -> None:
     whole, part = _assert_alike([a, b])
     part.data[...] = 0
     assert whole.data.reshape(-1)[8:16].sum() == 0
-
-
-def test_scattered_packed_tensors_are_stored_for_themselves() -> None:
-    scattered = np.arange(24, dtype=np.uint8)[::2]
-    values = [Packed(scattered, "float4_e2m1fn", shape) for shape in ((24,), (3, 8))]
+    values = [Packed(data[::2], "float4_e2m1fn", shape) for shape in ((24,), (3, 8))]
     assert _found(values).stored == [0, 1]
-    assert [back.data.tobytes() for back in _round_trip(values)] == [scattered.tobytes()] * 2
+    assert [back.data.tobytes() for back in _round_trip(values)] == [data[::2].tobytes()] * 2
 
 
 def test_what_memory_does_not_hold_is_stored_for_itself() -> None:
@@ -240,16 +196,6 @@ def test_what_memory_does_not_hold_is_stored_for_itself() -> None:
     values = [x, x.conj(), x.conj().imag, swapped, swapped, empty, empty]
     assert _found(values).stored == list(range(7))
     assert torch.equal(_round_trip(values)[1], x.conj().resolve_conj())
-
-
-def test_groups_are_told_apart() -> None:
-    x, y = np.arange(10), np.arange(20)
-    values = [y[5:9], x[1:4], y, x[2:6], np.ones(3), y[::2], x[5:7]]
-    aliases = _found(values)
-    assert aliases.stored == [2, 4]
-    bases = {position: view.base for position, view in aliases.views.items()}
-    assert bases == {0: 0, 5: 0, 1: 2, 3: 2, 6: 2}
-    _assert_alike(values)
 
 
 @given(st.lists(st.tuples(st.booleans(), *[st.integers(-7, 7)] * 4), max_size=6))
@@ -266,13 +212,9 @@ def test_any_views_of_one_array_come_back(cuts: list[tuple[bool, int, int, int, 
 OUTSIDE = {
     "behind the end": ((4,), 8, (4,)),
     "before the start": ((3,), 4, (-4,)),
-    "a negative offset": ((1,), -4, (4,)),
-    "an offset beyond memory": ((1,), 10**5000, (4,)),
-    "a huge stride": ((2,), 0, (1 << 61,)),
     "a stride beyond memory": ((1,), 0, (1 << 64,)),
     "strides that cancel": ((3, 3), 0, (1 << 61, -(1 << 61))),
     "a negative length": ((-1,), 0, (4,)),
-    "more elements than can be": ((1 << 40, 1 << 40), 0, (0, 0)),
     "none of too many": ((0, 1 << 63), 0, (4, 4)),
     "too few strides": ((2, 2), 0, (4,)),
     "too many dimensions": ((1,) * 65, 0, (4,) * 65),

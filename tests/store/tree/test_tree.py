@@ -122,19 +122,11 @@ def test_every_numpy_scalar_comes_back(scalar: np.generic) -> None:
     assert _same(_round_trip({"x": scalar}), {"x": scalar})
 
 
-def test_keys_that_are_equal_in_python_keep_their_types() -> None:
+def test_keys_keep_their_types() -> None:
     for key in (1, 1.0, True, 0, 0.0, -0.0, False, None, "1", "$", "\ud800", math.nan, 2**64):
         (back,) = _round_trip({key: "x"})
         assert _same(back, key)
-
-
-def test_two_nan_keys_stay_two() -> None:
     assert list(_round_trip({float("nan"): 1, float("nan"): 2}).values()) == [1, 2]
-
-
-def test_what_json_has_stands_as_it_is() -> None:
-    state = {"a": [1, -2.5, "ü", None, True], "b": {}, "é": -(2**63)}
-    assert json.loads(encode(flatten(state)[0], [])) == state
 
 
 def test_the_tags() -> None:
@@ -181,13 +173,6 @@ def test_tensors_come_in_the_order_of_the_tree_with_paths_and_kinds() -> None:
     assert build(tree, lambda number: -number)[3] == [None, (-6, 1)]
 
 
-def test_build_leaves_the_decoded_tree_as_it_was() -> None:
-    tree = {"a": [Ref(0)]}
-    built = build(tree, lambda number: "tensor")
-    built["a"].append(1)
-    assert tree == {"a": [Ref(0)]}
-
-
 class Color(enum.IntEnum):
     RED = 1
 
@@ -217,60 +202,60 @@ class Tally(Counter[str]):
 Point = namedtuple("Point", "x y")
 
 REFUSED = [
-    (Point(1, 2), r"Point .*tuple\(value\)"),
-    (defaultdict(list), r"collections.defaultdict .*dict\(value\)"),
-    (Tally("a"), r"Tally .*Counter\(value\) or dict\(value\)"),
-    (Color.RED, r"Color .*\.value"),
-    (Mode.FAST, r"Mode .*\.value"),
-    (Text("a"), r"Text .*str\(value\)"),
-    (torch.Size([1]), r"torch.Size .*tuple\(value\)"),
-    (torch.float32, r"torch.dtype .*str\(value\)"),
-    (np.zeros((1, 1)).view(np.matrix), r"matrix .*numpy.asarray\(value\)"),
-    (np.ma.masked_array([1]), r"MaskedArray .*\.data and \.mask"),
-    (np.zeros(1, "i4,f4")[0], r"numpy.void .*fields"),
-    ({1, 2}, r"set .*sorted\(value\)"),
-    (range(3), r"range .*list\(value\)"),
-    (bytearray(b"a"), r"bytearray .*bytes\(value\)"),
-    (Config(), r"Config .*dataclasses.asdict\(value\)"),
-    (Model(), r"Model .*value.state_dict\(\)"),
-    (torch.nn.Linear(1, 1), r"Linear .*value.state_dict\(\)"),
-    (len, r"builtin_function_or_method .*leave it out"),
-    (int, r"type .*its name"),
-    (object(), r"object .*str\(value\)"),
-    (torch.ones(1).as_subclass(type("Mine", (torch.Tensor,), {})), r"Mine .*as_subclass"),
+    (Point(1, 2), "tuple(value)"),
+    (defaultdict(list), "dict(value)"),
+    (Tally("a"), "Counter(value)"),
+    (Color.RED, ".value"),
+    (Mode.FAST, ".value"),
+    (Text("a"), "str(value)"),
+    (torch.Size([1]), "tuple(value)"),
+    (torch.float32, "str(value)"),
+    (np.zeros((1, 1)).view(np.matrix), "numpy.asarray(value)"),
+    (np.ma.masked_array([1]), ".mask"),
+    (np.zeros(1, "i4,f4")[0], "numpy.void"),
+    ({1, 2}, "sorted(value)"),
+    (range(3), "list(value)"),
+    (bytearray(b"a"), "bytes(value)"),
+    (Config(), "dataclasses.asdict(value)"),
+    (Model(), "value.state_dict()"),
+    (torch.nn.Linear(1, 1), "value.state_dict()"),
+    (len, "builtin_function_or_method"),
+    (int, "type"),
+    (object(), "str(value)"),
+    (torch.ones(1).as_subclass(type("Mine", (torch.Tensor,), {})), "as_subclass"),
 ]
 
 
-@pytest.mark.parametrize(("value", "message"), REFUSED, ids=lambda v: type(v).__name__)
-def test_what_would_not_come_back_is_refused_with_its_path(value: Any, message: str) -> None:
-    with pytest.raises(RefusedState, match=rf"^optimizer\.param_groups\.0\.lr: a \S*{message}"):
+@pytest.mark.parametrize(("value", "advice"), REFUSED, ids=lambda v: type(v).__name__)
+def test_what_would_not_come_back_is_refused_with_its_path(value: Any, advice: str) -> None:
+    with pytest.raises(RefusedState, match=r"^optimizer\.param_groups\.0\.lr:") as caught:
         flatten({"optimizer": {"param_groups": [{"lr": value}]}})
+    assert advice in str(caught.value)
+    assert type(value).__name__ in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("key", "advice"),
-    [
-        ((1, 2), r"str\(key\)"),
-        (np.int64(1), r"int\(key\)"),
-        (Color.RED, "value"),
-        (b"a", r"str\(key\)"),
-    ],
+    [((1, 2), "str(key)"), (np.int64(1), "int(key)"), (Color.RED, "value"), (b"a", "str(key)")],
     ids=str,
 )
 def test_keys_of_other_types_are_refused(key: Any, advice: str) -> None:
-    with pytest.raises(RefusedState, match=rf"^model\.0: its key .* keys are str.*{advice}"):
-        flatten({"model": [{key: 1}]})
-    with pytest.raises(RefusedState, match=r"^state: its key"):
-        flatten(OrderedDict([(key, 1)]))
-    with pytest.raises(RefusedState, match=r"^state: its key"):
-        flatten(Counter([key]))
+    for state, path in (
+        ({"model": [{key: 1}]}, "model.0"),
+        (OrderedDict([(key, 1)]), "state"),
+        (Counter([key]), "state"),
+    ):
+        with pytest.raises(RefusedState, match=f"^{path}:") as caught:
+            flatten(state)
+        assert advice in str(caught.value)
 
 
-def test_an_ordered_dict_with_other_attributes_is_refused() -> None:
-    ordered = OrderedDict(a=1)
-    ordered.note = "x"  # type: ignore[attr-defined]
-    with pytest.raises(RefusedState, match=r"model: it has the attribute 'note'.*OrderedDict"):
-        flatten({"model": ordered})
+@pytest.mark.parametrize("kind", [OrderedDict, Counter])
+def test_a_dict_with_other_attributes_is_refused(kind: type[Any]) -> None:
+    members = kind(a=1)
+    members.note = "x"
+    with pytest.raises(RefusedState, match="'note'"):
+        flatten({"model": members})
 
 
 def test_a_counter_keeps_its_order_and_counts_of_every_sign_and_type() -> None:
@@ -279,22 +264,6 @@ def test_a_counter_keeps_its_order_and_counts_of_every_sign_and_type() -> None:
     assert _same(back, milestones)
     assert list(back) == [30, "$a", None, 10]
     assert back["never seen"] == 0
-    assert _same(_round_trip(Counter()), Counter())
-
-
-def test_tensors_lie_in_a_counter_as_in_any_dict() -> None:
-    weight = np.ones(1)
-    node, (leaf,) = flatten({"sums": Counter({"w": weight})})
-    assert path_text(leaf.path) == "sums.w"
-    assert decode(encode(node, [4]), 5) == {"sums": Counter({"w": Ref(4)})}
-    assert _round_trip(Counter({"w": weight}))["w"] is weight
-
-
-def test_a_counter_with_attributes_is_refused() -> None:
-    counter = Counter(a=1)
-    counter.note = "x"  # type: ignore[attr-defined]
-    with pytest.raises(RefusedState, match=r"milestones: it has the attribute 'note'.*Counter"):
-        flatten({"milestones": counter})
 
 
 def test_what_a_container_was_declared_to_hold_is_no_attribute() -> None:
@@ -309,15 +278,8 @@ def test_a_counter_in_a_given_tree_is_filled_where_it_lies(tmp_path: Path) -> No
     mine = Counter(a=7, b=8)
     assert run.load(1, into={"seen": mine})["seen"] is mine
     assert mine == Counter(a=1, b=2)
-    with pytest.raises(StateMismatch, match=r"missing in the checkpoint: seen\.c"):
+    with pytest.raises(StateMismatch, match="seen"):
         run.load(1, into={"seen": Counter(a=7, b=8, c=9)})
-
-
-def _nested(depth: int, wrap: Any) -> Any:
-    state: Any = complex(1, math.inf)
-    for _ in range(depth):
-        state = wrap(state)
-    return state
 
 
 WRAPS = {
@@ -331,16 +293,18 @@ WRAPS = {
 
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_a_hundred_levels_come_back_and_one_more_is_refused(wrap: str) -> None:
-    deep = _nested(100, WRAPS[wrap])
+    deep: Any = complex(1, math.inf)
+    for _ in range(100):
+        deep = WRAPS[wrap](deep)
     assert _same(_round_trip(deep), deep)
-    with pytest.raises(RefusedState, match="100 containers"):
+    with pytest.raises(RefusedState, match="100"):
         flatten([deep])
 
 
 def test_a_cycle_is_refused_at_once() -> None:
     state: dict[str, Any] = {"wide": list(range(1000)), "a": {}}
     state["a"]["self"] = state
-    with pytest.raises(RefusedState, match=r"^a\.self: it contains itself"):
+    with pytest.raises(RefusedState, match=r"^a\.self:"):
         flatten(state)
 
 
