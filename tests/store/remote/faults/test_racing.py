@@ -9,6 +9,7 @@ import sys
 import traceback
 
 import pytest
+from tests.store.remote.faults.workers import Worker
 
 from standfast import Store
 from standfast.errors import FileError
@@ -16,7 +17,6 @@ from tests.kit.object_store.faults import HoldAnswer
 from tests.kit.object_store.proxy import Proxy
 from tests.kit.object_store.server import Server
 from tests.kit.stores import same
-from tests.store.remote.faults.workers import Worker
 from tests.store.remote.places import data_keys, fresh, large, orphans, state, straight
 
 
