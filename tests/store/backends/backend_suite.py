@@ -6,6 +6,7 @@ gives a fresh, empty one.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -56,6 +57,15 @@ def new_file(backend: Backend, name: str, content: bytes) -> None:
         file.finish(len(content))
         file.place()
     backend.sync(name.rpartition("/")[0])
+
+
+def refusing(number: int) -> Callable[..., None]:
+    """An operation that always fails."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
 
 
 def settled(version: Callable[[], Version | None]) -> Version | None:
