@@ -89,26 +89,20 @@ class BackendSuite:
 
     # Files that are written whole
 
-    def test_what_was_created_is_read_back(self, backend: Backend) -> None:
-        backend.create(f"{RUN}/record.json", b"content")
-        assert backend.read(f"{RUN}/record.json") == b"content"
-        assert backend.size(f"{RUN}/record.json") == 7
-        assert backend.exists(f"{RUN}/record.json")
-
     @pytest.mark.parametrize("length", [0, 1, 4095, 4096, 4097, 100_000])
-    def test_small_files_of_all_lengths_come_back(self, backend: Backend, length: int) -> None:
+    @pytest.mark.parametrize("name", ["manifest.yaml", f"{RUN}/record.json"])
+    def test_a_file_of_any_length_comes_back(
+        self, backend: Backend, name: str, length: int
+    ) -> None:
         content = bytes(i % 251 for i in range(length))
-        backend.create("created", content)
-        backend.replace("replaced", content)
-        assert backend.read("created") == content
-        assert backend.read("replaced") == content
-        assert backend.size("created") == length
-
-    def test_a_file_in_the_outermost_folder_is_a_file_too(self, backend: Backend) -> None:
-        backend.create("manifest.yaml", b"x")
-        assert [entry.name for entry in backend.list("")] == ["manifest.yaml"]
-        backend.sync("")
-        assert backend.read("manifest.yaml") == b"x"
+        folder, _, last = name.rpartition("/")
+        for write in (backend.create, backend.replace):
+            write(name, content)
+            backend.sync(folder)
+            assert backend.read(name) == content
+            assert backend.size(name) == length
+            assert backend.exists(name)
+            assert [entry.name for entry in backend.list(folder)] == [last]
 
     def test_the_first_bytes_of_a_file_are_read_alone(self, backend: Backend) -> None:
         backend.create("a", b"0123456789")
@@ -118,12 +112,14 @@ class BackendSuite:
 
     def test_create_refuses_a_name_that_is_taken(self, backend: Backend) -> None:
         backend.create("a", b"first")
-        with pytest.raises(AlreadyExists, match="exists already"):
+        with pytest.raises(AlreadyExists):
             backend.create("a", b"second")
         assert backend.read("a") == b"first"
         assert len(backend.list("")) == 1
 
     def test_of_many_threads_that_create_one_name_one_wins(self, backend: Backend) -> None:
+        ready = threading.Barrier(8)
+
         def create(number: int) -> bool:
             ready.wait(30)
             try:
@@ -132,7 +128,6 @@ class BackendSuite:
                 return False
             return True
 
-        ready = threading.Barrier(8)
         with ThreadPoolExecutor(8) as pool:
             won = list(pool.map(create, range(8)))
         assert won.count(True) == 1
@@ -228,20 +223,16 @@ class BackendSuite:
         assert backend.list("") == []
         assert not backend.exists("a")
 
-    def test_a_placed_file_stays_when_it_is_discarded_after_that(self, backend: Backend) -> None:
+    def test_a_new_file_never_replaces_another(self, backend: Backend) -> None:
         with backend.new("a") as file:
             file.finish(0)
             file.place()
             file.discard()
-        assert backend.read("a") == b""
-
-    def test_a_new_file_never_replaces_another(self, backend: Backend) -> None:
-        backend.create("a", b"old")
         with backend.new("a") as file:
-            file.finish(0)
-            with pytest.raises(AlreadyExists, match="exists already"):
+            file.finish(3)
+            with pytest.raises(AlreadyExists):
                 file.place()
-        assert backend.read("a") == b"old"
+        assert backend.read("a") == b""
         assert len(backend.list("")) == 1
 
     # Looking
@@ -251,9 +242,9 @@ class BackendSuite:
         for name in ("nothing", "models/nothing", "nowhere/at/all"):
             assert not backend.exists(name)
             assert backend.size(name) is None
-            with pytest.raises(MissingFile, match="no file"):
+            with pytest.raises(MissingFile):
                 backend.read(name)
-            with pytest.raises(MissingFile, match="no file"):
+            with pytest.raises(MissingFile):
                 backend.open(name)
         assert list(backend.list("nowhere")) == []
         assert dict(backend.folders("nowhere")) == {}
@@ -320,9 +311,10 @@ class BackendSuite:
             backend.create(name, b"x")
         backend.delete(["models/a", "models/nothing", "nowhere/at/all", "models/c"])
         backend.sync("models")
-        assert [entry.name for entry in backend.list("models")] == ["b"]
         backend.delete([])
-        assert backend.exists("models/b")
+        assert [entry.name for entry in backend.list("models")] == ["b"]
+        backend.create("models/a", b"second")
+        assert backend.read("models/a") == b"second"
 
     def test_a_folder_is_deleted_if_nothing_is_in_it(self, backend: Backend) -> None:
         backend.create(f"{RUN}/a", b"x")
@@ -335,12 +327,6 @@ class BackendSuite:
         assert backend.version(RUN) is None
         backend.create(f"{RUN}/a", b"y")
         assert backend.read(f"{RUN}/a") == b"y"
-
-    def test_a_name_that_was_deleted_can_be_created_again(self, backend: Backend) -> None:
-        backend.create("a", b"first")
-        backend.delete(["a"])
-        backend.create("a", b"second")
-        assert backend.read("a") == b"second"
 
     # Links
 
@@ -372,7 +358,7 @@ class BackendSuite:
         assert sorted(entry.name for entry in backend.list("")) == ["a", "b"]
 
     def test_a_link_to_nothing_is_an_error(self, backend: Backend) -> None:
-        with pytest.raises(MissingFile, match="there is no file"):
+        with pytest.raises(MissingFile):
             backend.link("models/nothing", "models/b/y")
         assert not backend.exists("models/b")
 
@@ -402,9 +388,7 @@ class BackendSuite:
     def test_a_lock_is_waited_for(self, backend: Backend) -> None:
         first = backend.lock("a")
         assert first is not None
-        began = time.monotonic()
         assert backend.lock("a", wait=0.1) is None
-        assert 0.1 <= time.monotonic() - began < 30
         timer = threading.Timer(0.1, first.release)
         timer.start()
         second = backend.lock("a", wait=30)
@@ -413,37 +397,32 @@ class BackendSuite:
         second.release()
 
     def test_of_many_threads_one_has_the_lock(self, backend: Backend) -> None:
-        inside = []
-        most = []
+        inside: list[int] = []
 
-        def work(number: int) -> None:
-            lock = backend.lock("a", wait=30)
-            assert lock is not None
-            with lock:
+        def work(number: int) -> int:
+            with backend.lock("a", wait=30):  # type: ignore[union-attr]
                 inside.append(number)
-                most.append(len(inside))
-                time.sleep(0.001)
+                count = len(inside)
+                backend.exists("models")  # which lets the others run
                 inside.remove(number)
+            return count
 
         with ThreadPoolExecutor(6) as pool:
-            list(pool.map(work, range(12)))
-        assert most == [1] * 12
+            assert list(pool.map(work, range(12))) == [1] * 12
 
     def test_the_locks_that_are_held_can_be_listed(self, backend: Backend) -> None:
         assert list(backend.locked("")) == []
-        first, second, other = (
-            backend.lock(name, passing=True) for name in ("a.pin.1", "a.pin.2", "b.pin.1")
-        )
+        names = ("a.pin.1", "a.pin.2", "b.pin.1")
+        first, second, other = locks = [backend.lock(name, passing=True) for name in names]
         assert first is not None
         assert second is not None
-        assert other is not None
         assert sorted(backend.locked("a.pin.")) == ["a.pin.1", "a.pin.2"]
-        assert first.is_held(), "it was looked at, not taken"
+        assert first.is_held(), "to list it takes it"
         first.release()
         assert list(backend.locked("a.pin.")) == ["a.pin.2"]
         assert list(backend.locked("b")) == ["b.pin.1"]
-        second.release()
-        other.release()
+        for lock in locks:
+            lock.release()  # type: ignore[union-attr]
         assert list(backend.locked("")) == []
 
     def test_locks_are_no_objects(self, backend: Backend) -> None:
@@ -483,7 +462,7 @@ class BackendSuite:
                 lambda: backend.sweep(name),
             ]
         for call in refusing:
-            with pytest.raises(BadLabel, match="cannot be the name"):
+            with pytest.raises(BadLabel):
                 call()
         assert [entry.name for entry in backend.list("models")] == ["x"]
 
@@ -507,18 +486,16 @@ class BackendSuite:
         assert backend.read(f"{RUN}/a") == b"x"
         assert backend.read(f"{RUN}/b") == b"\1\1\1"
 
-    def test_it_says_where_it_is_and_how_much_fits(self, backend: Backend) -> None:
-        assert backend.url
-        free = backend.free()
-        assert free is None or free > 0
-
-    def test_the_cache_is_a_folder_that_can_be_written(self, backend: Backend) -> None:
+    def test_its_cache_can_be_written_and_is_no_part_of_it(self, backend: Backend) -> None:
         backend.create("models/a", b"x")
         cache = backend.cache
         if cache is not None:
             (cache / "index").write_bytes(b"x")
-            assert [entry.name for entry in backend.list("")] == []
-            assert list(backend.folders("")) == ["models"]
+        assert [entry.name for entry in backend.list("")] == []
+        assert list(backend.folders("")) == ["models"]
+        assert backend.url
+        free = backend.free()
+        assert free is None or free > 0
 
     def test_a_path_leads_to_the_content_if_there_is_one(self, backend: Backend) -> None:
         backend.create("models/a", b"content")

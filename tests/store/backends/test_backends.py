@@ -1,4 +1,4 @@
-"""A store works the same on every backend: on a disk, in memory and in an object store."""
+"""Backends in memory and in an object store, and stores, which work the same on each."""
 
 from __future__ import annotations
 
@@ -22,10 +22,41 @@ from standfast.errors import (
     StepExists,
 )
 from standfast.files.digests import CHUNK
+from standfast.store.backends.backend import Backend
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.maintenance.doctor import clean, examine
+from standfast.store.remote.backend import RemoteBackend
 from standfast.store.schema import names
 from tests.kit.stores import MIB, chunks, random_bytes, same
+from tests.store.backends.backend_suite import BackendSuite
+
+
+class TestMemoryBackend(BackendSuite):
+    @pytest.fixture
+    def backend(self) -> Backend:
+        return MemoryBackend()
+
+
+class TestRemoteBackend(BackendSuite):
+    keeps_what_is_open = False
+
+    @pytest.fixture
+    def backend(self, bucket_url: str) -> Backend:
+        return RemoteBackend(bucket_url)
+
+
+def test_two_backends_in_memory_share_nothing_and_no_disk() -> None:
+    first, second = MemoryBackend(), MemoryBackend()
+    run = Store(first).run("a")
+    run.save(1, {"number": 1})
+    Store(second).run("a").save(2, {"number": 2})
+    assert (run.load(), len(run.checkpoints())) == ({"number": 1}, 1)
+    with first.lock("x"), second.lock("x"):  # type: ignore[union-attr]
+        assert first.path("models") is None
+        assert (first.cache, first.free()) == (None, None)
+
+
+# Stores
 
 
 @pytest.fixture(params=["disk", "memory", "object store"])
@@ -172,13 +203,3 @@ def test_one_writes_at_a_time(store: Store) -> None:
         run.save(1, {})
     lock.release()
     run.save(1, {})
-
-
-def test_two_stores_in_memory_have_nothing_in_common() -> None:
-    stores = [Store(MemoryBackend()), Store(MemoryBackend())]
-    runs = [store.run("a") for store in stores]
-    for number, run in enumerate(runs):
-        run.save(number, {"number": number})
-    assert [run.load()["number"] for run in runs] == [0, 1]
-    assert runs[0].checkpoint() != runs[1].checkpoint()
-    assert [len(run.checkpoints()) for run in runs] == [1, 1]
