@@ -413,7 +413,7 @@ class BackendSuite:
     def test_the_locks_that_are_held_can_be_listed(self, backend: Backend) -> None:
         assert list(backend.locked("")) == []
         names = ("a.pin.1", "a.pin.2", "b.pin.1")
-        first, second, other = locks = [backend.lock(name, passing=True) for name in names]
+        first, second, _ = locks = [backend.lock(name, passing=True) for name in names]
         assert first is not None
         assert second is not None
         assert sorted(backend.locked("a.pin.")) == ["a.pin.1", "a.pin.2"]
