@@ -125,11 +125,12 @@ def test_a_keeper_that_is_killed_is_an_error_and_leaves_no_mount(tmp_path: Path)
             if str(tmp_path) in Path(f"/proc/{child}/cmdline").read_text()
         ]
         os.kill(int(keeper), signal.SIGKILL)
-        with pytest.raises(RuntimeError, match="has failed"):
+        with pytest.raises(RuntimeError):
             stack.close()
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
 
 
+@pytest.mark.long
 def test_tests_that_cannot_run_are_listed(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_it.py").write_text(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +18,7 @@ from tests.kit.object_store.faults import (
     CutAnswer,
     DropAnswer,
     DropRequest,
+    Fault,
     HoldAnswer,
     ReplaceInAnswer,
     Slow,
@@ -79,32 +78,28 @@ def test_bodies_and_requests_are_counted(proxy: Proxy, store: S3Store, bucket_ur
     assert (proxy.log, proxy.up, proxy.down) == ([], 0, 0)
 
 
-def test_a_listing_is_logged_with_its_query(proxy: Proxy, store: S3Store) -> None:
+def test_a_listing_is_logged_with_its_query_and_no_secret_is_shown(
+    proxy: Proxy, store: S3Store
+) -> None:
     obstore.put(store, "x/1", b"1")
-    proxy.reset()
     assert there(store, "x/1")
-    (request,) = proxy.log
-    assert (request.path, request.query["list-type"]) == ("/tests", "2")
-    assert request.query["prefix"].endswith("/store/")
+    put, listing = proxy.log
+    assert (listing.path, listing.query["list-type"]) == ("/tests", "2")
+    assert listing.query["prefix"].endswith("/store/")
     assert proxy.down > 100
+    assert "authorization" in put.headers
+    assert "Signature" not in repr(put)
 
 
 def test_parts_of_an_upload_go_through_at_the_same_time(
     proxy: Proxy, store: S3Store, straight: S3Store
 ) -> None:
-    data = os.urandom(24 << 20)
+    data = os.urandom(12 << 20)
     obstore.put(store, "large", data, use_multipart=True, chunk_size=5 << 20, max_concurrency=4)
     assert obstore.get(straight, "large").bytes() == data
     parts = {request.query.get("partNumber") for request in proxy.log if is_put(request)}
-    assert parts == {"1", "2", "3", "4", "5"}
-    assert proxy.requests == {"POST": 2, "PUT": 5}
-
-
-def test_a_secret_is_in_no_request_that_is_shown(proxy: Proxy, store: S3Store) -> None:
-    obstore.put(store, "x", b"1")
-    (request,) = proxy.log
-    assert "authorization" in request.headers
-    assert "Signature" not in repr(request)
+    assert parts == {"1", "2", "3"}
+    assert proxy.requests == {"POST": 2, "PUT": 3}
 
 
 def test_a_held_answer_comes_late_to_a_request_that_was_served(
@@ -112,27 +107,21 @@ def test_a_held_answer_comes_late_to_a_request_that_was_served(
 ) -> None:
     rule = proxy.rule(HoldAnswer(30), is_put)
     impatient = client(bucket_url, timeout=timedelta(seconds=0.5))
-    with pytest.raises(FAILURES, match=r"timed out|timeout"):
+    with pytest.raises(FAILURES):
         obstore.put(impatient, "x", b"1")
     assert rule.hits == 1
     assert there(straight, "x")
 
 
-def test_a_dropped_request_never_arrives(proxy: Proxy, store: S3Store, straight: S3Store) -> None:
-    proxy.rule(DropRequest(), is_put)
+@pytest.mark.parametrize("fault", [DropRequest(), DropAnswer()], ids=["request", "answer"])
+def test_what_is_dropped_fails_before_the_deed_or_after_it(
+    proxy: Proxy, store: S3Store, straight: S3Store, fault: Fault
+) -> None:
+    proxy.rule(fault, is_put)
     with pytest.raises(FAILURES):
         obstore.put(store, "x", os.urandom(3_000_000))
-    assert not there(straight, "x")
+    assert there(straight, "x") == isinstance(fault, DropAnswer)
     obstore.put(store, "x", b"1")
-    assert there(straight, "x")
-
-
-def test_a_dropped_answer_is_lost_after_the_deed(
-    proxy: Proxy, store: S3Store, straight: S3Store
-) -> None:
-    proxy.rule(DropAnswer(), is_put)
-    with pytest.raises(FAILURES):
-        obstore.put(store, "x", b"1")
     assert there(straight, "x")
 
 
@@ -170,11 +159,17 @@ def test_the_proxy_answers_in_the_place_of_the_server(
         assert (rule.hits, proxy.requests["PUT"]) == (2, 3)
 
 
-def test_a_slow_line_takes_its_time_both_ways(proxy: Proxy, store: S3Store) -> None:
+def test_a_slow_line_takes_its_time_both_ways(
+    proxy: Proxy, store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(proxy, "wait", pauses.append)
     data = os.urandom(300_000)
-    proxy.rule(Slow(1_000_000), times=2)
     for act in (lambda: obstore.put(store, "x", data), lambda: obstore.get(store, "x").bytes()):
-        assert 0.25 < seconds(act) < 60
+        pauses.clear()
+        proxy.rule(Slow(1_000_000))
+        act()
+        assert sum(pauses) >= 0.3
 
 
 def test_a_function_is_called_before_the_request_or_before_its_answer(
@@ -215,9 +210,6 @@ def test_a_server_that_is_killed_and_started_again_is_found_again(own_server: Se
     with Proxy(own_server.port) as proxy:
         store = _through(proxy, own_server)
         obstore.put(store, "x", b"1")
-        own_server.kill()
-        own_server.start()
-        assert obstore.get(store, "x").bytes() == b"1"
         proxy.rule(Call(lambda request: own_server.kill()), is_put)
         with pytest.raises(FAILURES):
             obstore.put(store, "y", b"2")
@@ -248,9 +240,3 @@ def _failure(store: S3Store) -> BaseException:
     with pytest.raises(FAILURES) as caught:
         obstore.put(store, "x", b"1")
     return caught.value
-
-
-def seconds(act: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    act()
-    return time.perf_counter() - start
