@@ -15,19 +15,16 @@ from standfast.errors import (
     DamagedFile,
     FellBack,
     NotAStore,
-    Protected,
     RefNotFound,
-    RunBusy,
-    StateMismatch,
     StepExists,
 )
 from standfast.files.digests import CHUNK
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.memory import MemoryBackend
-from standfast.store.maintenance.doctor import clean, examine
+from standfast.store.maintenance.doctor import examine
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.schema import names
-from tests.kit.stores import MIB, chunks, random_bytes, same
+from tests.kit.stores import chunks, random_bytes, same
 from tests.store.backends.backend_suite import BackendSuite
 
 
@@ -101,16 +98,6 @@ def test_states_come_back(store: Store) -> None:
     assert checkpoint.verify().tensors == 3
 
 
-def test_trees_are_filled(store: Store) -> None:
-    run = store.run("a")
-    run.save(1, {"x": np.arange(3.0), "n": 1})
-    given = {"x": np.zeros(3), "n": 0}
-    assert run.load(into=given) is given
-    assert same(given, {"x": np.arange(3.0), "n": 1})
-    with pytest.raises(StateMismatch):
-        run.load(into={"y": np.zeros(3)})
-
-
 def test_references_mean_the_same(store: Store) -> None:
     with pytest.raises(NotAStore):
         store.resolve("latest")
@@ -155,19 +142,6 @@ def test_what_is_held_is_not_written_again(store: Store) -> None:
     assert same(_again(store).run("b").load(), {"x": x})
 
 
-def test_deleting_frees_space(store: Store) -> None:
-    run = store.run("a")
-    for step in (1, 2):
-        run.save(step, {"x": random_bytes(MIB, step)})
-    with pytest.raises(Protected):
-        run.delete(1, 2)
-    run.delete(1)
-    assert _held(store, run.hash) < 1.1 * MIB
-    run.checkpoint(2).tag("paper")
-    with pytest.raises(Protected):
-        run.delete_all()
-
-
 def test_damage_is_found_and_mended(store: Store) -> None:
     run = store.run("a")
     run.save(1, {"x": random_bytes(1000), "n": 1})
@@ -183,23 +157,3 @@ def test_damage_is_found_and_mended(store: Store) -> None:
         assert run.load()["n"] == 1
     assert list(examine(store.backend, store.index).restored) == [f"{run.hash}@2"]
     assert run.load()["n"] == 2
-
-
-def test_what_crashes_left_is_cleaned(store: Store) -> None:
-    run = store.run("a")
-    run.save(1, {})
-    run.close()
-    orphan = names.data_file(run.hash, 9, "0123abcd", "model")
-    store.backend.create(f"{names.run_folder(run.hash)}/{orphan}", b"x")
-    clean(store.backend, store.index)
-    assert not store.backend.exists(f"{names.run_folder(run.hash)}/{orphan}")
-
-
-def test_one_writes_at_a_time(store: Store) -> None:
-    run = store.run("a")
-    lock = store.backend.lock(run.hash)
-    assert lock is not None
-    with pytest.raises(RunBusy):
-        run.save(1, {})
-    lock.release()
-    run.save(1, {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from standfast.store.backends.local import LocalBackend
@@ -136,29 +135,3 @@ def test_the_model_of_links_and_folders(tmp_path: Path) -> None:
     logging.sync_folder(tmp_path / "a")
     states = [tree for ended, tree in trees_after_power_cut(logging.log, {}) if ended]
     assert states == [read_tree(tmp_path)] == [{"a/": b"", "b/y": b"", "b/z": b""}]
-
-
-def test_a_save_of_many_files_is_whole_in_each_of_hundreds_of_states(tmp_path: Path) -> None:
-    def save(backend: LocalBackend) -> None:
-        for part in ("model", "optimizer", "scheduler"):
-            with backend.new(f"{RUN}/{part}") as file:
-                for i in range(4):
-                    file.write(np.full(8192, i, np.uint8), i * 8192)
-                file.finish(30_000)
-                file.place()
-        for other in range(4):
-            with backend.new(f"{RUN}/other-{other}") as file:
-                file.finish(0)
-                file.place()
-        backend.sync(RUN)
-        backend.create(f"{RUN}/record.json", NEW)
-        backend.replace("manifest.yaml", NEW)
-
-    states = list(trees_after_power_cut(*logged(tmp_path, save)))
-    assert len(states) > 400
-    record = f"checkpoints/{RUN}/record.json"
-    data = [f"checkpoints/{RUN}/{part}" for part in ("model", "optimizer", "scheduler")]
-    for ended, tree in states:
-        assert record in tree or not ended
-        if record in tree:
-            assert {len(tree[name]) for name in data} == {30_000}

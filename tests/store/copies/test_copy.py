@@ -259,43 +259,71 @@ def test_where_there_are_no_links_it_is_copied(store: Store, target: Store, seam
 # What is damaged
 
 
-@pytest.mark.parametrize("format", ["safetensors", "torch"])
-def test_a_damaged_tensor_is_never_copied(store: Store, target: Store, format: str) -> None:
+def flip_tensor(path: Path, run: Run) -> None:
+    record = run.checkpoint(1).record
+    extent = record.first_extents[list(record.names).index("optimizer.moment")]
+    flip(path, int(record.starts[extent]) + 7)
+
+
+def swap(path: Path, run: Run) -> None:
+    run.save(2, {"optimizer": {"moment": random_bytes(70_000, 7)}, "step": 2})
+    other = data_path(run, 2, "optimizer")
+    assert path.stat().st_size == other.stat().st_size
+    overwrite(path, other.read_bytes())
+
+
+Harm = Callable[[Path, Run], object]
+DAMAGE: dict[str, tuple[str, Harm, type[DamagedFile]]] = {
+    "a tensor": ("safetensors", flip_tensor, DigestMismatch),
+    "a tensor of a torch file": ("torch", flip_tensor, DigestMismatch),
+    "a header": ("safetensors", lambda path, run: flip(path, 200), DamagedFile),
+    "the end of a torch file": ("torch", lambda path, run: flip(path), DamagedFile),
+    "another file": ("safetensors", swap, IndexMismatch),
+    "cut": ("safetensors", lambda path, _: overwrite(path, path.read_bytes()[:-1]), TruncatedFile),
+    "deleted": ("safetensors", lambda path, run: path.unlink(), MissingData),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_file_is_never_copied_and_named(store: Store, target: Store, how: str) -> None:
+    format, harm, kind = DAMAGE[how]
     run = saved(store, 1, format=format)
     checkpoint = run.checkpoint()
-    record = checkpoint.record
-    extent = record.first_extents[list(record.names).index("optimizer.moment")]
-    file = checkpoint.head.files[record.files[extent]]
-    flip(folder(run) / file.name, int(record.starts[extent]) + 7)
-    with pytest.raises(DigestMismatch, match=file.name) as damage:
+    (file,) = (each for each in checkpoint.head.files if "model" not in each.name)
+    harm(folder(run) / file.name, run)
+    with pytest.raises(kind, match=file.name) as damage:
         checkpoint.copy_to(target)
-    assert damage.value.tensors == ("moment" if format == "safetensors" else "optimizer.moment",)
+    if harm is flip_tensor:
+        name = "moment" if format == "safetensors" else "optimizer.moment"
+        assert getattr(damage.value, "tensors", None) == (name,)
+        assert store.index.damaged_files() == {file.name}
     placed = {name for name, _ in target.backend.list(names.run_folder(run.hash))}
-    assert placed == {each.name for each in checkpoint.head.files} - {file.name}
-    assert store.index.damaged_files() == {file.name}
-
-
-def test_intact_files_stay_for_the_next_attempt(store: Store, target: Store) -> None:
-    run = saved(store, 1)
-    path = data_path(run, 1, "optimizer")
-    whole = path.read_bytes()
-    flip(path)
-    with pytest.raises(DigestMismatch):
-        run.checkpoint(1).copy_to(target)
-    overwrite(path, whole)
-    copied = run.checkpoint(1).copy_to(target)
-    assert copied.shared == data_path(run, 1, "model").stat().st_size
-    assert copied.nbytes == len(whole)
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_a_damaged_header_is_never_copied(store: Store, target: Store, suffix: str) -> None:
-    run = saved(store, 1, format="torch" if suffix == ".pth" else "safetensors")
-    path = next(folder(run).glob(f"*{suffix}"))
-    flip(path, 200 if suffix == ".safetensors" else -1)
-    with pytest.raises(DamagedFile, match=path.name):
-        run.checkpoint(1).copy_to(target)
+    assert placed <= {each.name for each in checkpoint.head.files} - {file.name}
     assert target.index.count() == 0
+
+
+def test_a_damaged_record_is_never_copied(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    checkpoint = run.checkpoint()
+    flip(record_path(run, 1), -30)
+    with pytest.raises(DamagedFile, match=r"_step_000001\.json"):
+        checkpoint.copy_to(target)
+
+
+def test_what_is_damaged_in_the_target_is_copied_again(store: Store, target: Store) -> None:
+    run = saved(store, 1)
+    run.checkpoint().copy_to(target)
+    there = copy_of(run, target, 1, "model")
+    overwrite(there, there.read_bytes()[:5000])
+    copied = run.checkpoint().copy_to(target)
+    assert copied.already
+    assert copied.nbytes == there.stat().st_size
+    flip(there)
+    with pytest.raises(DigestMismatch):
+        run.checkpoint().copy_to(target, check=True)
+    assert run.checkpoint().copy_to(target, check=True).nbytes == there.stat().st_size
+    assert target.index.damaged_files() == set()
+    assert target.resolve("gpt").verify().files == 2
 
 
 def test_bytes_of_a_torch_file_that_the_record_does_not_refer_to_are_verified(
@@ -312,52 +340,6 @@ def test_bytes_of_a_torch_file_that_the_record_does_not_refer_to_are_verified(
         second.copy_to(target)
 
 
-def test_another_file_in_the_place_of_one_is_never_copied(store: Store, target: Store) -> None:
-    run = saved(store, 1)
-    run.save(2, {**state(2), "model": {"weight": random_bytes(100_000, 7), "bias": torch.ones(5)}})
-    first, second = data_path(run, 1, "model"), data_path(run, 2, "model")
-    assert first.stat().st_size == second.stat().st_size
-    overwrite(first, second.read_bytes())
-    with pytest.raises(IndexMismatch, match=first.name):
-        run.checkpoint(1).copy_to(target)
-    assert target.index.count() == 0
-
-
-def test_a_missing_or_cut_file_is_named(store: Store, target: Store) -> None:
-    run = saved(store, 1)
-    path = data_path(run, 1, "model")
-    checkpoint = run.checkpoint()
-    overwrite(path, path.read_bytes()[:-1])
-    with pytest.raises(TruncatedFile, match=path.name):
-        checkpoint.copy_to(target)
-    path.unlink()
-    with pytest.raises(MissingData, match=path.name):
-        checkpoint.copy_to(target)
-    assert not Path(target.url, names.MODELS).exists()
-
-
-def test_what_the_target_has_cut_is_copied_again(store: Store, target: Store) -> None:
-    run = saved(store, 1)
-    run.checkpoint().copy_to(target)
-    there = copy_of(run, target, 1, "model")
-    overwrite(there, there.read_bytes()[:5000])
-    copied = run.checkpoint().copy_to(target)
-    assert copied.already
-    assert copied.nbytes == there.stat().st_size
-    assert target.resolve("gpt").verify().files == 2
-
-
-def test_what_the_target_knows_to_be_damaged_is_copied_again(store: Store, target: Store) -> None:
-    run = saved(store, 1)
-    run.checkpoint().copy_to(target)
-    there = copy_of(run, target, 1, "model")
-    flip(there)
-    with pytest.raises(DigestMismatch):
-        run.checkpoint().copy_to(target, check=True)
-    assert run.checkpoint().copy_to(target, check=True).nbytes == there.stat().st_size
-    assert target.index.damaged_files() == set()
-
-
 def test_a_damaged_record_of_the_target_is_replaced(store: Store, target: Store) -> None:
     run = saved(store, 1)
     run.checkpoint().copy_to(target)
@@ -365,14 +347,6 @@ def test_a_damaged_record_of_the_target_is_replaced(store: Store, target: Store)
     overwrite(there, there.read_bytes()[:-20])
     assert not run.checkpoint().copy_to(target).already
     assert there.read_bytes() == record_path(run, 1).read_bytes()
-
-
-def test_a_damaged_record_is_never_copied(store: Store, target: Store) -> None:
-    run = saved(store, 1)
-    checkpoint = run.checkpoint()
-    flip(record_path(run, 1), -30)
-    with pytest.raises(DamagedFile, match=r"_step_000001\.json"):
-        checkpoint.copy_to(target)
 
 
 # What stands in the way

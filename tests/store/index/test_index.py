@@ -21,9 +21,8 @@ import pytest
 from standfast import Run, Store
 from standfast.errors import RefNotFound
 from standfast.store.index import database
-from standfast.store.schema import names
 from tests.kit.seams import Seams
-from tests.kit.stores import folder, overwrite, random_bytes, record_path, same
+from tests.kit.stores import folder, overwrite, random_bytes, record_path
 
 
 @pytest.fixture
@@ -309,17 +308,6 @@ def test_threads_share_an_index(store: Store, run: Run) -> None:
     sequences = [each.head.sequence for each in store.index.newest()]
     assert len(sequences) == 23
     assert sequences == sorted(sequences, reverse=True)
-
-
-def test_the_manifest_is_rebuilt_with_the_next_run(store: Store, run: Run) -> None:
-    path = Path(store.url) / names.MANIFEST
-    for damage in (path.unlink, lambda: path.write_bytes(b"\xff")):
-        damage()
-        store.write_manifest()
-        text = path.read_text()
-        assert f"'{run.hash}'" in text
-        assert "name: 'a'" in text
-    assert same(run.load()["step"], 3)
 
 
 def test_a_file_that_is_given_up_goes_after_its_shared_memory(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -126,19 +125,6 @@ def test_data_that_are_no_samples_are_compared_as_they_are(store: Store) -> None
     assert found
     assert found.other == {"data": ({"path": "a"}, {"path": "b"})}
     assert found.count == 0
-
-
-def test_samples_are_compared_whatever_their_order() -> None:
-    uids = [f"sample-{i:05d}" for i in range(2_000)]
-    before = {"uids": uids, "discarded": uids[:500], "tags": {uid: ["a"] for uid in uids[::9]}}
-    after = {
-        "uids": random.Random(0).sample([*uids[5:], "new"], len(uids) - 4),
-        "discarded": uids[1:500],
-        "tags": {uid: ["a"] for uid in uids[::9]} | {uids[0]: ["b"]},
-    }
-    found = sample_changes(before, after)
-    assert (found.added, found.removed, found.restored) == (["new"], uids[:5], [uids[0]])
-    assert found.tags == {uids[0]: (["a"], ["b"])}
 
 
 def test_a_duplicate_sample_is_a_difference() -> None:

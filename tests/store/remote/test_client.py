@@ -25,37 +25,10 @@ from tests.kit.object_store.proxy import Proxy
 from tests.kit.seams import Seams
 from tests.store.remote.places import is_listing
 
-MESSAGES = {
-    "Generic S3 error: … 404 Not Found: <Error><Code>NoSuchBucket</Code></Error>": (
-        "there is no such bucket (NoSuchBucket)"
-    ),
-    "Server returned non-2xx status code: 403 Forbidden: <Error><Code>AccessDenied</Code>": (
-        "these credentials do not allow it (AccessDenied)"
-    ),
-    "Server returned non-2xx status code: 503 Service Unavailable: ": (
-        "the server says 503 Service Unavailable"
-    ),
-    "Error performing PUT http://127.0.0.1:1/a in 1s - HTTP error: error sending request\n\n"
-    "Debug source:\nHttpError { kind: Timeout, source: TimedOut }": (
-        "no answer in time; if the connection is slow, set STANDFAST_TIMEOUT to more seconds"
-    ),
-    "Error performing PUT http://127.0.0.1:1/a in 1s - HTTP error: error sending request\n\n"
-    "Debug source:\nHttpError { kind: Connect }": "its server cannot be reached",
-    "HTTP error: request or response body error\n\nDebug source:\n": "the connection broke",
-    "Error performing PUT http://169.254.169.254/latest/api/token in 1s - HTTP error: error sending"
-    " request\n\nDebug source:\nkind: Timeout": (
-        "there are no credentials: set AWS_ACCESS_KEY_ID or AWS_PROFILE"
-    ),
-    "what nobody has foreseen at http://host/a?X-Amz-Signature=abc\n": (
-        "what nobody has foreseen at …"
-    ),
-    "": "obstore says no more",
-}
 
-
-@pytest.mark.parametrize("text", MESSAGES, ids=range(len(MESSAGES)))
-def test_a_message_says_what_is_wrong(text: str) -> None:
-    assert reason(text) == MESSAGES[text]
+def test_a_message_that_is_not_known_is_shown_without_its_signature() -> None:
+    assert reason("unknown at http://host/a?X-Amz-Signature=abc\n") == "unknown at …"
+    assert reason("")
 
 
 @pytest.mark.parametrize("given", ["x", "-1", "0", "nan", "1e9"])

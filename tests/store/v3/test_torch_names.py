@@ -24,7 +24,6 @@ from standfast.errors import (
     NotEnoughSpace,
     RefNotFound,
     RefusedState,
-    StandfastError,
     WriteFailed,
 )
 from standfast.store.backends.memory import MemoryBackend
@@ -183,7 +182,7 @@ def test_what_torch_cannot_read_is_refused_before_anything_is_written(run: Run) 
         ({"a": array, "b": array[::-1]}, "b"),
         ({"w": torch.ones(3), "metrics": [np.float32(0.5)]}, "metrics.0"),
     ):
-        with pytest.raises(RefusedState, match=f"^{leaf}: "):
+        with pytest.raises(RefusedState, match=f"^{leaf}:"):
             run.save(1, state, format="torch")
     with pytest.raises(BadOption, match="torch"):
         run.save(1, {}, format="zarr")
@@ -229,12 +228,6 @@ def test_another_run_refers_to_its_chunks_through_a_link(store: Store, run: Run)
     shutil.rmtree(folder(run))
     assert same(other.load(1), {"w": weight})
     assert list(folder(other).glob("*.pt")) == []
-
-
-def test_export_knows_it(run: Run, tmp_path: Path) -> None:
-    run.save(1, weight(1), format="torch")
-    run.checkpoint(1).export(tmp_path / "out.safetensors")
-    assert same(standfast.load(tmp_path / "out.safetensors"), {"weight": np.ones(3, np.float32)})
 
 
 # The V3 name
@@ -328,38 +321,30 @@ def test_it_works_in_memory() -> None:
 
 # Damage
 
+HARM: dict[str, Callable[[Run, Path], bytes | int]] = {
+    "data.pkl": lambda run, path: path.read_bytes().index(b"weight"),
+    "standfast.json": lambda run, path: path.read_bytes().index(b"metadata"),
+    "directory": lambda run, path: path.read_bytes().index(b"PK\1\2") + 16,  # the first checksum
+    "another file": lambda run, path: named(run, 2).read_bytes(),
+    "no seal": lambda run, path: named(run, 9).read_bytes(),
+}
 
-def test_another_file_in_its_place_is_found(run: Run) -> None:
-    run.save(1, weight(1), format="torch")
-    run.save(2, weight(2), format="torch")
-    first, second = whole_files(run)
-    overwrite(first, second.read_bytes())
-    with pytest.raises(StandfastError):
-        run.checkpoint(1).verify()
 
-
-@pytest.mark.parametrize("where", ["data.pkl", "standfast.json", "directory"])
-def test_damage_around_the_tensors_is_found(where: str, run: Run) -> None:
+@pytest.mark.parametrize("how", HARM)
+def test_damage_around_the_tensors_is_found(how: str, run: Run) -> None:
     checkpoint = run.save(1, weight(1), format="torch")
     (path,) = whole_files(run)
-    data = path.read_bytes()
-    at = {
-        "data.pkl": data.index(b"weight"),
-        "standfast.json": data.index(b"metadata"),
-        "directory": data.index(b"PK\1\2") + 16,  # the first checksum
-    }
-    flip(path, at[where])
-    with pytest.raises(DamagedFile):
-        checkpoint.verify()
-    assert same(run.load(1), weight(1))
-
-
-def test_a_file_without_its_seal_is_found(run: Run) -> None:
-    checkpoint = run.save(1, weight(1), format="torch")
+    run.save(2, weight(2), format="torch")
     standfast.save(named(run, 9), weight(1), extras=False)
-    overwrite(whole_files(run)[0], named(run, 9).read_bytes())
-    with pytest.raises((IndexMismatch, DamagedFile)):
+    harm = HARM[how](run, path)
+    if isinstance(harm, int):
+        flip(path, harm)
+    else:
+        overwrite(path, harm)
+    with pytest.raises((DamagedFile, IndexMismatch)):
         checkpoint.verify()
+    if isinstance(harm, int):
+        assert same(run.load(1), weight(1))
 
 
 @pytest.mark.parametrize("first", kept(range(1, 4), 1))
