@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,70 +18,42 @@ from standfast.store.remote.credentials import Options, s3_options
 from standfast.store.remote.keys import Keys
 from standfast.store.remote.uploads import Place, Upload, abort, unfinished
 from standfast.store.retention.collection import carry_out, plan
+from tests.kit.object_store.faults import Answer, DropRequest, HoldAnswer
+from tests.kit.object_store.proxy import Proxy
 from tests.kit.seams import Seams
 from tests.store.remote.workers import Worker
 
 KEYS = Keys("AKIDOFNOBODY", "the-secret-itself", "the-token-itself")
 BEGUN = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 NOW = datetime(2024, 5, 7, 7, 8, 10, tzinfo=UTC)
+DATE = f"Date: {format_datetime(NOW, usegmt=True)}"
 LEFT = Upload("models/a", "id-1", BEGUN, timedelta(days=1, seconds=1))
 
 
-class Server:
+class Answering(Proxy):
     """Gives the answers that it was given, one after the other, and remembers the questions."""
 
     def __init__(self) -> None:
-        self.answers: list[tuple[int, str | bytes]] = []
-        self.asked: list[tuple[str, str, dict[str, str]]] = []
-        self.date: str | None = format_datetime(NOW, usegmt=True)
-        self.location: str | None = None
-        outer = self
+        super().__init__(1)
 
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                parts = urlsplit(self.path)
-                query = dict(parse_qsl(parts.query, keep_blank_values=True))
-                outer.asked.append((self.command, parts.path, query))
-                status, body = outer.answers.pop(0)
-                if status == 0:
-                    self.close_connection = True
-                    return
-                self.send_response_only(status)
-                if outer.date is not None:
-                    self.send_header("Date", outer.date)
-                if outer.location is not None:
-                    self.send_header("Location", outer.location)
-                self.end_headers()
-                self.wfile.write(body if isinstance(body, bytes) else body.encode())
-
-            do_GET = do_DELETE = answer  # noqa: N815
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+    def says(self, status: int, body: str | bytes = b"", *headers: str) -> None:
+        """The next answer; 0: it hangs up."""
+        data = body if isinstance(body, bytes) else body.encode()
+        self.rule(Answer(status, data, headers or (DATE,)) if status else DropRequest())
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+    def asked(self) -> list[tuple[str, str, dict[str, str]]]:
+        return [(each.method, each.path, each.query) for each in self.log]
 
     def place(self, prefix: str = "pre") -> Place:
-        return Place(self.url, "bucket", prefix, "here", KEYS)
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        return Place(self.endpoint, "bucket", prefix, "here", KEYS)
 
 
 @pytest.fixture
-def answering(monkeypatch: pytest.MonkeyPatch, seams: Seams) -> Iterator[Server]:
+def answering(seams: Seams) -> Iterator[Answering]:
     seams.bound("interval of uploads", 0.0)
-    for name in ("http_proxy", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    server = Server()
-    yield server
-    server.close()
-    assert server.answers == []
+    with Answering() as proxy:
+        yield proxy
 
 
 def _entry(key: str, id: str, begun: str = "2024-05-06T07:08:09.000Z") -> str:
@@ -119,38 +89,38 @@ def _shown(error: BaseException) -> str:
     return str(error)
 
 
-def test_an_upload_has_a_key_an_id_and_an_age_by_the_clock_of_the_server(answering: Server) -> None:
-    answering.answers = [(200, _page(_entry("pre/models/a", "id-1")))]
+def test_an_upload_has_a_key_an_id_and_an_age_by_the_clock_of_the_server(
+    answering: Answering,
+) -> None:
+    answering.says(200, _page(_entry("pre/models/a", "id-1")))
     assert unfinished(answering.place()) == [LEFT]
     assert answering.asked == [("GET", "/bucket", {"uploads": "", "prefix": "pre/"})]
 
 
-def test_a_server_without_a_clock_is_given_ours(answering: Server) -> None:
-    answering.date = None
-    answering.answers = [(200, _page(_entry("pre/models/a", "id-1")))]
+def test_a_server_without_a_clock_is_given_ours(answering: Answering) -> None:
+    answering.says(200, _page(_entry("pre/models/a", "id-1")), "X-Date: none")
     (upload,) = unfinished(answering.place())
     assert abs(datetime.now(UTC) - BEGUN - upload.age) < timedelta(minutes=1)
 
 
-def test_uploads_of_a_neighbour_are_none_of_ours(answering: Server) -> None:
+def test_uploads_of_a_neighbour_are_none_of_ours(answering: Answering) -> None:
     theirs = [_entry("pre2/a", "id-2"), _entry("a", "id-3"), _entry("pre/", "id-4")]
-    answering.answers = [(200, _page(*theirs, _entry("pre/models/a", "id-1")))]
+    answering.says(200, _page(*theirs, _entry("pre/models/a", "id-1")))
     assert unfinished(answering.place()) == [LEFT]
 
 
-def test_a_store_may_have_the_whole_bucket(answering: Server) -> None:
-    answering.answers = [(200, _page(_entry("models/a", "id-1"))), (204, "")]
+def test_a_store_may_have_the_whole_bucket(answering: Answering) -> None:
+    answering.says(200, _page(_entry("models/a", "id-1")))
+    answering.says(204)
     assert unfinished(answering.place("")) == [LEFT]
     abort(answering.place(""), LEFT)
     assert [path for _, path, _ in answering.asked] == ["/bucket", "/bucket/models/a"]
 
 
-def test_all_pages_are_read(answering: Server) -> None:
-    answering.answers = [
-        (200, _page(_entry("pre/a", "1"), after=("pre/a", "1"))),
-        (200, _page(_entry("pre/a", "2"), after=("", "2"))),  # as SeaweedFS does it
-        (200, _page(_entry("pre/b", "3"))),
-    ]
+def test_all_pages_are_read(answering: Answering) -> None:
+    answering.says(200, _page(_entry("pre/a", "1"), after=("pre/a", "1")))
+    answering.says(200, _page(_entry("pre/a", "2"), after=("", "2")))  # as SeaweedFS does it
+    answering.says(200, _page(_entry("pre/b", "3")))
     found = unfinished(answering.place())
     assert [(upload.key, upload.id) for upload in found] == [("a", "1"), ("a", "2"), ("b", "3")]
     asked = [query for _, _, query in answering.asked]
@@ -158,8 +128,9 @@ def test_all_pages_are_read(answering: Server) -> None:
     assert asked[2] == {**asked[0], "upload-id-marker": "2"}
 
 
-def test_pages_that_never_end_are_refused(answering: Server) -> None:
-    answering.answers = [(200, _page(_entry("pre/a", "1"), after=("pre/a", "1")))] * 2
+def test_pages_that_never_end_are_refused(answering: Answering) -> None:
+    for _ in range(2):
+        answering.says(200, _page(_entry("pre/a", "1"), after=("pre/a", "1")))
     with pytest.raises(UnreadableFile):
         unfinished(answering.place())
 
@@ -183,31 +154,32 @@ DOCTYPE = '<!DOCTYPE x [<!ENTITY key "pre/models/a">]>'
     ],
     ids="nothing noise cut keyless idless timeless zoneless ancient entity utf-16".split(),
 )
-def test_an_answer_that_is_no_list_is_refused(answering: Server, body: str | bytes) -> None:
-    answering.answers = [(200, body)]
+def test_an_answer_that_is_no_list_is_refused(answering: Answering, body: str | bytes) -> None:
+    answering.says(200, body)
     with pytest.raises(UnreadableFile) as caught:
         unfinished(answering.place())
     _shown(caught.value)
 
 
-def test_an_answer_without_an_end_is_refused(answering: Server, seams: Seams) -> None:
+def test_an_answer_without_an_end_is_refused(answering: Answering, seams: Seams) -> None:
     page = _page(_entry("pre/a", "1"))
     seams.bound("longest upload", len(page))
-    answering.answers = [(200, page), (200, page + "\n")]
+    answering.says(200, page)
+    answering.says(200, page + "\n")
     assert len(unfinished(answering.place())) == 1
     with pytest.raises(UnreadableFile):
         unfinished(answering.place())
 
 
-def test_an_upload_is_aborted_by_its_key_and_id(answering: Server) -> None:
-    answering.answers = [(204, "")]
+def test_an_upload_is_aborted_by_its_key_and_id(answering: Answering) -> None:
+    answering.says(204)
     abort(answering.place(), Upload("a b/ü+%5C", "id/+=", BEGUN, timedelta()))
-    path = "/bucket/pre/a%20b/%C3%BC%2B%255C"
+    path = "/bucket/pre/a b/ü+%5C"
     assert answering.asked == [("DELETE", path, {"uploadId": "id/+="})]
 
 
-def test_an_upload_that_is_gone_is_no_error(answering: Server) -> None:
-    answering.answers = [(404, _error("NoSuchUpload"))]
+def test_an_upload_that_is_gone_is_no_error(answering: Answering) -> None:
+    answering.says(404, _error("NoSuchUpload"))
     abort(answering.place(), LEFT)
     assert [method for method, _, _ in answering.asked] == ["DELETE"]
 
@@ -226,44 +198,49 @@ def test_an_upload_that_is_gone_is_no_error(answering: Server) -> None:
     ids="denied signature nested spaces noise unable bucket".split(),
 )
 def test_a_refusal_says_what_the_server_calls_it_and_no_more(
-    answering: Server, status: int, body: str | bytes, named: str | None
+    answering: Answering, status: int, body: str | bytes, named: str | None
 ) -> None:
     kinds = (UnreadableFile, WriteFailed) if named else (MissingFile, MissingFile)
     for kind, act in zip(kinds, (unfinished, lambda place: abort(place, LEFT)), strict=True):
-        answering.answers = [(status, body)] * (uploads._TRIES if status >= 500 else 1)
+        for _ in range(uploads._TRIES if status >= 500 else 1):
+            answering.says(status, body)
         with pytest.raises(kind) as caught:
             act(answering.place())
         assert _shown(caught.value).endswith(named or "")
 
 
-def test_a_server_that_is_not_well_is_asked_again(answering: Server) -> None:
-    answering.answers = [(503, _error("SlowDown")), (0, ""), (200, _page())]
+def test_a_server_that_is_not_well_is_asked_again(answering: Answering) -> None:
+    answering.says(503, _error("SlowDown"))
+    answering.says(0)
+    answering.says(200, _page())
     assert unfinished(answering.place()) == []
 
 
-def test_a_server_that_hangs_up_is_given_up(answering: Server) -> None:
-    answering.answers = [(0, "")] * 2 * uploads._TRIES
+def test_a_server_that_hangs_up_is_given_up(answering: Answering) -> None:
+    for _ in range(2 * uploads._TRIES):
+        answering.says(0)
     with pytest.raises(UnreadableFile, match="s3://bucket/pre"):
         unfinished(answering.place())
     with pytest.raises(WriteFailed, match="s3://bucket/pre"):
         abort(answering.place(), LEFT)
 
 
-def test_what_is_signed_for_one_server_is_not_sent_to_another(answering: Server) -> None:
-    answering.location = f"{answering.url}/elsewhere"
-    answering.answers = [(307, _error("TemporaryRedirect"))]
+def test_what_is_signed_for_one_server_is_not_sent_to_another(answering: Answering) -> None:
+    location = f"Location: {answering.endpoint}/elsewhere"
+    answering.says(307, _error("TemporaryRedirect"), location)
     with pytest.raises(UnreadableFile, match="TemporaryRedirect"):
         unfinished(answering.place())
     assert len(answering.asked) == 1
 
 
-def test_a_server_that_says_nothing_is_given_up(answering: Server, seams: Seams) -> None:
+def test_a_server_that_says_nothing_is_given_up(
+    bucket_url: str, proxy: Proxy, seams: Seams
+) -> None:
     seams.bound("patience of uploads", 0.05)
-    silent = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # listens, and never looks
-    place = Place(f"http://127.0.0.1:{silent.server_port}", "bucket", "pre", "here", KEYS)
+    seams.bound("interval of uploads", 0.0)
+    proxy.rule(HoldAnswer(600), times=None)
     with pytest.raises(UnreadableFile):
-        unfinished(place)
-    silent.server_close()
+        unfinished(_place(bucket_url))
 
 
 @pytest.mark.parametrize(
