@@ -117,16 +117,6 @@ def test_it_is_written_once_a_minute_at_most_and_at_the_end(store: Store, seams:
     assert run.load() == {}
 
 
-def test_when_a_minute_is_over_it_is_written(store: Store, seams: Seams) -> None:
-    seams.bound("interval of manifests", 0.01)
-    run = store.run("a")
-    run.save(1, {})
-    thread = store._manifest._thread
-    if thread is not None:
-        thread.join(60)
-    assert latest(store) == run.hash
-
-
 def test_a_run_that_saved_nothing_does_not_write_it(store: Store, seams: Seams) -> None:
     run = store.run("a")
     gate = Gate(seams)
