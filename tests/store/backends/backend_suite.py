@@ -6,6 +6,7 @@ gives a fresh, empty one.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -58,6 +59,15 @@ def new_file(backend: Backend, name: str, content: bytes) -> None:
     backend.sync(name.rpartition("/")[0])
 
 
+def refusing(number: int) -> Callable[..., None]:
+    """An operation that always fails."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
 def settled(version: Callable[[], Version | None]) -> Version | None:
     """A version that can be trusted: a change after this gives another one."""
     deadline = time.monotonic() + 60
@@ -79,26 +89,20 @@ class BackendSuite:
 
     # Files that are written whole
 
-    def test_what_was_created_is_read_back(self, backend: Backend) -> None:
-        backend.create(f"{RUN}/record.json", b"content")
-        assert backend.read(f"{RUN}/record.json") == b"content"
-        assert backend.size(f"{RUN}/record.json") == 7
-        assert backend.exists(f"{RUN}/record.json")
-
     @pytest.mark.parametrize("length", [0, 1, 4095, 4096, 4097, 100_000])
-    def test_small_files_of_all_lengths_come_back(self, backend: Backend, length: int) -> None:
+    @pytest.mark.parametrize("name", ["manifest.yaml", f"{RUN}/record.json"])
+    def test_a_file_of_any_length_comes_back(
+        self, backend: Backend, name: str, length: int
+    ) -> None:
         content = bytes(i % 251 for i in range(length))
-        backend.create("created", content)
-        backend.replace("replaced", content)
-        assert backend.read("created") == content
-        assert backend.read("replaced") == content
-        assert backend.size("created") == length
-
-    def test_a_file_in_the_outermost_folder_is_a_file_too(self, backend: Backend) -> None:
-        backend.create("manifest.yaml", b"x")
-        assert [entry.name for entry in backend.list("")] == ["manifest.yaml"]
-        backend.sync("")
-        assert backend.read("manifest.yaml") == b"x"
+        folder, _, last = name.rpartition("/")
+        for write in (backend.create, backend.replace):
+            write(name, content)
+            backend.sync(folder)
+            assert backend.read(name) == content
+            assert backend.size(name) == length
+            assert backend.exists(name)
+            assert [entry.name for entry in backend.list(folder)] == [last]
 
     def test_the_first_bytes_of_a_file_are_read_alone(self, backend: Backend) -> None:
         backend.create("a", b"0123456789")
@@ -108,12 +112,14 @@ class BackendSuite:
 
     def test_create_refuses_a_name_that_is_taken(self, backend: Backend) -> None:
         backend.create("a", b"first")
-        with pytest.raises(AlreadyExists, match="exists already"):
+        with pytest.raises(AlreadyExists):
             backend.create("a", b"second")
         assert backend.read("a") == b"first"
         assert len(backend.list("")) == 1
 
     def test_of_many_threads_that_create_one_name_one_wins(self, backend: Backend) -> None:
+        ready = threading.Barrier(8)
+
         def create(number: int) -> bool:
             ready.wait(30)
             try:
@@ -122,7 +128,6 @@ class BackendSuite:
                 return False
             return True
 
-        ready = threading.Barrier(8)
         with ThreadPoolExecutor(8) as pool:
             won = list(pool.map(create, range(8)))
         assert won.count(True) == 1
@@ -191,7 +196,7 @@ class BackendSuite:
             file.place()
         assert backend.read("a") == b"".join(block.tobytes() for block in blocks)
 
-    def test_a_file_that_is_not_placed_yet_is_not_there(self, backend: Backend) -> None:
+    def test_a_file_is_there_when_it_is_placed_and_else_never(self, backend: Backend) -> None:
         with backend.new(f"{RUN}/a") as file:
             file.write(np.zeros(ALIGNMENT, np.uint8), 0)
             file.finish(10)
@@ -201,37 +206,24 @@ class BackendSuite:
             assert backend.size(f"{RUN}/a") is None
             with pytest.raises(MissingFile):
                 backend.open(f"{RUN}/a")
-            file.place()
-            assert backend.exists(f"{RUN}/a")
-        assert backend.read(f"{RUN}/a") == bytes(10)
-
-    def test_a_file_that_is_not_placed_never_comes(self, backend: Backend) -> None:
-        with backend.new("a") as file:
-            file.write(np.zeros(ALIGNMENT, np.uint8), 0)
-            file.finish(ALIGNMENT)
         file.discard()
         with pytest.raises(RuntimeError), backend.new("b") as file:
             raise RuntimeError
         other = backend.new("c")
         other.discard()
         other.discard()
-        assert backend.list("") == []
-        assert not backend.exists("a")
+        assert backend.list("") == backend.list(RUN) == []
 
-    def test_a_placed_file_stays_when_it_is_discarded_after_that(self, backend: Backend) -> None:
+    def test_a_new_file_never_replaces_another(self, backend: Backend) -> None:
         with backend.new("a") as file:
             file.finish(0)
             file.place()
             file.discard()
-        assert backend.read("a") == b""
-
-    def test_a_new_file_never_replaces_another(self, backend: Backend) -> None:
-        backend.create("a", b"old")
         with backend.new("a") as file:
-            file.finish(0)
-            with pytest.raises(AlreadyExists, match="exists already"):
+            file.finish(3)
+            with pytest.raises(AlreadyExists):
                 file.place()
-        assert backend.read("a") == b"old"
+        assert backend.read("a") == b""
         assert len(backend.list("")) == 1
 
     # Looking
@@ -241,43 +233,34 @@ class BackendSuite:
         for name in ("nothing", "models/nothing", "nowhere/at/all"):
             assert not backend.exists(name)
             assert backend.size(name) is None
-            with pytest.raises(MissingFile, match="no file"):
+            with pytest.raises(MissingFile):
                 backend.read(name)
-            with pytest.raises(MissingFile, match="no file"):
+            with pytest.raises(MissingFile):
                 backend.open(name)
         assert list(backend.list("nowhere")) == []
         assert dict(backend.folders("nowhere")) == {}
         assert backend.version("nowhere") is None
 
-    def test_a_folder_is_there_when_something_is_in_it(self, backend: Backend) -> None:
+    def test_a_list_has_the_files_of_a_folder_and_folders_those_in_it(
+        self, backend: Backend
+    ) -> None:
         assert not backend.exists("models")
-        backend.create(f"{RUN}/a", b"x")
-        assert backend.exists("models")
-        assert backend.exists(RUN)
-        assert backend.exists("")
-        assert backend.size(RUN) is None
+        for name in ("top", "models/a", "models/b", "models/c/d/e", "models/.hidden", "HP/.x/y"):
+            backend.create(name, b"x")
+        assert all(backend.exists(folder) for folder in ("", "models", "models/c"))
+        assert backend.size("models") is None
         with pytest.raises(FileError):
-            backend.read(RUN)
-
-    def test_a_list_has_the_files_of_one_folder(self, backend: Backend) -> None:
-        for name in ("top", "models/a", "models/b", "models/c/d", "models/.hidden"):
-            backend.create(name, b"x")
-        assert sorted(entry.name for entry in backend.list("models")) == ["a", "b"]
-        assert [entry.name for entry in backend.list("models/c")] == ["d"]
-        assert [entry.name for entry in backend.list("")] == ["top"]
-        assert list(backend.list("models/a")) == []
+            backend.read("models")
+        listed = {"": ["top"], "models": ["a", "b"], "models/c/d": ["e"], "models/a": []}
+        for folder, names in listed.items():
+            assert sorted(entry.name for entry in backend.list(folder)) == names
         assert len({entry.stamp for entry in backend.list("models")}) == 2
-
-    def test_folders_have_the_folders_of_one_folder(self, backend: Backend) -> None:
-        for name in ("top", "models/a/x", "models/b/y/z", "models/.hidden/x", "HP/x"):
-            backend.create(name, b"x")
-        assert sorted(backend.folders("")) == ["HP", "models"]
-        assert sorted(backend.folders("models")) == ["a", "b"]
-        assert list(backend.folders("models/b")) == ["y"]
-        assert dict(backend.folders("models/a")) == {}
-        assert dict(backend.folders("top")) == {}
-        for name, version in backend.folders("models").items():
-            assert version == backend.version(f"models/{name}")
+        folders = {"": ["HP", "models"], "models": ["c"], "models/c/d": [], "top": [], "HP": []}
+        for folder, names in folders.items():
+            found = backend.folders(folder)
+            assert sorted(found) == names
+            for name, version in found.items():
+                assert version == backend.version(f"{folder}/{name}".lstrip("/"))
 
     def test_a_folder_has_another_version_when_its_names_change(self, backend: Backend) -> None:
         backend.create(f"{RUN}/a", b"x")
@@ -310,9 +293,10 @@ class BackendSuite:
             backend.create(name, b"x")
         backend.delete(["models/a", "models/nothing", "nowhere/at/all", "models/c"])
         backend.sync("models")
-        assert [entry.name for entry in backend.list("models")] == ["b"]
         backend.delete([])
-        assert backend.exists("models/b")
+        assert [entry.name for entry in backend.list("models")] == ["b"]
+        backend.create("models/a", b"second")
+        assert backend.read("models/a") == b"second"
 
     def test_a_folder_is_deleted_if_nothing_is_in_it(self, backend: Backend) -> None:
         backend.create(f"{RUN}/a", b"x")
@@ -326,16 +310,13 @@ class BackendSuite:
         backend.create(f"{RUN}/a", b"y")
         assert backend.read(f"{RUN}/a") == b"y"
 
-    def test_a_name_that_was_deleted_can_be_created_again(self, backend: Backend) -> None:
-        backend.create("a", b"first")
-        backend.delete(["a"])
-        backend.create("a", b"second")
-        assert backend.read("a") == b"second"
-
     # Links
 
     def test_a_linked_file_goes_by_both_names_or_is_refused(self, backend: Backend) -> None:
         backend.create("models/a/x", b"content")
+        with pytest.raises(MissingFile):
+            backend.link("models/nothing", "models/b/y")
+        assert not backend.exists("models/b")
         if not backend.link("models/a/x", "models/b/y"):
             assert not backend.exists("models/b/y")
             return
@@ -345,26 +326,17 @@ class BackendSuite:
         backend.delete(["models/a/x"])
         assert backend.read("models/b/y") == b"content"
 
-    def test_a_link_never_replaces_another_file(self, backend: Backend) -> None:
-        backend.create("a", b"content")
-        backend.create("b", b"content")
-        assert not backend.link("a", "b")
-        backend.replace("b", b"another")
-        assert not backend.link("a", "b")
-        assert backend.read("b") == b"another"
-
-    def test_a_link_replaces_another_file_if_it_shall(self, backend: Backend) -> None:
+    def test_a_link_replaces_another_file_only_if_it_shall(self, backend: Backend) -> None:
         backend.create("a", b"new")
-        backend.create("b", b"old")
+        backend.create("b", b"new")
+        assert not backend.link("a", "b")
+        backend.replace("b", b"old")
+        assert not backend.link("a", "b")
+        assert backend.read("b") == b"old"
         if backend.link("a", "b", over=True):
             assert backend.read("b") == b"new"
             assert backend.link("a", "b"), "it is that file already"
         assert sorted(entry.name for entry in backend.list("")) == ["a", "b"]
-
-    def test_a_link_to_nothing_is_an_error(self, backend: Backend) -> None:
-        with pytest.raises(MissingFile, match="there is no file"):
-            backend.link("models/nothing", "models/b/y")
-        assert not backend.exists("models/b")
 
     # Locks
 
@@ -392,9 +364,7 @@ class BackendSuite:
     def test_a_lock_is_waited_for(self, backend: Backend) -> None:
         first = backend.lock("a")
         assert first is not None
-        began = time.monotonic()
         assert backend.lock("a", wait=0.1) is None
-        assert 0.1 <= time.monotonic() - began < 30
         timer = threading.Timer(0.1, first.release)
         timer.start()
         second = backend.lock("a", wait=30)
@@ -403,37 +373,32 @@ class BackendSuite:
         second.release()
 
     def test_of_many_threads_one_has_the_lock(self, backend: Backend) -> None:
-        inside = []
-        most = []
+        inside: list[int] = []
 
-        def work(number: int) -> None:
-            lock = backend.lock("a", wait=30)
-            assert lock is not None
-            with lock:
+        def work(number: int) -> int:
+            with backend.lock("a", wait=30):  # type: ignore[union-attr]
                 inside.append(number)
-                most.append(len(inside))
-                time.sleep(0.001)
+                count = len(inside)
+                backend.exists("models")  # which lets the others run
                 inside.remove(number)
+            return count
 
         with ThreadPoolExecutor(6) as pool:
-            list(pool.map(work, range(12)))
-        assert most == [1] * 12
+            assert list(pool.map(work, range(12))) == [1] * 12
 
     def test_the_locks_that_are_held_can_be_listed(self, backend: Backend) -> None:
         assert list(backend.locked("")) == []
-        first, second, other = (
-            backend.lock(name, passing=True) for name in ("a.pin.1", "a.pin.2", "b.pin.1")
-        )
+        names = ("a.pin.1", "a.pin.2", "b.pin.1")
+        first, second, _ = locks = [backend.lock(name, passing=True) for name in names]
         assert first is not None
         assert second is not None
-        assert other is not None
         assert sorted(backend.locked("a.pin.")) == ["a.pin.1", "a.pin.2"]
-        assert first.is_held(), "it was looked at, not taken"
+        assert first.is_held(), "to list it takes it"
         first.release()
         assert list(backend.locked("a.pin.")) == ["a.pin.2"]
         assert list(backend.locked("b")) == ["b.pin.1"]
-        second.release()
-        other.release()
+        for lock in locks:
+            lock.release()  # type: ignore[union-attr]
         assert list(backend.locked("")) == []
 
     def test_locks_are_no_objects(self, backend: Backend) -> None:
@@ -473,7 +438,7 @@ class BackendSuite:
                 lambda: backend.sweep(name),
             ]
         for call in refusing:
-            with pytest.raises(BadLabel, match="cannot be the name"):
+            with pytest.raises(BadLabel):
                 call()
         assert [entry.name for entry in backend.list("models")] == ["x"]
 
@@ -497,18 +462,16 @@ class BackendSuite:
         assert backend.read(f"{RUN}/a") == b"x"
         assert backend.read(f"{RUN}/b") == b"\1\1\1"
 
-    def test_it_says_where_it_is_and_how_much_fits(self, backend: Backend) -> None:
-        assert backend.url
-        free = backend.free()
-        assert free is None or free > 0
-
-    def test_the_cache_is_a_folder_that_can_be_written(self, backend: Backend) -> None:
+    def test_its_cache_can_be_written_and_is_no_part_of_it(self, backend: Backend) -> None:
         backend.create("models/a", b"x")
         cache = backend.cache
         if cache is not None:
             (cache / "index").write_bytes(b"x")
-            assert [entry.name for entry in backend.list("")] == []
-            assert list(backend.folders("")) == ["models"]
+        assert [entry.name for entry in backend.list("")] == []
+        assert list(backend.folders("")) == ["models"]
+        assert backend.url
+        free = backend.free()
+        assert free is None or free > 0
 
     def test_a_path_leads_to_the_content_if_there_is_one(self, backend: Backend) -> None:
         backend.create("models/a", b"content")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.kit.cases import kept
 from tests.kit.fault_states import state
 from tests.kit.stores import same
 
+LINE = Line(1, None, "2026-01-01T00:00:00.000Z", {"loss": 1.0})
 OWN = "checkpoints/.standfast"
 RUNS = "checkpoints/models/*"
 PLACES = [
@@ -79,14 +81,11 @@ def built(place: Path) -> None:
     """A store with everything in it that a store has."""
     store = Store(place)
     run = store.run(name="a", hp={"lr": 1})
-    run.save(1, state(1))
-    run.save(2, state(2), format="torch")
-    run.save(3, state(3))
-    run.save(4, state(4))
+    for step in (1, 2, 3, 4):
+        run.save(step, state(step), format="torch" if step == 2 else "safetensors")
     run.checkpoint(1).tag("mine")
     run.checkpoint(3).note("note")
-    log = MetricsLog(_log(store, run))
-    log.append([Line(1, None, "2026-01-01T00:00:00.000Z", {"loss": 1.0})])
+    MetricsLog(_log(store, run)).append([LINE])
     run.delete(4, trash="rm")
     remember_mirror(store.backend, run.hash, str(place / "mirror"))
     [lost, *_] = place.glob(f"{RUNS}/*_step_000001.*.safetensors")
@@ -97,6 +96,21 @@ def built(place: Path) -> None:
     Path(place, OWN, "locks", f"{run.hash}.pin.1.lock").touch()
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("original") / "store"
+    built(place)
+    return place
+
+
+@pytest.fixture
+def place(original: Path, tmp_path: Path) -> Path:
+    """A copy of such a store, its hard links included, with a folder `outside` next to it."""
+    subprocess.run(["cp", "-a", original, tmp_path / "store"], check=True)
+    (tmp_path / "outside").mkdir()
+    return tmp_path / "store"
+
+
 def _log(store: Store, run: Run) -> Path:
     assert store.logs is not None
     return store.logs / f"{run.hash}_metrics.jsonl"
@@ -105,7 +119,7 @@ def _log(store: Store, run: Run) -> Path:
 def _write_metrics(store: Store) -> None:
     log = MetricsLog(_log(store, store.run(name="a")))
     log.prepare()
-    log.append([Line(2, None, "2026-01-01T00:00:00.000Z", {"loss": 1.0})])
+    log.append([LINE])
     log.cut(1)
 
 
@@ -191,10 +205,8 @@ def _check_operations(place: Path, outside: Path) -> None:
 @pytest.mark.guarantee("G14")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("pattern", kept(PLACES, "checkpoints/HP", *PLACES[::4]))
-def test_nothing_is_changed_through_a_link_out_of_the_store(pattern: str, tmp_path: Path) -> None:
-    place, outside = tmp_path / "store", tmp_path / "outside"
-    outside.mkdir()
-    built(place)
+def test_nothing_is_changed_through_a_link_out_of_the_store(pattern: str, place: Path) -> None:
+    outside = place.with_name("outside")
     assert [*_moved_out(place, pattern, outside)]
     _check_operations(place, outside)
 
@@ -204,11 +216,9 @@ def test_nothing_is_changed_through_a_link_out_of_the_store(pattern: str, tmp_pa
 @pytest.mark.parametrize("is_folder", [False, True])
 @pytest.mark.parametrize("pattern", kept(NEW_PLACES, *NEW_PLACES[::3]))
 def test_nothing_is_written_through_a_link_where_nothing_is_yet(
-    pattern: str, is_folder: bool, tmp_path: Path
+    pattern: str, is_folder: bool, place: Path
 ) -> None:
-    place, outside = tmp_path / "store", tmp_path / "outside"
-    outside.mkdir()
-    built(place)
+    outside = place.with_name("outside")
     [run] = place.glob(RUNS)
     above, name = os.path.split(pattern)
     [folder] = place.glob(above)
@@ -224,10 +234,9 @@ def test_nothing_is_written_through_a_link_where_nothing_is_yet(
     _check_operations(place, outside)
 
 
-def test_the_places_are_all_that_a_store_has(tmp_path: Path) -> None:
-    built(tmp_path)
-    known = {path for pattern in PLACES for path in tmp_path.glob(pattern)}
-    found = {path for path in tmp_path.rglob("*") if path != tmp_path / "checkpoints"}
+def test_the_places_are_all_that_a_store_has(original: Path) -> None:
+    known = {path for pattern in PLACES for path in original.glob(pattern)}
+    found = {path for path in original.rglob("*") if path != original / "checkpoints"}
     assert {path for path in found - known if path.suffix != ".lock"} == set()
 
 

@@ -10,21 +10,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from standfast import Store
 from standfast.errors import AlreadyExists, UnreadableFile, WriteFailed
-from standfast.files import disk
-from standfast.files.disk import ALIGNMENT, Disk
-from standfast.store.backends import local
+from standfast.files.disk import ALIGNMENT
 from standfast.store.backends.backend import Backend
 from standfast.store.backends.local import LocalBackend
-from standfast.store.index import scanning
 from tests.kit.disk_faults import FaultyDisk, raising
-from tests.store.backends.backend_suite import RUN, BackendSuite, new_file
+from tests.kit.seams import Seams
+from tests.store.backends.backend_suite import RUN, BackendSuite, new_file, refusing
 
 FAULTS = {
     "ENOSPC": OSError(errno.ENOSPC, "No space left on device"),
@@ -57,15 +54,10 @@ def hidden(root: Path) -> list[Path]:
     return [path for path in root.rglob(".*") if path.is_file()]
 
 
-def refusing(name: str, number: int) -> Disk:
-    """A disk on which one operation always fails."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    refused = Disk()
-    setattr(refused, name, refuse)
-    return refused
+def on_a_network(seams: Seams) -> None:
+    """Let every file system of this machine be one of a network."""
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    seams.bound("network file systems", {each.split(" - ")[1].split()[0] for each in mounts})
 
 
 CHANGES: dict[str, Callable[[LocalBackend], None]] = {
@@ -85,7 +77,7 @@ OPERATIONS = {
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_that_fails_at_any_operation_leaves_the_old_file_or_the_new_one(
-    change: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: str, fault: str, tmp_path: Path
 ) -> None:
     struck = []
     for at in range(1, 100):
@@ -95,8 +87,8 @@ def test_a_change_that_fails_at_any_operation_leaves_the_old_file_or_the_new_one
             LocalBackend(root).create(NAME, old)
         faulty = FaultyDisk(at, raising(FAULTS[fault]))
         caught: BaseException | None = None
-        with monkeypatch.context() as patch:
-            patch.setattr(disk, "LOCAL", faulty)
+        with Seams.until_end() as seams:
+            seams.disk(faulty)
             try:
                 CHANGES[change](LocalBackend(root))
             except (WriteFailed, KeyboardInterrupt) as error:
@@ -116,10 +108,8 @@ def test_a_change_that_fails_at_any_operation_leaves_the_old_file_or_the_new_one
             assert isinstance(caught, KeyboardInterrupt)
         else:
             assert isinstance(caught, WriteFailed)
-            if content == NEW:
-                assert faulty.struck == "sync_folder"
-            elif fault == "ENOSPC":
-                assert "free some space" in str(caught)
+            assert caught.errno == getattr(errno, fault)
+            assert content != NEW or faulty.struck == "sync_folder"
         if faulty.struck == "remove" and fault != "Ctrl-C":
             assert len(hidden(root)) == 1
             assert again.sweep(RUN) == 1
@@ -131,39 +121,11 @@ def test_a_change_that_fails_at_any_operation_leaves_the_old_file_or_the_new_one
     assert at > 8
 
 
-@pytest.mark.parametrize("change", ["create", "replace"])
-def test_a_name_that_may_not_be_durable_is_told(
-    change: str, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend.create(f"{RUN}/another", b"x")
-    monkeypatch.setattr(disk, "LOCAL", refusing("sync_folder", errno.EIO))
-    with pytest.raises(WriteFailed, match="is in place and whole, but may not survive a power cut"):
-        CHANGES[change](backend)
-    assert backend.read(NAME) == NEW
-
-
-@pytest.mark.parametrize(
-    ("number", "hint"),
-    [
-        (errno.ENOSPC, "free some space"),
-        (errno.EROFS, "can be read there, not written"),
-        (errno.EACCES, "the right to write"),
-    ],
-)
-def test_the_error_says_what_to_do(
-    number: int, hint: str, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk, "LOCAL", refusing("create", number))
-    with pytest.raises(WriteFailed, match=f"cannot write .*{NAME}: .*{hint}") as caught:
-        backend.create(NAME, NEW)
-    assert caught.value.errno == number
-
-
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK])
 def test_where_there_are_no_links_create_is_still_exclusive(
-    number: int, backend: LocalBackend, root: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, backend: LocalBackend, root: Path, seams: Seams
 ) -> None:
-    monkeypatch.setattr(disk, "LOCAL", refusing("link", number))
+    seams.disk(link=refusing(number))
     backend.create("a", b"first")
     with pytest.raises(AlreadyExists):
         backend.create("a", b"second")
@@ -174,27 +136,25 @@ def test_where_there_are_no_links_create_is_still_exclusive(
 
 
 def test_a_link_that_was_made_though_the_answer_got_lost_is_one(
-    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+    backend: LocalBackend, seams: Seams
 ) -> None:
-    class Server(Disk):
-        def link(self, source: Path, target: Path) -> None:
-            super().link(source, target)
-            super().link(source, target)
+    def twice(link: Callable[..., None], source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
 
-    monkeypatch.setattr(disk, "LOCAL", Server())
+    seams.disk(link=twice)
     backend.create("a", b"content")
     assert backend.read("a") == b"content"
 
 
 def test_a_name_that_is_taken_at_the_last_moment_is_refused(
-    backend: LocalBackend, root: Path, monkeypatch: pytest.MonkeyPatch
+    backend: LocalBackend, root: Path, seams: Seams
 ) -> None:
-    class Late(Disk):
-        def sync(self, fd: int) -> None:
-            super().sync(fd)
-            (root / "a").write_bytes(b"first")
+    def late(sync: Callable[[int], None], fd: int) -> None:
+        sync(fd)
+        (root / "a").write_bytes(b"first")
 
-    monkeypatch.setattr(disk, "LOCAL", Late())
+    seams.disk(sync=late)
     with pytest.raises(AlreadyExists):
         backend.create("a", b"second")
     assert backend.read("a") == b"first"
@@ -206,14 +166,15 @@ import sys
 from pathlib import Path
 from standfast.errors import AlreadyExists
 from standfast.store.backends.local import LocalBackend
-backend = LocalBackend(Path(sys.argv[1]))
 for line in sys.stdin:
+    root, change, name = line.rstrip("\\n").split("\\t")
+    backend = LocalBackend(Path(root))
     try:
-        if sys.argv[2] == "create":
-            backend.create(f"models/{line.strip()}", sys.argv[3].encode())
+        if change == "create":
+            backend.create(name, sys.argv[1].encode())
         else:
-            with backend.new(f"models/{line.strip()}") as file:
-                file.fill(sys.argv[3].encode())
+            with backend.new(name) as file:
+                file.fill(sys.argv[1].encode())
                 file.place()
     except AlreadyExists:
         print("lost", flush=True)
@@ -222,34 +183,35 @@ for line in sys.stdin:
 """
 
 
+@pytest.fixture(scope="module")
+def racers() -> Iterator[list[subprocess.Popen[str]]]:
+    """Two processes that create the names that they are told, at the same time."""
+    command = [sys.executable, "-c", RACER]
+    started = [
+        subprocess.Popen([*command, str(i)], stdin=-1, stdout=-1, text=True) for i in range(2)
+    ]
+    yield started
+    for racer in started:
+        racer.communicate()
+
+
 @pytest.mark.guarantee("G3")
 @pytest.mark.parametrize("links", [True, False])
 @pytest.mark.parametrize("change", ["create", "new"])
 def test_of_two_processes_that_create_one_name_one_wins(
-    change: str, links: bool, tmp_path: Path, mount: Callable[..., Path]
+    change: str,
+    links: bool,
+    tmp_path: Path,
+    mount: Callable[..., Path],
+    racers: list[subprocess.Popen[str]],
 ) -> None:
     root = (tmp_path if links else mount(links=False)) / "checkpoints"
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, str(root), change, str(i)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(2)
-    ]
-    wins = [0, 0]
     for number in range(50):
         for racer in racers:
-            print(f"name-{number}", file=racer.stdin, flush=True)
+            print(root, change, f"models/{number}", sep="\t", file=racer.stdin, flush=True)
         told = [racer.stdout.readline().strip() for racer in racers]  # type: ignore[union-attr]
         assert sorted(told) == ["lost", "won"]
-        winner = told.index("won")
-        assert (root / "models" / f"name-{number}").read_text() == str(winner)
-        wins[winner] += 1
-    for racer in racers:
-        racer.communicate()
-    assert sum(wins) == 50
+        assert (root / "models" / str(number)).read_text() == str(told.index("won"))
     assert hidden(root) == []
 
 
@@ -293,7 +255,7 @@ def test_links_and_pipes_are_listed_folders_and_names_that_are_no_text_are_not(
     listed = [entry.name for entry in backend.list("models/run")]
     assert sorted(listed) == ["file", "link", "pipe"]
     assert sorted(backend.folders("models")) == ["linked", "run"]
-    with pytest.raises(UnreadableFile, match="not a regular file"):
+    with pytest.raises(UnreadableFile):
         backend.read("models/run/pipe")
     assert backend.size("models/run/pipe") is None
     os.symlink("loop", root / "models/loop")
@@ -301,28 +263,24 @@ def test_links_and_pipes_are_listed_folders_and_names_that_are_no_text_are_not(
     assert not backend.link("models/run/link", "models/run/second")
 
 
-def test_listing_looks_at_no_file(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_looks_at_no_file(backend: LocalBackend, seams: Seams) -> None:
     for i in range(5):
         backend.create(f"models/{i}", b"x")
-    monkeypatch.setattr(os, "stat", None)
-    monkeypatch.setattr(os, "lstat", None)
+    seams.system(os, stat=None, lstat=None)
     assert len(backend.list("models")) == 5
 
 
 def test_a_folder_that_cannot_be_opened_is_no_empty_one(
-    backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+    backend: LocalBackend, seams: Seams
 ) -> None:
-    def denied(*_: Any, **__: Any) -> Any:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
     backend.create(NAME, b"x")
-    monkeypatch.setattr(os, "scandir", denied)
+    seams.system(os, scandir=refusing(errno.EACCES))
     for look in (backend.list, backend.folders, backend.exists):
-        with pytest.raises(UnreadableFile, match=r"cannot read .*Permission denied"):
+        with pytest.raises(UnreadableFile):
             look(RUN)
-    monkeypatch.setattr(os, "stat", denied)
+    seams.system(os, stat=refusing(errno.EACCES))
     for ask in (backend.exists, backend.size, backend.version):
-        with pytest.raises(UnreadableFile, match=r"cannot read .*Permission denied"):
+        with pytest.raises(UnreadableFile):
             ask(NAME)
 
 
@@ -405,21 +363,15 @@ def test_a_file_has_the_mode_that_umask_gives(backend: LocalBackend, root: Path)
 
 
 def test_free_space_is_that_of_the_disk_that_the_store_will_be_on(
-    backend: LocalBackend, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+    backend: LocalBackend, tmp_path: Path, root: Path, seams: Seams
 ) -> None:
     asked = []
-
-    class Asked(Disk):
-        def free(self, folder: Path) -> int:
-            asked.append(folder)
-            return super().free(folder)
-
-    monkeypatch.setattr(disk, "LOCAL", Asked())
+    seams.disk(free=lambda free, folder: asked.append(folder) or free(folder))
     assert (backend.free() or 0) > 0
     backend.create("a", b"x")
     assert (backend.free() or 0) > 0
     assert asked == [tmp_path, root]
-    monkeypatch.setattr(disk, "LOCAL", refusing("free", errno.EIO))
+    seams.disk(free=refusing(errno.EIO))
     assert backend.free() is None
 
 
@@ -483,8 +435,9 @@ def test_a_read_only_store_is_read_in_full_and_not_written(
             lambda: read_only.delete([NAME]),
             lambda: read_only.lock("a"),
         ):
-            with pytest.raises(WriteFailed, match=r"Permission denied.*the right to write"):
+            with pytest.raises(WriteFailed) as caught:
                 change()
+            assert caught.value.errno == errno.EACCES
         with suppress(WriteFailed):  # or it is said to be impossible, because of whose file it is
             assert not read_only.link(NAME, f"{RUN}/b")
 
@@ -507,10 +460,14 @@ def test_the_cache_lies_in_the_store_and_comes_back(backend: LocalBackend, root:
 
 
 def test_the_cache_is_the_users_own_where_the_store_is_on_a_network(
-    backend: LocalBackend, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: LocalBackend,
+    root: Path,
+    tmp_path: Path,
+    seams: Seams,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend.create("a", b"x")
-    monkeypatch.setattr(local, "on_network", lambda fd: True)
+    on_a_network(seams)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     mine = backend.cache
     assert mine is not None
@@ -528,10 +485,10 @@ def test_the_cache_is_the_users_own_where_the_store_is_on_a_network(
 
 
 def test_a_cache_folder_that_is_no_path_gives_way_to_the_home(
-    backend: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: LocalBackend, tmp_path: Path, seams: Seams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend.create("a", b"x")
-    monkeypatch.setattr(local, "on_network", lambda fd: True)
+    on_a_network(seams)
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     mine = backend.cache
@@ -550,17 +507,17 @@ def test_a_file_in_the_place_of_the_stores_own_folder_costs_the_cache_and_the_lo
     (root / ".standfast").write_bytes(b"somebody's")
     assert backend.cache is not None
     assert backend.cache.parent == tmp_path / "cache" / "standfast"
-    with pytest.raises(WriteFailed, match=r"cannot lock .*a\.lock: Not a directory"):
+    with pytest.raises(WriteFailed, match=r"a\.lock"):
         backend.lock("a")
     assert (root / ".standfast").read_bytes() == b"somebody's"
 
 
 @pytest.mark.guarantee("G7")
 def test_a_change_is_seen_though_the_kernel_remembers_the_folder(
-    mount: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    mount: Callable[..., Path], seams: Seams
 ) -> None:
     """FUSE lets the kernel keep attributes for a second, NFS for a minute."""
-    monkeypatch.setattr(scanning, "_SETTLED", -1)  # other folders have changed since this one
+    seams.bound("settled folder", -1)  # other folders have changed since this one
     folder = mount("fuse")
     store, elsewhere = Store(folder), Store(folder.with_name(folder.name + ".backing"))
     run = store.run("a")

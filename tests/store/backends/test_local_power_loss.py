@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from standfast.files import disk
 from standfast.store.backends.local import LocalBackend
 from tests.kit.power import (
     LoggingDisk,
@@ -17,8 +14,8 @@ from tests.kit.power import (
     Tree,
     read_tree,
     trees_after_power_cut,
-    write_tree,
 )
+from tests.kit.seams import Seams
 from tests.store.backends.backend_suite import RUN, new_file
 
 NAME = f"{RUN}/file"
@@ -26,16 +23,13 @@ BESIDE = f"{RUN}/beside"
 OLD, NEW = b"old", bytes(range(256)) * 40
 
 
-def logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[LocalBackend], None]
-) -> tuple[list[Operation], Tree]:
+def logged(tmp_path: Path, change: Callable[[LocalBackend], None]) -> tuple[list[Operation], Tree]:
     """What a change asks of the disk, and what was there before."""
     before = read_tree(tmp_path)
-    logging = LoggingDisk(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(disk, "LOCAL", logging)
+    with Seams.until_end() as seams:
+        log = seams.disk(LoggingDisk(tmp_path)).log
         change(LocalBackend(tmp_path / "checkpoints"))
-    return logging.log, before
+    return log, before
 
 
 def violations(log: list[Operation], before: Tree, may_be: tuple[bytes | None, ...]) -> int:
@@ -58,7 +52,7 @@ CHANGES: dict[str, Callable[[LocalBackend], None]] = {
 @pytest.mark.parametrize("where", ["in an empty folder", "beside another file"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_power_cut_leaves_the_old_state_or_the_new_one(
-    change: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: str, where: str, tmp_path: Path
 ) -> None:
     backend = LocalBackend(tmp_path / "checkpoints")
     old = None
@@ -67,7 +61,7 @@ def test_a_power_cut_leaves_the_old_state_or_the_new_one(
         if change == "replace":
             backend.create(NAME, OLD)
             old = OLD
-    log, before = logged(tmp_path, monkeypatch, CHANGES[change])
+    log, before = logged(tmp_path, CHANGES[change])
     assert violations(log, before, (old, NEW)) == 0
     ended = [tree for over, tree in trees_after_power_cut(log, before) if over]
     assert all(tree[f"checkpoints/{NAME}"] == NEW for tree in ended)
@@ -76,10 +70,8 @@ def test_a_power_cut_leaves_the_old_state_or_the_new_one(
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_every_sync_of_a_new_store_is_needed(
-    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, before = logged(tmp_path, monkeypatch, CHANGES[change])
+def test_every_sync_of_a_new_store_is_needed(change: str, tmp_path: Path) -> None:
+    log, before = logged(tmp_path, CHANGES[change])
     syncs = [i for i, operation in enumerate(log) if operation.kind.startswith("sync")]
     folders = [log[i].name for i in syncs if log[i].kind == "sync_folder"]
     assert folders == ["", "checkpoints", "checkpoints/models", f"checkpoints/{RUN}"]
@@ -88,21 +80,17 @@ def test_every_sync_of_a_new_store_is_needed(
 
 
 def test_folders_that_a_killed_process_made_are_synced_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seams: Seams
 ) -> None:
-    logging = LoggingDisk(tmp_path)
-    monkeypatch.setattr(disk, "LOCAL", logging)
+    logging = seams.disk(LoggingDisk(tmp_path))
     for folder in ("checkpoints", "checkpoints/models", f"checkpoints/{RUN}"):
         logging.make_folder(tmp_path / folder)
     LocalBackend(tmp_path / "checkpoints").create(NAME, NEW)
     assert violations(logging.log, {}, (None, NEW)) == 0
 
 
-def test_a_second_file_in_a_folder_costs_one_sync_of_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logging = LoggingDisk(tmp_path)
-    monkeypatch.setattr(disk, "LOCAL", logging)
+def test_a_second_file_in_a_folder_costs_one_sync_of_a_folder(tmp_path: Path, seams: Seams) -> None:
+    logging = seams.disk(LoggingDisk(tmp_path))
     backend = LocalBackend(tmp_path / "checkpoints")
     backend.create(f"{RUN}/first", b"x")
     logging.log.clear()
@@ -111,16 +99,14 @@ def test_a_second_file_in_a_folder_costs_one_sync_of_a_folder(
     assert kinds == ["create", "write", "sync", "link", "remove", "sync_folder"]
 
 
-def test_what_may_be_deleted_may_be_there_until_the_folder_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_be_deleted_may_be_there_until_the_folder_is_synced(tmp_path: Path) -> None:
     LocalBackend(tmp_path / "checkpoints").create(NAME, NEW)
 
     def delete(backend: LocalBackend) -> None:
         backend.delete([NAME])
         backend.delete_folder(RUN)
 
-    log, before = logged(tmp_path, monkeypatch, delete)
+    log, before = logged(tmp_path, delete)
     ended = [tree for over, tree in trees_after_power_cut(log, before) if over]
     assert sorted(ended, key=len) == [
         {"checkpoints/models/": b""},
@@ -149,42 +135,3 @@ def test_the_model_of_links_and_folders(tmp_path: Path) -> None:
     logging.sync_folder(tmp_path / "a")
     states = [tree for ended, tree in trees_after_power_cut(logging.log, {}) if ended]
     assert states == [read_tree(tmp_path)] == [{"a/": b"", "b/y": b"", "b/z": b""}]
-
-
-def test_a_tree_is_laid_out_as_it_was_read(tmp_path: Path) -> None:
-    tree = {"a/x": b"content", "a/b/": b"", "top": b""}
-    write_tree(tree, tmp_path)
-    assert read_tree(tmp_path) == tree
-
-
-def test_a_long_log_has_thousands_of_states_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def save(backend: LocalBackend) -> None:
-        for part in ("model", "optimizer", "scheduler"):
-            with backend.new(f"{RUN}/{part}") as file:
-                for i in range(4):
-                    file.write(np.full(8192, i, np.uint8), i * 8192)
-                file.finish(30_000)
-                file.place()
-        for other in range(4):
-            with backend.new(f"{RUN}/other-{other}") as file:
-                file.finish(0)
-                file.place()
-        backend.sync(RUN)
-        backend.create(f"{RUN}/record.json", NEW)
-        backend.replace("manifest.yaml", NEW)
-
-    log, before = logged(tmp_path, monkeypatch, save)
-    assert len(log) > 40
-    began = time.process_time()
-    states = list(trees_after_power_cut(log, before))
-    took = time.process_time() - began
-    assert len(states) > 400
-    assert len(states) / took > 1000
-    record = f"checkpoints/{RUN}/record.json"
-    data = [f"checkpoints/{RUN}/{part}" for part in ("model", "optimizer", "scheduler")]
-    for ended, tree in states:
-        assert record in tree or not ended
-        if record in tree:
-            assert {len(tree[name]) for name in data} == {30_000}

@@ -14,8 +14,9 @@ import pytest
 import standfast
 from standfast.errors import DigestMismatch, MissingFile, RefNotFound, UnsupportedDType, WriteFailed
 from standfast.store.copies.export import export
-from standfast.store.query.view import CheckpointView, diff_checkpoints, plain_leaves
+from standfast.store.query.view import CheckpointView, diff_checkpoints
 from standfast.tensorfile.diff import compare
+from tests.kit.stores import flip
 
 WEIGHT = np.arange(40_000, dtype=np.float32).reshape(200, 200)
 
@@ -73,7 +74,7 @@ def test_a_part_opens_as_it_was_saved(checkpoint: standfast.Checkpoint, tmp_path
         assert file.metadata["state"] == {"lr": 0.5}
     export(checkpoint, tmp_path / "state.npz", part="state")
     assert list(standfast.load(tmp_path / "state.npz")) == ["step"]
-    with pytest.raises(RefNotFound, match="it has model, optimizer, state"):
+    with pytest.raises(RefNotFound, match="optimizer"):
         export(checkpoint, tmp_path / "no.npz", part="no")
 
 
@@ -114,18 +115,14 @@ def test_a_folder_has_all_parts_and_all_plain_values(
 def test_a_folder_of_one_part(checkpoint: standfast.Checkpoint, tmp_path: Path) -> None:
     done = export(checkpoint, tmp_path / "folder", part="optimizer")
     assert [path.name for path in done.files] == ["optimizer.safetensors", "checkpoint.json"]
-    beside = json.loads((tmp_path / "folder" / "checkpoint.json").read_text())
-    assert list(beside["values"]) == ["lr", "betas"]
+    assert list(json.loads(done.files[1].read_text())["values"]) == ["lr", "betas"]
 
 
 def test_damage_is_found_before_anything_is_written(
     checkpoint: standfast.Checkpoint, tmp_path: Path
 ) -> None:
-    store = tmp_path / "store" / "checkpoints" / "models" / checkpoint.head.run
-    for path in store.glob("*.safetensors"):
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
+    for path in (tmp_path / "store").rglob("*.safetensors"):
+        flip(path)
     with pytest.raises(DigestMismatch):
         export(checkpoint, tmp_path / "whole.safetensors")
     assert not (tmp_path / "whole.safetensors").exists()
@@ -157,17 +154,6 @@ def test_a_state_that_is_one_tensor(tmp_path: Path) -> None:
 def test_paths_that_read_alike_are_told_apart(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path / "store", {"a": {"b": 1}, "a.b": 2, "a.b~2": 3})
     assert CheckpointView(checkpoint).values == {"a.b": 1, "a.b~2": 2, "a.b~2~2": 3}
-
-
-def test_plain_leaves_come_in_the_order_of_the_tree() -> None:
-    tree = {"b": [1, [2]], "a": {"x": {}, "y": (1, 2)}, "n": None}
-    assert list(plain_leaves(tree)) == [
-        (("b", 0), 1),
-        (("b", 1), [2]),
-        (("a", "x"), {}),
-        (("a", "y"), (1, 2)),
-        (("n",), None),
-    ]
 
 
 def test_tied_tensors_are_compared_without_being_read(

@@ -10,13 +10,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import standfast
-from standfast.store.backends.local import LocalBackend
 from standfast.store.index import database
 from standfast.store.index.forks import _Gate
 from tests.kit.descriptors import open_files
+from tests.kit.seams import Seams
 
 PROGRAM = """
 import os, sys, threading, time
@@ -37,7 +35,7 @@ def use() -> None:
 for _ in range(3):
     threading.Thread(target=use, daemon=True).start()
 hung = 0
-for _ in range(40):
+for _ in range(15):
     child = os.fork()
     if not child:
         assert standfast.Store(folder).resolve("a").step == 9
@@ -93,34 +91,29 @@ def test_no_file_of_an_index_is_inherited(tmp_path: Path) -> None:
     assert open_files(database.NAME)
 
 
-def test_what_is_known_in_memory_alone_is_known_after_a_fork(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_known_in_memory_alone_is_known_after_a_fork(tmp_path: Path, seams: Seams) -> None:
     standfast.Store(tmp_path / "store").run("a").save(1, {"n": 1})
-    monkeypatch.setattr(LocalBackend, "cache", None)
+    seams.backend(cache=None)
     store = standfast.Store(tmp_path / "store")
     store.index.refresh()
     in_a_child("1", tmp_path)
     assert store.index.count() == 1
 
 
-def test_a_fork_does_not_wait_for_a_server_that_is_silent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_does_not_wait_for_a_server_that_is_silent(tmp_path: Path, seams: Seams) -> None:
     """Nor does the child use the file, which its parent was about to write."""
     store = standfast.Store(tmp_path / "store")
     store.run("a").save(1, {"n": 1})
     store.index.refresh()
     asked, answer = threading.Event(), threading.Event()
-    folders = LocalBackend.folders
 
-    def silent(backend: LocalBackend, name: str) -> Any:
+    def silent(folders: Any, name: str) -> Any:
         if threading.current_thread() is not threading.main_thread():
             asked.set()
             assert answer.wait(60)
-        return folders(backend, name)
+        return folders(name)
 
-    monkeypatch.setattr(LocalBackend, "folders", silent)
+    seams.backend(folders=silent)
     waiting = threading.Thread(target=store.index.refresh)
     waiting.start()
     assert asked.wait(60)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,9 @@ import yaml
 
 from standfast import Store
 from standfast.errors import NotAStore, UnreadableFile
-from standfast.files import disk
-from standfast.store.backends.local import LocalBackend
-from standfast.store.index import manifest as manifests
-from standfast.store.index.index import Index
-from standfast.store.index.manifest import Manifest
 from standfast.store.maintenance.doctor import clean, examine
 from tests import WEIGHTSLAB
+from tests.kit.seams import Seams
 
 FIRST_LINE = "# Written by Standfast from the records; it may be deleted at any time.\n"
 
@@ -41,19 +38,23 @@ def latest(store: Store) -> Any:
 
 
 class Gate:
-    """Lets a manifest be written when it is told to."""
+    """Lets a manifest be written when it is told to, and counts those that are begun."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, seams: Seams, is_open: bool = False) -> None:
         self.open = threading.Event()
         self.reached = threading.Event()
-        write = manifests.write_manifest
+        self.count = 0
+        if is_open:
+            self.open.set()
 
-        def wait(*arguments: Any) -> None:
-            self.reached.set()
-            assert self.open.wait(60)
-            write(*arguments)
+        def wait(replace: Callable[[str, bytes], None], name: str, data: bytes) -> None:
+            if name == "manifest.yaml":
+                self.count += 1
+                self.reached.set()
+                assert self.open.wait(60)
+            replace(name, data)
 
-        patch.setattr(manifests, "write_manifest", wait)
+        seams.backend(replace=wait)
 
 
 def test_it_has_the_keys_of_layout_v3(store: Store) -> None:
@@ -67,16 +68,13 @@ def test_it_has_the_keys_of_layout_v3(store: Store) -> None:
     assert entry["hp_hash"] + entry["model_hash"] + entry["data_hash"] == run.hash
 
 
-def test_a_save_returns_while_it_is_being_written(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_returns_while_it_is_being_written(store: Store, seams: Seams) -> None:
     run = store.run("a")
-    gate = Gate(monkeypatch)
-    store._manifest._written = None  # it is due
-    run.save(1, {"a": 1})
-    assert gate.reached.wait(60)
-    for step in range(2, 5):
+    gate = Gate(seams)
+    seams.bound("interval of manifests", 0.0)
+    for step in range(1, 5):
         run.save(step, {"a": step})
+        assert gate.reached.wait(60)
     assert run.load() == {"a": 4}
     assert latest(store) is None
     gate.open.set()
@@ -84,90 +82,64 @@ def test_a_save_returns_while_it_is_being_written(
     assert latest(store) == run.hash
 
 
-def test_a_save_returns_while_the_index_of_the_writer_is_slow(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_returns_while_the_index_of_the_writer_is_slow(store: Store, seams: Seams) -> None:
     run = store.run("a")
-    released = threading.Event()
-    refresh, saver = Index.refresh, threading.get_ident()
+    released, saver = threading.Event(), threading.get_ident()
 
-    def slow(self: Index) -> None:
+    def slow(folders: Callable[[str], Any], name: str) -> Any:
         if threading.get_ident() != saver:
             assert released.wait(60)
-        refresh(self)
+        return folders(name)
 
-    monkeypatch.setattr(Index, "refresh", slow)
-    store._manifest._written = None
-    run.save(1, {"a": 1})
-    run.save(2, {"a": 2})
+    seams.backend(folders=slow)
+    seams.bound("interval of manifests", 0.0)
+    for step in (1, 2):
+        run.save(step, {"a": step})
     assert latest(store) is None
     released.set()
     store.close()
     assert latest(store) == run.hash
 
 
-def test_it_is_written_once_a_minute_at_most(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = []
-    write = manifests.write_manifest
-    monkeypatch.setattr(
-        manifests, "write_manifest", lambda *arguments: written.append(write(*arguments))
-    )
+def test_it_is_written_once_a_minute_at_most_and_at_the_end(store: Store, seams: Seams) -> None:
+    gate = Gate(seams, is_open=True)
     run = store.run("a")
-    assert len(written) == 1
     for step in range(5):
         run.save(step, {})
-    assert len(written) == 1
-    run.close()
-    assert len(written) == 2
-    store.close()
-    assert len(written) == 2
-
-
-def test_when_a_minute_is_over_it_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "_REFRESHED", 0.01)
-    run = store.run("a")
-    run.save(1, {})
-    thread = store._manifest._thread
-    if thread is not None:
-        thread.join(60)
+    assert gate.count == 1
+    assert latest(store) is None
+    for close in (run.close, store.close, store.close):
+        close()
+        assert gate.count == 2
     assert latest(store) == run.hash
-
-
-def test_closing_a_store_waits_for_it_and_may_be_repeated(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
-        run = store.run("a")
-        run.save(1, {})
-        assert latest(store) is None
-    assert latest(store) == run.hash
-    store.close()
-    run.save(2, {})
+    run.save(5, {})
     run.close()
     assert run.load() == {}
 
 
-def test_a_run_that_saved_nothing_does_not_write_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_saved_nothing_does_not_write_it(store: Store, seams: Seams) -> None:
     run = store.run("a")
-    monkeypatch.setattr(Manifest, "write", lambda *_: pytest.fail("it was written"))
+    gate = Gate(seams)
     run.close()
     store.close()
-    assert latest(store) is None
+    assert gate.count == 0
 
 
-def test_a_failure_is_nobodys_loss_and_it_is_tried_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_is_nobodys_loss_and_it_is_tried_again(store: Store) -> None:
     run = store.run("a")
+    tried = threading.Event()
 
-    def fail(*_: Any) -> None:
-        raise UnreadableFile(5, "a disk that cannot be read")
+    def fail(folders: Callable[[str], Any], name: str) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            return folders(name)
+        tried.set()
+        raise UnreadableFile(errno.EIO, "a disk that cannot be read")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(manifests, "write_manifest", fail)
-        store._manifest._written = None
+    with Seams.until_end() as seams:
+        seams.backend(folders=fail)
+        seams.bound("interval of manifests", 0.0)
         run.save(1, {})
-        run.close()
+        assert tried.wait(60)
     assert latest(store) is None
     store.close()
     assert latest(store) == run.hash
@@ -195,10 +167,10 @@ def test_a_program_that_ends_has_it_written(tmp_path: Path) -> None:
     assert latest(Store(tmp_path)) == Store(tmp_path).run("a").hash
 
 
-def test_a_forked_process_writes_its_own(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_writes_its_own(store: Store, seams: Seams) -> None:
     run = store.run("a")
-    gate = Gate(monkeypatch)
-    store._manifest._written = None
+    gate = Gate(seams)
+    seams.bound("interval of manifests", 0.0)
     run.save(1, {})
     assert gate.reached.wait(60)  # the thread is at it, and is not there in a child
     child = os.fork()
@@ -217,22 +189,22 @@ def test_a_forked_process_writes_its_own(store: Store, monkeypatch: pytest.Monke
     run.close()
 
 
-def test_killed_at_any_operation_it_is_the_old_one_or_the_new_one(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+def test_whenever_it_is_looked_at_it_is_the_old_one_or_the_new_one(
+    store: Store, seams: Seams
 ) -> None:
     run = store.run("a")
     store.write_manifest()
     path = Path(store.url) / "manifest.yaml"
+    old = path.read_bytes()
+    run.save(1, {})
     seen: list[bytes] = []
 
-    class Watching(type(disk.LOCAL)):  # type: ignore[misc]
-        def __getattribute__(self, name: str) -> Any:
-            seen.append(path.read_bytes())
-            return super().__getattribute__(name)
+    def watched(operation: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        seen.append(path.read_bytes())
+        return operation(*given, **options)
 
-    run.save(1, {})
-    monkeypatch.setattr(disk, "LOCAL", Watching())
-    old = path.read_bytes()
+    watch = dict.fromkeys(("create", "write", "sync", "rename", "close", "sync_folder"), watched)
+    seams.disk(**watch)
     store.write_manifest()
     seen.append(path.read_bytes())
     assert old != seen[-1]
@@ -323,23 +295,21 @@ def test_a_manifest_of_another_program_that_cannot_be_read_is_kept_beside_ours(
     assert path.with_name("manifest.weightslab.yaml").read_bytes() == text
 
 
-def test_a_manifest_that_the_disk_cannot_read_now_keeps_its_name(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_manifest_that_the_disk_cannot_read_now_keeps_its_name(store: Store) -> None:
     with store.run("a") as run:
         run.save(1, {"a": 1})
     store.write_manifest()
     add_as_weightslab(store)
     path = Path(store.url) / "manifest.yaml"
-    before, plain = path.read_bytes(), LocalBackend.read
+    before = path.read_bytes()
 
-    def failing(self: LocalBackend, name: str, limit: int | None = None) -> bytes:
+    def failing(read: Callable[..., bytes], name: str, limit: int | None = None) -> bytes:
         if name == path.name:
             raise UnreadableFile(errno.EIO, f"cannot read {name}")
-        return plain(self, name, limit)
+        return read(name, limit)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(LocalBackend, "read", failing)
+    with Seams.until_end() as seams:
+        seams.backend(read=failing)
         run.save(2, {"a": 1})
         store.write_manifest()
     assert path.read_bytes() == before
@@ -383,7 +353,7 @@ def test_nothing_is_written_into_a_root_of_weightslab(
     before = everything_in(WEIGHTSLAB)
     store = Store(WEIGHTSLAB)
     assert [run.name for run in store.runs()] == ["wl-jade-tide"]
-    with pytest.raises(NotAStore, match="standfast import"):
+    with pytest.raises(NotAStore):
         store.run("mine")
     store.write_manifest()
     examine(store.backend, store.index)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +42,8 @@ def test_hyperparameters_by_their_paths(store: Store) -> None:
     }
     assert found.identity == ("hp",)
     assert not found.uncounted
-
-
-def test_a_run_is_the_same_as_itself(store: Store) -> None:
-    run = made(store, hp={"lr": 0.1}, model=net(2), data={"uids": [1]})
-    found = changes(run, run)
-    assert not found
-    assert not found.layers
-    assert not found.samples
+    run = made(store, hp=before, model=net(2), data={"uids": [1]})
+    assert not changes(run, run)
 
 
 def test_hyperparameters_that_are_not_in_the_hash_are_told_apart(store: Store) -> None:
@@ -134,20 +127,7 @@ def test_data_that_are_no_samples_are_compared_as_they_are(store: Store) -> None
     assert found.count == 0
 
 
-def test_samples_are_compared_whatever_their_order() -> None:
-    uids = [f"sample-{i:05d}" for i in range(20_000)]
-    before = {"uids": uids, "discarded": uids[:500], "tags": {uid: ["a"] for uid in uids[::9]}}
-    after = {
-        "uids": random.Random(0).sample([*uids[5:], "new"], len(uids) - 4),
-        "discarded": uids[1:500],
-        "tags": {uid: ["a"] for uid in uids[::9]} | {uids[0]: ["b"]},
-    }
-    found = sample_changes(before, after)
-    assert (found.added, found.removed, found.restored) == (["new"], uids[:5], [uids[0]])
-    assert found.tags == {uids[0]: (["a"], ["b"])}
-
-
-def test_a_sample_that_stands_twice_is_a_difference() -> None:
+def test_a_duplicate_sample_is_a_difference() -> None:
     found = sample_changes({"uids": [1, 2]}, {"uids": [1, 2, 2]})
     assert found
     assert (found.counts, found.added) == ((2, 3), [])

@@ -1,20 +1,23 @@
-"""Processes that all tests of remote stores share: to start one takes a while."""
+"""What all tests of remote stores share: other processes, which take a while to start."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from obstore.store import S3Store
 
 from standfast.store.index import manifest
-from standfast.store.remote import client
 from standfast.store.save import writers
-from tests.store.remote.faults.workers import Worker
+from tests.kit.object_store.server import Server
+from tests.kit.seams import Seams
+from tests.store.remote import places
+from tests.store.remote.workers import Worker
 
 
 @pytest.fixture(scope="session")
 def workers() -> Iterator[list[Worker]]:
-    """Two of them; a child that one of them has begun must have ended."""
+    """Two processes; a child that one of them has begun must have ended before the next test."""
     started = [Worker(), Worker()]
     yield started
     for worker in started:
@@ -27,14 +30,27 @@ def worker(workers: list[Worker]) -> Worker:
     return workers[0]
 
 
+@pytest.fixture
+def client(server: Server, bucket_url: str) -> S3Store:
+    """The objects of the store at `bucket_url`, past the proxy and the product."""
+    return places.straight(server, bucket_url)
+
+
+@pytest.fixture
+def small_parts(seams: Seams) -> None:
+    """Let a few MiB be uploaded in parts, as much larger files are."""
+    seams.bound("blocks of the ring", places.MIB)
+    seams.bound("part of an upload", places.PART)
+
+
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _impatient(monkeypatch: pytest.MonkeyPatch, seams: Seams) -> Iterator[None]:
     """No test waits as long for a server as a user would, and none for that of another test.
 
     What a test has not closed stays as it is: its server, or the proxy before it, is gone by then.
     """
     monkeypatch.setenv("STANDFAST_TIMEOUT", "8")
-    monkeypatch.setattr(client, "_SLOWLY", 1)
+    seams.bound("slow answer", 1)
     yield
     for writer in list(writers._writers.values()):
         writer._lock = None

@@ -1,26 +1,29 @@
-"""What the tests of remote stores share: stores without a memory, states, and a look past both."""
+"""What the tests of remote stores share: stores without a cache, states, and the objects.
+
+Worker processes import it, so nothing here may import torch at the top.
+"""
 
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import obstore
-import pytest
 from obstore.store import S3Store
 
 from standfast import Run, Store
-from standfast.files import ring
 from standfast.store.backends.address import INSIDE
-from standfast.store.remote import new_file
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.schema import names
 from tests.kit.object_store.messages import Request
-from tests.kit.object_store.server import Server
-from tests.kit.stores import MIB, random_bytes, same
 
-PART = 5 * MIB
+if TYPE_CHECKING:
+    from tests.kit.object_store.server import Server
+
+MIB: Final = 1 << 20
+PART: Final = 5 * MIB
 """The least that S3 takes for a part."""
 
 
@@ -32,9 +35,9 @@ class Forgetful(RemoteBackend):
         return None
 
 
-def fresh(url: str, **options: Any) -> Store:
-    """The store at a URL, seen by somebody who knows nothing of it."""
-    return Store(Forgetful(f"{url}/{INSIDE}", **options))
+def fresh(url: str) -> Store:
+    """The store at a URL, as a machine sees it that has never used it."""
+    return Store(Forgetful(f"{url}/{INSIDE}"))
 
 
 def straight(server: Server, url: str) -> S3Store:
@@ -43,21 +46,21 @@ def straight(server: Server, url: str) -> S3Store:
     return server.client(bucket, prefix=f"{prefix}/{INSIDE}".lstrip("/"))
 
 
+def keys(client: S3Store, end: str = "") -> list[str]:
+    """The keys of all objects, or of those that end so."""
+    found = [meta["path"] for page in obstore.list(client) for meta in page]
+    return sorted(key for key in found if key.endswith(end))
+
+
 def objects(client: S3Store) -> dict[str, bytes]:
-    """All of them, with their content."""
-    keys = [meta["path"] for page in obstore.list(client) for meta in page]
-    return {key: bytes(obstore.get(client, key).bytes()) for key in sorted(keys)}
-
-
-def data_keys(client: S3Store) -> list[str]:
-    """The keys of all data files."""
-    keys = [meta["path"] for page in obstore.list(client) for meta in page]
-    return sorted(key for key in keys if key.endswith(".safetensors"))
+    """All objects, with their content."""
+    return {key: bytes(obstore.get(client, key).bytes()) for key in keys(client)}
 
 
 def state(seed: int, size: int = 70_000) -> dict[str, Any]:
     """A small state, or one of so many bytes."""
-    return {"model": {"w": random_bytes(size, seed), "b": np.full(3, seed)}, "seed": seed}
+    weights = np.frombuffer(np.random.default_rng(seed).bytes(size), np.uint8).copy()
+    return {"model": {"w": weights, "b": np.full(3, seed)}, "seed": seed}
 
 
 def large(seed: int) -> dict[str, Any]:
@@ -65,14 +68,10 @@ def large(seed: int) -> dict[str, Any]:
     return state(seed, 2 * PART + MIB)
 
 
-def use_small_parts(patch: pytest.MonkeyPatch) -> None:
-    """Let what is large enough for a few parts be uploaded as what is much larger is."""
-    patch.setattr(ring, "BLOCK", MIB)
-    patch.setattr(new_file, "_PART", PART)
-
-
 def check(store: Store, *expected: dict[str, Any]) -> None:
     """The store has just these states, as the steps of their seeds, each of them whole."""
+    from tests.kit.stores import same
+
     steps = {each["seed"]: each for each in expected}
     found = [each for run in store.runs() for each in run.checkpoints()]
     assert sorted(each.step for each in found) == sorted(steps)
@@ -85,15 +84,25 @@ def orphans(store: Store) -> set[str]:
     store.index.refresh()
     left = set()
     for run in store.index.runs(empty=True):
-        listed = {name for name, _ in store.backend.list(names.run_folder(run.run))}
-        left |= {name for name in listed if name.endswith(".safetensors")}
-        left -= store.index.files(run.run).keys()
+        listed = {name for name, _ in store.backend.list(names.run_folder(run.run), ".safetensors")}
+        left |= listed - store.index.files(run.run).keys()
     return left
 
 
 def shown(error: BaseException) -> str:
     """All that a person, or a log, can see of an error, its causes included."""
     return "".join([*traceback.format_exception(error), str(error), repr(error)])
+
+
+def data_key(run: Run, step: int) -> str:
+    """The key of the one data file of a step."""
+    (file,) = run.checkpoint(step).head.files
+    return f"{names.run_folder(run.hash)}/{file.name}"
+
+
+# Requests
+
+Match = Callable[[Request], bool]
 
 
 def is_record(request: Request, step: int | None = None) -> bool:
@@ -112,6 +121,11 @@ def is_completion(request: Request) -> bool:
     return request.method == "POST" and "uploadId" in request.query
 
 
-def folder(run: Run) -> str:
-    """Where the objects of a run are."""
-    return names.run_folder(run.hash)
+def is_listing(request: Request) -> bool:
+    """Whether it lists objects."""
+    return request.method == "GET" and "list-type" in request.query
+
+
+def gets(end: str) -> Match:
+    """Matches requests for objects whose keys end so."""
+    return lambda request: request.method == "GET" and request.path.endswith(end)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
 
+from standfast.cli import app
 from standfast.errors import (
     AlreadyExists,
     BadOption,
@@ -16,44 +16,19 @@ from standfast.errors import (
     UnreadableFile,
     WriteFailed,
 )
+from standfast.store.remote import wait
 from standfast.store.remote.client import Client
 from standfast.store.remote.connection import timeout
 from standfast.store.remote.reasons import reason
 from tests.kit.object_store.faults import Answer, CutAnswer, DropAnswer, DropRequest, HoldAnswer
-from tests.kit.object_store.messages import Request
 from tests.kit.object_store.proxy import Proxy
-
-MESSAGES = {
-    "Generic S3 error: … 404 Not Found: <Error><Code>NoSuchBucket</Code></Error>": (
-        "there is no such bucket (NoSuchBucket)"
-    ),
-    "Server returned non-2xx status code: 403 Forbidden: <Error><Code>AccessDenied</Code>": (
-        "these credentials do not allow it (AccessDenied)"
-    ),
-    "Server returned non-2xx status code: 503 Service Unavailable: ": (
-        "the server says 503 Service Unavailable"
-    ),
-    "Error performing PUT http://127.0.0.1:1/a in 1s - HTTP error: error sending request\n\n"
-    "Debug source:\nHttpError { kind: Timeout, source: TimedOut }": (
-        "no answer in time; if the connection is slow, set STANDFAST_TIMEOUT to more seconds"
-    ),
-    "Error performing PUT http://127.0.0.1:1/a in 1s - HTTP error: error sending request\n\n"
-    "Debug source:\nHttpError { kind: Connect }": "its server cannot be reached",
-    "HTTP error: request or response body error\n\nDebug source:\n": "the connection broke",
-    "Error performing PUT http://169.254.169.254/latest/api/token in 1s - HTTP error: error sending"
-    " request\n\nDebug source:\nkind: Timeout": (
-        "there are no credentials: set AWS_ACCESS_KEY_ID or AWS_PROFILE"
-    ),
-    "what nobody has foreseen at http://host/a?X-Amz-Signature=abc\n": (
-        "what nobody has foreseen at …"
-    ),
-    "": "obstore says no more",
-}
+from tests.kit.seams import Seams
+from tests.store.remote.places import is_listing
 
 
-@pytest.mark.parametrize("text", MESSAGES, ids=range(len(MESSAGES)))
-def test_a_message_says_what_is_wrong(text: str) -> None:
-    assert reason(text) == MESSAGES[text]
+def test_a_message_that_is_not_known_is_shown_without_its_signature() -> None:
+    assert reason("unknown at http://host/a?X-Amz-Signature=abc\n") == "unknown at …"
+    assert reason("")
 
 
 @pytest.mark.parametrize("given", ["x", "-1", "0", "nan", "1e9"])
@@ -90,28 +65,6 @@ def test_a_stretch_ends_where_the_object_does(bucket_url: str) -> None:
     assert found == [b"012", b"89", b"", b"", b"", b"789", b"0123456789"]
 
 
-def test_of_many_who_create_an_object_one_does(bucket_url: str) -> None:
-    clients = [Client(bucket_url) for _ in range(8)]
-    created: list[int] = []
-    start = threading.Barrier(len(clients))
-
-    def create(number: int) -> None:
-        start.wait(60)
-        try:
-            clients[number].put("a", b"%d" % number, create=True)
-            created.append(number)
-        except AlreadyExists:
-            pass
-
-    threads = [threading.Thread(target=create, args=(n,)) for n in range(len(clients))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (winner,) = created
-    assert bytes(clients[0].get("a")) == b"%d" % winner
-
-
 @pytest.mark.parametrize("fault", [DropAnswer(), DropRequest(), Answer(503)], ids="123")
 @pytest.mark.parametrize("condition", ["create", "match", "none"])
 def test_a_put_is_done_once_however_often_it_is_asked_for(
@@ -133,27 +86,36 @@ def test_a_list_that_breaks_off_is_asked_for_again_and_not_for_ever(
     client = Client(bucket_url)
     client.put("x/a", b"1")
 
-    def is_listing(request: Request) -> bool:
-        return "list-type" in request.query
-
     for deep in (True, False):
         proxy.rule(CutAnswer(10), is_listing, times=2)
         assert [key for key, _ in client.list("x", deep)[0]] == ["x/a"]
         proxy.heal()
     proxy.rule(CutAnswer(10), is_listing, times=None)
-    with pytest.raises(UnreadableFile, match="the connection broke"):
+    with pytest.raises(UnreadableFile):
         client.list("x")
 
 
-def test_who_is_in_a_hurry_waits_for_less(proxy: Proxy, bucket_url: str) -> None:
+def test_a_client_in_a_hurry_waits_for_less(proxy: Proxy, bucket_url: str) -> None:
     client = Client(bucket_url)
     proxy.rule(HoldAnswer(600), times=None)
-    begun = time.monotonic()
-    with pytest.raises(UnreadableFile, match="no answer in time"):
+    with pytest.raises(UnreadableFile):
         client.hurried(0.3).head("a")
-    with pytest.raises(WriteFailed, match="no answer in time"):
+    with pytest.raises(WriteFailed):
         client.hurried(0.3).put("a", b"1")
-    assert time.monotonic() - begun < 60
+
+
+def test_a_silent_server_is_told_of_once_and_a_fast_one_never(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seams: Seams
+) -> None:
+    monkeypatch.setitem(vars(wait), "tell_of_silence", app._tell_of_silence)
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "90")
+    assert wait.heard(lambda: "at once", "s3://fast") == "at once"
+    assert capsys.readouterr().err == ""
+    seams.bound("silence of a server", 0.01)
+    for _ in range(2):
+        assert wait.heard(lambda: threading.Event().wait(0.2), "s3://slow") is False
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(each in line for each in ("s3://slow", "90", "STANDFAST_TIMEOUT"))
 
 
 def test_keys_come_back_as_they_were_given(bucket_url: str) -> None:

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from standfast.errors import BadOption
-from standfast.store.remote import credential_process
 from standfast.store.remote.credentials import Options, s3_options
 from standfast.store.remote.keys import Keys
+from tests.kit.seams import Seams
 
 ID, SECRET, TOKEN = "AKIDOFNOBODY", "the-secret-itself", "the-token-itself"
 
@@ -91,47 +91,50 @@ def _said(**more: object) -> dict[str, object]:
     return {"Version": 1, "AccessKeyId": ID, "SecretAccessKey": SECRET, **more}
 
 
+BY_NAME = {"AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET}
+
+
 def test_without_anything_obstore_looks_for_itself(home: Home) -> None:
     assert home.options() == Options({}, {}, None)
     assert home.options().credential_provider is None
 
 
-def test_keys_come_from_the_environment(home: Home) -> None:
-    environ = {"AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET}
-    assert home.keys(**environ) == Keys(ID, SECRET)
-    assert home.keys(**environ, AWS_SESSION_TOKEN=TOKEN) == Keys(ID, SECRET, TOKEN)
-
-
-def test_keys_in_the_environment_win_over_a_profile_that_it_names(home: Home) -> None:
+def test_keys_of_the_environment_win_over_those_of_a_profile(home: Home) -> None:
+    assert home.keys(**BY_NAME) == Keys(ID, SECRET)
+    assert home.keys(**BY_NAME, AWS_SESSION_TOKEN=TOKEN) == Keys(ID, SECRET, TOKEN)
     home.credentials.write_text(_static("work", "AKIDOFTHEPROFILE"))
-    environ = {"AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET}
-    assert home.keys(**environ, AWS_PROFILE="work").id == ID
+    assert home.keys(**BY_NAME, AWS_PROFILE="work").id == ID
     assert home.keys(AWS_PROFILE="work").id == "AKIDOFTHEPROFILE"
 
 
 def test_half_of_a_pair_of_keys_is_refused(home: Home) -> None:
     assert "AWS_SECRET_ACCESS_KEY" in home.refusal(AWS_ACCESS_KEY_ID=ID)
     home.credentials.write_text(_section("default", aws_access_key_id=ID))
-    assert "no aws_secret_access_key" in home.refusal()
+    assert "aws_secret_access_key" in home.refusal()
 
 
-@pytest.mark.parametrize("variable", ["AWS_PROFILE", "AWS_DEFAULT_PROFILE"])
-def test_the_profile_is_the_one_that_is_named(home: Home, variable: str) -> None:
+def test_the_profile_is_the_one_that_is_named(home: Home) -> None:
     home.credentials.write_text(_static("default", "AKIDDEFAULT") + _static("work", "AKIDWORK"))
     assert home.keys().id == "AKIDDEFAULT"
-    assert home.keys(**{variable: "work"}).id == "AKIDWORK"
-    both = {"AWS_PROFILE": "work", "AWS_DEFAULT_PROFILE": "default"}
-    assert home.keys(**both).id == "AKIDWORK"
+    for variables in (
+        {"AWS_PROFILE": "work"},
+        {"AWS_DEFAULT_PROFILE": "work"},
+        {"AWS_PROFILE": "work", "AWS_DEFAULT_PROFILE": "default"},
+    ):
+        assert home.keys(**variables).id == "AKIDWORK"
+    for keys in ({}, BY_NAME):
+        message = home.refusal(AWS_PROFILE="wrok", **keys)
+        assert all(name in message for name in ("wrok", str(home.config), str(home.credentials)))
 
 
 @pytest.mark.parametrize("title", ["profile work", 'profile "work"'])
-def test_a_profile_may_stand_in_the_config_file(home: Home, title: str) -> None:
+def test_a_profile_may_be_in_the_config_file(home: Home, title: str) -> None:
     home.config.write_text(_static(title) + _section("work", region="none-of-the-profile"))
     assert home.keys(AWS_PROFILE="work") == Keys(ID, SECRET)
     assert "region" not in home.options(AWS_PROFILE="work").config
 
 
-def test_both_files_say_something_of_one_profile(home: Home) -> None:
+def test_a_profile_may_be_in_both_files(home: Home) -> None:
     home.config.write_text(
         _section("default", aws_access_key_id="AKIDOTHER", region="eu-west-1", output="json")
     )
@@ -144,24 +147,12 @@ def test_both_files_say_something_of_one_profile(home: Home) -> None:
 
 def test_the_files_are_looked_for_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    folder = tmp_path / ".aws"
-    folder.mkdir()
-    (folder / "credentials").write_text(_static("default"))
-    (folder / "config").write_text(_section("default", region="eu-west-3"))
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(_static("default"))
+    (tmp_path / ".aws" / "config").write_text(_section("default", region="eu-west-3"))
     options = s3_options({})
     assert options.keys is not None
-    assert options.keys().id == ID
-    assert options.region == "eu-west-3"
-
-
-def test_a_profile_that_is_named_must_be_there(home: Home) -> None:
-    home.credentials.write_text(_static("default"))
-    message = home.refusal(AWS_PROFILE="wrok")
-    assert "'wrok'" in message
-    assert str(home.config) in message
-    assert str(home.credentials) in message
-    keys = {"AWS_ACCESS_KEY_ID": ID, "AWS_SECRET_ACCESS_KEY": SECRET}
-    assert "'wrok'" in home.refusal(AWS_PROFILE="wrok", **keys)
+    assert (options.keys().id, options.region) == (ID, "eu-west-3")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +173,7 @@ def test_a_file_that_cannot_be_parsed_is_named_and_not_shown(home: Home, content
 
 def test_a_file_that_cannot_be_read_is_named(home: Home) -> None:
     home.config.mkdir()
-    assert f"{home.config} cannot be read" in home.refusal()
+    assert str(home.config) in home.refusal()
 
 
 def test_the_region_is_that_of_the_environment_then_of_the_profile(home: Home) -> None:
@@ -280,14 +271,12 @@ def test_an_endpoint_that_is_none_is_refused(home: Home, endpoint: str) -> None:
     assert "endpoint" in home.refusal(AWS_ENDPOINT_URL=endpoint)
 
 
-def test_nobody_signs_where_nothing_is_to_be_signed(home: Home) -> None:
+def test_without_a_signature_or_with_a_token_of_the_container_no_profile_is_used(
+    home: Home,
+) -> None:
     home.credentials.write_text(_static("default"))
     assert home.options(AWS_SKIP_SIGNATURE="true").keys is None
     assert home.options(AWS_SKIP_SIGNATURE="false").keys is not None
-
-
-def test_a_token_of_the_container_wins_over_the_keys_of_a_profile(home: Home) -> None:
-    home.credentials.write_text(_static("default"))
     assert home.options(AWS_WEB_IDENTITY_TOKEN_FILE="/x", AWS_ROLE_ARN="arn").keys is None
 
 
@@ -346,9 +335,11 @@ def test_a_process_is_run_again_when_its_keys_expire(
     ],
     ids="noise list null nothing version number empty token date time".split(),
 )
-def test_a_process_that_says_something_else_is_refused(home: Home, said: object) -> None:
-    program = _program(home, json.dumps(said) if isinstance(said, dict) else said)
-    home.config.write_text(_section("default", credential_process=f"{sys.executable} {program}"))
+def test_a_process_that_says_something_else_is_refused(
+    home: Home, said: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAID", json.dumps(said) if isinstance(said, dict) else str(said))
+    home.config.write_text(_section("default", credential_process="printenv SAID"))
     assert "JSON" in home.refusal()
 
 
@@ -356,24 +347,21 @@ def test_a_process_that_fails_is_refused_without_its_words(
     home: Home, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program = _program(home, _said(), status=3)
-    home.config.write_text(
-        _section("default", credential_process=f"{sys.executable} {program} {SECRET}")
-    )
-    assert "ended with status 3" in home.refusal()
+    command = f"{sys.executable} {program} {SECRET}"
+    home.config.write_text(_section("default", credential_process=command))
+    assert "status 3" in home.refusal()
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("command", [f"/nowhere/{SECRET}", f'"{SECRET}', "''"])
-def test_a_process_that_cannot_be_run_is_refused(home: Home, command: str) -> None:
+@pytest.mark.parametrize(
+    "command", [f"/nowhere/{SECRET}", f'"{SECRET}', "''", f"sh -c 'sleep 60' {SECRET}"]
+)
+def test_a_process_that_cannot_be_run_or_hangs_is_refused(
+    home: Home, command: str, seams: Seams
+) -> None:
+    seams.bound("patience of a credential process", 0.05)
     home.config.write_text(_section("default", credential_process=command))
-    assert "credential_process of profile 'default'" in home.refusal()
-
-
-def test_a_process_that_hangs_is_given_up(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credential_process, "_PATIENCE", 0.05)
-    command = f'{sys.executable} -c "import time; time.sleep(60)" {SECRET}'
-    home.config.write_text(_section("default", credential_process=command))
-    assert "took longer" in home.refusal()
+    assert "'default'" in home.refusal()
 
 
 NEEDS_BOTO3 = {
@@ -385,14 +373,21 @@ NEEDS_BOTO3 = {
 
 
 @pytest.mark.parametrize("settings", NEEDS_BOTO3.values(), ids=NEEDS_BOTO3)
-def test_what_boto3_alone_can_do_says_so_without_it(
+def test_what_boto3_alone_can_do_it_does_or_is_asked_for(
     home: Home, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     home.config.write_text(_section("profile work", **settings))
     message = home.refusal(AWS_PROFILE="work")
-    assert "pip install boto3" in message
+    assert "boto3" in message
     assert "'work'" in message
+    frozen = {"work": SimpleNamespace(access_key=ID, secret_key=SECRET, token=TOKEN)}
+    fake = _boto3(lambda name: SimpleNamespace(get_frozen_credentials=lambda: frozen[name]))
+    monkeypatch.setitem(sys.modules, "boto3", fake)
+    keys = home.keys(AWS_PROFILE="work")
+    assert (keys.id, keys.secret, keys.token) == (ID, SECRET, TOKEN)
+    assert keys.until is not None
+    assert timedelta(0) < keys.until - datetime.now(UTC) < timedelta(minutes=10)
 
 
 def _boto3(credentials: Callable[[str], object]) -> SimpleNamespace:
@@ -400,22 +395,6 @@ def _boto3(credentials: Callable[[str], object]) -> SimpleNamespace:
         return SimpleNamespace(get_credentials=lambda: credentials(profile_name))
 
     return SimpleNamespace(Session=session)
-
-
-@pytest.mark.parametrize("settings", NEEDS_BOTO3.values(), ids=NEEDS_BOTO3)
-def test_what_boto3_alone_can_do_it_does(
-    home: Home, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frozen = SimpleNamespace(access_key=ID, secret_key=SECRET, token=TOKEN)
-    fake = _boto3(
-        lambda name: SimpleNamespace(get_frozen_credentials=lambda: {"work": frozen}[name])
-    )
-    monkeypatch.setitem(sys.modules, "boto3", fake)
-    home.config.write_text(_section("profile work", **settings))
-    keys = home.keys(AWS_PROFILE="work")
-    assert (keys.id, keys.secret, keys.token) == (ID, SECRET, TOKEN)
-    assert keys.until is not None
-    assert timedelta(0) < keys.until - datetime.now(UTC) < timedelta(minutes=10)
 
 
 def test_boto3_that_fails_is_refused_without_its_words(
@@ -428,7 +407,7 @@ def test_boto3_that_fails_is_refused_without_its_words(
     monkeypatch.setitem(sys.modules, "boto3", _boto3(fail))
     assert "LookupError" in home.refusal()
     monkeypatch.setitem(sys.modules, "boto3", _boto3(lambda name: None))
-    assert "no credentials" in home.refusal()
+    home.refusal()
 
 
 def test_nothing_secret_shows(home: Home) -> None:

@@ -1,4 +1,4 @@
-"""Locks in an object store: leases, which outlive nobody for long and are not lost lightly."""
+"""Locks in an object store: leases, which end with their holder and are not lost by one fault."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from email.utils import formatdate
 from typing import Any
 
 import msgspec
@@ -15,68 +16,66 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from standfast import Run, Store
+from standfast import Store
 from standfast.errors import RunBusy, WriteFailed
 from standfast.store.remote import locks
 from standfast.store.remote.backend import RemoteBackend
-from standfast.store.remote.locks import Locks, Note
+from standfast.store.remote.locks import Note
 from standfast.store.retention.pins import pinned_steps
-from standfast.store.save.planning import Plan, plan_leaves
-from standfast.store.save.saving import Wanted
+from standfast.store.save.planning import plan_leaves
 from standfast.store.tree import tree
-from tests.kit.object_store.faults import Answer, DropAnswer, HoldAnswer
+from tests.kit.object_store.faults import Answer, DropAnswer, HoldAnswer, Instead
 from tests.kit.object_store.messages import Request
 from tests.kit.object_store.proxy import Proxy
-from tests.kit.object_store.server import Server
-from tests.store.remote.faults.workers import Worker
-from tests.store.remote.places import check, fresh, state, straight
+from tests.kit.seams import Seams
+from tests.store.remote.places import check, fresh, keys, state
+from tests.store.remote.workers import Worker
 
 LEASE = 60.0
-"""So long that no lock is lost because the machine is busy: a clock of the tests ends it."""
+"""So long that no lock is lost because the machine is busy: the clock of a test ends it."""
 SHORT = 1
 FOREIGN = Note("another", "0", "elsewhere", "another boot", 1, "1", LEASE)
-"""The lock of a machine of which nobody here knows what became of it."""
+"""The lock of a machine of which nothing is known."""
+monotonic, pause = time.monotonic, threading.Event().wait  # not those of the clock below
 
 
 class Clock:
-    """The time for locks: it passes while the main thread sleeps, or when a test says so."""
+    """Time passes while the main thread sleeps and when a test says so, here and on the server."""
 
-    CLOCK_MONOTONIC = time.CLOCK_MONOTONIC
-
-    def __init__(self) -> None:
+    def __init__(self, seams: Seams, proxy: Proxy) -> None:
         self.passed = 0.0
         self.meanwhile: Callable[[], object] = lambda: None
 
-    def sleep(self, seconds: float) -> None:
-        if threading.current_thread() is threading.main_thread():
+        def sleep(real: Callable[[float], None], seconds: float) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                real(seconds)
+                return
             self.passed += seconds
             self.meanwhile()
-        else:
-            time.sleep(seconds)
 
-    def monotonic(self) -> float:
-        return self.passed
+        passed = lambda *_: self.passed  # noqa: E731
+        seams.system(time, sleep=sleep, clock_gettime=passed, monotonic=passed)
+        proxy.rule(
+            Instead(self._answer),
+            lambda request: request.method == "HEAD" and "/.clock/" in request.path,
+            times=None,
+        )
 
-    def clock_gettime(self, clock: int) -> float:
-        return self.passed
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock, now = Clock(), Locks.now
-    monkeypatch.setattr(locks, "time", clock)
-    monkeypatch.setattr(Locks, "now", lambda self: now(self) + clock.passed)
-    return clock
+    def _answer(self, request: Request, body: bytes) -> Answer:
+        date = formatdate(time.time() + self.passed, usegmt=True)
+        return Answer(200, headers=('ETag: "x"', f"Last-Modified: {date}"))
 
 
 @pytest.fixture
-def backend(bucket_url: str) -> RemoteBackend:
+def clock(seams: Seams, proxy: Proxy) -> Clock:
+    return Clock(seams, proxy)
+
+
+@pytest.fixture
+def backend(bucket_url: str, request: pytest.FixtureRequest) -> RemoteBackend:
+    if "clock" in request.fixturenames:
+        request.getfixturevalue("clock")  # the backend goes through its proxy
     return RemoteBackend(f"{bucket_url}/checkpoints", lease=LEASE)
-
-
-@pytest.fixture
-def client(server: Server, bucket_url: str) -> S3Store:
-    return straight(server, bucket_url)
 
 
 def put(client: S3Store, name: str, note: Note = FOREIGN) -> None:
@@ -88,20 +87,28 @@ def note_of(client: S3Store, name: str) -> Note:
     return msgspec.json.decode(bytes(text), type=Note)
 
 
+def until(found: Callable[[], Any]) -> Any:
+    """What is found, once it is something."""
+    deadline = monotonic() + 60
+    while True:
+        with suppress(FileNotFoundError):
+            if it := found():
+                return it
+        assert monotonic() < deadline
+        pause(0.05)
+
+
 def test_a_holder_elsewhere_is_respected_until_its_lease_ends(
     backend: RemoteBackend, client: S3Store, clock: Clock
 ) -> None:
-    begun = backend._locks.now()
     put(client, "a")
     assert backend.lock("a") is None
+    assert keys(client) == [f"{locks.FOLDER}/a"], "asking for the time leaves nothing"
     assert backend.holder("a") == "process 1 on elsewhere"
     assert backend.locked("a") == ["a"]
-    lock = backend.lock("a", wait=0.1)
-    assert lock is not None
-    assert backend._locks.now() - begun > LEASE
-    assert clock.passed < LEASE + 6
-    assert note_of(client, "a").process == os.getpid()
-    lock.release()
+    with backend.lock("a", wait=0.1):  # type: ignore[union-attr]
+        assert LEASE - 2 < clock.passed < LEASE + 6
+        assert note_of(client, "a").process == os.getpid()
 
 
 def test_a_holder_elsewhere_that_renews_is_not_waited_for(
@@ -116,48 +123,51 @@ def test_a_holder_elsewhere_that_renews_is_not_waited_for(
     assert clock.passed < 2
 
 
-def test_a_lock_with_nonsense_in_it_is_anybodys_in_time(
+def test_a_lock_that_cannot_be_read_ends_with_a_lease(
     backend: RemoteBackend, client: S3Store, clock: Clock
 ) -> None:
     obstore.put(client, f"{locks.FOLDER}/a", b"{nonsense")
     assert backend.lock("a") is None
-    lock = backend.lock("a", wait=0.1)
-    assert lock is not None
-    lock.release()
+    with backend.lock("a", wait=0.1):  # type: ignore[union-attr]
+        pass
 
 
-def test_a_lock_of_a_process_that_has_ended_is_taken_at_once(
-    backend: RemoteBackend, client: S3Store, worker: Worker
+def test_a_lock_of_a_process_that_has_ended_is_taken_at_once_and_its_pins_end(
+    backend: RemoteBackend, client: S3Store, worker: Worker, clock: Clock
 ) -> None:
     child = worker.begin("hold", backend.url, int(LEASE))
-    _until(lambda: backend.holder("a") == f"process {child} on {note_of(client, 'a').host}")
+    until(lambda: pinned_steps(backend, "a") == {1})
+    assert backend.holder("a") == f"process {child} on {note_of(client, 'a').host}"
     assert backend.lock("a") is None
     os.kill(child, signal.SIGKILL)
     assert worker.ended() == -signal.SIGKILL
-    lock = backend.lock("a")
-    assert lock is not None
-    lock.release()
+    with backend.lock("a"):  # type: ignore[union-attr]
+        clock.passed += 2 * LEASE
+        assert pinned_steps(backend, "a") == set()
+    assert not [key for key in keys(client) if ".pin." in key]
 
 
-def test_a_process_that_nobody_has_buried_yet_has_ended() -> None:
+def test_a_process_that_its_parent_has_not_waited_for_has_ended(
+    backend: RemoteBackend, client: S3Store
+) -> None:
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert os.path.exists(f"/proc/{child}")
-    assert locks._started(child) == ""
-    os.waitpid(child, 0)
-    assert locks._started(os.getpid())
+    with backend.lock("b"):  # type: ignore[union-attr]
+        put(client, "a", msgspec.structs.replace(note_of(client, "b"), process=child))
+    with backend.lock("a"):  # type: ignore[union-attr]
+        os.waitpid(child, 0)
 
 
 def test_a_holder_that_was_frozen_knows_that_it_lost_the_lock(
     backend: RemoteBackend, client: S3Store, worker: Worker, clock: Clock
 ) -> None:
     child = worker.begin("hold", backend.url, SHORT)
-    _until(lambda: pinned_steps(backend, "a") == {1})
+    until(lambda: pinned_steps(backend, "a") == {1})
     try:
         os.kill(child, signal.SIGSTOP)
-        taken = _until(lambda: backend.lock("a"))  # it lives: only its lease ends
+        taken = until(lambda: backend.lock("a"))  # the process is there: only its lease ends
         clock.passed += 2 * LEASE
         assert pinned_steps(backend, "a") == set()
         ours = note_of(client, "a")
@@ -171,18 +181,6 @@ def test_a_holder_that_was_frozen_knows_that_it_lost_the_lock(
     taken.release()
 
 
-def test_the_pins_of_a_dead_process_end(
-    backend: RemoteBackend, client: S3Store, worker: Worker, clock: Clock
-) -> None:
-    child = worker.begin("hold", backend.url, int(LEASE))
-    _until(lambda: pinned_steps(backend, "a") == {1})
-    os.kill(child, signal.SIGKILL)
-    worker.ended()
-    clock.passed += 2 * LEASE
-    assert pinned_steps(backend, "a") == set()
-    assert not [key for key in _keys(client) if ".pin." in key]
-
-
 def test_a_writer_that_lost_its_lock_does_not_commit(
     backend: RemoteBackend, bucket_url: str, client: S3Store, clock: Clock
 ) -> None:
@@ -194,9 +192,9 @@ def test_a_writer_that_lost_its_lock_does_not_commit(
         put(client, run.hash)
         clock.passed += 2 * LEASE
 
-    with pytest.raises(RunBusy, match="its lock was deleted during the save"):
-        run.commit(*_planned(run, 2), before_commit=taken_over)
-    assert note_of(client, run.hash) == FOREIGN
+    plan = plan_leaves(state(2), *tree.flatten(state(2)))
+    with pytest.raises(RunBusy):
+        run.commit(plan, run.wanted(2), before_commit=taken_over)
     run.close()
     assert note_of(client, run.hash) == FOREIGN, "it released the lock of another"
     check(fresh(bucket_url), state(1))
@@ -204,16 +202,7 @@ def test_a_writer_that_lost_its_lock_does_not_commit(
     check(fresh(bucket_url), state(1), state(2))
 
 
-def _planned(run: Run, step: int) -> tuple[Plan, Wanted]:
-    node, leaves = tree.flatten(state(step))
-    return plan_leaves(state(step), node, leaves), run.wanted(step)
-
-
 # Renewing
-
-
-def is_renewal(request: Request) -> bool:
-    return request.method == "PUT" and request.path.endswith("/locks/a")
 
 
 FAULTS = {
@@ -224,10 +213,8 @@ FAULTS = {
 }
 
 
-def test_one_request_that_fails_costs_no_lock(
-    proxy: Proxy, bucket_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(locks, "_SLACK", 60.0)
+def test_one_request_that_fails_costs_no_lock(proxy: Proxy, bucket_url: str, seams: Seams) -> None:
+    seams.bound("slack of a lease", 60.0)
     lease = 3.0
     backends = {name: RemoteBackend(f"{bucket_url}/checkpoints", lease=lease) for name in FAULTS}
     taken = {name: backend.lock(name) for name, backend in backends.items()}
@@ -241,14 +228,13 @@ def test_one_request_that_fails_costs_no_lock(
         assert longest + 2 * lease / locks._RENEWALS < lease, "there is time for another request"
         assert rule.fired.wait(60)
         failed = locks._clock()
-        _until(lambda lock=lock, failed=failed: lock._renewed > failed)
+        until(lambda lock=lock, failed=failed: lock._renewed > failed)
         assert rule.hits == 1
         assert lock.renew(), name
         assert backends[name].lock(name) is None
         lock.release()
-        again = backends[name].lock(name)
-        assert again is not None, name
-        again.release()
+        with backends[name].lock(name):  # type: ignore[union-attr]
+            pass
 
 
 def test_a_lock_that_was_renewed_without_an_answer_is_still_ours(
@@ -256,71 +242,40 @@ def test_a_lock_that_was_renewed_without_an_answer_is_still_ours(
 ) -> None:
     lock = backend.lock("a")
     assert lock is not None
-    assert lock._tag is not None
-    backend._locks.renew(f"{locks.FOLDER}/a", lock._token, lock._tag)  # and nobody hears of it
+    ours = note_of(client, "a")
+    put(client, "a", msgspec.structs.replace(ours, renewal="unheard"))
     assert lock.renew()
-    assert note_of(client, "a").token == lock._token
-    lock.release()
-
-
-def test_who_does_not_know_yet_that_it_lost_a_lock_does_not_release_it(
-    backend: RemoteBackend, client: S3Store
-) -> None:
-    lock = backend.lock("a")
-    assert lock is not None
-    put(client, "a")
+    assert note_of(client, "a").token == ours.token
+    put(client, "a")  # somebody took it, and its holder does not know yet
     lock.release()
     assert note_of(client, "a") == FOREIGN
 
 
-def test_who_cannot_renew_does_not_hold_it(
+def test_a_holder_that_cannot_renew_does_not_wait_for_the_server(
     proxy: Proxy, bucket_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STANDFAST_TIMEOUT", "600")
     lock = RemoteBackend(f"{bucket_url}/checkpoints", lease=SHORT).lock("a")
     assert lock is not None
-    proxy.rule(HoldAnswer(600), is_renewal, times=None)
+    proxy.rule(HoldAnswer(600), lambda request: request.path.endswith("/locks/a"), times=None)
     clock.passed += 1.5 * SHORT
-    begun = time.monotonic()
     assert not lock.is_held()
-    assert time.monotonic() - begun < 60, "it waited for the server"
     lock.release()
 
 
-def test_a_lock_whose_creation_was_never_answered_is_not_in_our_own_way(
+def test_a_lock_whose_creation_was_never_answered_can_be_taken(
     proxy: Proxy, bucket_url: str, client: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STANDFAST_TIMEOUT", "2")
-    rule = proxy.rule(HoldAnswer(600), is_renewal, times=None)
-    with pytest.raises(WriteFailed, match="no answer in time"):
-        RemoteBackend(f"{bucket_url}/checkpoints").lock("a")
+    monkeypatch.setenv("STANDFAST_TIMEOUT", "1")
+    url = f"{bucket_url}/checkpoints"
+    rule = proxy.rule(
+        HoldAnswer(600), lambda request: request.path.endswith("/locks/a"), times=None
+    )
+    with pytest.raises(WriteFailed):
+        RemoteBackend(url).lock("a")
     proxy.heal()
     monkeypatch.setenv("STANDFAST_TIMEOUT", "60")
-    backend = RemoteBackend(f"{bucket_url}/checkpoints")
     assert rule.hits == 2
     assert note_of(client, "a").process == os.getpid()
-    lock = backend.lock("a")
-    assert lock is not None
-    assert RemoteBackend(backend.url).lock("a") is None, "within a process, too, it is held once"
-    lock.release()
-
-
-def test_asking_for_the_time_leaves_nothing(backend: RemoteBackend, client: S3Store) -> None:
-    put(client, "a")
-    assert backend.lock("a") is None
-    assert _keys(client) == [f"{locks.FOLDER}/a"]
-
-
-def _keys(client: S3Store) -> list[str]:
-    return sorted(meta["path"] for page in obstore.list(client) for meta in page)
-
-
-def _until(found: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """What is found, once it is something."""
-    deadline = time.monotonic() + seconds
-    while True:
-        with suppress(FileNotFoundError):
-            if it := found():
-                return it
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    with RemoteBackend(url).lock("a"):  # type: ignore[union-attr]
+        assert RemoteBackend(url).lock("a") is None, "within a process, too, it is held once"

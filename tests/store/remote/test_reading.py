@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
 
 import obstore
 import pytest
@@ -23,48 +23,45 @@ from standfast.store.maintenance.doctor import examine
 from standfast.store.remote.backend import RemoteBackend
 from standfast.store.schema import names
 from tests.kit.object_store.faults import Call, CutAnswer, ReplaceInAnswer
-from tests.kit.object_store.messages import Request
 from tests.kit.object_store.proxy import Proxy
-from tests.kit.object_store.server import Server
 from tests.kit.stores import same
-from tests.store.remote.places import fresh, state, straight
+from tests.store.remote.places import data_key, fresh, gets, is_listing, state
 
 SIZE = 300_000
 
 
-def cut(client: S3Store, key: str, other: str) -> None:
-    obstore.put(client, key, bytes(obstore.get(client, key).bytes())[:-1])
+def change(how: Callable[[bytes], bytes]) -> Callable[[S3Store, str, str], None]:
+    """Puts other bytes in the place of an object."""
 
+    def changed(client: S3Store, key: str, other: str) -> None:
+        obstore.put(client, key, how(bytes(obstore.get(client, key).bytes())))
 
-def lengthen(client: S3Store, key: str, other: str) -> None:
-    obstore.put(client, key, bytes(obstore.get(client, key).bytes()) + b"\0")
+    return changed
 
 
 def swap(client: S3Store, key: str, other: str) -> None:
     obstore.put(client, key, obstore.get(client, other).bytes())
 
 
-def turn(client: S3Store, key: str, other: str) -> None:
-    data = bytearray(obstore.get(client, key).bytes())
-    data[SIZE // 2] ^= 1
-    obstore.put(client, key, bytes(data))
-
-
 def delete(client: S3Store, key: str, other: str) -> None:
     obstore.delete(client, key)
 
 
+def turned(data: bytes) -> bytes:
+    return data[: SIZE // 2] + bytes([data[SIZE // 2] ^ 1]) + data[SIZE // 2 + 1 :]
+
+
 HARM: dict[str, tuple[Callable[[S3Store, str, str], None], type[DamagedFile]]] = {
-    "cut": (cut, TruncatedFile),
-    "lengthened": (lengthen, TruncatedFile),
+    "cut": (change(lambda data: data[:-1]), TruncatedFile),
+    "lengthened": (change(lambda data: data + b"\0"), TruncatedFile),
     "swapped": (swap, DigestMismatch),
-    "turned": (turn, DigestMismatch),
+    "turned": (change(turned), DigestMismatch),
     "deleted": (delete, MissingData),
 }
 
 
 @pytest.fixture
-def run(bucket_url: str) -> Run:
+def run(proxy: Proxy, bucket_url: str) -> Run:
     """Two checkpoints, each with one data file of the same size."""
     run = Store(bucket_url).run("a")
     for step in (1, 2):
@@ -72,22 +69,17 @@ def run(bucket_url: str) -> Run:
     return run
 
 
-def data_key(run: Run, step: int) -> str:
-    (file,) = run.checkpoint(step).head.files
-    return f"{names.run_folder(run.hash)}/{file.name}"
-
-
 @pytest.mark.parametrize("how", HARM)
 def test_a_damaged_object_is_never_loaded(
-    run: Run, how: str, server: Server, bucket_url: str
+    run: Run, how: str, client: S3Store, bucket_url: str
 ) -> None:
     harm, kind = HARM[how]
-    harm(straight(server, bucket_url), data_key(run, 2), data_key(run, 1))
+    harm(client, data_key(run, 2), data_key(run, 1))
     for store in (run.store, fresh(bucket_url)):
         found = store.run("a")
-        with pytest.raises(kind, match=r"_step_000002|step 2"):
+        with pytest.raises(kind):
             found.load(2)
-        with pytest.warns(FellBack, match=f"fell back to {run.hash}@1"):
+        with pytest.warns(FellBack, match=f"{run.hash}@1"):
             assert same(found.load(), state(1, SIZE))
         with pytest.raises(DamagedFile):
             found.checkpoint(2).verify()
@@ -99,10 +91,9 @@ def test_a_damaged_object_is_never_loaded(
     assert same(fresh(bucket_url).run("a").load(), state(3, SIZE))
 
 
-def test_a_record_that_is_damaged_is_told_of(run: Run, server: Server, bucket_url: str) -> None:
-    client = straight(server, bucket_url)
+def test_a_record_that_is_damaged_is_named(run: Run, client: S3Store, bucket_url: str) -> None:
     key = names.record_file(run.hash, 2)
-    obstore.put(client, key, bytes(obstore.get(client, key).bytes())[:-30])
+    change(lambda data: data[:-30])(client, key, "")
     with pytest.raises(DamagedFile, match=r"_step_000002\.json"):
         fresh(bucket_url).run("a").load(2)
     with pytest.warns(FellBack):
@@ -113,30 +104,22 @@ def test_a_record_that_is_damaged_is_told_of(run: Run, server: Server, bucket_ur
 
 @pytest.mark.parametrize("how", ["swapped", "turned", "deleted"])
 def test_an_object_that_changes_while_it_is_open_is_not_read_on(
-    run: Run, how: str, server: Server, bucket_url: str
+    run: Run, how: str, client: S3Store, bucket_url: str
 ) -> None:
     key = data_key(run, 2)
     opened = RemoteBackend(f"{bucket_url}/checkpoints").open(key)
-    first = opened.read(0, 100)
-    assert len(first) == 100
-    HARM[how][0](straight(server, bucket_url), key, data_key(run, 1))
+    assert len(opened.read(0, 100)) == 100
+    HARM[how][0](client, key, data_key(run, 1))
     with pytest.raises((ChangedFile, MissingFile)):
         opened.read(opened.size - 70_000, 70_000)
     opened.close()
 
 
 def test_an_object_that_changes_in_the_middle_of_a_load_is_never_half_of_each(
-    proxy: Proxy, server: Server, bucket_url: str
+    proxy: Proxy, run: Run, client: S3Store
 ) -> None:
-    run = Store(bucket_url).run("a")
-    for step in (1, 2):
-        run.save(step, state(step, SIZE))
-    key, other, client = data_key(run, 2), data_key(run, 1), straight(server, bucket_url)
-
-    def is_data(request: Request) -> bool:
-        return request.method == "GET" and request.path.endswith(key.rpartition("/")[2])
-
-    rule = proxy.rule(Call(lambda request: swap(client, key, other)), is_data)
+    key, other = data_key(run, 2), data_key(run, 1)
+    rule = proxy.rule(Call(lambda request: swap(client, key, other)), gets(key.rpartition("/")[2]))
     with pytest.raises((ChangedFile, DigestMismatch)):
         run.load(2)
     assert rule.hits == 1
@@ -145,56 +128,31 @@ def test_an_object_that_changes_in_the_middle_of_a_load_is_never_half_of_each(
 # Answers
 
 
-@pytest.mark.parametrize("at", [0, 5_000, SIZE // 2, SIZE])
-def test_bytes_that_change_on_the_way_are_noticed(proxy: Proxy, bucket_url: str, at: int) -> None:
-    run = Store(bucket_url).run("a")
-    run.save(1, state(1, SIZE))
-    name = run.checkpoint(1).head.files[0].name
-    rule = proxy.rule(
-        ReplaceInAnswer(at, b"?!"),
-        lambda request: request.method == "GET" and request.path.endswith(name),
-        times=None,
-    )
-    _refuses(lambda: run.load(1))
-    assert rule.hits > 0
-    proxy.heal()
-    run.load(1)
-    proxy.rule(ReplaceInAnswer(at, b"?!"), _is_record, times=None)
-    loaded = _refuses(lambda: fresh(bucket_url).run("a").load(1))
-    proxy.heal()
-    assert loaded is None or same(loaded, state(1, SIZE))
+@pytest.mark.parametrize("at", [0, 5_000, SIZE])
+def test_bytes_that_change_on_the_way_are_noticed(
+    proxy: Proxy, run: Run, bucket_url: str, at: int
+) -> None:
+    for end in (data_key(run, 1).rpartition("/")[2], "_step_000001.json"):
+        rule = proxy.rule(ReplaceInAnswer(at, b"?!"), gets(end), times=None)
+        with suppress(DamagedFile):  # some bytes of a file are not asked for
+            assert same(fresh(bucket_url).run("a").load(1), state(1, SIZE))
+        assert rule.hits > 0
+        proxy.heal()
+    assert same(run.load(1), state(1, SIZE))
 
 
-def _refuses(load: Callable[[], Any]) -> Any:
-    """What was loaded, if it was: of a file, some bytes are not asked for."""
-    try:
-        loaded = load()
-    except DamagedFile:
-        return None
-    assert same(loaded, state(1, SIZE))
-    return loaded
-
-
-def _is_record(request: Request) -> bool:
-    return request.method == "GET" and request.path.endswith("_step_000001.json")
+ANSWERS = {
+    "data": gets(".safetensors"),
+    "record": gets("_step_000002.json"),
+    "listing": is_listing,
+}
 
 
 @pytest.mark.parametrize("after", [0, 1, 100_000])
-@pytest.mark.parametrize("what", ["data", "record", "listing"])
+@pytest.mark.parametrize("what", ANSWERS)
 def test_an_answer_that_breaks_off_is_asked_for_again(
-    proxy: Proxy, bucket_url: str, what: str, after: int
+    proxy: Proxy, run: Run, bucket_url: str, what: str, after: int
 ) -> None:
-    run = Store(bucket_url).run("a")
-    run.save(1, state(1, SIZE))
-    run.close()
-
-    def match(request: Request) -> bool:
-        is_listing = "list-type" in request.query
-        if what == "listing":
-            return is_listing
-        end = "_step_000001.json" if what == "record" else ".safetensors"
-        return request.method == "GET" and not is_listing and request.path.endswith(end)
-
-    rule = proxy.rule(CutAnswer(after), match)
-    assert same(fresh(bucket_url).run("a").load(), state(1, SIZE))
+    rule = proxy.rule(CutAnswer(after), ANSWERS[what])
+    assert same(fresh(bucket_url).run("a").load(), state(2, SIZE))
     assert rule.hits == 1

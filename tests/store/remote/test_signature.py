@@ -15,25 +15,10 @@ HEADERS = {"host": "example.amazonaws.com", "x-amz-date": "20150830T123600Z"}
 UNRESERVED = "-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 EXAMPLES = {
     "get-vanilla": ("/", [], "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"),
-    "get-vanilla-query-order-key-case": (
-        "/",
-        [("Param2", "value2"), ("Param1", "value1")],
-        "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500",
-    ),
-    "get-vanilla-query-order-value": (
-        "/",
-        [("Param1", "value2"), ("Param1", "value1")],
-        "5772eed61e12b33fae39ee5e7012498b51d56abc0abb7c60486157bd471c4694",
-    ),
     "get-unreserved": (
         f"/{UNRESERVED}",
         [],
         "07ef7494c76fa4850883e2b006601f940f8a34d404d0cfa977f52a65bbf5f24f",
-    ),
-    "get-vanilla-query-unreserved": (
-        "/",
-        [(UNRESERVED, UNRESERVED)],
-        "9c3e54bfcdf0b19771a7f523ee5669cdf59bc7cc0884027167c21bb143a40197",
     ),
     "get-utf8": ("/ሴ", [], "8318018e0b0f223aa2bbf98705b62bb787dc9c0e678f255a891fd03141be5d85"),
     "get-vanilla-utf8-query": (
@@ -62,58 +47,33 @@ def test_the_signatures_are_those_of_the_suite(
     )
 
 
-@pytest.mark.parametrize(
-    ("query", "signature"),
-    [
-        (
-            [("lifecycle", "")],
-            "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543",
-        ),
-        (
-            [("prefix", "J"), ("max-keys", "2")],
-            "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7",
-        ),
-    ],
-    ids=["get-bucket-lifecycle", "list-objects"],
-)
-def test_the_headers_are_those_of_the_s3_examples(
-    query: list[tuple[str, str]], signature: str
-) -> None:
-    headers = signed_headers("GET", HOST, "/", query, S3, "us-east-1", TIME)
-    assert headers == {
+def test_the_headers_are_those_of_an_s3_example() -> None:
+    query = [("prefix", "J"), ("max-keys", "2")]
+    assert signed_headers("GET", HOST, "/", query, S3, "us-east-1", TIME) == {
         "host": HOST,
         "x-amz-content-sha256": EMPTY,
         "x-amz-date": "20130524T000000Z",
         "authorization": "AWS4-HMAC-SHA256 "
         "Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request, "
         "SignedHeaders=host;x-amz-content-sha256;x-amz-date, "
-        f"Signature={signature}",
+        "Signature=34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7",
     }
 
 
-def test_another_header_of_an_s3_example_is_signed_too() -> None:
-    headers = {
+def test_the_range_a_token_and_the_time_in_utc_are_signed() -> None:
+    range_ = {
         "host": HOST,
         "range": "bytes=0-9",
         "x-amz-content-sha256": EMPTY,
         "x-amz-date": "20130524T000000Z",
     }
-    signed = authorization("GET", "/test.txt", [], headers, S3, "us-east-1")
+    signed = authorization("GET", "/test.txt", [], range_, S3, "us-east-1")
     assert signed.endswith("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41")
-    assert "SignedHeaders=host;range;x-amz-content-sha256;x-amz-date" in signed
-
-
-def test_a_token_is_sent_and_signed() -> None:
+    plain = signed_headers("GET", HOST, "/", [], S3, "us-east-1", TIME)
+    elsewhere = TIME.astimezone(timezone(timedelta(hours=5)))
+    assert signed_headers("GET", HOST, "/", [], S3, "us-east-1", elsewhere) == plain
     keys = Keys(S3.id, S3.secret, "token")
     headers = signed_headers("GET", HOST, "/", [], keys, "us-east-1", TIME)
     assert headers["x-amz-security-token"] == "token"
     assert ";x-amz-security-token," in headers["authorization"]
-    other = signed_headers("GET", HOST, "/", [], S3, "us-east-1", TIME)
-    assert headers["authorization"][-64:] != other["authorization"][-64:]
-
-
-def test_the_time_is_sent_as_utc() -> None:
-    elsewhere = TIME.astimezone(timezone(timedelta(hours=5)))
-    assert signed_headers("GET", HOST, "/", [], S3, "us-east-1", elsewhere) == signed_headers(
-        "GET", HOST, "/", [], S3, "us-east-1", TIME
-    )
+    assert headers["authorization"][-64:] != plain["authorization"][-64:]

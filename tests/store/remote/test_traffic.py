@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +11,7 @@ import pytest
 import standfast
 from standfast.store.schema import names
 from tests.kit.object_store.proxy import Proxy
-
-MIB = 1 << 20
-
-
-def random_bytes(size: int, seed: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).integers(0, 255, size, np.uint8)
+from tests.kit.stores import MIB, random_bytes
 
 
 def record_size(store: standfast.Store, ref: str) -> int:
@@ -33,7 +26,7 @@ def of_data(proxy: Proxy) -> list[str]:
 
 
 def test_one_tensor_of_many_is_fetched_alone(bucket_url: str, proxy: Proxy) -> None:
-    state = {"model": {f"w{n}": random_bytes(4 * MIB, n) for n in range(8)}}
+    state = {"model": {f"w{n}": random_bytes(4 * MIB, n) for n in range(5)}}
     store = standfast.Store(bucket_url)
     store.run("a").save(1, state)
     checkpoint = store.resolve("a@1")
@@ -42,15 +35,6 @@ def test_one_tensor_of_many_is_fetched_alone(bucket_url: str, proxy: Proxy) -> N
     assert checkpoint["model.w3"].tobytes() == state["model"]["w3"].tobytes()
     assert 4 * MIB <= proxy.down <= 4.2e6 + record
     assert len(of_data(proxy)) == 1
-
-
-def test_a_part_is_fetched_alone(bucket_url: str, proxy: Proxy) -> None:
-    state = {part: {"w": random_bytes(MIB, n)} for n, part in enumerate(("model", "optimizer"))}
-    run = standfast.Store(bucket_url).run("a")
-    run.save(1, state)
-    proxy.reset()
-    assert run.load("latest", part="model")["w"].tobytes() == state["model"]["w"].tobytes()
-    assert MIB <= proxy.down < 1.1 * MIB
 
 
 def test_small_neighbours_come_together(bucket_url: str, proxy: Proxy) -> None:
@@ -64,7 +48,7 @@ def test_small_neighbours_come_together(bucket_url: str, proxy: Proxy) -> None:
 
 
 def test_a_small_change_is_a_small_upload(bucket_url: str, proxy: Proxy) -> None:
-    state = {f"w{n}": random_bytes(2 * MIB, n) for n in range(20)}
+    state = {f"w{n}": random_bytes(2 * MIB, n) for n in range(10)}
     run = standfast.Store(bucket_url).run("a")
     run.save(1, state)
     state["w7"] = random_bytes(2 * MIB, 100)
@@ -93,17 +77,19 @@ def test_a_warm_list_asks_for_no_run_and_no_record(bucket_url: str, proxy: Proxy
     proxy.reset()
     assert store.resolve("paper").head.step == 1
     prefixes = [dict(request.query).get("prefix", "") for request in proxy.log]
-    looked_at = [prefix for prefix in prefixes if re.search("checkpoints/models/[0-9a-f]", prefix)]
+    looked_at = [each for each in prefixes if re.search("checkpoints/models/[0-9a-f]", each)]
     assert len(looked_at) == 1, "the run that was changed, once"
 
 
-def test_listing_fetches_heads_alone(bucket_url: str, proxy: Proxy) -> None:
+def test_listing_fetches_heads_alone(
+    bucket_url: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = {f"w{n}": np.arange(3.0) for n in range(3000)}
     with standfast.Store(bucket_url) as store:
         store.run("a").save(1, state)
         record = record_size(store, "a@1")
     assert record > 100_000
-    os.environ["XDG_CACHE_HOME"] += "-other"  # set by the fixture, for this test
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     proxy.reset()
     assert standfast.Store(bucket_url).find_run("a").checkpoint(1).head.tensors == 3000
     assert proxy.down < 40_000
@@ -111,22 +97,11 @@ def test_listing_fetches_heads_alone(bucket_url: str, proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("verify", [True, False])
 def test_what_is_cached_is_not_fetched_again(bucket_url: str, proxy: Proxy, verify: bool) -> None:
-    state = {"w": random_bytes(18 * MIB, 0), "b": np.arange(5.0)}
+    state = {"w": random_bytes(18 * MIB), "b": np.arange(5.0)}
     standfast.Store(bucket_url).run("a").save(1, state)
-    for expected in (2, 0):
-        store = standfast.Store(bucket_url, cache="100MB")
+    for cache, expected in (("1MB", 2), ("100MB", 2), ("100MB", 0)):
+        store = standfast.Store(bucket_url, cache=cache)
         proxy.reset()
         loaded = store.resolve("a@1").load(verify=verify)
         assert loaded["w"].tobytes() == state["w"].tobytes()
         assert len(of_data(proxy)) == expected
-
-
-def test_a_cache_that_is_too_small_keeps_nothing(
-    bucket_url: str, proxy: Proxy, tmp_path: Path
-) -> None:
-    standfast.Store(bucket_url).run("a").save(1, {"w": random_bytes(2 * MIB, 0)})
-    store = standfast.Store(bucket_url, cache="1MB")
-    for _ in range(2):
-        proxy.reset()
-        assert store.resolve("a@1").load()["w"].size == 2 * MIB
-        assert len(of_data(proxy)) == 1

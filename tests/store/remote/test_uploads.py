@@ -2,85 +2,58 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 
-from standfast.errors import FileError, MissingFile, UnreadableFile, WriteFailed
+from standfast import Store
+from standfast.errors import MissingFile, UnreadableFile, WriteFailed
 from standfast.store.remote import uploads
 from standfast.store.remote.credentials import Options, s3_options
 from standfast.store.remote.keys import Keys
 from standfast.store.remote.uploads import Place, Upload, abort, unfinished
+from standfast.store.retention.collection import carry_out, plan
+from tests.kit.object_store.faults import Answer, DropRequest, HoldAnswer
+from tests.kit.object_store.proxy import Proxy
+from tests.kit.seams import Seams
+from tests.store.remote.workers import Worker
 
 KEYS = Keys("AKIDOFNOBODY", "the-secret-itself", "the-token-itself")
 BEGUN = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 NOW = datetime(2024, 5, 7, 7, 8, 10, tzinfo=UTC)
+DATE = f"Date: {format_datetime(NOW, usegmt=True)}"
 LEFT = Upload("models/a", "id-1", BEGUN, timedelta(days=1, seconds=1))
 
 
-class Server:
+class Answering(Proxy):
     """Gives the answers that it was given, one after the other, and remembers the questions."""
 
     def __init__(self) -> None:
-        self.answers: list[tuple[int, str | bytes]] = []
-        self.asked: list[tuple[str, str, dict[str, str]]] = []
-        self.date: str | None = format_datetime(NOW, usegmt=True)
-        self.location: str | None = None
-        outer = self
+        super().__init__(1)
 
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                parts = urlsplit(self.path)
-                query = dict(parse_qsl(parts.query, keep_blank_values=True))
-                outer.asked.append((self.command, parts.path, query))
-                status, body = outer.answers.pop(0)
-                if status == 0:
-                    self.close_connection = True
-                    return
-                self.send_response_only(status)
-                if outer.date is not None:
-                    self.send_header("Date", outer.date)
-                if outer.location is not None:
-                    self.send_header("Location", outer.location)
-                self.end_headers()
-                self.wfile.write(body if isinstance(body, bytes) else body.encode())
-
-            do_GET = do_DELETE = answer  # noqa: N815
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+    def says(self, status: int, body: str | bytes = b"", *headers: str) -> None:
+        """The next answer; 0: it hangs up."""
+        data = body if isinstance(body, bytes) else body.encode()
+        self.rule(Answer(status, data, headers or (DATE,)) if status else DropRequest())
 
     @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+    def asked(self) -> list[tuple[str, str, dict[str, str]]]:
+        return [(each.method, each.path, each.query) for each in self.log]
 
     def place(self, prefix: str = "pre") -> Place:
-        return Place(self.url, "bucket", prefix, "here", KEYS)
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        return Place(self.endpoint, "bucket", prefix, "here", KEYS)
 
 
 @pytest.fixture
-def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(uploads, "_PAUSE", 0.0)
-    for name in ("http_proxy", "HTTP_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    server = Server()
-    yield server
-    server.close()
-    assert server.answers == []
+def answering(seams: Seams) -> Iterator[Answering]:
+    seams.bound("interval of uploads", 0.0)
+    with Answering() as proxy:
+        yield proxy
 
 
 def _entry(key: str, id: str, begun: str = "2024-05-06T07:08:09.000Z") -> str:
@@ -116,38 +89,38 @@ def _shown(error: BaseException) -> str:
     return str(error)
 
 
-def test_an_upload_has_a_key_an_id_and_an_age_by_the_clock_of_the_server(answering: Server) -> None:
-    answering.answers = [(200, _page(_entry("pre/models/a", "id-1")))]
+def test_an_upload_has_a_key_an_id_and_an_age_by_the_clock_of_the_server(
+    answering: Answering,
+) -> None:
+    answering.says(200, _page(_entry("pre/models/a", "id-1")))
     assert unfinished(answering.place()) == [LEFT]
     assert answering.asked == [("GET", "/bucket", {"uploads": "", "prefix": "pre/"})]
 
 
-def test_a_server_without_a_clock_is_given_ours(answering: Server) -> None:
-    answering.date = None
-    answering.answers = [(200, _page(_entry("pre/models/a", "id-1")))]
+def test_a_server_without_a_clock_is_given_ours(answering: Answering) -> None:
+    answering.says(200, _page(_entry("pre/models/a", "id-1")), "X-Date: none")
     (upload,) = unfinished(answering.place())
     assert abs(datetime.now(UTC) - BEGUN - upload.age) < timedelta(minutes=1)
 
 
-def test_uploads_of_a_neighbour_are_none_of_ours(answering: Server) -> None:
+def test_uploads_of_a_neighbour_are_none_of_ours(answering: Answering) -> None:
     theirs = [_entry("pre2/a", "id-2"), _entry("a", "id-3"), _entry("pre/", "id-4")]
-    answering.answers = [(200, _page(*theirs, _entry("pre/models/a", "id-1")))]
+    answering.says(200, _page(*theirs, _entry("pre/models/a", "id-1")))
     assert unfinished(answering.place()) == [LEFT]
 
 
-def test_a_store_may_have_the_whole_bucket(answering: Server) -> None:
-    answering.answers = [(200, _page(_entry("models/a", "id-1"))), (204, "")]
+def test_a_store_may_have_the_whole_bucket(answering: Answering) -> None:
+    answering.says(200, _page(_entry("models/a", "id-1")))
+    answering.says(204)
     assert unfinished(answering.place("")) == [LEFT]
     abort(answering.place(""), LEFT)
     assert [path for _, path, _ in answering.asked] == ["/bucket", "/bucket/models/a"]
 
 
-def test_all_pages_are_read(answering: Server) -> None:
-    answering.answers = [
-        (200, _page(_entry("pre/a", "1"), after=("pre/a", "1"))),
-        (200, _page(_entry("pre/a", "2"), after=("", "2"))),  # as SeaweedFS does it
-        (200, _page(_entry("pre/b", "3"))),
-    ]
+def test_all_pages_are_read(answering: Answering) -> None:
+    answering.says(200, _page(_entry("pre/a", "1"), after=("pre/a", "1")))
+    answering.says(200, _page(_entry("pre/a", "2"), after=("", "2")))  # as SeaweedFS does it
+    answering.says(200, _page(_entry("pre/b", "3")))
     found = unfinished(answering.place())
     assert [(upload.key, upload.id) for upload in found] == [("a", "1"), ("a", "2"), ("b", "3")]
     asked = [query for _, _, query in answering.asked]
@@ -155,10 +128,10 @@ def test_all_pages_are_read(answering: Server) -> None:
     assert asked[2] == {**asked[0], "upload-id-marker": "2"}
 
 
-def test_pages_that_never_end_are_refused(answering: Server) -> None:
-    page = (200, _page(_entry("pre/a", "1"), after=("pre/a", "1")))
-    answering.answers = [page, page]
-    with pytest.raises(UnreadableFile, match="no such list"):
+def test_pages_that_never_end_are_refused(answering: Answering) -> None:
+    for _ in range(2):
+        answering.says(200, _page(_entry("pre/a", "1"), after=("pre/a", "1")))
+    with pytest.raises(UnreadableFile):
         unfinished(answering.place())
 
 
@@ -181,168 +154,153 @@ DOCTYPE = '<!DOCTYPE x [<!ENTITY key "pre/models/a">]>'
     ],
     ids="nothing noise cut keyless idless timeless zoneless ancient entity utf-16".split(),
 )
-def test_an_answer_that_is_no_list_is_refused(answering: Server, body: str | bytes) -> None:
-    answering.answers = [(200, body)]
-    with pytest.raises(UnreadableFile, match="no such list") as caught:
+def test_an_answer_that_is_no_list_is_refused(answering: Answering, body: str | bytes) -> None:
+    answering.says(200, body)
+    with pytest.raises(UnreadableFile) as caught:
         unfinished(answering.place())
     _shown(caught.value)
 
 
-def test_an_answer_without_an_end_is_refused(
-    answering: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_without_an_end_is_refused(answering: Answering, seams: Seams) -> None:
     page = _page(_entry("pre/a", "1"))
-    monkeypatch.setattr(uploads, "_LONGEST", len(page))
-    answering.answers = [(200, page), (200, page + "\n")]
+    seams.bound("longest upload", len(page))
+    answering.says(200, page)
+    answering.says(200, page + "\n")
     assert len(unfinished(answering.place())) == 1
-    with pytest.raises(UnreadableFile, match="no such list"):
+    with pytest.raises(UnreadableFile):
         unfinished(answering.place())
 
 
-def test_an_upload_is_aborted_by_its_key_and_id(answering: Server) -> None:
-    answering.answers = [(204, "")]
+def test_an_upload_is_aborted_by_its_key_and_id(answering: Answering) -> None:
+    answering.says(204)
     abort(answering.place(), Upload("a b/ü+%5C", "id/+=", BEGUN, timedelta()))
-    path = "/bucket/pre/a%20b/%C3%BC%2B%255C"
+    path = "/bucket/pre/a b/ü+%5C"
     assert answering.asked == [("DELETE", path, {"uploadId": "id/+="})]
 
 
-def test_an_upload_that_is_gone_is_no_error(answering: Server) -> None:
-    answering.answers = [(404, _error("NoSuchUpload"))]
+def test_an_upload_that_is_gone_is_no_error(answering: Answering) -> None:
+    answering.says(404, _error("NoSuchUpload"))
     abort(answering.place(), LEFT)
     assert [method for method, _, _ in answering.asked] == ["DELETE"]
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "kind", "says"),
+    ("status", "body", "named"),
     [
-        (403, _error("AccessDenied"), FileError, "403 AccessDenied"),
-        (403, _error("SignatureDoesNotMatch"), FileError, "403 SignatureDoesNotMatch"),
-        (403, _error(f"<b>{KEYS.secret}</b>"), FileError, "403"),
-        (403, _error(f"{KEYS.secret} has spaces"), FileError, "403"),
-        (400, b"\xff", FileError, "400"),
-        (404, _error("NoSuchBucket"), MissingFile, "no such bucket"),
-        (501, _error("NotImplemented"), FileError, "501 NotImplemented"),
+        (403, _error("AccessDenied"), "403 AccessDenied"),
+        (403, _error("SignatureDoesNotMatch"), "403 SignatureDoesNotMatch"),
+        (403, _error(f"<b>{KEYS.secret}</b>"), "403"),
+        (403, _error(f"{KEYS.secret} has spaces"), "403"),
+        (400, b"\xff", "400"),
+        (501, _error("NotImplemented"), "501 NotImplemented"),
+        (404, _error("NoSuchBucket"), None),
     ],
-    ids="denied signature nested spaces noise bucket unable".split(),
+    ids="denied signature nested spaces noise unable bucket".split(),
 )
 def test_a_refusal_says_what_the_server_calls_it_and_no_more(
-    answering: Server, status: int, body: str | bytes, kind: type[FileError], says: str
+    answering: Answering, status: int, body: str | bytes, named: str | None
 ) -> None:
-    answers = [(status, body)] * (uploads._TRIES if status >= 500 else 1)
-    answering.answers = list(answers)
-    with pytest.raises(kind) as listing:
-        unfinished(answering.place())
-    answering.answers = list(answers)
-    with pytest.raises(kind) as aborting:
-        abort(answering.place(), LEFT)
-    assert _shown(listing.value).endswith(says)
-    assert _shown(aborting.value).endswith(says)
-    if kind is FileError:
-        assert type(listing.value) is UnreadableFile
-        assert type(aborting.value) is WriteFailed
+    kinds = (UnreadableFile, WriteFailed) if named else (MissingFile, MissingFile)
+    for kind, act in zip(kinds, (unfinished, lambda place: abort(place, LEFT)), strict=True):
+        for _ in range(uploads._TRIES if status >= 500 else 1):
+            answering.says(status, body)
+        with pytest.raises(kind) as caught:
+            act(answering.place())
+        assert _shown(caught.value).endswith(named or "")
 
 
-def test_a_server_that_is_not_well_is_asked_again(answering: Server) -> None:
-    answering.answers = [(503, _error("SlowDown")), (0, ""), (200, _page())]
+def test_a_server_that_is_not_well_is_asked_again(answering: Answering) -> None:
+    answering.says(503, _error("SlowDown"))
+    answering.says(0)
+    answering.says(200, _page())
     assert unfinished(answering.place()) == []
 
 
-def test_a_server_that_hangs_up_is_given_up(answering: Server) -> None:
-    answering.answers = [(0, "")] * uploads._TRIES
-    with pytest.raises(UnreadableFile, match="cannot reach the server of s3://bucket/pre"):
+def test_a_server_that_hangs_up_is_given_up(answering: Answering) -> None:
+    for _ in range(2 * uploads._TRIES):
+        answering.says(0)
+    with pytest.raises(UnreadableFile, match="s3://bucket/pre"):
         unfinished(answering.place())
-    answering.answers = [(0, "")] * uploads._TRIES
-    with pytest.raises(WriteFailed, match="cannot reach the server of s3://bucket/pre"):
+    with pytest.raises(WriteFailed, match="s3://bucket/pre"):
         abort(answering.place(), LEFT)
 
 
-def test_what_is_signed_for_one_server_is_not_sent_to_another(answering: Server) -> None:
-    answering.location = f"{answering.url}/elsewhere"
-    answering.answers = [(307, _error("TemporaryRedirect"))]
-    with pytest.raises(UnreadableFile, match="307 TemporaryRedirect"):
+def test_what_is_signed_for_one_server_is_not_sent_to_another(answering: Answering) -> None:
+    location = f"Location: {answering.endpoint}/elsewhere"
+    answering.says(307, _error("TemporaryRedirect"), location)
+    with pytest.raises(UnreadableFile, match="TemporaryRedirect"):
         unfinished(answering.place())
     assert len(answering.asked) == 1
 
 
 def test_a_server_that_says_nothing_is_given_up(
-    answering: Server, monkeypatch: pytest.MonkeyPatch
+    bucket_url: str, proxy: Proxy, seams: Seams
 ) -> None:
-    monkeypatch.setattr(uploads, "_PATIENCE", 0.05)
-    silent = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # listens, and never looks
-    place = Place(f"http://127.0.0.1:{silent.server_port}", "bucket", "pre", "here", KEYS)
-    try:
-        with pytest.raises(UnreadableFile, match="timed out"):
-            unfinished(place)
-    finally:
-        silent.server_close()
+    seams.bound("patience of uploads", 0.05)
+    seams.bound("interval of uploads", 0.0)
+    proxy.rule(HoldAnswer(600), times=None)
+    with pytest.raises(UnreadableFile):
+        unfinished(_place(bucket_url))
 
 
-def test_a_place_of_aws_has_the_bucket_in_the_name_of_its_host() -> None:
-    options = Options({"region": "eu-west-1"}, {}, lambda: KEYS)
-    place = Place.of(options, "bucket", "/a/b/")
-    assert place == Place(
-        "https://s3.eu-west-1.amazonaws.com", "bucket", "a/b", "eu-west-1", KEYS, virtual=True
-    )
-    request = uploads._request(place, "GET", None, [("uploads", "")])
-    assert request.full_url == "https://bucket.s3.eu-west-1.amazonaws.com/?uploads="
-    request = uploads._request(place, "DELETE", "a/b/c", [("uploadId", "1")])
-    assert request.full_url == "https://bucket.s3.eu-west-1.amazonaws.com/a/b/c?uploadId=1"
-    dotted = Place.of(options, "my.bucket", "")
-    assert dotted is not None
-    request = uploads._request(dotted, "GET", None, [("uploads", "")])
-    assert request.full_url == "https://s3.eu-west-1.amazonaws.com/my.bucket?uploads="
-
-
-def test_a_place_of_another_server_has_the_bucket_in_its_path() -> None:
-    config = {"aws_endpoint_url_s3": "http://host:1/base", "region": "here"}
-    place = Place.of(Options(config, {}, lambda: KEYS), "bucket", "")
+@pytest.mark.parametrize(
+    ("config", "bucket", "prefix", "url"),
+    [
+        ({}, "bucket", "/a/b/", "https://bucket.s3.eu-west-1.amazonaws.com/?uploads="),
+        ({}, "my.bucket", "", "https://s3.eu-west-1.amazonaws.com/my.bucket?uploads="),
+        (
+            {"aws_endpoint_url_s3": "http://host:1/base"},
+            "bucket",
+            "",
+            "http://host:1/base/bucket?uploads=",
+        ),
+    ],
+    ids=["AWS", "a dot in the bucket", "another server"],
+)
+def test_the_bucket_is_in_the_host_at_aws_and_in_the_path_elsewhere(
+    config: dict[str, str], bucket: str, prefix: str, url: str
+) -> None:
+    options = Options({"region": "eu-west-1", **config}, {}, lambda: KEYS)
+    place = Place.of(options, bucket, prefix)
     assert place is not None
+    assert (place.bucket, place.prefix, place.region) == (bucket, prefix.strip("/"), "eu-west-1")
     request = uploads._request(place, "GET", None, [("uploads", "")])
-    assert request.full_url == "http://host:1/base/bucket?uploads="
-    assert request.get_header("Host") == "host:1"
+    assert request.full_url == url
+    assert request.get_header("Host") == url.split("/")[2]
+    request = uploads._request(place, "DELETE", "a/b/c", [("uploadId", "1")])
+    assert request.full_url == url.replace("/?", "?").replace("?uploads=", "/a/b/c?uploadId=1")
 
 
-def test_there_is_no_place_without_keys() -> None:
+def test_there_is_no_place_without_keys_and_none_shows_them() -> None:
     assert Place.of(Options({}, {}, None), "bucket", "") is None
-
-
-def test_nothing_secret_shows() -> None:
     place = Place("http://host", "bucket", "pre", "here", KEYS)
     shown = f"{place} {place!r}"
     assert "s3://bucket/pre" in shown
-    for hidden in (KEYS.id, KEYS.secret, KEYS.token):
-        assert str(hidden) not in shown
+    assert not any(str(hidden) in shown for hidden in (KEYS.id, KEYS.secret, KEYS.token))
+
+
+# The real server
 
 
 def _place(url: str) -> Place:
-    """A place in the real server, by the environment."""
+    """A place by the environment."""
     parts = urlsplit(url)
     place = Place.of(s3_options(), parts.netloc, parts.path)
     assert place is not None
     return place
 
 
-def _leave(place: Place, key: str) -> None:
-    """Begin an upload in a process that is then killed."""
-    program = [sys.executable, "-m", "tests.store.remote.begin_upload"]
-    with subprocess.Popen(
-        [*program, place.bucket, f"{place.prefix}/{key}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == b"begun\n"
-        finally:
-            process.kill()
+def _leave(worker: Worker, url: str) -> None:
+    worker.begin("leave_upload", url)
+    assert worker.ended() == 12
 
 
-def test_what_a_killed_process_left_is_found_and_aborted(bucket_url: str) -> None:
+def test_what_a_killed_process_left_is_found_and_aborted(bucket_url: str, worker: Worker) -> None:
     place, neighbour = _place(f"{bucket_url}/here"), _place(f"{bucket_url}/here2")
     odd = "a b/ü+%5C&<.bin"
     before = datetime.now(UTC)
-    _leave(place, odd)
-    _leave(neighbour, "theirs")
+    _leave(worker, f"{bucket_url}/here/{odd}")
+    _leave(worker, f"{bucket_url}/here2/theirs")
     (left,) = unfinished(place)
     assert left.key == odd
     assert left.begun.utcoffset() == timedelta(0)
@@ -351,19 +309,35 @@ def test_what_a_killed_process_left_is_found_and_aborted(bucket_url: str) -> Non
     abort(place, left)
     abort(place, left)
     assert unfinished(place) == []
-    assert [upload.key for upload in unfinished(neighbour)] == ["theirs"]
     assert {upload.key for upload in unfinished(_place(bucket_url))} == {"here2/theirs"}
     abort(neighbour, unfinished(neighbour)[0])
 
 
+def test_gc_knows_the_age_of_an_unfinished_upload(bucket_url: str, worker: Worker) -> None:
+    store = Store(bucket_url)
+    run = store.run("a")
+    run.save(1, {"a": 1})
+    name = f"models/{run.hash}/{run.hash}_step_000002.0123abcd.x.safetensors"
+    _leave(worker, f"{store.url}/{name}")
+    assert [each.name for each in store.backend.unfinished()] == [name]
+    assert plan(store).lines == [], "a process may be at it"
+    later = plan(store, now=datetime.now(UTC) + timedelta(days=3))
+    (line,) = later.lines
+    assert (line.kind, line.run) == ("upload", run.hash)
+    assert carry_out(store, later).lines == [line]
+    assert store.backend.unfinished() == []
+    assert plan(store, now=later.now).lines == []
+    assert run.load() == {"a": 1}
+
+
 def test_the_real_server_refuses_other_keys_and_buckets(bucket_url: str) -> None:
     place = _place(bucket_url)
-    wrong = Place(place.endpoint, place.bucket, "", place.region, KEYS)
-    with pytest.raises(UnreadableFile, match="403 InvalidAccessKeyId") as caught:
-        unfinished(wrong)
-    _shown(caught.value)
-    wrong = Place(place.endpoint, place.bucket, "", place.region, Keys(place.keys.id, "x"))
-    with pytest.raises(UnreadableFile, match="403 SignatureDoesNotMatch"):
-        unfinished(wrong)
-    with pytest.raises(MissingFile, match="no such bucket"):
-        unfinished(Place(place.endpoint, "nowhere", "", place.region, place.keys))
+    for keys, code in (
+        (KEYS, "InvalidAccessKeyId"),
+        (Keys(place.keys.id, "x"), "SignatureDoesNotMatch"),
+    ):
+        with pytest.raises(UnreadableFile, match=code) as caught:
+            unfinished(replace(place, keys=keys))
+        _shown(caught.value)
+    with pytest.raises(MissingFile):
+        unfinished(replace(place, bucket="nowhere"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,13 @@ from standfast.errors import (
 from standfast.identity import recorded
 from standfast.policies import Retention
 from standfast.store.backends.backend import Backend
-from standfast.store.backends.local import LocalBackend
 from standfast.store.backends.memory import MemoryBackend
 from standfast.store.maintenance.verify import verify_store
 from standfast.store.schema import names
 from standfast.store.schema.record import Place
 from standfast.store.schema.run_file import Monitor, RunFile
 from standfast.store.v3 import companions
+from tests.kit.seams import Seams
 from tests.kit.stores import same
 
 RUN = "0123456789abcdef01234567"
@@ -217,12 +217,10 @@ def test_a_data_state_that_is_none_is_refused(text: bytes, backend: Backend) -> 
         companions.read_data_state(backend, RUN)
 
 
-def test_a_file_of_any_length_is_not_read(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(companions, "MAX_DATA_STATE", 100)
+def test_a_file_of_any_length_is_not_read(backend: Backend, seams: Seams) -> None:
+    seams.bound("bytes of a data state", 100)
     companions.write_data_state(backend, RUN, {"uids": uids(20)})
-    with pytest.raises(LimitExceeded, match="over 100 bytes"):
+    with pytest.raises(LimitExceeded, match="100"):
         companions.read_data_state(backend, RUN)
 
 
@@ -278,27 +276,40 @@ def test_an_architecture_that_was_changed_is_refused(backend: Backend) -> None:
 def test_that_of_another_model_is_refused(backend: Backend) -> None:
     write_architecture(backend, {"a": 1})
     backend.replace(names.architecture_file("f" * 24), backend.read(names.architecture_file(RUN)))
-    with pytest.raises(BadField, match="another model"):
+    with pytest.raises(BadField):
         companions.read_architecture(backend, "f" * 24)
 
 
 # In a store
 
 
-def test_a_new_run_has_them_all(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    run = store.run(hp={"lr": 0.1}, model=torch.nn.Linear(2, 3), data={"uids": ["a"]})
-    assert companions.read_config(store.backend, run.hash).hyperparameters == {"lr": 0.1}
+def test_a_new_run_has_them_all(store: Store, tmp_path: Path) -> None:
+    run = store.run(
+        hp={"lr": 1, "steps": 10},
+        model=torch.nn.Linear(2, 3),
+        data={"uids": ["a"]},
+        volatile=["steps"],
+    )
+    config = companions.read_config(store.backend, run.hash)
+    assert config.hyperparameters == {"lr": 1, "steps": 10}
     assert companions.read_data_state(store.backend, run.hash)["uids"] == ["a"]
     assert "weight" in companions.read_architecture(store.backend, run.hash)["parameters"]
-    checkpoints = tmp_path / "checkpoints"
-    assert (checkpoints / "HP" / run.hash / f"{run.hash}_config.yaml").is_file()
-    assert (checkpoints / "data" / run.hash / f"{run.hash}_data_state.yaml").is_file()
-    assert (checkpoints / "models" / run.hash / f"{run.hash}_architecture.json").is_file()
+    for folder, end in (
+        ("HP", "config.yaml"),
+        ("data", "data_state.yaml"),
+        ("models", "architecture.json"),
+    ):
+        assert (tmp_path / "checkpoints" / folder / run.hash / f"{run.hash}_{end}").is_file()
+    run.describe({"lr": 1, "steps": 20})
+    config = companions.read_config(store.backend, run.hash)
+    assert config.hyperparameters == {"lr": 1, "steps": 20}
+    run.save(1, {"a": 1})
+    run.delete_all()
+    left = [path.name for path in tmp_path.rglob("*") if run.hash in path.name]
+    assert [name for name in left if not name.endswith(".lock")] == []
 
 
-def test_a_run_of_a_name_alone_has_empty_ones(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_a_run_of_a_name_alone_has_empty_ones(store: Store) -> None:
     run = store.run("plain")
     assert companions.read_config(store.backend, run.hash).hyperparameters is None
     assert companions.read_data_state(store.backend, run.hash) == EMPTY
@@ -306,59 +317,40 @@ def test_a_run_of_a_name_alone_has_empty_ones(tmp_path: Path) -> None:
         companions.read_architecture(store.backend, run.hash)
 
 
-def test_they_are_there_before_the_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(tmp_path)
-
+def test_they_are_there_before_the_run_is(store: Store, tmp_path: Path) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("the power failed")
 
-    monkeypatch.setattr(type(store.backend), "create", fail)
-    with pytest.raises(RuntimeError):
-        store.run("plain", hp={"lr": 1})
+    with Seams.until_end() as seams:
+        seams.backend(create=fail)
+        with pytest.raises(RuntimeError):
+            store.run("plain", hp={"lr": 1})
     assert len(list(tmp_path.rglob("*.yaml"))) == 2
     with pytest.raises(NotAStore):
         Store(tmp_path).known_run("plain", hp={"lr": 1})
 
 
-def test_a_run_without_them_opens(tmp_path: Path) -> None:
-    run = Store(tmp_path).run("old", hp={"lr": 1})
-    run.save(1, {"a": 1})
-    run.close()
+def test_a_run_without_them_opens(store: Store, tmp_path: Path) -> None:
+    with store.run("old", hp={"lr": 1}) as run:
+        run.save(1, {"a": 1})
     for name in ("HP", "data"):
         shutil.rmtree(tmp_path / "checkpoints" / name)
-    store = Store(tmp_path)
-    assert [each.hash for each in store.runs()] == [run.hash]
-    assert store.run("old", hp={"lr": 1}).load() == {"a": 1}
+    again = Store(tmp_path)
+    assert [each.hash for each in again.runs()] == [run.hash]
+    assert again.run("old", hp={"lr": 1}).load() == {"a": 1}
 
 
-def test_a_described_run_has_another_config(tmp_path: Path) -> None:
-    run = Store(tmp_path).run(hp={"lr": 1, "steps": 10}, volatile=["steps"])
-    run.describe({"lr": 1, "steps": 20})
-    config = companions.read_config(run.store.backend, run.hash)
-    assert config.hyperparameters == {"lr": 1, "steps": 20}
+def test_a_run_whose_deletion_was_cut_short_lacks_none_of_them(store: Store, seams: Seams) -> None:
+    left = [0]
 
-
-def test_a_deleted_run_leaves_none_of_them(tmp_path: Path) -> None:
-    run = Store(tmp_path).run(hp={"lr": 1}, model={"a": 1})
-    run.save(1, {"a": 1})
-    run.delete_all()
-    left = [path.name for path in tmp_path.rglob("*") if run.hash in path.name]
-    assert [name for name in left if not name.endswith(".lock")] == []
-
-
-def test_a_run_whose_deletion_was_cut_short_lacks_none_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, delete, left = Store(tmp_path), LocalBackend.delete, [0]
-
-    def killed(self: LocalBackend, files: Iterable[str]) -> None:
+    def killed(delete: Callable[[list[str]], None], files: Iterable[str]) -> None:
         for name in files:
             left[0] -= 1
             if left[0] < 0:
                 raise RuntimeError("killed")
-            delete(self, [name])
+            delete([name])
 
-    monkeypatch.setattr(LocalBackend, "delete", killed)
+    seams.backend(delete=killed)
     for count in range(4):
         run = store.run("a", model={"a": 1}, data={"uids": [1]})
         left[0] = count
@@ -370,11 +362,10 @@ def test_a_run_whose_deletion_was_cut_short_lacks_none_of_them(
 # What several runs share
 
 
-def test_runs_with_the_same_model_and_data_share_the_files(tmp_path: Path) -> None:
+def test_runs_with_the_same_model_and_data_share_the_files(store: Store, tmp_path: Path) -> None:
     """The seed: "The model and data directories for the old hash can be referenced/reused since
     those components haven't changed."
     """
-    store = Store(tmp_path)
     model, data = torch.nn.Linear(2, 3), {"uids": uids(1000)}
     first = store.run(hp={"lr": 1}, model=model, data=data)
     second = store.run(hp={"lr": 2}, model=model, data=data)
@@ -388,19 +379,14 @@ def test_runs_with_the_same_model_and_data_share_the_files(tmp_path: Path) -> No
         assert one.read_bytes() != another.read_bytes()
 
 
-def test_a_shared_file_outlives_each_of_its_runs(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_a_file_that_was_damaged_is_not_shared_and_a_shared_one_outlives_its_runs(
+    store: Store, tmp_path: Path
+) -> None:
     data = {"uids": uids(10)}
     first, second = (store.run(hp={"lr": lr}, data=data) for lr in (1, 2))
     first.delete_all()
     assert companions.read_data_state(store.backend, second.hash)["uids"] == uids(10)
-
-
-def test_a_file_that_was_damaged_is_not_shared(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    data = {"uids": uids(10)}
-    first = store.run(hp={"lr": 1}, data=data)
-    path = tmp_path / "checkpoints" / names.data_state_file(first.hash)
+    path = tmp_path / "checkpoints" / names.data_state_file(second.hash)
     path.write_bytes(path.read_bytes().replace(b"sample-000003", b"sample-000004"))
-    second = store.run(hp={"lr": 2}, data=data)
-    assert companions.read_data_state(store.backend, second.hash)["uids"] == uids(10)
+    third = store.run(hp={"lr": 3}, data=data)
+    assert companions.read_data_state(store.backend, third.hash)["uids"] == uids(10)

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 import standfast
-from standfast.errors import BadOption, UnsupportedFile, WriteFailed
+from standfast.errors import BadOption, NotEnoughSpace, UnsupportedFile
 from standfast.identity import identify
 from standfast.store.copies.imports import ImportedRoot, import_root
 from standfast.store.run import Run
 from standfast.store.v3.foreign import is_foreign
 from tests import WEIGHTSLAB
+from tests.kit.seams import Seams
 from tests.tensorfile.importers.weightslab_roots import (
     FIRST,
     LAYOUTS,
@@ -46,12 +47,11 @@ def _hashes(done: ImportedRoot) -> dict[str | None, str]:
 # Which roots are foreign
 
 
-def test_what_weightslab_wrote_is_foreign() -> None:
-    assert is_foreign(WEIGHTSLAB)
-
-
 @LAYOUTS
-def test_weights_or_a_manifest_are_enough(tmp_path: Path, short: bool) -> None:
+def test_weights_or_a_manifest_of_weightslab_make_a_root_foreign(
+    tmp_path: Path, short: bool
+) -> None:
+    assert is_foreign(WEIGHTSLAB)
     writer = Writer(tmp_path, short)
     assert not is_foreign(tmp_path)
     writer.write_manifest(None)
@@ -70,44 +70,40 @@ def test_a_store_is_not_foreign(store: standfast.Store, tmp_path: Path) -> None:
     assert not is_foreign(root)
 
 
-@pytest.mark.parametrize(
-    "ours",
-    [
-        f"models/{FIRST}/{FIRST}_run.json",
-        f"models/{FIRST}/{FIRST}_step_000100.json",
-        f"models/{SECOND}/{SECOND}_run.json",
-        ".standfast",
-    ],
-)
-def test_one_file_of_ours_makes_a_root_ours(tmp_path: Path, ours: str) -> None:
+OURS = [
+    f"models/{FIRST}/{FIRST}_run.json",
+    f"models/{FIRST}/{FIRST}_step_000100.json",
+    f"models/{SECOND}/{SECOND}_run.json",
+    ".standfast",
+    None,
+]
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_one_file_of_ours_or_our_manifest_makes_a_root_ours(
+    tmp_path: Path, ours: str | None
+) -> None:
     writer = Writer(tmp_path, short=False)
     writer.experiment(FIRST, 100)
-    path = writer.checkpoints / ours
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"")
+    if ours is None:
+        text = writer.manifest.read_text()
+        writer.manifest.write_text("# Written by Standfast: a view.\n" + text)
+    else:
+        path = writer.checkpoints / ours
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
     assert not is_foreign(tmp_path)
 
 
-def test_a_manifest_of_ours_makes_a_root_ours(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, short=False)
-    writer.experiment(FIRST, 100)
-    writer.manifest.write_text("# Written by Standfast: a view.\n" + writer.manifest.read_text())
-    assert not is_foreign(tmp_path)
-
-
-def test_other_folders_are_not_foreign(tmp_path: Path) -> None:
-    assert not is_foreign(tmp_path)
+def test_other_folders_and_pipes_are_not_foreign(tmp_path: Path) -> None:
     assert not is_foreign(tmp_path / "nothing")
     other = tmp_path / "checkpoints" / "models" / "bert"
     other.mkdir(parents=True)
     (other / f"{FIRST}_step_000100.pt").write_bytes(b"")
     assert not is_foreign(tmp_path)
-
-
-def test_a_pipe_in_the_place_of_the_manifest_does_not_block(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, short=False)
+    writer = Writer(tmp_path / "piped", short=False)
     os.mkfifo(writer.manifest)
-    assert not is_foreign(tmp_path)
+    assert not is_foreign(tmp_path / "piped")
 
 
 # Taking one over
@@ -203,7 +199,7 @@ def test_one_experiment_may_be_given_a_name(store: standfast.Store, tmp_path: Pa
     writer.experiment(FIRST, 100, experiment_name="theirs")
     assert import_root(store, writer.path, "mine").runs[0].run.name == "mine"
     writer.experiment(SECOND, 100)
-    with pytest.raises(BadOption, match="2 experiments"):
+    with pytest.raises(BadOption, match="2"):
         import_root(store, writer.path, "mine")
 
 
@@ -237,7 +233,7 @@ def test_samples_that_cannot_be_read_here_stop_it_before_anything_is_saved(
     writer = Writer(tmp_path / "root", short=True)
     writer.experiment(FIRST, 100)
     writer.snapshot(FIRST, {"data_file": f"{FIRST[16:]}_data_snapshot.parquet"})
-    with pytest.raises(UnsupportedFile, match="pip install pyarrow"):
+    with pytest.raises(UnsupportedFile, match="pyarrow"):
         import_root(store, writer.path)
     assert not (tmp_path / "store").exists()
 
@@ -262,12 +258,7 @@ class _Harm:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_disk_that_is_full_is_no_fault_of_the_root(
-    store: standfast.Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*arguments: Any, **options: Any) -> None:
-        raise WriteFailed(28, "the disk is full")
-
-    monkeypatch.setattr(Run, "commit", fail)
-    with pytest.raises(WriteFailed):
+def test_a_disk_that_is_full_is_no_fault_of_the_root(store: standfast.Store, seams: Seams) -> None:
+    seams.backend(free=lambda _: 100)
+    with pytest.raises(NotEnoughSpace):
         import_root(store, WEIGHTSLAB)

@@ -24,23 +24,17 @@ from standfast.errors import (
     NotEnoughSpace,
     RefNotFound,
     RefusedState,
-    StandfastError,
     WriteFailed,
 )
-from standfast.files import disk
-from standfast.store.backends.local import LocalBackend
 from standfast.store.backends.memory import MemoryBackend
-from standfast.store.index.manifest import Manifest
 from standfast.store.maintenance.doctor import examine
 from standfast.store.schema import names
 from standfast.store.v3 import torch_names
+from tests.kit.cases import kept
+from tests.kit.disk_faults import raising
 from tests.kit.fault_states import Faulty
+from tests.kit.seams import Seams
 from tests.kit.stores import MIB, chunks, data_files, flip, folder, overwrite, random_bytes, same
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
 
 
 @pytest.fixture
@@ -88,26 +82,26 @@ def loaded(path: Path) -> Any:
 # What comes back
 
 
-def test_torch_reads_the_state_under_the_v3_name(run: Run) -> None:
+def test_torch_and_the_store_read_the_state_with_its_types(run: Run) -> None:
     state = training_state()
-    run.save(100, state, format="torch")
+    checkpoint = run.save(100, state, format="torch")
     back = loaded(named(run, 100))
     assert same(back, state)
     assert type(back["parameter"]) is torch.nn.Parameter
     model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4))
     model.load_state_dict(back["model_state_dict"])
-
-
-def test_the_store_reads_it_with_its_types_and_verifies_it(run: Run) -> None:
-    state = training_state() | {"array": np.arange(6.0).reshape(2, 3).T}
-    checkpoint = run.save(100, state, format="torch")
-    assert same(run.load(100), state)
     checkpoint.verify()
     assert same(Store(Path(run.store.url).parent).run("whole").load(), state)
+    assert data_files(run) == {}, "there is no other data file"
+    (path,) = whole_files(run)
+    assert path.stat().st_ino == named(run, 100).stat().st_ino
+    assert [file.name for file in checkpoint.head.files] == [path.name]
 
 
 def test_arrays_become_tensors_in_the_file(run: Run) -> None:
-    run.save(1, {"a": np.arange(6, dtype=np.int16).reshape(2, 3).T}, format="torch")
+    state = {"a": np.arange(6, dtype=np.int16).reshape(2, 3).T}
+    run.save(1, state, format="torch")
+    assert same(run.load(1), state)
     assert same(loaded(named(run, 1)), {"a": torch.tensor([[0, 3], [1, 4], [2, 5]]).short()})
 
 
@@ -119,14 +113,6 @@ def test_it_holds_our_digests(run: Run) -> None:
     flip(named(run, 1), named(run, 1).read_bytes().index(np.ones(2, np.float32).tobytes()))
     with pytest.raises(DamagedFile):
         standfast.verify(named(run, 1))
-
-
-def test_there_is_no_other_data_file(run: Run) -> None:
-    run.save(1, training_state(), format="torch")
-    assert data_files(run) == {}
-    (path,) = whole_files(run)
-    assert path.stat().st_ino == named(run, 1).stat().st_ino
-    assert [file.name for file in run.checkpoint(1).head.files] == [path.name]
 
 
 @pytest.mark.parametrize("state", [{}, {"a": 1}, 5, [], {"t": torch.empty(0)}])
@@ -189,29 +175,22 @@ def test_a_byte_between_the_elements_of_a_view_is_verified(run: Run) -> None:
         standfast.verify(path)
 
 
-def test_a_view_that_torch_has_not_is_refused(run: Run) -> None:
-    array = np.arange(10.0)
-    with pytest.raises(RefusedState, match=r"^b: .*backwards"):
-        run.save(1, {"a": array, "b": array[::-1]}, format="torch")
-
-
-# What is refused
-
-
-def test_an_unknown_format_is_refused(run: Run) -> None:
-    with pytest.raises(BadOption, match="safetensors and torch"):
-        run.save(1, {}, format="zarr")
-
-
 def test_what_torch_cannot_read_is_refused_before_anything_is_written(run: Run) -> None:
     before = sorted(os.listdir(folder(run)))
-    with pytest.raises(RefusedState, match=r"^metrics\.0: a numpy\.float32"):
-        run.save(1, {"w": torch.ones(3), "metrics": [np.float32(0.5)]}, format="torch")
+    array = np.arange(10.0)
+    for state, leaf in (
+        ({"a": array, "b": array[::-1]}, "b"),
+        ({"w": torch.ones(3), "metrics": [np.float32(0.5)]}, "metrics.0"),
+    ):
+        with pytest.raises(RefusedState, match=f"^{leaf}:"):
+            run.save(1, state, format="torch")
+    with pytest.raises(BadOption, match="torch"):
+        run.save(1, {}, format="zarr")
     assert sorted(os.listdir(folder(run))) == before
 
 
-def test_what_does_not_fit_is_not_begun(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalBackend, "free", lambda self: 2 * MIB)
+def test_what_does_not_fit_is_not_begun(run: Run, seams: Seams) -> None:
+    seams.backend(free=lambda _: 2 * MIB)
     run.save(1, {"w": random_bytes(MIB - 4096)}, format="torch")
     with pytest.raises(NotEnoughSpace):
         run.save(2, {"w": random_bytes(MIB)}, format="torch")
@@ -233,12 +212,12 @@ def test_a_later_save_refers_to_its_chunks(run: Run) -> None:
 
 
 def test_a_whole_file_is_always_whole(run: Run) -> None:
-    weight = random_bytes(MIB)
-    run.save(1, {"w": weight})
-    run.save(2, {"w": weight}, format="torch")
-    run.save(3, {"w": weight}, format="torch")
-    assert all(path.stat().st_size > MIB for path in whole_files(run))
+    state = {"w": random_bytes(MIB)}
+    run.save(1, state)
+    for step in (2, 3):
+        run.save(step, state, format="torch")
     assert len(whole_files(run)) == 2
+    assert all(path.stat().st_size > MIB for path in whole_files(run))
 
 
 def test_another_run_refers_to_its_chunks_through_a_link(store: Store, run: Run) -> None:
@@ -251,29 +230,18 @@ def test_another_run_refers_to_its_chunks_through_a_link(store: Store, run: Run)
     assert list(folder(other).glob("*.pt")) == []
 
 
-def test_export_knows_it(run: Run, tmp_path: Path) -> None:
-    run.save(1, weight(1), format="torch")
-    run.checkpoint(1).export(tmp_path / "out.safetensors")
-    assert same(standfast.load(tmp_path / "out.safetensors"), {"weight": np.ones(3, np.float32)})
-
-
 # The V3 name
 
 
-def test_a_replaced_step_has_its_name_on_the_new_file(run: Run) -> None:
+def test_a_replaced_step_has_its_name_on_the_new_file_or_none(run: Run) -> None:
     run.save(1, weight(1), format="torch")
     run.save(1, weight(2), format="torch", replace=True)
     assert same(loaded(named(run, 1)), weight(2))
     assert len(whole_files(run)) == 1
-
-
-def test_a_step_replaced_by_parts_has_no_name(run: Run) -> None:
-    large = {"w": random_bytes(MIB)}
-    run.save(1, large, format="torch")
-    run.save(1, large, replace=True)
+    run.save(1, weight(3), replace=True)
     assert not named(run, 1).exists()
     assert [file.name for file in run.checkpoint(1).head.files] == [*data_files(run)]
-    assert same(run.load(1), large)
+    assert same(run.load(1), weight(3))
 
 
 def test_a_deleted_checkpoint_has_no_name(run: Run) -> None:
@@ -314,26 +282,20 @@ def test_a_name_that_is_gone_is_made_again(who: str, run: Run, tmp_path: Path) -
         assert names.whole_file(run.hash, 1) in found.restored
         assert found.sound
     else:
-        Store(tmp_path / "store").run("whole").save(2, weight(2))
+        Store(tmp_path).run("whole").save(2, weight(2))
     assert same(loaded(named(run, 1)), weight(1))
 
 
-def test_a_name_on_the_wrong_file_is_put_right(run: Run) -> None:
-    run.save(1, weight(1), format="torch")
-    run.save(2, weight(2), format="torch")
+def test_names_on_the_wrong_file_and_of_nothing_are_put_right(run: Run) -> None:
+    for step in (1, 2):
+        run.save(step, weight(step), format="torch")
     named(run, 1).unlink()
-    os.link(named(run, 2), named(run, 1))
-    examine(run.store.backend, run.store.index)
-    assert same(loaded(named(run, 1)), weight(1))
-    assert same(loaded(named(run, 2)), weight(2))
-
-
-def test_a_name_of_nothing_is_removed(run: Run) -> None:
-    run.save(1, weight(1), format="torch")
-    os.link(named(run, 1), named(run, 5))
+    for step in (1, 5):
+        os.link(named(run, 2), named(run, step))
     examine(run.store.backend, run.store.index)
     assert not named(run, 5).exists()
-    assert named(run, 1).exists()
+    for step in (1, 2):
+        assert same(loaded(named(run, step)), weight(step))
 
 
 def test_without_links_the_name_is_a_copy(mount: Callable[..., Path]) -> None:
@@ -359,68 +321,53 @@ def test_it_works_in_memory() -> None:
 
 # Damage
 
+HARM: dict[str, Callable[[Run, Path], bytes | int]] = {
+    "data.pkl": lambda run, path: path.read_bytes().index(b"weight"),
+    "standfast.json": lambda run, path: path.read_bytes().index(b"metadata"),
+    "directory": lambda run, path: path.read_bytes().index(b"PK\1\2") + 16,  # the first checksum
+    "another file": lambda run, path: named(run, 2).read_bytes(),
+    "no seal": lambda run, path: named(run, 9).read_bytes(),
+}
 
-def test_another_file_in_its_place_is_found(run: Run) -> None:
-    run.save(1, weight(1), format="torch")
-    run.save(2, weight(2), format="torch")
-    first, second = whole_files(run)
-    overwrite(first, second.read_bytes())
-    with pytest.raises(StandfastError):
-        run.checkpoint(1).verify()
 
-
-@pytest.mark.parametrize("where", ["data.pkl", "standfast.json", "directory"])
-def test_damage_around_the_tensors_is_found(where: str, run: Run) -> None:
+@pytest.mark.parametrize("how", HARM)
+def test_damage_around_the_tensors_is_found(how: str, run: Run) -> None:
     checkpoint = run.save(1, weight(1), format="torch")
     (path,) = whole_files(run)
-    data = path.read_bytes()
-    at = {
-        "data.pkl": data.index(b"weight"),
-        "standfast.json": data.index(b"metadata"),
-        "directory": data.index(b"PK\1\2") + 16,  # the first checksum
-    }
-    flip(path, at[where])
-    with pytest.raises(DamagedFile):
-        checkpoint.verify()
-    assert same(run.load(1), weight(1))
-
-
-def test_a_file_without_its_seal_is_found(run: Run) -> None:
-    checkpoint = run.save(1, weight(1), format="torch")
+    run.save(2, weight(2), format="torch")
     standfast.save(named(run, 9), weight(1), extras=False)
-    overwrite(whole_files(run)[0], named(run, 9).read_bytes())
-    with pytest.raises((IndexMismatch, DamagedFile)):
+    harm = HARM[how](run, path)
+    if isinstance(harm, int):
+        flip(path, harm)
+    else:
+        overwrite(path, harm)
+    with pytest.raises((DamagedFile, IndexMismatch)):
         checkpoint.verify()
+    if isinstance(harm, int):
+        assert same(run.load(1), weight(1))
 
 
+@pytest.mark.parametrize("first", kept(range(1, 4), 1))
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_failure_at_any_operation_leaves_the_old_file_or_the_new_one(
-    replace: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    replace: bool, first: int, tmp_path: Path, seams: Seams
 ) -> None:
-    # Its thread has operations too, at another moment each time.
-    monkeypatch.setattr(Manifest, "refresh", Manifest.mark)
+    seams.no_manifest()
     outcomes = set()
-    for at in range(1, 100):
+    for at in range(first, 100, 3):
         store = Store(tmp_path / str(at))
         run = store.run("whole")
         if replace:
             run.save(1, weight(1), format="torch")
-
-        def fail() -> None:
-            raise OSError(errno.EIO, "Input/output error")
-
-        faulty = Faulty(at, fail)
-        with monkeypatch.context() as patch:
-            patch.setattr(disk, "LOCAL", faulty)
+        with Seams.until_end() as inner:
+            faulty = inner.disk(Faulty(at, raising(OSError(errno.EIO, "Input/output error"))))
             with suppress(WriteFailed):
                 run.save(1, weight(2), format="torch", replace=True)
         run.close()
         if faulty.struck is None:
             break
         if named(run, 1).exists():
-            value = float(loaded(named(run, 1))["weight"][0])
-            assert value in ((1.0, 2.0) if replace else (2.0,))
-            outcomes.add(value)
+            outcomes.add(float(loaded(named(run, 1))["weight"][0]))
         again = Store(tmp_path / str(at)).run("whole")
         again.save(3, weight(3), format="torch")
         steps = {each.step: each.state() for each in again.checkpoints()}
@@ -436,16 +383,18 @@ def test_a_failure_at_any_operation_leaves_the_old_file_or_the_new_one(
 @pytest.mark.parametrize("format", ["torch", "safetensors"])
 @pytest.mark.parametrize("then", ["delete", "retain"])
 def test_whoever_deletes_after_a_kill_puts_the_name_right_first(
-    run: Run, tmp_path: Path, format: str, then: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, format: str, then: str
 ) -> None:
     for step in (1, 2, 3):
         run.save(step, weight(step), format="torch")
 
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
+    def killed(operation: Callable[..., None], *paths: Path) -> None:
+        if paths[-1] == named(run, 2):
+            raise KeyboardInterrupt
+        operation(*paths)
 
-    with monkeypatch.context() as patch:
-        patch.setattr("standfast.store.save.saving.name_whole_file", killed)
+    with Seams.until_end() as seams:
+        seams.disk(link=killed, rename=killed, remove=killed)
         with pytest.raises(KeyboardInterrupt):
             run.save(2, weight(22), format=format, replace=True)
     assert same(loaded(named(run, 2)), weight(2)), "the record is new, and its name old"
@@ -463,20 +412,19 @@ def test_whoever_deletes_after_a_kill_puts_the_name_right_first(
 
 @pytest.mark.parametrize("format", ["torch", "safetensors"])
 def test_what_is_deleted_while_it_is_verified_is_gone_and_not_damaged(
-    run: Run, format: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, format: str, seams: Seams
 ) -> None:
-    run.save(1, weight(1), format=format)
-    run.save(2, weight(2), format=format)
-    checkpoint = run.checkpoint(1)
+    for step in (1, 2):
+        run.save(step, weight(step), format=format)
+    checkpoint, backend = run.checkpoint(1), run.store.backend
     (file,) = (each.name for each in checkpoint.head.files)
-    size = LocalBackend.size
+    record = names.record_file(run.hash, 1)
 
-    def deleted_first(self: LocalBackend, name: str) -> int | None:
-        if name.endswith(file) and self.exists(names.record_file(run.hash, 1)):
-            monkeypatch.undo()
-            self.delete([names.record_file(run.hash, 1), name])
-        return size(self, name)
+    def deleted_first(size: Callable[[str], int | None], name: str) -> int | None:
+        if name.endswith(file) and backend.exists(record):
+            backend.delete([record, name])
+        return size(name)
 
-    monkeypatch.setattr(LocalBackend, "size", deleted_first)
-    with pytest.raises(RefNotFound, match="deleted meanwhile"):
+    seams.backend(size=deleted_first)
+    with pytest.raises(RefNotFound, match="1"):
         checkpoint.verify()

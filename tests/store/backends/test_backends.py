@@ -1,4 +1,4 @@
-"""A store works the same on every backend: on a disk, in memory and in an object store."""
+"""Backends in memory and in an object store, and stores, which work the same on each."""
 
 from __future__ import annotations
 
@@ -15,17 +15,45 @@ from standfast.errors import (
     DamagedFile,
     FellBack,
     NotAStore,
-    Protected,
     RefNotFound,
-    RunBusy,
-    StateMismatch,
     StepExists,
 )
 from standfast.files.digests import CHUNK
+from standfast.store.backends.backend import Backend
 from standfast.store.backends.memory import MemoryBackend
-from standfast.store.maintenance.doctor import clean, examine
+from standfast.store.maintenance.doctor import examine
+from standfast.store.remote.backend import RemoteBackend
 from standfast.store.schema import names
-from tests.kit.stores import MIB, chunks, random_bytes, same
+from tests.kit.stores import chunks, random_bytes, same
+from tests.store.backends.backend_suite import BackendSuite
+
+
+class TestMemoryBackend(BackendSuite):
+    @pytest.fixture
+    def backend(self) -> Backend:
+        return MemoryBackend()
+
+
+class TestRemoteBackend(BackendSuite):
+    keeps_what_is_open = False
+
+    @pytest.fixture
+    def backend(self, bucket_url: str) -> Backend:
+        return RemoteBackend(bucket_url)
+
+
+def test_two_backends_in_memory_share_nothing_and_no_disk() -> None:
+    first, second = MemoryBackend(), MemoryBackend()
+    run = Store(first).run("a")
+    run.save(1, {"number": 1})
+    Store(second).run("a").save(2, {"number": 2})
+    assert (run.load(), len(run.checkpoints())) == ({"number": 1}, 1)
+    with first.lock("x"), second.lock("x"):  # type: ignore[union-attr]
+        assert first.path("models") is None
+        assert (first.cache, first.free()) == (None, None)
+
+
+# Stores
 
 
 @pytest.fixture(params=["disk", "memory", "object store"])
@@ -68,16 +96,6 @@ def test_states_come_back(store: Store) -> None:
     checkpoint = _again(store).resolve("latest")
     assert (checkpoint.metrics, checkpoint.epoch) == ({"loss": 0.5}, 1)
     assert checkpoint.verify().tensors == 3
-
-
-def test_trees_are_filled(store: Store) -> None:
-    run = store.run("a")
-    run.save(1, {"x": np.arange(3.0), "n": 1})
-    given = {"x": np.zeros(3), "n": 0}
-    assert run.load(into=given) is given
-    assert same(given, {"x": np.arange(3.0), "n": 1})
-    with pytest.raises(StateMismatch):
-        run.load(into={"y": np.zeros(3)})
 
 
 def test_references_mean_the_same(store: Store) -> None:
@@ -124,19 +142,6 @@ def test_what_is_held_is_not_written_again(store: Store) -> None:
     assert same(_again(store).run("b").load(), {"x": x})
 
 
-def test_deleting_frees_space(store: Store) -> None:
-    run = store.run("a")
-    for step in (1, 2):
-        run.save(step, {"x": random_bytes(MIB, step)})
-    with pytest.raises(Protected):
-        run.delete(1, 2)
-    run.delete(1)
-    assert _held(store, run.hash) < 1.1 * MIB
-    run.checkpoint(2).tag("paper")
-    with pytest.raises(Protected):
-        run.delete_all()
-
-
 def test_damage_is_found_and_mended(store: Store) -> None:
     run = store.run("a")
     run.save(1, {"x": random_bytes(1000), "n": 1})
@@ -152,33 +157,3 @@ def test_damage_is_found_and_mended(store: Store) -> None:
         assert run.load()["n"] == 1
     assert list(examine(store.backend, store.index).restored) == [f"{run.hash}@2"]
     assert run.load()["n"] == 2
-
-
-def test_what_crashes_left_is_cleaned(store: Store) -> None:
-    run = store.run("a")
-    run.save(1, {})
-    run.close()
-    orphan = names.data_file(run.hash, 9, "0123abcd", "model")
-    store.backend.create(f"{names.run_folder(run.hash)}/{orphan}", b"x")
-    clean(store.backend, store.index)
-    assert not store.backend.exists(f"{names.run_folder(run.hash)}/{orphan}")
-
-
-def test_one_writes_at_a_time(store: Store) -> None:
-    run = store.run("a")
-    lock = store.backend.lock(run.hash)
-    assert lock is not None
-    with pytest.raises(RunBusy):
-        run.save(1, {})
-    lock.release()
-    run.save(1, {})
-
-
-def test_two_stores_in_memory_have_nothing_in_common() -> None:
-    stores = [Store(MemoryBackend()), Store(MemoryBackend())]
-    runs = [store.run("a") for store in stores]
-    for number, run in enumerate(runs):
-        run.save(number, {"number": number})
-    assert [run.load()["number"] for run in runs] == [0, 1]
-    assert runs[0].checkpoint() != runs[1].checkpoint()
-    assert [len(run.checkpoints()) for run in runs] == [1, 1]
