@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
-import os
 import random
-import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -29,6 +27,7 @@ from torch.utils.data import (
 
 from standfast.errors import RefusedState, StateMismatch
 from standfast.torch.loader import ResumableLoader
+from tests.kit.cases import kept
 
 # Torch warns of more workers than there are cores, which is nothing to these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -69,11 +68,6 @@ class Failing(Plain):
         return index
 
 
-class ByBatch(Plain):
-    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
-        return [torch.tensor([index, len(indices)]) for index in indices]
-
-
 class Integers(Dataset[Any]):
     def __len__(self) -> int:
         return 10
@@ -86,11 +80,6 @@ class Integers(Dataset[Any]):
 class Seeds(Plain):
     def __getitem__(self, index: int) -> int:
         return get_worker_info().seed  # type: ignore[union-attr]
-
-
-class Pids(Plain):
-    def __getitem__(self, index: int) -> int:
-        return os.getpid()
 
 
 class Stream(IterableDataset[int]):
@@ -133,11 +122,12 @@ def _workers() -> list[Any]:
     return multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", kept([1, 2, 3], 2))
 def test_the_number_of_workers_changes_no_byte(workers: int) -> None:
     alone, helped = _augmented(), _augmented(num_workers=workers)
     for _ in range(2):
         assert _bytes(helped) == _bytes(alone)
+    assert _workers() == []
 
 
 @pytest.mark.long
@@ -146,14 +136,14 @@ def test_spawned_workers_give_the_same_batches() -> None:
     assert _bytes(spawned) == _bytes(_augmented())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     length=st.integers(0, 20),
     batch_size=st.integers(1, 6),
     drop_last=st.booleans(),
     shuffle=st.booleans(),
     stop=st.integers(0, 30),
-    workers=st.tuples(st.sampled_from([0, 0, 1, 2]), st.sampled_from([0, 0, 1, 2])),
+    workers=st.tuples(st.sampled_from([0, 0, 0, 2]), st.sampled_from([0, 0, 0, 1])),
 )
 def test_batches_before_and_after_a_stop_are_those_of_a_run_without(
     length: int,
@@ -177,16 +167,13 @@ def test_batches_before_and_after_a_stop_are_those_of_a_run_without(
     assert before + after == expected
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("stop", range(5))
+@pytest.mark.parametrize(("stop", "workers"), [(0, 0), (1, 0), (4, 0), (3, 2)])
 def test_a_for_loop_yields_the_rest_of_a_restored_epoch(stop: int, workers: int) -> None:
     whole = _augmented()
     expected = [_bytes(whole), _bytes(whole)]
-    first = _augmented(num_workers=workers)
+    first, second = _augmented(num_workers=workers), _augmented()
     before = _bytes(itertools.islice(first, stop))
-    second = _augmented()
     second.load_state_dict(first.state_dict())
-
     assert before + _bytes(second) == expected[0]
     assert _bytes(second) == expected[1]
 
@@ -198,25 +185,17 @@ def test_the_global_random_states_are_left_alone(workers: int) -> None:
     loader = _augmented(num_workers=workers, persistent_workers=True)
     assert len(_bytes(loader)) + len(_bytes(loader)) == 8
     next(loader.forever())
-    assert _global_states() == before
-
-
-def test_the_global_random_states_are_put_back_after_an_error() -> None:
-    before = _global_states()
-    with pytest.raises(LookupError, match="sample 4 is broken"):
+    with pytest.raises(LookupError):
         list(ResumableLoader(Failing(6), 2))
     assert _global_states() == before
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_the_training_draws_changes_no_batch(workers: int) -> None:
-    expected = _bytes(_augmented())
-    drawn = []
-    for batch in _augmented(num_workers=workers):
+def test_what_the_training_draws_changes_no_batch() -> None:
+    expected, drawn = _bytes(_augmented()), []
+    for batch in _augmented():
         drawn.append(batch.numpy().tobytes())
-        random.seed(3)
-        np.random.seed(3)
-        torch.manual_seed(3)
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(3)
     assert drawn == expected
 
 
@@ -280,62 +259,37 @@ def test_after_a_break_the_next_for_begins_the_next_epoch() -> None:
     assert (loader.epoch, loader.batch, loader.in_epoch) == (0, 1, True)
     assert _lists(loader) == epochs[1]
     assert loader.epoch == 2
-
-
-def test_after_a_break_a_restored_loader_continues_once() -> None:
-    loader = _plain()
+    loader = _plain()  # but one that was restored continues once
     loader.load_state_dict({**loader.state_dict(), "batch": 3})
     assert next(iter(loader)).tolist() == [6, 7]
     next(iter(loader))
     assert (loader.epoch, loader.batch) == (1, 1)
 
 
-def test_an_iterator_that_has_not_begun_follows_a_restore() -> None:
+def test_only_the_newest_iterator_goes_on_and_follows_a_restore() -> None:
     loader = _plain()
-    batches = iter(loader)
-    loader.load_state_dict({**loader.state_dict(), "batch": 3})
-    assert _lists(batches) == [[6, 7], [8, 9]]
-
-
-def test_an_iterator_that_has_begun_refuses_to_go_on_after_a_restore() -> None:
-    loader = _plain()
-    batches = iter(loader)
+    batches, later = iter(loader), iter(loader)
     next(batches)
     loader.load_state_dict({**loader.state_dict(), "batch": 3})
-    with pytest.raises(StateMismatch, match="newest iterator"):
+    with pytest.raises(StateMismatch):
         next(batches)
-    assert _lists(loader) == [[6, 7], [8, 9]]
-
-
-def test_two_iterators_at_once_are_refused() -> None:
-    loader = _plain()
-    with pytest.raises(StateMismatch, match="newest iterator"):
+    assert _lists(later) == [[6, 7], [8, 9]]
+    with pytest.raises(StateMismatch):
         list(zip(loader, loader, strict=True))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_forever_goes_over_all_epochs(workers: int) -> None:
-    whole = _plain(4, 2, shuffle=True)
-    loader = _plain(4, 2, shuffle=True, num_workers=workers)
+def test_forever_goes_over_all_epochs_and_follows_a_restore_at_any_time(workers: int) -> None:
+    whole = _plain(shuffle=True)
     expected = [*_lists(whole), *_lists(whole), *_lists(whole)]
-    assert _lists(itertools.islice(loader.forever(), 5)) == expected[:5]
-    assert (loader.epoch, loader.batch) == (2, 1)
-    assert next(loader.forever()).tolist() == expected[5]
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_forever_follows_a_restore_at_any_time(workers: int) -> None:
-    loader = _plain(num_workers=workers, persistent_workers=True)
+    loader = _plain(shuffle=True, num_workers=workers, persistent_workers=True)
     batches = loader.forever()
-    loader.load_state_dict({**loader.state_dict(), "epoch": 4, "batch": 3})
-    assert _lists(itertools.islice(batches, 3)) == [[6, 7], [8, 9], [0, 1]]
-    assert (loader.epoch, loader.batch) == (5, 1)
-    loader.load_state_dict({**loader.state_dict(), "epoch": 1, "batch": 4})
-    assert next(batches).tolist() == [8, 9]
-    assert (loader.epoch, loader.batch) == (1, 5)
-
-
-def test_forever_ends_where_there_are_no_batches() -> None:
+    assert _lists(itertools.islice(batches, 11)) == expected[:11]
+    assert (loader.epoch, loader.batch) == (2, 1)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 4})
+    assert _lists(itertools.islice(batches, 2)) == expected[4:6]
+    assert (loader.epoch, loader.batch) == (1, 1)
+    assert next(loader.forever()).tolist() == expected[6]
     assert list(_plain(0).forever()) == []
 
 
@@ -365,12 +319,6 @@ def test_without_randomness_it_gives_what_torch_gives(drop_last: bool) -> None:
     assert repr(list(ours)) == repr(list(theirs))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_samples_are_fetched_together_where_the_dataset_can(workers: int) -> None:
-    loader = ResumableLoader(ByBatch(5), 3, num_workers=workers)
-    assert _lists(loader) == [[[0, 3], [1, 3], [2, 3]], [[3, 2], [4, 2]]]
-
-
 def test_persistent_workers_stay_and_follow_order_breaks_and_restores() -> None:
     whole, loader = _augmented(), _augmented(num_workers=2, persistent_workers=True)
     expected = [_bytes(whole) for _ in range(4)]
@@ -385,20 +333,10 @@ def test_persistent_workers_stay_and_follow_order_breaks_and_restores() -> None:
     assert _workers() == []
 
 
-def test_workers_end_with_their_iterator() -> None:
-    loader = ResumableLoader(Pids(8), 2, num_workers=2)
-    batches = iter(loader)
-    assert next(batches)[0].item() in {worker.pid for worker in _workers()}
-    del batches
-    assert _workers() == []
-    assert os.getpid() not in set(itertools.chain(*_lists(loader)))
-    assert _workers() == []
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_in_the_dataset_comes_through_and_counts_no_batch(workers: int) -> None:
     loader = ResumableLoader(Failing(8), 2, num_workers=workers)
-    with pytest.raises(LookupError, match="sample 4 is broken") as caught:
+    with pytest.raises(LookupError, match="4") as caught:
         list(loader)
     assert (loader.epoch, loader.batch) == (0, 2)
     # Torch's iterator hangs on the traceback, and takes seconds to end its workers in a collection.
@@ -407,37 +345,12 @@ def test_an_error_in_the_dataset_comes_through_and_counts_no_batch(workers: int)
     assert _workers() == []
 
 
-def test_a_batch_that_was_handed_out_is_not_kept() -> None:
-    batches = iter(_augmented())
-    batch = next(batches)
-    kept = weakref.ref(batch)
-    del batch
-    assert kept() is None
-    assert next(batches) is not None
-
-
-def test_options_for_workers_count_for_nothing_without_workers() -> None:
-    loader = _plain(
-        num_workers=0,
-        prefetch_factor=2,
-        persistent_workers=True,
-        timeout=5,
-        multiprocessing_context="spawn",
-    )
-    assert len(list(loader)) == 5
-
-
 def test_the_seeds_of_workers_follow_from_seed_and_epoch() -> None:
     first, second = (ResumableLoader(Seeds(2), 1, num_workers=2, seed=4) for _ in range(2))
     epochs = [_lists(first), _lists(first)]
     assert len({seed for (seed,) in itertools.chain(*epochs)}) == 4
     second.load_state_dict({**second.state_dict(), "epoch": 1})
     assert _lists(second) == epochs[1]
-
-
-def test_an_option_that_torch_does_not_know_is_an_error() -> None:
-    with pytest.raises(TypeError, match="prefetch"):
-        _plain(prefetch=2)
 
 
 def test_a_sampler_that_follows_from_the_epoch_resumes_too() -> None:
@@ -454,68 +367,48 @@ def test_a_sampler_that_follows_from_the_epoch_resumes_too() -> None:
     assert before + _bytes(second) == expected
     epochs = [torch.cat([batch[:-1, 0] for batch in whole]).tolist() for _ in range(2)]
     assert epochs[0] != epochs[1]
-    with pytest.raises(StateMismatch, match="sampler 'DistributedSampler' instead of None"):
+    with pytest.raises(StateMismatch, match="DistributedSampler"):
         ResumableLoader(Plain(10), 4).load_state_dict(first.state_dict())
 
 
-OTHERS = [
-    ("seed", 1, "seed 1 instead of 0"),
-    ("length", 11, "length 11 instead of 10"),
-    ("shuffle", True, "shuffle True instead of False"),
-    ("drop_last", True, "drop_last True instead of False"),
-    ("sampler", "Mine", "sampler 'Mine' instead of None"),
-    ("version", 2, "version 2 instead of 1"),
-    ("seed", False, "seed False instead of 0"),
-    ("seed", 1 << 50_000, "seed 0x1000"),
-    ("seed", np.zeros(3), "seed array"),
-    ("epoch", -1, "epoch -1, batch 0"),
-    ("epoch", -1 << 50_000, "epoch -0x1000"),
-    ("epoch", 1.0, r"epoch 1\.0, batch 0"),
-    ("batch", 6, "epoch 0, batch 6, batch_size 2: expected .* not more .* an epoch's 10 samples"),
-    ("batch", -1, "batch -1"),
-    ("batch", True, "batch True"),
-    ("batch_size", 0, "batch_size 0"),
-    ("batch_size", -2, "batch_size -2"),
-    ("batch_size", 2.0, r"batch_size 2\.0"),
+OTHERS: list[tuple[str, Any]] = [
+    *(("seed", 1), ("seed", False), ("seed", 1 << 50_000), ("seed", np.zeros(3))),
+    *(("length", 11), ("shuffle", True), ("drop_last", True), ("sampler", "Mine"), ("version", 2)),
+    *(("epoch", -1), ("epoch", -1 << 50_000), ("epoch", 1.0)),
+    *(("batch", 6), ("batch", -1), ("batch", True)),
+    *(("batch_size", 0), ("batch_size", -2), ("batch_size", 2.0)),
 ]
 
 
-@pytest.mark.parametrize(("field", "value", "message"), OTHERS, ids=range(len(OTHERS)))
-def test_the_state_of_another_loader_is_refused(field: str, value: Any, message: str) -> None:
+@pytest.mark.parametrize(("field", "value"), OTHERS, ids=range(len(OTHERS)))
+def test_the_state_of_another_loader_is_refused(field: str, value: Any) -> None:
     loader = _plain()
-    with pytest.raises(StateMismatch, match=message):
+    with pytest.raises(StateMismatch, match=field):
         loader.load_state_dict({**loader.state_dict(), field: value})
     assert (loader.epoch, loader.batch) == (0, 0)
 
 
 @pytest.mark.parametrize("state", [{}, {"epoch": 0, "batch": 1}, None, [1], {1: 2}])
 def test_what_is_no_state_of_a_loader_is_refused(state: Any) -> None:
-    with pytest.raises(
-        StateMismatch, match="a loader's state has the fields epoch, batch, batch_size, version"
-    ):
+    with pytest.raises(StateMismatch, match="batch_size"):
         _plain().load_state_dict(state)
 
 
-REFUSED = {
-    "iterable": (lambda: ResumableLoader(Stream()), "a Stream cannot .* StatefulDataLoader"),
-    "a set": (lambda: ResumableLoader({1, 2}), "a set cannot be continued"),  # type: ignore[arg-type]
-    "sampler": (lambda: _plain(sampler=RandomSampler(range(10))), "RandomSampler .* set_epoch"),
-    "both orders": (
-        lambda: _plain(sampler=DistributedSampler(Plain(4), num_replicas=1, rank=0), shuffle=True),
-        "no shuffle beside it",
-    ),
-    "batch_sampler": (
-        lambda: _plain(batch_sampler=BatchSampler(SequentialSampler(range(10)), 2, False)),
-        "takes no batch_sampler: .* StatefulDataLoader",
-    ),
-    "generator": (lambda: _plain(generator=torch.Generator()), "takes no generator: .* seed"),
-    "batch_size 0": (lambda: _plain(batch_size=0), "batch_size is 0: expected"),
-    "batch_size None": (lambda: _plain(batch_size=None), "batch_size is None: expected"),  # type: ignore[arg-type]
+BATCHES = BatchSampler(SequentialSampler(range(10)), 2, False)
+CHOSEN: DistributedSampler[Any] = DistributedSampler(Plain(4), num_replicas=1, rank=0)
+REFUSED: dict[str, Callable[[], Any]] = {
+    "Stream": lambda: ResumableLoader(Stream()),
+    "set": lambda: ResumableLoader({1, 2}),  # type: ignore[arg-type]
+    "RandomSampler": lambda: _plain(sampler=RandomSampler(range(10))),
+    "shuffle": lambda: _plain(sampler=CHOSEN, shuffle=True),
+    "batch_sampler": lambda: _plain(batch_sampler=BATCHES),
+    "generator": lambda: _plain(generator=torch.Generator()),
+    "batch_size is 0": lambda: _plain(batch_size=0),
+    "batch_size is None": lambda: _plain(batch_size=None),  # type: ignore[arg-type]
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_resume_is_refused(case: str) -> None:
-    build, message = REFUSED[case]
-    with pytest.raises(RefusedState, match=message):
-        build()
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_resume_is_refused(name: str) -> None:
+    with pytest.raises(RefusedState, match=name):
+        REFUSED[name]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,10 @@ def test_a_rank_that_leaves_or_fails_lets_no_other_hang(place: Any, rank: int, e
         assert saved_steps(place)[:2] == [2, 4]
 
 
-def test_a_failure_on_one_rank_is_one_of_all_and_the_next_save_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_failure_on_one_rank_is_one_of_all_and_the_next_save_works(
+    tmp_path: Path, rank: int
+) -> None:
     def program(comm: ThreadRanks) -> dict[int, str]:
         failed = {}
         one = Program(tmp_path, comm, asynchronous=False)
@@ -114,17 +118,17 @@ def test_a_failure_on_one_rank_is_one_of_all_and_the_next_save_works(tmp_path: P
                     failed[step] = str(error)
         return failed
 
-    def refuse(create: Any, path: Path, *given: Any) -> Any:
-        if "_step_000004." in path.name and "rank1" in path.name:
+    def refuse(link: Any, source: Path, target: Path, *given: Any) -> Any:
+        if re.search(rf"_step_000004\..*-rank{rank}\.", str(target)):
             raise WriteFailed(28, "a fault")
-        return create(path, *given)
+        return link(source, target, *given)
 
     with Seams.until_end() as seams:
-        seams.disk(create=refuse)
+        seams.disk(link=refuse)
         first, second = on_ranks(2, program)
     assert [*first] == [*second] == [4]
     assert first[4] == second[4]
-    assert "rank 1 " in first[4]
+    assert f"rank {rank} of 2" in first[4]
     assert saved_steps(tmp_path) == [2, 6, 8]
 
 

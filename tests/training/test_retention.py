@@ -82,7 +82,6 @@ def test_a_branch_keeps_what_its_parent_does_and_the_parent_while_it_runs(tmp_pa
         assert [each.step for each in first.checkpoints()] == [2, 4]
         for step in ckpt.steps(5):
             ckpt.step(step)
-    first.set_retention(KeepLast(1))
     first.retain()
     assert [each.step for each in first.checkpoints()] == [4]
     with checkpointer(tmp_path, Walk().state, every=1, name="third", resume="first") as ckpt:
@@ -106,7 +105,7 @@ def test_the_names_of_other_frameworks(tmp_path: Path) -> None:
     options = {"save_total_limit": 2, "metric_for_best_model": "loss", "save_steps": 2}
     assert _train(tmp_path / "transformers", 9, losses, every=EVERY, **options) == [2, 9]
     wrong = {"save_steps": {"save_steps": 2}, "save_top_k": {"save_topk": 2}}
-    for name, options in {**wrong, "best": {"keep": KeepBest(2)}}.items():
+    for name, options in {**wrong, "KeepBest": {"keep": KeepBest(2)}}.items():
         with pytest.raises(BadOption, match=name):
             checkpointer(tmp_path, Walk().state, **options)
 

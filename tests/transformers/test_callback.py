@@ -33,6 +33,8 @@ from standfast.store.load.filling import leaves_of
 from standfast.transformers import StandfastCallback
 from standfast.transformers import folder as transformers_folder
 from tests import python_path
+from tests.kit.seams import Seams
+from tests.kit.stores import flip
 from tests.transformers.programs import ranks as transformers_ranks
 from tests.transformers.programs import train as transformers_train
 from tests.transformers.programs.train import small_model, trainer_with
@@ -206,9 +208,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
     trainer_with(tmp_path, first, save_strategy="no", max_steps=12).train()
     assert _steps(first.run) == [6, 12]
     for file in (tmp_path / "store").rglob("*_step_000012.*.safetensors"):
-        content = bytearray(file.read_bytes())
-        content[-9] ^= 1
-        file.write_bytes(content)
+        flip(file, -9)
     keeper = StandfastCallback(tmp_path / "store", **options)
     trainer = trainer_with(tmp_path, keeper, max_steps=14)
     with pytest.warns(FellBack):
@@ -238,17 +238,17 @@ def test_a_run_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path)
 
 def test_what_would_mix_two_trainings_is_refused(tmp_path: Path) -> None:
     keeper = StandfastCallback(tmp_path / "store", asynchronous=False, quiet=True)
-    with pytest.raises(NotOpen, match="make the Trainer first"):
+    with pytest.raises(NotOpen):
         keeper.latest()
     trainer_with(tmp_path, keeper, max_steps=10).train()
     again = StandfastCallback(tmp_path / "store", quiet=True)
     trainer = trainer_with(tmp_path, again, max_steps=10)
-    with pytest.raises(RunExists, match="up to step 10, and the training begins behind step 0"):
+    with pytest.raises(RunExists, match="10"):
         trainer.train()
-    with pytest.raises(RunExists, match="behind step 5"):
+    with pytest.raises(RunExists, match="5"):
         trainer.train(resume_from_checkpoint=again.folder(5))
     trainer.model = small_model(width=8)
-    with pytest.raises(StateMismatch, match="another model"):
+    with pytest.raises(StateMismatch):
         again.latest()
 
     branch = StandfastCallback(tmp_path / "store", name="branch", asynchronous=False, quiet=True)
@@ -261,32 +261,24 @@ def test_what_would_mix_two_trainings_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "arguments", "message"),
+    ("options", "arguments", "named"),
     [
         ({}, {"push_to_hub": True, "hub_token": "none"}, "hub_strategy"),
-        ({}, {"enable_jit_checkpoint": True}, "middle of a step"),
-        (
-            {"every": 5},
-            {"save_strategy": "best", "metric_for_best_model": "loss"},
-            "give one of them",
-        ),
-        ({"keep": KeepLast(1)}, {"save_total_limit": 2}, "give one"),
+        ({}, {"enable_jit_checkpoint": True}, "enable_jit_checkpoint"),
+        ({"every": 5}, {"save_strategy": "best", "metric_for_best_model": "loss"}, "every"),
+        ({"keep": KeepLast(1)}, {"save_total_limit": 2}, "keep"),
     ],
     ids=["hub", "jit", "best", "keep"],
 )
 def test_what_could_not_be_done_as_expected_is_refused(
-    tmp_path: Path,
-    options: dict[str, Any],
-    arguments: dict[str, Any],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, options: dict[str, Any], arguments: dict[str, Any], named: str, seams: Seams
 ) -> None:
-    monkeypatch.setattr(Trainer, "init_hf_repo", lambda *_: None)
+    seams.system(Trainer, init_hf_repo=lambda init, *_: None)
     keeper = StandfastCallback(tmp_path / "store", quiet=True, **options)
     before = signal.getsignal(signal.SIGTERM)
     try:
         trainer = trainer_with(tmp_path, keeper, **arguments)
-        with pytest.raises(BadOption, match=message):
+        with pytest.raises(BadOption, match=named):
             trainer.train()
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -299,7 +291,7 @@ def test_parts_that_were_not_kept_are_not_resumed_from(tmp_path: Path) -> None:
     )
     trainer_with(tmp_path, keeper, max_steps=10).train()
     assert _steps(keeper.run) == [5, 10]
-    with pytest.raises(StateMismatch, match="optimizer was deleted"):
+    with pytest.raises(StateMismatch, match="optimizer"):
         keeper.folder(5)
     folder = Path(keeper.folder(5, model_only=True))
     GPT2LMHeadModel.from_pretrained(folder)
