@@ -118,7 +118,7 @@ def test_what_jax_would_narrow_is_refused_and_comes_back_where_it_is_not(
         assert_same(run.load(1), tree)
     with pytest.raises(UnsupportedDType, match="jax_enable_x64"):
         run.load(1)
-    with pytest.raises(StateMismatch, match=r"float64: .*jax_enable_x64"):
+    with pytest.raises(StateMismatch, match="jax_enable_x64"):
         restore(run, {**tree})
     with pytest.raises(UnsupportedDType, match="int4"):
         source_of(jnp.ones(2, jnp.int4))
@@ -212,13 +212,13 @@ def _traced(x: Any) -> Any:
 def test_what_has_no_values_is_refused_with_its_path(run: standfast.Run) -> None:
     with pytest.raises(UnsupportedTensor):
         jax.jit(_traced)(1.0)
-    with pytest.raises(RefusedState, match=r"deep\.0: "):
+    with pytest.raises(RefusedState, match=r"deep\.0:"):
         jax.jit(lambda x: run.save(1, {"deep": [x]}))(1.0)
     donated = jnp.ones(3)
     donated.delete()
-    with pytest.raises(RefusedState, match=r"deep\.0: "):
+    with pytest.raises(RefusedState, match=r"deep\.0:"):
         run.save(1, {"deep": [donated]})
-    with pytest.raises(RefusedState, match=r"deep\.0: "):
+    with pytest.raises(RefusedState, match=r"deep\.0:"):
         run.save(1, {"deep": [jax.ShapeDtypeStruct((2,), np.float32)]})
 
 

@@ -78,7 +78,7 @@ def main(port: str, number: int, store: str) -> None:
     for shard in restored.addressable_shards:
         assert np.asarray(shard.data).tobytes() == whole[shard.index].tobytes()
     # One process alone cannot save what it has only a part of.
-    with pytest.raises(StandfastError, match="x: "):
+    with pytest.raises(StandfastError, match="x:"):
         standfast.Store(f"{store}-{number}").run("part").save(1, {"x": cut})
     print("all is well")
 

@@ -205,11 +205,6 @@ def test_each_trigger_saves_when_modelcheckpoint_would(tmp_path: Path) -> None:
     assert saved("seldom", two, train_time_interval=timedelta(days=1)) == [10]
 
 
-def test_nothing_is_saved_in_a_trial_run(tmp_path: Path) -> None:
-    fit(saver(tmp_path), fast_dev_run=True)
-    assert not (tmp_path / "checkpoints").exists()
-
-
 def _break(step: int) -> None:
     if step == 8:
         raise ArithmeticError("it is broken")
@@ -296,28 +291,26 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path) -> None:
 # Which run
 
 
-def test_hyperparameters_of_the_module_make_the_run(tmp_path: Path) -> None:
+def test_hyperparameters_of_the_module_make_the_run_of_which_the_last_is_kept(
+    tmp_path: Path,
+) -> None:
     class Sized(Net):
         def __init__(self, rate: float) -> None:
             super().__init__()
             self.save_hyperparameters()
 
     for rate in (0.1, 0.2, 0.1):
-        last = StandfastCheckpoint(tmp_path, quiet=True, asynchronous=False)
+        last = StandfastCheckpoint(tmp_path, every_n_train_steps=2, quiet=True, asynchronous=False)
         fit(last, Sized(rate), max_epochs=1)
-    assert [run.hyperparameters for run in standfast.Store(tmp_path).runs()] == [
-        {"rate": 0.2},
-        {"rate": 0.1},
-    ]
+    runs = standfast.Store(tmp_path).runs()
+    assert [run.hyperparameters for run in runs] == [{"rate": 0.2}, {"rate": 0.1}]
+    assert [[each.step for each in run.checkpoints()] for run in runs] == [[5], [5]]
     assert final(last)["hyper_parameters"] == {"rate": 0.1}
-
-
-def test_by_itself_it_keeps_one_checkpoint_and_is_labelled_by_the_program(tmp_path: Path) -> None:
-    options = {"every_n_train_steps": 4, "quiet": True, "asynchronous": False}
-    fit(StandfastCheckpoint(tmp_path, **options), max_epochs=1)
-    [run] = standfast.Store(tmp_path).runs()
+    fit(StandfastCheckpoint(tmp_path / "without", quiet=True), fast_dev_run=True)
+    assert not (tmp_path / "without" / "checkpoints").exists()  # of a trial nothing is saved
+    fit(StandfastCheckpoint(tmp_path / "without", quiet=True, asynchronous=False), max_epochs=1)
+    [run] = standfast.Store(tmp_path / "without").runs()
     assert (run.name, run.file.trial) == (program_name(), None)
-    assert steps(tmp_path, run.hash) == [5]
 
 
 def test_a_path_that_is_given_is_taken_instead(tmp_path: Path) -> None:

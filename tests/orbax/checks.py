@@ -100,7 +100,7 @@ def test_what_was_read_goes_into_a_run_and_comes_back_as_a_pytree(
 def test_a_folder_that_is_no_checkpoint_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownFormat):
         orbax.read(tmp_path)
-    with pytest.raises(UnknownFormat, match="7, 8"):
+    with pytest.raises(UnknownFormat, match=r"7.*8"):
         orbax.read(folder / "many")
     with pytest.raises(MissingFile):
         orbax.read(tmp_path / "absent")

@@ -5,17 +5,14 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
 import standfast
-from standfast.files.staging.staging import SharedStaging
 from standfast.files.writer import write_stream
 from standfast.formats.safetensors import file as safetensors
 from standfast.formats.safetensors.file import CODE_OF
-from standfast.tensors import source_of
 from standfast.torch import framework as adapter
 from tests.kit.stores import same
 
@@ -107,20 +104,3 @@ def test_tensors_on_a_device_come_piece_by_piece_with_the_same_bytes() -> None:
     specs = [(name, source.spec) for name, source in zip(tensors, sources, strict=True)]
     write_stream(piecewise, safetensors.layout(specs, {}, True), sources)
     assert piecewise.getvalue() == direct.getvalue()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a stream is what a GPU has")
-def test_what_another_stream_is_still_writing_is_waited_for() -> None:
-    staging = SharedStaging()
-    busy = torch.randn(8192, 8192, device="cuda")
-    tensor = torch.zeros(64 << 20, device="cuda")
-    with torch.cuda.stream(torch.cuda.Stream()):
-        for value in range(1, 6):
-            for _ in range(10):
-                busy = busy @ busy * 1e-3
-            tensor.fill_(value)
-            [copy] = staging.stage([source_of(tensor)])
-            data = copy.contiguous()
-            assert data is not None
-            assert set(data.view(np.float32)[:: 1 << 16]) == {float(value)}
-    staging.close()

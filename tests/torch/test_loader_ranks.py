@@ -111,15 +111,6 @@ def test_each_rank_has_its_part_of_each_batch_and_the_first_samples_fill_up_the_
     assert [[_samples(batch) for batch in loader] for loader in loaders] == expected
 
 
-def test_with_drop_last_all_batches_are_whole() -> None:
-    loaders = _loaders(23, 3, 2, drop_last=True)
-    assert [len(loader) for loader in loaders] == [3, 3, 3]
-    assert [_together(step) for step in _steps(loaders)] == [
-        _order(23)[at : at + 6] for at in (0, 6, 12)
-    ]
-    assert list(_steps(_loaders(5, 3, 2, drop_last=True))) == []
-
-
 PARTS = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(0, 4))
 """So many ranks, of such a batch size, have so many steps."""
 

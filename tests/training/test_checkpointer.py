@@ -21,7 +21,6 @@ import pytest
 
 import standfast
 from standfast import errors
-from standfast.store.backends.memory import MemoryBackend
 from standfast.training.background.background import Background
 from standfast.training.checkpointer import Checkpointer
 from standfast.training.metrics import read_metrics
@@ -68,14 +67,9 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been(
     _crash(tmp_path / "stopped", at, asynchronous=asynchronous)
     again = walk(tmp_path / "stopped", 60, asynchronous=asynchronous)
     assert again.weights.tobytes() == whole.weights.tobytes()
-    assert again.state.walk["steps"] == 60
-
-
-def test_the_saved_tree_has_the_names_of_the_parts_and_random(tmp_path: Path) -> None:
-    walk(tmp_path, 3)
-    state = standfast.Store(tmp_path).resolve("latest").load()
+    state = standfast.Store(tmp_path / "stopped").resolve("latest").load()
     assert set(state) == {"walk", "random"}
-    assert set(state["random"]) >= {"python", "numpy"}
+    assert state["walk"]["steps"] == 60
 
 
 @pytest.mark.parametrize("calls_step", [True, False])
@@ -190,13 +184,6 @@ def test_a_run_that_nothing_identifies_is_called_as_the_program(
     seams.system(sys, argv=["/somewhere/train.py", "--fast"])
     walk(tmp_path, 10)
     assert [run.name for run in standfast.Store(tmp_path).runs()] == ["train"]
-
-
-def test_a_store_in_memory_can_be_saved_into(tmp_path: Path) -> None:
-    store = standfast.Store(MemoryBackend())
-    walk(store, 15, asynchronous=True)
-    again = walk(store, 30, asynchronous=True)
-    assert again.weights.tobytes() == walk(tmp_path, 30).weights.tobytes()
 
 
 def test_random_states_are_restored_when_the_first_step_is_handed_out(tmp_path: Path) -> None:

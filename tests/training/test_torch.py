@@ -115,7 +115,7 @@ def test_another_model_is_another_run_and_refused_as_the_same(tmp_path: Path) ->
         assert "model" in str(fresh.resume_report)
     before = _bytes(other)
     branch = checkpointer(tmp_path, state, trial=2, resume=ckpt.run.hash)
-    with pytest.raises(errors.StateMismatch, match=r"0\.weight: .*\[8,"), branch:
+    with pytest.raises(errors.StateMismatch, match=r"0\.weight:.*\[8,"), branch:
         pass
     assert _bytes(other) == before
 
@@ -165,16 +165,13 @@ def _batches(store: Path, loader: Any, epochs: int, stop: int | None = None) -> 
     """What a program sees of its data, with a checkpoint after each batch."""
     seen: list[Any] = []
     state = standfast.TrainingState(model=_model(), loader=loader)
-    batches = 0
     with checkpointer(store, state, every=1) as ckpt:
         for epoch in ckpt.epochs(epochs):
             for (batch,) in loader:
                 seen.append((epoch, batch.tolist()))
                 ckpt.step()
-                batches += 1
-                if batches == stop:
+                if len(seen) == stop:
                     return seen
-            seen.append((epoch, "end"))
     return seen
 
 
@@ -211,7 +208,7 @@ def test_an_epoch_goes_on_with_the_batches_that_are_left(
     tmp_path: Path, make: Callable[[], Any], stop: int
 ) -> None:
     whole = _batches(tmp_path / "whole", make(), 3)
-    assert len(whole) == 3 * 5
+    assert len(whole) == 3 * 4
     first = _batches(tmp_path / "parts", make(), 3, stop)
     rest = _batches(tmp_path / "parts", make(), 3)
     assert first + rest == whole
