@@ -109,7 +109,7 @@ def _sharded_state() -> dict[str, Any]:
         optimizer.zero_grad()
     weights, moments = get_state_dict(model, optimizer)
     return {
-        "model": weights,
+        "model": dict(weights),
         "optimizer": moments,
         "tensors": {
             "rows": distribute_tensor(torch.randn(6, 5), line, [Shard(0)]),

@@ -65,7 +65,7 @@ def _state(run: Run, step: int) -> dict[str, Any]:
     for entry in state["trainer"]["state"]["log_history"]:
         for name in [name for name in entry if name.endswith(_MEASURED)]:
             del entry[name]
-    return dict(leaves_of(state))
+    return dict(sorted(leaves_of(state).items()))
 
 
 class _At(TrainerCallback):

@@ -169,6 +169,8 @@ def test_what_cannot_be_overlapped_is_waited_for(
     with program.ckpt:
         for _ in range(3):
             program.save()
+            if "overlap" in options:
+                _edit(program)
             program.forward_and_backward()
             if "buffer" not in options:
                 program.optimizer.step()
