@@ -63,7 +63,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[st
         [sys.executable, str(PROGRAMS / "jobs.py"), str(folder)],
         env={**os.environ, "PYTHONPATH": python_path()},
         check=True,
-        timeout=240,
+        timeout=500,
         capture_output=True,
     )
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,26 +36,23 @@ def _one_in_the_other(optimizer: torch.optim.Optimizer) -> Any:
 
 
 NESTED = "SequentialLR"
+SETTINGS: dict[str, dict[str, Any]] = {
+    "StepLR": {"step_size": 3, "gamma": 0.7},
+    "MultiStepLR": {"milestones": [4, 8, 8, 12], "gamma": 0.7},
+    "ConstantLR": {"factor": 0.3, "total_iters": 9},
+    "LinearLR": {"start_factor": 0.1, "total_iters": 11},
+    "ExponentialLR": {"gamma": 0.93},
+    "CosineAnnealingLR": {"T_max": 10, "eta_min": 1e-3},
+    "CosineAnnealingWarmRestarts": {"T_0": 3, "T_mult": 2},
+    "PolynomialLR": {"total_iters": 14, "power": 1.7},
+    "CyclicLR": {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 4},
+    "OneCycleLR": {"max_lr": 0.3, "total_steps": STEPS + 1},
+    "ReduceLROnPlateau": {"patience": 1, "cooldown": 1, "factor": 0.7},
+    "LambdaLR": {"lr_lambda": lambda epoch: 0.9**epoch},
+    "MultiplicativeLR": {"lr_lambda": lambda epoch: 1 - 0.1 / epoch},
+}
 SCHEDULERS: dict[str, Make] = {
-    "StepLR": lambda optimizer: lr_scheduler.StepLR(optimizer, 3, gamma=0.7),
-    "MultiStepLR": lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [4, 8, 8, 12], gamma=0.7),
-    "ConstantLR": lambda optimizer: lr_scheduler.ConstantLR(optimizer, 0.3, total_iters=9),
-    "LinearLR": lambda optimizer: lr_scheduler.LinearLR(optimizer, 0.1, total_iters=11),
-    "ExponentialLR": lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.93),
-    "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 10, 1e-3),
-    "CosineAnnealingWarmRestarts": lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(
-        optimizer, 3, T_mult=2
-    ),
-    "PolynomialLR": lambda optimizer: lr_scheduler.PolynomialLR(optimizer, 14, power=1.7),
-    "CyclicLR": lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.3, step_size_up=4),
-    "OneCycleLR": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=STEPS + 1),
-    "ReduceLROnPlateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(
-        optimizer, patience=1, cooldown=1, factor=0.7
-    ),
-    "LambdaLR": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch),
-    "MultiplicativeLR": lambda optimizer: lr_scheduler.MultiplicativeLR(
-        optimizer, lambda epoch: 1 - 0.1 / epoch
-    ),
+    **{name: partial(getattr(lr_scheduler, name), **given) for name, given in SETTINGS.items()},
     NESTED: _one_after_the_other,
     "ChainedScheduler": _one_in_the_other,
 }

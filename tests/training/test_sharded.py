@@ -58,7 +58,7 @@ class Ran:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=500,
             check=True,
         )
         self.stderr = done.stderr
